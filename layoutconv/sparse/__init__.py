@@ -1,0 +1,4 @@
+"""Point clouds: readers, voxels, kernel maps, and the GEMM views that gather through them.
+
+May import ``layoutconv.algebra`` and ``layoutconv.gemm_view``; torch is imported where it is used.
+"""
