@@ -10,7 +10,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Int32, Int64
 
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.gemm_view import GemmView
@@ -49,7 +49,7 @@ class ImplicitGemm:
         integers: tuple,
         stream: Any,
     ):
-        values = {name: Int64(v) for name, v in zip(self.names, integers)}
+        values = {name: Int64(v) for name, v in zip(self.names, integers, strict=True)}
         divisors = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
         }
@@ -64,7 +64,7 @@ class ImplicitGemm:
             _pointer(index_a, Int32),
             _pointer(index_d, Int32),
             args,
-        ).launch(  # fmt: skip
+        ).launch(
             grid=[Int32(m_tiles * n_tiles), 1, 1],
             block=[self.tile.threads, 1, 1],
             smem=self.tile.shared_bytes(self.dtype.width // 8, self.out_dtype.width // 8),

@@ -11,7 +11,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float16, Float32, Int32, TFloat32, const_expr, range_constexpr
+from cutlass import Float32, Int32, TFloat32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync, warp
 
 from .operand import Operand

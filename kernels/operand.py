@@ -25,6 +25,7 @@ from cutlass import Boolean, Int32, Int64
 from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
 from layoutconv.algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
+from layoutconv.algebra.layout import compact_stride
 from layoutconv.gemm_view import OperandLayout, Stage, stages
 
 from .arguments import Arguments, Extent
@@ -78,10 +79,8 @@ class Operand:
         self.row_count = product(map_leaves(lambda s: args.integer(s, Int32), self.row_shape))
         self.col_shape = map_leaves(int, columns)
         self.col_count = product(self.col_shape)
+        self.col_linear = self._column_strides()
         self.ragged = self.col_count % column_tile != 0
-        self.vector_extent, self.taps = self.col_shape, 1
-        if isinstance(self.col_shape, tuple):
-            self.vector_extent, self.taps = self.col_shape[0], product(self.col_shape[1:])
         self.masked, self.live = self._modes_to_check()
 
     # -- while compiling: which bounds are checked, and how --------------------------------------
@@ -93,21 +92,36 @@ class Operand:
         """
         row, col = self.domain.layout.stride
         vector, taps = (col[0], col[1:]) if isinstance(col, tuple) else (col, ())
-        moved = sorted(_modes(row))
-        runtime = any(is_runtime(d.value) for d in flatten(taps))
-        unmaskable = _modes(vector) | (_modes(taps) if runtime or self.taps > MASK_BITS else set())
-        return [i for i in moved if i not in unmaskable], [i for i in moved if i in unmaskable]
+        vector_extent, tap_extents = self.col_shape, ()
+        if isinstance(self.col_shape, tuple):
+            vector_extent, *tap_extents = self.col_shape
+        moved, by_taps = _modes(row), _modes(taps)
+        self.taps = product(tuple(tap_extents)) if moved & by_taps else 1
+        self.tap_length = vector_extent if self.taps > 1 else self.col_count
+        live = moved & _modes(vector)
+        if self.taps > MASK_BITS or any(is_runtime(d.value) for d in flatten(taps)):
+            live, self.taps = live | (moved & by_taps), 1
+        return sorted(moved - live), sorted(live)
 
     def _deltas(self, mode: int) -> dict[int, int]:
         """The distinct deltas of a coordinate mode over the taps, each with the bits of its taps."""
         deltas: dict[int, int] = {}
-        for tap in range(self._mask_taps()):
-            delta = self._col_coords(tap * self.vector_extent)[mode]
+        for tap in range(self.taps):
+            delta = self._col_coords(tap * self.tap_length)[mode]
             deltas[delta] = deltas.get(delta, 0) | 1 << tap
         return deltas
 
-    def _mask_taps(self) -> int:
-        return self.taps if self.taps <= MASK_BITS else 1
+    def _column_strides(self) -> tuple[Any, Any]:
+        """Shape and stride of the column's part of an offset (of a position, where one gathers)."""
+        stride = self.args.stride(self.domain.layout.stride[1], Int32)
+        for stage in (*self.fold, *(() if self.gather else (self.storage,))):
+            kind = Int64 if stage is self.storage else Int32
+            after = self.args.stride(stage.layout.stride, kind)
+            stride = map_leaves(lambda d, after=after: d.value * after[d.path[0]], stride)
+        static = all(isinstance(d, int) for d in flatten(stride))
+        if static and stride == compact_stride(self.col_shape):
+            return self.col_count, 1  # of weights: the column is the offset
+        return self.col_shape, stride
 
     # -- the two parts of every coordinate -------------------------------------------------------
 
@@ -124,11 +138,11 @@ class Operand:
     def _all_modes(self, part: Any) -> Any:
         return ArithmeticTuple((0,) * len(self.bounds)) + part
 
-    def _through_fold(self, coords: Any, *, offsets: bool) -> Any:
+    def _folded(self, coords: Any) -> Any:
+        """The row's part after the maps that lie before memory, or before the index buffer."""
         for stage in self.fold:
             stride = self.args.stride(stage.layout.stride, Int32)
-            coords = crd2idx(tuple(coords), stage.layout.shape, stride)
-            coords = coords + _offset(stage) if offsets else coords
+            coords = crd2idx(tuple(coords), stage.layout.shape, stride) + _offset(stage)
         return coords
 
     def _memory(self, coords: Any) -> Any:
@@ -142,9 +156,8 @@ class Operand:
     def row(self, m: Any) -> Row:
         """Everything about row ``m`` that does not depend on the column."""
         coords = self._row_coords(m)
-        taps = self._mask_taps()
-        word = Int64 if taps > 32 else Int32
-        mask = word(_signed((1 << taps) - 1, word)) & ~_outside(m, self.row_count, word)
+        word = Int64 if self.taps > 32 else Int32
+        mask = word(_signed((1 << self.taps) - 1, word)) & ~_outside(m, self.row_count, word)
         for i in self.masked:
             extent = self.args.integer(self.bounds[i], Int32)
             inside = word(0)
@@ -152,18 +165,17 @@ class Operand:
                 outside = _outside(coords[i] + delta, extent, word)
                 inside = inside | (_signed(bits, word) & ~outside)
             mask = mask & inside
-        folded = self._through_fold(coords, offsets=True)
+        folded = self._folded(coords)
         return Row(folded[0] if self.gather else self._memory(folded), mask, coords)
 
     def column(self, k: Any) -> Column:
         """Everything about column ``k`` that does not depend on the row."""
-        coords = self._col_coords(k)
-        folded = self._through_fold(coords, offsets=False)
-        tap = divmod(k, Extent(self.vector_extent))[0] if 1 < self.taps <= MASK_BITS else 0
-        valid = k < self.col_count if self.ragged else None
+        linear, behind = crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]), None
         if self.gather:
-            return Column(folded[0], (0, *folded[1:]), tap, valid, coords)
-        return Column(self._memory(folded), None, tap, valid, coords)
+            linear, *behind = ArithmeticTuple((0,)) + linear
+        tap = divmod(k, Extent(self.tap_length))[0] if self.taps > 1 else 0
+        valid = k < self.col_count if self.ragged else None
+        return Column(linear, behind, tap, valid, self._col_coords(k) if self.live else None)
 
     def inside(self, row: Row, col: Column) -> Boolean:
         """Whether row + column is inside the bounds of the first map behind the domain."""
@@ -192,7 +204,7 @@ class Operand:
             return self._at(row.linear + col.linear), self.inside(row, col)
         extent = self.args.integer(self.storage.layout.shape[0], Int32)
         stored = _outside(index, extent, Int32) == 0
-        return self._at(self._memory((index, *col.behind[1:]))), stored
+        return self._at(self._memory((index, *col.behind))), stored
 
     def _at(self, offset: Any) -> Any:
         """The vector at an offset, with the alignment that ``check_view`` made sure of."""
