@@ -4,7 +4,7 @@ A typical test::
 
     memory = Memory()
     x = memory.add(array, name="x", writable=False)
-    y = memory.add(result, name="y", uninitialised=True)
+    y = memory.add(result, name="y", output=True)
     stats = run(parse(compiled.__ptx__), memory, [x, y, 128], grid=(4,), shared_bytes=49152)
 
 It finds what a GPU hides: reads out of bounds, of memory that nothing wrote or that an asynchronous

@@ -44,11 +44,14 @@ def store(
     addresses: NDArray[np.int64],
     words: NDArray,
     lanes: NDArray[np.intp],
+    *,
+    atomic: bool = False,
 ) -> None:
     """Write one word to every address."""
     match space:
         case "global":
-            team.cta.memory.store(addresses, words, lanes)
+            writers = None if atomic else team.grid_threads[lanes]
+            team.cta.memory.store(addresses, words, lanes, writers)
         case "shared":
             team.cta.shared.store_by(addresses, words, lanes, team.warp_of[lanes])
         case "local":
@@ -56,7 +59,8 @@ def store(
             team.local.store(_local(team, addresses, width, lanes), words, lanes)
         case "":
             for part, offset, chosen in _generic(addresses):
-                store(team, part, addresses[chosen] - offset, words[chosen], lanes[chosen])
+                near = addresses[chosen] - offset
+                store(team, part, near, words[chosen], lanes[chosen], atomic=atomic)
         case _:
             raise OutOfBounds(f"{space} memory cannot be written", int(lanes[0]), int(addresses[0]))
 

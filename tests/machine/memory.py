@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .faults import Misaligned, OutOfBounds, ReadOnly, Uninitialised
+from .faults import DataRace, Misaligned, OutOfBounds, ReadOnly, Uninitialised
 
 # Buffers start 64 GiB apart, above 32 bits, so that neither a stray index nor an address that lost
 # its upper half can land in another buffer. Address space is free: nothing is allocated for it.
 FIRST_ADDRESS = 0x10_0000_0000
 SPACING = 0x10_0000_0000
+
+# Who wrote a byte of an output, besides thread numbers.
+_NOBODY, _ATOMIC = -1, -2
 
 
 def word_dtype(width: int) -> np.dtype:
@@ -39,13 +42,13 @@ def check_alignment(addresses: NDArray[np.int64], width: int, lanes: NDArray[np.
 
 @dataclass
 class Buffer:
-    """One array: its name, first address, bytes, and for outputs which bytes have been written."""
+    """One array: its name, first address, bytes, and for an output who wrote each byte."""
 
     name: str
     address: int
     raw: NDArray[np.uint8]
     writable: bool
-    written: NDArray[np.bool_] | None
+    writer: NDArray[np.int64] | None
 
 
 class Memory:
@@ -66,12 +69,13 @@ class Memory:
         name: str | None = None,
         *,
         writable: bool = True,
-        uninitialised: bool = False,
+        output: bool = False,
     ) -> int:
         """Give a C-contiguous array an address; kernels read and write the array itself.
 
-        A read-only buffer faults when it is written; an uninitialised one (an output) faults when a
-        byte is read that no kernel wrote, and :meth:`written` tells which bytes were.
+        A buffer that is not writable faults when it is written. An output faults when a byte is
+        read that no kernel wrote, and when two threads write the same byte other than atomically;
+        :meth:`written` tells which bytes have been written.
         """
         name = name or f"buffer {len(self._buffers)}"
         if not array.flags.c_contiguous:
@@ -82,16 +86,16 @@ class Memory:
         address = FIRST_ADDRESS + SPACING * len(self._buffers)
         if raw.size > SPACING // 2:
             raise ValueError(f"{name} has {raw.size} bytes, more than {SPACING // 2}")
-        written = np.zeros(raw.size, np.bool_) if uninitialised else None
-        self._buffers.append(Buffer(name, address, raw, writable, written))
+        writer = np.full(raw.size, _NOBODY) if output else None
+        self._buffers.append(Buffer(name, address, raw, writable, writer))
         return address
 
     def written(self, address: int) -> NDArray[np.bool_]:
-        """Per byte of the uninitialised buffer at ``address``: has a kernel written it?"""
+        """Per byte of the output at ``address``: has a kernel written it?"""
         for buffer in self._buffers:
-            if buffer.address == address and buffer.written is not None:
-                return buffer.written
-        raise ValueError(f"no uninitialised buffer starts at {address:#x}")
+            if buffer.address == address and buffer.writer is not None:
+                return buffer.writer != _NOBODY
+        raise ValueError(f"no output starts at {address:#x}")
 
     def describe(self, address: int) -> str:
         """Where ``address`` lies, relative to the nearest buffer, for messages."""
@@ -105,13 +109,22 @@ class Memory:
         out = np.zeros(addresses.shape, word_dtype(width))
         for buffer, chosen in self._split(addresses, width, lanes):
             index = (addresses[chosen] - buffer.address) // width
-            if buffer.written is not None:
+            if buffer.writer is not None:
                 self._check_written(buffer, addresses[chosen], width, lanes[chosen])
             out[chosen] = as_words(buffer.raw, width)[index]
         return out
 
-    def store(self, addresses: NDArray[np.int64], words: NDArray, lanes: NDArray[np.intp]) -> None:
-        """Write one word per address; of several writers of one address the last lane wins."""
+    def store(
+        self,
+        addresses: NDArray[np.int64],
+        words: NDArray,
+        lanes: NDArray[np.intp],
+        writers: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Write one word per address; of several lanes at one address the last wins.
+
+        ``writers`` are the lanes' numbers in the grid, None for an atomic access.
+        """
         width = words.dtype.itemsize
         for buffer, chosen in self._split(addresses, width, lanes):
             if not buffer.writable:
@@ -122,8 +135,9 @@ class Memory:
                 )
             offset = addresses[chosen] - buffer.address
             as_words(buffer.raw, width)[offset // width] = words[chosen]
-            if buffer.written is not None:
-                buffer.written[offset[:, None] + np.arange(width)] = True
+            if buffer.writer is not None:
+                by = None if writers is None else writers[chosen]
+                self._claim(buffer, addresses[chosen], width, lanes[chosen], by)
 
     def _split(
         self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
@@ -158,9 +172,9 @@ class Memory:
     def _check_written(
         buffer: Buffer, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
     ) -> None:
-        assert buffer.written is not None
+        assert buffer.writer is not None
         offsets = (addresses - buffer.address)[:, None] + np.arange(width)
-        ready = buffer.written[offsets].all(axis=1)
+        ready = (buffer.writer[offsets] != _NOBODY).all(axis=1)
         if not ready.all():
             bad = int(ready.argmin())
             raise Uninitialised(
@@ -168,3 +182,30 @@ class Memory:
                 int(lanes[bad]),
                 int(addresses[bad]),
             )
+
+    @staticmethod
+    def _claim(
+        buffer: Buffer,
+        addresses: NDArray[np.int64],
+        width: int,
+        lanes: NDArray[np.intp],
+        writers: NDArray[np.int64] | None,
+    ) -> None:
+        """Record who writes, and fault where another thread wrote before."""
+        assert buffer.writer is not None
+        offsets = (addresses - buffer.address)[:, None] + np.arange(width)
+        if writers is None:
+            buffer.writer[offsets] = _ATOMIC
+            return
+        before = buffer.writer[offsets]
+        buffer.writer[offsets] = writers[:, None]
+        # The second look finds lanes that write the same byte in this very instruction.
+        for previous in (before, buffer.writer[offsets]):
+            clash = (previous >= 0) & (previous != writers[:, None])
+            if clash.any():
+                bad, column = (int(i[0]) for i in clash.nonzero())
+                raise DataRace(
+                    f"write to {buffer.name} where thread {previous[bad, column]} of the grid did",
+                    int(lanes[bad]),
+                    int(addresses[bad]),
+                )

@@ -1,8 +1,8 @@
 """Warps that fetch together: their registers, the paths they are on, and one step after another.
 
 A team is one warp, where every warp is to run ahead on its own, or the whole CTA, where speed
-counts; nothing else differs. Lanes that took different branches are separate *paths* (program counter ->
-lanes). The path that is furthest behind runs first, and paths that meet become one again.
+counts; nothing else differs. Lanes that took different branches are separate *paths* (program
+counter -> lanes). The path that is furthest behind runs first; paths that meet become one again.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ class Team:
         self.threads = WARP * first + np.arange(lanes)
         self.warp_of = first + np.arange(lanes) // WARP
         self.numbers = np.arange(lanes)
+        # A number for every thread of the grid.
+        i, j, k = cta.index
+        x, y, _ = cta.launch.grid
+        self.grid_threads = ((k * y + j) * x + i) * cta.threads + self.threads
         self.alive: Lanes = self.threads < cta.threads
         self.paths: dict[int, Lanes] = {0: self.alive.copy()}
         # Paths at a warp-collective instruction that wait for the rest of their warps.

@@ -69,8 +69,8 @@ def atomic(op: Operation) -> Run:
     returns = op.stem == "atom"
     # acq_rel and the scopes order accesses, which here are in one order anyway.
     drop_hints(op)
-    for word in ("acq_rel", "noftz"):
-        op.flag(word)
+    op.flag("acq_rel")
+    op.flag("noftz")
     space = space_of(op.one_of("shared::cluster", *SPACES, default=""))
     count = int(op.one_of("v2", "v4", "v8", default="v1")[1:])
     name = op.type()
@@ -99,7 +99,8 @@ def atomic(op: Operation) -> Run:
             values = old.view(dtype).reshape(-1, count)
             new = update(values, operands[now])
             new = np.ascontiguousarray(new.astype(dtype, copy=False))
-            store(t, space, addresses[now], new.view(word).reshape(-1), lanes[now])
+            words = new.view(word).reshape(-1)
+            store(t, space, addresses[now], words, lanes[now], atomic=True)
             before[now] = values
             waiting = np.delete(waiting, turn)
         for i, write in enumerate(writes):

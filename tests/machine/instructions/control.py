@@ -56,19 +56,12 @@ def barrier(op: Operation) -> Run:
     def run(t: Team) -> int | None:
         which = t.pick(number(t))
         threads = None if count is None else t.pick(count(t))
-        if (which != which[0]).any() or (threads is not None and (threads != threads[0]).any()):
-            return _by_value(t, which, threads)
-        expected = None if threads is None else int(threads[0])
-        _check(int(which[0]), expected)
-        t.cta.arrive(t, int(which[0]), expected, t.active.copy(), t.pc + 1 if waits else None)
-        return LEFT if waits else None
-
-    def _by_value(t: Team, which: np.ndarray, threads: np.ndarray | None) -> int | None:
-        lanes = t.chosen
+        # Warps may name different barriers in one instruction.
         for value in np.unique(which):
+            here = which == value
             some = np.zeros_like(t.active)
-            some[lanes[which == value]] = True
-            expected = None if threads is None else int(threads[which == value][0])
+            some[t.chosen[here]] = True
+            expected = None if threads is None else int(threads[here][0])
             _check(int(value), expected)
             t.cta.arrive(t, int(value), expected, some, t.pc + 1 if waits else None)
         return LEFT if waits else None
