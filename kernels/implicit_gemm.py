@@ -15,10 +15,11 @@ from cutlass import Int32, Int64
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.gemm_view import GemmView
 
-from .arguments import Arguments, runtime_leaves
+from .arguments import Arguments
 from .epilogue import Epilogue
 from .mainloop_sm80 import MainloopSm80
 from .operand import Operand
+from .structure import divisors, runtime_integers
 from .tile import Tile
 
 
@@ -30,13 +31,8 @@ class ImplicitGemm:
 
     def __init__(self, view: GemmView, dtype: Any, out_dtype: Any, tile: Tile) -> None:
         self.view, self.dtype, self.out_dtype, self.tile = view, dtype, out_dtype, tile
-        self.names: list[str] = []
-        dividing: set[str] = set()
-        for layout in (view.a, view.b, view.d):
-            leaves, divisors = runtime_leaves(layout)
-            self.names += [name for name in leaves if name not in self.names]
-            dividing |= divisors
-        self.dividing = sorted(dividing)
+        self.names = list(runtime_integers(view))
+        self.dividing = divisors(view)
 
     @cute.jit
     def __call__(
@@ -50,10 +46,10 @@ class ImplicitGemm:
         stream: Any,
     ):
         values = {name: Int64(v) for name, v in zip(self.names, integers, strict=True)}
-        divisors = {
+        fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
         }
-        args = Arguments(values, divisors)
+        args = Arguments(values, fast)
         m = product(map_leaves(lambda s: args.integer(s, Int64), self.view.a.shape[0]))
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = (m + self.tile.m - 1) // self.tile.m

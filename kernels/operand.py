@@ -18,17 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
 from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
-from layoutconv.algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
-from layoutconv.algebra.symint import is_runtime
 from layoutconv.algebra.layout import compact_stride
+from layoutconv.algebra.stride import ArithmeticTuple
+from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import OperandLayout, Stage, stages
 
 from .arguments import Arguments, Extent
+from .structure import gathers
 
 MASK_BITS = 64  # taps that a row's mask holds; a larger filter is checked coordinate by coordinate
 
@@ -170,7 +170,10 @@ class Operand:
 
     def column(self, k: Any) -> Column:
         """Everything about column ``k`` that does not depend on the row."""
-        linear, behind = crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]), None
+        linear, behind = (
+            crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]),
+            None,
+        )
         if self.gather:
             linear, *behind = ArithmeticTuple((0,)) + linear
         tap = divmod(k, Extent(self.tap_length))[0] if self.taps > 1 else 0
@@ -210,11 +213,6 @@ class Operand:
         """The vector at an offset, with the alignment that ``check_view`` made sure of."""
         offset = cute.assume(Int64(offset), divby=self.vector)
         return cute.make_tensor(self.pointer + offset, cute.make_layout(((self.vector, 1),)))
-
-
-def gathers(stage: Stage) -> bool:
-    """Whether a map of the chain reads an index buffer."""
-    return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
 
 
 def _modes(stride: Any) -> set[int]:
