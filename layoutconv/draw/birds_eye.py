@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layoutconv.draw.canvas import Canvas, colour
-from layoutconv.draw.colour import colours
+from .canvas import Canvas, colour
+from .colour import colours
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

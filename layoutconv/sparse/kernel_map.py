@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from layoutconv.sparse.coordinates import check_coords, check_spatial_shape, key_strides, pack
+from .coordinates import check_coords, check_spatial_shape, key_strides, pack
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from layoutconv.sparse.coordinates import check_coords, check_spatial_shape, key_strides, pack
+from .coordinates import check_coords, check_spatial_shape, key_strides, pack
 
 if TYPE_CHECKING:
     from torch import Tensor

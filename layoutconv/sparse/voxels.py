@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from layoutconv.sparse.coordinates import key_strides, pack
-from layoutconv.sparse.sparse_tensor import SparseTensor
+from .coordinates import key_strides, pack
+from .sparse_tensor import SparseTensor
 
 if TYPE_CHECKING:
     from numpy import ndarray
