@@ -1,0 +1,63 @@
+"""From accumulators to memory: convert, turn around in shared memory, write whole vectors by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import const_expr, range_constexpr
+
+from .operand import Operand
+from .tile import Tile
+
+STORE_BYTES = 16
+
+
+class Epilogue:
+    """Writes a CTA's tile through the layout of D: dense rows, or rows scattered by an index buffer."""
+
+    def __init__(self, tile: Tile, dtype: Any) -> None:
+        self.tile, self.dtype = tile, dtype
+        self.vector = STORE_BYTES * 8 // dtype.width
+
+    def shared_layout(self) -> tuple[Any, Any]:
+        """(m, n) with n contiguous; the swizzle keeps a warp's fragment stores off each other's banks."""
+        layout = cute.make_ordered_layout((self.tile.m, self.tile.n), order=(1, 0))
+        row_bits = (self.tile.n // self.vector).bit_length() - 1  # of a row's 16-byte vectors
+        return layout, cute.make_swizzle(min(3, row_bits), 4, row_bits)  # of byte addresses
+
+    @cute.jit
+    def __call__(self, acc: Any, mma: Any, d: Operand, base: Any, m0: Any, n0: Any, tid: Any):
+        """``base`` is shared memory that the main loop is done with."""
+        layout, swizzle = self.shared_layout()
+        smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.dtype), layout)
+        converted = cute.make_fragment_like(acc, self.dtype)
+        converted.store(acc.load().to(self.dtype))
+        cute.autovec_copy(converted, mma.get_slice(tid).partition_C(smem))
+        cute.arch.sync_threads()
+
+        vectors = const_expr(self.tile.n // self.vector)
+        threads = cute.make_ordered_layout((self.tile.threads // vectors, vectors), order=(1, 0))
+        atom = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=8 * STORE_BYTES
+        )
+        copy = cute.make_tiled_copy_tv(atom, threads, cute.make_layout((1, self.vector))).get_slice(
+            tid
+        )
+        source = copy.partition_S(smem)
+        where = copy.partition_S(cute.make_identity_tensor((self.tile.m, self.tile.n)))
+        column = d.column(n0 + where[(0, 0), 0, 0][1])
+        for i in range_constexpr(cute.size(where, mode=[1])):
+            row = d.row(m0 + where[(0, 0), i, 0][0])
+            index = None
+            if const_expr(len(d.gather) > 0):
+                held = cute.make_rmem_tensor(1, cutlass.Int32)
+                d.load_index(row, column, held)
+                index = held[0]
+            vector, there = d.locate(row, column, index)
+            pred = cute.make_rmem_tensor(1, cutlass.Boolean)
+            pred[0] = there
+            held_vector = cute.make_fragment_like(source[None, i, 0])
+            cute.autovec_copy(source[None, i, 0], held_vector)
+            cute.copy(atom, held_vector, vector, pred=pred)

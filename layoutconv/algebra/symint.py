@@ -1,0 +1,114 @@
+"""Integers that know their name: exact when computed with, letters when printed, arguments when compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SymInt(int):
+    """An ``int`` with the expression that it came from.
+
+    ``runtime`` says that a compiled kernel takes it as an argument instead of a constant; an expression is runtime
+    if any part of it is.
+
+    >>> D, H = SymInt(6, "D"), SymInt(4, "H")
+    >>> D * H, str(D * H), int(D * H)
+    (D*H, 'D*H', 24)
+    >>> (D + 2 * H).runtime, (D * H) == 24
+    (True, True)
+    >>> SymInt(64, "C", runtime=False) * 1
+    C
+    """
+
+    expr: str
+    runtime: bool
+
+    def __new__(cls, value: int, expr: str, runtime: bool = True) -> SymInt:
+        self = super().__new__(cls, value)
+        self.expr = expr
+        self.runtime = runtime
+        return self
+
+    def __repr__(self) -> str:
+        return self.expr
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> Any:
+        return SymInt, (int(self), self.expr, self.runtime)
+
+    def __hash__(self) -> int:
+        return int.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        return int.__eq__(self, other) if isinstance(other, int) else NotImplemented
+
+    def __add__(self, other: Any) -> Any:
+        return _combine(self, other, "+", int.__add__)
+
+    def __radd__(self, other: Any) -> Any:
+        return _combine(other, self, "+", int.__add__)
+
+    def __sub__(self, other: Any) -> Any:
+        return _combine(self, other, "-", int.__sub__)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _combine(other, self, "-", int.__sub__)
+
+    def __mul__(self, other: Any) -> Any:
+        return _combine(self, other, "*", int.__mul__)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _combine(other, self, "*", int.__mul__)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _combine(self, other, "//", int.__floordiv__)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return other // int(self)  # a coordinate divided by an extent: a number, not a name
+
+    def __mod__(self, other: Any) -> Any:
+        return _combine(self, other, "%", int.__mod__)
+
+    def __rmod__(self, other: Any) -> Any:
+        return other % int(self)
+
+    def __neg__(self) -> Any:
+        return SymInt(-int(self), f"-{_atom(self, tight=True)}", self.runtime)
+
+
+def _combine(a: Any, b: Any, op: str, fn: Any) -> Any:
+    if not (isinstance(a, int) and isinstance(b, int)):
+        return NotImplemented
+    value = fn(int(a), int(b))
+    if op == "*" and (_plain(a, 1) or _plain(b, 1)):
+        return b if _plain(a, 1) else a
+    if op == "*" and (_plain(a, 0) or _plain(b, 0)):
+        return 0
+    if op in "+-" and _plain(b, 0):
+        return a
+    if op == "+" and _plain(a, 0):
+        return b
+    tight = op != "+"
+    left = _atom(a, tight=op not in "+-")
+    return SymInt(
+        value,
+        f"{left}{op}{_atom(b, tight=tight, right=op in '-//%')}",
+        is_runtime(a) or is_runtime(b),
+    )
+
+
+def _plain(x: int, value: int) -> bool:
+    return not isinstance(x, SymInt) and x == value
+
+
+def _atom(x: int, *, tight: bool, right: bool = False) -> str:
+    text = str(x)
+    loose = any(ch in text[1:] for ch in "+-") or (tight and text[0] == "-")
+    split = right and any(ch in text for ch in "*/%")
+    return f"({text})" if (tight and loose) or split else text
+
+
+def is_runtime(x: Any) -> bool:
+    """Whether a leaf is an argument of a compiled kernel rather than a constant of it."""
+    return isinstance(x, SymInt) and x.runtime
