@@ -41,9 +41,7 @@ class Reference:
         unit = self.length * (2.0**-23 if tensor_cores else 2.0**-24)
         relative = (1 + unit / (1 - unit)) * (1 + factor) ** 2 - 1
         least = torch.finfo(dtype).smallest_normal  # what is smaller may be flushed to zero
-        return (
-            (factors + sums) * self.magnitude * (1 + rounding) + rounding * self.value.abs() + least
-        )
+        return relative * (1 + rounding) * self.magnitude + rounding * self.value.abs() + least
 
 
 def sparse_reference(

@@ -1,4 +1,4 @@
-"""Fixed filters that a person can read: slopes and uprights, through channels mixed like a network's.
+"""Fixed filters that a person can read, through channels as well mixed as those of a network.
 
 A cloud has few *signals* per voxel; a convolution has many channels. Both sides are lifted by
 matrices with orthonormal columns, ``features = signals @ lift`` and ``weight = mix @ taps @ lift``,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .errors import ArgumentError
 from .sparse.kernel_map import tap_offsets
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def lift(voxels: Voxels, channels: int) -> Tensor:
 def stencil_weight(channels: int) -> Tensor:
     """Weights, float32 (K, T, R, S, C) with K = C = ``channels`` and 3 x 3 x 3 taps.
 
-    Raises ``ValueError`` for fewer channels than there are responses.
+    Raises ``ArgumentError`` for fewer channels than there are responses.
 
     >>> weight = stencil_weight(8)
     >>> tuple(weight.shape), round(float(weight[..., 1, 1, 1, :].abs().max()), 6)
@@ -49,7 +50,7 @@ def stencil_weight(channels: int) -> Tensor:
     import torch
 
     if channels < RESPONSES:
-        raise ValueError(f"channels: {RESPONSES} or more expected, got {channels}")
+        raise ArgumentError("channels", f"{RESPONSES} or more", channels)
     dz, dy, dx = torch.tensor(tap_offsets(3), dtype=torch.float64).T
     near = torch.exp(-(dx**2 + dy**2 + dz**2) / 2)
     upright = near * dz.abs()

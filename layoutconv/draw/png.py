@@ -8,6 +8,8 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -23,7 +25,7 @@ def write_png(path: str | os.PathLike[str], pixels: Buffer) -> None:
         pixels: uint8 (H, W, 3) for red, green, blue, or (H, W, 4) with opacity: a contiguous
             NumPy array, or whatever else exports such a buffer.
 
-    Raises ``ValueError`` for pixels of another type or shape. The format is ISO/IEC 15948.
+    Raises ``ArgumentError`` for pixels of another type or shape. The format is ISO/IEC 15948.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "dot.png")
@@ -34,9 +36,8 @@ def write_png(path: str | os.PathLike[str], pixels: Buffer) -> None:
     view = memoryview(pixels)
     shape = tuple(view.shape or ())
     if view.format != "B" or len(shape) != 3 or shape[2] not in _COLOUR_TYPES or 0 in shape:
-        raise ValueError(
-            f"pixels: uint8 (H, W, 3) or (H, W, 4), one pixel or more, expected, "
-            f"got {view.format!r} {shape}"
+        raise ArgumentError(
+            "pixels", "uint8 (H, W, 3) or (H, W, 4), not empty", f"{view.format!r} {shape}"
         )
     height, width, channels = shape
     data, stride = view.tobytes(), width * channels
