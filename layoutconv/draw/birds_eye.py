@@ -63,7 +63,8 @@ def birds_eye(
         raise ArgumentError("panels", "one or more, with points", f"point counts {counts}")
     every = np.concatenate([panel.points[:, :2] for panel in panels])
     low, high = np.quantile(every, [0.002, 0.998], axis=0)
-    room = 0.03 * (high - low).max() + cell
+    # Some ground around the cloud, and at least 60 cells across: a lone point is no poster.
+    room = np.maximum(0.03 * (high - low).max() + cell, 30 * cell - (high - low) / 2)
     low, high = low - room, high + room
     view_width = (width - 2 * _MARGIN - (len(panels) - 1) * _GUTTER) // len(panels)
     scale = view_width / (high[0] - low[0])

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
+    from numpy import ndarray
     from typing_extensions import Buffer
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLOUR_TYPES = {3: 2, 4: 6}  # channels: what the header calls RGB and RGBA
 
 
-def write_png(path: str | os.PathLike[str], pixels: Buffer) -> None:
+def write_png(path: str | os.PathLike[str], pixels: Buffer | ndarray) -> None:
     """Write a picture.
 
     Args:
@@ -33,7 +34,7 @@ def write_png(path: str | os.PathLike[str], pixels: Buffer) -> None:
     >>> path.read_bytes()[1:4]
     b'PNG'
     """
-    view = memoryview(pixels)
+    view = memoryview(pixels)  # type: ignore[arg-type]  # an array is a buffer
     shape = tuple(view.shape or ())
     if view.format != "B" or len(shape) != 3 or shape[2] not in _COLOUR_TYPES or 0 in shape:
         raise ArgumentError(
