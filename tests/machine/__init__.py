@@ -12,7 +12,8 @@ copy has yet to write, missing barriers, waits that are too lax, warps that dive
 not. It shares no code with the library; it imports only NumPy and the standard library.
 """
 
-from .arguments import pack, struct
+from .arguments import c_struct, pack
+from .cubin import CubinKernel, read_cubin
 from .faults import (
     DataRace,
     Deadlock,
@@ -30,16 +31,20 @@ from .faults import (
     UnsetRegister,
     UnsupportedInstruction,
 )
+from .host import DeviceTensor, HostLaunch, launch_of
 from .launch import Stats, run
 from .memory import Memory
 from .parse import Kernel, Parameter, parse
 
 __all__ = [
+    "CubinKernel",
     "DataRace",
     "Deadlock",
+    "DeviceTensor",
     "Divergent",
     "DivisionByZero",
     "Fault",
+    "HostLaunch",
     "InFlight",
     "Kernel",
     "Memory",
@@ -54,8 +59,10 @@ __all__ = [
     "Uninitialised",
     "UnsetRegister",
     "UnsupportedInstruction",
+    "c_struct",
+    "launch_of",
     "pack",
     "parse",
+    "read_cubin",
     "run",
-    "struct",
 ]

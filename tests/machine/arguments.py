@@ -12,10 +12,10 @@ Scalar = int | float | np.generic
 Argument = Scalar | bytes | Sequence[np.generic]
 
 
-def struct(*fields: np.generic) -> bytes:
+def c_struct(*fields: np.generic) -> bytes:
     """The bytes of a C struct of NumPy scalars, each aligned to its size, the whole to the largest.
 
-    >>> struct(np.uint64(1), np.int32(2), np.int32(3), np.int64(4)).hex("-", 8)
+    >>> c_struct(np.uint64(1), np.int32(2), np.int32(3), np.int64(4)).hex("-", 8)
     '0100000000000000-0200000003000000-0400000000000000'
     """
     block = b""
@@ -28,7 +28,7 @@ def pack(kernel: Kernel, arguments: Sequence[Argument]) -> bytes:
     """The argument block of a launch: one argument for every ``.param``, in order.
 
     A scalar parameter takes an int (a pointer too) or a float; a struct takes its bytes or a
-    sequence of NumPy scalars (see :func:`struct`). Raises ValueError, naming the parameter, where
+    sequence of NumPy scalars (see :func:`c_struct`). Raises ValueError, naming the parameter, where
     the number, the size or the range of an argument is wrong.
     """
     if len(arguments) != len(kernel.params):
@@ -59,7 +59,7 @@ def _bytes_of(parameter: Parameter, argument: Argument) -> bytes:
     elif isinstance(argument, float):
         raw = np.array(argument, f"f{size}").tobytes()
     else:
-        raw = struct(*argument)
+        raw = c_struct(*argument)
     if len(raw) != size:
         raise ValueError(f"{parameter.name} has {size} bytes, got {len(raw)}")
     return raw
