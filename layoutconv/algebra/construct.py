@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .errors import LayoutTypeError, LayoutValueError, text
-from .int_tuple import IntTuple, congruent, flatten, prefix_product, product, unflatten
+from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, unflatten
 from .layout import Layout
 from .stride import ScaledBasis
 
@@ -97,4 +97,4 @@ def with_shape(layout: Layout, shape: IntTuple) -> Layout:
         )
     if congruent(shape, layout.shape) and shape == layout.shape:
         return layout
-    return layout.compose(Layout(shape, prefix_product(shape)))  # type: ignore[return-value]
+    return layout.compose(Layout(shape, compact_stride(shape)))  # type: ignore[return-value]

@@ -97,10 +97,10 @@ def map_leaves(fn: Any, *ts: IntTuple) -> IntTuple:
     return fn(*ts)
 
 
-def prefix_product(shape: IntTuple, first: Any = 1) -> IntTuple:
+def compact_stride(shape: IntTuple, first: Any = 1) -> IntTuple:
     """The products of all leaves before each leaf: the compact colexicographic strides.
 
-    >>> prefix_product((4, (2, 3)))
+    >>> compact_stride((4, (2, 3)))
     (1, (4, 8))
     """
     current = first
@@ -151,7 +151,7 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     5
     """
     if stride is None:
-        stride = prefix_product(shape)
+        stride = compact_stride(shape)
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or (
             len(crd) != len(shape) and (type(crd) is tuple or len(crd) > len(shape))

@@ -9,11 +9,11 @@ from .checks import checked_shape, checked_stride
 from .errors import LayoutTypeError, text
 from .int_tuple import (
     IntTuple,
+    compact_stride,
     crd2idx,
     depth,
     has_none,
     paired_leaves,
-    prefix_product,
     product,
     rank,
     slice_tuple,
@@ -59,7 +59,7 @@ class Layout(Immutable):
             plain = _walk(shape, stride, leaves)
         if not plain:
             shape = checked_shape(shape)
-            stride = prefix_product(shape) if stride is None else checked_stride(stride, shape)
+            stride = compact_stride(shape) if stride is None else checked_stride(stride, shape)
             leaves = paired_leaves(shape, stride)
             plain = all(type(s) is int and type(d) is int for s, d in leaves)
         _SHAPE(self, shape)
