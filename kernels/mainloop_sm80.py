@@ -115,6 +115,7 @@ class MainloopSm80:
         k_blocks = const_expr(self.tile.k // self.mma_k)
         read, write = Int32(0), Int32(stages - 1)
 
+        acc.fill(0.0)
         cute.arch.cp_async_wait_group(stages - 2)
         cute.arch.sync_threads()
         load_a(0, read)
