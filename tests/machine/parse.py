@@ -229,6 +229,7 @@ _DECLARATION = re.compile(
     r"\.(\w+)\s+([\w$.%]+)\s*((?:\[\d*\])*)\s*(?:=\s*(.*))?",
     re.S,
 )
+_LINE_DIRECTIVE = re.compile(r"\.(?:loc|file)\s[^\n]*")
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
 _SCOPED = re.compile(r"[\w$%]+")
 
@@ -269,8 +270,8 @@ class _Body:
             elif text[at] == "}":
                 self._close()
                 at += 1
-            elif text.startswith((".loc", ".file"), at):
-                at = text.find("\n", at) % (len(text) + 1)
+            elif m := _LINE_DIRECTIVE.match(text, at):
+                at = m.end()
             elif m := _LABEL.match(text, at):
                 self.labels[self._label(m[1])] = len(self.instructions)
                 at = m.end()
