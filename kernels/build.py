@@ -22,12 +22,17 @@ TYPES = {
 }
 
 
-def build(view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str) -> Any:
-    """The compiled kernel, a TVM-FFI function with ``__ptx__`` (str) and ``__cubin__`` (bytes).
+def build(
+    view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str, dump: str | None = None
+) -> Any:
+    """The compiled kernel, a TVM-FFI function ``f(a, b, d, index_a, index_d, integers)``.
 
-    ``dtype`` is a name in ``TYPES``: "tfloat32" reads float32 data. ``arch`` is a name such as "sm_80".
+    ``dtype`` is a name in ``TYPES``: "tfloat32" reads float32 data. ``arch`` is a name such as
+    "sm_80". With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
-    kernel = ImplicitGemm(view, TYPES[dtype], TYPES[out_dtype], tile)
+    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
+    number = int(arch.removeprefix("sm_").rstrip("a"))
+    kernel = ImplicitGemm(view, TYPES[dtype], TYPES[out_dtype], tile, number)
     memory = TYPES["float32" if dtype == "tfloat32" else dtype]
     return cute.compile(
         kernel,
@@ -38,7 +43,7 @@ def build(view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str) -> 
         _index(view.d),
         tuple(cutlass.Int64(0) for _ in kernel.names),
         make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --keep-ptx --keep-cubin --gpu-arch {arch}",
+        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
     )
 
 

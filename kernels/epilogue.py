@@ -55,7 +55,8 @@ class Epilogue:
                 held = cute.make_rmem_tensor(1, cutlass.Int32)
                 d.load_index(row, column, held)
                 index = held[0]
-            vector, there = d.locate(row, column, index)
+            pointer, there = d.locate(row, column, index)
+            vector = cute.make_tensor(pointer, d.vector_layout)
             pred = cute.make_rmem_tensor(1, cutlass.Boolean)
             pred[0] = there
             held_vector = cute.make_fragment_like(source[None, i, 0])

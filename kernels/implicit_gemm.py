@@ -29,8 +29,9 @@ class ImplicitGemm:
     The values of the view's runtime integers (image count, spatial extents, rows) do not matter.
     """
 
-    def __init__(self, view: GemmView, dtype: Any, out_dtype: Any, tile: Tile) -> None:
-        self.view, self.dtype, self.out_dtype, self.tile = view, dtype, out_dtype, tile
+    def __init__(self, view: GemmView, dtype: Any, out_dtype: Any, tile: Tile, arch: int) -> None:
+        self.view, self.dtype, self.out_dtype = view, dtype, out_dtype
+        self.tile, self.arch = tile, arch
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
 
@@ -70,7 +71,7 @@ class ImplicitGemm:
     @cute.kernel
     def kernel(self, a: Any, b: Any, d: Any, index_a: Any, index_d: Any, args: Arguments):
         tile = self.tile
-        mainloop = MainloopSm80(tile, self.dtype)
+        mainloop = MainloopSm80(tile, self.dtype, self.arch)
         epilogue = Epilogue(tile, self.out_dtype)
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
@@ -87,11 +88,11 @@ class ImplicitGemm:
         s_b = mainloop.allocate(smem, tile.n)
         acc = mainloop.mma.make_fragment_C(mainloop.mma.partition_shape_C((tile.m, tile.n)))
         acc.fill(0.0)
-        k_tiles = -(-self.view.k // tile.k)
+        order = mainloop.k_order(operand_a)
         mainloop(
-            mainloop.producer(operand_a, s_a, m0, tile.m, tid),
-            mainloop.producer(operand_b, s_b, n0, tile.n, tid),
-            s_a, s_b, Int32(k_tiles), tid, acc,
+            mainloop.producer(operand_a, order, s_a, m0, tid),
+            mainloop.producer(operand_b, order, s_b, n0, tid),
+            s_a, s_b, Int32(order.size()), tid, acc,
         )  # fmt: skip
         epilogue(acc, mainloop.mma, operand_d, s_a.iterator, m0, n0, tid)
 

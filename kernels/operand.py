@@ -79,6 +79,8 @@ class Operand:
         self.row_count = product(map_leaves(lambda s: args.integer(s, Int32), self.row_shape))
         self.col_shape = map_leaves(int, columns)
         self.col_count = product(self.col_shape)
+        self.vector_extent = flatten(self.col_shape)[0]
+        self.vector_layout = cute.make_layout(((vector, 1),))
         self.col_linear = self._column_strides()
         self.ragged = self.col_count % column_tile != 0
         self.masked, self.live = self._modes_to_check()
@@ -92,12 +94,10 @@ class Operand:
         """
         row, col = self.domain.layout.stride
         vector, taps = (col[0], col[1:]) if isinstance(col, tuple) else (col, ())
-        vector_extent, tap_extents = self.col_shape, ()
-        if isinstance(self.col_shape, tuple):
-            vector_extent, *tap_extents = self.col_shape
+        tap_extents = self.col_shape[1:] if isinstance(self.col_shape, tuple) else ()
         moved, by_taps = _modes(row), _modes(taps)
-        self.taps = product(tuple(tap_extents)) if moved & by_taps else 1
-        self.tap_length = vector_extent if self.taps > 1 else self.col_count
+        self.taps = product(tap_extents) if moved & by_taps else 1
+        self.tap_length = self.vector_extent if self.taps > 1 else self.col_count
         live = moved & _modes(vector)
         if self.taps > MASK_BITS or any(is_runtime(d.value) for d in flatten(taps)):
             live, self.taps = live | (moved & by_taps), 1
@@ -199,7 +199,7 @@ class Operand:
         cute.copy(atom, source, to, pred=pred)
 
     def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
-        """The memory of the vector at (row, column), and whether it is there at all.
+        """A pointer to the vector at (row, column), and whether there is one.
 
         ``index`` is what ``load_index`` read, where there is an index buffer.
         """
@@ -210,9 +210,8 @@ class Operand:
         return self._at(self._memory((index, *col.behind))), stored
 
     def _at(self, offset: Any) -> Any:
-        """The vector at an offset, with the alignment that ``check_view`` made sure of."""
-        offset = cute.assume(Int64(offset), divby=self.vector)
-        return cute.make_tensor(self.pointer + offset, cute.make_layout(((self.vector, 1),)))
+        """The memory at an offset, as aligned as ``check_view`` made sure of."""
+        return self.pointer + cute.assume(Int64(offset), divby=self.vector)
 
 
 def _modes(stride: Any) -> set[int]:

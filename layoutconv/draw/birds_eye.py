@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layoutconv.draw.canvas import Canvas, colour
-from layoutconv.draw.colour import colours
+from ..errors import ArgumentError
+from .canvas import Canvas, colour
+from .colour import colours
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,13 +56,15 @@ def birds_eye(
         width: of the picture, in pixels; its height follows from the clouds.
 
     The view takes in all but the outermost points (2 in 1000 on each side), the colours all but the
-    smallest and largest values (2 in 100). Raises ``ValueError`` if there is nothing to show.
+    smallest and largest values (2 in 100). Raises ``ArgumentError`` if there is nothing to show.
     """
     if not panels or not all(len(panel.points) for panel in panels):
-        raise ValueError("panels: one or more, with points, expected")
+        counts = [len(panel.points) for panel in panels]
+        raise ArgumentError("panels", "one or more, with points", f"point counts {counts}")
     every = np.concatenate([panel.points[:, :2] for panel in panels])
     low, high = np.quantile(every, [0.002, 0.998], axis=0)
-    room = 0.03 * (high - low).max() + cell
+    # Some ground around the cloud, and at least 60 cells across: a lone point is no poster.
+    room = np.maximum(0.03 * (high - low).max() + cell, 30 * cell - (high - low) / 2)
     low, high = low - room, high + room
     view_width = (width - 2 * _MARGIN - (len(panels) - 1) * _GUTTER) // len(panels)
     scale = view_width / (high[0] - low[0])

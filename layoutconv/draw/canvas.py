@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from layoutconv.draw.stroke_font import text_mask
+from .stroke_font import text_mask
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -49,7 +49,7 @@ def colours(values: Floats, name: str) -> Floats:
     """The colours, (..., 3) from 0 to 1, of values from 0 to 1 on the map ``lagoon`` or ``ember``.
 
     >>> colours(np.array([0.0, 1.0]), "lagoon").sum(axis=-1).round(1)
-    array([1.2, 2.8])
+    array([1.1, 2.6])
     """
     table = _table(name)
     return table[np.rint(np.clip(values, 0, 1) * (len(table) - 1)).astype(np.intp)]

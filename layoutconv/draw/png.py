@@ -8,14 +8,17 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError
+
 if TYPE_CHECKING:
+    from numpy import ndarray
     from typing_extensions import Buffer
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLOUR_TYPES = {3: 2, 4: 6}  # channels: what the header calls RGB and RGBA
 
 
-def write_png(path: str | os.PathLike[str], pixels: Buffer) -> None:
+def write_png(path: str | os.PathLike[str], pixels: Buffer | ndarray) -> None:
     """Write a picture.
 
     Args:
@@ -23,7 +26,7 @@ def write_png(path: str | os.PathLike[str], pixels: Buffer) -> None:
         pixels: uint8 (H, W, 3) for red, green, blue, or (H, W, 4) with opacity: a contiguous
             NumPy array, or whatever else exports such a buffer.
 
-    Raises ``ValueError`` for pixels of another type or shape. The format is ISO/IEC 15948.
+    Raises ``ArgumentError`` for pixels of another type or shape. The format is ISO/IEC 15948.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp(), "dot.png")
@@ -31,12 +34,11 @@ def write_png(path: str | os.PathLike[str], pixels: Buffer) -> None:
     >>> path.read_bytes()[1:4]
     b'PNG'
     """
-    view = memoryview(pixels)
+    view = memoryview(pixels)  # type: ignore[arg-type]  # an array is a buffer
     shape = tuple(view.shape or ())
     if view.format != "B" or len(shape) != 3 or shape[2] not in _COLOUR_TYPES or 0 in shape:
-        raise ValueError(
-            f"pixels: uint8 (H, W, 3) or (H, W, 4), one pixel or more, expected, "
-            f"got {view.format!r} {shape}"
+        raise ArgumentError(
+            "pixels", "uint8 (H, W, 3) or (H, W, 4), not empty", f"{view.format!r} {shape}"
         )
     height, width, channels = shape
     data, stride = view.tobytes(), width * channels

@@ -13,6 +13,8 @@ from itertools import accumulate
 from operator import mul
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError, ArgumentTypeError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -23,27 +25,19 @@ def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[
     """``spatial_shape`` as a tuple, if it and ``batch_size`` suit int32 coordinates."""
     shape = tuple(int(extent) for extent in spatial_shape)
     if not 1 <= len(shape) <= 4:
-        raise ValueError(f"spatial_shape: 1 to 4 extents expected, got {shape}")
+        raise ArgumentError("spatial_shape", "1 to 4 extents", shape)
     for name, extent in (("batch_size", batch_size), *(("spatial_shape", e) for e in shape)):
         if not 0 <= extent < 2**31:
-            raise ValueError(f"{name}: extents from 0 to 2**31 - 1 expected, got {extent}")
+            raise ArgumentError(name, "extents from 0 to 2**31 - 1", extent)
     return shape
 
 
 def check_coords(coords: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
-    """Raise ``ValueError`` unless ``coords`` is int32 (rows, 1 + rank) and every row lies inside
-    the grid.
+    """Raise ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank) inside the grid.
 
     The values are looked at, which waits for the device that computes them.
     """
-    import torch
-
-    columns = 1 + len(spatial_shape)
-    if coords.dtype != torch.int32 or coords.ndim != 2 or coords.shape[1] != columns:
-        raise ValueError(
-            f"coords: int32 (rows, {columns}) expected for spatial_shape {tuple(spatial_shape)}, "
-            f"got {coords.dtype} {tuple(coords.shape)}"
-        )
+    check_coords_type(coords, spatial_shape)
     if not len(coords):
         return
     lowest = coords.amin(0).tolist()
@@ -52,10 +46,26 @@ def check_coords(coords: Tensor, spatial_shape: Sequence[int], batch_size: int) 
         if lowest[axis] < 0 or highest[axis] >= limit:
             outside = (coords[:, axis] < 0) | (coords[:, axis] >= limit)
             row = int(outside.nonzero()[0])
-            raise ValueError(
-                f"coords: column {axis} must lie in [0, {limit}), "
-                f"but row {row} is {coords[row].tolist()} ({int(outside.sum())} rows are outside)"
+            raise ArgumentError(
+                "coords",
+                f"column {axis} in [0, {limit})",
+                f"{coords[row].tolist()} in row {row} ({int(outside.sum())} rows are outside)",
             )
+
+
+def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> None:
+    """Raise ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
+    import torch
+
+    columns = 1 + len(spatial_shape)
+    if coords.dtype != torch.int32:
+        raise ArgumentTypeError("coords", "a torch tensor of int32", coords.dtype)
+    if coords.ndim != 2 or coords.shape[1] != columns:
+        raise ArgumentError(
+            "coords",
+            f"(rows, {columns}) for spatial_shape {tuple(spatial_shape)}",
+            tuple(coords.shape),
+        )
 
 
 def key_strides(
@@ -67,7 +77,7 @@ def key_strides(
     One halo serves both sides: the cells past the end of a row are the cells before the start of
     the next.
 
-    Raises ``ValueError`` if the largest key does not fit in 63 bits.
+    Raises ``ArgumentError`` if the largest key does not fit in 63 bits.
 
     >>> key_strides((4, 3, 5), batch_size=2)
     (60, 15, 5, 1)
@@ -79,9 +89,10 @@ def key_strides(
     *inner, per_batch = accumulate(reversed(widened), mul, initial=1)
     # One more image stands for the halo in front of the first one and behind the last one.
     if (batch_size + 2) * per_batch > MAX_KEY:
-        raise ValueError(
-            f"spatial_shape: {tuple(spatial_shape)} with batch_size {batch_size} has too many "
-            f"voxels for a 64-bit key; use larger voxels or a smaller range"
+        raise ArgumentError(
+            "spatial_shape",
+            "fewer than 2**63 voxels, a 64-bit key's worth, in all (larger voxels, or a crop)",
+            f"{tuple(spatial_shape)} with batch_size {batch_size}",
         )
     return (per_batch, *reversed(inner))
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
-from layoutconv.sparse.coordinates import check_coords, check_spatial_shape, key_strides, pack
+from ..errors import ArgumentError
+from .coordinates import check_coords, check_spatial_shape, key_strides, pack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +65,7 @@ def submanifold_kernel_map(
     Keys are sorted once and searched for, chunk by chunk of taps, with the same operations on the
     CPU and a GPU.
 
-    Raises ``ValueError`` for a coordinate outside the grid, for a cell that two rows share (both
+    Raises ``ArgumentError`` for a coordinate outside the grid, for a cell that two rows share (both
     are named), and for a grid of more cells than a 64-bit key can tell apart.
 
     >>> import torch
@@ -79,7 +80,7 @@ def submanifold_kernel_map(
     check_coords(coords, shape, batch_size)
     rows = len(coords)
     if rows >= 2**31:
-        raise ValueError(f"coords: fewer than 2**31 rows expected, got {rows}")
+        raise ArgumentError("coords", "fewer than 2**31 rows", rows)
     offsets = tap_offsets(kernel_size, dilation, rank=len(shape))
     halo = [max(abs(offset[axis]) for offset in offsets) for axis in range(len(shape))]
     strides = key_strides(shape, batch_size, halo)
@@ -124,8 +125,8 @@ def dense_index(
     Returns:
         int32 (N, D, H, W) of the box, contiguous; -1 where there is no row.
 
-    Raises ``ValueError`` for a coordinate outside the grid, for a cell that two rows share, and for
-    a box of 2**31 cells or more.
+    Raises ``ArgumentError`` for a coordinate outside the grid, for a cell that two rows share, and
+    for a box of 2**31 cells or more.
 
     >>> import torch
     >>> coords = torch.tensor([[0, 0, 1, 2], [0, 0, 0, 1]], dtype=torch.int32)
@@ -143,13 +144,11 @@ def dense_index(
     low, high = box if box is not None else ((0,) * len(shape), shape)
     extents = [b - a for a, b in zip(low, high, strict=True)]
     if len(extents) != len(shape) or min(extents) < 0:
-        raise ValueError(
-            f"box: a first cell and a cell past the last, (z, y, x) each, expected, got {box}"
-        )
+        raise ArgumentError("box", "a first cell and a cell past the last, (z, y, x) each", box)
     strides = key_strides(extents, batch_size)
     cells = batch_size * strides[0]
     if cells >= 2**31:
-        raise ValueError(f"box: fewer than 2**31 cells expected, got {cells}; crop the grid")
+        raise ArgumentError("box", "fewer than 2**31 cells", f"{cells} in {tuple(extents)}")
     corner = coords.new_tensor([0, *low])
     past = coords.new_tensor([batch_size, *high])
     rows = ((coords >= corner) & (coords < past)).all(1).nonzero()[:, 0]
@@ -164,9 +163,7 @@ def dense_index(
 def _per_axis(name: str, value: int | Sequence[int], rank: int) -> tuple[int, ...]:
     values = (value,) * rank if isinstance(value, int) else tuple(value)
     if len(values) != rank or not all(isinstance(v, int) and v >= 1 for v in values):
-        raise ValueError(
-            f"{name}: one positive integer, or {rank} of them, expected, got {value!r}"
-        )
+        raise ArgumentError(name, f"a positive integer, or {rank} of them", value)
     return values
 
 
@@ -175,7 +172,8 @@ def _refuse_duplicates(sorted_keys: Tensor, order: Tensor, coords: Tensor) -> No
     if twice.any():
         at = int(twice.nonzero()[0])
         one, other = sorted(order[at : at + 2].tolist())
-        raise ValueError(
-            f"coords: every cell at most once expected, but rows {one} and {other} are both "
-            f"{tuple(coords[one].tolist())} ({int(twice.sum())} rows repeat a cell)"
+        raise ArgumentError(
+            "coords",
+            "no cell twice",
+            f"{coords[one].tolist()} in rows {one} and {other} ({int(twice.sum())} repeat a cell)",
         )

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -60,7 +62,7 @@ def read_points(path: str | os.PathLike[str], columns: int | None = None) -> np.
 
     path = Path(path)
     if columns is not None and columns < 3:
-        raise ValueError(f"columns: 3 (x, y, z) or more expected, got {columns}")
+        raise ArgumentError("columns", "3 (x, y, z) or more", columns)
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise PointFileError(

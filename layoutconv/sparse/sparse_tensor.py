@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from layoutconv.sparse.coordinates import check_coords, check_spatial_shape, key_strides, pack
+from ..errors import ArgumentError
+from .coordinates import (
+    check_coords,
+    check_coords_type,
+    check_spatial_shape,
+    key_strides,
+    pack,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +33,7 @@ class SparseTensor:
     Building one looks at dtypes and shapes only, so it never waits for a GPU; :meth:`check` looks
     at the values.
 
-    Raises ``ValueError`` that names the argument.
+    Raises ``ArgumentError``.
 
     >>> import torch
     >>> coords = torch.tensor([[0, 0, 1, 2], [1, 3, 0, 0]], dtype=torch.int32)
@@ -41,26 +48,17 @@ class SparseTensor:
     batch_size: int
 
     def __post_init__(self) -> None:
-        import torch
-
         shape = check_spatial_shape(self.spatial_shape, self.batch_size)
         object.__setattr__(self, "spatial_shape", shape)
-        columns = 1 + len(shape)
         coords, features = self.coords, self.features
-        if coords.dtype != torch.int32 or coords.ndim != 2 or coords.shape[1] != columns:
-            raise ValueError(
-                f"coords: int32 (rows, {columns}) expected for spatial_shape {shape}, "
-                f"got {coords.dtype} {tuple(coords.shape)}"
-            )
+        check_coords_type(coords, shape)
         if features.ndim != 2 or len(features) != len(coords):
-            raise ValueError(
-                f"features: ({len(coords)}, C) expected, one row per row of coords, "
-                f"got {tuple(features.shape)}"
+            raise ArgumentError(
+                "features", f"({len(coords)}, C), a row per row of coords", tuple(features.shape)
             )
         if features.device != coords.device:
-            raise ValueError(
-                f"features: a tensor on the device of coords, {coords.device}, expected, "
-                f"got one on {features.device}"
+            raise ArgumentError(
+                "features", f"a tensor on the device of coords, {coords.device}", features.device
             )
 
     def __len__(self) -> int:
@@ -79,8 +77,8 @@ class SparseTensor:
     def dense(self) -> Tensor:
         """The stored grid, (N, D, H, W, C), with zeros where there is no row.
 
-        Raises ``ValueError`` for a coordinate outside the grid. Of rows with the same coordinates,
-        one is kept.
+        Raises ``ArgumentError`` for a coordinate outside the grid. Of rows with the same
+        coordinates, one is kept.
         """
         self.check()
         channels = self.features.shape[1]
@@ -100,9 +98,7 @@ class SparseTensor:
         tensor([[0, 1, 0, 1]], dtype=torch.int32)
         """
         if not 3 <= grid.ndim <= 6:
-            raise ValueError(
-                f"grid: (N, D, H, W, C) expected, rank 3 to 6, got {tuple(grid.shape)}"
-            )
+            raise ArgumentError("grid", "(N, D, H, W, C), 1 to 4 spatial modes", tuple(grid.shape))
         where = (grid != 0).any(-1).nonzero()
         return SparseTensor(
             features=grid[tuple(where.T)],

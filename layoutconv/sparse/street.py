@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_SENSOR_HEIGHT = 2.9  # on the roof of a van: it looks over parked cars
+_SENSOR_HEIGHT = 2.85  # on the roof of a van: it looks over parked cars
 _REACH = 48.0  # metres: what comes back from further away is too faint
 _KERB = 0.12
 _MAIN, _SIDE = 4.2, 3.4  # half-widths of the two carriageways
@@ -29,8 +29,8 @@ def street(seed: int = 0, beams: int = 80, azimuths: int = 720) -> NDArray[np.fl
         azimuths: directions of one turn.
 
     Returns:
-        Columns x (along the street), y, z (up, the road at 0) in metres, and intensity in [0, 1].
-        The lidar stands at (0, 0, 2.9). Nine rays of ten come back.
+        Columns x (along the street), y, z (up) in metres from the lidar, 2.85 m above the road, and
+        intensity in [0, 1]. Nine rays of ten come back.
 
     >>> points = street(seed=3, beams=16, azimuths=256)
     >>> points.shape[1], bool((street(seed=3, beams=16, azimuths=256) == points).all())
@@ -153,7 +153,7 @@ class _Sweep:
         lost = self.rng.random(len(self.distance)) > 0.985 - 0.25 * (self.distance / _REACH) ** 2
         kept = (self.distance < _REACH) & ~lost
         distance = self.distance[kept] + self.rng.normal(0, 0.012, np.count_nonzero(kept))
-        xyz = self.direction[kept] * distance[:, None] + (0, 0, _SENSOR_HEIGHT)
+        xyz = self.direction[kept] * distance[:, None]
         intensity = self.intensity[kept] * self.rng.normal(1, 0.06, len(xyz))
         return np.column_stack([xyz, intensity.clip(0, 1)]).astype(np.float32)
 

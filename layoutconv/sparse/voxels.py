@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from layoutconv.sparse.coordinates import key_strides, pack
-from layoutconv.sparse.sparse_tensor import SparseTensor
+from ..errors import ArgumentError, ArgumentTypeError
+from .coordinates import key_strides, pack
+from .sparse_tensor import SparseTensor
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -73,8 +74,8 @@ def voxelize(
     taken in float64 in the order of the points, so the rows do not depend on the device and a
     second run gives the same bits.
 
-    Raises ``ValueError``: wrong rank or dtype, a voxel size that is not finite and positive, points
-    that are not finite, an empty range, a grid past 2**31 cells on an axis or 2**63 in all.
+    Raises ``ArgumentError``: wrong rank or dtype, a voxel size that is not finite and positive,
+    points that are not finite, an empty range, a grid past 2**31 cells on an axis or 2**63 in all.
 
     >>> import torch
     >>> cloud = torch.tensor([[0.1, 0.1, 0.0, 8.0], [0.3, 0.1, 0.0, 4.0], [0.9, 0.1, 0.6, 5.0]])
@@ -86,13 +87,14 @@ def voxelize(
 
     size = _voxel_size(voxel_size)
     if reduce not in ("mean", "sum", "max", "min", "first"):
-        raise ValueError(f"reduce: mean, sum, max, min or first expected, got {reduce!r}")
+        raise ArgumentError("reduce", "mean, sum, max, min or first", reduce)
     clouds = list(points) if isinstance(points, (list, tuple)) else [points]
     tensors = [_cloud(torch.as_tensor(cloud)) for cloud in clouds]
-    if not tensors or any(t.shape[1] != tensors[0].shape[1] for t in tensors):
-        raise ValueError(
-            f"points: one cloud or more, of the same number of columns, expected, "
-            f"got {[tuple(t.shape) for t in tensors]}"
+    if len({(t.shape[1], t.dtype, t.device) for t in tensors}) != 1:
+        raise ArgumentError(
+            "points",
+            "one or more clouds that agree in columns, dtype and device",
+            [(tuple(t.shape), t.dtype, str(t.device)) for t in tensors],
         )
     cloud = torch.cat(tensors)
     batch = _batch_column(tensors)
@@ -124,25 +126,24 @@ def voxelize(
 def _voxel_size(voxel_size: float | Sequence[float]) -> tuple[float, float, float]:
     edges = tuple(voxel_size) if isinstance(voxel_size, Sequence) else (voxel_size,) * 3
     if len(edges) != 3 or not all(math.isfinite(edge) and edge > 0 for edge in edges):
-        raise ValueError(
-            f"voxel_size: a finite positive number, or three of them, expected, got {voxel_size!r}"
-        )
+        raise ArgumentError("voxel_size", "a finite positive number, or three", voxel_size)
     x, y, z = (float(edge) for edge in edges)
     return x, y, z
 
 
 def _cloud(points: Tensor) -> Tensor:
-    if points.ndim != 2 or points.shape[1] < 3 or not points.is_floating_point():
-        raise ValueError(
-            f"points: floating (points, F) with F >= 3 columns expected, "
-            f"got {points.dtype} {tuple(points.shape)}"
-        )
+    if not points.is_floating_point():
+        raise ArgumentTypeError("points", "a tensor of a floating-point type", points.dtype)
+    if points.ndim != 2 or points.shape[1] < 3:
+        raise ArgumentError("points", "(points, F), F >= 3 columns", tuple(points.shape))
     finite = points.isfinite().all(1)
     if not finite.all():
         row = int((~finite).nonzero()[0])
-        raise ValueError(
-            f"points: finite values expected, but {int((~finite).sum())} of {len(points)} points "
-            f"have others, the first of them point {row}: {points[row].tolist()}"
+        raise ArgumentError(
+            "points",
+            "finite values",
+            f"{points[row].tolist()} in point {row}, and {int((~finite).sum())} of {len(points)} "
+            f"points that are not finite",
         )
     return points
 
@@ -199,18 +200,18 @@ def _range(range: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]
         or not all(map(math.isfinite, bounds))
         or not all(a < b for a, b in zip(low, high, strict=True))
     ):
-        raise ValueError(
-            f"range: six finite numbers (x0, y0, z0, x1, y1, z1), each lower bound below its upper "
-            f"one, expected, got {bounds}"
+        raise ArgumentError(
+            "range", "finite (x0, y0, z0, x1, y1, z1), each lower bound below its upper", bounds
         )
     return low, high
 
 
 def _check_extents(shape: Sequence[int], size: tuple[float, float, float]) -> None:
     if max(shape) >= 2**31:
-        raise ValueError(
-            f"voxel_size: {size} gives {tuple(shape)} cells along x, y, z, too many voxels for "
-            f"int32 coordinates; use larger voxels or a smaller range"
+        raise ArgumentError(
+            "voxel_size",
+            "fewer than 2**31 cells on each axis, for int32 coordinates",
+            f"{size}, which gives {tuple(shape)} cells along x, y, z",
         )
 
 

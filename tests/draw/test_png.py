@@ -13,7 +13,7 @@ from layoutconv.draw.png import write_png
 
 
 def read_png(path: Path) -> np.ndarray:
-    """The pixels of an 8-bit RGB or RGBA file with rows that are not filtered, checksums checked."""
+    """The pixels of an 8-bit RGB or RGBA file with unfiltered rows, checksums checked."""
     data = path.read_bytes()
     assert data[:8] == bytes([137, 80, 78, 71, 13, 10, 26, 10])
     chunks, at = [], 8
@@ -50,6 +50,6 @@ def test_pixels_come_back(tmp_path, shape):
     ],
 )
 def test_pixels_that_are_refused(tmp_path, pixels):
-    with pytest.raises(ValueError, match="pixels: "):
+    with pytest.raises(ValueError, match="`pixels`: expected uint8"):
         write_png(tmp_path / "a.png", pixels)
     assert not (tmp_path / "a.png").exists()

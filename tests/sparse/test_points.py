@@ -140,5 +140,5 @@ def test_paths_that_cannot_be_read(tmp_path):
         (tmp_path / ("folder" + suffix)).mkdir()
         with pytest.raises(PointFileError, match="Is a directory"):
             read_points(tmp_path / ("folder" + suffix))
-    with pytest.raises(ValueError, match="columns: 3"):
+    with pytest.raises(ValueError, match="`columns`: expected 3"):
         read_points(tmp_path / "nowhere.bin", columns=2)
