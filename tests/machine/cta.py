@@ -8,7 +8,7 @@ import numpy as np
 
 from .faults import Deadlock, Divergent, Fault, Runaway
 from .memory import Memory
-from .parse import Kernel
+from .ptx import Kernel
 from .scratch import Clocks, SharedMemory
 from .team import WARP, Lanes, Step, Team
 

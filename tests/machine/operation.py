@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .faults import UnsupportedInstruction
-from .parse import (
+from .ptx import (
     TYPE_BITS,
     Address,
     Immediate,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .copies import PendingCopies
 from .faults import Divergent, Fault, UnsetRegister
-from .parse import Guard, Instruction, Register
+from .ptx import Guard, Instruction, Register
 from .scratch import Scratch
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..faults import Fault, Trap
 from ..operation import Operation, Run, instruction
-from ..parse import Name
+from ..ptx import Name
 from ..team import LEFT, Team
 
 
