@@ -88,11 +88,10 @@ class ImplicitGemm:
         s_b = mainloop.allocate(smem, tile.n)
         acc = mainloop.mma.make_fragment_C(mainloop.mma.partition_shape_C((tile.m, tile.n)))
         acc.fill(0.0)
-        order = mainloop.k_order(operand_a)
         mainloop(
-            mainloop.producer(operand_a, order, s_a, m0, tid),
-            mainloop.producer(operand_b, order, s_b, n0, tid),
-            s_a, s_b, Int32(order.size()), tid, acc,
+            mainloop.producer(operand_a, s_a, m0, tid),
+            mainloop.producer(operand_b, s_b, n0, tid),
+            s_a, s_b, tid, acc,
         )  # fmt: skip
         epilogue(acc, mainloop.mma, operand_d, s_a.iterator, m0, n0, tid)
 

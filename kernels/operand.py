@@ -180,23 +180,23 @@ class Operand:
         valid = k < self.col_count if self.ragged else None
         return Column(linear, behind, tap, valid, self._col_coords(k) if self.live else None)
 
-    def inside(self, row: Row, col: Column) -> Boolean:
-        """Whether row + column is inside the bounds of the first map behind the domain."""
-        valid = ((row.mask >> col.tap) & 1) != 0
+    def present(self, row: Row, col: Column) -> Any:
+        """1 if row + column is inside the bounds of the first map behind the domain, else 0."""
+        bit = Int32((row.mask >> col.tap) & 1)
         for i in self.live:
             extent = self.args.integer(self.bounds[i], Int32)
-            valid = valid & (_outside(row.coords[i] + col.coords[i], extent, Int32) == 0)
-        return valid if col.valid is None else valid & col.valid
+            bit = bit & ~_outside(row.coords[i] + col.coords[i], extent, Int32)
+        return bit if col.valid is None else bit & Int32(col.valid)
 
-    def load_index(self, row: Row, col: Column, to: Any) -> None:
-        """Read what the index buffer holds for row + column into ``to``, -1 where it is outside."""
-        position = Int64(row.linear + col.linear)
-        source = cute.make_tensor(self.index + position, cute.make_layout(1))
-        pred = cute.make_rmem_tensor(1, Boolean)
-        pred[0] = self.inside(row, col)
-        to[0] = Int32(-1)
-        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Int32, num_bits_per_copy=32)
-        cute.copy(atom, source, to, pred=pred)
+    def load_index(self, row: Row, col: Column) -> Int32:
+        """What the index buffer holds for row + column, -1 where that is outside.
+
+        Without a branch, so that many loads are in flight: what is outside reads entry 0.
+        """
+        bit = self.present(row, col)
+        position = Int64((row.linear + col.linear) & -bit)
+        held = cute.make_tensor(self.index + position, cute.make_layout(1))[0]
+        return held | (bit - 1)
 
     def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
         """A pointer to the vector at (row, column), and whether there is one.
@@ -204,7 +204,7 @@ class Operand:
         ``index`` is what ``load_index`` read, where there is an index buffer.
         """
         if not self.gather:
-            return self._at(row.linear + col.linear), self.inside(row, col)
+            return self._at(row.linear + col.linear), self.present(row, col) != 0
         extent = self.args.integer(self.storage.layout.shape[0], Int32)
         stored = _outside(index, extent, Int32) == 0
         return self._at(self._memory((index, *col.behind))), stored
