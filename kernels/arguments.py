@@ -7,10 +7,9 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Uint32
 
-from layoutconv.algebra.int_tuple import flatten, map_leaves
-from layoutconv.algebra.stride import CustomStride, ScaledBasis
-from layoutconv.algebra.symint import SymInt, is_runtime
-from layoutconv.gemm_view import OperandLayout, stages
+from layoutconv.algebra.int_tuple import map_leaves
+from layoutconv.algebra.stride import ScaledBasis
+from layoutconv.algebra.symint import is_runtime
 
 
 class Arguments:
@@ -68,22 +67,3 @@ class Extent(int):
             return c, 0
         quotient = Int32(Uint32(c) // Uint32(int(self)))
         return quotient, c - quotient * int(self)
-
-
-def runtime_leaves(layout: OperandLayout) -> tuple[dict[str, SymInt], set[str]]:
-    """The runtime integers of a layout by expression, and which of them divide coordinates."""
-    found: dict[str, SymInt] = {}
-
-    def note(leaf: Any) -> Any:
-        while isinstance(leaf, (ScaledBasis, CustomStride)):
-            leaf = leaf.value if isinstance(leaf, ScaledBasis) else leaf.stride
-        if is_runtime(leaf):
-            found.setdefault(str(leaf), leaf)
-        return leaf
-
-    chain = stages(layout)
-    for stage in chain:
-        for leaves in (stage.layout.shape, stage.layout.stride, stage.offset):
-            map_leaves(note, leaves)
-    inner_extents = [leaf for mode in chain[0].layout.shape for leaf in flatten(mode)[:-1]]
-    return found, {str(leaf) for leaf in inner_extents if is_runtime(leaf)}

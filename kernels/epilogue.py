@@ -37,8 +37,8 @@ class Epilogue:
         cute.autovec_copy(converted, mma.get_slice(tid).partition_C(smem))
         cute.arch.sync_threads()
 
-        vectors = const_expr(self.tile.n // self.vector)
-        threads = cute.make_ordered_layout((self.tile.threads // vectors, vectors), order=(1, 0))
+        across = const_expr(self.tile.n // self.vector)
+        threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
         atom = cute.make_copy_atom(
             cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=8 * STORE_BYTES
         )
@@ -48,16 +48,17 @@ class Epilogue:
         source = copy.partition_S(smem)
         where = copy.partition_S(cute.make_identity_tensor((self.tile.m, self.tile.n)))
         column = d.column(n0 + where[(0, 0), 0, 0][1])
-        for i in range_constexpr(cute.size(where, mode=[1])):
-            row = d.row(m0 + where[(0, 0), i, 0][0])
-            index = None
-            if const_expr(len(d.gather) > 0):
-                held = cute.make_rmem_tensor(1, cutlass.Int32)
-                d.load_index(row, column, held)
-                index = held[0]
-            vector, there = d.locate(row, column, index)
+        count = const_expr(cute.size(where, mode=[1]))
+        # Whole passes over the rows, so that all reads of a kind are in flight at once.
+        rows = [d.row(m0 + where[(0, 0), i, 0][0]) for i in range(count)]
+        index = [None] * count
+        if const_expr(len(d.gather) > 0):
+            index = [d.load_index(rows[i], column) for i in range(count)]
+        vectors = cute.make_fragment_like(source[None, None, 0])
+        cute.autovec_copy(source[None, None, 0], vectors)
+        for i in range_constexpr(count):
+            pointer, there = d.locate(rows[i], column, index[i])
             pred = cute.make_rmem_tensor(1, cutlass.Boolean)
             pred[0] = there
-            held_vector = cute.make_fragment_like(source[None, i, 0])
-            cute.autovec_copy(source[None, i, 0], held_vector)
-            cute.copy(atom, held_vector, vector, pred=pred)
+            to = cute.make_tensor(pointer, d.vector_layout)
+            cute.copy(atom, vectors[None, i], to, pred=pred)

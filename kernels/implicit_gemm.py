@@ -15,10 +15,11 @@ from cutlass import Int32, Int64
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.gemm_view import GemmView
 
-from .arguments import Arguments, runtime_leaves
+from .arguments import Arguments
 from .epilogue import Epilogue
 from .mainloop_sm80 import MainloopSm80
 from .operand import Operand
+from .structure import divisors, runtime_integers
 from .tile import Tile
 
 
@@ -28,15 +29,11 @@ class ImplicitGemm:
     The values of the view's runtime integers (image count, spatial extents, rows) do not matter.
     """
 
-    def __init__(self, view: GemmView, dtype: Any, out_dtype: Any, tile: Tile) -> None:
-        self.view, self.dtype, self.out_dtype, self.tile = view, dtype, out_dtype, tile
-        self.names: list[str] = []
-        dividing: set[str] = set()
-        for layout in (view.a, view.b, view.d):
-            leaves, divisors = runtime_leaves(layout)
-            self.names += [name for name in leaves if name not in self.names]
-            dividing |= divisors
-        self.dividing = sorted(dividing)
+    def __init__(self, view: GemmView, dtype: Any, out_dtype: Any, tile: Tile, arch: int) -> None:
+        self.view, self.dtype, self.out_dtype = view, dtype, out_dtype
+        self.tile, self.arch = tile, arch
+        self.names = list(runtime_integers(view))
+        self.dividing = divisors(view)
 
     @cute.jit
     def __call__(
@@ -50,10 +47,10 @@ class ImplicitGemm:
         stream: Any,
     ):
         values = {name: Int64(v) for name, v in zip(self.names, integers, strict=True)}
-        divisors = {
+        fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
         }
-        args = Arguments(values, divisors)
+        args = Arguments(values, fast)
         m = product(map_leaves(lambda s: args.integer(s, Int64), self.view.a.shape[0]))
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = (m + self.tile.m - 1) // self.tile.m
@@ -74,7 +71,7 @@ class ImplicitGemm:
     @cute.kernel
     def kernel(self, a: Any, b: Any, d: Any, index_a: Any, index_d: Any, args: Arguments):
         tile = self.tile
-        mainloop = MainloopSm80(tile, self.dtype)
+        mainloop = MainloopSm80(tile, self.dtype, self.arch)
         epilogue = Epilogue(tile, self.out_dtype)
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
@@ -91,11 +88,10 @@ class ImplicitGemm:
         s_b = mainloop.allocate(smem, tile.n)
         acc = mainloop.mma.make_fragment_C(mainloop.mma.partition_shape_C((tile.m, tile.n)))
         acc.fill(0.0)
-        k_tiles = -(-self.view.k // tile.k)
         mainloop(
-            mainloop.producer(operand_a, s_a, m0, tile.m, tid),
-            mainloop.producer(operand_b, s_b, n0, tile.n, tid),
-            s_a, s_b, Int32(k_tiles), tid, acc,
+            mainloop.producer(operand_a, s_a, m0, tid),
+            mainloop.producer(operand_b, s_b, n0, tid),
+            s_a, s_b, tid, acc,
         )  # fmt: skip
         epilogue(acc, mainloop.mma, operand_d, s_a.iterator, m0, n0, tid)
 

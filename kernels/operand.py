@@ -18,17 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
 from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
-from layoutconv.algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
-from layoutconv.algebra.symint import is_runtime
 from layoutconv.algebra.layout import compact_stride
+from layoutconv.algebra.stride import ArithmeticTuple
+from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import OperandLayout, Stage, stages
 
 from .arguments import Arguments, Extent
+from .structure import gathers
 
 MASK_BITS = 64  # taps that a row's mask holds; a larger filter is checked coordinate by coordinate
 
@@ -79,6 +79,8 @@ class Operand:
         self.row_count = product(map_leaves(lambda s: args.integer(s, Int32), self.row_shape))
         self.col_shape = map_leaves(int, columns)
         self.col_count = product(self.col_shape)
+        self.vector_extent = flatten(self.col_shape)[0]
+        self.vector_layout = cute.make_layout(((vector, 1),))
         self.col_linear = self._column_strides()
         self.ragged = self.col_count % column_tile != 0
         self.masked, self.live = self._modes_to_check()
@@ -92,12 +94,10 @@ class Operand:
         """
         row, col = self.domain.layout.stride
         vector, taps = (col[0], col[1:]) if isinstance(col, tuple) else (col, ())
-        vector_extent, tap_extents = self.col_shape, ()
-        if isinstance(self.col_shape, tuple):
-            vector_extent, *tap_extents = self.col_shape
+        tap_extents = self.col_shape[1:] if isinstance(self.col_shape, tuple) else ()
         moved, by_taps = _modes(row), _modes(taps)
-        self.taps = product(tuple(tap_extents)) if moved & by_taps else 1
-        self.tap_length = vector_extent if self.taps > 1 else self.col_count
+        self.taps = product(tap_extents) if moved & by_taps else 1
+        self.tap_length = self.vector_extent if self.taps > 1 else self.col_count
         live = moved & _modes(vector)
         if self.taps > MASK_BITS or any(is_runtime(d.value) for d in flatten(taps)):
             live, self.taps = live | (moved & by_taps), 1
@@ -170,51 +170,48 @@ class Operand:
 
     def column(self, k: Any) -> Column:
         """Everything about column ``k`` that does not depend on the row."""
-        linear, behind = crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]), None
+        linear, behind = (
+            crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]),
+            None,
+        )
         if self.gather:
             linear, *behind = ArithmeticTuple((0,)) + linear
         tap = divmod(k, Extent(self.tap_length))[0] if self.taps > 1 else 0
         valid = k < self.col_count if self.ragged else None
         return Column(linear, behind, tap, valid, self._col_coords(k) if self.live else None)
 
-    def inside(self, row: Row, col: Column) -> Boolean:
-        """Whether row + column is inside the bounds of the first map behind the domain."""
-        valid = ((row.mask >> col.tap) & 1) != 0
+    def present(self, row: Row, col: Column) -> Any:
+        """1 if row + column is inside the bounds of the first map behind the domain, else 0."""
+        bit = Int32((row.mask >> col.tap) & 1)
         for i in self.live:
             extent = self.args.integer(self.bounds[i], Int32)
-            valid = valid & (_outside(row.coords[i] + col.coords[i], extent, Int32) == 0)
-        return valid if col.valid is None else valid & col.valid
+            bit = bit & ~_outside(row.coords[i] + col.coords[i], extent, Int32)
+        return bit if col.valid is None else bit & Int32(col.valid)
 
-    def load_index(self, row: Row, col: Column, to: Any) -> None:
-        """Read what the index buffer holds for row + column into ``to``, -1 where it is outside."""
-        position = Int64(row.linear + col.linear)
-        source = cute.make_tensor(self.index + position, cute.make_layout(1))
-        pred = cute.make_rmem_tensor(1, Boolean)
-        pred[0] = self.inside(row, col)
-        to[0] = Int32(-1)
-        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), Int32, num_bits_per_copy=32)
-        cute.copy(atom, source, to, pred=pred)
+    def load_index(self, row: Row, col: Column) -> Int32:
+        """What the index buffer holds for row + column, -1 where that is outside.
+
+        Without a branch, so that many loads are in flight: what is outside reads entry 0.
+        """
+        bit = self.present(row, col)
+        position = Int64((row.linear + col.linear) & -bit)
+        held = cute.make_tensor(self.index + position, cute.make_layout(1))[0]
+        return held | (bit - 1)
 
     def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
-        """The memory of the vector at (row, column), and whether it is there at all.
+        """A pointer to the vector at (row, column), and whether there is one.
 
         ``index`` is what ``load_index`` read, where there is an index buffer.
         """
         if not self.gather:
-            return self._at(row.linear + col.linear), self.inside(row, col)
+            return self._at(row.linear + col.linear), self.present(row, col) != 0
         extent = self.args.integer(self.storage.layout.shape[0], Int32)
         stored = _outside(index, extent, Int32) == 0
         return self._at(self._memory((index, *col.behind))), stored
 
     def _at(self, offset: Any) -> Any:
-        """The vector at an offset, with the alignment that ``check_view`` made sure of."""
-        offset = cute.assume(Int64(offset), divby=self.vector)
-        return cute.make_tensor(self.pointer + offset, cute.make_layout(((self.vector, 1),)))
-
-
-def gathers(stage: Stage) -> bool:
-    """Whether a map of the chain reads an index buffer."""
-    return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
+        """The memory at an offset, as aligned as ``check_view`` made sure of."""
+        return self.pointer + cute.assume(Int64(offset), divby=self.vector)
 
 
 def _modes(stride: Any) -> set[int]:
