@@ -30,7 +30,7 @@ def execute(
         a, b: float16, bfloat16, float32 or float64, with the shape and the strides of the last map
             of the view's ``a`` and ``b``.
         out: where D is written, with the shape and strides of the last map of ``d``; what the view
-            does not write is left as it is. Without it, a new tensor, zero where nothing is written.
+            does not write is left as it is. Without it, a new tensor, zero where none is written.
         check: compare the entries of index buffers with the rows there are. Always done on the CPU;
             on a GPU it waits for the device.
 
