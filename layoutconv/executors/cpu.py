@@ -172,11 +172,11 @@ class _Operand:
         at = offset.reshape(-1)
         absent = None if valid is True else (~valid).reshape(-1).nonzero().squeeze(1)
         if absent is None or not len(absent):
-            return self.memory.index_select(0, at).view(rows, -1)
+            return self.memory.index_select(0, at).view(rows, columns * self.vector)
         if not len(self.memory):
             return self.memory.new_zeros(rows, columns * self.vector)
         found = self.memory.index_select(0, at.index_fill(0, absent, 0))
-        return found.index_fill_(0, absent, 0).view(rows, -1)
+        return found.index_fill_(0, absent, 0).view(rows, columns * self.vector)
 
 
 class _Panel:
