@@ -87,7 +87,6 @@ class ImplicitGemm:
         s_a = mainloop.allocate(smem, tile.m)
         s_b = mainloop.allocate(smem, tile.n)
         acc = mainloop.mma.make_fragment_C(mainloop.mma.partition_shape_C((tile.m, tile.n)))
-        acc.fill(0.0)
         mainloop(
             mainloop.producer(operand_a, s_a, m0, tid),
             mainloop.producer(operand_b, s_b, n0, tid),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from .errors import LayoutTypeError
 from .int_tuple import IntTuple
+from .layout import _value, slice_and_offset
+from .stride import Immutable, add
+
+_SET = object.__setattr__
 
 
-class ComposedLayout:
+class ComposedLayout(Immutable):
     """The function ``c -> outer(offset + inner(c))`` with the domain of ``inner``.
 
-    ``outer`` is a layout (composed ones included) or any function; ``inner`` a layout, composed or not.
+    ``outer`` is a layout (composed ones included) or any function; ``inner`` a layout, composed or
+    not; ``offset`` an integer or a coordinate of ``outer``. CUTLASS: cute/layout_composed.hpp.
 
-    >>> from .layout import Layout
-    >>> from .stride import E
+    >>> from layoutconv.algebra import E, Layout
     >>> im2col = Layout((4, 3), (E(0), E(0)))
     >>> padded = ComposedLayout(Layout((6,), (10,)), (-1,), im2col)
     >>> padded(2, 1), str(padded)
@@ -22,28 +28,86 @@ class ComposedLayout:
 
     __slots__ = ("inner", "offset", "outer")
 
-    def __init__(self, outer: Any, offset: Any, inner: Any) -> None:
-        object.__setattr__(self, "outer", outer)
-        object.__setattr__(self, "offset", offset)
-        object.__setattr__(self, "inner", inner)
+    outer: Any
+    offset: Any
+    inner: Any
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"ComposedLayout is immutable; cannot set {name}")
+    def __init__(self, outer: Any, offset: Any, inner: Any) -> None:
+        if not callable(outer):
+            raise LayoutTypeError(f"ComposedLayout: outer is {outer!r}, not a function")
+        if not hasattr(inner, "shape") or not callable(inner):
+            raise LayoutTypeError(f"ComposedLayout: inner is {inner!r}, not a layout")
+        _SET(self, "outer", outer)
+        _SET(self, "offset", offset)
+        _SET(self, "inner", inner)
 
     def __reduce__(self) -> Any:
         return ComposedLayout, (self.outer, self.offset, self.inner)
 
     def __call__(self, *crd: Any) -> Any:
-        return self.outer(self.inner(*crd) + self.offset)
+        return self.outer(_value(add(self.inner(*crd), self.offset)))
 
     @property
     def shape(self) -> IntTuple:
+        """The shape of ``inner``: the domain."""
         return self.inner.shape
+
+    @property
+    def rank(self) -> int:
+        """How many top-level modes the domain has."""
+        return self.inner.rank
+
+    @property
+    def depth(self) -> int:
+        """How deep the domain nests."""
+        return self.inner.depth
+
+    def size(self) -> Any:
+        """How many coordinates the domain has."""
+        return self.inner.size()
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[ComposedLayout]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, key: Any) -> ComposedLayout:
+        """Mode ``key``, the others at 0; for a coordinate with None the slice, its offset kept."""
+        if isinstance(key, tuple):
+            return self.sliced(tuple([None if k == slice(None) else k for k in key]))
+        return ComposedLayout(self.outer, self.offset, self.inner[key])
+
+    def sliced(self, crd: IntTuple) -> ComposedLayout:
+        """What ``crd`` leaves open with None, the rest fixed: its offset joins ours.
+
+        So a slice of a gather is a gather with an offset.
+        """
+        if crd is None:
+            return self
+        if isinstance(self.inner, ComposedLayout):
+            return ComposedLayout(self.outer, self.offset, self.inner.sliced(crd))
+        rest, offset = slice_and_offset(crd, self.inner)
+        return ComposedLayout(self.outer, add(offset, self.offset), rest)
+
+    def compose(self, other: Any) -> ComposedLayout:
+        """``composition(self, other)``: the same outer map on a recomposed domain."""
+        from .composition import composition
+
+        return composition(self, other)
+
+    __matmul__ = compose
+
+    def offsets(self) -> Any:
+        """The whole table, as :meth:`Layout.offsets`, of whatever ``outer`` gives."""
+        table = self.inner.offsets()
+        return _mapped(lambda x: self.outer(_value(add(x, self.offset))), table)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ComposedLayout):
             return NotImplemented
-        return (self.outer, self.offset, self.inner) == (other.outer, other.offset, other.inner)
+        mine, theirs = (self.outer, self.offset), (other.outer, other.offset)
+        return mine == theirs and bool(self.inner == other.inner)
 
     def __hash__(self) -> int:
         return hash((self.outer, self.offset, self.inner))
@@ -53,5 +117,11 @@ class ComposedLayout:
 
     def __str__(self) -> str:
         offset = self.offset
-        text = "(" + ",".join(map(str, offset)) + ")" if isinstance(offset, tuple) else str(offset)
-        return f"{self.outer} o {text} o {self.inner}"
+        shown = "(" + ",".join(map(str, offset)) + ")" if isinstance(offset, tuple) else str(offset)
+        return f"{self.outer} o {shown} o {self.inner}"
+
+
+def _mapped(fn: Any, table: Any) -> Any:
+    if isinstance(table, list):
+        return [_mapped(fn, row) for row in table]
+    return fn(table)

@@ -2,17 +2,79 @@
 
 from __future__ import annotations
 
+from typing import Any, NoReturn
+
 
 class LayoutError(Exception):
     """An operation has no exact result, or its input is malformed.
 
-    Raised as one of its two subclasses, so that ``except ValueError`` and ``except TypeError`` work too.
+    Raised as one of its two subclasses, so that ``except ValueError`` and ``except TypeError`` work
+    too. Where an operation has no exact result the error carries the proof:
+
+    ``operation``  its name;
+    ``operands``   what it was called with;
+    ``witness``    a coordinate at which the definition and ``best`` differ (see each operation);
+    ``exact``      what the definition gives there;
+    ``best``       the closest layout there is.
+
+    >>> from layoutconv.algebra import Layout, composition
+    >>> try:
+    ...     composition(Layout((4, 3), (1, 8)), Layout(6, 1))
+    ... except LayoutError as error:
+    ...     print(error.witness, error.exact, error.best, error.best(error.witness))
+    4 8 6:1 4
     """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        operation: str = "",
+        operands: tuple[Any, ...] = (),
+        witness: Any = None,
+        exact: Any = None,
+        best: Any = None,
+    ) -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.operands = operands
+        self.witness = witness
+        self.exact = exact
+        self.best = best
 
 
 class LayoutValueError(LayoutError, ValueError):
-    """The input is of the right kind but the operation has no exact result on it."""
+    """The input is of the right kind but has a wrong value, or no exact result exists for it."""
 
 
 class LayoutTypeError(LayoutError, TypeError):
     """The input is of the wrong kind: a float extent, a coordinate of the wrong profile, ..."""
+
+
+def inexact(operation: str, operands: tuple[Any, ...], condition: str, **proof: Any) -> NoReturn:
+    """Raise the error of an operation that has no exact result on its operands."""
+    expression = f"{operation}({', '.join(map(str, operands))})"
+    raise LayoutValueError(
+        f"{expression}: {condition}", operation=operation, operands=operands, **proof
+    )
+
+
+def text(tree: Any) -> str:
+    """A shape, stride or coordinate in the notation of the literature: ``(4,(2,3))``."""
+    if type(tree) is tuple:
+        return "(" + ",".join(map(text, tree)) + ")"
+    return "_" if tree is None else str(tree)
+
+
+def point_at(tree: Any, path: tuple[int, ...]) -> str:
+    """``tree`` in text, and carets below the part of it that ``path`` leads to.
+
+    >>> print(point_at((4, (2, 0.5)), (1, 1)))
+    (4,(2,0.5))
+          ^^^
+    """
+    start, part = 0, tree
+    for mode in path:
+        start += 1 + sum(len(text(earlier)) + 1 for earlier in part[:mode])
+        part = part[mode]
+    return f"{text(tree)}\n{' ' * start}{'^' * len(text(part))}"

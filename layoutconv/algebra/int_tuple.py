@@ -1,18 +1,17 @@
 """Hierarchical tuples of integers: what shapes, strides and coordinates are made of.
 
-A leaf is anything that has ``+ - * // %``: an ``int``, an integer array, a value of a kernel that is being traced.
-Tuples are Python tuples. Orders are colexicographic: the first mode runs fastest.
+A leaf is anything that has ``+ - * // %``: an ``int``, an integer array, a value of a kernel that
+is being traced. Tuples are Python tuples. Orders are colexicographic: the first mode runs fastest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, LayoutValueError, text
 
-IntTuple = (
-    Any  # int | tuple[IntTuple, ...]; recursive aliases help neither readers nor checkers here
-)
+IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither readers nor checkers
 
 
 def flatten(t: IntTuple) -> tuple[Any, ...]:
@@ -28,6 +27,17 @@ def flatten(t: IntTuple) -> tuple[Any, ...]:
     return tuple(leaf for mode in t for leaf in flatten(mode))
 
 
+def unflatten(leaves: Iterator[Any], profile: IntTuple) -> IntTuple:
+    """The next ``leaves`` in the profile of ``profile``: the inverse of :func:`flatten`.
+
+    >>> unflatten(iter("abc"), (4, (2, 3)))
+    ('a', ('b', 'c'))
+    """
+    if isinstance(profile, tuple):
+        return tuple([unflatten(leaves, mode) for mode in profile])
+    return next(leaves)
+
+
 def product(t: IntTuple) -> Any:
     """The product of the leaves of ``t``; 1 for the empty tuple.
 
@@ -37,8 +47,8 @@ def product(t: IntTuple) -> Any:
     if not isinstance(t, tuple):
         return t
     result: Any = 1
-    for leaf in flatten(t):
-        result = result * leaf
+    for mode in t:
+        result = result * (product(mode) if isinstance(mode, tuple) else mode)
     return result
 
 
@@ -65,6 +75,17 @@ def congruent(a: IntTuple, b: IntTuple) -> bool:
     return not isinstance(a, tuple) and not isinstance(b, tuple)
 
 
+def compatible(a: IntTuple, b: IntTuple) -> bool:
+    """Whether every coordinate of shape ``a`` is one of shape ``b``: ``b`` refines ``a``.
+
+    >>> compatible((4, 6), (4, (2, 3))), compatible(24, (4, 6)), compatible((4, 6), 24)
+    (True, True, False)
+    """
+    if isinstance(a, tuple):
+        return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
+    return bool(a == product(b))
+
+
 def map_leaves(fn: Any, *ts: IntTuple) -> IntTuple:
     """``fn`` over the leaves of congruent tuples, in their profile.
 
@@ -76,35 +97,180 @@ def map_leaves(fn: Any, *ts: IntTuple) -> IntTuple:
     return fn(*ts)
 
 
+def compact_stride(shape: IntTuple, first: Any = 1) -> IntTuple:
+    """The products of all leaves before each leaf: the compact colexicographic strides.
+
+    >>> compact_stride((4, (2, 3)))
+    (1, (4, 8))
+    """
+    current = first
+
+    def take(extent: Any) -> Any:
+        nonlocal current
+        before, current = current, current * extent
+        return before
+
+    return map_leaves(take, shape)
+
+
 def divmod_leaf(c: Any, s: Any) -> tuple[Any, Any]:
-    """``(c // s, c % s)``. An extent that brings its own ``__rdivmod__`` (a kernel's divisor) is asked first."""
+    """``(c // s, c % s)``, asking an extent with its own ``__rdivmod__`` (a kernel's divisor)."""
     if isinstance(s, int):
         return c // s, c % s
     return divmod(c, s)
 
 
-def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
-    """The inner product of a coordinate and strides, after the coordinate took the profile of ``shape``.
+def paired_leaves(shape: IntTuple, stride: IntTuple) -> list[tuple[Any, Any]]:
+    """The leaves of ``shape``, each with its stride.
 
-    An integer coordinate of a hierarchical mode is split colexicographically; the last mode is not bounded, as in
-    CuTe (Shah et al., *CuTe Layout Representation and Algebra*, section 2).
+    The profile is that of ``shape``, so a stride leaf may itself be an arithmetic tuple.
+    """
+    if not isinstance(shape, tuple):
+        return [(shape, stride)]
+    result: list[tuple[Any, Any]] = []
+    for s, d in zip(shape, stride, strict=True):
+        if isinstance(s, tuple):
+            result += paired_leaves(s, d)
+        else:
+            result.append((s, d))
+    return result
+
+
+def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
+    """The inner product of strides and a coordinate that has taken the profile of ``shape``.
+
+    An integer coordinate of a hierarchical mode is split colexicographically; the last leaf is not
+    bounded, as in CuTe (Cecka, *CuTe Layout Representation and Algebra*, 2026). ``stride`` is
+    compact by default. An arithmetic tuple that is shorter than ``shape`` has zeros after it.
+
+    Raises :class:`LayoutTypeError` for a coordinate of another profile.
 
     >>> crd2idx((1, 5), (4, (2, 3)), (1, (4, 8)))
     21
-    >>> crd2idx(5, (4, (2, 3)), (1, (4, 8)))
+    >>> crd2idx(5, (4, (2, 3)))
     5
     """
+    if stride is None:
+        stride = compact_stride(shape)
     if isinstance(crd, tuple):
-        if not isinstance(shape, tuple) or len(crd) != len(shape):
-            raise LayoutTypeError(f"crd2idx: coordinate {crd} does not fit the shape {shape}")
-        result: Any = 0
-        for c, s, d in zip(crd, shape, stride, strict=True):
-            result = result + crd2idx(c, s, d)
-        return result
-    if isinstance(shape, tuple):
-        result = 0
-        for s, d in zip(shape[:-1], stride[:-1], strict=True):
-            crd, low = divmod_leaf(crd, product(s))
-            result = result + crd2idx(low, s, d)
-        return result + crd2idx(crd, shape[-1], stride[-1]) if shape else 0
-    return crd * stride
+        if not isinstance(shape, tuple) or (
+            len(crd) != len(shape) and (type(crd) is tuple or len(crd) > len(shape))
+        ):
+            raise LayoutTypeError(
+                f"crd2idx: the coordinate {text(crd)} does not have the profile of "
+                f"the shape {text(shape)}"
+            )
+        terms = [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
+        return sum_of(terms)
+    if crd is None or isinstance(crd, float | complex | str | list):
+        raise LayoutTypeError(
+            f"crd2idx: the coordinate {crd!r} of the shape {text(shape)} is no integer"
+            + ("; `layout[...]` and slice_ take None" if crd is None else "")
+        )
+    if not isinstance(shape, tuple):
+        return crd * stride
+    return split_and_sum(crd, paired_leaves(shape, stride))
+
+
+def split_and_sum(crd: Any, leaves: Any) -> Any:
+    """``crd`` split over ``leaves``, pairs of an extent and a stride, the last one unbounded."""
+    if not leaves:
+        return 0
+    terms = []
+    for s, d in leaves[:-1]:
+        crd, low = divmod_leaf(crd, s)
+        terms.append(low * d)
+    terms.append(crd * leaves[-1][1])
+    return sum_of(terms)
+
+
+def sum_of(terms: list[Any]) -> Any:
+    """The sum, started from the first term, so that tracing it adds no zero."""
+    if not terms:
+        return 0
+    result = terms[0]
+    for term in terms[1:]:
+        result = result + term
+    return result
+
+
+def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
+    """The coordinate of ``shape`` at the colexicographic position ``idx``, the last leaf unbounded.
+
+    So ``crd2idx(idx2crd(i, shape), shape) == i`` for every integer ``i``, also outside the shape:
+    CuTe C++ wraps around there, and the round trip loses ``i``. A tuple ``idx`` is taken by mode.
+
+    >>> idx2crd(21, (4, (2, 3)))
+    (1, (1, 2))
+    >>> idx2crd(27, (4, (2, 3))), idx2crd((3, 5), (4, (2, 3)))
+    ((3, (0, 3)), (3, (1, 2)))
+    """
+    if isinstance(idx, tuple):
+        if not isinstance(shape, tuple) or len(idx) != len(shape):
+            raise LayoutTypeError(
+                f"idx2crd: {text(idx)} does not have the profile of the shape {text(shape)}"
+            )
+        return tuple([idx2crd(i, s) for i, s in zip(idx, shape, strict=True)])
+    if not isinstance(shape, tuple):
+        return idx
+    extents = flatten(shape)
+    if not extents:
+        return shape
+    digits = []
+    for extent in extents[:-1]:
+        idx, low = divmod_leaf(idx, extent)
+        digits.append(low)
+    digits.append(idx)
+    return unflatten(iter(digits), shape)
+
+
+def crd2crd(crd: IntTuple, dst_shape: IntTuple, src_shape: IntTuple = None) -> IntTuple:
+    """The coordinate of ``dst_shape`` that is ``crd`` of ``src_shape``: same colexicographic place.
+
+    By mode where the profiles agree; ``src_shape`` is needed only where a tuple becomes an integer.
+
+    >>> crd2crd((1, 5), (4, (2, 3)))
+    (1, (1, 2))
+    >>> crd2crd((1, (1, 2)), (4, 6), (4, (2, 3)))
+    (1, 5)
+    >>> crd2crd((3, 5), (8, 3), (4, 6))
+    (7, 2)
+    """
+    if src_shape is not None:
+        if product(src_shape) != product(dst_shape):
+            raise LayoutValueError(
+                f"crd2crd: the shapes {text(src_shape)} and {text(dst_shape)} differ in size"
+            )
+        if isinstance(crd, tuple) and not compatible(dst_shape, src_shape):
+            return idx2crd(crd2idx(crd, src_shape), dst_shape)
+    if not isinstance(crd, tuple):
+        return idx2crd(crd, dst_shape)
+    if isinstance(dst_shape, tuple) and len(dst_shape) == len(crd):
+        sources = src_shape if isinstance(src_shape, tuple) else (None,) * len(crd)
+        return tuple([crd2crd(c, d, s) for c, d, s in zip(crd, dst_shape, sources, strict=True)])
+    if isinstance(dst_shape, tuple) or src_shape is None:
+        raise LayoutTypeError(
+            f"crd2crd: {text(crd)} does not have the profile of {text(dst_shape)}; "
+            "say which shape it is a coordinate of (src_shape)"
+        )
+    return crd2idx(crd, src_shape)
+
+
+def has_none(t: IntTuple) -> bool:
+    """Whether a coordinate leaves a mode open."""
+    return any(map(has_none, t)) if isinstance(t, tuple) else t is None
+
+
+def slice_tuple(crd: IntTuple, t: IntTuple) -> tuple[Any, ...]:
+    """The modes of ``t`` that ``crd`` leaves open (None), one level of nesting kept.
+
+    >>> slice_tuple((2, None), (4, (2, 3))), slice_tuple((None, (0, None)), (4, (2, 3)))
+    (((2, 3),), (4, 3))
+    """
+    if crd is None:
+        return (t,)
+    if not isinstance(crd, tuple):
+        return ()
+    if not isinstance(t, tuple) or len(crd) != len(t):
+        raise LayoutTypeError(f"slice_: {text(crd)} does not have the profile of {text(t)}")
+    return tuple(kept for c, mode in zip(crd, t, strict=True) for kept in slice_tuple(c, mode))

@@ -1,4 +1,4 @@
-"""Integers that know their name: exact when computed with, letters when printed, arguments when compiled."""
+"""Integers that know their name: exact when computed with, letters when printed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 class SymInt(int):
     """An ``int`` with the expression that it came from.
 
-    ``runtime`` says that a compiled kernel takes it as an argument instead of a constant; an expression is runtime
-    if any part of it is.
+    ``runtime`` says that a compiled kernel takes it as an argument instead of a constant; an
+    expression is runtime if any part of it is.
 
     >>> D, H = SymInt(6, "D"), SymInt(4, "H")
     >>> D * H, str(D * H), int(D * H)

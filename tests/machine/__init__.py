@@ -34,7 +34,8 @@ from .faults import (
 from .host import DeviceTensor, HostLaunch, launch_of
 from .launch import Stats, run
 from .memory import Memory
-from .parse import Kernel, Parameter, parse
+from .parse import parse
+from .ptx import Kernel, Parameter
 
 __all__ = [
     "CubinKernel",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .parse import Kernel, Parameter
+from .ptx import Kernel, Parameter
 
 Scalar = int | float | np.generic
 Argument = Scalar | bytes | Sequence[np.generic]

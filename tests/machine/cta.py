@@ -8,13 +8,13 @@ import numpy as np
 
 from .faults import Deadlock, Divergent, Fault, Runaway
 from .memory import Memory
-from .parse import Kernel
+from .ptx import Kernel
 from .scratch import Clocks, SharedMemory
 from .team import WARP, Lanes, Step, Team
 
-# A warp may run this many instructions ahead before another gets a turn: far more than there are
-# between two barriers, so that skew shows, yet a warp that spins on a lock does not spin for ever.
-_TURN = 4096
+# A turn of a warp is up to this many instructions: often all that lie between two barriers, so that
+# skew shows, yet a warp that spins on a lock lets the others on.
+_TURN = 1024
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class CTA:
             if not ready:
                 break
             team = ready[int(self._random.integers(len(ready)))]
-            left -= team.advance(min(_TURN, left))
+            left -= team.advance(min(int(self._random.integers(1, _TURN)), left))
             if left <= 0:
                 raise self._located(
                     Runaway(f"the CTA executed more than {self.launch.limit} instructions"), team

@@ -72,8 +72,8 @@ def encode(
     magnitude = np.abs(exact)
     finite = np.isfinite(exact)
     _, exponent = np.frexp(np.where(finite, magnitude, 0.0))
-    # The binade that the value is rounded in: at least that of the subnormals.
-    binade = np.maximum(exponent - 1, 1 - form.bias)
+    # The binade that the value is rounded in: at least that of the subnormals, for zero too.
+    binade = np.where(magnitude > 0, np.maximum(exponent - 1, 1 - form.bias), 1 - form.bias)
     scaled = np.ldexp(np.where(finite, magnitude, 0.0), form.mantissa - binade)
     away = {"rm": negative, "rp": ~negative}.get(rounding, np.False_)
     match rounding:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .parse import Kernel
+from .ptx import Kernel
 
 # DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
 _CUDA = 2

@@ -15,7 +15,8 @@ from .cta import CTA, Launch
 from .layout import LOCAL_BASE, SHARED_BASE, place
 from .memory import Memory
 from .operation import Symbols, assemble
-from .parse import TYPE_BITS, Instruction, Kernel, ParseError
+from .parse import ParseError
+from .ptx import TYPE_BITS, Instruction, Kernel
 
 
 @dataclass

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .memory import Memory
-from .parse import Kernel, ParseError
+from .parse import ParseError
+from .ptx import Kernel
 
 # Shared memory starts above zero, as on sm_90 where the first KiB belongs to the system, so that an
 # address that was never set up does not happen to be right. Local memory likewise.

@@ -97,6 +97,10 @@ class Memory:
                 return buffer.writer != _NOBODY
         raise ValueError(f"no output starts at {address:#x}")
 
+    def find(self, name: str) -> int:
+        """The address of the buffer with that name."""
+        return next(buffer.address for buffer in self._buffers if buffer.name == name)
+
     def describe(self, address: int) -> str:
         """Where ``address`` lies, relative to the nearest buffer, for messages."""
         if not self._buffers:

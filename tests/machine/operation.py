@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .faults import UnsupportedInstruction
-from .parse import (
+from .ptx import (
     TYPE_BITS,
     Address,
     Immediate,
@@ -34,6 +34,7 @@ from .parse import (
     Special,
     Vector,
 )
+from .special import SPECIAL
 from .team import Lanes, Step, Team
 
 Run = Callable[[Team], int | None]
@@ -178,10 +179,11 @@ class Operation:
                 address = np.array([self.symbols.addresses[name]], f"u{dtype.itemsize}").view(dtype)
                 return lambda team: address
             case Special(name):
-                natural = np.dtype(np.uint64 if name.endswith("64") else np.uint32)
-                if natural.itemsize == dtype.itemsize:
-                    return lambda team: team.special(name).view(dtype)
-                return lambda team: team.special(name).astype(dtype)
+                if name not in SPECIAL:
+                    raise self.unsupported(f"register {name} is not implemented")
+                value = SPECIAL[name]
+                unsigned = bits_dtype(8 * dtype.itemsize)
+                return lambda team: np.atleast_1d(value(team)).astype(unsigned).view(dtype)
         raise self.unsupported(f"operand {operand} cannot be read")
 
     def _register_reader(self, index: int, bits: int, dtype: np.dtype) -> Read:
@@ -257,8 +259,8 @@ class Operation:
         self.control = True
 
     def collective(self, members: Callable[[Team], Lanes] | None = None) -> None:
-        """Declare that ``members`` (by default all lanes) of a warp run this together."""
-        self.members = members or (lambda team: team.alive)
+        """Declare that ``members`` (by default all threads of a warp) run this together."""
+        self.members = members or (lambda team: team.started)
 
 
 def assemble(program: list[Instruction], symbols: Symbols) -> list[Step]:

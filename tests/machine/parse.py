@@ -8,145 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 from .faults import ParseError
-
-# Bits of a fundamental type, by its name; a predicate counts as one.
-TYPE_BITS = {f"{kind}{bits}": bits for kind in "bsu" for bits in (8, 16, 32, 64)}
-TYPE_BITS |= {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "b128": 128}
-TYPE_BITS |= {"pred": 1}
-
-
-@dataclass(frozen=True)
-class Register:
-    """A virtual register: its place in the register file, its width in bits, its name."""
-
-    index: int
-    bits: int
-    name: str
-
-
-@dataclass(frozen=True)
-class Special:
-    """A read-only register of the machine, such as ``%tid.x``."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Immediate:
-    """A constant: the bits written in the text, and whether they are an f32, an f64 or an int."""
-
-    value: int
-    kind: str = "int"
-
-
-@dataclass(frozen=True)
-class Name:
-    """A label, a variable or a parameter."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Negated:
-    """``!%p`` as a source operand."""
-
-    register: Register
-
-
-@dataclass(frozen=True)
-class Sink:
-    """``_``: a result that is not wanted."""
-
-
-@dataclass(frozen=True)
-class Vector:
-    """``{a, b, c, d}``."""
-
-    items: tuple[Operand, ...]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """``a|b``: two destinations."""
-
-    first: Operand
-    second: Operand
-
-
-@dataclass(frozen=True)
-class Address:
-    """``[base + offset]``."""
-
-    base: Operand
-    offset: int
-
-
-Operand = Register | Special | Immediate | Name | Negated | Sink | Vector | Pair | Address
-
-
-@dataclass(frozen=True)
-class Guard:
-    """``@%p`` or ``@!%p`` in front of an instruction."""
-
-    register: Register
-    negated: bool
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One statement: dotted opcode, operands, guard; its text and line number are for messages."""
-
-    opcode: str
-    operands: tuple[Operand, ...]
-    guard: Guard | None
-    text: str
-    line: int
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """A kernel parameter: name, type, size and alignment in bytes, offset in the argument block."""
-
-    name: str
-    type: str
-    size: int
-    align: int
-    offset: int
-
-    @property
-    def is_struct(self) -> bool:
-        """Is it an array of bytes (a struct passed by value) rather than a scalar?"""
-        return self.type == "b8" and self.size > 1
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable in some state space; ``size`` None is the launch's dynamic shared memory."""
-
-    name: str
-    space: str
-    align: int
-    size: int | None
-    initial: bytes | None
-
-
-@dataclass
-class Kernel:
-    """A parsed ``.entry``: everything needed to run it.
-
-    ``threads`` is the block shape of ``.reqntid`` (x, y, z), None where the text does not say.
-    """
-
-    name: str
-    params: tuple[Parameter, ...]
-    threads: tuple[int, int, int] | None
-    instructions: list[Instruction]
-    labels: dict[str, int]
-    registers: list[Register]
-    variables: dict[str, Variable] = field(default_factory=dict)
+from .ptx import (
+    TYPE_BITS,
+    Address,
+    Guard,
+    Immediate,
+    Instruction,
+    Kernel,
+    Name,
+    Negated,
+    Operand,
+    Pair,
+    Parameter,
+    Register,
+    Sink,
+    Special,
+    Variable,
+    Vector,
+)
 
 
 def parse(ptx: str, entry: str | None = None) -> Kernel:
@@ -162,9 +43,8 @@ def parse(ptx: str, entry: str | None = None) -> Kernel:
         raise ParseError(f"expected one entry matching {entry!r}, found {[h[1] for h in heads]}")
     head = chosen[0]
     end = _closing_brace(text, head.end())
-    module = text[: head.start()] + "\n" + text[end + 1 :]
     body = _Body(text[head.end() : end], first_line=1 + text.count("\n", 0, head.end()))
-    body.declare_variables(module)
+    body.declare_variables(_outside(text, heads))
     body.read()
     return Kernel(
         name=head[1],
@@ -175,6 +55,15 @@ def parse(ptx: str, entry: str | None = None) -> Kernel:
         registers=body.registers,
         variables=body.variables,
     )
+
+
+def _outside(text: str, heads: list[re.Match[str]]) -> str:
+    """The module's text without its entries."""
+    parts, at = [], 0
+    for head in heads:
+        parts.append(text[at : head.start()])
+        at = _closing_brace(text, head.end()) + 1
+    return "\n".join([*parts, text[at:]])
 
 
 def _closing_brace(text: str, start: int) -> int:
@@ -229,6 +118,7 @@ _DECLARATION = re.compile(
     r"\.(\w+)\s+([\w$.%]+)\s*((?:\[\d*\])*)\s*(?:=\s*(.*))?",
     re.S,
 )
+_LINE_DIRECTIVE = re.compile(r"\.(?:loc|file)\s[^\n]*")
 _LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
 _SCOPED = re.compile(r"[\w$%]+")
 
@@ -269,8 +159,8 @@ class _Body:
             elif text[at] == "}":
                 self._close()
                 at += 1
-            elif text.startswith((".loc", ".file"), at):
-                at = text.find("\n", at) % (len(text) + 1)
+            elif m := _LINE_DIRECTIVE.match(text, at):
+                at = m.end()
             elif m := _LABEL.match(text, at):
                 self.labels[self._label(m[1])] = len(self.instructions)
                 at = m.end()

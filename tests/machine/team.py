@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from .copies import PendingCopies
 from .faults import Divergent, Fault, UnsetRegister
-from .parse import Guard, Instruction, Register
+from .ptx import Guard, Instruction, Register
 from .scratch import Scratch
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class Team:
         i, j, k = cta.index
         x, y, _ = cta.launch.grid
         self.grid_threads = ((k * y + j) * x + i) * cta.threads + self.threads
-        self.alive: Lanes = self.threads < cta.threads
+        # Lanes that are threads at all, and those of them that have not exited.
+        self.started: Lanes = self.threads < cta.threads
+        self.alive: Lanes = self.started.copy()
         self.paths: dict[int, Lanes] = {0: self.alive.copy()}
         # Paths at a warp-collective instruction that wait for the rest of their warps.
         self.parked: dict[int, Lanes] = {}
@@ -69,7 +71,6 @@ class Team:
         self._values: list[NDArray | None] = [None] * len(registers)
         # Per register: the lanes that never wrote it; None when every lane has.
         self._missing: list[Lanes | None] = [np.ones(lanes, np.bool_)] * len(registers)
-        self._special = self._special_registers()
         self.copies = PendingCopies(self)
         self.local = Scratch("local", cta.launch.local_base, lanes * cta.launch.local_size)
         # Instructions issued per program counter, counted in warps.
@@ -102,47 +103,6 @@ class Team:
         if missing is not None:
             missing = missing & ~self.active
             self._missing[index] = missing if missing.any() else None
-
-    def special(self, name: str) -> NDArray:
-        """A register of the machine, such as ``%tid.x``: shape (lanes,), or (1,) where uniform."""
-        if name == "%activemask":
-            return self.mask_bits(self.active)
-        if name not in self._special:
-            raise Fault(f"special register {name} is not implemented")
-        return self._special[name]
-
-    def _special_registers(self) -> dict[str, NDArray]:
-        cta = self.cta
-        (bx, by, _), block, grid = cta.launch.block, cta.launch.block, cta.launch.grid
-        thread = self.threads
-        lane = self.numbers % WARP
-        values: dict[str, NDArray | int] = {
-            "%tid.x": thread % bx,
-            "%tid.y": thread // bx % by,
-            "%tid.z": thread // (bx * by),
-            "%laneid": lane,
-            "%warpid": self.warp_of,
-            "%nwarpid": -(-cta.threads // WARP),
-            "%lanemask_eq": 1 << lane,
-            "%lanemask_lt": (1 << lane) - 1,
-            "%lanemask_le": (2 << lane) - 1,
-            "%lanemask_gt": (1 << WARP) - (2 << lane),
-            "%lanemask_ge": (1 << WARP) - (1 << lane),
-            "%dynamic_smem_size": cta.launch.dynamic_size,
-            "%total_smem_size": cta.launch.shared_size,
-        }
-        for axis, letter in enumerate("xyz"):
-            values[f"%ctaid.{letter}"] = cta.index[axis]
-            values[f"%nctaid.{letter}"] = grid[axis]
-            values[f"%ntid.{letter}"] = block[axis]
-            # Without clusters every CTA is a cluster of its own.
-            values[f"%clusterid.{letter}"] = cta.index[axis]
-            values[f"%nclusterid.{letter}"] = grid[axis]
-            values[f"%cluster_ctaid.{letter}"] = 0
-            values[f"%cluster_nctaid.{letter}"] = 1
-        values["%cluster_ctarank"] = 0
-        values["%cluster_nctarank"] = 1
-        return {name: np.atleast_1d(value).astype(np.uint32) for name, value in values.items()}
 
     def mask_bits(self, lanes: Lanes) -> NDArray[np.uint32]:
         """Per lane, the 32-bit mask of those lanes of its warp."""
@@ -264,7 +224,7 @@ class Team:
     def _park(self, step: Step, pc: int, lanes: Lanes) -> Lanes:
         """Set aside, and return, the lanes of ``pc`` whose warps miss members of a collective."""
         assert step.members is not None
-        absent = step.members(self) & self.alive & ~self.active
+        absent = step.members(self) & ~self.active
         off = absent & lanes
         if off.any():
             raise Divergent(

@@ -7,7 +7,7 @@ import numpy as np
 from ..faults import Fault
 from ..memory import word_dtype
 from ..operation import Operation, Run, instruction
-from ..parse import Register
+from ..ptx import Register
 from ..team import Team
 from .load_store import drop_hints
 

@@ -11,7 +11,7 @@ from .. import formats
 from ..access import SPACES, load, space_of, store
 from ..memory import word_dtype
 from ..operation import Operation, Run, instruction, numpy_dtype
-from ..parse import TYPE_BITS
+from ..ptx import TYPE_BITS
 from ..team import Team
 from .load_store import drop_hints
 from .move import stack

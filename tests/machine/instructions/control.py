@@ -6,7 +6,7 @@ import numpy as np
 
 from ..faults import Fault, Trap
 from ..operation import Operation, Run, instruction
-from ..parse import Name
+from ..ptx import Name
 from ..team import LEFT, Team
 
 
@@ -44,9 +44,10 @@ def trap(op: Operation) -> Run:
 
 @instruction("bar.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "barrier.arrive")
 def barrier(op: Operation) -> Run:
-    op.flag("aligned")
+    aligned = op.stem.startswith("bar.") or op.flag("aligned")
     op.steer()
-    op.collective()
+    # Only where it is not promised that a warp arrives as one may some of its threads have exited.
+    op.collective(None if aligned else lambda team: team.alive)
     waits = not op.stem.endswith("arrive")
     number = op.read(0, "u4")
     count = op.read(1, "u4") if op.has(1) else None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import formats
 from ..operation import Operation, Read, Run, Write, instruction, numpy_dtype
-from ..parse import TYPE_BITS
+from ..ptx import TYPE_BITS
 from ..team import Team
 from .floating import flush
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..access import SPACES, load, space_of, store
 from ..operation import Operation, Run, instruction, numpy_dtype
-from ..parse import Address, Name
+from ..ptx import Address, Name
 from ..team import Team
 from .move import stack
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from .. import layout
 from ..operation import Operation, Run, instruction, numpy_dtype
-from ..parse import TYPE_BITS, Vector
+from ..ptx import TYPE_BITS, Vector
 from ..team import Team
 
 

@@ -12,14 +12,14 @@ from ..team import WARP, Lanes, Team
 
 
 def _members(read: Read) -> Callable[[Team], Lanes]:
-    """The lanes that an instruction's member mask names, as a function of the team."""
+    """The lanes that a member mask names, without those that exited, as a function of the team."""
 
     def members(t: Team) -> Lanes:
         mask = np.broadcast_to(read(t), t.numbers.shape)
         # Per warp, the mask of its first active lane: the others' must be the same.
         rows = np.where(t.active, mask, np.uint32(0)).reshape(-1, WARP).max(axis=1)
         lane = np.arange(WARP, dtype=np.uint32)
-        return (rows[:, None] >> lane & np.uint32(1)).astype(np.bool_).reshape(-1)
+        return (rows[:, None] >> lane & np.uint32(1)).astype(np.bool_).reshape(-1) & t.alive
 
     return members
 

@@ -1,0 +1,96 @@
+"""What a shape and a stride may be made of: the slow, talkative half of constructing a layout.
+
+``Layout`` takes nested tuples of plain ``int`` on a fast path of its own; everything else comes
+here, to be converted (NumPy and torch scalars), let through (symbolic integers, scaled bases, the
+values of a kernel that is being traced) or refused with a message that points at the wrong part.
+"""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+from .errors import LayoutTypeError, LayoutValueError, point_at, text
+from .int_tuple import IntTuple
+from .stride import F2, ArithmeticTuple, CustomStride, ScaledBasis, basis_terms
+from .symint import SymInt
+
+
+def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...] = ()) -> IntTuple:
+    """``shape`` with its leaves made plain, or an error that points at the wrong one."""
+    whole = shape if whole is None else whole
+    if isinstance(shape, tuple):
+        return tuple([checked_shape(s, whole, (*path, i)) for i, s in enumerate(shape)])
+    leaf = as_integer(shape)
+    if leaf is None:
+        hint = "; write it as a tuple" if isinstance(shape, list) else ""
+        raise LayoutTypeError(
+            f"Layout: the extent {shape!r} is {_a(shape)}, not an integer{hint}\n"
+            + point_at(whole, path)
+        )
+    empty_allowed = isinstance(leaf, SymInt) and leaf.runtime  # a batch of none is still a problem
+    if isinstance(leaf, int) and leaf < (0 if empty_allowed else 1):
+        raise LayoutValueError(
+            f"Layout: the extent {leaf} is not positive\n" + point_at(whole, path)
+        )
+    return leaf
+
+
+def checked_stride(
+    stride: IntTuple, shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...] = ()
+) -> IntTuple:
+    """``stride`` with its leaves made plain, in the profile of ``shape``, or an error."""
+    whole = stride if whole is None else whole
+    if isinstance(shape, tuple):
+        if not isinstance(stride, tuple) or len(stride) != len(shape):
+            where = f" at {list(path)}" if path else ""
+            raise LayoutTypeError(
+                f"Layout: the shape and the stride have different profiles{where}: "
+                f"{text(shape)} and {text(stride)}\n" + point_at(whole, path)
+            )
+        pairs = zip(stride, shape, strict=True)
+        return tuple([checked_stride(d, s, whole, (*path, i)) for i, (d, s) in enumerate(pairs)])
+    if isinstance(stride, ScaledBasis | CustomStride | F2):
+        return stride
+    if isinstance(stride, ArithmeticTuple):
+        terms = basis_terms(stride)
+        return terms[0] if len(terms) == 1 else stride if terms else 0
+    leaf = as_integer(stride)
+    if leaf is None:
+        if isinstance(stride, tuple):
+            raise LayoutTypeError(
+                "Layout: the shape and the stride have different profiles: the extent "
+                f"{text(shape)} has the stride {text(stride)}\n" + point_at(whole, path)
+            )
+        raise LayoutTypeError(
+            f"Layout: the stride {stride!r} is {_a(stride)}, neither an integer nor a stride\n"
+            + point_at(whole, path)
+        )
+    return leaf
+
+
+def as_integer(x: Any) -> Any:
+    """``x`` as an integer leaf: an ``int``, or what computes like one; None if it is neither.
+
+    >>> import numpy as np
+    >>> as_integer(np.int64(3)), as_integer(2.0), as_integer(True)
+    (3, None, None)
+    """
+    if isinstance(x, bool | float | complex | str | bytes | list | tuple | dict) or x is None:
+        return None
+    if isinstance(x, int):
+        return x if isinstance(x, SymInt) else int(x)
+    if isinstance(x, Integral):  # a NumPy integer
+        return int(x)
+    if isinstance(x, F2 | ScaledBasis | CustomStride):
+        return None
+    if hasattr(x, "item") and hasattr(x, "ndim"):  # an array or a tensor: an integer scalar, or no
+        value = x.item() if x.ndim == 0 else None
+        return value if type(value) is int else None
+    duck = all(hasattr(x, op) for op in ("__add__", "__mul__", "__floordiv__", "__mod__"))
+    return x if duck and not hasattr(x, "numerator") else None
+
+
+def _a(x: Any) -> str:
+    name = type(x).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"

@@ -1,0 +1,100 @@
+"""Layouts that are made from a shape: compact in an order, identity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import LayoutTypeError, LayoutValueError, text
+from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, unflatten
+from .layout import Layout
+from .stride import ScaledBasis
+
+
+def make_identity_layout(shape: IntTuple) -> Layout:
+    """The layout that maps a coordinate to itself: every leaf has the stride of its own basis.
+
+    An integer shape has the basis ``E(0)``. CUTLASS: ``make_identity_layout``.
+
+    >>> L = make_identity_layout((4, (2, 3)))
+    >>> print(L, L(1, 5))
+    (4,(2,3)):(1@0,(1@0@1,1@1@1)) (1,(1,2))
+    """
+    if not isinstance(shape, tuple):
+        return Layout(shape, ScaledBasis(1, (0,)))
+    return Layout(shape, _bases(shape, ()))
+
+
+def _bases(shape: IntTuple, path: tuple[int, ...]) -> IntTuple:
+    if isinstance(shape, tuple):
+        return tuple([_bases(s, (*path, i)) for i, s in enumerate(shape)])
+    return ScaledBasis(1, path)
+
+
+def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
+    """The compact layout whose modes run fastest in increasing ``order``.
+
+    ``order`` has the profile of ``shape`` or is coarser: an entry for a mode orders all its leaves,
+    which stay colexicographic among themselves, as equal entries do. CUTLASS: cute/layout.hpp.
+
+    >>> print(make_ordered_layout((2, 3, 4), (2, 0, 1)))
+    (2,3,4):(12,1,3)
+    >>> print(make_ordered_layout((2, (3, 4)), (1, 0)))
+    (2,(3,4)):(12,(1,3))
+    """
+    ranks = list(flatten(_spread(order, shape, order)))
+    extents = flatten(shape)
+    strides: list[Any] = [0] * len(extents)
+    current: Any = 1
+    for i in sorted(range(len(extents)), key=lambda i: ranks[i]):
+        strides[i] = current
+        current = current * extents[i]
+    return Layout(shape, unflatten(iter(strides), shape))
+
+
+def _spread(order: IntTuple, shape: IntTuple, whole: IntTuple) -> IntTuple:
+    if isinstance(order, tuple):
+        if not isinstance(shape, tuple) or len(order) != len(shape):
+            raise LayoutTypeError(
+                f"make_ordered_layout: the order {text(whole)} has another profile than the shape"
+            )
+        return tuple([_spread(o, s, whole) for o, s in zip(order, shape, strict=True)])
+    if not isinstance(order, int):
+        raise LayoutTypeError(f"make_ordered_layout: {order!r} in {text(whole)} is no integer")
+    return tuple([_spread(order, s, whole) for s in shape]) if isinstance(shape, tuple) else order
+
+
+def make_layout_like(layout: Layout) -> Layout:
+    """The compact layout of the same shape, its modes in the order of the strides of ``layout``.
+
+    Modes of stride 0 keep it. CUTLASS: cute/layout.hpp.
+
+    >>> print(make_layout_like(Layout((4, 2, 8), (0, 10, 1))))
+    (4,2,8):(0,8,1)
+    """
+    leaves = layout._leaves
+    if not all(isinstance(d, int) for _, d in leaves):
+        raise LayoutTypeError(f"make_layout_like: expected integer strides, got {layout}")
+    strides: list[Any] = [0] * len(leaves)
+    current: Any = 1
+    for i in sorted(range(len(leaves)), key=lambda i: abs(leaves[i][1])):
+        if leaves[i][1] != 0:
+            strides[i] = current
+            current = current * leaves[i][0]
+    return Layout(layout.shape, unflatten(iter(strides), layout.shape))
+
+
+def with_shape(layout: Layout, shape: IntTuple) -> Layout:
+    """The same function of linear coordinates on another shape of the same size.
+
+    Raises :class:`LayoutValueError` if the sizes differ or the new shape cuts through a mode.
+
+    >>> print(with_shape(Layout(24, 2), (4, (2, 3))))
+    (4,(2,3)):(2,(8,16))
+    """
+    if product(shape) != layout.size():
+        raise LayoutValueError(
+            f"with_shape: {text(shape)} has {product(shape)} elements, {layout} {layout.size()}"
+        )
+    if congruent(shape, layout.shape) and shape == layout.shape:
+        return layout
+    return layout.compose(Layout(shape, compact_stride(shape)))  # type: ignore[return-value]

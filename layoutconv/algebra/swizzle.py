@@ -1,0 +1,79 @@
+"""``Swizzle``: bits of an offset XOR-ed into lower ones, so that shared memory has no conflicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import LayoutTypeError, LayoutValueError
+from .stride import Immutable
+
+_SET = object.__setattr__
+
+
+class Swizzle(Immutable):
+    """The bijection ``x -> x ^ ((x & Y) >> shift)`` of ``bits`` bits.
+
+    ``base`` is how many low bits stay as they are, Y the ``bits`` bits from ``base + shift`` on. A
+    negative shift moves low bits into higher ones. Its own inverse, for ``|shift| >= bits``.
+    CUTLASS: cute/swizzle.hpp.
+
+    >>> swizzle = Swizzle(3, 0, 3)
+    >>> [swizzle(8 + i) for i in range(4)], str(swizzle)
+    ([9, 8, 11, 10], 'S<3,0,3>')
+    """
+
+    __slots__ = ("base", "bits", "shift")
+
+    bits: int
+    base: int
+    shift: int
+
+    def __init__(self, bits: int, base: int, shift: int) -> None:
+        for name, value in (("bits", bits), ("base", base), ("shift", shift)):
+            if type(value) is not int:
+                raise LayoutTypeError(f"Swizzle: {name} has to be an int, got {value!r}")
+        if bits < 0 or base < 0 or abs(shift) < bits:
+            raise LayoutValueError(
+                f"Swizzle({bits}, {base}, {shift}): expected bits >= 0, base >= 0, |shift| >= bits"
+            )
+        _SET(self, "bits", bits)
+        _SET(self, "base", base)
+        _SET(self, "shift", shift)
+
+    def __reduce__(self) -> Any:
+        return Swizzle, (self.bits, self.base, self.shift)
+
+    @property
+    def mask(self) -> int:
+        """The bits Y that are XOR-ed into others."""
+        return ((1 << self.bits) - 1) << (self.base + max(self.shift, 0))
+
+    def __call__(self, x: Any) -> Any:
+        """The swizzled offset; ``x`` may be an array. It uses ``& ^ // *`` alone."""
+        picked = x & self.mask
+        if self.shift >= 0:
+            return x ^ (picked // (1 << self.shift))
+        return x ^ (picked * (1 << -self.shift))
+
+    def size(self) -> int:
+        """The period: offsets are permuted within blocks of so many."""
+        return 1 << (self.bits + self.base + abs(self.shift))
+
+    def cosize(self) -> int:
+        """The same as :meth:`size`: a permutation."""
+        return self.size()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Swizzle):
+            return NotImplemented
+        mine, theirs = (self.bits, self.base, self.shift), (other.bits, other.base, other.shift)
+        return mine == theirs
+
+    def __hash__(self) -> int:
+        return hash((Swizzle, self.bits, self.base, self.shift))
+
+    def __repr__(self) -> str:
+        return f"Swizzle({self.bits}, {self.base}, {self.shift})"
+
+    def __str__(self) -> str:
+        return f"S<{self.bits},{self.base},{self.shift}>"

@@ -1,0 +1,172 @@
+"""Coalesce, complement and division against their definitions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import evaluate
+from strategies import layouts
+
+from layoutconv.algebra import (
+    ComposedLayout,
+    CustomStride,
+    E,
+    IndexedGather,
+    Layout,
+    LayoutError,
+    LayoutValueError,
+    SymInt,
+    coalesce,
+    coalesce_x,
+    complement,
+    composition,
+    filter,
+    flat_divide,
+    flatten_layout,
+    group_modes,
+    logical_divide,
+    make_identity_layout,
+    tiled_divide,
+    zipped_divide,
+)
+
+EVERY = settings(max_examples=80, deadline=None)
+
+
+def table(layout):
+    return [layout(i) for i in range(layout.size())]
+
+
+@EVERY
+@given(layouts(max_rank=4), st.integers(-40, 200))
+def test_coalesce_keeps_the_function_and_no_mode_can_go(layout, outside):
+    short = coalesce(layout)
+    assert table(short) == table(layout)
+    assert coalesce(short) == short
+    assert short.depth <= 1
+    extended = coalesce_x(layout)
+    assert evaluate(extended.shape, extended.stride, outside) == evaluate(
+        layout.shape, layout.stride, outside
+    )
+    by_mode = coalesce(layout, (1,) * layout.rank)
+    assert [table(m) for m in by_mode] == [table(m) for m in layout]
+    assert table(flatten_layout(layout)) == table(layout)
+
+
+def test_coalesce_by_mode():
+    assert coalesce(Layout((2, (1, 6)), (1, (6, 2))), (1, 1)) == Layout((2, 6), (1, 2))
+    assert coalesce(Layout((2, (1, 6)), (1, (6, 2))), (None, 1)) == Layout((2, 6), (1, 2))
+    assert coalesce_x(Layout((4, 1), (1, 7))) == Layout((4, 1), (1, 7))
+    with pytest.raises(LayoutValueError):
+        coalesce(Layout((2, 3)), (1, 1, 1))
+
+
+@EVERY
+@given(layouts())
+def test_filter_keeps_the_image(layout):
+    short = filter(layout)
+    assert set(table(short)) == set(table(layout))
+    assert all(d != 0 for _, d in short._leaves) or short == Layout(1, 0)
+
+
+def tiles(offsets, bound):
+    """The forced complement as a set, or None: offset n not reached yet has to start a copy."""
+    reached, starts, n = set(), [], 0
+    low = min(offsets)
+    offsets = [o - low for o in offsets]
+    while n < max(bound, max(offsets) + 1):
+        copy = {n + o for o in offsets}
+        if reached & copy:
+            return None
+        reached |= copy
+        starts.append(n)
+        while n in reached:
+            n += 1
+    return starts
+
+
+@EVERY
+@given(layouts(), st.integers(1, 60))
+def test_complement_tiles_the_integers_or_nothing_does(layout, bound):
+    offsets = [evaluate(layout.shape, layout.stride, i)[0] for i in range(layout.size())]
+    distinct = sorted(set(offsets))
+    shape_without_zeros = filter(layout)
+    injective = len(distinct) == (1 if set(offsets) == {0} else shape_without_zeros.size())
+    expected = tiles(distinct, bound) if injective else None
+    if expected is None:
+        with pytest.raises(LayoutError) as caught:
+            complement(layout, bound)
+        assert caught.value.witness in range(max(distinct) - min(distinct) + 1)
+    else:
+        result = complement(layout, bound)
+        assert table(result)[: len(expected)] == expected
+        assert table(result) == sorted(set(table(result)))
+        sums = sorted(o - min(distinct) + r for o in distinct for r in table(result))
+        assert sums == list(range(len(sums)))
+
+
+def test_complement_of_coordinates_fills_every_mode():
+    tile = Layout((4, 2), (E(0), 2 * E(1)))
+    rest = complement(tile, (8, 8))
+    seen = {tuple(tile(i) + rest(j)) for i in range(8) for j in range(rest.size())}
+    assert seen == {(x, y) for x in range(8) for y in range(8)}
+    assert len(seen) == tile.size() * rest.size()
+
+
+@EVERY
+@given(layouts(max_rank=3), st.data())
+def test_divide_is_a_permutation_and_its_first_mode_the_tile(layout, data):
+    tile = data.draw(layouts(max_rank=2, nested=False))
+    try:
+        result = logical_divide(layout, tile)
+    except LayoutError:
+        return
+    assert table(result[0]) == table(composition(layout, tile))
+    if min(table(tile)) >= 0 and filter(tile).size() == tile.size():
+        expected = [evaluate(layout.shape, layout.stride, n)[0] for n in range(result.size())]
+        assert sorted(table(result)) == sorted(expected)
+        assert result.size() >= layout.size()
+
+
+def test_divides_that_libraries_get_wrong():
+    with pytest.raises(LayoutValueError):
+        logical_divide(Layout((6, 2), (7, 6)), Layout(2, 4))
+    with pytest.raises(LayoutValueError, match="copy that starts there"):
+        complement(Layout((2, 2), (3, 2)), 24)
+    with pytest.raises(LayoutValueError, match="two of its coordinates"):
+        complement(Layout((3, 2), (1, 2)), 24)
+
+
+def test_the_forms_of_divide():
+    layout = Layout((9, (4, 8)), (59, (13, 1)))
+    tiler = (Layout(3, 3), Layout((2, 4), (1, 8)))
+    assert str(logical_divide(layout, tiler)) == "((3,3),((2,4),(2,2))):((177,59),((13,2),(26,1)))"
+    assert str(zipped_divide(layout, tiler)) == "((3,(2,4)),(3,(2,2))):((177,(13,2)),(59,(26,1)))"
+    assert str(tiled_divide(layout, tiler)) == "((3,(2,4)),3,(2,2)):((177,(13,2)),59,(26,1))"
+    assert str(flat_divide(layout, tiler)) == "(3,(2,4),3,(2,2)):(177,(13,2),59,(26,1))"
+    assert zipped_divide(layout, (None, 4)) == Layout(((1, 4), (9, 8)), ((0, 13), (59, 1)))
+    assert zipped_divide(Layout((4, 6)), (2,)) == Layout(((2,), (2, 6)), ((1,), (2, 4)))
+    assert group_modes(Layout((2, 3, 4)), 0, 2) == Layout(((2, 3), 4), ((1, 2), 6))
+    with pytest.raises(LayoutValueError, match="3 modes"):
+        zipped_divide(layout, (1, 1, 1))
+
+
+def test_a_gather_is_divided_in_its_domain():
+    gather = Layout((4, 2), (CustomStride(IndexedGather([7, 5, 3, 1]), 10), 1))
+    tiled = zipped_divide(gather, (2, 2))
+    assert isinstance(tiled, ComposedLayout)
+    for i, j, k in [(0, 0, 0), (1, 0, 1), (1, 1, 1), (0, 1, 1)]:
+        assert tiled((i, j), (k, 0)) == gather(i + 2 * k, j)
+    assert composition(gather, Layout(3, 1))(2) == 30
+    assert composition(gather, (2, 2))(1, 1) == 51
+
+
+def test_symbolic_and_basis_layouts_are_divided():
+    H = SymInt(8, "H")
+    assert str(zipped_divide(Layout((H, 4), (4, 1)), (2, 4))) == "((2,4),(4,1)):((4,1),(8,0))"
+    identity = make_identity_layout((8, 4))
+    assert str(zipped_divide(identity, (2, 2))) == "((2,2),(4,2)):((1@0,1@1),(2@0,2@1))"
+    assert str(logical_divide(Layout((8, 4)), Layout((4, 2), (E(0), 2 * E(1))))) == (
+        "((4,2),(2,2)):((1,16),(4,8))"
+    )
