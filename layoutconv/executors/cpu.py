@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WORKSPACE = 64 << 20  # bytes, about: what all temporary tensors take together
 _PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache when it does
 _COLUMNS = 128  # vectors of A that one product multiplies, at most
-_ROWS = 16384  # rows at once, at most
+_ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the caches
 _DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
 _SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
 

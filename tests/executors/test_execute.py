@@ -125,6 +125,17 @@ def test_empty_problems_have_empty_results():
     assert execute(view, torch.empty(0, 4), torch.randn(6, 3, 3, 3, 4)).shape == (0, 6)
 
 
+def test_a_new_result_is_zero_where_nothing_is_written():
+    index = torch.tensor([2, -1, 0], dtype=torch.int32)
+    view = gather_fprop_view(ConvProblem((1, 3, 4), (6, 1)), None, index)
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        y = execute(view, torch.ones(1, 3, 4), torch.ones(6, 1, 4))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert y.tolist() == [[4.0] * 6, [0.0] * 6, [4.0] * 6]
+
+
 def test_the_call_is_at_the_top():
     assert lc.execute is execute
     assert lc.conv.fprop_view is fprop_view

@@ -75,6 +75,7 @@ INDEX = CustomStride(IndexedGather([1, 0, 2]), E(1))
         (ComposedLayout(Layout((4, 6), (6, 1)), (0, 2), Layout((4, 4), (E(0), E(1)))), 2),
         # channels that may leave the tensor, that a function picks, or that rows move
         (ComposedLayout(Layout((4, 6), (6, 1)), (0, 3), Layout((4, 4), (E(0), E(1)))), 1),
+        (ComposedLayout(Layout((4, 7), (8, 1)), (0, 4), Layout((4, 4), (E(0), E(1)))), 1),
         (ComposedLayout(Layout((4, 6), (6, 1)), 0, Layout((4, 3), (E(0), INDEX))), 1),
         (ComposedLayout(Layout((4, 6), (6, 1)), 0, Layout((3, 4), (E(1), E(1)))), 1),
         (ComposedLayout(Layout((4, 6), (6, 1)), 0, Layout((2, 3), (3 * E(1), E(1)))), 3),
