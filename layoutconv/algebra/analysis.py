@@ -240,10 +240,10 @@ class SharedAccess(NamedTuple):
 def bank_conflicts(
     layout: Any, element_bits: int, vector: int = 1, *, banks: int = 32, bank_bytes: int = 4
 ) -> SharedAccess:
-    """Bank conflicts of one instruction that accesses ``vector`` elements for every thread of a warp.
+    """Bank conflicts of one instruction that accesses ``vector`` elements for each thread.
 
     ``layout`` maps (thread, value) to offsets in elements, or thread alone; values 0 .. vector-1
-    are accessed, and have to be consecutive and aligned if there are several. As the hardware does it,
+    are accessed, and have to be consecutive and aligned if there are several. As in the hardware,
     16-byte accesses go in phases of 8 threads, 8-byte ones in phases of 16; the same word counts
     once.
 

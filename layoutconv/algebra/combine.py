@@ -58,7 +58,7 @@ def layout_add(a: Layout, b: Layout) -> Layout:
     Raises :class:`LayoutValueError` if the sum is not a layout, with a position as ``witness``.
 
     >>> print(layout_add(Layout((4, 6), (1, 4)), Layout((8, 3), (2, 0))))
-    (4,2,3):(3,12,8)
+    (8,3):(3,8)
     """
     if not isinstance(a, Layout) or not isinstance(b, Layout):
         raise LayoutTypeError(f"layout_add: expected two layouts, got {a!r} and {b!r}")

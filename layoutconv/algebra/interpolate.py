@@ -11,6 +11,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 Row = list[Fraction]
+Point = tuple[int, list[int], int]  # what is left of n, its digits so far, the value
 
 
 def interpolate(points: dict[int, int]) -> list[tuple[int, int]] | None:
@@ -23,13 +24,11 @@ def interpolate(points: dict[int, int]) -> list[tuple[int, int]] | None:
     >>> interpolate({0: 0, 1: 1, 2: 3, 3: 2}) is None
     True
     """
-    items = [(n, [], value) for n, value in points.items() if n or value]
+    items: list[Point] = [(n, [], value) for n, value in points.items() if n or value]
     return _search([], items)
 
 
-def _search(
-    extents: list[int], items: list[tuple[int, list[int], int]]
-) -> list[tuple[int, int]] | None:
+def _search(extents: list[int], items: list[Point]) -> list[tuple[int, int]] | None:
     strides = _solve([[*digits, q, value] for q, digits, value in items], len(extents) + 1)
     if strides is not None:
         last = max((q for q, _, _ in items), default=0) + 1
@@ -44,7 +43,7 @@ def _search(
     return None
 
 
-def _may_work(items: list[tuple[int, list[int], int]]) -> bool:
+def _may_work(items: list[Point]) -> bool:
     """Whether points with equal quotients agree on some strides of the digits so far."""
     first: dict[int, tuple[list[int], int]] = {0: ([0] * len(items[0][1]), 0)}
     rows = []

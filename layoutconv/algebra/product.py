@@ -42,8 +42,8 @@ def logical_product(a: Layout, tiler: Any) -> Layout:
 def zipped_product(a: Layout, tiler: Any) -> Layout:
     """``((a, ...), (copies, ...))``: the product of each mode, the halves gathered.
 
-    >>> print(zipped_product(Layout((2, 3)), (4, 5)))
-    ((2,3),(4,5)):((1,2),(2,6))
+    >>> print(zipped_product(Layout((2, 3), (1, 1)), (4, 5)))
+    ((2,3),(4,5)):((1,1),(2,3))
     """
     return unzipped(logical_product, "zipped_product", a, tiler)
 
