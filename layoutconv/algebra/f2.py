@@ -313,7 +313,7 @@ def nullspace_f2(a: Layout) -> Layout:
 
 
 def complement_f2(a: Layout, bound: int) -> Layout:
-    """The bits below ``bound`` that lead no value of ``a``: together they reach each offset once."""
+    """The bits below ``bound`` that lead no value of ``a``: together they reach each once."""
     columns = _linear_columns("complement", a)
     span = _Span(columns)
     top = max([bound - 1, *columns], default=0).bit_length()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import from_leaves, is_zero, merge
-from .errors import LayoutTypeError, inexact, text
+from .coalesce import from_leaves, is_zero, merge, normal_form
+from .errors import LayoutTypeError, inexact
 from .f2 import has_f2, left_inverse_f2, nullspace_f2, right_inverse_f2
 from .interpolate import interpolate
 from .layout import Layout, make
@@ -267,6 +267,10 @@ def _left_in_general(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
         position = longer
     leaves = interpolate(position)
     if leaves is None:
-        inexact("left_inverse", (a,), "no layout takes every offset to its position",
-                witness=text(tuple(sorted(position))))  # fmt: skip
-    return merge(leaves)
+        inexact(
+            "left_inverse",
+            (a,),
+            "no layout takes every offset to its position",
+            witness=tuple(sorted(position)),
+        )
+    return normal_form(from_leaves(leaves))
