@@ -121,7 +121,7 @@ class _Task:
 
     def sparse(self) -> Tensor:
         """Every voxel, gathered through the kernel map: (rows, K)."""
-        from .execute import execute
+        from .executors import execute
         from .reference import sparse_reference
         from .sparse.views import kernel_map_view
 
@@ -141,7 +141,7 @@ class _Task:
         import torch
 
         from .conv import ConvProblem, fprop_view
-        from .execute import execute
+        from .executors import execute
         from .reference import dense_reference
         from .sparse.kernel_map import dense_index
 

@@ -19,7 +19,7 @@ from typing import Any
 from .algebra.composed import ComposedLayout
 from .algebra.int_tuple import IntTuple, flatten, product
 from .algebra.layout import Layout
-from .algebra.stride import CustomStride, ScaledBasis
+from .algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
 from .algebra.symint import SymInt
 
 OperandLayout = Layout | ComposedLayout
@@ -58,9 +58,14 @@ def inside(crd: IntTuple, shape: IntTuple) -> Any:
     if isinstance(crd, tuple) and isinstance(shape, tuple):
         result: Any = True
         for c, s in zip(crd, shape, strict=True):
-            result = inside(c, s) & result
+            result = both(inside(c, s), result)
         return result
     return (crd >= 0) & (crd < product(shape))
+
+
+def both(a: Any, b: Any) -> Any:
+    """``a & b``, without a pass over an array where the other is plainly True."""
+    return b if a is True else a if b is True else a & b
 
 
 def locate(layout: OperandLayout, *crd: Any) -> tuple[Any, Any]:
@@ -75,18 +80,44 @@ def locate(layout: OperandLayout, *crd: Any) -> tuple[Any, Any]:
     ((0, False), (20, True))
     """
     c: Any = crd[0] if len(crd) == 1 else crd
-    valid: Any = True
-    for stage in stages(layout):
-        valid = inside(c, stage.layout.shape) & valid
-        c = stage.layout(_masked(c, valid)) + stage.offset
-    return _masked(c, valid), valid
+    chain = stages(layout)
+    offset, valid = follow(chain, c, inside(c, chain[0].layout.shape))
+    return _masked(offset, valid), valid
+
+
+def follow(chain: tuple[Stage, ...], crd: Any, valid: Any) -> tuple[Any, Any]:
+    """The image of ``crd`` under what is left of a chain of maps, and whether it has one.
+
+    ``valid`` says whether ``crd`` is inside the first map. Where the result is not valid, its first
+    part means nothing.
+    """
+    for at, stage in enumerate(chain):
+        if gathers(stage):
+            crd = _masked(stage.layout(_masked(crd, valid)), valid)
+        else:
+            crd = stage.layout(crd)
+        crd = crd + stage.offset if stage.offset else crd
+        if at + 1 < len(chain):
+            valid = both(inside(crd, chain[at + 1].layout.shape), valid)
+    return crd, valid
+
+
+def gathers(stage: Stage) -> bool:
+    """Whether a map of the chain reads an index buffer, or applies another function."""
+    return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
 
 
 def _masked(crd: IntTuple, valid: Any) -> IntTuple:
-    """``crd`` where valid, 0 elsewhere, so that an index buffer is never read out of its bounds."""
+    """``crd`` where valid, 0 elsewhere, so that an index buffer is never read out of its bounds.
+
+    The product with an integer, not a bool, also widens the int32 of an index buffer to the 64 bits
+    that offsets need.
+    """
+    if valid is True:
+        return crd
     if isinstance(crd, tuple):
-        return tuple(_masked(c, valid) for c in crd)
-    return crd * valid
+        return ArithmeticTuple([_masked(c, valid) for c in crd])
+    return crd * (valid * 1)
 
 
 @dataclass(frozen=True)

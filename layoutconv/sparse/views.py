@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import product
 from ..errors import ArgumentError, ArgumentTypeError
-from ..gemm_view import GemmView, OperandLayout
+from ..gemm_view import GemmView
 from ..operands import (
     filter_operand,
     flat_index,
@@ -62,7 +62,7 @@ def kernel_map_view(
     >>> print(view.a.outer)
     (in_rows,C):(C,1) o 0 o (L,C):(gather*1@0,1@1) o 0 o (M,T*R*S,C):(1@0,M@0,1@1)
     >>> print(view.d)
-    (M,K):(K,1)
+    (M,K):(K,1) o 0 o (M,K):(1@0,1@1)
     """
     M, tap_row, tap_step, index = _described(kernel_map)
     C = static(_channels("in_channels", in_channels), "C")
@@ -115,14 +115,15 @@ def _tap_numbers(taps: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(stride * E(1) for stride in reversed(row_major(taps).stride))
 
 
-def _output(M: Any, K: Any, scatter_index: Any, out_rows: int | None) -> OperandLayout:
-    if scatter_index is None:
-        if out_rows is not None:
-            raise ArgumentError("out_rows", "a scatter_index beside it", out_rows)
-        return row_major((M, K))
-    index = flat_index("scatter_index", scatter_index, M)
-    stored = indexed_rows(index, M, row_count("out_rows", out_rows, M), K)
-    return ComposedLayout(stored, 0, Layout((M, K), (E(0), E(1))))
+def _output(M: Any, K: Any, scatter_index: Any, out_rows: int | None) -> ComposedLayout:
+    rows_and_channels = Layout((M, K), (E(0), E(1)))
+    if scatter_index is not None:
+        index = flat_index("scatter_index", scatter_index, M)
+        stored = indexed_rows(index, M, row_count("out_rows", out_rows, M), K)
+        return ComposedLayout(stored, 0, rows_and_channels)
+    if out_rows is not None:
+        raise ArgumentError("out_rows", "a scatter_index beside it", out_rows)
+    return ComposedLayout(row_major((M, K)), 0, rows_and_channels)
 
 
 def _channels(name: str, channels: int) -> int:
