@@ -58,7 +58,7 @@ class Arguments:
 
 
 class Extent(int):
-    """A static extent. Its division is unsigned, which is cheaper: what it divides is never negative."""
+    """A static extent; its division is unsigned: cheaper, and right for what is never negative."""
 
     def __rdivmod__(self, c: Any) -> Any:
         if isinstance(c, int):

@@ -29,9 +29,10 @@ class MainloopSm80:
         self.tile, self.dtype, self.arch = tile, dtype, arch
         self.vector = COPY_BYTES * 8 // dtype.width
         if dtype is TFloat32:
-            op, self.mma_k = warp.MmaTF32Op((16, 8, 8)), 8
+            op: Any = warp.MmaTF32Op((16, 8, 8))
         else:
-            op, self.mma_k = warp.MmaF16BF16Op(dtype, Float32, (16, 8, 16)), 16
+            op = warp.MmaF16BF16Op(dtype, Float32, (16, 8, 16))
+        self.mma_k = op.shape_mnk[2]
         line = 128 * 8 // dtype.width
         if tile.k not in (line // 2, line):
             raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
@@ -61,9 +62,9 @@ class MainloopSm80:
     def k_tiles(self, a: Operand) -> tuple[int, Any]:
         """How many k-tiles there are, and what takes the first column of one to that of the next.
 
-        Taps run fastest, then blocks of channels: neighbouring taps read mostly the same rows, which
-        so stay in the caches (N4 16x32x32 C256 K256, fp16, H200: 329 TFLOP/s with channels fastest,
-        420 so).
+        Taps run fastest, then blocks of channels: neighbouring taps read mostly the same rows,
+        which stay in the caches (N4 16x32x32 C256 K256, fp16, H200: 420 TFLOP/s; with channels
+        fastest 329).
         """
         step, total, channels = self.tile.k, a.col_count, a.vector_extent
         if channels % step:
@@ -125,7 +126,7 @@ class MainloopSm80:
             for k_block in range_constexpr(k_blocks):
                 if const_expr(k_block == k_blocks - 1):
                     read = read + 1
-                    read = 0 if read == stages else read
+                    read = Int32(0) if read == stages else read
                     cute.arch.cp_async_wait_group(stages - 2)
                     cute.arch.sync_threads()
                 ahead = const_expr((k_block + 1) % k_blocks)
@@ -141,7 +142,7 @@ class MainloopSm80:
                         read_a(first)
                         read_b(first)
                     write = write + 1
-                    write = 0 if write == stages else write
+                    write = Int32(0) if write == stages else write
                 round_(r_a, k_block)
                 round_(r_b, k_block)
                 cute.gemm(self.mma, acc, r_a[None, None, k_block], r_b[None, None, k_block], acc)
@@ -188,7 +189,7 @@ class MainloopSm80:
 
 
 def round_to_tf32(x: Any, arch: int) -> Int32:
-    """The bits of ``x`` rounded to tf32. One instruction on Hopper, which has ``.rn``; two before."""
+    """The bits of ``x`` rounded to tf32: one instruction on Hopper, which has ``.rn``; else two."""
     mode = "rn" if arch >= 90 else "rna"
     bits = llvm.inline_asm(
         Int32.mlir_type,
@@ -205,8 +206,8 @@ def round_to_tf32(x: Any, arch: int) -> Int32:
 class Producer:
     """Copies one operand's k-tiles into shared memory, a few 16-byte vectors a thread.
 
-    A thread keeps its rows for the whole main loop. Per k-tile it computes one delta, and per row one
-    address and one predicate, if the k-tile lies within one tap: then a row's other vectors follow
+    A thread keeps its rows for the whole main loop. Per k-tile it computes one delta, and per row
+    one address and one predicate, if the k-tile lies within one tap: a row's other vectors follow
     at fixed distances. If not, each column of vectors is a segment of its own.
     """
 

@@ -1,8 +1,8 @@
 """A layout of the algebra as a kernel operand: what is hoisted, what is gathered, what is masked.
 
-An operand's layout is a chain of bounded maps (see ``layoutconv.gemm_view``). A layout is a sum over
-its modes, so the coordinate of (row, column) is ``coordinate(row) + coordinate(column)`` on its way
-through every affine map, up to the index buffer if there is one, else to memory. Hence:
+An operand's layout is a chain of bounded maps (see ``layoutconv.gemm_view``). A layout is a sum
+over its modes, so the coordinate of (row, column) is ``coordinate(row) + coordinate(column)`` on
+its way through every affine map, up to the index buffer if there is one, else to memory. Hence:
 
 * the row's part is computed once, before the main loop (``Row``);
 * the column's part, the *delta*, once for all rows (``Column``);
@@ -25,10 +25,9 @@ from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
 from layoutconv.algebra.layout import compact_stride
 from layoutconv.algebra.stride import ArithmeticTuple
 from layoutconv.algebra.symint import is_runtime
-from layoutconv.gemm_view import OperandLayout, Stage, stages
+from layoutconv.gemm_view import OperandLayout, Stage, gathers, stages
 
 from .arguments import Arguments, Extent
-from .structure import gathers
 
 MASK_BITS = 64  # taps that a row's mask holds; a larger filter is checked coordinate by coordinate
 
@@ -56,9 +55,9 @@ class Column:
 class Operand:
     """One operand while a kernel is traced.
 
-    ``layout`` maps (row, column); ``pointer`` is the memory of its storage, ``index`` that of its index
-    buffer, if it has one. Columns are read in vectors of ``vector`` contiguous elements, and come in
-    tiles of ``column_tile``.
+    ``layout`` maps (row, column); ``pointer`` is the memory of its storage, ``index`` that of its
+    index buffer, if it has one. Columns are read in vectors of ``vector`` contiguous elements, and
+    come in tiles of ``column_tile``.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Operand:
         return sorted(moved - live), sorted(live)
 
     def _deltas(self, mode: int) -> dict[int, int]:
-        """The distinct deltas of a coordinate mode over the taps, each with the bits of its taps."""
+        """The distinct deltas of a coordinate mode over the taps, with the bits of their taps."""
         deltas: dict[int, int] = {}
         for tap in range(self.taps):
             delta = self._col_coords(tap * self.tap_length)[mode]

@@ -7,7 +7,7 @@ from typing import Any
 from layoutconv.algebra.int_tuple import flatten, map_leaves, product
 from layoutconv.algebra.stride import CustomStride, ScaledBasis
 from layoutconv.algebra.symint import SymInt, is_runtime
-from layoutconv.gemm_view import GemmView, OperandLayout, Stage, stages
+from layoutconv.gemm_view import GemmView, OperandLayout, gathers, stages
 
 
 class UnsupportedViewError(ValueError):
@@ -34,7 +34,7 @@ def signature(view: GemmView) -> str:
 
 
 def runtime_integers(view: GemmView) -> dict[str, int]:
-    """The integers that a kernel takes as arguments, by name, in the order in which it takes them."""
+    """The integers that a kernel takes as arguments, by name, in the order that it takes them."""
     found: dict[str, int] = {}
 
     def note(leaf: Any) -> Any:
@@ -56,11 +56,6 @@ def divisors(view: GemmView) -> list[str]:
     modes = [mode for _, layout in _operands(view) for mode in stages(layout)[0].layout.shape]
     leaves = [leaf for mode in modes for leaf in flatten(mode)[:-1] if is_runtime(leaf)]
     return sorted({str(leaf) for leaf in leaves})
-
-
-def gathers(stage: Stage) -> bool:
-    """Whether a map of a chain reads an index buffer."""
-    return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
 
 
 def index_buffer(layout: OperandLayout) -> Any:
