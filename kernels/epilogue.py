@@ -1,4 +1,4 @@
-"""From accumulators to memory: convert, turn around in shared memory, write whole vectors by row."""
+"""From accumulators to memory: convert, turn in shared memory, write whole vectors by row."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BATCH = 8  # rows a thread reads at once: their loads overlap, and fit in regist
 
 
 class Epilogue:
-    """Writes a CTA's tile through the layout of D: dense rows, or rows scattered by an index buffer."""
+    """Writes a CTA's tile through the layout of D: dense rows, or rows that an index scatters."""
 
     def __init__(self, tile: Tile, dtype: Any) -> None:
         self.tile, self.dtype = tile, dtype
         self.vector = STORE_BYTES * 8 // dtype.width
 
     def shared_layout(self) -> tuple[Any, Any]:
-        """(m, n) with n contiguous; the swizzle keeps a warp's fragment stores off each other's banks."""
+        """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""
         layout = cute.make_ordered_layout((self.tile.m, self.tile.n), order=(1, 0))
         row_bits = (self.tile.n // self.vector).bit_length() - 1  # of a row's 16-byte vectors
         return layout, cute.make_swizzle(min(3, row_bits), 4, row_bits)  # of byte addresses
@@ -53,7 +53,7 @@ class Epilogue:
         for first in range_constexpr(0, count, BATCH):
             batch = const_expr(range(first, min(first + BATCH, count)))
             rows = [d.row(m0 + where[(0, 0), i, 0][0]) for i in batch]
-            index = [d.load_index(row, column) if d.gather else None for row in rows]
+            index = [d.load_index(row, column, written=True) if d.gather else None for row in rows]
             vectors = cute.make_fragment_like(source[None, None, 0])
             for i in range_constexpr(len(batch)):
                 cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])

@@ -1,8 +1,9 @@
 """Compile a kernel once, keep it on disk, load it back in milliseconds.
 
-A kept kernel is one object file, named by a digest of everything that determines it. It is written to
-a temporary name and moved into place, so readers and other processes see all of it or nothing, and it
-ends with a digest of itself: a damaged one is compiled again and replaced. Loading needs no linker.
+A kept kernel is one object file, named by a digest of everything that determines it. It is written
+to a temporary name and moved into place, so readers and other processes see all of it or nothing,
+and it ends with a digest of itself: a damaged one is compiled again and replaced. Loading needs no
+linker.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class KernelKey:
-    """Everything that determines a kernel: the view's structure, the types, the tile, the machine."""
+    """What determines a kernel: the view's structure, the types, the tile, the machine."""
 
     view: str
     dtype: str
@@ -71,7 +72,7 @@ def architecture(capability: tuple[int, int]) -> str:
 def load_kernel(
     view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str
 ) -> Callable[..., None]:
-    """The compiled kernel ``f(a, b, d, index_a, index_d, integers)``: from memory, disk or compiler.
+    """A kernel ``f(a, b, d, index_a, index_d, integers)``: from memory, from disk, or compiled now.
 
     ``dtype`` is "float16", "bfloat16" or "tfloat32" (of float32 data), ``out_dtype`` "float16",
     "bfloat16" or "float32". No GPU is needed. The launch goes to torch's current stream.

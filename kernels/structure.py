@@ -7,7 +7,7 @@ from typing import Any
 from layoutconv.algebra.int_tuple import flatten, map_leaves, product
 from layoutconv.algebra.stride import CustomStride, ScaledBasis
 from layoutconv.algebra.symint import SymInt, is_runtime
-from layoutconv.gemm_view import GemmView, OperandLayout, Stage, stages
+from layoutconv.gemm_view import GemmView, OperandLayout, gathers, stages
 
 
 class UnsupportedViewError(ValueError):
@@ -34,7 +34,7 @@ def signature(view: GemmView) -> str:
 
 
 def runtime_integers(view: GemmView) -> dict[str, int]:
-    """The integers that a kernel takes as arguments, by name, in the order in which it takes them."""
+    """The integers that a kernel takes as arguments, by name, in the order that it takes them."""
     found: dict[str, int] = {}
 
     def note(leaf: Any) -> Any:
@@ -58,11 +58,6 @@ def divisors(view: GemmView) -> list[str]:
     return sorted({str(leaf) for leaf in leaves})
 
 
-def gathers(stage: Stage) -> bool:
-    """Whether a map of a chain reads an index buffer."""
-    return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
-
-
 def index_buffer(layout: OperandLayout) -> Any:
     """The index buffer of an operand, or None."""
     leaves = [d for stage in stages(layout) for d in flatten(stage.layout.stride)]
@@ -70,7 +65,7 @@ def index_buffer(layout: OperandLayout) -> Any:
 
 
 def check_view(view: GemmView, vector: int, out_vector: int) -> None:
-    """Refuse what the template cannot run: ``vector`` elements of a row are read or written at once.
+    """Refuse what the template cannot run: ``vector`` elements are read or written at once.
 
     Raises ``UnsupportedViewError``, which names the operand, what is asked of it, and what came.
     """

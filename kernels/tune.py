@@ -17,8 +17,8 @@ class Machine:
     shared_per_multiprocessor: int
 
 
-# Compute capability's limits, with the multiprocessors of A100, RTX 3090, RTX 4090 and H200; a GPU
-# that is present is asked for its own.
+# Limits of the compute capability; multiprocessors of A100, RTX 3090, RTX 4090 and H200. A GPU that
+# is present is asked for its own.
 MACHINES = {
     "sm_80": Machine("sm_80", 108, 163 << 10, 164 << 10),
     "sm_86": Machine("sm_86", 82, 99 << 10, 100 << 10),
@@ -28,14 +28,16 @@ MACHINES = {
 REGISTERS = 65536  # of a multiprocessor
 RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
 
-# (m, n, warps_m, warps_n): share of the best tile's rate when the GPU is full. H200, fp16 C = K = 256
-# and tf32 C = 64, K = 128; docs/performance.md has the runs.
+# (m, n, warps_m, warps_n): share of the best tile's rate on a full GPU, measured on an H200 with
+# fp16 C = K = 32, 64, 256 and tf32 C = 64, K = 128; docs/performance.md has the runs.
 FAMILY = {
+    (128, 32, 4, 1): 0.46,
+    (256, 32, 4, 1): 0.48,
     (64, 64, 2, 2): 0.60,
-    (128, 64, 2, 2): 0.72,
-    (96, 128, 2, 2): 0.88,
+    (128, 64, 4, 1): 0.77,
+    (96, 128, 2, 2): 0.87,
     (128, 128, 2, 2): 0.95,
-    (256, 128, 4, 2): 1.00,
+    (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
 
@@ -45,8 +47,8 @@ def choose_tile(
 ) -> Tile:
     """The tile of the family that is expected to finish an (m, n) problem first.
 
-    ``channels`` is the length of the contiguous mode of k. The size only picks from the family: what
-    is compiled for a problem serves every size that picks the same tile.
+    ``channels`` is the length of the contiguous mode of k. The size only picks from the family:
+    what is compiled for a problem serves every size that picks the same tile.
 
     >>> choose_tile(10**6, 128, 64, 2, 2, MACHINES["sm_90a"])
     Tile(m=256, n=128, k=64, warps_m=4, warps_n=2, stages=3)
