@@ -3,8 +3,8 @@
     python benchmarks/bench_template.py [--example59 PATH] [--json FILE] [--iterations 50]
 
 Peers: ``torch.nn.functional.conv3d`` (cuDNN) on the same data, and, where ``--example59`` names the
-built C++ example 59 of CUTLASS, its dense and gather/scatter runs. Times are medians over repeats of
-a batch of launches between CUDA events; outputs are poisoned and checked before they are timed.
+built C++ example 59 of CUTLASS, its dense and gather/scatter runs. Times are medians over repeats
+of a batch of launches between CUDA events; outputs are poisoned and checked before they are timed.
 """
 
 from __future__ import annotations

@@ -57,13 +57,21 @@ class Arguments:
         return self.divisors[str(leaf)] if str(leaf) in self.divisors else Extent(int(leaf))
 
 
-class Extent(int):
-    """A static extent; its division is unsigned: cheaper, and right for what is never negative."""
+class Extent:
+    """A static extent. Its division is unsigned: cheaper, and right for what is never negative."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __mul__(self, other: Any) -> Any:
+        return self.value * other
+
+    __rmul__ = __mul__
 
     def __rdivmod__(self, c: Any) -> Any:
         if isinstance(c, int):
-            return divmod(c, int(self))
-        if int(self) == 1:
+            return divmod(c, self.value)
+        if self.value == 1:
             return c, 0
-        quotient = Int32(Uint32(c) // Uint32(int(self)))
-        return quotient, c - quotient * int(self)
+        quotient = Int32(Uint32(c) // Uint32(self.value))
+        return quotient, c - quotient * self.value

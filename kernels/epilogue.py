@@ -53,7 +53,7 @@ class Epilogue:
         for first in range_constexpr(0, count, BATCH):
             batch = const_expr(range(first, min(first + BATCH, count)))
             rows = [d.row(m0 + where[(0, 0), i, 0][0]) for i in batch]
-            index = [d.load_index(row, column) if d.gather else None for row in rows]
+            index = [d.load_index(row, column, written=True) if d.gather else None for row in rows]
             vectors = cute.make_fragment_like(source[None, None, 0])
             for i in range_constexpr(len(batch)):
                 cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])

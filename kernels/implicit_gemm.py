@@ -92,7 +92,7 @@ class ImplicitGemm:
             mainloop.producer(operand_b, s_b, n0, tid),
             s_a, s_b, tid, acc,
         )  # fmt: skip
-        epilogue(acc, mainloop.mma, operand_d, s_a.iterator, m0, n0, tid)
+        epilogue(acc, mainloop.mma, operand_d, s_a.tensor.iterator, m0, n0, tid)
 
 
 def _pointer(tensor: Any, dtype: Any) -> Any:

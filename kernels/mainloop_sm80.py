@@ -16,9 +16,9 @@ from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import cpasync, warp
 
 from .operand import Operand
+from .shared import VECTOR_BYTES, SharedTile
 from .tile import Tile
 
-COPY_BYTES = 16  # of one cp.async
 THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
 
 
@@ -27,7 +27,7 @@ class MainloopSm80:
 
     def __init__(self, tile: Tile, dtype: Any, arch: int) -> None:
         self.tile, self.dtype, self.arch = tile, dtype, arch
-        self.vector = COPY_BYTES * 8 // dtype.width
+        self.vector = VECTOR_BYTES * 8 // dtype.width
         if dtype is TFloat32:
             op: Any = warp.MmaTF32Op((16, 8, 8))
         else:
@@ -43,21 +43,14 @@ class MainloopSm80:
         self.copy_atom = cute.make_copy_atom(
             cpasync.CopyG2SOp(cache_mode=cute.nvgpu.LoadCacheMode.GLOBAL),
             dtype,
-            num_bits_per_copy=8 * COPY_BYTES,
+            num_bits_per_copy=8 * VECTOR_BYTES,
         )
 
     # -- what the loop works on ------------------------------------------------------------------
 
-    def allocate(self, smem: Any, rows: int) -> Any:
-        """Shared memory (rows, k, stages), k contiguous, swizzled: 8 rows cover all banks.
-
-        A row is at most one 128-byte line; its 16-byte vectors are permuted by the row's number.
-        """
-        k = self.tile.k
-        layout = cute.make_ordered_layout((rows, k, self.tile.stages), order=(1, 0, 2))
-        bits = (k // self.vector).bit_length() - 1
-        swizzle = cute.make_swizzle(bits, 4, 3)  # of byte addresses
-        return smem.allocate_tensor(self.dtype, layout, byte_alignment=1024, swizzle=swizzle)
+    def allocate(self, smem: Any, rows: int) -> SharedTile:
+        """Shared memory for all stages of an operand with so many rows in a CTA's tile."""
+        return SharedTile(smem, self.dtype, rows, self.tile.k, self.tile.stages)
 
     def k_tiles(self, a: Operand) -> tuple[int, Any]:
         """How many k-tiles there are, and what takes the first column of one to that of the next.
@@ -76,22 +69,20 @@ class MainloopSm80:
 
         return total // step, advance
 
-    def producer(self, operand: Operand, smem: Any, first_row: Any, tid: Any) -> Producer:
-        """This thread's share of copying tiles of ``operand`` into ``smem``."""
-        across = min(self.tile.k // self.vector, THREADS_PER_ROW)
+    def producer(self, operand: Operand, shared: SharedTile, first_row: Any, tid: Any) -> Producer:
+        """This thread's share of copying tiles of ``operand`` into ``shared``."""
+        across = min(shared.vectors, THREADS_PER_ROW)
         threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
         values = cute.make_layout((1, self.vector))
         copy = cute.make_tiled_copy_tv(self.copy_atom, threads, values).get_slice(tid)
-        rows = cute.size(smem, mode=[0])
-        where = copy.partition_S(cute.make_identity_tensor((rows, self.tile.k)))
-        return Producer(
-            self.copy_atom, operand, copy.partition_D(smem), where, first_row, self.tile.k
-        )
+        return Producer(self.copy_atom, operand, shared, copy, first_row)
 
     # -- the loop --------------------------------------------------------------------------------
 
     @cute.jit
-    def __call__(self, a: Producer, b: Producer, s_a: Any, s_b: Any, tid: Any, acc: Any):
+    def __call__(
+        self, a: Producer, b: Producer, s_a: SharedTile, s_b: SharedTile, tid: Any, acc: Any
+    ):
         """Accumulate all k-tiles that ``a`` and ``b`` bring to ``s_a`` and ``s_b``."""
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
         copy_a, copy_b, round_ = a.copy, b.copy, self._round
@@ -149,13 +140,10 @@ class MainloopSm80:
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
 
-    def _fragments(self, smem: Any, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
-        """What loads this thread's fragments of a k-block from a stage, and the fragments.
-
-        The swizzle permutes the vectors of a row by an XOR, and so is stepping along k: a thread's
-        address of k-block ``i`` is that of block 0, XOR 32 i bytes, plus the stage.
-        """
+    def _fragments(self, shared: SharedTile, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
+        """What loads this thread's fragments of a k-block from a stage, and the fragments."""
         thread = self.mma.get_slice(tid)
+        smem = shared.tensor
         partition = thread.partition_A(smem) if is_a else thread.partition_B(smem)
         make = self.mma.make_fragment_A if is_a else self.mma.make_fragment_B
         fragments = make(partition[None, None, None, 0])
@@ -163,17 +151,11 @@ class MainloopSm80:
         tiled = (cute.make_tiled_copy_A if is_a else cute.make_tiled_copy_B)(atom, self.mma)
         copy = tiled.get_slice(tid)
         block = copy.partition_S(smem)[None, None, 0, 0]
-        to = copy.retile(fragments)
-        logical = block.iterator.toint()
-        vectors = self.tile.k // self.vector
-        start = logical ^ ((logical >> 3) & (16 * (vectors - 1)))  # as the swizzle has it
-        stage_bytes = cute.size(smem, mode=[0]) * self.tile.k * self.dtype.width // 8
+        start, to = shared.start(block), copy.retile(fragments)
+        k_bytes = self.mma_k * self.dtype.width // 8
 
         def load(k_block: int, stage: Any) -> None:
-            address = (start ^ (32 * k_block)) + stage * stage_bytes
-            pointer = cute.make_ptr(
-                self.dtype, address, cute.AddressSpace.smem, assumed_align=COPY_BYTES
-            )
+            pointer = shared.pointer(start, k_block * k_bytes, stage)
             cute.copy(tiled, cute.make_tensor(pointer, block.layout), to[None, None, k_block])
 
         return load, fragments
@@ -212,23 +194,21 @@ class Producer:
     """
 
     def __init__(
-        self,
-        atom: Any,
-        operand: Operand,
-        to: Any,
-        where: Any,
-        first_row: Any,
-        tile_k: int,
+        self, atom: Any, operand: Operand, shared: SharedTile, copy: Any, first_row: Any
     ) -> None:
-        self.atom, self.operand, self.to = atom, operand, to
-        rows, vectors = (range(cute.size(where, mode=[mode])) for mode in (1, 2))
-        self.rows = [operand.row(first_row + where[(0, 0), i, 0][0]) for i in rows]
+        self.atom, self.operand, self.shared = atom, operand, shared
+        rows, k, _ = shared.tensor.shape
+        where = copy.partition_S(cute.make_identity_tensor((rows, k)))
+        to = copy.partition_D(shared.tensor)
+        self.start, self.to_row = shared.start(to), to[None, None, 0, 0].layout
+        row_range, vectors = (range(cute.size(where, mode=[mode])) for mode in (1, 2))
+        self.rows = [operand.row(first_row + where[(0, 0), i, 0][0]) for i in row_range]
         columns = [where[(0, 0), 0, j][1] for j in vectors]
-        if operand.vector_extent % tile_k == 0:
-            distance = THREADS_PER_ROW * operand.vector
-            self.segments = [(columns[0], [(j, j * distance) for j in vectors])]
+        # (first column, steps of its vectors): one segment if a k-tile lies within one tap
+        if operand.vector_extent % k == 0:
+            self.segments = [(columns[0], list(vectors))]
         else:
-            self.segments = [(column, [(j, 0)]) for j, column in enumerate(columns)]
+            self.segments = [(column, [j]) for j, column in enumerate(columns)]
         self.index = None
         if operand.gather:
             self.index = cute.make_rmem_tensor((len(self.rows), len(self.segments)), Int32)
@@ -240,17 +220,24 @@ class Producer:
         for s, (first, _) in enumerate(self.segments):
             column = self.operand.column(first_column + first)
             for i, row in enumerate(self.rows):
-                self.index[i, s] = self.operand.load_index(row, column)
+                self.index[i, s] = self.operand.load_index(row, column, written=False)
 
     def copy(self, first_column: Any, stage: Any) -> None:
         """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
-        for s, (first, vectors) in enumerate(self.segments):
+        for s, (first, steps) in enumerate(self.segments):
             column = self.operand.column(first_column + first)
             for i, row in enumerate(self.rows):
                 index = None if self.index is None else self.index[i, s]
                 pointer, there = self.operand.locate(row, column, index)
                 pred = cute.make_rmem_tensor(1, Boolean)
                 pred[0] = there
-                for j, distance in vectors:
+                for j in steps:
+                    distance = (j - steps[0]) * THREADS_PER_ROW * self.operand.vector
                     vector = cute.make_tensor(pointer + distance, self.operand.vector_layout)
-                    cute.copy(self.atom, vector, self.to[None, i, j, stage], pred=pred)
+                    cute.copy(self.atom, vector, self._slot(i, j, stage), pred=pred)
+
+    def _slot(self, i: int, j: int, stage: Any) -> Any:
+        """Where in shared memory the vector of row ``i`` and step ``j`` goes."""
+        pointer = self.shared.pointer(self.start, j * THREADS_PER_ROW * VECTOR_BYTES, stage)
+        offset = cute.crd2idx((0, i), self.to_row)
+        return cute.make_tensor(pointer + offset, self.operand.vector_layout)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Boolean, Int32, Int64, Uint32
 
 from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
 from layoutconv.algebra.layout import compact_stride
@@ -165,7 +165,10 @@ class Operand:
                 inside = inside | (_signed(bits, word) & ~outside)
             mask = mask & inside
         folded = self._folded(coords)
-        return Row(folded[0] if self.gather else self._memory(folded), mask, coords)
+        if not self.gather:
+            return Row(self._memory(folded), mask, coords)
+        # A row past the last stands at position 0: its entries may be read, so no branch is needed.
+        return Row(folded[0] & ~_outside(m, self.row_count, Int32), mask, coords)
 
     def column(self, k: Any) -> Column:
         """Everything about column ``k`` that does not depend on the row."""
@@ -187,15 +190,20 @@ class Operand:
             bit = bit & ~_outside(row.coords[i] + col.coords[i], extent, Int32)
         return bit if col.valid is None else bit & Int32(col.valid)
 
-    def load_index(self, row: Row, col: Column) -> Int32:
+    def load_index(self, row: Row, col: Column, *, written: bool) -> Int32:
         """What the index buffer holds for row + column, -1 where that is outside.
 
-        Without a branch, so that many loads are in flight: what is outside reads entry 0.
+        Without a branch, so that many loads are in flight: what is outside reads entry 0. Only if
+        rows are ``written`` does it matter what one past the last holds.
         """
+        position = row.linear + col.linear
+        if not written and self.taps == 1 and not self.live and col.valid is None:
+            return self._entry(position)
         bit = self.present(row, col)
-        position = Int64((row.linear + col.linear) & -bit)
-        held = cute.make_tensor(self.index + position, cute.make_layout(1))[0]
-        return held | (bit - 1)
+        return self._entry(position & -bit) | (bit - 1)
+
+    def _entry(self, position: Any) -> Int32:
+        return cute.make_tensor(self.index + Int64(position), cute.make_layout(1))[0]
 
     def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
         """A pointer to the vector at (row, column), and whether there is one.
@@ -205,7 +213,7 @@ class Operand:
         if not self.gather:
             return self._at(row.linear + col.linear), self.present(row, col) != 0
         extent = self.args.integer(self.storage.layout.shape[0], Int32)
-        stored = _outside(index, extent, Int32) == 0
+        stored = Uint32(index) < Uint32(extent)  # -1 is the largest of all
         return self._at(self._memory((index, *col.behind))), stored
 
     def _at(self, offset: Any) -> Any:

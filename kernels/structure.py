@@ -65,7 +65,7 @@ def index_buffer(layout: OperandLayout) -> Any:
 
 
 def check_view(view: GemmView, vector: int, out_vector: int) -> None:
-    """Refuse what the template cannot run: ``vector`` elements of a row are read or written at once.
+    """Refuse what the template cannot run: ``vector`` elements are read or written at once.
 
     Raises ``UnsupportedViewError``, which names the operand, what is asked of it, and what came.
     """

@@ -5,55 +5,146 @@ NumPy or the CuTe DSL: a layout is evaluated on whatever integers it is given (`
 arrays, values of a kernel that is being traced). Every other room of the house may import this one.
 """
 
+from .analysis import (
+    GlobalAccess,
+    SharedAccess,
+    bank_conflicts,
+    coalescing,
+    contiguity,
+    coshape,
+    cosize,
+    is_injective,
+    is_surjective,
+    overlaps,
+    size,
+    vector_width,
+)
+from .atoms import CopyAtom, MmaAtom, copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
 from .coalesce import coalesce, coalesce_x, filter, flatten_layout, group_modes
+from .combine import greatest_common_domain, layout_add
 from .complement import complement
 from .composed import ComposedLayout
 from .composition import composition
 from .construct import make_identity_layout, make_layout_like, make_ordered_layout, with_shape
 from .divide import flat_divide, logical_divide, tiled_divide, zipped_divide
 from .errors import LayoutError, LayoutTypeError, LayoutValueError
-from .int_tuple import crd2crd, crd2idx, idx2crd
+from .explain import explain
+from .f2 import f2_layout, from_f2, to_f2
+from .int_tuple import (
+    compatible,
+    congruent,
+    crd2crd,
+    crd2idx,
+    depth,
+    idx2crd,
+    product,
+    rank,
+    unflatten,
+)
+from .inverse import left_inverse, max_common_layout, max_common_vector, nullspace, right_inverse
 from .layout import Layout, make_layout, slice_, slice_and_offset
+from .notation import parse
+from .product import (
+    blocked_product,
+    flat_product,
+    logical_product,
+    raked_product,
+    tile_to_shape,
+    tiled_product,
+    zipped_product,
+)
+from .recast import downcast, recast, upcast
 from .stride import F2, ArithmeticTuple, CustomStride, E, IndexedGather, ScaledBasis, StridedGather
 from .swizzle import Swizzle
 from .symint import SymInt
 from .tensor import Tensor
+from .tiling import domain_offset, local_partition, local_tile
 
 __all__ = [
     "F2",
     "ArithmeticTuple",
     "ComposedLayout",
+    "CopyAtom",
     "CustomStride",
     "E",
+    "GlobalAccess",
     "IndexedGather",
     "Layout",
     "LayoutError",
     "LayoutTypeError",
     "LayoutValueError",
+    "MmaAtom",
     "ScaledBasis",
+    "SharedAccess",
     "StridedGather",
     "Swizzle",
     "SymInt",
     "Tensor",
+    "bank_conflicts",
+    "blocked_product",
     "coalesce",
     "coalesce_x",
+    "coalescing",
+    "compatible",
     "complement",
     "composition",
+    "congruent",
+    "contiguity",
+    "copy_atom",
+    "copy_names",
+    "coshape",
+    "cosize",
     "crd2crd",
     "crd2idx",
+    "depth",
+    "domain_offset",
+    "downcast",
+    "explain",
+    "f2_layout",
     "filter",
     "flat_divide",
+    "flat_product",
     "flatten_layout",
+    "from_f2",
+    "greatest_common_domain",
     "group_modes",
     "idx2crd",
+    "is_injective",
+    "is_surjective",
+    "layout_add",
+    "left_inverse",
+    "local_partition",
+    "local_tile",
     "logical_divide",
+    "logical_product",
     "make_identity_layout",
     "make_layout",
     "make_layout_like",
     "make_ordered_layout",
+    "max_common_layout",
+    "max_common_vector",
+    "mma_atom",
+    "mma_names",
+    "nullspace",
+    "overlaps",
+    "parse",
+    "product",
+    "raked_product",
+    "rank",
+    "recast",
+    "right_inverse",
+    "size",
     "slice_",
     "slice_and_offset",
+    "tile_to_shape",
     "tiled_divide",
+    "tiled_product",
+    "to_f2",
+    "unflatten",
+    "upcast",
+    "vector_width",
+    "wgmma_atom",
     "with_shape",
     "zipped_divide",
+    "zipped_product",
 ]

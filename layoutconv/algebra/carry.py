@@ -38,7 +38,7 @@ component carries in its own places, and the weights add up.
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, lcm
 from typing import NamedTuple
 
 Step = tuple[int, ...]  # one integer for each component
@@ -149,10 +149,10 @@ def _weighted_carries(carries: list[Carry], modes: list[tuple[int, Step]], x: li
 
 
 def _search(carries: list[Carry], modes: list[tuple[int, Step]]) -> list[int] | None:
-    """Add mode to mode; sums that agree modulo the largest place carry alike, and are kept once."""
+    """Add mode to mode; sums that agree modulo all places carry alike, and are kept once."""
     modulus = [1] * (1 + max(c.component for c in carries))
     for component, place, _ in carries:
-        modulus[component] = max(modulus[component], place)
+        modulus[component] = lcm(modulus[component], place)
     sums: dict[Step, list[int]] = {tuple([0] * len(modulus)): []}
     for extent, step in modes:
         longer: dict[Step, list[int]] = {}

@@ -155,6 +155,23 @@ class Layout(Immutable):
             return result
         return product(self.shape)
 
+    def cosize(self) -> Any:
+        """How long a memory is that holds every offset: the largest less the smallest, plus 1.
+
+        For coordinates the product over their modes.
+
+        >>> Layout((4, 2), (1, 8)).cosize(), Layout(4, -1).cosize()
+        (12, 4)
+        """
+        if self._plain:
+            result = 1
+            for s, d in self._leaves:
+                result += (s - 1) * (d if d > 0 else -d)
+            return result
+        from .analysis import coshape
+
+        return product(coshape(self))
+
     def compose(self, other: Any) -> Layout | ComposedLayout:
         """``composition(self, other)``: the function ``c -> self(other(c))`` as a layout."""
         from .composition import composition

@@ -56,7 +56,7 @@ class Expected:
     b: Stored
     d: Stored
     indices: tuple[Index, ...]
-    device: int | None  # of the index buffers, as torch numbers devices: -1 is the CPU
+    device: torch.device | None  # of the index buffers
     writes_all: bool
 
 
@@ -75,17 +75,25 @@ def check_tensors(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None) -> E
     """
     want: Expected = view.__dict__.get("_expected") or expected(view)
     try:
-        device, dtype = a.get_device(), a.dtype
+        device, dtype = a.device, a.dtype
         if (
             a.shape == want.a.shape
             and a.stride() == want.a.stride
             and b.shape == want.b.shape
             and b.stride() == want.b.stride
             and b.dtype is dtype
-            and b.get_device() == device
+            and b.device == device
             and dtype in DTYPES
             and (want.device is None or want.device == device)
-            and out is None
+            and (
+                out is None
+                or (
+                    out.shape == want.d.shape
+                    and out.stride() == want.d.stride
+                    and out.dtype is dtype
+                    and out.device == device
+                )
+            )
         ):
             return want
     except AttributeError:
@@ -171,7 +179,9 @@ def _derive(view: GemmView) -> Expected:
         for name, layout in (("view.a", view.a), ("view.b", view.b), ("view.d", view.d))
         for index in _indices(name, layout)
     )
-    devices = {index.buffer.get_device() for index in indices}
+    devices = {index.buffer.device for index in indices}
+    if len(devices) > 1:
+        raise ArgumentError("view", "all its indices on one device", sorted(map(str, devices)))
     return Expected(
         a=Stored.of("a", view.a),
         b=Stored.of("b", view.b),

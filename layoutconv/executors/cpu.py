@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _WORKSPACE = 64 << 20  # bytes, about: what all temporary tensors take together
 _PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache when it does
 _COLUMNS = 128  # vectors of A that one product multiplies, at most
-_ROWS = 16384  # rows at once, at most
+_ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the caches
 _DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
 _SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
 
@@ -172,11 +172,11 @@ class _Operand:
         at = offset.reshape(-1)
         absent = None if valid is True else (~valid).reshape(-1).nonzero().squeeze(1)
         if absent is None or not len(absent):
-            return self.memory.index_select(0, at).view(rows, -1)
+            return self.memory.index_select(0, at).view(rows, columns * self.vector)
         if not len(self.memory):
             return self.memory.new_zeros(rows, columns * self.vector)
         found = self.memory.index_select(0, at.index_fill(0, absent, 0))
-        return found.index_fill_(0, absent, 0).view(rows, -1)
+        return found.index_fill_(0, absent, 0).view(rows, columns * self.vector)
 
 
 class _Panel:

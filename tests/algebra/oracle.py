@@ -125,3 +125,26 @@ def composition_exists(function, shape):
         if total != function(c):
             return False
     return True
+
+
+def table(shape, stride, paths=((),)):
+    """The values of a layout at every linear coordinate."""
+    size = 1
+    for s in leaves(shape):
+        size *= s
+    return [evaluate(shape, stride, i, paths) for i in range(size)]
+
+
+def forced_complement(distinct, bound):
+    """The starts of copies that reach every offset once: forced, or None where one collides."""
+    shifted = [o - min(distinct) for o in distinct]
+    reached, starts, n = set(), [], 0
+    while n < max(bound, max(shifted) + 1):
+        copy = {n + o for o in shifted}
+        if reached & copy:
+            return None
+        reached |= copy
+        starts.append(n)
+        while n in reached:
+            n += 1
+    return starts

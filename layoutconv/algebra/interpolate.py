@@ -1,0 +1,91 @@
+"""The layout through given points, if there is one: a search over its extents.
+
+A layout on every integer is a list of extents and as many strides, plus one for the unbounded rest.
+Once the extents are chosen the strides solve linear equations, one for each point. The search
+chooses extents one after the other; most choices contradict the points at once, because points that
+share what is left over (the quotient) may differ by the digits chosen so far only.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+Row = list[Fraction]
+Point = tuple[int, list[int], int]  # what is left of n, its digits so far, the value
+
+
+def interpolate(points: dict[int, int]) -> list[tuple[int, int]] | None:
+    """The leaves of a layout with ``L(n) == points[n]`` for all n, or None if there is none.
+
+    The last leaf is as long as it takes to hold the largest n.
+
+    >>> interpolate({0: 0, 2: 1, 3: 2, 5: 3})
+    [(2, 1), (3, 1)]
+    >>> interpolate({0: 0, 1: 1, 2: 3, 3: 2}) is None
+    True
+    """
+    items: list[Point] = [(n, [], value) for n, value in points.items() if n or value]
+    return _search([], items)
+
+
+def _search(extents: list[int], items: list[Point]) -> list[tuple[int, int]] | None:
+    strides = _solve([[*digits, q, value] for q, digits, value in items], len(extents) + 1)
+    if strides is not None:
+        last = max((q for q, _, _ in items), default=0) + 1
+        return list(zip([*extents, max(last, 1)], strides, strict=True))
+    limit = max((abs(q) for q, _, _ in items), default=0) + (min(q for q, _, _ in items) < 0)
+    for extent in range(2, limit + 1):
+        finer = [(q // extent, [*digits, q % extent], value) for q, digits, value in items]
+        if _may_work(finer):
+            found = _search([*extents, extent], finer)
+            if found is not None:
+                return found
+    return None
+
+
+def _may_work(items: list[Point]) -> bool:
+    """Whether points with equal quotients agree on some strides of the digits so far."""
+    first: dict[int, tuple[list[int], int]] = {0: ([0] * len(items[0][1]), 0)}
+    rows = []
+    for q, digits, value in items:
+        if q in first:
+            other, base = first[q]
+            rows.append([*[x - y for x, y in zip(digits, other, strict=True)], value - base])
+        else:
+            first[q] = digits, value
+    return _eliminated(rows, len(items[0][1])) is not None
+
+
+def _solve(rows: list[list[int]], unknowns: int) -> list[int] | None:
+    """Integers that satisfy every row (coefficients, then the right-hand side), or None."""
+    pivots = _eliminated(rows, unknowns)
+    if pivots is None:
+        return None
+    solution = [Fraction(0)] * unknowns
+    for column in sorted(pivots, reverse=True):
+        row = pivots[column]
+        rest = sum((row[i] * solution[i] for i in range(column + 1, unknowns)), Fraction(0))
+        solution[column] = row[-1] - rest
+    if any(x.denominator != 1 for x in solution):
+        return None
+    return [int(x) for x in solution]
+
+
+def _eliminated(rows: list[list[int]], unknowns: int) -> dict[int, Row] | None:
+    """Rows in echelon form by their leading column, or None if they contradict each other."""
+    pivots: dict[int, Row] = {}
+    for integers in rows:
+        row = [Fraction(x) for x in integers]
+        for column in range(unknowns):
+            if not row[column]:
+                continue
+            if column not in pivots:
+                lead = row[column]
+                pivots[column] = [x / lead for x in row]
+                break
+            factor, pivot = row[column], pivots[column]
+            row = [x - factor * p for x, p in zip(row, pivot, strict=True)]
+        else:
+            if row[-1]:
+                return None
+    return pivots

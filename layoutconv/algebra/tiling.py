@@ -1,0 +1,115 @@
+"""Tiles and partitions of tensors and layouts, for kernels: slices of a division.
+
+What a tensor gives is a tensor; a composed layout (a gather, a swizzle) a composed layout, its
+offset moved; a plain layout, which has nowhere to keep an offset, a pair of a layout and an offset.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .composed import ComposedLayout
+from .composition import as_composed
+from .divide import zipped_divide
+from .errors import LayoutTypeError, LayoutValueError, text
+from .int_tuple import IntTuple, idx2crd, product
+from .inverse import left_inverse
+from .layout import Layout, slice_and_offset
+from .stride import add
+from .tensor import Tensor
+
+
+def local_tile(x: Any, tiler: Any, crd: IntTuple, proj: IntTuple = None) -> Any:
+    """Tile ``crd`` of ``x``: the modes of the tile, and those of the rest that ``crd`` leaves open.
+
+    ``tiler`` is that of :func:`zipped_divide`; ``crd`` has an entry for each of its modes, None for
+    a mode of the rest to keep. ``proj`` drops the entries of both where it is None, so that one
+    tiler (M, N, K) serves all operands. CUTLASS: cute/tensor_impl.hpp.
+
+    >>> tensor = Tensor(list(range(32)), Layout((4, 8), (8, 1)))
+    >>> tile = local_tile(tensor, (2, 4), (1, 0))
+    >>> print(tile, tile[0, 0])
+    (2,4):(8,1) + 16 over list 16
+    >>> print(local_tile(tensor, (2, 4, 16), (1, None, 0), proj=(1, 1, None)))
+    (2,4,2):(8,1,4) + 16 over list
+    """
+    if proj is not None:
+        tiler, crd = _projected("local_tile", tiler, proj), _projected("local_tile", crd, proj)
+    divided = _of_layout(x, lambda layout: zipped_divide(layout, tiler))
+    return _sliced(divided, (_all_open(divided, 0), _padded(divided, 1, crd)))
+
+
+def local_partition(x: Any, threads: Layout, index: int, proj: IntTuple = None) -> Any:
+    """What thread ``index`` owns of ``x``: one element of each tile of the shape of ``threads``.
+
+    ``threads`` maps coordinates to thread indices; ``proj`` as in :func:`local_tile`. CUTLASS:
+    cute/tensor_impl.hpp.
+
+    >>> tensor = Tensor(list(range(32)), Layout((4, 8), (8, 1)))
+    >>> print(local_partition(tensor, Layout((2, 4), (4, 1)), 5))
+    (2,2):(16,4) + 9 over list
+    """
+    extents = tuple([product(mode.shape) for mode in threads])
+    crd = idx2crd(left_inverse(threads)(index), extents)
+    if threads(crd) != index:
+        raise LayoutValueError(f"local_partition: {threads} has no thread {index}")
+    tiler: Any = extents
+    if proj is not None:
+        tiler = _projected("local_partition", tiler, proj)
+        crd = _projected("local_partition", crd, proj)
+    divided = _of_layout(x, lambda layout: zipped_divide(layout, tiler))
+    return _sliced(divided, (crd, _all_open(divided, 1)))
+
+
+def domain_offset(crd: IntTuple, x: Any) -> Any:
+    """``x`` with its origin moved to ``crd``: ``domain_offset(c0, x)(c) == x(c0 + c)``.
+
+    A plain layout gives itself and the offset. CUTLASS: cute/layout.hpp, cute/tensor_impl.hpp.
+
+    >>> print(domain_offset((1, 2), Tensor(list(range(32)), Layout((4, 8), (8, 1)))))
+    (4,8):(8,1) + 10 over list
+    """
+    x = as_composed(x)
+    if isinstance(x, Tensor):
+        inner = as_composed(x.layout)
+        if isinstance(inner, ComposedLayout):
+            return Tensor(x.engine, domain_offset(crd, inner), x.offset)
+        return Tensor(x.engine, inner, add(x.offset, inner(crd)))
+    if isinstance(x, ComposedLayout):
+        if isinstance(x.inner, ComposedLayout):
+            return ComposedLayout(x.outer, x.offset, domain_offset(crd, x.inner))
+        return ComposedLayout(x.outer, add(x.inner(crd), x.offset), x.inner)
+    if isinstance(x, Layout):
+        return x, x(crd)
+    raise LayoutTypeError(f"domain_offset: {x!r} is neither a layout nor a tensor")
+
+
+def _of_layout(x: Any, operation: Any) -> Any:
+    if isinstance(x, Tensor):
+        return Tensor(x.engine, operation(x.layout), x.offset)
+    return operation(x)
+
+
+def _sliced(x: Any, crd: IntTuple) -> Any:
+    return slice_and_offset(crd, x) if isinstance(x, Layout) else x.sliced(crd)
+
+
+def _all_open(x: Any, mode: int) -> IntTuple:
+    shape = x.shape[mode]
+    return (None,) * len(shape) if isinstance(shape, tuple) else None
+
+
+def _padded(x: Any, mode: int, crd: IntTuple) -> IntTuple:
+    """``crd`` with None for the modes that the tiler left alone."""
+    shape = x.shape[mode]
+    if not isinstance(crd, tuple):
+        return crd
+    if not isinstance(shape, tuple) or len(crd) > len(shape):
+        raise LayoutTypeError(f"local_tile: {text(crd)} has more modes than the rest {text(shape)}")
+    return crd + (None,) * (len(shape) - len(crd))
+
+
+def _projected(name: str, entries: Any, proj: IntTuple) -> tuple[Any, ...]:
+    if not isinstance(entries, tuple) or not isinstance(proj, tuple) or len(entries) != len(proj):
+        raise LayoutTypeError(f"{name}: proj {text(proj)} does not fit {text(entries)}")
+    return tuple([e for e, keep in zip(entries, proj, strict=True) if keep is not None])
