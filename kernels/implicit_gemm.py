@@ -83,7 +83,7 @@ class ImplicitGemm:
         operand_b = Operand(self.view.b, args, b, None, mainloop.vector, tile.k)
         operand_d = Operand(self.view.d, args, d, index_d, epilogue.vector, tile.n)
 
-        smem = cutlass.utils.SmemAllocator()
+        smem = cutlass.memory.SmemAllocator()
         s_a = mainloop.allocate(smem, tile.m)
         s_b = mainloop.allocate(smem, tile.n)
         acc = mainloop.mma.make_fragment_C(mainloop.mma.partition_shape_C((tile.m, tile.n)))

@@ -116,8 +116,9 @@ class MainloopSm80:
         for k_tile in cutlass.range(k_tiles, unroll=1):
             for k_block in range_constexpr(k_blocks):
                 if const_expr(k_block == k_blocks - 1):
-                    read = read + 1
-                    read = Int32(0) if read == stages else read
+                    if k_tile + 1 < k_tiles:  # else what is read ahead is not used
+                        read = read + 1
+                        read = Int32(0) if read == stages else read
                     cute.arch.cp_async_wait_group(stages - 2)
                     cute.arch.sync_threads()
                 ahead = const_expr((k_block + 1) % k_blocks)
