@@ -33,7 +33,10 @@ def _search(extents: list[int], items: list[Point]) -> list[tuple[int, int]] | N
     if strides is not None:
         last = max((q for q, _, _ in items), default=0) + 1
         return list(zip([*extents, max(last, 1)], strides, strict=True))
-    limit = max((abs(q) for q, _, _ in items), default=0) + (min(q for q, _, _ in items) < 0)
+    low, high = min(q for q, _, _ in items), max(q for q, _, _ in items)
+    if low >= -1 and high <= 0:
+        return None  # another digit would tell nothing apart
+    limit = max(high, 1 - low)
     for extent in range(2, limit + 1):
         finer = [(q // extent, [*digits, q % extent], value) for q, digits, value in items]
         if _may_work(finer):
