@@ -1,7 +1,41 @@
 """Layout algebra, and the dense and sparse convolutions that it describes.
 
-``import layoutconv`` loads the pure-Python algebra alone; what needs torch or the CuTe DSL is imported when it is
-first asked for.
+``import layoutconv`` loads the pure-Python algebra alone; what needs torch or the CuTe DSL is
+imported when it is first asked for.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import algebra
+from .algebra import *  # noqa: F403  (what the algebra exports is the top-level vocabulary)
+
+if TYPE_CHECKING:
+    from . import conv as conv
+    from . import draw as draw
+    from . import sparse as sparse
+    from .executors import execute as execute
+    from .gemm_view import GemmView as GemmView
+
 __version__ = "0.1.0"
+
+_ROOMS = ("conv", "draw", "sparse")
+_HOME = {"GemmView": "gemm_view", "execute": "executors"}
+
+__all__ = ["__version__", *_ROOMS, *_HOME, *algebra.__all__]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f".{name}", __name__)
+    if name in _HOME:
+        value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,4 +1,5 @@
-"""Pictures of layouts, tensors and point clouds, written with the standard library alone.
+"""Pictures: of layouts with the standard library alone, of point clouds with NumPy beside it.
 
-May import ``layoutconv.algebra``; nothing else imports this folder but the command line and the examples.
+May import ``layoutconv.algebra`` and ``layoutconv.errors``; nothing else imports this folder but
+the command line and the examples.
 """

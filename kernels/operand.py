@@ -1,0 +1,240 @@
+"""A layout of the algebra as a kernel operand: what is hoisted, what is gathered, what is masked.
+
+An operand's layout is a chain of bounded maps (see ``layoutconv.gemm_view``). A layout is a sum
+over its modes, so the coordinate of (row, column) is ``coordinate(row) + coordinate(column)`` on
+its way through every affine map, up to the index buffer if there is one, else to memory. Hence:
+
+* the row's part is computed once, before the main loop (``Row``);
+* the column's part, the *delta*, once for all rows (``Column``);
+* whether row + delta is inside the bounds depends, for each coordinate mode, on a few deltas that
+  are known while compiling: a row carries one bit per tap, the *mask predicate*.
+
+What an index buffer holds is one more coordinate, checked against the storage like any other: an
+absent row is -1, and -1 is outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, Int64, Uint32
+
+from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
+from layoutconv.algebra.layout import compact_stride
+from layoutconv.algebra.stride import ArithmeticTuple
+from layoutconv.algebra.symint import is_runtime
+from layoutconv.gemm_view import OperandLayout, Stage, gathers, stages
+
+from .arguments import Arguments, Extent
+
+MASK_BITS = 64  # taps that a row's mask holds; a larger filter is checked coordinate by coordinate
+
+
+@dataclass
+class Row:
+    """What is known of one row before the main loop."""
+
+    linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
+    mask: Any  # one bit per tap: row + delta is inside the bounds
+    coords: Any  # the row's part of the coordinate, for modes that the mask does not hold
+
+
+@dataclass
+class Column:
+    """What one column adds to any row."""
+
+    linear: Any  # to Row.linear
+    behind: Any  # to the coordinate behind the index buffer
+    tap: Any
+    valid: Any  # None where every tile is full
+    coords: Any
+
+
+class Operand:
+    """One operand while a kernel is traced.
+
+    ``layout`` maps (row, column); ``pointer`` is the memory of its storage, ``index`` that of its
+    index buffer, if it has one. Columns are read in vectors of ``vector`` contiguous elements, and
+    come in tiles of ``column_tile``.
+    """
+
+    def __init__(
+        self,
+        layout: OperandLayout,
+        args: Arguments,
+        pointer: Any,
+        index: Any,
+        vector: int,
+        column_tile: int,
+    ) -> None:
+        self.args, self.pointer, self.index, self.vector = args, pointer, index, vector
+        self.domain, *rest = stages(layout)
+        at = next((i for i, s in enumerate(rest) if gathers(s)), len(rest) - 1)
+        self.fold, self.gather, self.storage = rest[:at], rest[at:-1], rest[-1]
+        self.bounds = rest[0].layout.shape
+        self.row_shape, columns = self.domain.layout.shape
+        self.row_count = product(map_leaves(lambda s: args.integer(s, Int32), self.row_shape))
+        self.col_shape = map_leaves(int, columns)
+        self.col_count = product(self.col_shape)
+        self.vector_extent = flatten(self.col_shape)[0]
+        self.vector_layout = cute.make_layout(((vector, 1),))
+        self.col_linear = self._column_strides()
+        self.ragged = self.col_count % column_tile != 0
+        self.masked, self.live = self._modes_to_check()
+
+    # -- while compiling: which bounds are checked, and how --------------------------------------
+
+    def _modes_to_check(self) -> tuple[list[int], list[int]]:
+        """The coordinate modes that may be out of bounds: those a mask bit answers for, and others.
+
+        A mode that the row does not move is inside by construction (``check_view`` sees to that).
+        """
+        row, col = self.domain.layout.stride
+        vector, taps = (col[0], col[1:]) if isinstance(col, tuple) else (col, ())
+        tap_extents = self.col_shape[1:] if isinstance(self.col_shape, tuple) else ()
+        moved, by_taps = _modes(row), _modes(taps)
+        self.taps = product(tap_extents) if moved & by_taps else 1
+        self.tap_length = self.vector_extent if self.taps > 1 else self.col_count
+        live = moved & _modes(vector)
+        if self.taps > MASK_BITS or any(is_runtime(d.value) for d in flatten(taps)):
+            live, self.taps = live | (moved & by_taps), 1
+        return sorted(moved - live), sorted(live)
+
+    def _deltas(self, mode: int) -> dict[int, int]:
+        """The distinct deltas of a coordinate mode over the taps, with the bits of their taps."""
+        deltas: dict[int, int] = {}
+        for tap in range(self.taps):
+            delta = self._col_coords(tap * self.tap_length)[mode]
+            deltas[delta] = deltas.get(delta, 0) | 1 << tap
+        return deltas
+
+    def _column_strides(self) -> tuple[Any, Any]:
+        """Shape and stride of the column's part of an offset (of a position, where one gathers)."""
+        stride = self.args.stride(self.domain.layout.stride[1], Int32)
+        for stage in (*self.fold, *(() if self.gather else (self.storage,))):
+            kind = Int64 if stage is self.storage else Int32
+            after = self.args.stride(stage.layout.stride, kind)
+            stride = map_leaves(lambda d, after=after: d.value * after[d.path[0]], stride)
+        static = all(isinstance(d, int) for d in flatten(stride))
+        if static and stride == compact_stride(self.col_shape):
+            return self.col_count, 1  # of weights: the column is the offset
+        return self.col_shape, stride
+
+    # -- the two parts of every coordinate -------------------------------------------------------
+
+    def _row_coords(self, m: Any) -> tuple[Any, ...]:
+        shape = map_leaves(self.args.divisor, self.row_shape)
+        part = crd2idx(m, shape, self.args.stride(self.domain.layout.stride[0], Int32))
+        return self._all_modes(part) + _offset(self.domain)
+
+    def _col_coords(self, k: Any) -> tuple[Any, ...]:
+        shape = map_leaves(Extent, self.col_shape)
+        part = crd2idx(k, shape, self.args.stride(self.domain.layout.stride[1], Int32))
+        return self._all_modes(part)
+
+    def _all_modes(self, part: Any) -> Any:
+        return ArithmeticTuple((0,) * len(self.bounds)) + part
+
+    def _folded(self, coords: Any) -> Any:
+        """The row's part after the maps that lie before memory, or before the index buffer."""
+        for stage in self.fold:
+            stride = self.args.stride(stage.layout.stride, Int32)
+            coords = crd2idx(tuple(coords), stage.layout.shape, stride) + _offset(stage)
+        return coords
+
+    def _memory(self, coords: Any) -> Any:
+        """The offset in memory, in elements, of a coordinate of the storage: 64 bits wide."""
+        wide = tuple(c if isinstance(c, int) else Int64(c) for c in coords)
+        shape = self.storage.layout.shape
+        return crd2idx(wide, shape, self.args.stride(self.storage.layout.stride, Int64))
+
+    # -- in the kernel ---------------------------------------------------------------------------
+
+    def row(self, m: Any) -> Row:
+        """Everything about row ``m`` that does not depend on the column."""
+        coords = self._row_coords(m)
+        word = Int64 if self.taps > 32 else Int32
+        mask = word(_signed((1 << self.taps) - 1, word)) & ~_outside(m, self.row_count, word)
+        for i in self.masked:
+            extent = self.args.integer(self.bounds[i], Int32)
+            inside = word(0)
+            for delta, bits in self._deltas(i).items():
+                outside = _outside(coords[i] + delta, extent, word)
+                inside = inside | (_signed(bits, word) & ~outside)
+            mask = mask & inside
+        folded = self._folded(coords)
+        if not self.gather:
+            return Row(self._memory(folded), mask, coords)
+        # A row past the last stands at position 0: its entries may be read, so no branch is needed.
+        return Row(folded[0] & ~_outside(m, self.row_count, Int32), mask, coords)
+
+    def column(self, k: Any) -> Column:
+        """Everything about column ``k`` that does not depend on the row."""
+        linear, behind = (
+            crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]),
+            None,
+        )
+        if self.gather:
+            linear, *behind = ArithmeticTuple((0,)) + linear
+        tap = divmod(k, Extent(self.tap_length))[0] if self.taps > 1 else 0
+        valid = k < self.col_count if self.ragged else None
+        return Column(linear, behind, tap, valid, self._col_coords(k) if self.live else None)
+
+    def present(self, row: Row, col: Column) -> Any:
+        """1 if row + column is inside the bounds of the first map behind the domain, else 0."""
+        bit = Int32((row.mask >> col.tap) & 1)
+        for i in self.live:
+            extent = self.args.integer(self.bounds[i], Int32)
+            bit = bit & ~_outside(row.coords[i] + col.coords[i], extent, Int32)
+        return bit if col.valid is None else bit & Int32(col.valid)
+
+    def load_index(self, row: Row, col: Column, *, written: bool) -> Int32:
+        """What the index buffer holds for row + column, -1 where that is outside.
+
+        Without a branch, so that many loads are in flight: what is outside reads entry 0. Only if
+        rows are ``written`` does it matter what one past the last holds.
+        """
+        position = row.linear + col.linear
+        if not written and self.taps == 1 and not self.live and col.valid is None:
+            return self._entry(position)
+        bit = self.present(row, col)
+        return self._entry(position & -bit) | (bit - 1)
+
+    def _entry(self, position: Any) -> Int32:
+        return cute.make_tensor(self.index + Int64(position), cute.make_layout(1))[0]
+
+    def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
+        """A pointer to the vector at (row, column), and whether there is one.
+
+        ``index`` is what ``load_index`` read, where there is an index buffer.
+        """
+        if not self.gather:
+            return self._at(row.linear + col.linear), self.present(row, col) != 0
+        extent = self.args.integer(self.storage.layout.shape[0], Int32)
+        stored = Uint32(index) < Uint32(extent)  # -1 is the largest of all
+        return self._at(self._memory((index, *col.behind))), stored
+
+    def _at(self, offset: Any) -> Any:
+        """The memory at an offset, as aligned as ``check_view`` made sure of."""
+        return self.pointer + cute.assume(Int64(offset), divby=self.vector)
+
+
+def _modes(stride: Any) -> set[int]:
+    return {d.path[0] for d in flatten(stride)}
+
+
+def _offset(stage: Stage) -> Any:
+    return ArithmeticTuple(stage.offset) if stage.offset else 0
+
+
+def _outside(x: Any, extent: Any, word: Any) -> Any:
+    """All ones where x is not in [0, extent), else zero: one sign bit for both ends."""
+    return word((x | (extent - 1 - x)) >> 31)
+
+
+def _signed(bits: int, word: Any) -> int:
+    """A bit pattern as the signed integer that the word holds."""
+    width = word.width
+    return bits - (1 << width) if bits >> (width - 1) else bits

@@ -1,0 +1,152 @@
+"""Compile a kernel once, keep it on disk, load it back in milliseconds.
+
+A kept kernel is one object file, named by a digest of everything that determines it. It is written
+to a temporary name and moved into place, so readers and other processes see all of it or nothing,
+and it ends with a digest of itself: a damaged one is compiled again and replaced. Loading needs no
+linker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import layoutconv.algebra
+from layoutconv.gemm_view import GemmView
+
+from .structure import signature
+from .tile import Tile
+
+ENTRY = "implicit_gemm"
+DIGEST_BYTES = hashlib.sha256().digest_size
+ARCHITECTURES = {
+    (8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_87", (8, 9): "sm_89", (9, 0): "sm_90a",
+    (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelKey:
+    """What determines a kernel: the view's structure, the types, the tile, the machine."""
+
+    view: str
+    dtype: str
+    out_dtype: str
+    tile: Tile
+    arch: str
+
+    @property
+    def digest(self) -> str:
+        parts = (self.view, self.dtype, self.out_dtype, self.tile, self.arch, _toolchain())
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+_loaded: dict[KernelKey, Callable[..., None]] = {}
+_lock = threading.Lock()
+
+
+def architecture(capability: tuple[int, int]) -> str:
+    """The compiler's name of a compute capability.
+
+    >>> architecture((8, 6))
+    'sm_86'
+    """
+    if capability not in ARCHITECTURES:
+        major, minor = capability
+        known = ", ".join(f"{a}.{b}" for a, b in ARCHITECTURES)
+        raise RuntimeError(
+            f"compute capability {major}.{minor} is not supported: kernels are built for {known}"
+        )
+    return ARCHITECTURES[capability]
+
+
+def load_kernel(
+    view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str
+) -> Callable[..., None]:
+    """A kernel ``f(a, b, d, index_a, index_d, integers)``: from memory, from disk, or compiled now.
+
+    ``dtype`` is "float16", "bfloat16" or "tfloat32" (of float32 data), ``out_dtype`` "float16",
+    "bfloat16" or "float32". No GPU is needed. The launch goes to torch's current stream.
+    """
+    key = KernelKey(signature(view), dtype, out_dtype, tile, arch)
+    kernel = _loaded.get(key)
+    if kernel is None:
+        with _lock:
+            kernel = _loaded.get(key)
+            if kernel is None:
+                kernel = _loaded[key] = _load(key, view)
+    return kernel
+
+
+def cache_directory() -> Path:
+    """Where kernels are kept: ``LAYOUTCONV_CACHE_DIR``, or ``~/.cache/layoutconv``."""
+    given = os.environ.get("LAYOUTCONV_CACHE_DIR")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "layoutconv"
+
+
+def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
+    path = cache_directory() / f"{key.digest}.o"
+    if _intact(path):
+        return _from_object(path)
+    from .build import build
+
+    kernel = build(view, key.dtype, key.out_dtype, key.tile, key.arch)
+    try:
+        _keep(kernel, path)
+    except OSError as error:
+        warnings.warn(f"kernels cannot be kept in {path.parent}: {error}", stacklevel=3)
+        return kernel
+    return _from_object(path)
+
+
+def _keep(kernel: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, suffix=".o", delete=False) as file:
+        temporary = Path(file.name)
+    try:
+        kernel.export_to_c(str(temporary), function_name=ENTRY)
+        content = temporary.read_bytes()
+        temporary.write_bytes(content + hashlib.sha256(content).digest())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _intact(path: Path) -> bool:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
+
+
+def _from_object(path: Path) -> Callable[..., None]:
+    from cutlass.cute.runtime import load_module
+
+    module = load_module(str(path), enable_tvm_ffi=True)
+    return getattr(module, ENTRY)
+
+
+@cache
+def _toolchain() -> str:
+    """What a kept kernel depends on besides its key: the compiler's version and our own sources."""
+    here = Path(__file__).parent
+    algebra = Path(layoutconv.algebra.__file__).parent
+    digest = hashlib.sha256()
+    for source in sorted(
+        [*here.glob("*.py"), *algebra.glob("*.py"), algebra.parent / "gemm_view.py"]
+    ):
+        digest.update(source.read_bytes())
+    return f"{version('nvidia-cutlass-dsl')} {version('apache-tvm-ffi')} {digest.hexdigest()}"

@@ -1,0 +1,40 @@
+"""How the template is cut into pieces: CTA tile, warps and pipeline stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A CTA computes ``m x n`` outputs, ``k`` products at a time, with ``warps_m x warps_n`` warps.
+
+    ``stages`` buffers of shared memory hold the k-tiles in flight.
+
+    >>> Tile(128, 128, 32, 2, 2, 4).threads
+    128
+    >>> Tile(128, 128, 32, 2, 2, 4).shared_bytes(operand_bytes=2, output_bytes=2)
+    65536
+    """
+
+    m: int
+    n: int
+    k: int
+    warps_m: int = 2
+    warps_n: int = 2
+    stages: int = 3
+
+    def __post_init__(self) -> None:
+        if self.m % (16 * self.warps_m) or self.n % (16 * self.warps_n):
+            raise ValueError(f"tile {self}: each warp needs a multiple of 16 rows and 16 columns")
+        if self.stages < 2:
+            raise ValueError(f"tile {self}: a pipeline needs at least 2 stages")
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps_m * self.warps_n
+
+    def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
+        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
+        mainloop = self.stages * (self.m + self.n) * self.k * operand_bytes
+        return max(mainloop, self.m * self.n * output_bytes)

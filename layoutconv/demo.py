@@ -1,0 +1,292 @@
+"""The main job: a real cloud through the sparse and the dense view, checked, timed and drawn."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from .errors import ArgumentError
+from .progress import Progress
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from .reference import Reference
+    from .sparse.voxels import Voxels
+
+_CROP = (32, 64, 64)  # (D, H, W) of the dense grid: 150,000 cells with its rim, a second on a CPU
+_REPEATS, _PATIENCE = 10, 0.5  # a timing stops after so many runs, or so many seconds
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """What ``python -m layoutconv demo`` was asked for; the command line describes each."""
+
+    points: Path | None = None
+    voxel_size: float = 0.2
+    columns: int | None = None
+    channels: int = 32
+    dtype: str = "float32"
+    device: str = "auto"
+    seed: int = 0
+    output: Path = Path("layoutconv-demo.png")
+
+
+def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
+    """Do the main job and report it on ``stream`` (standard output); whether all checks passed.
+
+    Raises ``ValueError`` for points or options that make no sense.
+    """
+    import torch
+
+    from .sparse.kernel_map import submanifold_kernel_map
+    from .sparse.voxels import voxelize
+    from .stencils import lift, stencil_weight
+
+    report, progress = _Report(stream or sys.stdout), Progress()
+    device, executor = choose_device(options.device)
+    dtype = getattr(torch, options.dtype)
+
+    with progress.step("Reading points"):
+        name, points = _points(options)
+        cloud = torch.from_numpy(points).to(device)
+    report.title(f"layoutconv: a submanifold convolution of {name}")
+    report.line("points", f"{len(points):,} x {points.shape[1]} float32")
+
+    with progress.step("Building voxels and the index buffer"):
+        voxels = voxelize(cloud, options.voxel_size)
+        grid = (voxels.coords, voxels.spatial_shape, voxels.batch_size)
+        kernel_map, map_time = _timed(lambda: submanifold_kernel_map(*grid, kernel_size=3))
+        features = lift(voxels, options.channels).to(dtype)
+        weight = stencil_weight(options.channels).to(device=device, dtype=dtype)
+    D, H, W = voxels.spatial_shape
+    neighbours = int((kernel_map >= 0).sum()) / len(voxels)
+    report.line(
+        "voxels",
+        f"{len(voxels):,} of {options.voxel_size:g} m, {len(voxels) / (D * H * W):.2%} of a "
+        f"{D} x {H} x {W} grid (D x H x W)",
+    )
+    report.line(
+        "index buffer",
+        f"{len(kernel_map):,} rows x {kernel_map.shape[1]} taps, {neighbours:.2f} neighbours per "
+        f"voxel (itself included), built in {map_time}",
+    )
+    report.line("executor", f"{executor}, {options.dtype}")
+
+    task = _Task(voxels, features, weight, kernel_map, report, progress)
+    response = task.sparse()
+    task.dense()
+    task.compare()
+    with progress.step("Painting the picture"):
+        _draw(options, name, len(points), voxels, response)
+    report.line("picture", str(options.output))
+    return report.passed
+
+
+def choose_device(name: str) -> tuple[torch.device, str]:
+    """The device ``auto``, ``cpu`` or ``cuda`` stands for, and what its executor is called."""
+    import torch
+
+    usable = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+    if name not in ("auto", "cpu", "cuda"):
+        raise ArgumentError("device", "auto, cpu or cuda", name)
+    if name == "cuda" and not usable:
+        found = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+        raise ArgumentError("device", "a GPU of compute capability 8.0 or more for cuda", found)
+    if name != "cpu" and usable:
+        major, minor = torch.cuda.get_device_capability()
+        return torch.device("cuda"), f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
+    return torch.device("cpu"), f"CPU ({torch.get_num_threads()} threads)"
+
+
+@dataclass
+class _Task:
+    """The two convolutions of one cloud, and what they are checked against."""
+
+    voxels: Voxels
+    features: Tensor
+    weight: Tensor
+    kernel_map: Tensor
+    report: _Report
+    progress: Progress
+    results: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def sparse(self) -> Tensor:
+        """Every voxel, gathered through the kernel map: (rows, K)."""
+        from .executors import execute
+        from .reference import sparse_reference
+        from .sparse.views import kernel_map_view
+
+        view = kernel_map_view(self.kernel_map, self.features.shape[1], len(self.weight))
+        with self.progress.step("Convolving voxels"):
+            y, taken = _timed(lambda: execute(view, self.features, self.weight))
+        self.report.line("sparse view", f"{_shape(self.features)} -> {_shape(y)} in {taken}")
+        self.report.line("", f"A: {view.a}")
+        with self.progress.step("Sparse reference in float64") as step:
+            reference = sparse_reference(self.features, self.weight, self.kernel_map, step.tick)
+        bound = self._check("sparse view, reference", y, reference)
+        self.results["sparse"] = y.double(), bound
+        return y
+
+    def dense(self) -> None:
+        """The fullest part of the grid, stored densely with a rim of one cell: (1, D, H, W, K)."""
+        import torch
+
+        from .conv import ConvProblem, fprop_view
+        from .executors import execute
+        from .reference import dense_reference
+        from .sparse.kernel_map import dense_index
+
+        low, high = _fullest_box(self.voxels)
+        rim = [c - 1 for c in low], [c + 1 for c in high]
+        index = dense_index(self.voxels.coords, self.voxels.spatial_shape, 1, box=rim)
+        # Row -1, the last, is the empty cell's.
+        rows = torch.cat([self.features, torch.zeros_like(self.features[:1])])
+        grid = rows[index.long()]
+        problem = ConvProblem(grid.shape, self.weight.shape[:-1], padding=1)
+        view = fprop_view(problem)
+        with self.progress.step("Convolving the dense grid"):
+            y, taken = _timed(lambda: execute(view, grid, self.weight))
+        self.report.line("dense view", f"{_shape(grid)} -> {_shape(y)} in {taken}")
+        self.report.line("", f"A: {view.a}")
+        with self.progress.step("Dense reference in float64") as step:
+            reference = dense_reference(grid, self.weight, step.tick)
+        bound = self._check("dense view, reference", y, reference)
+
+        # The rim lacks neighbours that voxels have: only what is inside it is comparable.
+        inside = (slice(None), *[slice(1, -1)] * 3)
+        occupied = index[inside] >= 0
+        self.results["dense"] = y[inside][occupied].double(), bound[inside][occupied]
+        sparse, sparse_bound = self.results["sparse"]
+        kept = index[inside][occupied].long()
+        self.results["sparse"] = sparse[kept], sparse_bound[kept]
+
+    def compare(self) -> None:
+        """One view against the other, on the voxels inside the rim."""
+        (a, a_bound), (b, b_bound) = self.results["sparse"], self.results["dense"]
+        name = f"sparse, dense on {len(a):,} voxels"
+        self.report.check(name, (a - b).abs(), a_bound + b_bound)
+
+    def _check(self, name: str, y: Tensor, reference: Reference) -> Tensor:
+        bound = reference.bound(y.dtype, tensor_cores=y.is_cuda)
+        self.report.check(name, (y.double() - reference.value).abs(), bound)
+        return bound
+
+
+@dataclass
+class _Report:
+    """Lines of a label and what it stands for, and whether all checks so far passed."""
+
+    stream: TextIO
+    passed: bool = True
+
+    def title(self, text: str) -> None:
+        print(text, file=self.stream)
+
+    def line(self, label: str, text: str) -> None:
+        print(f"  {label:<13}{text}", file=self.stream, flush=True)
+
+    def check(self, name: str, error: Tensor, bound: Tensor) -> None:
+        """Report the largest error, and how much it uses of what rounding allows there."""
+        # "not <=" and not ">": an error that is not a number fails too.
+        passed = not bool((~(error <= bound)).any())
+        self.passed &= passed
+        largest = float(error.max()) if error.numel() else 0.0
+        used = float((error / bound).max()) if error.numel() else 0.0
+        verdict = "ok" if passed else "FAILED"
+        self.line(
+            "check", f"{name}: max error {largest:.2e}, {used:.1%} of the tolerance, {verdict}"
+        )
+
+
+@dataclass(frozen=True)
+class _Time:
+    """Seconds of the first run, and of each one after it."""
+
+    first: float
+    more: Sequence[float]
+
+    def __str__(self) -> str:
+        if not self.more:
+            return _seconds(self.first)
+        return f"{_seconds(statistics.median(self.more))} (first run {_seconds(self.first)})"
+
+
+def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, _Time]:
+    """What ``work`` returns, and how long it takes: once, and again while patience lasts."""
+    import torch
+
+    def once() -> tuple[Tensor, float]:
+        start = time.perf_counter()
+        result = work()
+        if result.is_cuda:
+            torch.cuda.synchronize()
+        return result, time.perf_counter() - start
+
+    result, first = once()
+    more: list[float] = []
+    while len(more) < _REPEATS and first + sum(more) < _PATIENCE:
+        more.append(once()[1])
+    return result, _Time(first, more)
+
+
+def _seconds(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-6:.3g} us"
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"({', '.join(f'{extent:,}' for extent in tensor.shape)})"
+
+
+def _points(options: DemoOptions) -> tuple[str, np.ndarray]:
+    if options.points is None:
+        from .sparse.street import street
+
+        return f"a synthetic street (seed {options.seed})", street(options.seed)
+    from .sparse.points import read_points
+
+    return os.path.basename(options.points), read_points(options.points, options.columns)
+
+
+def _fullest_box(voxels: Voxels) -> tuple[list[int], list[int]]:
+    """First cell and cell past the last of the crop-sized block of the grid with most voxels."""
+    import torch
+
+    block = voxels.coords.new_tensor(_CROP)
+    blocks, counts = torch.unique(voxels.coords[:, 1:] // block, dim=0, return_counts=True)
+    low = (blocks[counts.argmax()] * block).tolist()
+    return low, [
+        min(a + size, extent)
+        for a, size, extent in zip(low, _CROP, voxels.spatial_shape, strict=True)
+    ]
+
+
+def _draw(options: DemoOptions, name: str, count: int, voxels: Voxels, response: Tensor) -> None:
+    from .draw.birds_eye import Panel, birds_eye
+    from .draw.png import write_png
+
+    centres = voxels.centres().cpu().numpy()
+    energy = response.double().norm(dim=1).cpu().numpy()
+    size = options.voxel_size
+    pixels = birds_eye(
+        [
+            Panel("Before: height of the voxels", centres, centres[:, 2], "height, m", "lagoon"),
+            Panel("After: what stands up, and edges", centres, energy, "norm over K", "ember"),
+        ],
+        title=f"Submanifold convolution of {name}",
+        caption=f"{count:,} points → {len(voxels):,} voxels of {size:g} m · 3×3×3 taps · "
+        f"{options.channels} → {options.channels} channels, {options.dtype}",
+        cell=size,
+    )
+    write_png(options.output, pixels)

@@ -1,0 +1,31 @@
+"""Errors about arguments: which one, what was expected, what came.
+
+The algebra has errors of its own (``layoutconv.LayoutError``), about operations that have no exact
+result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ArgumentError(ValueError):
+    """An argument has a value that the call cannot take.
+
+    >>> raise ArgumentError("stride", "an int >= 1", 0)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `stride`: expected an int >= 1, got 0
+    """
+
+    def __init__(self, name: str, expected: str, got: Any) -> None:
+        super().__init__(name, expected, got)
+        self.name = name
+        self.expected = expected
+        self.got = got
+
+    def __str__(self) -> str:
+        return f"argument `{self.name}`: expected {self.expected}, got {self.got}"
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument is of a kind that the call cannot take: not a tensor, the wrong dtype."""

@@ -1,0 +1,239 @@
+"""What tensors a GEMM view takes: derived from its layouts once, compared with at every call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..algebra.int_tuple import flatten, product
+from ..algebra.layout import Layout
+from ..algebra.stride import CustomStride, IndexedGather, ScaledBasis
+from ..errors import ArgumentError, ArgumentTypeError
+from ..gemm_view import GemmView, OperandLayout, Stage, gathers, stages
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The tensor that an operand expects: shape, strides, and how the view writes them."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    text: str
+
+    @classmethod
+    def of(cls, name: str, layout: OperandLayout) -> Stored:
+        memory = stages(layout)[-1].layout
+        shape, stride = flatten(memory.shape), flatten(memory.stride)
+        if not all(isinstance(d, int) for d in stride):
+            raise ArgumentError("view", f"integer strides in the memory of {name}", str(memory))
+        return cls(name, tuple(map(int, shape)), tuple(map(int, stride)), str(memory))
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index buffer of a view, and the entries of it that coordinates can reach."""
+
+    name: str
+    buffer: Tensor
+    reached: Tensor
+    rows: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Everything that a call is compared with, and what its output is made from."""
+
+    a: Stored
+    b: Stored
+    d: Stored
+    indices: tuple[Index, ...]
+    device: torch.device | None  # of the index buffers
+    writes_all: bool
+
+
+def expected(view: GemmView) -> Expected:
+    """What a view expects of its tensors; derived at the first call and kept with the view."""
+    kept: Expected | None = view.__dict__.get("_expected")
+    if kept is None:
+        kept = view.__dict__["_expected"] = _derive(view)
+    return kept
+
+
+def check_tensors(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None) -> Expected:
+    """Compare shapes, strides, dtypes and devices with what the view expects.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
+    """
+    want: Expected = view.__dict__.get("_expected") or expected(view)
+    try:
+        device, dtype = a.device, a.dtype
+        if (
+            a.shape == want.a.shape
+            and a.stride() == want.a.stride
+            and b.shape == want.b.shape
+            and b.stride() == want.b.stride
+            and b.dtype is dtype
+            and b.device == device
+            and dtype in DTYPES
+            and (want.device is None or want.device == device)
+            and (
+                out is None
+                or (
+                    out.shape == want.d.shape
+                    and out.stride() == want.d.stride
+                    and out.dtype is dtype
+                    and out.device == device
+                )
+            )
+        ):
+            return want
+    except AttributeError:
+        pass  # not a tensor: said below
+    _explain(want, a, b, out)
+    return want
+
+
+def _explain(want: Expected, a: Tensor, b: Tensor, out: Tensor | None) -> None:
+    """The slow comparison: strides of a mode of extent 1 do not matter, anything else raises."""
+    for stored, tensor in ((want.a, a), (want.b, b), (want.d, out)):
+        name = "out" if stored is want.d else stored.name
+        if tensor is None and stored is want.d:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
+        letters = f"of {stored.text}"
+        if tensor.shape != stored.shape:
+            raise ArgumentError(
+                name, f"shape {stored.shape} {letters}", f"shape {tuple(tensor.shape)}"
+            )
+        same = all(
+            d == e
+            for s, d, e in zip(stored.shape, tensor.stride(), stored.stride, strict=True)
+            if s > 1
+        )
+        if not same and tensor.numel():
+            raise ArgumentError(
+                name, f"strides {stored.stride} {letters}", f"strides {tensor.stride()}"
+            )
+        if tensor.dtype not in DTYPES:
+            kinds = "float16, bfloat16, float32 or float64"
+            raise ArgumentTypeError(name, kinds, str(tensor.dtype))
+        if tensor.dtype != a.dtype:
+            raise ArgumentTypeError(name, f"{a.dtype}, the dtype of `a`", str(tensor.dtype))
+        if tensor.device != a.device:
+            raise ArgumentError(name, f"device {a.device}, that of `a`", str(tensor.device))
+    for index in want.indices:
+        if index.buffer.device != a.device:
+            raise ArgumentError(
+                index.name, f"an index on {a.device}, where `a` is", str(index.buffer.device)
+            )
+
+
+def check_indices(view: GemmView) -> None:
+    """Compare every entry of the index buffers with the rows there are; on a GPU this waits for it.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`: an entry outside ``[-1, rows)``, or two
+    entries that write to the same row.
+    """
+    for index in expected(view).indices:
+        entries = index.reached
+        if not entries.numel():
+            continue
+        low, high = (int(e) for e in torch.aminmax(entries))
+        if low < -1 or high >= index.rows:
+            bad = low if low < -1 else high
+            raise ArgumentError(index.name, f"entries in [-1, {index.rows})", bad)
+        if index.written:
+            times = torch.bincount(entries.reshape(-1) + 1, minlength=2)[1:]
+            if int(times.max()) > 1:
+                row = int(times.argmax())
+                got = f"row {row} in {int(times[row])} entries"
+                raise ArgumentError(index.name, "no row twice, as each is written", got)
+
+
+def allocate(view: GemmView, like: Tensor) -> Tensor:
+    """The output of a view: zeros where it may leave elements unwritten."""
+    want = expected(view)
+    out = torch.empty_strided(want.d.shape, want.d.stride, dtype=like.dtype, device=like.device)
+    return out if want.writes_all else out.zero_()
+
+
+def _derive(view: GemmView) -> Expected:
+    if product(view.b.shape[1]) != view.k:
+        raise ArgumentError(
+            "view", f"{view.k} columns in b, as in a", int(product(view.b.shape[1]))
+        )
+    if (product(view.d.shape[0]), product(view.d.shape[1])) != (view.m, view.n):
+        raise ArgumentError("view", f"d of {view.m} x {view.n}, the rows of a and b", view.d.shape)
+    indices = tuple(
+        index
+        for name, layout in (("view.a", view.a), ("view.b", view.b), ("view.d", view.d))
+        for index in _indices(name, layout)
+    )
+    devices = {index.buffer.device for index in indices}
+    if len(devices) > 1:
+        raise ArgumentError("view", "all its indices on one device", sorted(map(str, devices)))
+    return Expected(
+        a=Stored.of("a", view.a),
+        b=Stored.of("b", view.b),
+        d=Stored.of("d", view.d),
+        indices=indices,
+        device=devices.pop() if devices else None,
+        writes_all=_writes_all(view.d),
+    )
+
+
+def _writes_all(layout: OperandLayout) -> bool:
+    chain = stages(layout)
+    memory = chain[-1].layout
+    bounded = any(any(s.offset) if isinstance(s.offset, tuple) else s.offset for s in chain)
+    same = product(layout.shape) == product(memory.shape)
+    return same and not bounded and not any(map(gathers, chain))
+
+
+def _indices(name: str, layout: OperandLayout) -> list[Index]:
+    """The index buffers of an operand, each an ``IndexedGather`` that makes a coordinate."""
+    chain = stages(layout)
+    found = []
+    for at, stage in enumerate(chain):
+        for mode, (extent, stride) in enumerate(_modes(stage.layout)):
+            if not isinstance(stride, CustomStride) or not isinstance(stride.func, IndexedGather):
+                continue
+            buffer = stride.func.index
+            if not isinstance(buffer, torch.Tensor) or buffer.dtype != torch.int32:
+                got = str(getattr(buffer, "dtype", type(buffer).__name__))
+                raise ArgumentTypeError(name, "an index that is a torch tensor of int32", got)
+            if buffer.dim() != 1 or len(buffer) != extent or not buffer.is_contiguous():
+                expected_shape = f"a contiguous index of {int(extent)} entries"
+                raise ArgumentError(name, expected_shape, f"shape {tuple(buffer.shape)}")
+            if not isinstance(stride.stride, ScaledBasis) or at + 1 == len(chain):
+                raise ArgumentError(
+                    name, "an index whose rows the next map bounds", str(stage.layout)
+                )
+            rows = chain[at + 1].layout.shape[stride.stride.path[0]]
+            reached = _reached(chain[at - 1], mode, buffer) if at else buffer
+            found.append(Index(name, buffer, reached, int(rows), name == "view.d"))
+    return found
+
+
+def _modes(layout: Layout) -> list[tuple[Any, Any]]:
+    return list(zip(flatten(layout.shape), flatten(layout.stride), strict=True))
+
+
+def _reached(fold: Stage, mode: int, buffer: Tensor) -> Tensor:
+    """The entries that the map before an index leads to: a kernel map may have gaps in memory."""
+    shape, stride = [], []
+    for extent, step in _modes(fold.layout):
+        if isinstance(step, ScaledBasis) and step.path == (mode,) and isinstance(step.value, int):
+            shape.append(int(extent))
+            stride.append(int(step.value))
+    return buffer.as_strided(shape, stride) if shape else buffer

@@ -1,0 +1,284 @@
+"""Any GEMM view on the CPU: vectors are gathered as its layouts say, and multiplied.
+
+Nothing here knows what a convolution is. The coordinate of (m, k) is the sum of a row's and a
+column's part, and stays one through every affine map; so the rows' parts are computed once for all
+columns, the columns' once for all rows, and only bounds that a sum can cross are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product as cartesian
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
+from ..algebra.layout import Layout, compact_stride
+from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather
+from ..gemm_view import GemmView, OperandLayout, Stage, both, follow, gathers, inside
+from ..vectors import recast, vector_extent
+from .checks import allocate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_WORKSPACE = 64 << 20  # bytes, about: what all temporary tensors take together
+_PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache when it does
+_COLUMNS = 128  # vectors of A that one product multiplies, at most
+_ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the caches
+_DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
+_SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
+
+
+@torch.no_grad()
+def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """``D = A B^T`` of a GEMM view, for tensors that :func:`~layoutconv.execute` has checked.
+
+    Sums are in fp64 for fp64 and in fp32 for all else. Memory beyond the operands is bounded by
+    about 64 MB, and ``b`` once more. Elements of ``out`` that the view does not write keep what
+    they had.
+    """
+    if out is None:
+        out = allocate(view, a)
+    kind = torch.float64 if a.dtype == torch.float64 else torch.float32
+    vector = gcd(vector_extent(view.a, 1), vector_extent(view.b, 1))
+    left, right = _Operand(view.a, a, vector), _Operand(view.b, b, vector)
+    target = _Operand(view.d, out, vector_extent(view.d, 1))
+    chunk, block, width = _tile(view, left, kind.itemsize)
+
+    ks = list(_blocks(left.column_shape, width))
+    n = right.rows(torch.arange(view.n)[:, None])
+    weights = [
+        _Panel(right, n, right.columns(_flat(k, left.column_shape))).read().to(kind).T for k in ks
+    ]
+    taps = [left.columns(k) for k in ks]
+    written = target.columns(torch.arange(view.n // target.vector))
+    for m in torch.arange(view.m).split(chunk):
+        acc = torch.zeros(len(m), view.n, dtype=kind)
+        rows = left.rows(m.view(-1, *[1] * len(flatten(left.column_shape))))
+        for tap, weight in zip(taps, weights, strict=True):
+            panel = _Panel(left, rows, tap)
+            for start in range(0, len(m), block):
+                part = slice(start, start + block)
+                _accumulate(acc[part], left, *panel.locate(part), weight)
+        _Panel(target, target.rows(m[:, None]), written).write(acc)
+    return out
+
+
+def _tile(view: GemmView, a: _Operand, itemsize: int) -> tuple[int, int, int]:
+    """Rows of the output at once; rows and vectors of A that one product multiplies.
+
+    Wide where A is dense: few calls, and the product sums in registers. One tap at a time where A
+    goes through an index, which most rows may lack.
+    """
+    width = -(-_DEPTH // a.vector) if a.rest else _COLUMNS
+    width = max(1, min(width, view.k // a.vector))
+    per_row = width * a.vector * itemsize
+    chunk = max(1, min(_ROWS, _WORKSPACE // 2 // (per_row + 2 * view.n * itemsize)))
+    block = chunk if a.rest else min(chunk, max(256, _PANEL // per_row))
+    return chunk, block, width
+
+
+def _accumulate(acc: Tensor, a: _Operand, offset: Tensor, valid: Any, weights: Tensor) -> None:
+    """``acc += A @ weights`` for a tile of A; through an index, only the rows that are there."""
+    if a.rest and valid is not True:
+        alone = offset.shape[1] == 1
+        rows = (valid[:, 0] if alone else valid.any(1)).nonzero().squeeze(1)
+        if len(rows) < _SPARSE * len(acc):
+            there = True if alone else valid.index_select(0, rows)
+            found = a.gather(offset.index_select(0, rows), there)
+            acc.index_add_(0, rows, found.to(acc.dtype) @ weights)
+            return
+    acc.addmm_(a.gather(offset, valid).to(acc.dtype), weights)
+
+
+def _blocks(shape: IntTuple, limit: int) -> Iterator[IntTuple]:
+    """The coordinates of ``shape`` in blocks of at most ``limit``.
+
+    A block is a coordinate whose leaves are ranges, each along an axis of its own, the first
+    leaf's last: flattened, it is in the order of the coordinates. A range of one is an int.
+    """
+    ranges: list[list[Any]] = []
+    for leaf, extent in enumerate(flatten(shape)):
+        step = max(1, min(limit, extent))
+        limit //= step
+        starts = torch.arange(extent).view(-1, *[1] * leaf).split(step)
+        ranges.append([start if len(start) > 1 else int(start) for start in starts])
+    for block in cartesian(*ranges):
+        leaves = iter(block)
+        yield map_leaves(lambda _, leaves=leaves: next(leaves), shape)
+
+
+def _flat(crd: IntTuple, shape: IntTuple) -> Tensor:
+    """The numbers of the coordinates of a block, in its order."""
+    return torch.as_tensor(crd2idx(crd, shape, compact_stride(shape))).reshape(-1)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What some rows, or some columns, add to the coordinate before each map of a chain."""
+
+    shape: tuple[int, ...]
+    coords: list[Any]
+    bounds: list[Any]  # (least, greatest) of every mode
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], coords: list[Any]) -> _Part:
+        def bounds(c: Any) -> tuple[int, int]:
+            low, high = torch.aminmax(c) if isinstance(c, torch.Tensor) else (c, c)
+            return int(low), int(high)
+
+        return cls(shape, coords, [[bounds(c) for c in flatten(crd)] for crd in coords])
+
+
+class _Operand:
+    """A stored operand with vectors along its columns for elements.
+
+    Its chain of maps is cut where coordinates stop being sums: at an index buffer, as a rule.
+    """
+
+    def __init__(self, layout: OperandLayout, tensor: Tensor, vector: int) -> None:
+        chain = tuple(map(_with_lookup, recast(layout, 1, vector)))
+        cut = 0
+        while cut < len(chain) and not gathers(chain[cut]) and (not cut or _is_flat(chain[cut])):
+            cut += 1
+        self.sums, self.rest = chain[:cut], chain[cut:]
+        self.column_shape = map_leaves(int, chain[0].layout.shape[1])
+        self.vector = vector
+        self.memory = _in_vectors(tensor, vector)
+
+    def rows(self, m: Tensor) -> _Part:
+        """What rows add; the offsets of the maps are theirs. Along the first axis of ``m``."""
+        coords: list[Any] = [(m, 0)]
+        for stage in self.sums:
+            image = stage.layout(coords[-1])
+            coords.append(image + stage.offset if stage.offset else image)
+        return _Part.of(tuple(m.shape[:1]), coords)
+
+    def columns(self, k: IntTuple) -> _Part:
+        """What columns add. Along axes that follow the rows'."""
+        coords: list[Any] = [(0, k)]
+        for stage in self.sums:
+            coords.append(stage.layout(coords[-1]))
+        leaves = reversed(flatten(k))
+        return _Part.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
+
+    def gather(self, offset: Tensor, valid: Any) -> Tensor:
+        """What is at (rows, columns) as the matrix (rows, columns * vector), 0 where not valid."""
+        rows, columns = offset.shape
+        at = offset.reshape(-1)
+        absent = None if valid is True else (~valid).reshape(-1).nonzero().squeeze(1)
+        if absent is None or not len(absent):
+            return self.memory.index_select(0, at).view(rows, columns * self.vector)
+        if not len(self.memory):
+            return self.memory.new_zeros(rows, columns * self.vector)
+        found = self.memory.index_select(0, at.index_fill(0, absent, 0))
+        return found.index_fill_(0, absent, 0).view(rows, columns * self.vector)
+
+
+class _Panel:
+    """Some rows of an operand and some of its columns."""
+
+    def __init__(self, operand: _Operand, rows: _Part, columns: _Part) -> None:
+        self.operand, self.rows, self.columns = operand, rows, columns
+        self.masks = [
+            inside(rows.coords[at][mode] + columns.coords[at][mode], extent)
+            for at, stage in enumerate((*operand.sums, *operand.rest[:1]))
+            for mode, extent in enumerate(stage.layout.shape if at else ())
+            if self._may_leave(at, mode, extent)
+        ]
+
+    def _may_leave(self, at: int, mode: int, extent: int) -> bool:
+        """Whether a sum can be outside the bounds of a mode of map ``at``."""
+        (low, high), (least, most) = self.rows.bounds[at][mode], self.columns.bounds[at][mode]
+        return bool(low + least < 0 or high + most >= extent)
+
+    def locate(self, part: slice = slice(None)) -> tuple[Tensor, Any]:
+        """Offsets in memory, in vectors, (rows, columns) of a part; True, or whether each is valid.
+
+        An offset that is not valid means nothing.
+        """
+        valid: Any = True
+        for mask in self.masks:
+            valid = both(_rows(mask, part), valid)
+        offset = _sum(_rows(self.rows.coords[-1], part), self.columns.coords[-1])
+        if self.operand.rest:
+            offset, valid = follow(self.operand.rest, offset, valid)
+        size = len(range(*part.indices(*self.rows.shape)))
+
+        def table(t: Any) -> Tensor:
+            return torch.as_tensor(t).expand(size, *self.columns.shape).reshape(size, -1)
+
+        return table(offset), valid if valid is True else table(valid)
+
+    def read(self) -> Tensor:
+        """The panel as a matrix."""
+        return self.operand.gather(*self.locate())
+
+    def write(self, values: Tensor) -> None:
+        """Store a matrix in the panel's place, in the dtype of the memory."""
+        memory, vectors = self.operand.memory, values.view(-1, self.operand.vector)
+        offset, valid = self.locate()
+        at = offset.reshape(-1)
+        first, count = int(at[0]), len(at)
+        if valid is True and torch.equal(at, torch.arange(first, first + count)):
+            memory[first : first + count] = vectors
+            return
+        if valid is not True:
+            written = valid.reshape(-1).nonzero().squeeze(1)
+            at, vectors = at[written], vectors[written]
+        memory.index_copy_(0, at, vectors.to(memory.dtype))
+
+
+def _rows(coord: Any, part: slice) -> Any:
+    """A part of the rows of a coordinate, or of what was computed from it."""
+    if isinstance(coord, tuple):
+        return ArithmeticTuple(_rows(c, part) for c in coord)
+    return coord[part] if isinstance(coord, torch.Tensor) and coord.dim() > 0 else coord
+
+
+def _sum(row: Any, column: Any) -> Any:
+    """The sum of two coordinates, without a pass over memory for a mode that one does not move."""
+    if isinstance(row, tuple):
+        return ArithmeticTuple(map(_sum, row, column))
+    return row if _is_zero(column) else column if _is_zero(row) else row + column
+
+
+def _is_zero(c: Any) -> bool:
+    return isinstance(c, int) and c == 0
+
+
+def _is_flat(stage: Stage) -> bool:
+    """Whether no mode is split into digits, between which a sum would carry."""
+    return not any(isinstance(extent, tuple) for extent in stage.layout.shape)
+
+
+def _with_lookup(stage: Stage) -> Stage:
+    """The same map with index buffers that are read at whole tensors, and widened to 64 bits."""
+
+    def lookup(stride: Any) -> Any:
+        if isinstance(stride, CustomStride) and isinstance(stride.func, IndexedGather):
+            return CustomStride(_Lookup(stride.func.index), stride.stride)
+        return stride
+
+    layout = stage.layout
+    return Stage(Layout(layout.shape, map_leaves(lookup, layout.stride)), stage.offset)
+
+
+@dataclass(frozen=True)
+class _Lookup:
+    index: Tensor
+
+    def __call__(self, i: Tensor) -> Tensor:
+        i = torch.as_tensor(i)
+        return self.index.index_select(0, i.reshape(-1)).view(i.shape).long()
+
+
+def _in_vectors(tensor: Tensor, vector: int) -> Tensor:
+    """The memory that a tensor spans as a matrix with a vector in each row."""
+    reach = sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
+    span = reach + 1 if tensor.numel() else 0
+    return tensor.as_strided((span // vector, vector), (vector, 1))

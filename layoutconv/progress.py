@@ -1,0 +1,43 @@
+"""One line on a terminal that says what takes so long; nothing at all where no one watches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+_BAR = 24
+
+
+class Progress:
+    """A line on ``stream``, standard error by default, that is written over until the step is done.
+
+    Nothing is written unless the stream is a terminal, so logs and pipes stay clean.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.shown = self.stream.isatty()
+        self.name = ""
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Progress]:
+        """Show ``name`` while the block runs."""
+        self.name = name
+        self._write(f"{name} ...")
+        try:
+            yield self
+        finally:
+            self._write("")
+
+    def tick(self, done: int, total: int) -> None:
+        """Show how much of the step is done, as a bar."""
+        filled = _BAR * done // max(1, total)
+        bar = "━" * filled + "┄" * (_BAR - filled)
+        self._write(f"{self.name} {bar} {done}/{total}")
+
+    def _write(self, line: str) -> None:
+        if self.shown:
+            self.stream.write("\r\x1b[2K" + line)
+            self.stream.flush()

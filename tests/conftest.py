@@ -1,0 +1,28 @@
+"""What tests of several rooms share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+_BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def shared_cloud() -> Callable[[str], Path]:
+    """The path of a real point cloud, by name; the test skips where there is none.
+
+    They are not part of the project: they lie beside a checkout, in ``../shared/data``, or where
+    the environment variable LAYOUTCONV_DATA says.
+    """
+
+    def find(name: str) -> Path:
+        path = Path(os.environ.get("LAYOUTCONV_DATA", _BESIDE)) / name
+        if not path.is_file():
+            pytest.skip(f"no real point cloud at {path}; LAYOUTCONV_DATA may name its folder")
+        return path
+
+    return find

@@ -1,0 +1,216 @@
+"""The CPU executor against plain loops, exactly: small integers have one sum in every dtype."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.profiler import ProfilerActivity, profile
+
+from layoutconv.algebra import ComposedLayout, CustomStride, E, IndexedGather, Layout
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.executors import cpu, execute
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+FIXTURE = HealthCheck.function_scoped_fixture  # tile sizes are the same for all examples
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> ConvProblem:
+    rank = draw(st.integers(1, 3))
+
+    def each(low: int, high: int) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))
+
+    taps, stride, dilation = each(1, 3), each(1, 4), each(1, 2)
+    near, far, extents = each(0, 4), each(0, 4), each(1, {1: 9, 2: 5, 3: 3}[rank])
+    spans = [d * (t - 1) + 1 for d, t in zip(dilation, taps, strict=True)]
+    fit = [max(e, s - n - f) for e, s, n, f in zip(extents, spans, near, far, strict=True)]
+    N, C, K = draw(st.integers(0, 2)), draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    padding = list(zip(near, far, strict=True))
+    return ConvProblem((N, *fit, C), (K, *taps), stride, padding, dilation)
+
+
+@pytest.fixture(params=["one tile", "many tiles"])
+def tiles(request, monkeypatch):
+    """Once with the usual tiles, once with tiles so small that every loop repeats."""
+    if request.param == "many tiles":
+        monkeypatch.setattr(cpu, "_ROWS", 3)
+        monkeypatch.setattr(cpu, "_COLUMNS", 4)
+        monkeypatch.setattr(cpu, "_DEPTH", 2)
+
+
+def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randint(-2, 3, shape).to(dtype)
+
+
+def convolved(problem: ConvProblem, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The definition, in Python loops over voxels and taps."""
+    y = torch.zeros(problem.output)
+    for n, *voxel in product(range(problem.N), *map(range, problem.output_spatial)):
+        for tap in product(*map(range, problem.taps)):
+            cell = [
+                v * s - near + t * d
+                for v, s, (near, _), t, d in zip(
+                    voxel, problem.stride, problem.padding, tap, problem.dilation, strict=True
+                )
+            ]
+            if all(0 <= c < e for c, e in zip(cell, problem.spatial, strict=True)):
+                y[(n, *voxel)] += w[(slice(None), *tap)].float() @ x[(n, *cell)].float()
+    return y
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[FIXTURE])
+@given(problem=problems(), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+def test_fprop(tiles, problem, dtype, seed):
+    torch.manual_seed(seed)
+    x = integers(*problem.activation, dtype=dtype)
+    w = integers(*problem.filter, problem.C, dtype=dtype)
+    y = execute(fprop_view(problem), x, w)
+    assert y.dtype == dtype
+    assert torch.equal(y.float(), convolved(problem, x, w))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[FIXTURE])
+@given(problem=problems(), absent=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99))
+def test_gather_and_scatter(tiles, problem, absent, seed):
+    torch.manual_seed(seed)
+
+    def index(cells: int) -> torch.Tensor:
+        rows = torch.randperm(cells + 3)[:cells].int()
+        return rows.masked_fill(torch.rand(cells) < absent, -1)
+
+    *grid, C = problem.activation
+    *outputs, K = problem.output
+    cells, voxels = (int(torch.tensor(t).prod()) for t in (grid, outputs))
+    gather, scatter = index(cells), index(voxels)
+    x, w = integers(cells + 3, C), integers(*problem.filter, C)
+    dense = torch.where(gather[:, None] < 0, 0, x[gather.long()]).view(problem.activation)
+    expected = torch.full((voxels + 3, K), 77.0)
+    written = scatter >= 0
+    expected[scatter[written].long()] = convolved(problem, dense, w).view(-1, K)[written]
+
+    view = gather_fprop_view(problem, gather, scatter, in_rows=cells + 3, out_rows=voxels + 3)
+    out = torch.full((voxels + 3, K), 77.0)
+    assert execute(view, x, w, out) is out
+    assert torch.equal(out, expected)
+    assert torch.equal(execute(view, x, w), expected.masked_fill(expected == 77, 0))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[FIXTURE])
+@given(
+    rows=st.integers(0, 12),
+    in_rows=st.integers(0, 9),
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    C=st.integers(1, 5),
+    absent=st.sampled_from([0.0, 0.2, 0.7, 1.0]),
+    tap_major=st.booleans(),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 99),
+)
+def test_kernel_map(tiles, rows, in_rows, sizes, C, absent, tap_major, dtype, seed):
+    torch.manual_seed(seed)
+    taps, K = int(torch.tensor(sizes).prod()), 3
+    entries = torch.randint(0, max(1, in_rows), (rows, taps), dtype=torch.int32)
+    entries[(torch.rand(rows, taps) < absent) | (in_rows == 0)] = -1
+    kernel_map = entries.T.contiguous().T if tap_major else entries
+    x, w = integers(in_rows, C, dtype=dtype), integers(K, *sizes, C, dtype=dtype)
+    y = torch.zeros(rows, K)
+    for row, tap in product(range(rows), range(taps)):
+        if entries[row, tap] >= 0:
+            y[row] += w.view(K, taps, C)[:, tap].float() @ x[entries[row, tap]].float()
+    view = kernel_map_view(kernel_map, C, K, kernel_size=sizes, in_rows=in_rows)
+    assert torch.equal(execute(view, x, w).float(), y)
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem((2, 33, 5), (7, 4), 3, ((2, 0),), 2),
+        ConvProblem((2, 17, 12, 8), (24, 3, 5), (2, 1), (4, (0, 3)), (1, 2)),
+        ConvProblem((2, 7, 9, 8, 36), (20, 3, 3, 3), (1, 2, 1), 1),
+        ConvProblem((1, 5, 4, 6, 64), (32, 1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_fprop_is_torch_convolution_in_fp64(problem):
+    torch.manual_seed(0)
+    x = torch.randn(problem.activation, dtype=torch.float64)
+    w = torch.randn(*problem.filter, problem.C, dtype=torch.float64)
+    sides = [side for pair in reversed(problem.padding) for side in pair]
+    padded = torch.nn.functional.pad(x.movedim(-1, 1), sides)
+    convolution = getattr(torch.nn.functional, f"conv{problem.rank}d")
+    expected = convolution(
+        padded, w.movedim(-1, 1), stride=problem.stride, dilation=problem.dilation
+    )
+    torch.testing.assert_close(execute(fprop_view(problem), x, w), expected.movedim(1, -1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_are_in_fp32(dtype):
+    """In the input's own precision the ones after 2**11 would vanish, one by one."""
+    x = torch.ones(1, 1, 4096 + 2, dtype=dtype)
+    x[0, 0, 0], x[0, 0, -1] = 2.0**14, -(2.0**14)
+    y = execute(fprop_view(ConvProblem((1, 1, 4098), (1, 1))), x, torch.ones_like(x))
+    assert y.item() == 4096
+
+
+def test_views_made_by_hand():
+    """Columns that are not contiguous, modes that nest, a batch gathered by an index."""
+    a, b = integers(6, 5), integers(4, 6)
+    transposed = GemmView(Layout((5, 6), (1, 5)), Layout((4, 6), (6, 1)), Layout((5, 4), (4, 1)))
+    # The layouts are over (m, k); the memory of A is stored as its flattened layout says.
+    assert torch.equal(execute(transposed, a.T, b), a.T @ b.T)
+
+    x, y = integers(3, 4, 2, 5), integers(7, 2, 5)  # contract over two modes: a GETT
+    view = GemmView(
+        Layout(((4, 3), (5, 2)), ((10, 40), (1, 5))),
+        Layout((7, (5, 2)), (10, (1, 5))),
+        Layout(((4, 3), 7), ((7, 28), 1)),
+    )
+    result = execute(view, x.permute(1, 0, 3, 2), y.permute(0, 2, 1))
+    assert torch.equal(result.permute(1, 0, 2), torch.einsum("xmkl,nkl->xmn", x, y))
+
+    index = torch.tensor([2, -1, 0, 2], dtype=torch.int32)
+    rows = Layout((4, 5), (CustomStride(IndexedGather(index), E(0)), E(1)))
+    gathered = ComposedLayout(Layout((3, 5), (5, 1)), 0, rows)
+    x, w = integers(3, 5), integers(2, 5)
+    view = GemmView(gathered, Layout((2, 5), (5, 1)), Layout((4, 2), (2, 1)))
+    picked = torch.stack([x[2], torch.zeros(5), x[0], x[2]])
+    assert torch.equal(execute(view, x, w), picked @ w.T)
+
+
+def test_channel_slice_of_a_larger_tensor():
+    problem = ConvProblem((1, 5, 6, 4), (8, 3, 3), padding=1)
+    whole, w = integers(1, 5, 6, 12), integers(8, 3, 3, 4)
+    x = whole[..., 4:8]
+    dense = fprop_view(problem)
+    memory = Layout((1, 5, 6, 4), x.stride())
+    view = GemmView(ComposedLayout(memory, dense.a.offset, dense.a.inner), dense.b, dense.d)
+    assert torch.equal(execute(view, x, w), convolved(problem, x, w))
+
+
+def test_absent_elements_never_reach_the_sum():
+    """What lies where a vector is absent, or a NaN beside what is read, does not matter."""
+    problem = ConvProblem((1, 4, 2), (1, 3), padding=1)
+    index = torch.tensor([1, -1, 2, -1], dtype=torch.int32)
+    x = torch.tensor([[torch.nan, torch.nan], [1.0, 2.0], [3.0, 4.0]])
+    w = torch.ones(1, 3, 2)
+    y = execute(gather_fprop_view(problem, index, in_rows=3), x, w)
+    assert y.flatten().tolist() == [3.0, 10.0, 7.0, 7.0]
+
+
+def test_workspace_is_bounded():
+    """No temporary tensor of a convolution with a 200 MB im2col matrix is larger than 16 MB."""
+    problem = ConvProblem((1, 64, 64, 64), (8, 14, 14), padding=7)
+    x, w = torch.zeros(problem.activation), torch.zeros(8, 14, 14, 64)
+    view = fprop_view(problem)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        execute(view, x, w)
+    assert view.m * view.k * 4 > 200 << 20
+    assert max(abs(event.self_cpu_memory_usage) for event in trace.events()) <= 16 << 20

@@ -1,0 +1,142 @@
+"""What a call refuses, and how it says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import layoutconv as lc
+from layoutconv.algebra import Layout
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.executors import execute
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+PROBLEM = ConvProblem((2, 5, 4), (6, 3), padding=1)
+X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"a": X[0]}, ArgumentError, "argument `a`: expected shape (2, 5, 4) of (N,W,C):(W*C,C,1)"),
+        (
+            {"a": X[:, :, :3]},
+            ArgumentError,
+            "`a`: expected shape (2, 5, 4) of (N,W,C):(W*C,C,1)",
+        ),
+        ({"b": W.mT.contiguous()}, ArgumentError, "`b`: expected shape (6, 3, 4) of (K,S,C):(S*C,"),
+        ({"b": W.mT.contiguous().mT}, ArgumentError, "`b`: expected strides (12, 4, 1) of (K,S,C)"),
+        ({"out": torch.empty(2, 5, 7)}, ArgumentError, "argument `out`: expected shape (2, 5, 6)"),
+        ({"out": torch.empty(2, 6, 5).mT}, ArgumentError, "`out`: expected strides (30, 6, 1) of"),
+        ({"out": X.new_empty(2, 5, 6).half()}, ArgumentTypeError, "`out`: expected torch.float32,"),
+        (
+            {"b": W.double()},
+            ArgumentTypeError,
+            "`b`: expected torch.float32, the dtype of `a`",
+        ),
+        (
+            {"a": X.long()},
+            ArgumentTypeError,
+            "argument `a`: expected float16, bfloat16, float32",
+        ),
+        ({"a": X.numpy()}, ArgumentTypeError, "argument `a`: expected a torch tensor, got ndarray"),
+        ({"b": None}, ArgumentTypeError, "argument `b`: expected a torch tensor, got NoneType"),
+        ({"b": W.to("meta")}, ArgumentError, "argument `b`: expected device cpu, that of `a`, got"),
+    ],
+)
+def test_errors_name_the_argument(arguments, error, message):
+    with pytest.raises(error) as caught:
+        execute(fprop_view(PROBLEM), **{"a": X, "b": W, **arguments})
+    assert message in str(caught.value)
+
+
+def test_a_refused_call_does_not_spoil_the_next():
+    view = fprop_view(PROBLEM)
+    with pytest.raises(ArgumentError):
+        execute(view, X[0], W)
+    assert torch.equal(execute(view, X, W), execute(view, X.clone(), W.clone()))
+
+
+def test_strides_of_modes_of_extent_1_do_not_matter():
+    x = torch.randn(1, 5, 4)
+    strange = x.as_strided((1, 5, 4), (7, 4, 1))
+    view = fprop_view(ConvProblem((1, 5, 4), (6, 3)))
+    assert torch.equal(execute(view, strange, W), execute(view, x, W))
+
+
+def test_a_device_that_has_no_executor():
+    view = fprop_view(PROBLEM)
+    with pytest.raises(ArgumentError, match="`a`: expected a tensor on the CPU or on a CUDA"):
+        execute(view, X.to("meta"), W.to("meta"))
+
+
+@pytest.mark.parametrize("bad", [-2, 3, 2**31 - 1, -(2**31)])
+def test_index_entries_out_of_range(bad):
+    index = torch.tensor([0, -1, 2, 1], dtype=torch.int32)
+    index[1] = bad
+    x, w = torch.randn(3, 4), torch.randn(6, 3, 4)
+    problem = ConvProblem((1, 4, 4), (6, 3), padding=1)
+    view = gather_fprop_view(problem, index, in_rows=3)
+    with pytest.raises(ArgumentError, match=r"`view.a`: expected entries in \[-1, 3\), got") as e:
+        execute(view, x, w)
+    assert str(bad) in str(e.value)
+    view = gather_fprop_view(problem, None, index, out_rows=3)
+    with pytest.raises(ArgumentError, match=r"`view.d`: expected entries in \[-1, 3\), got"):
+        execute(view, torch.randn(1, 4, 4), w)
+
+
+def test_a_row_that_is_written_twice():
+    index = torch.tensor([0, 2, -1, 2], dtype=torch.int32)
+    view = gather_fprop_view(ConvProblem((1, 4, 4), (6, 3), padding=1), None, index)
+    with pytest.raises(ArgumentError, match=r"no row twice.*got row 2 in 2 entries"):
+        execute(view, torch.randn(1, 4, 4), torch.randn(6, 3, 4))
+
+
+def test_memory_between_the_rows_of_a_kernel_map_is_not_looked_at():
+    capacity = torch.full((3, 8), 12345, dtype=torch.int32)
+    capacity[:, :5] = torch.arange(5, dtype=torch.int32)
+    view = kernel_map_view(capacity[:, :5].T, 4, 6, kernel_size=(3,))
+    x, w = torch.randn(5, 4), torch.randn(6, 3, 4)
+    torch.testing.assert_close(execute(view, x, w), x @ w.sum(1).T)
+
+
+def test_an_index_that_another_device_holds():
+    index = torch.zeros(27, 5, dtype=torch.int32, device="meta")
+    view = kernel_map_view(index.T, 4, 6)
+    with pytest.raises(ArgumentError, match=r"`view.a`: expected an index on cpu, where `a` is"):
+        execute(view, torch.randn(5, 4), torch.randn(6, 3, 3, 3, 4))
+
+
+def test_views_that_do_not_fit_together():
+    square = Layout((4, 4), (4, 1))
+    x = torch.randn(4, 4)
+    with pytest.raises(ArgumentError, match="`view`: expected 4 columns in b, as in a, got 3"):
+        execute(GemmView(square, Layout((4, 3), (3, 1)), square), x, torch.randn(4, 3))
+    with pytest.raises(ArgumentError, match=r"`view`: expected d of 4 x 4, .* got \(4, 5\)"):
+        execute(GemmView(square, square, Layout((4, 5), (5, 1))), x, x)
+
+
+def test_empty_problems_have_empty_results():
+    view = fprop_view(ConvProblem((0, 5, 4), (6, 3), padding=1))
+    assert execute(view, X[:0], W).shape == (0, 5, 6)
+    view = kernel_map_view(torch.zeros(27, 0, dtype=torch.int32).T, 4, 6)
+    assert execute(view, torch.empty(0, 4), torch.randn(6, 3, 3, 3, 4)).shape == (0, 6)
+
+
+def test_a_new_result_is_zero_where_nothing_is_written():
+    index = torch.tensor([2, -1, 0], dtype=torch.int32)
+    view = gather_fprop_view(ConvProblem((1, 3, 4), (6, 1)), None, index)
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        y = execute(view, torch.ones(1, 3, 4), torch.ones(6, 1, 4))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert y.tolist() == [[4.0] * 6, [0.0] * 6, [4.0] * 6]
+
+
+def test_the_call_is_at_the_top():
+    assert lc.execute is execute
+    assert lc.conv.fprop_view is fprop_view
+    assert lc.sparse.kernel_map_view is kernel_map_view

@@ -1,0 +1,182 @@
+"""The template on small problems: compile a kernel, launch it by its own host code, run it.
+
+The machine of ``tests/machine`` stands in for the GPU. Data are small integers, so that every
+product and every sum is exact in every dtype and in any order: what a kernel writes must equal a
+reference in float64 that is computed from the definition of a view alone, ``gemm_view.locate``.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from layoutconv.kernels.build import build
+from layoutconv.kernels.structure import index_buffer, runtime_integers, signature
+from layoutconv.kernels.tile import Tile
+from torch import Tensor
+
+from layoutconv.gemm_view import GemmView, OperandLayout, locate, stages
+
+from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
+from ..machine.ptx import Kernel
+
+# Of a dtype of data: the kernel's name for it.
+NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "tfloat32"}
+DTYPES = list(NAMES)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as host code, PTX and machine code."""
+
+    function: Any
+    ptx: str
+    cubin: bytes
+    program: Kernel
+
+
+def compile_view(
+    view: GemmView, dtype: torch.dtype, tile: Tile, arch: str = "sm_80", out: Any = None
+) -> Compiled:
+    """Compile the kernel of a view for data of ``dtype``, and results of the same or ``out``."""
+    with tempfile.TemporaryDirectory() as folder:
+        name = dtype_name(out or dtype)
+        function = build(view, NAMES[dtype], name, tile, arch, dump=folder)
+        return Compiled(function, function.__ptx__, function.__cubin__, parse(function.__ptx__))
+
+
+_compiled: dict[Any, Compiled] = {}
+
+
+def compiled_view(
+    view: GemmView, dtype: torch.dtype, tile: Tile, arch: str = "sm_80", out: Any = None
+) -> Compiled:
+    """:func:`compile_view`, once per kernel."""
+    key = signature(view), dtype, tile, arch, out
+    if key not in _compiled:
+        _compiled[key] = compile_view(view, dtype, tile, arch, out)
+    return _compiled[key]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def half_line(dtype: torch.dtype) -> int:
+    """The shorter ``k`` of a tile: 64 bytes of elements."""
+    return 64 // dtype.itemsize
+
+
+def storage(layout: OperandLayout) -> tuple[int, ...]:
+    """The shape of the tensor that an operand expects."""
+    return tuple(map(int, stages(layout)[-1].layout.shape))
+
+
+def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Random integers from -4 to 4 but 0: a product that is missing, or one too many, shows."""
+    generator = torch.Generator().manual_seed(seed)
+    sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
+    return (torch.randint(1, 5, shape, generator=generator) * sign).to(dtype)
+
+
+@dataclass
+class Case:
+    """A view with tensors for it; the output is poisoned with NaN."""
+
+    view: GemmView
+    a: Tensor
+    b: Tensor
+    out: Tensor
+
+    @classmethod
+    def of(cls, view: GemmView, dtype: torch.dtype, out: Any = None, seed: int = 0) -> Case:
+        a, b = integers(storage(view.a), dtype, seed), integers(storage(view.b), dtype, seed + 1)
+        return cls(view, a, b, torch.full(storage(view.d), torch.nan, dtype=out or dtype))
+
+
+@dataclass
+class Ran:
+    """What a kernel did to an output: its elements, which of them it wrote, how it got there."""
+
+    out: Tensor
+    written: Tensor
+    launch: HostLaunch
+    stats: Stats = field(repr=False)
+
+
+def run_case(case: Case, compiled: Compiled, **options: Any) -> Ran:
+    """Run all CTAs of a kernel; raises a Fault where it breaks a rule of the machine."""
+    memory, view = Memory(), case.view
+    out = case.out.clone()
+    index_a, index_d = index_buffer(view.a), index_buffer(view.d)
+    arguments = [
+        None if tensor is None else _on_device(memory, name, tensor)
+        for name, tensor in (
+            ("a", case.a), ("b", case.b), ("d", out), ("index_a", index_a), ("index_d", index_d)
+        )
+    ]  # fmt: skip
+    numbers = tuple(runtime_integers(view).values())
+    launch = launch_of(compiled.program, compiled.function, *arguments, numbers)
+    options["shared_bytes"] = launch.shared_bytes
+    stats = run(compiled.program, memory, launch.arguments, launch.grid, **options)
+    written = torch.from_numpy(memory.written(memory.find("d"))).view(-1, out.itemsize)
+    return Ran(out, written.all(dim=1).view(out.shape), launch, stats)
+
+
+def _on_device(memory: Memory, name: str, tensor: Tensor) -> DeviceTensor:
+    """A tensor in the machine; only the output may be written, and an element by one thread."""
+    raw = tensor.view(torch.uint8).numpy()
+    address = memory.add(raw, name, writable=name == "d", output=name == "d")
+    return DeviceTensor(address, tuple(tensor.shape), dtype_name(tensor.dtype))
+
+
+def reference(case: Case) -> tuple[Tensor, Tensor]:
+    """The output in float64, and which elements are written, by the definition of a view."""
+    view = case.view
+    a, b = read(view.a, case.a, view.m, view.k), read(view.b, case.b, view.n, view.k)
+    out = case.out.double().flatten()
+    written = torch.zeros(out.shape, dtype=torch.bool)
+    offset, valid = located(view.d, view.m, view.n)
+    out[offset[valid]] = (a @ b.T)[valid]
+    written[offset[valid]] = True
+    return out.view(case.out.shape), written.view(case.out.shape)
+
+
+def read(layout: OperandLayout, tensor: Tensor, rows: int, columns: int) -> Tensor:
+    """An operand as a matrix in float64; what is not stored is 0."""
+    offset, valid = located(layout, rows, columns)
+    memory = torch.cat([tensor.double().flatten(), torch.zeros(1, dtype=torch.float64)])
+    return torch.where(valid, memory[offset], 0.0)
+
+
+def located(layout: OperandLayout, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    offset, valid = locate(layout, torch.arange(rows)[:, None], torch.arange(columns)[None])
+    shape = (rows, columns)
+    return torch.as_tensor(offset).expand(shape), torch.as_tensor(valid).expand(shape)
+
+
+def check_exact(case: Case, ran: Ran) -> None:
+    """What should be written is, by its exact value; nothing else is touched."""
+    want, written = reference(case)
+    assert torch.equal(ran.written, written)
+    assert torch.equal(ran.out[written].double(), want[written].to(case.out.dtype).double())
+    words = {2: torch.int16, 4: torch.int32}[case.out.itemsize]
+    assert torch.equal(ran.out.view(words)[~written], case.out.view(words)[~written])
+
+
+def check_view_runs(
+    view: GemmView,
+    dtype: torch.dtype,
+    tile: Tile,
+    *,
+    arch: str = "sm_80",
+    out: Any = None,
+    **options: Any,
+) -> Ran:
+    """Compile, run and compare; returns what ran."""
+    case = Case.of(view, dtype, out)
+    ran = run_case(case, compiled_view(view, dtype, tile, arch, out), **options)
+    check_exact(case, ran)
+    return ran

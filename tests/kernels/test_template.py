@@ -1,0 +1,183 @@
+"""The template run in the machine, on problems that are awkward rather than large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import FAMILY
+
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+from .launcher import (
+    DTYPES,
+    check_view_runs,
+    dtype_name,
+    half_line,
+)
+
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
+
+# (m, n, half lines of k, warps_m, warps_n, stages): the family in small, so that a small problem
+# has many CTAs.
+SMALL = [(64, 64, 1, 2, 2, 3), (32, 64, 2, 1, 2, 2), (32, 16, 1, 1, 1, 4), (64, 32, 2, 2, 1, 3)]
+
+
+def small_tile(number: int, dtype: torch.dtype) -> Tile:
+    m, n, lines, *rest = SMALL[number % len(SMALL)]
+    return Tile(m, n, lines * half_line(dtype), *rest)
+
+
+def rows(count: int, entries: int, seed: int, absent: float = 0.25) -> torch.Tensor:
+    """An index of distinct rows in random order, -1 in places."""
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randperm(count, generator=generator)[:entries].int()
+    return index.masked_fill(torch.rand(entries, generator=generator) < absent, -1)
+
+
+DENSE = {
+    "1-D": ConvProblem((3, 29, 16), (24, 3), padding=1),
+    "2-D": ConvProblem((2, 7, 5, 24), (8, 3, 3), padding=1),
+    "3-D": ConvProblem((2, 3, 5, 4, 8), (16, 3, 3, 3), padding=1),
+    "no padding": ConvProblem((2, 6, 7, 40), (16, 2, 3)),
+    "one tap": ConvProblem((5, 17, 8), (8, 1)),
+    "near and far differ": ConvProblem((2, 5, 4, 16), (8, 3, 3), padding=((2, 0), (0, 3))),
+    "padding beyond the filter": ConvProblem((1, 3, 4, 8), (24, 2, 3), padding=(4, (5, 3))),
+    "stride": ConvProblem((2, 9, 8, 16), (16, 3, 3), stride=(2, 3), padding=1),
+    "stride beyond the filter": ConvProblem((2, 11, 9, 8), (8, 2, 1), stride=(4, 5)),
+    "dilation": ConvProblem((2, 9, 7, 24), (8, 3, 2), dilation=(2, 3), padding=(2, 1)),
+    "all of it": ConvProblem(
+        (2, 5, 7, 4, 8), (24, 3, 2, 3), (2, 3, 1), ((1, 0), 2, (0, 4)), (1, 3, 2)
+    ),
+    "k-tiles that straddle taps": ConvProblem((1, 13, 40), (72, 3), padding=1),
+    "blocks of channels": ConvProblem((1, 33, 128), (8, 3), padding=1),
+    "whole lines of channels": ConvProblem((1, 5, 7, 64), (24, 2, 2), padding=1),
+    "columns beyond the tile": ConvProblem((1, 35, 16), (72, 3), padding=((1, 0),)),
+    "32 taps": ConvProblem((1, 5, 9, 8), (8, 4, 8), padding=(2, 3)),
+    "35 taps": ConvProblem((1, 6, 8, 8), (8, 5, 7), padding=2),
+    "64 taps": ConvProblem((1, 4, 4, 4, 8), (8, 4, 4, 4), padding=(2, 1, (1, 2))),
+    "125 taps": ConvProblem((1, 4, 3, 5, 8), (16, 5, 5, 5), padding=2),
+    "one pixel": ConvProblem((1, 1, 1, 1, 8), (8, 3, 3, 3), padding=1),
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("name", DENSE)
+def test_dense(name: str, dtype: torch.dtype) -> None:
+    number = list(DENSE).index(name) + DTYPES.index(dtype)
+    check_view_runs(fprop_view(DENSE[name]), dtype, small_tile(number, dtype))
+
+
+@pytest.mark.parametrize("C", [4, 12, 20])
+def test_fp32_has_vectors_of_four(C: int) -> None:
+    view = fprop_view(ConvProblem((2, 5, 7, C), (C, 3, 3), padding=1))
+    check_view_runs(view, torch.float32, small_tile(C // 4, torch.float32))
+
+
+def grid(problem: ConvProblem, gather: bool, scatter: bool, seed: int = 0) -> GemmView:
+    """A grid whose cells lie in random order, some absent; tensors have rows that none names."""
+    cells, outputs = (
+        torch.Size(extents[:-1]).numel() for extents in (problem.activation, problem.output)
+    )
+    return gather_fprop_view(
+        problem,
+        rows(cells + 3, cells, seed) if gather else None,
+        rows(outputs + 5, outputs, seed + 1) if scatter else None,
+        in_rows=cells + 3 if gather else None,
+        out_rows=outputs + 5 if scatter else None,
+    )
+
+
+GRIDS = {
+    "1-D": ConvProblem((2, 31, 24), (16, 3), padding=1),
+    "2-D": ConvProblem((2, 5, 7, 16), (72, 3, 2), stride=(1, 2), padding=((2, 0), 1)),
+    "3-D": ConvProblem((1, 4, 3, 5, 8), (24, 3, 3, 3), padding=1, dilation=(1, 1, 2)),
+    "no padding": ConvProblem((2, 4, 6, 4, 64), (8, 3, 3, 3)),
+    "125 taps": ConvProblem((1, 3, 4, 3, 8), (8, 5, 5, 5), padding=2),
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize(
+    ("gather", "scatter"), [(True, True), (True, False), (False, True)],
+    ids=["gather-scatter", "gather", "scatter"],
+)  # fmt: skip
+def test_grid(name: str, gather: bool, scatter: bool, dtype: torch.dtype) -> None:
+    number = list(GRIDS).index(name) + DTYPES.index(dtype) + gather + 2 * scatter
+    check_view_runs(grid(GRIDS[name], gather, scatter), dtype, small_tile(number, dtype))
+
+
+def kernel_map(m: int, taps: int, in_rows: int, seed: int = 0, absent: float = 0.4) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    entries = torch.randint(0, in_rows, (m, taps), generator=generator, dtype=torch.int32)
+    entries.masked_fill_(torch.rand(m, taps, generator=generator) < absent, -1)
+    entries[m // 2 : m // 2 + 3] = -1  # rows without any neighbour: zeros are written
+    return entries
+
+
+ORDERS = {
+    "tap-major": lambda e: e.T.contiguous().T,
+    "row-major": lambda e: e.contiguous(),
+    "rows of a larger map": lambda e: torch.nn.functional.pad(e.T, (0, 5))[:, : len(e)].T,
+    "every other row": lambda e: e.repeat_interleave(2, 0)[::2],
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("C", "K", "taps"), [(16, 24, (3, 3, 3)), (40, 8, (3,)), (64, 72, (1, 3)), (8, 8, (5, 5, 3))]
+)
+def test_kernel_map(C: int, K: int, taps: tuple[int, ...], order: str, dtype: torch.dtype) -> None:
+    entries = ORDERS[order](kernel_map(75, torch.Size(taps).numel(), 50))
+    view = kernel_map_view(entries, C, K, kernel_size=taps, in_rows=50)
+    check_view_runs(view, dtype, small_tile(len(order) + C // 8 + DTYPES.index(dtype), dtype))
+
+
+@each_dtype
+def test_kernel_map_with_a_scatter_index(dtype: torch.dtype) -> None:
+    view = kernel_map_view(
+        kernel_map(70, 9, 40), 24, 24, kernel_size=(3, 3), in_rows=40,
+        scatter_index=rows(90, 70, 3), out_rows=90,
+    )  # fmt: skip
+    check_view_runs(view, dtype, small_tile(0, dtype))
+
+
+WILD = torch.tensor([-1, -2, -(2**31), 2**31 - 1, 2**30, -(2**30), 10, 11], dtype=torch.int32)
+
+
+@each_dtype
+@pytest.mark.parametrize("in_rows", [10, 0])
+def test_rows_that_do_not_exist_read_as_zeros_and_are_not_written(
+    in_rows: int, dtype: torch.dtype
+) -> None:
+    wild = WILD.repeat(20)[:70]
+    gather, scatter = wild.clone(), wild.clone()
+    gather[::3] = torch.arange(len(gather[::3]), dtype=torch.int32) % 12  # 10 and 11 are none
+    scatter[4:14] = torch.randperm(10).int()
+    problem = ConvProblem((2, 35, 8), (16, 3), padding=1)
+    view = gather_fprop_view(problem, gather, scatter, in_rows=in_rows, out_rows=10)
+    ran = check_view_runs(view, dtype, small_tile(1, dtype))
+    assert ran.written.all()
+    taps = wild.repeat(9)[: 70 * 9].view(70, 9)
+    view = kernel_map_view(taps, 8, 8, kernel_size=(3, 3), in_rows=in_rows)
+    check_view_runs(view, dtype, small_tile(2, dtype))
+
+
+@pytest.mark.parametrize("shape", FAMILY, ids=str)
+def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
+    number = list(FAMILY).index(shape)
+    dtype = DTYPES[number % 3]
+    m, n, warps_m, warps_n = shape
+    tile = Tile(m, n, (1 + number % 2) * half_line(dtype), warps_m, warps_n, stages=3)
+    problem = ConvProblem((1, m + 9, 16), (n + 8, 3), padding=1)  # a rest of every kind of tile
+    views = [fprop_view(problem), grid(problem, True, True)]
+    for view in views:
+        ran = check_view_runs(view, dtype, tile)
+        assert ran.launch.grid == (4, 1, 1)
+        assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)

@@ -1,0 +1,69 @@
+"""A small machine for tests: runs a kernel's PTX on NumPy arrays, and reads facts out of a cubin.
+
+A typical test::
+
+    memory = Memory()
+    x = memory.add(array, name="x", writable=False)
+    y = memory.add(result, name="y", output=True)
+    stats = run(parse(compiled.__ptx__), memory, [x, y, 128], grid=(4,), shared_bytes=49152)
+
+It finds what a GPU hides: reads out of bounds, of memory that nothing wrote or that an asynchronous
+copy has yet to write, missing barriers, waits that are too lax, warps that diverge where they must
+not. It shares no code with the library; it imports only NumPy and the standard library.
+"""
+
+from .arguments import c_struct, pack
+from .cubin import CubinKernel, read_cubin
+from .faults import (
+    DataRace,
+    Deadlock,
+    Divergent,
+    DivisionByZero,
+    Fault,
+    InFlight,
+    Misaligned,
+    OutOfBounds,
+    ParseError,
+    ReadOnly,
+    Runaway,
+    Trap,
+    Uninitialised,
+    UnsetRegister,
+    UnsupportedInstruction,
+)
+from .host import DeviceTensor, HostLaunch, launch_of
+from .launch import Stats, run
+from .memory import Memory
+from .parse import parse
+from .ptx import Kernel, Parameter
+
+__all__ = [
+    "CubinKernel",
+    "DataRace",
+    "Deadlock",
+    "DeviceTensor",
+    "Divergent",
+    "DivisionByZero",
+    "Fault",
+    "HostLaunch",
+    "InFlight",
+    "Kernel",
+    "Memory",
+    "Misaligned",
+    "OutOfBounds",
+    "Parameter",
+    "ParseError",
+    "ReadOnly",
+    "Runaway",
+    "Stats",
+    "Trap",
+    "Uninitialised",
+    "UnsetRegister",
+    "UnsupportedInstruction",
+    "c_struct",
+    "launch_of",
+    "pack",
+    "parse",
+    "read_cubin",
+    "run",
+]

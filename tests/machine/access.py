@@ -1,0 +1,103 @@
+"""Loads and stores by state space: which memory an address means, and who is asking."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .faults import OutOfBounds
+from .layout import GENERIC_WINDOW
+from .memory import check_alignment, word_dtype
+from .team import Team
+
+SPACES = ("global", "shared", "shared::cta", "local", "param", "param::entry", "const")
+_WINDOW_BITS = 56
+
+
+def space_of(name: str) -> str:
+    """The space without its qualifier; no name means generic addresses."""
+    return name.split("::")[0]
+
+
+def load(
+    team: Team, space: str, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+) -> NDArray:
+    """One word of ``width`` bytes for every address; ``lanes`` are the lanes that ask."""
+    match space:
+        case "global" | "const":
+            return team.cta.memory.load(addresses, width, lanes)
+        case "shared":
+            return team.cta.shared.load_by(addresses, width, lanes, team.warp_of[lanes])
+        case "local":
+            return team.local.load(_local(team, addresses, width, lanes), width, lanes)
+        case "param":
+            return _load_param(team, addresses, width, lanes)
+    out = np.zeros(addresses.shape, word_dtype(width))
+    for part, offset, chosen in _generic(addresses):
+        out[chosen] = load(team, part, addresses[chosen] - offset, width, lanes[chosen])
+    return out
+
+
+def store(
+    team: Team,
+    space: str,
+    addresses: NDArray[np.int64],
+    words: NDArray,
+    lanes: NDArray[np.intp],
+    *,
+    atomic: bool = False,
+) -> None:
+    """Write one word to every address."""
+    match space:
+        case "global":
+            writers = None if atomic else team.grid_threads[lanes]
+            team.cta.memory.store(addresses, words, lanes, writers)
+        case "shared":
+            team.cta.shared.store_by(addresses, words, lanes, team.warp_of[lanes])
+        case "local":
+            width = words.dtype.itemsize
+            team.local.store(_local(team, addresses, width, lanes), words, lanes)
+        case "":
+            for part, offset, chosen in _generic(addresses):
+                near = addresses[chosen] - offset
+                store(team, part, near, words[chosen], lanes[chosen], atomic=atomic)
+        case _:
+            raise OutOfBounds(f"{space} memory cannot be written", int(lanes[0]), int(addresses[0]))
+
+
+def _generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[np.bool_]]]:
+    """The spaces that generic addresses lie in: name, window offset, mask of the addresses."""
+    windows = addresses >> _WINDOW_BITS
+    parts = []
+    for space, base in (("global", 0), *GENERIC_WINDOW.items()):
+        chosen = windows == base >> _WINDOW_BITS
+        if chosen.any():
+            parts.append((space, base, chosen))
+    return parts
+
+
+def _local(
+    team: Team, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """Every thread's local addresses in the team's one array of local memory."""
+    launch = team.cta.launch
+    inside = (addresses >= launch.local_base) & (
+        addresses + width <= launch.local_base + launch.local_size
+    )
+    if not inside.all():
+        bad = int(inside.argmin())
+        raise OutOfBounds("local access out of bounds", int(lanes[bad]), int(addresses[bad]))
+    return addresses + lanes * launch.local_size
+
+
+def _load_param(
+    team: Team, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+) -> NDArray:
+    check_alignment(addresses, width, lanes)
+    block = team.cta.launch.arguments
+    outside = (addresses < 0) | (addresses + width > len(block))
+    if outside.any():
+        bad = int(outside.argmax())
+        raise OutOfBounds("parameter access out of bounds", int(lanes[bad]), int(addresses[bad]))
+    raw = np.frombuffer(block, np.uint8)
+    return raw[addresses[:, None] + np.arange(width)].view(word_dtype(width)).reshape(-1)

@@ -1,0 +1,151 @@
+"""Floating-point formats narrower than float64: bits to values, and values rounded to bits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary format: widths of exponent and mantissa in bits; IEEE formats have infinities.
+
+    ``shift`` is the number of unused low bits (tf32 sits in the upper 19 bits of a word).
+    """
+
+    name: str
+    exponent: int
+    mantissa: int
+    ieee: bool = True
+    shift: int = 0
+
+    @property
+    def bias(self) -> int:
+        return (1 << (self.exponent - 1)) - 1
+
+    @property
+    def largest(self) -> int:
+        """The bits of the largest finite magnitude (e4m3 gives only its last code to NaN)."""
+        top = ((1 << self.exponent) - 1) << self.mantissa
+        return top - 1 if self.ieee else (top | ((1 << self.mantissa) - 1)) - 1
+
+    @property
+    def sign(self) -> int:
+        """The position of the sign bit."""
+        return self.exponent + self.mantissa
+
+    @property
+    def nan(self) -> int:
+        """The bits of the one NaN that conversions produce: all ones but the sign."""
+        return ((1 << self.sign + self.shift) - 1) if self.shift else (1 << self.sign) - 1
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("f32", 8, 23),
+        Format("tf32", 8, 10, shift=13),
+        Format("bf16", 8, 7),
+        Format("f16", 5, 10),
+        Format("e4m3", 4, 3, ieee=False),
+        Format("e5m2", 5, 2),
+    )
+}
+
+
+def encode(
+    values: NDArray, name: str, rounding: str = "rn", *, satfinite: bool = False
+) -> NDArray[np.uint32]:
+    """The bits of ``values`` (float32 or float64) rounded once to a format.
+
+    ``rounding``: rn to nearest even, rna to nearest away from zero, rz, rm (down), rp (up). With
+    ``satfinite`` what overflows becomes the largest finite value.
+
+    >>> [hex(b) for b in encode(np.array([1.0, 65520.0, -65519.0]), "f16")]
+    ['0x3c00', '0x7c00', '0xfbff']
+    """
+    form = FORMATS[name]
+    exact = values.astype(np.float64)
+    negative = np.signbit(exact)
+    magnitude = np.abs(exact)
+    finite = np.isfinite(exact)
+    _, exponent = np.frexp(np.where(finite, magnitude, 0.0))
+    # The binade that the value is rounded in: at least that of the subnormals, for zero too.
+    binade = np.where(magnitude > 0, np.maximum(exponent - 1, 1 - form.bias), 1 - form.bias)
+    scaled = np.ldexp(np.where(finite, magnitude, 0.0), form.mantissa - binade)
+    away = {"rm": negative, "rp": ~negative}.get(rounding, np.False_)
+    match rounding:
+        case "rn":
+            rounded = np.rint(scaled)
+        case "rna":
+            rounded = np.floor(scaled + 0.5)
+        case "rz":
+            rounded = np.floor(scaled)
+        case "rm" | "rp":
+            rounded = np.where(away, np.ceil(scaled), np.floor(scaled))
+        case _:
+            raise ValueError(f"unknown rounding {rounding!r}")
+    # A mantissa that rounds up to the next power of two carries into the exponent by itself.
+    codes = ((binade + form.bias - 1).astype(np.int64) << form.mantissa) + rounded.astype(np.int64)
+    infinity = (form.largest + 1) if form.ieee else form.nan
+    stays = satfinite | ((rounding == "rz") | ((rounding in ("rm", "rp")) & ~away))
+    codes = np.where(codes > form.largest, np.where(stays, form.largest, infinity), codes)
+    codes = np.where(np.isinf(exact), form.largest if satfinite else infinity, codes)
+    codes = (codes | (negative.astype(np.int64) << form.sign)) << form.shift
+    return np.where(np.isnan(exact), form.nan, codes).astype(np.uint32)
+
+
+def decode(codes: NDArray, name: str) -> NDArray[np.float32]:
+    """The values of the bits of a format, exactly, as float32.
+
+    >>> decode(np.array([0x3f80, 0xc040]), "bf16").tolist()
+    [1.0, -3.0]
+    """
+    form = FORMATS[name]
+    if name == "f16":
+        return codes.astype(np.uint16).view(np.float16).astype(np.float32)
+    if form.exponent == 8:
+        # The upper bits of a float32.
+        unused = form.shift or 23 - form.mantissa
+        aligned = codes.astype(np.uint32) >> np.uint32(form.shift)
+        return (aligned << np.uint32(unused)).view(np.float32)
+    return _table(form)[codes & 0xFF]
+
+
+def _table(form: Format) -> NDArray[np.float32]:
+    """The values of all codes of an 8-bit format."""
+    codes = np.arange(256)
+    field = codes >> form.mantissa & ((1 << form.exponent) - 1)
+    fraction = codes & ((1 << form.mantissa) - 1)
+    significand = fraction + np.where(field > 0, 1 << form.mantissa, 0)
+    values = np.ldexp(
+        significand.astype(np.float64), np.maximum(field, 1) - form.bias - form.mantissa
+    )
+    magnitude = codes & 0x7F
+    values = np.where(magnitude > form.largest, np.nan, values)
+    if form.ieee:
+        values = np.where(magnitude == form.largest + 1, np.inf, values)
+    return np.where(codes >> 7, -values, values).astype(np.float32)
+
+
+def fused_multiply_add(a: NDArray, b: NDArray, c: NDArray) -> NDArray[np.float64]:
+    """a * b + c of float32 values such that rounding the result to a narrower format rounds once.
+
+    The product is exact in float64. The sum is rounded to odd: where bits are lost, the last bit is
+    set, so a later rounding to at most 51 bits sees on which side of a tie it is (Boldo and
+    Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE TC 2008).
+    """
+    product = a.astype(np.float64) * b.astype(np.float64)
+    addend = c.astype(np.float64)
+    total = product + addend
+    # The rounding error of the sum, exactly (Knuth's two-sum).
+    back = total - product
+    error = (product - (total - back)) + (addend - back)
+    bits = total.view(np.int64)
+    inexact = (error != 0) & np.isfinite(total) & np.isfinite(error)
+    # Truncate towards zero (one step back where the sum was rounded away), then set the last bit.
+    away = inexact & ((error < 0) == (total > 0))
+    truncated = bits - away.astype(np.int64)
+    return np.where(inexact, truncated | 1, bits).view(np.float64)

@@ -1,0 +1,105 @@
+"""Branches, exits, barriers, fences (PTX ISA 9.7.12, 9.7.13) and hints that change no value."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..faults import Fault, Trap
+from ..operation import Operation, Run, instruction
+from ..ptx import Name
+from ..team import LEFT, Team
+
+
+@instruction("bra")
+def branch(op: Operation) -> Run:
+    op.flag("uni")
+    op.steer()
+    label = op.operand(0)
+    if not isinstance(label, Name) or label.name not in op.symbols.labels:
+        raise op.unsupported("branch to an unknown label")
+    target = op.symbols.labels[label.name]
+    return lambda t: target
+
+
+@instruction("ret", "exit")
+def leave(op: Operation) -> Run:
+    op.flag("uni")
+    op.steer()
+
+    def run(t: Team) -> int:
+        t.retire(t.active)
+        t.cta.check_barriers()
+        return LEFT
+
+    return run
+
+
+@instruction("trap")
+def trap(op: Operation) -> Run:
+    def run(t: Team) -> None:
+        raise Trap("the kernel trapped")
+
+    return run
+
+
+@instruction("bar.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "barrier.arrive")
+def barrier(op: Operation) -> Run:
+    aligned = op.stem.startswith("bar.") or op.flag("aligned")
+    op.steer()
+    # Only where it is not promised that a warp arrives as one may some of its threads have exited.
+    op.collective(None if aligned else lambda team: team.alive)
+    waits = not op.stem.endswith("arrive")
+    number = op.read(0, "u4")
+    count = op.read(1, "u4") if op.has(1) else None
+    if count is None and not waits:
+        raise op.unsupported("an arrival needs a thread count")
+
+    def run(t: Team) -> int | None:
+        which = t.pick(number(t))
+        threads = None if count is None else t.pick(count(t))
+        # Warps may name different barriers in one instruction.
+        for value in np.unique(which):
+            here = which == value
+            some = np.zeros_like(t.active)
+            some[t.chosen[here]] = True
+            expected = None if threads is None else int(threads[here][0])
+            _check(int(value), expected)
+            t.cta.arrive(t, int(value), expected, some, t.pc + 1 if waits else None)
+        return LEFT if waits else None
+
+    return run
+
+
+def _check(number: int, count: int | None) -> None:
+    if not 0 <= number < 16:
+        raise Fault(f"barrier {number} does not exist: there are 16")
+    if count is not None and (count <= 0 or count % 32):
+        raise Fault(f"the thread count of a barrier must be a multiple of 32, not {count}")
+
+
+_SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
+
+
+@instruction("membar", "fence", "fence.proxy", "fence.mbarrier_init")
+def fence(op: Operation) -> Run:
+    # Memory is sequentially consistent here: a fence has nothing to add.
+    for allowed in (
+        ("sc", "acq_rel", "acquire", "release"),
+        ("async", "async.shared", "async.global", "alias", "tensormap::generic"),
+        ("shared", "global", "shared::cta", "shared::cluster"),
+        _SCOPES,
+    ):
+        op.one_of(*allowed, default="")
+    return lambda t: None
+
+
+@instruction("griddepcontrol.wait", "griddepcontrol.launch_dependents", "nanosleep", "pmevent")
+def hint(op: Operation) -> Run:
+    op.modifiers.clear()
+    return lambda t: None
+
+
+@instruction("prefetch", "prefetchu", "discard", "applypriority")
+def cache_hint(op: Operation) -> Run:
+    op.modifiers.clear()
+    return lambda t: None

@@ -1,0 +1,95 @@
+"""Loads and stores (PTX ISA 9.7.9.8 to 9.7.9.12)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..access import SPACES, load, space_of, store
+from ..operation import Operation, Run, instruction, numpy_dtype
+from ..ptx import Address, Name
+from ..team import Team
+from .move import stack
+
+# Hints about caches and the order among threads: neither changes a value here.
+_HINTS = {
+    *("weak", "relaxed", "acquire", "release", "volatile", "mmio"),
+    *("cta", "cluster", "gpu", "sys"),
+    *("ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc"),
+    *("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last"),
+    *("L1::no_allocate", "L2::evict_normal", "L2::evict_first", "L2::evict_last"),
+    *("L2::64B", "L2::128B", "L2::256B"),
+}
+
+
+def drop_hints(op: Operation) -> bool:
+    """Consume cache and ordering hints; says whether a cache policy operand follows."""
+    op.modifiers[:] = [m for m in op.modifiers if m not in _HINTS]
+    return op.flag("L2::cache_hint")
+
+
+def _shape(op: Operation) -> tuple[str, np.dtype, int]:
+    """State space, element type and vector length of a load or store."""
+    drop_hints(op)
+    space = space_of(op.one_of(*SPACES, default=""))
+    count = int(op.one_of("v2", "v4", "v8", default="v1")[1:])
+    name = op.type()
+    dtype = numpy_dtype(name)
+    if "x2" in name or name == "pred":
+        raise op.unsupported(f"type {name} is not implemented here")
+    return space, dtype, count
+
+
+@instruction("ld", "ldu")
+def load_value(op: Operation) -> Run:
+    space, dtype, count = _shape(op)
+    width = dtype.itemsize * count
+    if width > 16:
+        raise op.unsupported("loads of more than 16 bytes are not implemented")
+    items = op.items(0)
+    if len(items) != count:
+        raise op.unsupported(f"{count} destinations expected")
+    writes = [op.writer(item, dtype) for item in items]
+    operand = op.operand(1)
+    uniform = space == "param" and isinstance(operand, Address) and isinstance(operand.base, Name)
+    address = op.address(1)
+    one_lane = np.zeros(1, np.intp)
+
+    def run(t: Team) -> None:
+        if uniform:
+            words = load(t, space, address(t), width, one_lane)
+        else:
+            words = load(t, space, t.pick(address(t)), width, t.chosen)
+        if count == 1:
+            values = words.view(dtype)
+            writes[0](t, values if uniform else t.spread(values, dtype))
+            return
+        columns = words.view(dtype).reshape(-1, count)
+        for i, write in enumerate(writes):
+            column = np.ascontiguousarray(columns[:, i])
+            write(t, column if uniform else t.spread(column, dtype))
+
+    return run
+
+
+@instruction("st")
+def store_value(op: Operation) -> Run:
+    space, dtype, count = _shape(op)
+    width = dtype.itemsize * count
+    if width > 16:
+        raise op.unsupported("stores of more than 16 bytes are not implemented")
+    address = op.address(0)
+    items = op.items(1)
+    if len(items) != count:
+        raise op.unsupported(f"{count} sources expected")
+    reads = [op.reader(item, dtype) for item in items]
+    word = np.dtype("V16") if width == 16 else np.dtype(f"u{width}")
+
+    def run(t: Team) -> None:
+        if count == 1:
+            words = t.pick(reads[0](t)).view(word)
+        else:
+            rows = stack([read(t) for read in reads], t)
+            words = (rows if t.full else rows[t.active]).view(word).reshape(-1)
+        store(t, space, t.pick(address(t)), words, t.chosen)
+
+    return run

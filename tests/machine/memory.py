@@ -1,0 +1,215 @@
+"""Global memory: NumPy arrays at made-up 64-bit addresses, far apart, with exact extents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .faults import DataRace, Misaligned, OutOfBounds, ReadOnly, Uninitialised
+
+# Buffers start 64 GiB apart, above 32 bits, so that neither a stray index nor an address that lost
+# its upper half can land in another buffer. Address space is free: nothing is allocated for it.
+FIRST_ADDRESS = 0x10_0000_0000
+SPACING = 0x10_0000_0000
+
+# Who wrote a byte of an output, besides thread numbers.
+_NOBODY, _ATOMIC = -1, -2
+
+
+def word_dtype(width: int) -> np.dtype:
+    """The dtype that moves ``width`` bytes at once: an unsigned integer, or 16 opaque bytes."""
+    return np.dtype("V16") if width == 16 else np.dtype(f"u{width}")
+
+
+def as_words(raw: NDArray[np.uint8], width: int) -> NDArray:
+    """``raw`` as words of ``width`` bytes, without the remainder that no aligned access touches."""
+    return raw[: raw.size - raw.size % width].view(word_dtype(width))
+
+
+def check_alignment(addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]) -> None:
+    """Fault unless every address is a multiple of ``width`` bytes."""
+    if width > 1:
+        off = addresses & (width - 1)
+        if off.any():
+            bad = int(off.nonzero()[0][0])
+            raise Misaligned(
+                f"an access of {width} bytes is misaligned", int(lanes[bad]), int(addresses[bad])
+            )
+
+
+@dataclass
+class Buffer:
+    """One array: its name, first address, bytes, and for an output who wrote each byte."""
+
+    name: str
+    address: int
+    raw: NDArray[np.uint8]
+    writable: bool
+    writer: NDArray[np.int64] | None
+
+
+class Memory:
+    """Global memory of one launch.
+
+    >>> memory = Memory()
+    >>> x = memory.add(np.arange(4, dtype=np.float32), name="x")
+    >>> memory.describe(x + 4)
+    'byte 4 of x (16 bytes)'
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[Buffer] = []
+
+    def add(
+        self,
+        array: NDArray,
+        name: str | None = None,
+        *,
+        writable: bool = True,
+        output: bool = False,
+    ) -> int:
+        """Give a C-contiguous array an address; kernels read and write the array itself.
+
+        A buffer that is not writable faults when it is written. An output faults when a byte is
+        read that no kernel wrote, and when two threads write the same byte other than atomically;
+        :meth:`written` tells which bytes have been written.
+        """
+        name = name or f"buffer {len(self._buffers)}"
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{name} must be C-contiguous, its strides are {array.strides}")
+        if writable and not array.flags.writeable:
+            raise ValueError(f"{name} is a read-only array; add it with writable=False")
+        raw = array.reshape(-1).view(np.uint8)
+        address = FIRST_ADDRESS + SPACING * len(self._buffers)
+        if raw.size > SPACING // 2:
+            raise ValueError(f"{name} has {raw.size} bytes, more than {SPACING // 2}")
+        writer = np.full(raw.size, _NOBODY) if output else None
+        self._buffers.append(Buffer(name, address, raw, writable, writer))
+        return address
+
+    def written(self, address: int) -> NDArray[np.bool_]:
+        """Per byte of the output at ``address``: has a kernel written it?"""
+        for buffer in self._buffers:
+            if buffer.address == address and buffer.writer is not None:
+                return buffer.writer != _NOBODY
+        raise ValueError(f"no output starts at {address:#x}")
+
+    def find(self, name: str) -> int:
+        """The address of the buffer with that name."""
+        return next(buffer.address for buffer in self._buffers if buffer.name == name)
+
+    def describe(self, address: int) -> str:
+        """Where ``address`` lies, relative to the nearest buffer, for messages."""
+        if not self._buffers:
+            return "global memory has no buffers"
+        nearest = min(self._buffers, key=lambda b: abs(address - b.address - b.raw.size // 2))
+        return f"byte {address - nearest.address} of {nearest.name} ({nearest.raw.size} bytes)"
+
+    def load(self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]) -> NDArray:
+        """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
+        out = np.zeros(addresses.shape, word_dtype(width))
+        for buffer, chosen in self._split(addresses, width, lanes):
+            index = (addresses[chosen] - buffer.address) // width
+            if buffer.writer is not None:
+                self._check_written(buffer, addresses[chosen], width, lanes[chosen])
+            out[chosen] = as_words(buffer.raw, width)[index]
+        return out
+
+    def store(
+        self,
+        addresses: NDArray[np.int64],
+        words: NDArray,
+        lanes: NDArray[np.intp],
+        writers: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Write one word per address; of several lanes at one address the last wins.
+
+        ``writers`` are the lanes' numbers in the grid, None for an atomic access.
+        """
+        width = words.dtype.itemsize
+        for buffer, chosen in self._split(addresses, width, lanes):
+            if not buffer.writable:
+                raise ReadOnly(
+                    f"write to the read-only buffer {buffer.name}",
+                    int(lanes[chosen][0]),
+                    int(addresses[chosen][0]),
+                )
+            offset = addresses[chosen] - buffer.address
+            as_words(buffer.raw, width)[offset // width] = words[chosen]
+            if buffer.writer is not None:
+                by = None if writers is None else writers[chosen]
+                self._claim(buffer, addresses[chosen], width, lanes[chosen], by)
+
+    def _split(
+        self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+    ) -> Iterator[tuple[Buffer, slice | NDArray[np.bool_]]]:
+        """The buffers that the addresses lie in, each with the mask (or slice) of its addresses."""
+        if not addresses.size:
+            return
+        check_alignment(addresses, width, lanes)
+        low, high = int(addresses.min()), int(addresses.max()) + width
+        number = (low - FIRST_ADDRESS) // SPACING
+        if 0 <= number < len(self._buffers):
+            buffer = self._buffers[number]
+            if high <= buffer.address + buffer.raw.size:
+                yield buffer, slice(None)
+                return
+        numbers = (addresses - FIRST_ADDRESS) // SPACING
+        ends = np.array([b.address + b.raw.size for b in self._buffers] or [0], np.int64)
+        outside = (numbers < 0) | (numbers >= len(self._buffers))
+        outside |= addresses + width > ends[np.clip(numbers, 0, len(ends) - 1)]
+        if outside.any():
+            bad = int(outside.nonzero()[0][0])
+            address = int(addresses[bad])
+            raise OutOfBounds(
+                f"global access of {width} bytes out of bounds: {self.describe(address)}",
+                int(lanes[bad]),
+                address,
+            )
+        for number in np.unique(numbers):
+            yield self._buffers[number], numbers == number
+
+    @staticmethod
+    def _check_written(
+        buffer: Buffer, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+    ) -> None:
+        assert buffer.writer is not None
+        offsets = (addresses - buffer.address)[:, None] + np.arange(width)
+        ready = (buffer.writer[offsets] != _NOBODY).all(axis=1)
+        if not ready.all():
+            bad = int(ready.argmin())
+            raise Uninitialised(
+                f"read of {buffer.name} before anything wrote it",
+                int(lanes[bad]),
+                int(addresses[bad]),
+            )
+
+    @staticmethod
+    def _claim(
+        buffer: Buffer,
+        addresses: NDArray[np.int64],
+        width: int,
+        lanes: NDArray[np.intp],
+        writers: NDArray[np.int64] | None,
+    ) -> None:
+        """Record who writes, and fault where another thread wrote before."""
+        assert buffer.writer is not None
+        offsets = (addresses - buffer.address)[:, None] + np.arange(width)
+        if writers is None:
+            buffer.writer[offsets] = _ATOMIC
+            return
+        before = buffer.writer[offsets]
+        buffer.writer[offsets] = writers[:, None]
+        # The second look finds lanes that write the same byte in this very instruction.
+        for previous in (before, buffer.writer[offsets]):
+            clash = (previous >= 0) & (previous != writers[:, None])
+            if clash.any():
+                bad, column = (int(i[0]) for i in clash.nonzero())
+                raise DataRace(
+                    f"write to {buffer.name} where thread {previous[bad, column]} of the grid did",
+                    int(lanes[bad]),
+                    int(addresses[bad]),
+                )

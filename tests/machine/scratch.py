@@ -1,0 +1,231 @@
+"""Shared and local memory: bytes with a record of which of them may be read, and by whom.
+
+The records are kept per *granule*, the width of the kernel's narrowest access to that memory: every
+access is aligned and at least that wide, so nothing is lost, and a kernel that moves 16-byte
+vectors pays for few records.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .faults import DataRace, InFlight, OutOfBounds, Uninitialised
+from .memory import as_words, check_alignment
+
+# What a granule's byte of state says.
+_READY = 1
+_IN_FLIGHT = 2
+
+
+class Scratch:
+    """Zeroed bytes at ``[base, base + size)`` that must be written before they are read."""
+
+    def __init__(self, name: str, base: int, size: int, granule: int = 1) -> None:
+        self.name, self.base, self.size, self.granule = name, base, size, granule
+        # Whole 16-byte words, so that a view as words of any width covers every byte.
+        self._raw = np.zeros(size + -size % 16, np.uint8)
+        self._state = np.zeros(self._raw.size // granule, np.uint8)
+
+    def load(self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]) -> NDArray:
+        """One word of ``width`` bytes per address; ``lanes`` names who asks, for faults."""
+        offsets = self._offsets(addresses, width, lanes)
+        state = self._states(offsets, width)
+        if not (state == _READY).all():
+            bad = int((state != _READY).any(axis=1).argmax())
+            flying = (state[bad] & _IN_FLIGHT).any()
+            raise (InFlight if flying else Uninitialised)(
+                f"read of {self.name} memory that "
+                + ("an asynchronous copy is still writing" if flying else "nothing has written"),
+                int(lanes[bad]),
+                int(addresses[bad]),
+            )
+        return as_words(self._raw, width)[offsets // width]
+
+    def store(self, addresses: NDArray[np.int64], words: NDArray, lanes: NDArray[np.intp]) -> None:
+        """Write one word per address."""
+        width = words.dtype.itemsize
+        offsets = self._offsets(addresses, width, lanes)
+        self._refuse_in_flight(offsets, addresses, width, lanes)
+        as_words(self._raw, width)[offsets // width] = words
+        self._mark(offsets, width, _READY)
+
+    def _offsets(
+        self, addresses: NDArray[np.int64], width: int, lanes: NDArray[np.intp]
+    ) -> NDArray[np.int64]:
+        check_alignment(addresses, width, lanes)
+        offsets = addresses - self.base
+        if offsets.size and (offsets.min() < 0 or offsets.max() + width > self.size):
+            bad = int(((offsets < 0) | (offsets + width > self.size)).argmax())
+            raise OutOfBounds(
+                f"{self.name} access of {width} bytes out of bounds: byte {offsets[bad]} of "
+                f"{self.size} bytes",
+                int(lanes[bad]),
+                int(addresses[bad]),
+            )
+        return offsets
+
+    def _states(self, offsets: NDArray[np.int64], width: int) -> NDArray[np.uint8]:
+        """The states of an access: shape (accesses, granules of one access)."""
+        return self._state[self._granules(offsets, width)]
+
+    def _granules(self, offsets: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+        count = max(width // self.granule, 1)
+        return (offsets // self.granule)[:, None] + np.arange(count)
+
+    def _mark(self, offsets: NDArray[np.int64], width: int, state: int) -> None:
+        self._state[self._granules(offsets, width)] = state
+
+    def _refuse_in_flight(
+        self,
+        offsets: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+        width: int,
+        lanes: NDArray[np.intp],
+    ) -> None:
+        flying = self._states(offsets, width) & _IN_FLIGHT
+        if flying.any():
+            bad = int(flying.any(axis=1).argmax())
+            raise InFlight(
+                f"write to {self.name} memory that an asynchronous copy is still writing",
+                int(lanes[bad]),
+                int(addresses[bad]),
+            )
+
+
+class Clocks:
+    """Who knows what of whom: a vector clock per warp, joined at barriers.
+
+    ``known[w, v]`` is the last interval of warp v whose accesses are ordered before warp w's next
+    access; ``known[w, w]`` is w's own current interval (Lamport's happens-before; the access
+    history kept by SharedMemory is that of FastTrack, Flanagan and Freund, PLDI 2009).
+    """
+
+    def __init__(self, warps: int) -> None:
+        self.known = np.eye(warps, dtype=np.int32)
+
+    def join(self, arrived: NDArray[np.intp], waiting: NDArray[np.intp]) -> None:
+        """A barrier: those waiting learn all that the arrived ones knew; all start an interval."""
+        self.known[waiting] = self.known[arrived].max(axis=0)
+        self.known[arrived, arrived] += 1
+
+
+class SharedMemory(Scratch):
+    """A CTA's shared memory: refuses bytes in flight and, with ``clocks``, finds data races.
+
+    Methods take ``warps``, the warp of every access, next to ``lanes``.
+    """
+
+    def __init__(self, base: int, size: int, granule: int, clocks: Clocks | None) -> None:
+        super().__init__("shared", base, size, granule)
+        self._clocks = clocks
+        if clocks is not None:
+            granules = self._state.size
+            self._writer = np.zeros(granules, np.int16)
+            self._write_time = np.zeros(granules, np.int32)
+            self._read_time = np.zeros((granules, len(clocks.known)), np.int32)
+
+    def load_by(
+        self,
+        addresses: NDArray[np.int64],
+        width: int,
+        lanes: NDArray[np.intp],
+        warps: NDArray[np.intp],
+    ) -> NDArray:
+        """:meth:`load`, with the order against other warps' writes checked."""
+        words = self.load(addresses, width, lanes)
+        if self._clocks is not None and addresses.size:
+            known = self._clocks.known
+            granules = self._granules(addresses - self.base, width)
+            self._check_writers(granules, addresses, lanes, warps, "read")
+            self._read_time[granules, warps[:, None]] = known[warps, warps][:, None]
+        return words
+
+    def store_by(
+        self,
+        addresses: NDArray[np.int64],
+        words: NDArray,
+        lanes: NDArray[np.intp],
+        warps: NDArray[np.intp],
+    ) -> None:
+        """:meth:`store`, with the order against other warps' accesses checked."""
+        self.store(addresses, words, lanes)
+        self._claim(addresses, words.dtype.itemsize, lanes, warps)
+
+    def start_copy(
+        self,
+        addresses: NDArray[np.int64],
+        width: int,
+        lanes: NDArray[np.intp],
+        warps: NDArray[np.intp],
+    ) -> None:
+        """An asynchronous copy into these addresses was issued: until it lands they are taboo."""
+        offsets = self._offsets(addresses, width, lanes)
+        self._refuse_in_flight(offsets, addresses, width, lanes)
+        self._claim(addresses, width, lanes, warps)
+        self._mark(offsets, width, _IN_FLIGHT)
+
+    def land_copy(
+        self, addresses: NDArray[np.int64], words: NDArray, warps: NDArray[np.intp]
+    ) -> None:
+        """The issuing threads have waited: the bytes are there, as if written now."""
+        width = words.dtype.itemsize
+        offsets = addresses - self.base
+        as_words(self._raw, width)[offsets // width] = words
+        self._mark(offsets, width, _READY)
+        if self._clocks is not None:
+            granules = self._granules(offsets, width)
+            self._write_time[granules] = self._clocks.known[warps, warps][:, None]
+
+    def _claim(
+        self,
+        addresses: NDArray[np.int64],
+        width: int,
+        lanes: NDArray[np.intp],
+        warps: NDArray[np.intp],
+    ) -> None:
+        """Check and record a write of every address by its warp."""
+        if self._clocks is None or not addresses.size:
+            return
+        known = self._clocks.known
+        granules = self._granules(addresses - self.base, width)
+        self._check_writers(granules, addresses, lanes, warps, "write")
+        early = self._read_time[granules] > known[warps][:, None, :]
+        if early.any():
+            bad, _, other = (int(i[0]) for i in early.nonzero())
+            raise self._race("write", "read", bad, other, addresses, lanes, warps)
+        self._writer[granules] = warps[:, None]
+        self._write_time[granules] = known[warps, warps][:, None]
+        self._check_writers(granules, addresses, lanes, warps, "write")
+
+    def _check_writers(
+        self,
+        granules: NDArray[np.int64],
+        addresses: NDArray[np.int64],
+        lanes: NDArray[np.intp],
+        warps: NDArray[np.intp],
+        what: str,
+    ) -> None:
+        assert self._clocks is not None
+        writer = self._writer[granules]
+        late = self._write_time[granules] > self._clocks.known[warps[:, None], writer]
+        if late.any():
+            bad, column = (int(i[0]) for i in late.nonzero())
+            raise self._race(what, "write", bad, int(writer[bad, column]), addresses, lanes, warps)
+
+    @staticmethod
+    def _race(
+        what: str,
+        other_did: str,
+        bad: int,
+        other: int,
+        addresses: NDArray[np.int64],
+        lanes: NDArray[np.intp],
+        warps: NDArray[np.intp],
+    ) -> DataRace:
+        return DataRace(
+            f"{what} of shared memory by warp {warps[bad]}, and a {other_did} by warp {other} "
+            "that no barrier orders before it",
+            int(lanes[bad]),
+            int(addresses[bad]),
+        )

@@ -1,0 +1,246 @@
+"""Warps that fetch together: their registers, the paths they are on, and one step after another.
+
+A team is one warp, where every warp is to run ahead on its own, or the whole CTA, where speed
+counts; nothing else differs. Lanes that took different branches are separate *paths* (program
+counter -> lanes). The path that is furthest behind runs first; paths that meet become one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .copies import PendingCopies
+from .faults import Divergent, Fault, UnsetRegister
+from .ptx import Guard, Instruction, Register
+from .scratch import Scratch
+
+if TYPE_CHECKING:
+    from .cta import CTA
+
+Lanes = NDArray[np.bool_]
+WARP = 32
+
+# What a control instruction returns besides the next program counter of its lanes.
+LEFT = -1  # they exited, or wait at a barrier
+
+
+@dataclass
+class Step:
+    """An instruction ready to run.
+
+    ``run`` acts on the team's active lanes; a control instruction returns where they go next (a
+    program counter, LEFT, or None for straight on). ``members`` gives the lanes that must run it
+    together, None where each lane is on its own.
+    """
+
+    instruction: Instruction
+    run: Callable[[Team], int | None]
+    control: bool = False
+    members: Callable[[Team], Lanes] | None = None
+
+
+class Team:
+    """``warps`` warps of a CTA, from warp number ``first`` on."""
+
+    def __init__(self, cta: CTA, first: int, warps: int, registers: list[Register]) -> None:
+        self.cta = cta
+        self.warps = warps
+        lanes = WARP * warps
+        self.threads = WARP * first + np.arange(lanes)
+        self.warp_of = first + np.arange(lanes) // WARP
+        self.numbers = np.arange(lanes)
+        # A number for every thread of the grid.
+        i, j, k = cta.index
+        x, y, _ = cta.launch.grid
+        self.grid_threads = ((k * y + j) * x + i) * cta.threads + self.threads
+        # Lanes that are threads at all, and those of them that have not exited.
+        self.started: Lanes = self.threads < cta.threads
+        self.alive: Lanes = self.started.copy()
+        self.paths: dict[int, Lanes] = {0: self.alive.copy()}
+        # Paths at a warp-collective instruction that wait for the rest of their warps.
+        self.parked: dict[int, Lanes] = {}
+        self.pc = 0
+        self.active: Lanes = self.alive.copy()
+        self.full = bool(self.active.all())
+        self._registers = registers
+        self._values: list[NDArray | None] = [None] * len(registers)
+        # Per register: the lanes that never wrote it; None when every lane has.
+        self._missing: list[Lanes | None] = [np.ones(lanes, np.bool_)] * len(registers)
+        self.copies = PendingCopies(self)
+        self.local = Scratch("local", cta.launch.local_base, lanes * cta.launch.local_size)
+        # Instructions issued per program counter, counted in warps.
+        self.issued = np.zeros(len(cta.program), np.int64).tolist()
+
+    # ---- registers
+
+    def get(self, index: int) -> NDArray:
+        """The bits of a register in every lane; only those of active lanes mean anything."""
+        value = self._values[index]
+        missing = self._missing[index]
+        if missing is not None and (value is None or (missing & self.active).any()):
+            name = self._registers[index].name
+            lane = int((missing & self.active).argmax())
+            raise UnsetRegister(f"register {name} is read before it is written", lane)
+        assert value is not None
+        return value
+
+    def set(self, index: int, value: NDArray) -> None:
+        """Write a register in the active lanes; the array must not be changed afterwards."""
+        if value.shape != self.numbers.shape:
+            value = np.repeat(value, self.numbers.size)
+        if self.full:
+            self._values[index] = value
+            self._missing[index] = None
+            return
+        old = self._values[index]
+        self._values[index] = value if old is None else np.where(self.active, value, old)
+        missing = self._missing[index]
+        if missing is not None:
+            missing = missing & ~self.active
+            self._missing[index] = missing if missing.any() else None
+
+    def mask_bits(self, lanes: Lanes) -> NDArray[np.uint32]:
+        """Per lane, the 32-bit mask of those lanes of its warp."""
+        bits = (lanes.reshape(-1, WARP).astype(np.uint32) << np.arange(WARP, dtype=np.uint32)).sum(
+            axis=1, dtype=np.uint32
+        )
+        return bits.repeat(WARP)
+
+    @property
+    def chosen(self) -> NDArray[np.intp]:
+        """The numbers of the active lanes."""
+        return self.numbers if self.full else self.numbers[self.active]
+
+    def pick(self, value: NDArray) -> NDArray:
+        """A value, of shape (lanes,) or (1,), in the active lanes only."""
+        if value.shape != self.numbers.shape:
+            value = np.repeat(value, self.numbers.size)
+        return value if self.full else value[self.active]
+
+    def spread(self, chosen: NDArray, dtype: np.dtype) -> NDArray:
+        """Values of the active lanes, in lane order, as an array over all lanes."""
+        if self.full:
+            return np.ascontiguousarray(chosen)
+        out = np.zeros(self.numbers.shape, dtype)
+        out[self.active] = chosen
+        return out
+
+    # ---- paths
+
+    def push(self, pc: int, lanes: Lanes) -> None:
+        """Lanes go on at ``pc``, together with those that are already there."""
+        for others in (self.paths, self.parked):
+            if pc in others:
+                lanes = lanes | others.pop(pc)
+        self.paths[pc] = lanes
+
+    def retire(self, lanes: Lanes) -> None:
+        """Lanes exit; what waited for them to converge looks again."""
+        self.alive = self.alive & ~lanes
+        for pc in list(self.parked):
+            self.push(pc, self.parked.pop(pc))
+
+    def advance(self, budget: int) -> int:
+        """Run until no path can or ``budget`` steps are spent; returns how many were."""
+        spent = 0
+        while self.paths and spent < budget:
+            pc = min(self.paths)
+            spent += self._follow(pc, self.paths.pop(pc), budget - spent)
+        return spent
+
+    def _next_meeting(self, pc: int) -> int:
+        """The first place after ``pc`` where other lanes are."""
+        here = [p for p in (*self.paths, *self.parked) if p > pc]
+        return min(here, default=len(self.cta.program))
+
+    def _follow(self, pc: int, lanes: Lanes, budget: int) -> int:
+        """Run one path until it meets another, splits, ends, parks or has spent its budget."""
+        program, issued = self.cta.program, self.issued
+        stop = self._next_meeting(pc)
+        full = bool(lanes.all())
+        warps = self.warps if full else int(lanes.reshape(-1, WARP).any(axis=1).sum())
+        self.active, self.full = lanes, full
+        spent = 0
+        step = None
+        try:
+            while pc < stop and spent < budget:
+                step = program[pc]
+                guard = step.instruction.guard
+                if guard is not None:
+                    taken = self._taken(guard, lanes)
+                    if not taken.any():
+                        issued[pc] += warps
+                        spent += 1
+                        pc += 1
+                        continue
+                    self.active = taken
+                    self.full = full and bool(taken.all())
+                if step.members is not None and not self.full:
+                    ready = lanes & ~self._park(step, pc, lanes)
+                    if not ready.any():
+                        return spent
+                    if not (ready == lanes).all():
+                        return spent + self._follow(pc, ready, budget - spent)
+                issued[pc] += warps
+                spent += 1
+                if step.control:
+                    self.pc = pc
+                    target = step.run(self)
+                    if target is not None:
+                        staying = lanes & ~self.active
+                        alone = target not in self.paths and target not in self.parked
+                        if target == LEFT or target >= stop or staying.any() or not alone:
+                            if target != LEFT:
+                                self.push(target, self.active)
+                            if staying.any():
+                                self.push(pc + 1, staying)
+                            return spent
+                        pc = target
+                        stop = self._next_meeting(pc)
+                        continue
+                else:
+                    step.run(self)
+                pc += 1
+                if guard is not None:
+                    self.active, self.full = lanes, full
+        except Fault as fault:
+            assert step is not None
+            raise self.located(fault, step) from None
+        if pc < len(program):
+            self.push(pc, lanes)
+        else:
+            self.retire(lanes)
+        return spent
+
+    def _taken(self, guard: Guard, lanes: Lanes) -> Lanes:
+        predicate = self.get(guard.register.index)
+        return lanes & ~predicate if guard.negated else lanes & predicate
+
+    def _park(self, step: Step, pc: int, lanes: Lanes) -> Lanes:
+        """Set aside, and return, the lanes of ``pc`` whose warps miss members of a collective."""
+        assert step.members is not None
+        absent = step.members(self) & ~self.active
+        off = absent & lanes
+        if off.any():
+            raise Divergent(
+                "a warp-collective instruction is predicated off in some lanes", int(off.argmax())
+            )
+        parked = lanes & absent.reshape(-1, WARP).any(axis=1).repeat(WARP)
+        if parked.any():
+            self.parked[pc] = parked
+        return parked
+
+    def located(self, fault: Fault, step: Step) -> Fault:
+        """The fault, with who and where filled in."""
+        fault.kernel = self.cta.kernel.name
+        fault.instruction = step.instruction.text
+        fault.line = step.instruction.line
+        fault.cta = self.cta.index
+        lane = fault.lane if fault.lane is not None else int(self.active.argmax())
+        fault.thread = int(self.threads[lane])
+        return fault

@@ -1,0 +1,175 @@
+"""voxelize, against a dictionary of cells; SparseTensor, against a dense grid."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layoutconv.sparse.sparse_tensor import SparseTensor
+from layoutconv.sparse.voxels import voxelize
+
+# Sums and differences of these are exact in float64, so no cell depends on rounding.
+VALUES = st.integers(-(4 << 16), 4 << 16).map(lambda i: i / (1 << 16))
+
+
+@st.composite
+def point_clouds(draw, columns=4):
+    rows = draw(st.lists(st.tuples(*[VALUES] * columns), max_size=30))
+    return torch.tensor(rows, dtype=torch.float32).reshape(len(rows), columns)
+
+
+REDUCTIONS: dict[str, Callable[[list[float]], float]] = {
+    "sum": sum,
+    "mean": lambda values: sum(values) / len(values),
+    "max": max,
+    "min": min,
+    "first": lambda values: values[0],
+}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(point_clouds(), min_size=1, max_size=3),
+    st.tuples(*[st.sampled_from([0.25, 0.5, 1.0, 3.0])] * 3),
+    st.sampled_from([None, (-1.0, -2.0, -0.5, 3.0, 2.0, 1.5), (5.0, 5.0, 5.0, 6.0, 6.0, 6.0)]),
+    st.sampled_from(sorted(REDUCTIONS)),
+)
+def test_rows_are_the_reduced_points_of_each_cell(batch, size, box, reduce):
+    voxels = voxelize(batch, size, range=box, reduce=reduce)
+    cells: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    points = [(b, p) for b, cloud in enumerate(batch) for p in cloud.tolist()]
+    for number, (b, p) in enumerate(points):
+        if box is None or all(box[i] <= p[i] < box[i + 3] for i in range(3)):
+            corner = voxels.origin if box is None else box[:3]
+            x, y, z = (math.floor(Fraction(p[i] - corner[i]) / Fraction(size[i])) for i in range(3))
+            cells[b, z, y, x].append(number)
+
+    assert [tuple(row) for row in voxels.coords.tolist()] == sorted(cells)
+    owner = {number: row for row, cell in enumerate(sorted(cells)) for number in cells[cell]}
+    assert voxels.point_to_voxel.tolist() == [owner.get(i, -1) for i in range(len(points))]
+    assert voxels.dropped == len(points) - len(owner)
+    reduced = [
+        [REDUCTIONS[reduce]([points[i][1][column] for i in cells[cell]]) for column in range(4)]
+        for cell in sorted(cells)
+    ]
+    expected = torch.tensor(reduced, dtype=torch.float64).reshape(len(cells), 4)
+    torch.testing.assert_close(voxels.features.double(), expected, rtol=2**-23, atol=1e-7)
+    voxels.check()
+
+
+@settings(max_examples=30, deadline=None)
+@given(point_clouds(), st.randoms(use_true_random=False))
+def test_the_order_of_the_points_does_not_matter(points, random):
+    shuffled = list(range(len(points)))
+    random.shuffle(shuffled)
+    one, other = voxelize(points, 0.5), voxelize(points[shuffled], 0.5)
+    assert torch.equal(one.coords, other.coords)
+    assert torch.equal(one.point_to_voxel[shuffled], other.point_to_voxel)
+    torch.testing.assert_close(one.features, other.features)
+
+
+def test_points_lie_inside_their_cell():
+    points = torch.rand(200, 3, generator=torch.Generator().manual_seed(0)) * 9 - 4
+    voxels = voxelize(points, (0.3, 0.5, 0.7))
+    off = (voxels.centres()[voxels.point_to_voxel] - points).abs() / torch.tensor([0.3, 0.5, 0.7])
+    assert off.max() <= 0.5 + 1e-6
+
+
+def test_a_range_that_rounds_is_a_whole_number_of_cells():
+    # 70.4 / 0.1 is 704.0000000000001 in binary, and the last point falls in cell 703 all the same.
+    edge = np.nextafter(70.4, 0)
+    points = np.array([[edge, 0.0, 0.0], [70.4, 0.0, 0.0]])
+    voxels = voxelize(points, 0.1, range=(0, -40, -3, 70.4, 40, 1))
+    assert voxels.spatial_shape == (40, 800, 704)
+    assert voxels.coords.tolist() == [[0, 30, 400, 703]]
+    assert voxels.point_to_voxel.tolist() == [0, -1]
+
+
+def test_no_points_give_no_rows():
+    voxels = voxelize(torch.empty(0, 5), 0.1)
+    assert voxels.features.shape == (0, 5)
+    assert voxels.coords.shape == (0, 4)
+    assert voxels.dense().shape == (1, 0, 0, 0, 5)
+    batch = voxelize([torch.empty(0, 3), torch.ones(1, 3)], 0.1)
+    assert batch.coords.tolist() == [[1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("size", [0, -0.1, math.nan, math.inf, (0.1, 0.1), (0.1, 0.1, 0.0), ()])
+def test_voxel_sizes_that_are_refused(size):
+    with pytest.raises(ValueError, match="`voxel_size`: expected a finite positive number"):
+        voxelize(torch.ones(1, 3), size)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        (torch.ones(3), r"`points`: expected \(points, F\)"),
+        (torch.ones(3, 2), r"`points`: expected \(points, F\)"),
+        (
+            torch.ones(3, 4, dtype=torch.int32),
+            "`points`: expected .* floating-point type, got torch.int32",
+        ),
+        (
+            torch.tensor([[0.0, 0, 0], [0, math.nan, 0]]),
+            "in point 1, and 1 of 2 points that are not finite",
+        ),
+        ([torch.ones(3, 4), torch.ones(3, 3)], "agree in columns"),
+        ([], "one or more clouds"),
+    ],
+)
+def test_points_that_are_refused(points, message):
+    with pytest.raises(ValueError, match=message):
+        voxelize(points, 0.1)
+
+
+def test_grids_that_are_too_large_are_errors():
+    far = torch.tensor([[0.0, 0.0, 0.0], [3e9, 0.0, 0.0]])
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*31 cells on each axis"):
+        voxelize(far, 1.0)
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*31 cells on each axis"):
+        voxelize(far[:1], 1e-9, range=(0, 0, 0, 100, 1, 1))
+    with pytest.raises(ValueError, match=r"fewer than 2\*\*63 voxels"):
+        voxelize(torch.tensor([[0.0] * 3, [2e9] * 3]), 1.0)
+    with pytest.raises(ValueError, match="`reduce`: expected mean, sum, max, min or first"):
+        voxelize(far, 1.0, reduce="median")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="`range`: expected finite"):
+        voxelize(far, 1.0, range=(0, 0, 0, 1, 1, 0))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=3, max_size=5), st.integers(0, 2**31))
+def test_from_dense_and_dense_are_inverse(shape, seed):
+    grid = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).sub(1).clamp(min=0)
+    sparse = SparseTensor.from_dense(grid)
+    assert torch.equal(sparse.dense(), grid)
+    assert (sparse.features != 0).any(1).all()
+    doubled = sparse.replace(2 * sparse.features)
+    assert doubled.coords is sparse.coords
+    assert torch.equal(doubled.dense(), 2 * grid)
+
+
+def test_a_sparse_tensor_checks_what_it_is_made_of():
+    coords = torch.zeros(2, 4, dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"`features`: expected \(2, C\)"):
+        SparseTensor(torch.ones(3, 1), coords, (2, 2, 2), 1)
+    with pytest.raises(ValueError, match=r"`coords`: expected \(rows, 3\)"):
+        SparseTensor(torch.ones(2, 1), coords, (2, 2), 1)
+    with pytest.raises(ValueError, match="`coords`: expected a torch tensor of int32"):
+        SparseTensor(torch.ones(2, 1), coords.long(), (2, 2, 2), 1)
+    with pytest.raises(ValueError, match="device of coords"):
+        SparseTensor(torch.ones(2, 1, device="meta"), coords, (2, 2, 2), 1)
+    with pytest.raises(ValueError, match=r"`spatial_shape`: .* got -1"):
+        SparseTensor(torch.ones(2, 1), coords, (2, -1, 2), 1)
+    outside = SparseTensor(torch.ones(2, 1), coords + 5, (9, 9, 5), 9)
+    with pytest.raises(ValueError, match=r"column 3 in \[0, 5\)"):
+        outside.dense()
+    with pytest.raises(AttributeError):
+        outside.features = torch.ones(2, 1)  # type: ignore[misc]
