@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import gcd
 from typing import Any, NamedTuple
 
-from .coalesce import filtered, normal_form
+from .coalesce import filtered, has_f2, normal_form
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError
-from .f2 import _Span, has_f2, is_linear, to_f2
+from .f2 import _Span, is_linear, to_f2
 from .int_tuple import IntTuple
 from .layout import Layout
 from .packing import Packing

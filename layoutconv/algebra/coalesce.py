@@ -151,6 +151,11 @@ def filtered(layout: Layout) -> list[Leaf]:
     return merge([(s, d) for s, d in layout._leaves if not is_zero(d)])
 
 
+def has_f2(layout: Layout) -> bool:
+    """Whether a stride of the layout adds without carry."""
+    return not layout._plain and any(isinstance(d, F2) for _, d in layout._leaves)
+
+
 def is_zero(d: Any) -> bool:
     """Whether a stride moves nothing."""
     return bool(d == 0) if isinstance(d, int) else bool(getattr(d, "value", 1) == 0)

@@ -11,11 +11,10 @@ from itertools import pairwise
 from typing import Any
 
 from .carry import Carry, Split, Step, carries_of, clash, split
-from .coalesce import by_mode, normal_form
+from .coalesce import by_mode, has_f2, normal_form
 from .composed import ComposedLayout
 from .construct import make_identity_layout
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
-from .f2 import compose_f2, has_f2
 from .int_tuple import IntTuple, split_and_sum, unflatten
 from .layout import Layout, make, make_plain
 from .packing import Packing, Path
@@ -102,6 +101,8 @@ def compose(
         if any(isinstance(d, CustomStride) for _, d in a._leaves):
             return ComposedLayout(a, 0, b)
         if has_f2(a) or has_f2(b):
+            from .f2 import compose_f2
+
             return compose_f2(a, b)
         _require_integers(a, b)
     else:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import from_leaves, from_plain, is_zero, merge, normal_form
+from .coalesce import from_leaves, from_plain, has_f2, is_zero, merge, normal_form
 from .errors import LayoutTypeError, inexact
-from .f2 import has_f2, left_inverse_f2, nullspace_f2, right_inverse_f2
+from .f2 import left_inverse_f2, nullspace_f2, right_inverse_f2
 from .interpolate import interpolate
 from .layout import Layout, make
 from .packing import Path
