@@ -9,13 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import algebra
-from .algebra import *  # noqa: F403  (what the algebra exports is the top-level vocabulary)
+from . import algebra  # what it exports is the top-level vocabulary
 
 if TYPE_CHECKING:
     from . import conv as conv
     from . import draw as draw
     from . import sparse as sparse
+    from .algebra import *  # noqa: F403
     from .executors import execute as execute
     from .gemm_view import GemmView as GemmView
 
@@ -28,6 +28,10 @@ __all__ = ["__version__", *_ROOMS, *_HOME, *algebra.__all__]
 
 
 def __getattr__(name: str) -> Any:
+    if name in algebra.__all__:
+        value = getattr(algebra, name)
+        globals()[name] = value
+        return value
     if name in _ROOMS:
         return import_module(f".{name}", __name__)
     if name in _HOME:
