@@ -134,7 +134,12 @@ def test_a_kept_kernel_launches_what_the_compiled_one_does(
 def test_threads_compile_a_kernel_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
     original = build.build
-    monkeypatch.setattr(build, "build", lambda *a: compiled.append(a) or original(*a))
+
+    def counted(*arguments: Any) -> Any:
+        compiled.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(build, "build", counted)
     with ThreadPoolExecutor(4) as pool:
         kernels = list(pool.map(lambda _: load_kernel(*ARGUMENTS), range(4)))
     assert len(compiled) == 1
