@@ -17,7 +17,11 @@ from .swizzle import Swizzle
 
 
 def size(layout: Any) -> Any:
-    """How many coordinates the domain has."""
+    """How many coordinates the domain has.
+
+    >>> size(Layout((4, (2, 3))))
+    24
+    """
     return layout.size()
 
 
