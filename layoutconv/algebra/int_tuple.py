@@ -170,7 +170,7 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
             )
         terms = [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
         return sum_of(terms)
-    if crd is None or isinstance(crd, float | complex | str | list):
+    if crd is None or is_no_integer(crd):
         raise LayoutTypeError(
             f"crd2idx: the coordinate {crd!r} of the shape {text(shape)} is no integer"
             + ("; `layout[...]` and slice_ take None" if crd is None else "")
@@ -178,6 +178,16 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     if not isinstance(shape, tuple):
         return crd * stride
     return split_and_sum(crd, paired_leaves(shape, stride))
+
+
+def is_no_integer(c: Any) -> bool:
+    """Whether a coordinate is of a kind that only looks like one: a float, an array of them, ..."""
+    if isinstance(c, float | complex | str | list):
+        return True
+    if getattr(getattr(c, "dtype", None), "kind", "i") in "fc":  # NumPy
+        return True
+    is_floating_point = getattr(c, "is_floating_point", None)  # torch
+    return callable(is_floating_point) and bool(is_floating_point())
 
 
 def split_and_sum(crd: Any, leaves: Any) -> Any:
