@@ -1,5 +1,6 @@
 """Makes ``layoutconv.kernels`` importable from a checkout that is not installed."""
 
+import os
 import sys
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -14,3 +15,7 @@ if find_spec("layoutconv.kernels") is None:
     module = module_from_spec(spec)
     sys.modules["layoutconv.kernels"] = module
     spec.loader.exec_module(module)
+
+# Workers side by side get a thread each: with more, torch's threads wait for one another's.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")

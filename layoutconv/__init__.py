@@ -9,14 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import algebra
-from .algebra import *  # noqa: F403  (what the algebra exports is the top-level vocabulary)
+from . import algebra  # what it exports is the top-level vocabulary
 from .algebra.display import draw_with
 
 if TYPE_CHECKING:
     from . import conv as conv
     from . import draw as draw
     from . import sparse as sparse
+    from .algebra import *  # noqa: F403
     from .executors import execute as execute
     from .gemm_view import GemmView as GemmView
 
@@ -38,6 +38,10 @@ draw_with(_draw)
 
 
 def __getattr__(name: str) -> Any:
+    if name in algebra.__all__:
+        value = getattr(algebra, name)
+        globals()[name] = value
+        return value
     if name in _ROOMS:
         return import_module(f".{name}", __name__)
     if name in _HOME:

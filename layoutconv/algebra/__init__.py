@@ -3,33 +3,20 @@
 Nothing here imports anything of the package outside this folder, and nothing here imports torch,
 NumPy or the CuTe DSL: a layout is evaluated on whatever integers it is given (``int``, integer
 arrays, values of a kernel that is being traced). Every other room of the house may import this one.
+
+Composition and what it needs are imported at once; the other families when first asked for.
 """
 
-from .analysis import (
-    GlobalAccess,
-    SharedAccess,
-    bank_conflicts,
-    coalescing,
-    contiguity,
-    coshape,
-    cosize,
-    is_injective,
-    is_surjective,
-    overlaps,
-    size,
-    vector_width,
-)
-from .atoms import CopyAtom, MmaAtom, copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .coalesce import coalesce, coalesce_x, filter, flatten_layout, group_modes
-from .combine import greatest_common_domain, layout_add
 from .complement import complement
 from .composed import ComposedLayout
 from .composition import composition
 from .construct import make_identity_layout, make_layout_like, make_ordered_layout, with_shape
 from .divide import flat_divide, logical_divide, tiled_divide, zipped_divide
 from .errors import LayoutError, LayoutTypeError, LayoutValueError
-from .explain import explain
-from .f2 import f2_layout, from_f2, to_f2
 from .int_tuple import (
     compatible,
     congruent,
@@ -41,10 +28,8 @@ from .int_tuple import (
     rank,
     unflatten,
 )
-from .inverse import left_inverse, max_common_layout, max_common_vector, nullspace, right_inverse
 from .layout import Layout, make_layout, slice_, slice_and_offset
-from .notation import parse
-from .product import (
+from .products import (
     blocked_product,
     flat_product,
     logical_product,
@@ -53,12 +38,54 @@ from .product import (
     tiled_product,
     zipped_product,
 )
-from .recast import downcast, recast, upcast
 from .stride import F2, ArithmeticTuple, CustomStride, E, IndexedGather, ScaledBasis, StridedGather
 from .swizzle import Swizzle
 from .symint import SymInt
 from .tensor import Tensor
-from .tiling import domain_offset, local_partition, local_tile
+
+if TYPE_CHECKING:
+    from .account import explain
+    from .analysis import (
+        GlobalAccess,
+        SharedAccess,
+        bank_conflicts,
+        coalescing,
+        contiguity,
+        coshape,
+        cosize,
+        is_injective,
+        is_surjective,
+        overlaps,
+        size,
+        vector_width,
+    )
+    from .atoms import CopyAtom, MmaAtom, copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
+    from .casts import downcast, recast, upcast
+    from .combine import greatest_common_domain, layout_add
+    from .f2 import f2_layout, from_f2, to_f2
+    from .inverse import (
+        left_inverse,
+        max_common_layout,
+        max_common_vector,
+        nullspace,
+        right_inverse,
+    )
+    from .notation import parse
+    from .tiling import domain_offset, local_partition, local_tile
+
+_HOMES = {
+    "analysis": "GlobalAccess SharedAccess bank_conflicts coalescing contiguity coshape cosize "
+    "is_injective is_surjective overlaps size vector_width",
+    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names wgmma_atom",
+    "combine": "greatest_common_domain layout_add",
+    "account": "explain",
+    "f2": "f2_layout from_f2 to_f2",
+    "inverse": "left_inverse max_common_layout max_common_vector nullspace right_inverse",
+    "notation": "parse",
+    "casts": "downcast recast upcast",
+    "tiling": "domain_offset local_partition local_tile",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "F2",
@@ -148,3 +175,15 @@ __all__ = [
     "zipped_divide",
     "zipped_product",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import gcd
 from typing import Any, NamedTuple
 
-from .coalesce import filtered, normal_form
+from .coalesce import filtered, has_f2, normal_form
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError
-from .f2 import _Span, has_f2, is_linear, to_f2
+from .f2 import _Span, is_linear, to_f2
 from .int_tuple import IntTuple
-from .inverse import right_inverse
 from .layout import Layout
 from .packing import Packing
 from .stride import basis_terms
@@ -209,15 +208,14 @@ def _aligned_block(layout: Layout) -> int:
         return width
     if not all(isinstance(d, int) for _, d in layout._leaves):
         return 1
-    inverse = right_inverse(layout)
-    width = int(inverse.size())
-    reached = {stride for _, stride in inverse._leaves}
-    place = 1
-    for s, d in layout._leaves:
-        if s != 1 and d != 0 and (place not in reached or d >= width):
-            width = gcd(width, d)
-        place *= s
-    return width if all(d >= 0 for _, d in filtered(layout)) else 1
+    block = 1  # modes that continue each other from offset 0 on
+    others = [sum((s - 1) * d for s, d in layout._leaves if d < 0)]
+    for d, s in sorted((abs(d), s) for s, d in filtered(layout)):
+        if d == block:
+            block *= s
+        else:
+            others.append(d)
+    return gcd(block, *others)
 
 
 class SharedAccess(NamedTuple):

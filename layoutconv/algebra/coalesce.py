@@ -6,7 +6,7 @@ from typing import Any
 
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple
-from .layout import _NORMAL, Layout, make, make_layout
+from .layout import _NORMAL, Layout, make, make_layout, make_plain
 from .stride import F2
 
 Leaf = tuple[Any, Any]  # an extent and its stride
@@ -44,8 +44,17 @@ def from_leaves(leaves: list[Leaf]) -> Layout:
     if len(leaves) == 1:
         return make(*leaves[0])
     if not leaves:
-        return make(1, 0)
+        return make_plain(1, 0, [(1, 0)])
     return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
+
+
+def from_plain(leaves: list[tuple[int, int]]) -> Layout:
+    """:func:`from_leaves` for leaves that are plain integers."""
+    if len(leaves) == 1:
+        return make_plain(*leaves[0], leaves)
+    if not leaves:
+        return make_plain(1, 0, [(1, 0)])
+    return make_plain(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]), leaves)
 
 
 def by_mode(
@@ -80,7 +89,8 @@ def coalesce(layout: Layout, profile: IntTuple = None) -> Layout:
     """
     if isinstance(profile, tuple):
         return by_mode(_coalesce_mode, "coalesce", layout, profile)
-    return from_leaves(merge(layout._leaves))
+    leaves = merge(layout._leaves)
+    return from_plain(leaves) if layout._plain else from_leaves(leaves)
 
 
 def _coalesce_mode(layout: Layout, profile: IntTuple) -> Layout:
@@ -139,6 +149,11 @@ def _filter_mode(layout: Layout, profile: IntTuple) -> Layout:
 def filtered(layout: Layout) -> list[Leaf]:
     """The leaves of ``filter(layout)``."""
     return merge([(s, d) for s, d in layout._leaves if not is_zero(d)])
+
+
+def has_f2(layout: Layout) -> bool:
+    """Whether a stride of the layout adds without carry."""
+    return not layout._plain and any(isinstance(d, F2) for _, d in layout._leaves)
 
 
 def is_zero(d: Any) -> bool:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import filtered, from_leaves, merge
+from .coalesce import filtered, from_leaves, from_plain, has_f2, merge
 from .errors import LayoutTypeError, inexact, text
-from .f2 import complement_f2, has_f2
 from .int_tuple import IntTuple, product
 from .layout import Layout
 from .packing import Path
@@ -40,8 +39,10 @@ def complement(a: Layout | int, bound: IntTuple = 1) -> Layout:
         raise LayoutTypeError(f"complement: {a!r} is not a layout")
     if a._plain:
         limit = bound if type(bound) is int else int(product(bound))
-        return from_leaves(gaps(a, a._leaves, limit))
+        return from_plain(gaps(a, a._leaves, limit))
     if has_f2(a):
+        from .f2 import complement_f2
+
         return complement_f2(a, int(product(bound)))
     leaves = filtered(a)
     if all(isinstance(d, int) for _, d in leaves):

@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from .carry import Carry, Split, Step, carries_of, clash, split
-from .coalesce import by_mode, normal_form
+from .coalesce import by_mode, has_f2, normal_form
 from .composed import ComposedLayout
 from .construct import make_identity_layout
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
-from .f2 import compose_f2, has_f2
 from .int_tuple import IntTuple, split_and_sum, unflatten
-from .layout import Layout, make
+from .layout import Layout, make, make_plain
 from .packing import Packing, Path
 from .stride import F2, CustomStride, basis_terms
 from .swizzle import Swizzle
@@ -102,8 +101,18 @@ def compose(
         if any(isinstance(d, CustomStride) for _, d in a._leaves):
             return ComposedLayout(a, 0, b)
         if has_f2(a) or has_f2(b):
+            from .f2 import compose_f2
+
             return compose_f2(a, b)
         _require_integers(a, b)
+    else:
+        form = a._normal or normal_form(a)
+        used = [0] * len(form)
+        leaves: list[tuple[int, int]] = []
+        plain = _by_digits(form, used, b.shape, b.stride, leaves)
+        if plain is not None and _fit(form, used):
+            return make_plain(*plain, leaves)
+        return _decide(a, b, operation, operands or (a, b))
     digits = _Digits(a)
     result = digits.compose(b.shape, b.stride)
     if result is not None and digits.fit():
@@ -124,6 +133,40 @@ def _require_integers(a: Layout, b: Layout) -> None:
                 )
 
 
+def _fit(form: list[tuple[Any, Any]], used: list[Any]) -> bool:
+    """Whether the modes that share a digit never carry out of it; the last one has no end."""
+    for i in range(len(form) - 1):  # noqa: SIM110 - a generator would double the time
+        if used[i] >= form[i][0]:
+            return False
+    return True
+
+
+def _by_digits(
+    form: list[tuple[int, int]],
+    used: list[int],
+    s: IntTuple,
+    d: IntTuple,
+    leaves: list[tuple[int, int]],
+) -> tuple[IntTuple, IntTuple] | None:
+    """What ``_Digits.compose`` does, for plain integers; it collects the leaves of the result."""
+    if type(s) is int:
+        mode = _leaf(form, used, s, d)
+        if mode is not None:
+            if type(mode[0]) is int:
+                leaves.append(mode)
+            else:
+                leaves += zip(*mode)  # noqa: B905
+        return mode
+    shapes, strides = [], []
+    for s_mode, d_mode in zip(s, d):  # noqa: B905
+        mode = _by_digits(form, used, s_mode, d_mode, leaves)
+        if mode is None:
+            return None
+        shapes.append(mode[0])
+        strides.append(mode[1])
+    return tuple(shapes), tuple(strides)
+
+
 class _Digits:
     """Composition by digits: exact if each mode of b stays within digits that no other fills up.
 
@@ -140,14 +183,8 @@ class _Digits:
 
     def fit(self) -> bool:
         """Whether the modes that share a digit never carry out of it."""
-        for (extent, _), used in zip(self.form[:-1], self.used):  # noqa: B905
-            if used >= extent:
-                return False
-        if self.by_path:
-            for form, used_by in self.by_path.values():
-                if any(u >= e for (e, _), u in zip(form[:-1], used_by)):  # noqa: B905
-                    return False
-        return True
+        forms = self.by_path.values() if self.by_path else ()
+        return _fit(self.form, self.used) and all(_fit(*digits) for digits in forms)
 
     def compose(self, s: IntTuple, d: IntTuple) -> tuple[IntTuple, IntTuple] | None:
         if type(s) is tuple:

@@ -9,7 +9,7 @@ from .complement import complement
 from .composed import ComposedLayout
 from .composition import as_composed, compose
 from .errors import LayoutTypeError, LayoutValueError, text
-from .layout import Layout, make, make_layout
+from .layout import Layout, make, make_layout, make_plain
 
 
 def logical_divide(a: Any, tiler: Any) -> Any:
@@ -27,6 +27,8 @@ def logical_divide(a: Any, tiler: Any) -> Any:
     >>> print(logical_divide(Layout((9, 8), (8, 1)), (3, None)))
     ((3,3),8):((8,24),1)
     """
+    if type(tiler) is int and type(a) is Layout and a._plain and type(a.shape) is int:
+        return _cut(a.shape, a.stride, tiler)
     a = as_composed(a)
     if isinstance(a, ComposedLayout):
         return ComposedLayout(a.outer, a.offset, logical_divide(a.inner, tiler))
@@ -40,6 +42,15 @@ def logical_divide(a: Any, tiler: Any) -> Any:
     rest = complement(tile, a.size() if tile._plain else a.shape)
     whole = make((tile.shape, rest.shape), (tile.stride, rest.stride))
     return compose(a, whole, "logical_divide", (a, tiler))
+
+
+def _cut(extent: int, stride: int, tile: int) -> Layout:
+    """One mode in tiles of consecutive positions: nothing there can carry."""
+    if tile < 1:
+        raise LayoutValueError(f"logical_divide: the tile {tile} of {extent}:{stride} is empty")
+    count = -(-extent // tile)
+    leaves = [(tile, stride), (count, tile * stride if count > 1 else 0)]
+    return make_plain((tile, count), (stride, leaves[1][1]), leaves)
 
 
 def as_tile(name: str, tiler: Any) -> Layout:

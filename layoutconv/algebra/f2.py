@@ -9,19 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from .coalesce import has_f2
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
 from .int_tuple import IntTuple, flatten, idx2crd, product, unflatten
 from .layout import Layout, make
 from .stride import F2
 
 Columns = tuple[int, ...]
-
-
-def has_f2(layout: Layout) -> bool:
-    """Whether a stride of the layout adds without carry."""
-    if layout._plain:
-        return False
-    return any(isinstance(d, F2) for _, d in layout._leaves)
 
 
 def to_f2(layout: Any) -> Columns:

@@ -8,9 +8,9 @@ share what is left over (the quotient) may differ by the digits chosen so far on
 
 from __future__ import annotations
 
-from fractions import Fraction
+from math import gcd
 
-Row = list[Fraction]
+Row = list[int]
 Point = tuple[int, list[int], int]  # what is left of n, its digits so far, the value
 
 
@@ -33,7 +33,10 @@ def _search(extents: list[int], items: list[Point]) -> list[tuple[int, int]] | N
     if strides is not None:
         last = max((q for q, _, _ in items), default=0) + 1
         return list(zip([*extents, max(last, 1)], strides, strict=True))
-    limit = max((abs(q) for q, _, _ in items), default=0) + (min(q for q, _, _ in items) < 0)
+    low, high = min(q for q, _, _ in items), max(q for q, _, _ in items)
+    if low >= -1 and high <= 0:
+        return None  # another digit would tell nothing apart
+    limit = max(high, 1 - low)
     for extent in range(2, limit + 1):
         finer = [(q // extent, [*digits, q % extent], value) for q, digits, value in items]
         if _may_work(finer):
@@ -46,7 +49,7 @@ def _search(extents: list[int], items: list[Point]) -> list[tuple[int, int]] | N
 def _may_work(items: list[Point]) -> bool:
     """Whether points with equal quotients agree on some strides of the digits so far."""
     first: dict[int, tuple[list[int], int]] = {0: ([0] * len(items[0][1]), 0)}
-    rows = []
+    rows: list[Row] = []
     for q, digits, value in items:
         if q in first:
             other, base = first[q]
@@ -56,35 +59,36 @@ def _may_work(items: list[Point]) -> bool:
     return _eliminated(rows, len(items[0][1])) is not None
 
 
-def _solve(rows: list[list[int]], unknowns: int) -> list[int] | None:
+def _solve(rows: list[Row], unknowns: int) -> list[int] | None:
     """Integers that satisfy every row (coefficients, then the right-hand side), or None."""
     pivots = _eliminated(rows, unknowns)
     if pivots is None:
         return None
-    solution = [Fraction(0)] * unknowns
+    solution = [0] * unknowns
     for column in sorted(pivots, reverse=True):
         row = pivots[column]
-        rest = sum((row[i] * solution[i] for i in range(column + 1, unknowns)), Fraction(0))
-        solution[column] = row[-1] - rest
-    if any(x.denominator != 1 for x in solution):
-        return None
-    return [int(x) for x in solution]
+        right = row[-1] - sum([row[i] * solution[i] for i in range(column + 1, unknowns)])
+        solution[column], rest = divmod(right, row[column])
+        if rest:
+            return None
+    return solution
 
 
-def _eliminated(rows: list[list[int]], unknowns: int) -> dict[int, Row] | None:
+def _eliminated(rows: list[Row], unknowns: int) -> dict[int, Row] | None:
     """Rows in echelon form by their leading column, or None if they contradict each other."""
     pivots: dict[int, Row] = {}
-    for integers in rows:
-        row = [Fraction(x) for x in integers]
+    for row in rows:
         for column in range(unknowns):
             if not row[column]:
                 continue
             if column not in pivots:
-                lead = row[column]
-                pivots[column] = [x / lead for x in row]
+                pivots[column] = row
                 break
-            factor, pivot = row[column], pivots[column]
-            row = [x - factor * p for x, p in zip(row, pivot, strict=True)]
+            a, b = pivots[column][column], row[column]
+            row = [a * x - b * p for x, p in zip(row, pivots[column], strict=True)]
+            common = gcd(*row)
+            if common > 1:
+                row = [x // common for x in row]
         else:
             if row[-1]:
                 return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import from_leaves, is_zero, merge, normal_form
+from .coalesce import from_leaves, from_plain, has_f2, is_zero, merge, normal_form
 from .errors import LayoutTypeError, inexact
-from .f2 import has_f2, left_inverse_f2, nullspace_f2, right_inverse_f2
+from .f2 import left_inverse_f2, nullspace_f2, right_inverse_f2
 from .interpolate import interpolate
 from .layout import Layout, make
 from .packing import Path
@@ -31,7 +31,7 @@ def right_inverse(a: Layout) -> Layout:
         return right_inverse_f2(a)
     by_path = _modes_by_path("right_inverse", a)
     if not by_path:
-        return from_leaves(_right(_placed(a)))
+        return from_plain(_right(_placed(a)))
     return _over_coordinates({path: _right(modes) for path, modes in by_path.items()})
 
 
@@ -54,7 +54,7 @@ def left_inverse(a: Layout) -> Layout:
         return left_inverse_f2(a)
     by_path = _modes_by_path("left_inverse", a)
     if not by_path:
-        return from_leaves(_left(a, _placed(a)))
+        return from_plain(_left(a, _placed(a)))
     return _over_coordinates({path: _left(a, modes) for path, modes in by_path.items()})
 
 

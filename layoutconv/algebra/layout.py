@@ -86,7 +86,8 @@ class Layout(Drawable):
                     offset += c * s * d if leaves else 0
                 return offset
             if type(c) is tuple:
-                return crd2idx(c, self.shape, self.stride)
+                at = _plain_offset(c, self.shape, self.stride)
+                return crd2idx(c, self.shape, self.stride) if at is None else at
         return _value(
             crd2idx(c, self.shape, self.stride)
             if isinstance(c, tuple) or c is None or isinstance(c, float | str | list)
@@ -199,25 +200,56 @@ class Layout(Drawable):
         return _outer_sum(columns) if columns else 0
 
 
-def _column(mode: Layout) -> list[Any]:
+def _plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | None:
+    """The offset of a coordinate of plain integers; None for any other and for wrong profiles."""
+    if type(shape) is not tuple or len(crd) != len(shape):
+        return None
+    offset = 0
+    for c, s, d in zip(crd, shape, stride):  # noqa: B905
+        if type(c) is int:
+            if type(s) is int:
+                offset += c * d
+                continue
+            leaf, step = 1, 0
+            for leaf, step in paired_leaves(s, d):
+                offset += c % leaf * step
+                c //= leaf
+            offset += c * leaf * step
+        elif type(c) is tuple:
+            inner = _plain_offset(c, s, d)
+            if inner is None:
+                return None
+            offset += inner
+        else:
+            return None
+    return offset
+
+
+def _column(mode: Layout) -> list[Any] | range:
     """The offsets of one mode, in the order of its linear coordinate."""
     if not mode._plain:
         return [mode(i) for i in range(mode.size())]
-    offsets = [0]
+    column: list[int] | range = range(1)
     for s, d in mode._leaves:
-        if len(offsets) == 1:
-            offsets = list(range(0, s * d, d)) if d else [0] * s
+        if len(column) == 1:
+            column = range(0, s * d, d) if d else [0] * s
         else:
-            offsets = [high + low for high in [i * d for i in range(s)] for low in offsets]
-    return offsets
+            column = [offset for i in range(s) for offset in _moved(column, i * d)]
+    return column
 
 
-def _outer_sum(columns: list[list[Any]]) -> Any:
+def _moved(column: list[Any] | range, offset: Any) -> list[Any] | range:
+    if type(column) is range and type(offset) is int:  # ranges need no additions
+        return range(column.start + offset, column.stop + offset, column.step)
+    return [offset + x for x in column]
+
+
+def _outer_sum(columns: list[list[Any] | range]) -> Any:
     first, *rest = columns
     if not rest:
-        return first
+        return list(first)
     if len(rest) == 1:
-        return [[a + b for b in rest[0]] for a in first]
+        return [list(_moved(rest[0], a)) for a in first]
     inner = _outer_sum(rest)
     return [_shifted(inner, a) for a in first]
 
@@ -292,15 +324,21 @@ _NEW = Layout.__new__
 
 def make(shape: IntTuple, stride: IntTuple) -> Layout:
     """A layout of leaves that are known to be good: no check, for results of operations."""
-    self = _NEW(Layout)
     leaves: list[tuple[Any, Any]] = []
-    plain = _walk(shape, stride, leaves)
-    if not plain:
-        leaves = paired_leaves(shape, stride)
+    if _walk(shape, stride, leaves):
+        return make_plain(shape, stride, leaves)
+    self = make_plain(shape, stride, paired_leaves(shape, stride))
+    _PLAIN(self, False)
+    return self
+
+
+def make_plain(shape: IntTuple, stride: IntTuple, leaves: list[tuple[int, int]]) -> Layout:
+    """A layout of plain integers whose leaves are at hand already."""
+    self = _NEW(Layout)
     _SHAPE(self, shape)
     _STRIDE(self, stride)
     _LEAVES(self, leaves)
-    _PLAIN(self, plain)
+    _PLAIN(self, True)
     _NORMAL(self, None)
     return self
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from .composed import ComposedLayout
@@ -12,8 +11,6 @@ from .layout import Layout
 from .packing import sum_of_bases
 from .stride import F2, ArithmeticTuple, ScaledBasis
 from .swizzle import Swizzle
-
-_TOKEN = re.compile(r"\s*(?:(S[Ww]?<|[(),:<>@+]|f(?=\d)|-?\d+|[oO∘](?![A-Za-z]))|(\S))")
 
 
 def parse(notation: str) -> Any:
@@ -40,14 +37,29 @@ def parse(notation: str) -> Any:
     return _Parser(notation).whole()
 
 
+def _tokens(notation: str) -> list[tuple[str, int]]:
+    """The tokens, each with where it begins; an empty one at the end."""
+    result = []
+    at = 0
+    while at < len(notation):
+        end = at + 1
+        if notation[at].isspace() or notation[at] == "_":
+            at = end
+            continue
+        if notation[at] == "-" or notation[at].isdigit():
+            while notation[end : end + 1].isdigit():
+                end += 1
+        elif notation[at] == "S":
+            end = notation.find("<", at) + 1 or at + 1
+        result.append((notation[at:end], at))
+        at = end
+    return [*result, ("", len(notation))]
+
+
 class _Parser:
     def __init__(self, notation: str) -> None:
         self.notation = notation
-        self.tokens: list[tuple[str, int]] = []
-        for match in _TOKEN.finditer(re.sub(r"_(?=\d)", " ", notation)):
-            group = 1 if match.group(1) else 2
-            self.tokens.append((match.group(group), match.start(group)))
-        self.tokens.append(("", len(notation)))
+        self.tokens = _tokens(notation)
         self.next = 0
 
     def whole(self) -> Any:
@@ -71,7 +83,7 @@ class _Parser:
 
     def part(self) -> Any:
         """A swizzle, a layout, or a lone tuple."""
-        if self.peek().startswith("S"):
+        if self.peek() in ("S<", "Sw<", "SW<"):
             return self.swizzle()
         shape = self.tree(self.integer)
         if self.peek() != ":":
@@ -128,7 +140,7 @@ class _Parser:
         return ScaledBasis(value, tuple(path)) if path else value
 
     def integer(self) -> int:
-        if not re.fullmatch(r"-?\d+", self.peek()):
+        if not self.peek().removeprefix("-").isdigit():
             self.fail("an integer")
         return int(self.take())
 

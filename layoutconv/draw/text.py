@@ -134,7 +134,7 @@ class _Block:
     @property
     def left(self) -> int:
         """Where the left border is."""
-        return sum(self.bands) + 1
+        return sum(self.bands)
 
     @property
     def columns(self) -> list[int]:

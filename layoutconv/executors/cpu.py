@@ -19,8 +19,8 @@ from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
 from ..algebra.layout import Layout, compact_stride
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather
 from ..gemm_view import GemmView, OperandLayout, Stage, both, follow, gathers, inside
+from ..vectors import recast, vector_extent
 from .checks import allocate
-from .vectors import recast, vector_extent
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,8 +9,9 @@ import torch
 from ..algebra.int_tuple import flatten
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gemm_view import GemmView, stages
+from ..kernels.check import check_view
 from ..kernels.store import architecture, load_kernel
-from ..kernels.structure import check_view, index_buffer, runtime_integers
+from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
 from ..kernels.tune import Machine, choose_tile
 

@@ -60,7 +60,7 @@ DENSE = {
     "32 taps": ConvProblem((1, 5, 9, 8), (8, 4, 8), padding=(2, 3)),
     "35 taps": ConvProblem((1, 6, 8, 8), (8, 5, 7), padding=2),
     "64 taps": ConvProblem((1, 4, 4, 4, 8), (8, 4, 4, 4), padding=(2, 1, (1, 2))),
-    "125 taps": ConvProblem((1, 4, 3, 5, 8), (16, 5, 5, 5), padding=2),
+    "125 taps": ConvProblem((1, 2, 3, 5, 8), (16, 5, 5, 5), padding=2),
     "one pixel": ConvProblem((1, 1, 1, 1, 8), (8, 3, 3, 3), padding=1),
 }
 
@@ -96,20 +96,24 @@ GRIDS = {
     "1-D": ConvProblem((2, 31, 24), (16, 3), padding=1),
     "2-D": ConvProblem((2, 5, 7, 16), (72, 3, 2), stride=(1, 2), padding=((2, 0), 1)),
     "3-D": ConvProblem((1, 4, 3, 5, 8), (24, 3, 3, 3), padding=1, dilation=(1, 1, 2)),
-    "no padding": ConvProblem((2, 4, 6, 4, 64), (8, 3, 3, 3)),
-    "125 taps": ConvProblem((1, 3, 4, 3, 8), (8, 5, 5, 5), padding=2),
+    "no padding": ConvProblem((2, 4, 6, 4, 64), (8, 2, 3, 2)),
+    "75 taps": ConvProblem((1, 3, 4, 3, 8), (8, 3, 5, 5), padding=2),
 }
 
 
 @each_dtype
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize(
-    ("gather", "scatter"), [(True, True), (True, False), (False, True)],
-    ids=["gather-scatter", "gather", "scatter"],
-)  # fmt: skip
-def test_grid(name: str, gather: bool, scatter: bool, dtype: torch.dtype) -> None:
-    number = list(GRIDS).index(name) + DTYPES.index(dtype) + gather + 2 * scatter
-    check_view_runs(grid(GRIDS[name], gather, scatter), dtype, small_tile(number, dtype))
+def test_grid(name: str, dtype: torch.dtype) -> None:
+    number = list(GRIDS).index(name) + DTYPES.index(dtype)
+    check_view_runs(grid(GRIDS[name], True, True), dtype, small_tile(number, dtype))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("gather", [True, False], ids=["gather", "scatter"])
+def test_grid_with_one_index(name: str, gather: bool) -> None:
+    number = list(GRIDS).index(name) + gather
+    dtype = DTYPES[number % 3]
+    check_view_runs(grid(GRIDS[name], gather, not gather), dtype, small_tile(number, dtype))
 
 
 def kernel_map(m: int, taps: int, in_rows: int, seed: int = 0, absent: float = 0.4) -> Any:
@@ -128,15 +132,16 @@ ORDERS = {
 }
 
 
-@each_dtype
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(
-    ("C", "K", "taps"), [(16, 24, (3, 3, 3)), (40, 8, (3,)), (64, 72, (1, 3)), (8, 8, (5, 5, 3))]
+    ("C", "K", "taps"), [(16, 24, (2, 3, 3)), (40, 8, (3,)), (64, 72, (1, 3)), (8, 8, (5, 5, 3))]
 )
-def test_kernel_map(C: int, K: int, taps: tuple[int, ...], order: str, dtype: torch.dtype) -> None:
-    entries = ORDERS[order](kernel_map(75, torch.Size(taps).numel(), 50))
+def test_kernel_map(C: int, K: int, taps: tuple[int, ...], order: str) -> None:
+    entries = ORDERS[order](kernel_map(67, torch.Size(taps).numel(), 50))
     view = kernel_map_view(entries, C, K, kernel_size=taps, in_rows=50)
-    check_view_runs(view, dtype, small_tile(len(order) + C // 8 + DTYPES.index(dtype), dtype))
+    number = list(ORDERS).index(order) + C // 8
+    dtype = DTYPES[number % 3]
+    check_view_runs(view, dtype, small_tile(number, dtype))
 
 
 @each_dtype

@@ -7,10 +7,10 @@ from itertools import count, pairwise
 from math import gcd
 from typing import Any
 
-from ..algebra.int_tuple import IntTuple
-from ..algebra.layout import Layout
-from ..algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
-from ..gemm_view import OperandLayout, Stage, stages
+from .algebra.int_tuple import IntTuple
+from .algebra.layout import Layout
+from .algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
+from .gemm_view import OperandLayout, Stage, stages
 
 _LONGEST = 2048  # elements of a vector: a row of a matrix product that the caches still hold
 
@@ -24,7 +24,7 @@ def vector_extent(layout: OperandLayout, mode: int) -> int:
     first leaf of the mode is followed through the chain of maps: it has to stay a unit vector that
     nothing else pushes out of bounds, down to the unit stride of memory. 1 where it does not.
 
-    >>> from ..conv import ConvProblem, fprop_view
+    >>> from .conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((1, 8, 8, 24), (16, 3, 3), padding=1))
     >>> vector_extent(view.a, 1), vector_extent(view.a, 0), vector_extent(view.d, 1)
     (24, 1, 16)
@@ -58,7 +58,7 @@ def recast(layout: OperandLayout, mode: int, vector: int) -> tuple[Stage, ...]:
     ``vector`` divides ``vector_extent(layout, mode)``. As CuTe's ``recast`` does for one layout:
     what runs along the vectors is divided, extents, steps and offsets in memory alike.
 
-    >>> from ..algebra import Layout
+    >>> from .algebra import Layout
     >>> [stage] = recast(Layout((4, (6, 2)), (12, (1, 48))), 1, 3)
     >>> print(stage.layout)
     (4,(2,2)):(4,(1,16))

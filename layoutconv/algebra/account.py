@@ -11,7 +11,7 @@ from .composition import _Function, compose, composition
 from .divide import as_tile, logical_divide
 from .errors import LayoutError, LayoutValueError
 from .layout import Layout, make
-from .product import logical_product
+from .products import logical_product
 from .stride import stride_text
 
 

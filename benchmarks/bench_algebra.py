@@ -1,0 +1,216 @@
+"""What an operation of the layout algebra costs, next to the libraries that are installed.
+
+    python benchmarks/bench_algebra.py [--json FILE] [--quick]
+
+Peers are timed in the same process, interleaved, best of several rounds; a peer that is not
+installed has no column: ``pycute`` (put ``python/`` of a CUTLASS checkout on PYTHONPATH),
+``tensor_layouts`` (pip), torch's copy of pycute, and the CuTe DSL while it traces. The last column is
+the fastest eager peer's time over ours: above 1 we are faster. Ours validates, they mostly do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import layoutconv.algebra as lc
+
+HIERARCHICAL = ((4, 8), (2, 16)), ((1, 4), (32, 64))
+IM2COL = ((8, 8, 4, 2), (16, 3, 3, 3)), ((256, 2048, 16384, 65536), (1, 16, 128, 1024))
+ROW_MAJOR = (64, 64), (64, 1)
+SMEM = ((8, 8), (8, 8)), ((8, 512), (1, 64))
+BLOCK, TILER = ((8, 8), (8, 1)), ((4, 4), (4, 1))
+
+
+def peers() -> dict[str, Any]:
+    """The eager libraries that can be imported, under the names of pycute's functions."""
+    found = {}
+    for label, module_name in (
+        ("pycute", "pycute"),
+        ("torch _pycute", "torch.distributed._pycute"),
+        ("tensor-layouts", "tensor_layouts"),
+    ):
+        try:
+            module = importlib.import_module(module_name)
+        except ImportError:
+            continue
+        if hasattr(module, "composition") or hasattr(module, "compose"):
+            found[label] = module
+    return found
+
+
+def operations(lib: Any) -> dict[str, Callable[[], Any]]:
+    """The rows of the table for one library; what it does not have is left out."""
+
+    def layout(shape: Any, stride: Any) -> Any:
+        return lib.Layout(shape, stride)
+
+    def fn(*names: str) -> Any:
+        return next((getattr(lib, n) for n in names if hasattr(lib, n)), None)
+
+    compose = fn("composition", "compose")
+    hierarchical, im2col = layout(*HIERARCHICAL), layout(*IM2COL)
+    row_major, smem = layout(*ROW_MAJOR), layout(*SMEM)
+    line, tile = layout(4096, 1), layout(128, 2)
+    block, tiler = layout(*BLOCK), layout(*TILER)
+    complement, coalesce = fn("complement"), fn("coalesce")
+    right, left = fn("right_inverse"), fn("left_inverse")
+    divide, zipped, product = fn("logical_divide"), fn("zipped_divide"), fn("logical_product")
+    rows: dict[str, Callable[[], Any] | None] = {
+        "construct ((4,8),(2,16))": lambda: layout(*HIERARCHICAL),
+        "call, 1-D index, hierarchical": lambda: hierarchical(777),
+        "call, (i, j), hierarchical": lambda: hierarchical(7, 13),
+        "call, 1-D index, rank-8 im2col": lambda: im2col(77777),
+        "coalesce, rank-8 im2col": coalesce and (lambda: coalesce(im2col)),
+        "composition, row-major 64x64 o smem order": compose and (lambda: compose(row_major, smem)),
+        "complement (smem, 16384)": complement and (lambda: complement(smem, 16384)),
+        "right inverse": right and (lambda: right(smem)),
+        "left inverse": left and (lambda: left(smem)),
+        "logical_divide 4096:1 / 128:2": divide and (lambda: divide(line, tile)),
+        "zipped_divide row-major 64x64 / (8,16)": zipped and (lambda: zipped(row_major, (8, 16))),
+        "logical_product": product and (lambda: product(block, tiler)),
+    }
+    return {name: row for name, row in rows.items() if row is not None}
+
+
+def microseconds(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """The best time of each call, the calls taking turns; what a library refuses is left out."""
+    best: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            try:
+                started = time.perf_counter()
+                count = 0
+                while count < 50 or time.perf_counter() - started < 0.004:
+                    call()
+                    count += 1
+                    if time.perf_counter() - started > 0.05:
+                        break
+                elapsed = (time.perf_counter() - started) / count * 1e6
+            except (AssertionError, ValueError, TypeError, NotImplementedError):
+                continue
+            best[name] = min(best.get(name, elapsed), elapsed)
+    return best
+
+
+def offsets_of_1024(libraries: dict[str, Any], rounds: int) -> dict[str, dict[str, float]]:
+    """The whole table of 1,024 coordinates: ours at once, theirs one call after the other."""
+    shape, stride = HIERARCHICAL
+    ours = lc.Layout(shape, stride)
+    loops: dict[str, Callable[[], Any]] = {"layoutconv": ours.offsets}
+    for label, lib in libraries.items():
+        theirs = lib.Layout(shape, stride)
+        loops[label] = lambda theirs=theirs: [theirs(i) for i in range(1024)]  # type: ignore[misc]
+    table = {"offsets of 1,024 coordinates, offsets()": microseconds(loops, rounds)}
+    try:
+        import numpy as np
+    except ImportError:
+        return table
+    coordinates = np.arange(1024)
+    loops["layoutconv"] = lambda: ours(coordinates)
+    table["offsets of 1,024 coordinates, NumPy array"] = microseconds(loops, rounds)
+    return table
+
+
+def tracing(rounds: int) -> dict[str, float]:
+    """The CuTe DSL's time for the rows that it has, inside a function that it traces."""
+    try:
+        import cutlass.cute as cute
+    except ImportError:
+        return {}
+    result: dict[str, float] = {}
+
+    def trace() -> None:
+        def layout(of: Any) -> Any:
+            return cute.make_layout(of[0], stride=of[1])
+
+        row_major, smem, im2col = layout(ROW_MAJOR), layout(SMEM), layout(IM2COL)
+        line = cute.make_layout(4096)
+        tile = cute.make_layout(128, stride=2)
+        block, tiler = layout(BLOCK), layout(TILER)
+        hierarchical = layout(HIERARCHICAL)
+        rows = {
+            "construct ((4,8),(2,16))": lambda: layout(HIERARCHICAL),
+            "call, 1-D index, hierarchical": lambda: hierarchical(777),
+            "call, 1-D index, rank-8 im2col": lambda: im2col(77777),
+            "coalesce, rank-8 im2col": lambda: cute.coalesce(im2col),
+            "composition, row-major 64x64 o smem order": lambda: cute.composition(row_major, smem),
+            "complement (smem, 16384)": lambda: cute.complement(smem, 16384),
+            "right inverse": lambda: cute.right_inverse(smem),
+            "left inverse": lambda: cute.left_inverse(smem),
+            "logical_divide 4096:1 / 128:2": lambda: cute.logical_divide(line, tile),
+            "zipped_divide row-major 64x64 / (8,16)": lambda: cute.zipped_divide(
+                row_major, (8, 16)
+            ),
+            "logical_product": lambda: cute.logical_product(block, tiler),
+        }
+        result.update(microseconds(rows, max(2, rounds // 3)))
+
+    cute.jit(trace)()
+    return result
+
+
+def import_milliseconds(statement: str, rounds: int) -> float:
+    """The whole process of an interpreter that imports one thing, best of several."""
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-c", statement], check=True)
+        best = min(best, time.perf_counter() - started)
+    return best * 1e3
+
+
+def measure(rounds: int) -> dict[str, dict[str, float]]:
+    """Microseconds by row and library."""
+    libraries = peers()
+    calls = {
+        (row, label): call
+        for label, lib in {"layoutconv": lc, **libraries}.items()
+        for row, call in operations(lib).items()
+    }
+    flat = microseconds({f"{row}|{label}": call for (row, label), call in calls.items()}, rounds)
+    table: dict[str, dict[str, float]] = {}
+    for key, value in flat.items():
+        row, label = key.split("|")
+        table.setdefault(row, {})[label] = value
+    table.update(offsets_of_1024(libraries, rounds))
+    for row, value in tracing(rounds).items():
+        table[row]["CuTe DSL"] = value
+    return table
+
+
+def show(table: dict[str, dict[str, float]]) -> None:
+    """Print the table in microseconds, and the ratio of the fastest eager peer to ours."""
+    labels = list(dict.fromkeys(label for row in table.values() for label in row))
+    print(f"{'microseconds':42}" + "".join(f"{label:>16}" for label in labels) + f"{'ratio':>9}")
+    for row, times in table.items():
+        eager = [t for label, t in times.items() if label not in ("layoutconv", "CuTe DSL")]
+        ratio = f"{min(eager) / times['layoutconv']:8.2f}x" if eager else ""
+        cells = "".join(f"{times[label]:16.2f}" if label in times else " " * 16 for label in labels)
+        print(f"{row:42}{cells}{ratio:>9}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    arguments = parser.parse_args()
+    rounds = 3 if arguments.quick else 15
+    table = measure(rounds)
+    show(table)
+    bare = import_milliseconds("pass", rounds)
+    whole = import_milliseconds("import layoutconv, layoutconv.algebra", rounds)
+    print(f"import layoutconv, whole process: {whole:.0f} ms (an empty one: {bare:.0f} ms)")
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"microseconds": table, "import_ms": whole, "bare_ms": bare}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

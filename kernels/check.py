@@ -1,0 +1,112 @@
+"""What the template asks of a view, refused with a reason before anything is compiled.
+
+The kernel checks the bounds that rows can leave, and what an index buffer holds. Everything else
+has to be inside by construction; that is decided here, on intervals of integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from layoutconv.algebra.int_tuple import flatten, product
+from layoutconv.algebra.stride import CustomStride, ScaledBasis
+from layoutconv.gemm_view import GemmView, Stage, gathers, stages
+from layoutconv.vectors import vector_extent
+
+from .structure import operands
+
+Interval = tuple[int, int]  # least and greatest
+
+
+class UnsupportedViewError(ValueError):
+    """A view is well formed, but this kernel template cannot run it; the CPU executor can."""
+
+
+def check_view(view: GemmView, vector: int, out_vector: int) -> None:
+    """Refuse what the template cannot run: ``vector`` elements are read or written at once.
+
+    Raises ``UnsupportedViewError``, which names the operand, what is asked of it, and what came.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view
+    >>> try:
+    ...     check_view(fprop_view(ConvProblem((1, 8, 8, 12), (16, 3, 3))), 8, 8)
+    ... except UnsupportedViewError as error:
+    ...     print(error)
+    operand `a` of the view: expected a multiple of 8 channels (16 bytes), got 12
+    """
+    for (name, layout), size in zip(operands(view), (vector, vector, out_vector), strict=True):
+        chain = stages(layout)
+        _check_maps(name, chain)
+        channels = int(flatten(chain[0].layout.shape[1])[0])
+        if channels % size:
+            _refuse(name, f"a multiple of {size} channels (16 bytes)", channels)
+        together = vector_extent(layout, 1)
+        if together % size:
+            _refuse(name, f"{size} columns (16 bytes) side by side in memory", together)
+        if product(chain[0].layout.shape[0]) >= 2**31:
+            _refuse(name, "fewer than 2^31 rows", int(product(chain[0].layout.shape[0])))
+        _check_bounds(name, chain)
+    if any(gathers(stage) for stage in stages(view.b)):
+        _refuse("b", "no index buffer", view.b)
+
+
+def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
+    """At least two maps, of flat coordinates; at most one index buffer, right before memory."""
+    if len(chain) < 2:
+        _refuse(name, "a map to coordinates and a map to memory", chain[0].layout)
+    for stage in chain[1:]:
+        if not isinstance(stage.layout.shape, tuple) or any(
+            isinstance(extent, tuple) for extent in stage.layout.shape
+        ):
+            _refuse(name, "flat coordinates behind the first map", stage.layout)
+    for stage in chain[:-1]:
+        for d in flatten(stage.layout.stride):
+            basis = d.stride if isinstance(d, CustomStride) else d
+            if not isinstance(basis, ScaledBasis) or len(basis.path) != 1:
+                _refuse(name, "scaled-basis strides before memory", stage.layout)
+    at = [i for i, stage in enumerate(chain) if gathers(stage)]
+    if at and at != [len(chain) - 2]:
+        _refuse(name, "at most one index buffer, right before memory", len(at))
+    if at:
+        first, *rest = chain[at[0]].layout.stride
+        if not isinstance(first, CustomStride) or first.stride.path != (0,):
+            _refuse(name, "an index buffer that is read at mode 0 for mode 0", first)
+        if any(isinstance(d, CustomStride) for d in rest):
+            _refuse(name, "one index buffer", len(rest))
+
+
+def _check_bounds(name: str, chain: tuple[Stage, ...]) -> None:
+    """Follow the intervals of the coordinates through the chain of maps."""
+    domain = chain[0].layout
+    leaves = list(zip(flatten(domain.shape), flatten(domain.stride), strict=True))
+    rows = {d.path[0] for d in flatten(domain.stride[0])}
+    intervals = _images(
+        [((0, max(int(s) - 1, 0)), d) for s, d in leaves], chain[0].offset, chain[1]
+    )
+    for at, stage in enumerate(chain[1:], start=1):
+        for mode, (low, high) in enumerate(intervals):
+            extent = int(stage.layout.shape[mode])
+            checked = (at == 1 and mode in rows) or (mode == 0 and gathers(chain[at - 1]))
+            if not checked and (low < 0 or high >= max(extent, 1)):
+                _refuse(name, f"mode {mode} inside [0, {extent}) of {stage.layout}", (low, high))
+        if at + 1 < len(chain):
+            inside = [(0, max(int(s) - 1, 0)) for s in stage.layout.shape]
+            moved = list(zip(inside, stage.layout.stride, strict=True))
+            intervals = _images(moved, stage.offset, chain[at + 1])
+
+
+def _images(moved: list[tuple[Interval, Any]], offset: Any, following: Stage) -> list[Interval]:
+    """The interval of each mode of the next map, if every coordinate runs over its own."""
+    count = len(following.layout.shape)
+    found = [(int(o), int(o)) for o in (offset if isinstance(offset, tuple) else (0,) * count)]
+    for (low, high), d in moved:
+        if isinstance(d, CustomStride):
+            continue  # what an index buffer holds is checked in the kernel
+        mode, step = d.path[0], int(d.value)
+        ends = sorted((low * step, high * step))
+        found[mode] = found[mode][0] + ends[0], found[mode][1] + ends[1]
+    return found
+
+
+def _refuse(name: str, expected: str, got: Any) -> NoReturn:
+    raise UnsupportedViewError(f"operand `{name}` of the view: expected {expected}, got {got}")

@@ -1,0 +1,50 @@
+"""What the folder exports, and how little it imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import layoutconv
+from layoutconv import algebra
+
+
+def test_every_exported_name_is_the_thing_and_not_a_module():
+    for name in algebra.__all__:
+        value = getattr(algebra, name)
+        assert not isinstance(value, types.ModuleType), name
+        assert getattr(layoutconv, name) is value
+
+
+def test_what_is_loaded_later_is_what_the_type_checker_sees():
+    tree = ast.parse(Path(algebra.__file__).read_text())
+    guarded = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: node.module
+        for node in guarded.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == algebra._HOME
+    assert set(seen) <= set(algebra.__all__)
+
+
+def test_the_algebra_imports_the_standard_library_alone():
+    code = (
+        "import sys, layoutconv.algebra as a; [getattr(a, n) for n in a.__all__];"
+        "print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"numpy", "torch", "cutlass"} & set(loaded)
+    assert "layoutconv" in loaded
+
+
+def test_every_exported_function_says_what_it_does_with_an_example():
+    for name in algebra.__all__:
+        value = getattr(algebra, name)
+        assert value.__doc__, name

@@ -1,0 +1,188 @@
+"""XOR strides: swizzles as layouts, and linear algebra over F2."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layoutconv.algebra import (
+    F2,
+    ComposedLayout,
+    Layout,
+    LayoutError,
+    LayoutValueError,
+    Swizzle,
+    coalesce,
+    complement,
+    composition,
+    cosize,
+    f2_layout,
+    from_f2,
+    is_injective,
+    left_inverse,
+    logical_divide,
+    nullspace,
+    right_inverse,
+    to_f2,
+)
+
+EVERY = settings(max_examples=60, deadline=None)
+
+
+def table(layout):
+    return [int(layout(i)) for i in range(layout.size())]
+
+
+@st.composite
+def swizzles(draw):
+    bits = draw(st.integers(0, 3))
+    shift = draw(st.integers(bits, 4)) * draw(st.sampled_from([1, -1]))
+    return Swizzle(bits, draw(st.integers(0, 3)), shift)
+
+
+@st.composite
+def linear_layouts(draw):
+    extents = draw(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=3))
+    return Layout(tuple(extents), tuple(F2(draw(st.integers(0, 20))) for _ in extents))
+
+
+@EVERY
+@given(swizzles())
+def test_a_swizzle_is_its_own_inverse_and_a_permutation(swizzle):
+    values = [swizzle(i) for i in range(swizzle.size())]
+    assert [swizzle(v) for v in values] == list(range(swizzle.size()))
+    low = (1 << swizzle.base) - 1
+    assert all(v & low == i & low for i, v in enumerate(values))
+
+
+@EVERY
+@given(swizzles())
+def test_a_swizzle_is_a_layout(swizzle):
+    layout = f2_layout(swizzle)
+    assert isinstance(layout, Layout)
+    assert table(layout) == [swizzle(i) for i in range(swizzle.size())]
+    assert from_f2(to_f2(layout)) == coalesce(layout) or table(from_f2(to_f2(layout))) == table(
+        layout
+    )
+
+
+def test_a_swizzled_tile_is_a_layout_of_its_shape():
+    tile = ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))
+    layout = f2_layout(tile)
+    assert layout == Layout((8, 64), (F2(72), F2(1)))
+    assert table(layout) == [tile(i) for i in range(512)]
+    assert all(layout(i, j) == tile(i, j) for i in range(8) for j in range(64))
+
+
+def test_what_is_not_linear_is_refused_with_a_witness():
+    with pytest.raises(LayoutValueError):
+        to_f2(Layout(6))
+    bad = Layout((4, 4), (1, 3))
+    with pytest.raises(LayoutError) as caught:
+        to_f2(bad)
+    x, y = caught.value.witness
+    assert bad(x ^ y) != bad(x) ^ bad(y)
+
+
+@EVERY
+@given(linear_layouts())
+def test_the_matrix_is_the_function(layout):
+    columns = to_f2(layout)
+    assert table(from_f2(columns, layout.shape)) == table(layout)
+    assert table(from_f2(columns)) == table(layout)
+    assert table(coalesce(layout)) == table(layout)
+    assert cosize(layout) == max(table(layout)) + 1
+    assert is_injective(layout) == (len(set(table(layout))) == layout.size())
+
+
+@EVERY
+@given(linear_layouts())
+def test_inverses_kernel_and_complement(layout):
+    values = table(layout)
+    right = right_inverse(layout)
+    assert [values[int(right(k))] for k in range(right.size())] == list(range(right.size()))
+    assert (
+        right.size() not in values
+        or 2 * right.size() - 1 > max(values)
+        or not all(k in values for k in range(2 * right.size()))
+    )
+    kernel = table(nullspace(layout))
+    assert sorted(kernel) == [i for i, v in enumerate(values) if v == 0]
+    if is_injective(layout):
+        left = left_inverse(layout)
+        assert [int(left(v)) for v in values] == list(range(layout.size()))
+        rest = table(complement(layout, 64))
+        assert rest == sorted(rest)
+        reached = sorted(v ^ r for v in values for r in rest)
+        assert reached == list(range(len(reached)))
+        assert len(reached) >= 64
+    else:
+        with pytest.raises(LayoutError) as caught:
+            left_inverse(layout)
+        i, j = caught.value.witness
+        assert i != j
+        assert values[i] == values[j]
+
+
+@EVERY
+@given(linear_layouts(), st.integers(0, 2**32))
+def test_composition_is_exact_or_refused(layout, seed):
+    rng = random.Random(seed)
+    for _ in range(5):
+        inner = Layout(
+            tuple(rng.choice([1, 2, 3, 4]) for _ in range(2)),
+            tuple(rng.choice([0, 1, 2, 4, 3]) for _ in range(2)),
+        )
+        try:
+            result = composition(layout, inner)
+        except LayoutError as error:
+            best, exact, witness = error.best, error.exact, error.witness
+            assert best(witness) != exact
+            assert int(layout(inner(witness))) == exact
+            assert not exists(layout, inner)
+        else:
+            assert table(result) == [int(layout(inner(i))) for i in range(inner.size())]
+
+
+def exists(a, b):
+    """Whether a layout of XOR strides refines b's shape and is a o b, by trying all splits."""
+    for splits in itertools.product(*[factors(s) for s in b.shape]):
+        strides = []
+        for i, (extents, d) in enumerate(zip(splits, b.stride, strict=True)):
+            place = 1
+            for e in extents:
+                strides.append((e, F2(int(a(place * d)))))
+                place *= e
+            if not extents:
+                strides.append((1, F2(0)))
+            assert i < 2
+        layout = Layout(tuple(e for e, _ in strides), tuple(d for _, d in strides))
+        if table(layout) == [int(a(b(i))) for i in range(b.size())]:
+            return True
+    return False
+
+
+def factors(n):
+    if n == 1:
+        return [()]
+    return [(f, *rest) for f in range(2, n + 1) if n % f == 0 for rest in factors(n // f)]
+
+
+def test_a_layout_of_a_swizzle_and_a_swizzle_of_a_layout():
+    swizzle = f2_layout(ComposedLayout(Swizzle(2, 0, 3), 0, Layout((8, 4))))
+    assert table(composition(Layout(32, 4), swizzle)) == [4 * v for v in table(swizzle)]
+    tiled = logical_divide(swizzle, Layout(4, 2))
+    assert sorted(table(tiled)) == sorted(table(swizzle))
+    assert table(tiled[0]) == [table(swizzle)[2 * i] for i in range(4)]
+    composed = composition(Swizzle(2, 0, 3), Layout((8, 4)))
+    assert [composed(i) for i in range(32)] == table(swizzle)
+
+
+@pytest.mark.parametrize("bad", [(-1, 0, 1), (2, -1, 3), (3, 0, 2), (1.0, 0, 1)])
+def test_swizzles_that_are_none(bad):
+    with pytest.raises(LayoutError):
+        Swizzle(*bad)

@@ -1,0 +1,158 @@
+"""What the compiler makes of the template, on every architecture: PTX and machine code."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import combinations, product
+from typing import NamedTuple
+
+import pytest
+import torch
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import FAMILY, MACHINES, REGISTERS
+
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+from ..machine import read_cubin
+from .launcher import DTYPES, compile_view, dtype_name, half_line
+
+# C in 64 bytes, and K: k-tiles of 128-byte lines, of 64-byte lines, of parts of several taps beside
+# columns that no tile divides.
+CHANNELS = {"lines": (4, 256), "half lines": (1, 256), "straddling": (0.75, 248)}
+
+
+class Choice(NamedTuple):
+    """One kernel, all of whose machine code is looked at."""
+
+    tile: Tile
+    arch: str
+    dtype: torch.dtype
+    kind: str
+    channels: str
+
+    def __str__(self) -> str:
+        tile = f"{self.tile.m}x{self.tile.n}x{self.tile.k}"
+        return f"{tile} {self.arch} {dtype_name(self.dtype)} {self.kind} {self.channels}"
+
+
+def index(entries: int) -> torch.Tensor:
+    return torch.zeros(entries, dtype=torch.int32)
+
+
+def grid(C: int, K: int) -> GemmView:
+    problem = ConvProblem((1, 3, 3, 3, C), (K, 3, 3, 3), padding=1)
+    return gather_fprop_view(problem, index(27), index(27))
+
+
+VIEWS = {
+    "dense": lambda C, K: fprop_view(ConvProblem((1, 3, 3, 3, C), (K, 3, 3, 3), padding=1)),
+    "125 taps": lambda C, K: fprop_view(ConvProblem((1, 3, 3, 3, C), (K, 5, 5, 5), padding=2)),
+    "grid": grid,
+    "kernel map": lambda C, K: kernel_map_view(index(27 * 2).view(27, 2).T, C, K),
+}
+
+
+def choice(shape: tuple[int, int, int, int], *rest: str | torch.dtype) -> Choice:
+    """A kernel of the family with the ``k`` that ``choose_tile`` gives these channels."""
+    arch, dtype, kind, channels = rest
+    assert isinstance(dtype, torch.dtype)
+    lines = 2 if channels == "lines" else 1
+    m, n, warps_m, warps_n = shape
+    tile = Tile(m, n, lines * half_line(dtype), warps_m, warps_n, stages=3)
+    return Choice(tile, str(arch), dtype, str(kind), str(channels))
+
+
+def fits(c: Choice) -> bool:
+    size = c.dtype.itemsize
+    return c.tile.shared_bytes(size, size) <= MACHINES[c.arch].shared_per_block
+
+
+MATRIX = list(
+    filter(fits, (choice(*c) for c in product(FAMILY, MACHINES, DTYPES, VIEWS, CHANNELS)))
+)
+
+
+def pairs(c: Choice) -> set[tuple]:
+    """Any two of a choice's tile, architecture, dtype, view and channels."""
+    tile = c.tile.m, c.tile.n
+    return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
+
+
+def covering() -> list[Choice]:
+    """Few kernels of the matrix in which every pair is, chosen greedily."""
+    chosen: list[Choice] = []
+    left = set().union(*map(pairs, MATRIX))
+    while left:
+        chosen.append(max(MATRIX, key=lambda c: len(left & pairs(c))))
+        left -= pairs(chosen[-1])
+    return chosen
+
+
+def check_machine_code(c: Choice) -> None:
+    vector = 16 // c.dtype.itemsize
+    lines, K = CHANNELS[c.channels]
+    C = int(lines * half_line(c.dtype))
+    assert (C % c.tile.k != 0) == (c.channels == "straddling")
+    assert C % vector == 0
+    compiled = compile_view(VIEWS[c.kind](C, K), c.dtype, c.tile, c.arch)
+    (kernel,) = read_cubin(compiled.cubin).values()
+    opcodes = kernel.opcodes
+
+    # Nothing spills, and a CTA's registers fit a multiprocessor; so does its shared memory.
+    assert (kernel.stack, opcodes["LDL"], opcodes["STL"]) == (0, 0, 0)
+    assert kernel.registers <= 255
+    allocated = -(-kernel.registers // 8) * 8
+    assert allocated * c.tile.threads <= REGISTERS
+    size = c.dtype.itemsize
+    dynamic = c.tile.shared_bytes(size, size)
+    assert kernel.static_shared + dynamic <= MACHINES[c.arch].shared_per_block
+
+    # Copies into shared memory are asynchronous, of 16 bytes, past L1.
+    copies = re.findall(r"cp\.async\.c\S+ [^;]*;", compiled.ptx)
+    form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
+    assert all(re.fullmatch(form, copy) for copy in copies)
+    per_thread = (c.tile.m + c.tile.n) * c.tile.k // vector // c.tile.threads
+    # In the prologue a k-tile for every stage but the last, in the loop one.
+    assert len(copies) == opcodes["LDGSTS"] == c.tile.stages * per_thread
+
+    # Tensor cores do all that there is to multiply, of operands that ldmatrix brings.
+    mma_k = 8 if c.dtype == torch.float32 else 16
+    k_blocks = c.tile.k // mma_k
+    rows, columns = c.tile.m // c.tile.warps_m, c.tile.n // c.tile.warps_n
+    assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks
+    fragments = rows // 16 + columns // 16  # of ldmatrix.x4
+    assert compiled.ptx.count("ldmatrix.sync.aligned.m8n8.x4.shared") == opcodes["LDSM"]
+    assert opcodes["LDSM"] == fragments * (k_blocks + 1)
+
+    # Results leave in 16-byte vectors.
+    stores = re.findall(r"st\.global\S*", compiled.ptx)
+    assert set(stores) == {"st.global.v4.b32"}
+    assert len(stores) == opcodes["STG"] == c.tile.m * c.tile.n // vector // c.tile.threads
+
+
+@pytest.mark.parametrize("c", covering(), ids=str)
+def test_machine_code(c: Choice) -> None:
+    check_machine_code(c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", MATRIX, ids=str)
+def test_machine_code_of_everything(c: Choice) -> None:
+    check_machine_code(c)
+
+
+def test_the_covering_has_every_pair() -> None:
+    assert set().union(*map(pairs, covering())) == set().union(*map(pairs, MATRIX))
+    assert len(covering()) < len(MATRIX) // 20
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_tf32_is_rounded_by_one_instruction(arch: str) -> None:
+    c = choice((128, 128, 2, 2), arch, torch.float32, "dense", "lines")
+    ptx = compile_view(VIEWS[c.kind](64, 64), c.dtype, c.tile, arch).ptx
+    rounds = Counter(re.findall(r"cvt\.\w+\.tf32\.f32", ptx))
+    fragments = c.tile.k * (c.tile.m + c.tile.n) // 2 // 32
+    assert rounds == {f"cvt.{'rn' if arch == 'sm_90a' else 'rna'}.tf32.f32": fragments}
