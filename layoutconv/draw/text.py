@@ -24,12 +24,12 @@ def to_text(figure: Figure, *, ascii: bool = False, colour: bool = False) -> str
     >>> print(to_text(layout_figure(Layout((2, (2, 2)), (1, (4, 2))), limit=8)))
     (2,(2,2)):(1,(4,2))
     <BLANKLINE>
-         0      1      2:2
-         0  1   0  1   2:4
-       ┌──────┬──────┐
-     0 │ 0  4 │ 2  6 │
-     1 │ 1  5 │ 3  7 │
-       └──────┴──────┘
+          0      1       2:2
+          0  1   0  1    2:4
+        ┌──────┬──────┐
+      0 │ 0  4 │ 2  6 │
+      1 │ 1  5 │ 3  7 │
+        └──────┴──────┘
     2:1
     """
     page = _Page()
