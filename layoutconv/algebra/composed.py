@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .display import Drawable
 from .errors import LayoutTypeError
 from .int_tuple import IntTuple
 from .layout import _value, slice_and_offset
-from .stride import Immutable, add
+from .stride import add
 
 _SET = object.__setattr__
 
 
-class ComposedLayout(Immutable):
+class ComposedLayout(Drawable):
     """The function ``c -> outer(offset + inner(c))`` with the domain of ``inner``.
 
     ``outer`` is a layout (composed ones included) or any function; ``inner`` a layout, composed or

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .checks import checked_shape, checked_stride
+from .display import Drawable
 from .errors import LayoutTypeError, text
 from .int_tuple import (
     IntTuple,
@@ -20,13 +21,13 @@ from .int_tuple import (
     slice_tuple,
     split_and_sum,
 )
-from .stride import F2, Immutable, ScaledBasis, stride_text
+from .stride import F2, ScaledBasis, stride_text
 
 if TYPE_CHECKING:
     from .composed import ComposedLayout
 
 
-class Layout(Immutable):
+class Layout(Drawable):
     """A function from coordinates to offsets: the inner product with ``stride`` on ``shape``.
 
     ``shape`` is an integer >= 1 or a nested tuple of them, ``stride`` has the same profile and is
