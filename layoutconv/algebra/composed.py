@@ -67,6 +67,11 @@ class ComposedLayout(Drawable):
         """How many coordinates the domain has."""
         return self.inner.size()
 
+    def cosize(self) -> int:
+        """The largest offset less the smallest, plus 1, where ``outer`` gives integers."""
+        offsets = [self(i) for i in range(self.size())]
+        return max(offsets) - min(offsets) + 1
+
     def __len__(self) -> int:
         return len(self.inner)
 
