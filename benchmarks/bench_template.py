@@ -79,7 +79,7 @@ def example_59(path: Path | None, images: int) -> tuple[float | None, float | No
     """TFLOP/s of the C++ example's dense and gather/scatter runs."""
     if path is None:
         return None, None
-    command = [str(path), f"--n={images}", "--i=128", "--no-check"]
+    command = [str(path.resolve()), f"--n={images}", "--i=128", "--no-check"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     dense, gather = (float(x) for x in re.findall(r"perf: .*TFLOP/s = ([\d.]+)", text))
     return dense, gather
