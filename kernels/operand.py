@@ -95,6 +95,7 @@ class Operand:
         self.ragged = self.col_count % column_tile != 0
         self.fields, self.by_row, self.live = self._checks()
         self.mask_bits = sum(field.extent for field in self.fields) or 1
+        self.strays = self._strays()
 
     # -- while compiling: which bounds are checked, and how --------------------------------------
 
@@ -138,6 +139,22 @@ class Operand:
             delta = self._col_coords(value * field.length)[mode]
             deltas[delta] = deltas.get(delta, 0) | 1 << value
         return deltas
+
+    def _strays(self) -> bool:
+        """Whether a row of the domain can be outside the bounds by itself, whatever the column.
+
+        Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
+        """
+        leaves = zip(flatten(self.row_shape), flatten(self.domain.layout.stride[0]), strict=True)
+        extents: dict[int, list[str]] = {mode: [] for mode in self.by_row}
+        for extent, d in leaves:
+            if d.path[0] in extents:
+                extents[d.path[0]].append(str(extent) if d.value == 1 else "")
+        offset = self.domain.offset
+        return any(
+            found != [str(self.bounds[mode])] or (offset and offset[mode])
+            for mode, found in extents.items()
+        )
 
     def _column_strides(self) -> tuple[Any, Any]:
         """Shape and stride of the column's part of an offset (of a position, where one gathers)."""
@@ -222,6 +239,8 @@ class Operand:
         digit = divmod(k, Extent(field.length))[0]
         if field.length * field.extent < self.col_count:
             digit = divmod(digit, Extent(field.extent))[1]
+        elif self.ragged:  # past the last column: any bit will do, but none beyond the mask
+            digit = digit & ~((Int32(field.extent - 1) - digit) >> 31)
         return field.first + digit
 
     def present(self, row: Row, col: Column) -> Any:
@@ -243,7 +262,7 @@ class Operand:
         rows are ``written`` does it matter what one past the last holds.
         """
         position = row.linear + col.linear
-        if not (written or self.fields or self.live) and col.valid is None:
+        if not (written or self.fields or self.live or self.strays) and col.valid is None:
             return self._entry(position)
         bit = self.present(row, col)
         return self._entry(position & -bit) | (bit - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,12 @@ class Axis:
 
 
 def mode_axis(
-    shape: Any, stride: Any = None, *, limit: int, name: str = "", keep: int | None = None
+    shape: Any, stride: Any = None, *, limit: int, name: str = "", keep: Collection[int] = ()
 ) -> Axis:
     """The axis of a mode: a band of headers for each leaf, named ``extent:stride``.
 
     Leaves of extent 1 group nothing and get no band. Without a stride the bands are called
-    ``name``. Position ``keep`` is shown whatever is left out.
+    ``name``. The positions ``keep`` are shown whatever is left out.
 
     >>> axis = mode_axis((2, 3), (1, 4), limit=9)
     >>> [(band.name, band.spans) for band in axis.bands][1]
@@ -63,7 +63,7 @@ def make_axis(
     *,
     limit: int,
     first: int = 0,
-    keep: int | None = None,
+    keep: Collection[int] = (),
 ) -> Axis:
     """An axis of leaves of these extents; ``first`` is what the first position is called."""
     periods = [1]
@@ -86,16 +86,16 @@ def make_axis(
 
 
 def shown(
-    n: int, limit: int, periods: Sequence[int] = (1,), keep: int | None = None
+    n: int, limit: int, periods: Sequence[int] = (1,), keep: Collection[int] = ()
 ) -> tuple[int | None, ...]:
     """The positions of ``n`` that a picture of about ``limit`` shows, None for those between.
 
     Two thirds from the beginning, cut after a whole group of the hierarchy where that leaves at
-    least half as many, and the rest from the end; and ``keep``, wherever it is.
+    least half as many, and the rest from the end; and those of ``keep``, wherever they are.
 
     >>> shown(100, 7)
     (0, 1, 2, 3, None, 98, 99)
-    >>> shown(100, 7, keep=50)
+    >>> shown(100, 7, keep=[50])
     (0, 1, 2, 3, None, 50, None, 98, 99)
     >>> shown(5, 7)
     (0, 1, 2, 3, 4)
@@ -106,7 +106,7 @@ def shown(
     whole = [head - head % period for period in sorted(periods, reverse=True)]
     head = next((part for part in whole if 2 * part >= head), head)
     tail = max(1, limit - 1 - 2 * limit // 3)
-    chosen = {*range(head), *range(n - tail, n)} | (set() if keep is None else {keep})
+    chosen = {*range(head), *range(n - tail, n)} | set(keep)
     positions: list[int | None] = []
     for p in sorted(chosen):
         if positions and positions[-1] != p - 1:

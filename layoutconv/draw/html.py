@@ -17,8 +17,8 @@ svg { background: #fff; border-radius: 10px; box-shadow: 0 1px 3px #0002; height
 svg.asking [data-facts]:not(.alike) { opacity: .45 }
 #tip { position: fixed; display: none; pointer-events: none; padding: 8px 12px; border-radius: 8px;
   background: #1f2937; color: #fff; font: 12.5px/1.6 ui-monospace, Menlo, Consolas, monospace }
-#tip dt { float: left; clear: left; color: #a3abb9; margin-right: 1em }
-#tip dl, #tip dd { margin: 0 } #tip dd { text-align: right }
+#tip dl { display: grid; grid-template-columns: auto auto; gap: 0 1.5em; margin: 0 }
+#tip dt { color: #a3abb9 } #tip dd { margin: 0; text-align: right; white-space: nowrap }
 """
 
 # Cells of one key light up together; a click keeps them lit.

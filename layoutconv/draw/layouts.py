@@ -57,7 +57,7 @@ def composed_figure(
     outer shape is padding, and an index of -1 is absent.
     """
     _check_extents(composed)
-    bounded = _maps_coordinates(composed)
+    bounded = maps_coordinates(composed)
 
     def read(crd: IntTuple) -> Reading:
         inner = plain(add(composed.inner(crd), composed.offset) if not bounded else None)
@@ -203,7 +203,9 @@ def _by_bank(values: set[Any], element_bits: int) -> Paint:
     bank = {value: value * element_bits // _BANK_BITS % _BANKS for value in values}
     fills = {value: wheel(b, _BANKS) for value, b in bank.items()}
     legend = tuple((Cell(str(b), wheel(b, _BANKS)), "") for b in sorted(set(bank.values())))
-    return Paint(fills, _captioned(legend, "bank of shared memory, 4 bytes wide"))
+    together = element_bits // _BANK_BITS
+    which = f"first of {together} banks" if together > 1 else "bank"
+    return Paint(fills, _captioned(legend, f"{which} of shared memory, 4 bytes wide"))
 
 
 def _captioned(
@@ -225,12 +227,12 @@ def _domain(layout: Any) -> Layout:
     return layout
 
 
-def _maps_coordinates(composed: ComposedLayout) -> bool:
+def maps_coordinates(composed: ComposedLayout) -> bool:
     """Whether this is a chain of layouts through coordinates, rather than of functions of ints."""
     if not isinstance(composed.outer, Layout | ComposedLayout):
         return False
-    zero = composed.inner(idx2crd(0, composed.shape))
-    return isinstance(zero, tuple) or isinstance(composed.offset, tuple)
+    first = _domain(composed)
+    return isinstance(first(idx2crd(0, first.shape)), tuple) or isinstance(composed.offset, tuple)
 
 
 def _digits(index: int, extents: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,7 +21,14 @@ from ..errors import ArgumentError
 from ..gemm_view import GemmView, follow, inside, stages
 from .axis import Axis, make_axis, mode_axis
 from .figure import Cell, Figure, Grid, Kind, label, make_grid, plain
-from .layouts import LEGEND, covers, layout_figure, legend_of
+from .layouts import (
+    LEGEND,
+    composed_figure,
+    covers,
+    layout_figure,
+    legend_of,
+    maps_coordinates,
+)
 from .palette import ramp
 
 _PLANES = 5  # planes of a three-dimensional grid that are shown
@@ -34,8 +41,12 @@ def view_figure(view: GemmView, *, limit: int, row: int | None = None) -> Figure
     """
     if row is not None and not 0 <= row < view.m:
         raise ArgumentError("row", f"a GEMM row, 0 <= row < {view.m}", row)
-    if isinstance(view.a, Layout):
-        return layout_figure(view.a, limit=limit)
+    if isinstance(view.a, Layout) or not maps_coordinates(view.a):
+        if row is not None:
+            raise ArgumentError("row", "None for a view whose A reads no coordinates", row)
+        if isinstance(view.a, Layout):
+            return layout_figure(view.a, limit=limit)
+        return composed_figure(view.a, limit=limit)
     if view.m == 0:
         raise ArgumentError("view", "a view with rows to draw", view.a)
     a = _Operand(view)
@@ -117,7 +128,7 @@ class _Operand:
         """The matrix A; a chosen row is not left out."""
         layout = self.chain[0].layout
         (m_shape, k_shape), (m_stride, k_stride) = layout.shape, layout.stride
-        rows = mode_axis(m_shape, m_stride, limit=limit, keep=row)
+        rows = mode_axis(m_shape, m_stride, limit=limit, keep=() if row is None else [row])
         columns = mode_axis(k_shape, k_stride, limit=limit)
 
         def cell(m: int, k: int) -> Cell:
@@ -160,6 +171,11 @@ class _Operand:
             near = {crd[self.spatial[0]] for crd in columns}
             planes = [[p for p in plane if p in near] for plane in planes]
 
+        def axis(ends: tuple[int, int], name: str, mode: int) -> Axis:
+            low, high = ends
+            keep = {crd[mode] - low for crd in columns}
+            return make_axis([high - low], [name], limit=limit, first=low, keep=keep)
+
         def grid(plane: tuple[int, ...]) -> Grid:
             def cell(i: int, j: int) -> Cell:
                 place = (*plane, i + height[0], j + width[0])[-len(self.spatial) :]
@@ -171,16 +187,20 @@ class _Operand:
                 return self.cell(self.at(tuple(crd)), facts, mark=bool(by))
 
             names = [text(self.chain[1].layout.shape[mode]) for mode in self.spatial]
-            across = make_axis([width[1] - width[0]], names[-1:], limit=limit, first=width[0])
-            rows = Axis((0,))
+            rows, across = Axis((0,)), axis(width, names[-1], self.spatial[-1])
             if len(names) > 1:
-                rows = make_axis(
-                    [height[1] - height[0]], names[-2:-1], limit=limit, first=height[0]
-                )
-            title = f"cells, {names[0]} = {plane[0]}" if plane else "cells"
-            return make_grid(title, rows, across, cell)
+                rows = axis(height, names[-2], self.spatial[-2])
+            return make_grid(self._where(image, plane), rows, across, cell)
 
         return [grid(plane) for plane in list(all_of(*planes))[:_PLANES]]
+
+    def _where(self, image: tuple[Any, ...], plane: tuple[int, ...]) -> str:
+        """The title of a plane: which image, which depth."""
+        shape = self.chain[1].layout.shape
+        fixed = [(mode, image[mode]) for mode in range(len(shape) - 1) if mode not in self.spatial]
+        fixed = [(mode, c) for mode, c in fixed if product(shape[mode]) > 1]
+        fixed += zip(self.spatial, plane, strict=False)
+        return ", ".join(["cells", *(f"{text(shape[mode])} = {c}" for mode, c in fixed)])
 
     def _ranges(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """For each spatial mode the first and the past-the-last cell, padding included."""

@@ -9,7 +9,7 @@ import pytest
 from layoutconv import Layout, mma_atom, parse
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.draw import to_svg, to_text
+from layoutconv.draw import Figure, to_svg, to_text
 from layoutconv.draw.api import draw
 from layoutconv.draw.command import atom
 
@@ -34,7 +34,7 @@ C = "((4,8),(2,2)):((32,1),(16,8))"
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_it_prints_and_it_writes(
-    arguments: list[str], expected: object, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str], expected: Figure, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["draw", *arguments]) == 0
     assert capsys.readouterr().out == to_text(expected) + "\n"

@@ -98,7 +98,7 @@ def test_abbreviation_keeps_both_ends(n: int, limit: int, data: st.DataObject) -
     assert positions[-1] == n - 1
     assert len(positions) <= limit
     assert (None in positions) == (len(numbers) < n)
-    assert keep in shown(n, limit, (1, 4, 16), keep)
+    assert keep in shown(n, limit, (1, 4, 16), [keep])
 
 
 def test_a_huge_layout_is_abbreviated_and_keeps_its_corners() -> None:

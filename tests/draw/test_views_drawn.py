@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from layoutconv import Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.draw.api import draw
 from layoutconv.errors import ArgumentError
-from layoutconv.gemm_view import locate
+from layoutconv.gemm_view import GemmView, locate
 from layoutconv.sparse import kernel_map_view
 
 from .figures import fact, grids, placed
@@ -92,8 +93,17 @@ def test_a_kernel_map_marks_the_rows_that_a_row_gathers() -> None:
 
 def test_a_chosen_row_is_not_left_out() -> None:
     view = fprop_view(ConvProblem((1, 40, 40, 1), (1, 3, 3), padding=1))
-    *_, matrix = grids(draw(view, row=777, limit=8))
+    cells, matrix = grids(draw(view, row=777, limit=8))
     assert {m for m, _, cell in placed(matrix) if cell.mark} == {777}
+    assert sum(cell.mark for _, _, cell in placed(cells)) == 9
+
+
+def test_a_view_of_plain_matrices_is_drawn_as_such() -> None:
+    a, b, d = Layout((4, 3), (3, 1)), Layout((2, 3), (3, 1)), Layout((4, 2), (2, 1))
+    view = GemmView(a, b, d)
+    assert draw(view).grids == draw(a).grids
+    with pytest.raises(ArgumentError, match="`row`: expected None for a view whose A reads no"):
+        draw(view, row=1)
 
 
 def test_a_row_outside_the_view_is_refused() -> None:

@@ -151,17 +151,11 @@ def test_a_view_is_refused_with_the_operand_what_is_asked_and_what_came(name: st
         check_view(view, 8, 8)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AttributeError,
-    reason="a first map with an index buffer is not refused cleanly",
-)
 def test_an_index_buffer_as_the_first_map_is_refused() -> None:
     with pytest.raises(UnsupportedViewError, match=r"`a` .* index buffer"):
         check_view(good(a=indexed_rows(INDEX, M, 60, C)), 8, 8)
 
 
-@pytest.mark.xfail(strict=True, reason="positions in an index buffer are 32-bit, and not checked")
 def test_an_index_of_2_31_entries_is_refused() -> None:
     m, count = runtime(2**27, "M"), 27
     index = torch.empty(1, dtype=torch.int32).expand(count * m)  # without the memory
