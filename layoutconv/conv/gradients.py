@@ -38,6 +38,8 @@ def dgrad_views(problem: ConvProblem, filter_layout: Layout | None = None) -> tu
     one result, and together they write all: a residue that no tap reaches is a view with ``k`` = 0,
     an empty sum. Residues come in the order of memory.
 
+    A transposed convolution is these views of :meth:`ConvProblem.transposed`.
+
     The operands of ``execute(view, a, b, out)``: ``a`` the gradient of the output, contiguous (N,
     Z, P, Q, K); ``b`` the filter (K, T, R, S, C); ``out`` contiguous (N, D, H, W, C).
 
