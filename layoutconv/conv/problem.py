@@ -56,9 +56,9 @@ class ConvProblem:
                 *(_int("activation", e, 1) for e in rest),
             ),
             "filter": tuple(_int("filter", e, 1) for e in filter),
-            "stride": _per_mode("stride", stride, rank),
-            "padding": _pairs(padding, rank),
-            "dilation": _per_mode("dilation", dilation, rank),
+            "stride": per_mode("stride", stride, rank),
+            "padding": padding_pairs(padding, rank),
+            "dilation": per_mode("dilation", dilation, rank),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -104,15 +104,15 @@ class ConvProblem:
         rank = _rank(activation, filter)
         N, *extents, K = activation
         C, *taps = filter
-        strides = _per_mode("stride", stride, rank)
-        dilations = _per_mode("dilation", dilation, rank)
+        strides = per_mode("stride", stride, rank)
+        dilations = per_mode("dilation", dilation, rank)
         spatial, sides = [], []
         for extent, tap, step, pair, extra, apart in zip(
             (_int("activation", e, 1) for e in extents),
             (_int("filter", e, 1) for e in taps),
             strides,
-            _pairs(padding, rank),
-            _per_mode("output_padding", output_padding, rank, least=0),
+            padding_pairs(padding, rank),
+            per_mode("output_padding", output_padding, rank, least=0),
             dilations,
             strict=True,
         ):
@@ -222,12 +222,14 @@ def _entries(name: str, value: Any, rank: int, kind: str) -> Sequence[Any]:
     return value
 
 
-def _per_mode(name: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...]:
+def per_mode(name: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...]:
+    """An argument that is one int for all spatial modes, or one for each."""
     entries = _entries(name, value, rank, "ints")
     return tuple(_int(name, entry, least, "every entry") for entry in entries)
 
 
-def _pairs(padding: Any, rank: int) -> tuple[tuple[int, int], ...]:
+def padding_pairs(padding: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """``(near, far)`` of every spatial mode, from the spellings that :class:`ConvProblem` takes."""
     entries = _entries("padding", padding, rank, "entries, an int or a pair (near, far)")
     return tuple(_pair(entry) for entry in entries)
 
