@@ -4,8 +4,9 @@
 
 Peers are timed in the same process, interleaved, best of several rounds; a peer that is not
 installed has no column: ``pycute`` (put ``python/`` of a CUTLASS checkout on PYTHONPATH),
-``tensor_layouts`` (pip), torch's copy of pycute, and the CuTe DSL while it traces. The last column is
-the fastest eager peer's time over ours: above 1 we are faster. Ours validates, they mostly do not.
+``tensor_layouts`` (pip), torch's variant of pycute (which counts coordinates the other way round),
+and the CuTe DSL while it traces. The last column is the fastest eager peer's time over ours: above
+1 we are faster. Ours validates, they mostly do not.
 """
 
 from __future__ import annotations

@@ -65,9 +65,13 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
             if not isinstance(basis, ScaledBasis) or len(basis.path) != 1:
                 _refuse(name, "scaled-basis strides before memory", stage.layout)
     at = [i for i, stage in enumerate(chain) if gathers(stage)]
-    if at and at != [len(chain) - 2]:
-        _refuse(name, "at most one index buffer, right before memory", len(at))
+    if at and (at != [len(chain) - 2] or at == [0]):
+        _refuse(
+            name, "at most one index buffer, between a first map and memory", chain[at[0]].layout
+        )
     if at:
+        if chain[at[0]].layout.shape[0] >= 2**31:
+            _refuse(name, "fewer than 2^31 index entries", int(chain[at[0]].layout.shape[0]))
         first, *rest = chain[at[0]].layout.stride
         if not isinstance(first, CustomStride) or first.stride.path != (0,):
             _refuse(name, "an index buffer that is read at mode 0 for mode 0", first)

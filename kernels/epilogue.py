@@ -12,7 +12,7 @@ from .operand import Operand
 from .tile import Tile
 
 STORE_BYTES = 16
-BATCH = 8  # rows a thread reads at once: their loads overlap, and fit in registers
+BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in registers
 
 
 class Epilogue:

@@ -64,6 +64,7 @@ class ImplicitGemm:
         ).launch(
             grid=[Int32(m_tiles * n_tiles), 1, 1],
             block=[self.tile.threads, 1, 1],
+            min_blocks_per_mp=1,
             smem=self.tile.shared_bytes(self.dtype.width // 8, self.out_dtype.width // 8),
             stream=stream,
         )

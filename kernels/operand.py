@@ -7,7 +7,8 @@ its way through every affine map, up to the index buffer if there is one, else t
 * the row's part is computed once, before the main loop (``Row``);
 * the column's part, the *delta*, once for all rows (``Column``);
 * whether row + delta is inside the bounds depends, for each coordinate mode, on a few deltas that
-  are known while compiling: a row carries one bit per tap, the *mask predicate*.
+  are known while compiling: a row carries one bit per tap, the *mask predicate*, or, where the taps
+  are many, one per value of each of their digits.
 
 What an index buffer holds is one more coordinate, checked against the storage like any other: an
 absent row is -1, and -1 is outside.
@@ -29,7 +30,17 @@ from layoutconv.gemm_view import OperandLayout, Stage, gathers, stages
 
 from .arguments import Arguments, Extent
 
-MASK_BITS = 64  # taps that a row's mask holds; a larger filter is checked coordinate by coordinate
+MASK_BITS = 64  # of a row's mask
+
+
+@dataclass(frozen=True)
+class Field:
+    """Bits of a row's mask: one for each value of one digit of the column."""
+
+    first: int  # its first bit
+    extent: int  # of the digit
+    length: int  # columns that the digit's unit is
+    modes: frozenset[int]  # of the coordinate that the digit moves, and the row too
 
 
 @dataclass
@@ -37,7 +48,7 @@ class Row:
     """What is known of one row before the main loop."""
 
     linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
-    mask: Any  # one bit per tap: row + delta is inside the bounds
+    mask: Any  # bits of the fields: row + delta is inside the bounds
     coords: Any  # the row's part of the coordinate, for modes that the mask does not hold
 
 
@@ -47,7 +58,7 @@ class Column:
 
     linear: Any  # to Row.linear
     behind: Any  # to the coordinate behind the index buffer
-    tap: Any
+    bits: list[Any]  # of Row.mask, one of each field, that have to be set
     valid: Any  # None where every tile is full
     coords: Any
 
@@ -82,33 +93,68 @@ class Operand:
         self.vector_layout = cute.make_layout(((vector, 1),))
         self.col_linear = self._column_strides()
         self.ragged = self.col_count % column_tile != 0
-        self.masked, self.live = self._modes_to_check()
+        self.fields, self.by_row, self.live = self._checks()
+        self.mask_bits = sum(field.extent for field in self.fields) or 1
+        self.strays = self._strays()
 
     # -- while compiling: which bounds are checked, and how --------------------------------------
 
-    def _modes_to_check(self) -> tuple[list[int], list[int]]:
-        """The coordinate modes that may be out of bounds: those a mask bit answers for, and others.
+    def _checks(self) -> tuple[list[Field], list[int], list[int]]:
+        """How bounds are checked: by fields of the mask, by row alone, coordinate by coordinate.
 
         A mode that the row does not move is inside by construction (``check_view`` sees to that).
         """
         row, col = self.domain.layout.stride
-        vector, taps = (col[0], col[1:]) if isinstance(col, tuple) else (col, ())
-        tap_extents = self.col_shape[1:] if isinstance(self.col_shape, tuple) else ()
-        moved, by_taps = _modes(row), _modes(taps)
-        self.taps = product(tap_extents) if moved & by_taps else 1
-        self.tap_length = self.vector_extent if self.taps > 1 else self.col_count
+        vector, *digits = flatten(col)
+        moved = _modes(row)
+        by_digit = [_modes(d) & moved for d in digits]
+        tapped = set().union(*by_digit)
+        fields = self._fields(by_digit)
         live = moved & _modes(vector)
-        if self.taps > MASK_BITS or any(is_runtime(d.value) for d in flatten(taps)):
-            live, self.taps = live | (moved & by_taps), 1
-        return sorted(moved - live), sorted(live)
+        if any(is_runtime(d.value) for d in digits) or sum(f.extent for f in fields) > MASK_BITS:
+            live, fields = live | tapped, []
+        return fields, sorted(moved - tapped - live), sorted(live)
 
-    def _deltas(self, mode: int) -> dict[int, int]:
-        """The distinct deltas of a coordinate mode over the taps, with the bits of their taps."""
+    def _fields(self, by_digit: list[set[int]]) -> list[Field]:
+        """One field for all taps if they fit; else one per digit, if no two move the same mode."""
+        tapped = frozenset().union(*by_digit)
+        if not tapped:
+            return []
+        extents = flatten(self.col_shape)[1:]
+        alone = sum(map(len, by_digit)) == len(tapped)
+        if product(extents) <= MASK_BITS or not alone:
+            return [Field(0, product(extents), self.vector_extent, tapped)]
+        fields, first, length = [], 0, self.vector_extent
+        for extent, modes in zip(extents, by_digit, strict=True):
+            if modes:
+                fields.append(Field(first, extent, length, frozenset(modes)))
+                first += extent
+            length *= extent
+        return fields
+
+    def _deltas(self, field: Field, mode: int) -> dict[int, int]:
+        """The distinct deltas of a coordinate mode over a digit, with the bits of their values."""
         deltas: dict[int, int] = {}
-        for tap in range(self.taps):
-            delta = self._col_coords(tap * self.tap_length)[mode]
-            deltas[delta] = deltas.get(delta, 0) | 1 << tap
+        for value in range(field.extent):
+            delta = self._col_coords(value * field.length)[mode]
+            deltas[delta] = deltas.get(delta, 0) | 1 << value
         return deltas
+
+    def _strays(self) -> bool:
+        """Whether a row of the domain can be outside the bounds by itself, whatever the column.
+
+        Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
+        """
+        leaves = zip(flatten(self.row_shape), flatten(self.domain.layout.stride[0]), strict=True)
+        extents: dict[int, list[str]] = {mode: [] for mode in self.by_row}
+        for extent, d in leaves:
+            if d.path[0] in extents:
+                extents[d.path[0]].append(str(extent) if d.value == 1 else "")
+        offset = self.domain.offset
+        return any(
+            found != [str(self.bounds[mode])] or (offset and offset[mode])
+            for mode, found in extents.items()
+        )
 
     def _column_strides(self) -> tuple[Any, Any]:
         """Shape and stride of the column's part of an offset (of a position, where one gathers)."""
@@ -155,15 +201,21 @@ class Operand:
     def row(self, m: Any) -> Row:
         """Everything about row ``m`` that does not depend on the column."""
         coords = self._row_coords(m)
-        word = Int64 if self.taps > 32 else Int32
-        mask = word(_signed((1 << self.taps) - 1, word)) & ~_outside(m, self.row_count, word)
-        for i in self.masked:
-            extent = self.args.integer(self.bounds[i], Int32)
-            inside = word(0)
-            for delta, bits in self._deltas(i).items():
-                outside = _outside(coords[i] + delta, extent, word)
-                inside = inside | (_signed(bits, word) & ~outside)
-            mask = mask & inside
+        word = Int64 if self.mask_bits > 32 else Int32
+        mask = word(_signed((1 << self.mask_bits) - 1, word))
+        mask = mask & ~_outside(m, self.row_count, word)
+        for i in self.by_row:
+            mask = mask & ~_outside(coords[i], self.args.integer(self.bounds[i], Int32), word)
+        for field in self.fields:
+            everything = (1 << self.mask_bits) - 1
+            others = everything & ~(((1 << field.extent) - 1) << field.first)
+            for i in sorted(field.modes):
+                extent = self.args.integer(self.bounds[i], Int32)
+                inside = word(_signed(others, word))
+                for delta, bits in self._deltas(field, i).items():
+                    outside = _outside(coords[i] + delta, extent, word)
+                    inside = inside | (_signed(bits << field.first, word) & ~outside)
+                mask = mask & inside
         folded = self._folded(coords)
         if not self.gather:
             return Row(self._memory(folded), mask, coords)
@@ -178,13 +230,26 @@ class Operand:
         )
         if self.gather:
             linear, *behind = ArithmeticTuple((0,)) + linear
-        tap = divmod(k, Extent(self.tap_length))[0] if self.taps > 1 else 0
         valid = k < self.col_count if self.ragged else None
-        return Column(linear, behind, tap, valid, self._col_coords(k) if self.live else None)
+        coords = self._col_coords(k) if self.live else None
+        return Column(linear, behind, [self._bit(field, k) for field in self.fields], valid, coords)
+
+    def _bit(self, field: Field, k: Any) -> Any:
+        """The bit of a field that answers for column ``k``."""
+        digit = divmod(k, Extent(field.length))[0]
+        if field.length * field.extent < self.col_count:
+            digit = divmod(digit, Extent(field.extent))[1]
+        elif self.ragged:  # past the last column: any bit will do, but none beyond the mask
+            digit = digit & ~((Int32(field.extent - 1) - digit) >> 31)
+        return field.first + digit
 
     def present(self, row: Row, col: Column) -> Any:
         """1 if row + column is inside the bounds of the first map behind the domain, else 0."""
-        bit = Int32((row.mask >> col.tap) & 1)
+        first, *rest = col.bits or [0]
+        bits = row.mask >> first
+        for position in rest:
+            bits = bits & (row.mask >> position)
+        bit = Int32(bits & 1)
         for i in self.live:
             extent = self.args.integer(self.bounds[i], Int32)
             bit = bit & ~_outside(row.coords[i] + col.coords[i], extent, Int32)
@@ -197,7 +262,7 @@ class Operand:
         rows are ``written`` does it matter what one past the last holds.
         """
         position = row.linear + col.linear
-        if not written and self.taps == 1 and not self.live and col.valid is None:
+        if not (written or self.fields or self.live or self.strays) and col.valid is None:
             return self._entry(position)
         bit = self.present(row, col)
         return self._entry(position & -bit) | (bit - 1)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import algebra  # what it exports is the top-level vocabulary
+from .algebra.display import draw_with
 
 if TYPE_CHECKING:
     from . import conv as conv
@@ -34,6 +35,15 @@ _HOME = {
 }
 
 __all__ = ["__version__", *_ROOMS, *_HOME, *algebra.__all__]
+
+
+def _draw(*args: Any, **options: Any) -> Any:
+    from .draw import draw
+
+    return draw(*args, **options)
+
+
+draw_with(_draw)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from . import __version__
+from .algebra import LayoutError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +20,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.command(options)
-    except (ValueError, OSError) as error:
+    except BrokenPipeError:  # `| head` has read enough; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, LayoutError, OSError) as error:
         print(f"layoutconv: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -27,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from .draw import command
+
     parser = argparse.ArgumentParser(
         prog="layoutconv",
         description="Dense and sparse convolutions from layouts, by one kernel template.",
@@ -53,6 +60,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     add("--seed", type=int, default=0, metavar="N", help="of the synthetic street")
     add("--output", type=Path, default=Path("layoutconv-demo.png"), metavar="PNG", help="picture")
+
+    drawing = commands.add_parser(
+        "draw",
+        help="draw a layout, a swizzle, an atom of tensor cores or a convolution",
+        description=command.DESCRIPTION,
+        epilog=command.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_arguments(drawing)
+    drawing.set_defaults(command=command.run)
 
     info = commands.add_parser("info", help="say what is installed and where kernels would run")
     info.set_defaults(command=_info)

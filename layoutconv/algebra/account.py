@@ -14,12 +14,18 @@ from .layout import Layout, make
 from .products import logical_product
 from .stride import stride_text
 
+_OPERATIONS = {
+    "composition": composition,
+    "logical_divide": logical_divide,
+    "logical_product": logical_product,
+}
+
 
 def explain(operation: Any, a: Layout, b: Any) -> str:
     """How ``operation(a, b)`` comes about, line by line; or why it does not.
 
     ``operation`` is ``composition``, ``logical_divide`` or ``logical_product``, or its name; ``b``
-    is a layout or an integer. The last line is the result, or the error's reason.
+    is a layout, an integer or a tuple of them. The last line is the result, or the error's reason.
 
     >>> print(explain("composition", Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1))))
     composition (6,2):(8,2) o (4,3):(3,1)
@@ -40,6 +46,10 @@ def explain(operation: Any, a: Layout, b: Any) -> str:
     }
     if name not in accounts:
         raise LayoutValueError(f"explain: expected one of {', '.join(accounts)}, got {name!r}")
+    if isinstance(b, tuple):
+        result = _OPERATIONS[name](a, b)
+        modes = [explain(name, m, t) for m, t in zip(a, b, strict=False) if t is not None]
+        return "\n".join([f"{name} {a} by mode", *modes, f"= {result}"])
     tile = as_tile("explain", b)
     return "\n".join(accounts[name](a, tile))
 

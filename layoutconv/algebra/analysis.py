@@ -17,7 +17,11 @@ from .swizzle import Swizzle
 
 
 def size(layout: Any) -> Any:
-    """How many coordinates the domain has."""
+    """How many coordinates the domain has.
+
+    >>> size(Layout((4, (2, 3))))
+    24
+    """
     return layout.size()
 
 
@@ -116,7 +120,7 @@ def _all_different(leaves: list[tuple[int, int]]) -> bool:
     return True
 
 
-def is_surjective(layout: Layout, bound: int | None = None) -> bool:
+def is_surjective(layout: Any, bound: int | None = None) -> bool:
     """Whether every integer from the smallest offset to the largest is one; or below ``bound``.
 
     >>> is_surjective(Layout((4, 2), (2, 1))), is_surjective(Layout((4, 2), (1, 8)))
@@ -126,7 +130,7 @@ def is_surjective(layout: Layout, bound: int | None = None) -> bool:
     """
     if bound is not None:
         return set(range(bound)) <= set(_offsets(layout))
-    if has_f2(layout):
+    if not isinstance(layout, Layout) or has_f2(layout):
         return len(set(_offsets(layout))) == layout.cosize()
     if not all(isinstance(d, int) for _, d in layout._leaves):
         raise LayoutTypeError(f"is_surjective: {layout} gives coordinates; say which shape")

@@ -93,7 +93,11 @@ _LDMATRIX = {
 
 
 def mma_names() -> tuple[str, ...]:
-    """The names that :func:`mma_atom` knows."""
+    """The names that :func:`mma_atom` knows.
+
+    >>> "m16n8k16.bf16" in mma_names()
+    True
+    """
     kinds = {kind: [kind] for kind in ("f16", "tf32", "f64", "s8")}
     for kind, like in _SAME_FRAGMENTS.items():
         kinds[like].append(kind)
@@ -153,7 +157,11 @@ def wgmma_atom(n: int, a_bits: int = 16, *, a_in_registers: bool = False) -> Mma
 
 
 def copy_names() -> tuple[str, ...]:
-    """The names that :func:`copy_atom` knows."""
+    """The names that :func:`copy_atom` knows.
+
+    >>> "ldmatrix.x4" in copy_names()
+    True
+    """
     return tuple(_LDMATRIX)
 
 

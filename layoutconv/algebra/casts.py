@@ -40,7 +40,7 @@ def upcast(layout: Any, n: int) -> Any:
         result.append((-(-s // share), _sign(d) * -(-abs(d) // n)))
         if d % n:
             within += abs(d) * (min(s, share) - 1)
-            clear = clear and d > 0 and ((s - 1) * d < n or n % d == s % share == 0)
+            clear = clear and d > 0 and ((s - 1) * d < n or n % d == 0)
     if not clear or within >= n:
         _verify(layout, n, _like(layout, result))
     return _like(layout, result)

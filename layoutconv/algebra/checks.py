@@ -88,7 +88,8 @@ def as_integer(x: Any) -> Any:
         value = x.item() if x.ndim == 0 else None
         return value if type(value) is int else None
     duck = all(hasattr(x, op) for op in ("__add__", "__mul__", "__floordiv__", "__mod__"))
-    return x if duck and not hasattr(x, "numerator") else None
+    divisor = hasattr(x, "__rdivmod__")  # a kernel's extent that knows how to be divided by
+    return x if (duck or divisor) and not hasattr(x, "as_integer_ratio") else None
 
 
 def _a(x: Any) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from .display import Drawable
 from .errors import LayoutTypeError
 from .int_tuple import IntTuple
 from .layout import _value, slice_and_offset
-from .stride import Immutable, add
+from .stride import add
 
 _SET = object.__setattr__
 
 
-class ComposedLayout(Immutable):
+class ComposedLayout(Drawable):
     """The function ``c -> outer(offset + inner(c))`` with the domain of ``inner``.
 
     ``outer`` is a layout (composed ones included) or any function; ``inner`` a layout, composed or
@@ -65,6 +66,11 @@ class ComposedLayout(Immutable):
     def size(self) -> Any:
         """How many coordinates the domain has."""
         return self.inner.size()
+
+    def cosize(self) -> int:
+        """The largest offset less the smallest, plus 1, where ``outer`` gives integers."""
+        offsets = [self(i) for i in range(self.size())]
+        return max(offsets) - min(offsets) + 1
 
     def __len__(self) -> int:
         return len(self.inner)

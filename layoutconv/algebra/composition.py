@@ -105,19 +105,12 @@ def compose(
 
             return compose_f2(a, b)
         _require_integers(a, b)
-    else:
-        form = a._normal or normal_form(a)
-        used = [0] * len(form)
-        leaves: list[tuple[int, int]] = []
-        plain = _by_digits(form, used, b.shape, b.stride, leaves)
-        if plain is not None and _fit(form, used):
-            return make_plain(*plain, leaves)
-        return _decide(a, b, operation, operands or (a, b))
     digits = _Digits(a)
-    result = digits.compose(b.shape, b.stride)
-    if result is not None and digits.fit():
-        return make(*result)
-    return _decide(a, b, operation, operands or (a, b))
+    leaves: list[tuple[Any, Any]] = []
+    result = digits.compose(b.shape, b.stride, leaves)
+    if result is None or not digits.fit():
+        return _decide(a, b, operation, operands or (a, b))
+    return make_plain(*result, leaves) if a._plain and b._plain else make(*result)
 
 
 def _require_integers(a: Layout, b: Layout) -> None:
@@ -133,45 +126,8 @@ def _require_integers(a: Layout, b: Layout) -> None:
                 )
 
 
-def _fit(form: list[tuple[Any, Any]], used: list[Any]) -> bool:
-    """Whether the modes that share a digit never carry out of it; the last one has no end."""
-    for i in range(len(form) - 1):  # noqa: SIM110 - a generator would double the time
-        if used[i] >= form[i][0]:
-            return False
-    return True
-
-
-def _by_digits(
-    form: list[tuple[int, int]],
-    used: list[int],
-    s: IntTuple,
-    d: IntTuple,
-    leaves: list[tuple[int, int]],
-) -> tuple[IntTuple, IntTuple] | None:
-    """What ``_Digits.compose`` does, for plain integers; it collects the leaves of the result."""
-    if type(s) is int:
-        mode = _leaf(form, used, s, d)
-        if mode is not None:
-            if type(mode[0]) is int:
-                leaves.append(mode)
-            else:
-                leaves += zip(*mode)  # noqa: B905
-        return mode
-    shapes, strides = [], []
-    for s_mode, d_mode in zip(s, d):  # noqa: B905
-        mode = _by_digits(form, used, s_mode, d_mode, leaves)
-        if mode is None:
-            return None
-        shapes.append(mode[0])
-        strides.append(mode[1])
-    return tuple(shapes), tuple(strides)
-
-
 class _Digits:
-    """Composition by digits: exact if each mode of b stays within digits that no other fills up.
-
-    ``compose`` gives None where the digits do not settle it.
-    """
+    """Composition by digits: exact if each mode of b stays within digits that no other fills up."""
 
     __slots__ = ("a", "by_path", "form", "used")
 
@@ -179,37 +135,50 @@ class _Digits:
         self.a = a
         self.form = normal_form(a)
         self.used = [0] * len(self.form)
-        self.by_path: dict[Path, Digits] | None = None
+        self.by_path: dict[Path, Digits] = {}
 
-    def fit(self) -> bool:
-        """Whether the modes that share a digit never carry out of it."""
-        forms = self.by_path.values() if self.by_path else ()
-        return _fit(self.form, self.used) and all(_fit(*digits) for digits in forms)
-
-    def compose(self, s: IntTuple, d: IntTuple) -> tuple[IntTuple, IntTuple] | None:
-        if type(s) is tuple:
+    def compose(
+        self, s: IntTuple, d: IntTuple, leaves: list[tuple[Any, Any]]
+    ) -> tuple[IntTuple, IntTuple] | None:
+        """The modes of a composed with ``s:d``, and their leaves; None if digits do not tell."""
+        if isinstance(s, tuple):
             shapes, strides = [], []
             for s_mode, d_mode in zip(s, d):  # noqa: B905
-                mode = self.compose(s_mode, d_mode)
+                mode = self.compose(s_mode, d_mode, leaves)
                 if mode is None:
                     return None
                 shapes.append(mode[0])
                 strides.append(mode[1])
             return tuple(shapes), tuple(strides)
-        if isinstance(d, int):
-            return _leaf(self.form, self.used, s, d)
+        plain = isinstance(d, int)
+        mode = _leaf(self.form, self.used, s, d) if plain else self.compose_basis(s, d)
+        if mode is not None:
+            if type(mode[0]) is tuple:
+                leaves += zip(*mode)  # noqa: B905
+            else:
+                leaves.append(mode)
+        return mode
+
+    def compose_basis(self, s: Any, d: Any) -> Any:
+        """The same for a leaf whose values are coordinates in one mode of a."""
         terms = basis_terms(d)
         if len(terms) != 1:
             return None
-        if self.by_path is None:
-            self.by_path = {}
-        term = terms[0]
-        if term.path not in self.by_path:
-            form = normal_form(_mode_at(self.a, term.path))
-            self.by_path[term.path] = form, [0] * len(form)
-        if any(len(path) != len(term.path) for path in self.by_path):
+        path = terms[0].path
+        if path not in self.by_path:
+            form = normal_form(_mode_at(self.a, path))
+            self.by_path[path] = form, [0] * len(form)
+        if any(len(other) != len(path) for other in self.by_path):
             return None
-        return _leaf(*self.by_path[term.path], s, term.value)
+        return _leaf(*self.by_path[path], s, terms[0].value)
+
+    def fit(self) -> bool:
+        """Whether the modes that share a digit never carry out of it; the last one has no end."""
+        for form, used in ((self.form, self.used), *self.by_path.values()):
+            for i in range(len(form) - 1):
+                if used[i] >= form[i][0]:
+                    return False
+        return True
 
 
 def _leaf(form: list[tuple[Any, Any]], used: list[Any], s: Any, d: Any) -> Any:

@@ -10,6 +10,7 @@ from .composed import ComposedLayout
 from .composition import as_composed, compose
 from .errors import LayoutTypeError, LayoutValueError, text
 from .layout import Layout, make, make_layout, make_plain
+from .tensor import Tensor
 
 
 def logical_divide(a: Any, tiler: Any) -> Any:
@@ -18,7 +19,7 @@ def logical_divide(a: Any, tiler: Any) -> Any:
     ``tiler`` is a layout of positions in ``a``, an integer (``n:1``), None (``a`` as it is), or a
     tuple of these that divides mode by mode; modes after the tuple are kept. Where the tiler does
     not divide the size the last tile reaches beyond ``a``, as in CuTe, to be predicated. A
-    ComposedLayout is divided in its domain.
+    ComposedLayout or a Tensor is divided in its domain.
 
     Raises :class:`LayoutValueError` if the tiler has no complement or the composition is inexact.
 
@@ -30,8 +31,8 @@ def logical_divide(a: Any, tiler: Any) -> Any:
     if type(tiler) is int and type(a) is Layout and a._plain and type(a.shape) is int:
         return _cut(a.shape, a.stride, tiler)
     a = as_composed(a)
-    if isinstance(a, ComposedLayout):
-        return ComposedLayout(a.outer, a.offset, logical_divide(a.inner, tiler))
+    if isinstance(a, ComposedLayout | Tensor):
+        return inside(a, lambda layout: logical_divide(layout, tiler))
     if not isinstance(a, Layout):
         raise LayoutTypeError(f"logical_divide: {a!r} is not a layout")
     if tiler is None:
@@ -42,6 +43,13 @@ def logical_divide(a: Any, tiler: Any) -> Any:
     rest = complement(tile, a.size() if tile._plain else a.shape)
     whole = make((tile.shape, rest.shape), (tile.stride, rest.stride))
     return compose(a, whole, "logical_divide", (a, tiler))
+
+
+def inside(x: Any, operation: Any) -> Any:
+    """``operation`` on the domain of a composed layout or of a tensor."""
+    if isinstance(x, Tensor):
+        return Tensor(x.engine, operation(x.layout), x.offset)
+    return ComposedLayout(x.outer, x.offset, operation(x.inner))
 
 
 def _cut(extent: int, stride: int, tile: int) -> Layout:
@@ -71,8 +79,8 @@ def zipped_divide(a: Any, tiler: Any) -> Any:
     ((3,4),(3,2)):((8,1),(24,4))
     """
     a = as_composed(a)
-    if isinstance(a, ComposedLayout):
-        return ComposedLayout(a.outer, a.offset, zipped_divide(a.inner, tiler))
+    if isinstance(a, ComposedLayout | Tensor):
+        return inside(a, lambda layout: zipped_divide(layout, tiler))
     return unzipped(logical_divide, "zipped_divide", a, tiler)
 
 
@@ -117,8 +125,8 @@ def flat_divide(a: Any, tiler: Any) -> Any:
 
 def _unpacked(zipped: Any, unpack: tuple[bool, bool]) -> Any:
     """The modes of a rank-2 layout, those of a half that is to be unpacked one by one."""
-    if isinstance(zipped, ComposedLayout):
-        return ComposedLayout(zipped.outer, zipped.offset, _unpacked(zipped.inner, unpack))
+    if isinstance(zipped, ComposedLayout | Tensor):
+        return inside(zipped, lambda layout: _unpacked(layout, unpack))
     modes: list[Layout] = []
     for half, apart in zip(zipped, unpack, strict=True):
         modes += list(half) if apart else [half]

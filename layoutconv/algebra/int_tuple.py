@@ -53,12 +53,20 @@ def product(t: IntTuple) -> Any:
 
 
 def rank(t: IntTuple) -> int:
-    """How many top-level modes ``t`` has; an integer has one."""
+    """How many top-level modes ``t`` has; an integer has one.
+
+    >>> rank((4, (2, 3))), rank(24)
+    (2, 1)
+    """
     return len(t) if isinstance(t, tuple) else 1
 
 
 def depth(t: IntTuple) -> int:
-    """How deep ``t`` nests; an integer has depth 0."""
+    """How deep ``t`` nests; an integer has depth 0.
+
+    >>> depth((4, (2, 3))), depth(24)
+    (2, 0)
+    """
     return 1 + max((depth(mode) for mode in t), default=0) if isinstance(t, tuple) else 0
 
 
@@ -115,9 +123,9 @@ def compact_stride(shape: IntTuple, first: Any = 1) -> IntTuple:
 
 def divmod_leaf(c: Any, s: Any) -> tuple[Any, Any]:
     """``(c // s, c % s)``, asking an extent with its own ``__rdivmod__`` (a kernel's divisor)."""
-    if isinstance(s, int):
-        return c // s, c % s
-    return divmod(c, s)
+    if not isinstance(s, int) and hasattr(s, "__rdivmod__"):
+        return divmod(c, s)
+    return c // s, c % s
 
 
 def paired_leaves(shape: IntTuple, stride: IntTuple) -> list[tuple[Any, Any]]:
@@ -162,7 +170,7 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
             )
         terms = [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
         return sum_of(terms)
-    if crd is None or isinstance(crd, float | complex | str | list):
+    if crd is None or is_no_integer(crd):
         raise LayoutTypeError(
             f"crd2idx: the coordinate {crd!r} of the shape {text(shape)} is no integer"
             + ("; `layout[...]` and slice_ take None" if crd is None else "")
@@ -170,6 +178,16 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     if not isinstance(shape, tuple):
         return crd * stride
     return split_and_sum(crd, paired_leaves(shape, stride))
+
+
+def is_no_integer(c: Any) -> bool:
+    """Whether a coordinate is of a kind that only looks like one: a float, an array of them, ..."""
+    if isinstance(c, float | complex | str | list):
+        return True
+    if getattr(getattr(c, "dtype", None), "kind", "i") in "fc":  # NumPy
+        return True
+    is_floating_point = getattr(c, "is_floating_point", None)  # torch
+    return callable(is_floating_point) and bool(is_floating_point())
 
 
 def split_and_sum(crd: Any, leaves: Any) -> Any:
@@ -197,8 +215,8 @@ def sum_of(terms: list[Any]) -> Any:
 def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     """The coordinate of ``shape`` at the colexicographic position ``idx``, the last leaf unbounded.
 
-    So ``crd2idx(idx2crd(i, shape), shape) == i`` for every integer ``i``, also outside the shape:
-    CuTe C++ wraps around there, and the round trip loses ``i``. A tuple ``idx`` is taken by mode.
+    So ``crd2idx(idx2crd(i, shape), shape) == i`` for every integer ``i``, also outside the shape,
+    as in CuTe (pycute wraps around there). A tuple ``idx`` is taken by mode.
 
     >>> idx2crd(21, (4, (2, 3)))
     (1, (1, 2))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from .checks import checked_shape, checked_stride
+from .display import Drawable
 from .errors import LayoutTypeError, text
 from .int_tuple import (
     IntTuple,
@@ -13,19 +14,20 @@ from .int_tuple import (
     crd2idx,
     depth,
     has_none,
+    is_no_integer,
     paired_leaves,
     product,
     rank,
     slice_tuple,
     split_and_sum,
 )
-from .stride import F2, Immutable, ScaledBasis, stride_text
+from .stride import F2, ScaledBasis, stride_text
 
 if TYPE_CHECKING:
     from .composed import ComposedLayout
 
 
-class Layout(Immutable):
+class Layout(Drawable):
     """A function from coordinates to offsets: the inner product with ``stride`` on ``shape``.
 
     ``shape`` is an integer >= 1 or a nested tuple of them, ``stride`` has the same profile and is
@@ -89,7 +91,7 @@ class Layout(Immutable):
                 return crd2idx(c, self.shape, self.stride) if at is None else at
         return _value(
             crd2idx(c, self.shape, self.stride)
-            if isinstance(c, tuple) or c is None or isinstance(c, float | str | list)
+            if isinstance(c, tuple) or c is None or is_no_integer(c)
             else split_and_sum(c, self._leaves)
         )
 
@@ -228,8 +230,10 @@ def _column(mode: Layout) -> list[Any] | range:
     """The offsets of one mode, in the order of its linear coordinate."""
     if not mode._plain:
         return [mode(i) for i in range(mode.size())]
+    from .coalesce import merge
+
     column: list[int] | range = range(1)
-    for s, d in mode._leaves:
+    for s, d in merge(mode._leaves):
         if len(column) == 1:
             column = range(0, s * d, d) if d else [0] * s
         else:
@@ -238,9 +242,11 @@ def _column(mode: Layout) -> list[Any] | range:
 
 
 def _moved(column: list[Any] | range, offset: Any) -> list[Any] | range:
-    if type(column) is range and type(offset) is int:  # ranges need no additions
+    if type(offset) is not int:
+        return [offset + x for x in column]
+    if type(column) is range:  # which needs no additions
         return range(column.start + offset, column.stop + offset, column.step)
-    return [offset + x for x in column]
+    return list(map(offset.__add__, column))
 
 
 def _outer_sum(columns: list[list[Any] | range]) -> Any:
@@ -248,6 +254,8 @@ def _outer_sum(columns: list[list[Any] | range]) -> Any:
     if not rest:
         return list(first)
     if len(rest) == 1:
+        if type(first) is range and type(rest[0]) is not range:
+            return [list(row) for row in zip(*[_moved(first, b) for b in rest[0]])]  # noqa: B905
         return [list(_moved(rest[0], a)) for a in first]
     inner = _outer_sum(rest)
     return [_shifted(inner, a) for a in first]

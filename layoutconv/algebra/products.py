@@ -49,12 +49,20 @@ def zipped_product(a: Layout, tiler: Any) -> Layout:
 
 
 def tiled_product(a: Layout, tiler: Any) -> Layout:
-    """As :func:`zipped_product`, the copies as modes of their own: ``((a, ...), copies, ...)``."""
+    """As :func:`zipped_product`, the copies as modes of their own: ``((a, ...), copies, ...)``.
+
+    >>> print(tiled_product(Layout((2, 3), (1, 1)), (4, 5)))
+    ((2,3),4,5):((1,1),2,3)
+    """
     return _unpacked(zipped_product(a, tiler), (False, True))
 
 
 def flat_product(a: Layout, tiler: Any) -> Layout:
-    """As :func:`zipped_product`, everything as modes of their own: ``(a, ..., copies, ...)``."""
+    """As :func:`zipped_product`, everything as modes of their own: ``(a, ..., copies, ...)``.
+
+    >>> print(flat_product(Layout((2, 3), (1, 1)), (4, 5)))
+    (2,3,4,5):(1,1,2,3)
+    """
     return _unpacked(zipped_product(a, tiler), (True, True))
 
 

@@ -143,7 +143,11 @@ class ScaledBasis(Immutable):
 
 
 def E(*path: int) -> ScaledBasis:
-    """The unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 inside mode 0."""
+    """The unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 inside mode 0.
+
+    >>> print(3 * E(1), E(0, 1))
+    3@1 1@1@0
+    """
     if not path or not all(type(p) is int and p >= 0 for p in path):
         raise LayoutTypeError(f"E: expected modes (ints >= 0), got {path}")
     return ScaledBasis(1, path)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from .display import Drawable
 from .errors import LayoutTypeError, LayoutValueError
-from .stride import Immutable
 
 _SET = object.__setattr__
 
 
-class Swizzle(Immutable):
+class Swizzle(Drawable):
     """The bijection ``x -> x ^ ((x & Y) >> shift)`` of ``bits`` bits.
 
     ``base`` is how many low bits stay as they are, Y the ``bits`` bits from ``base + shift`` on. A

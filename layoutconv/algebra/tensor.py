@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from .composed import ComposedLayout
+from .display import Drawable
 from .errors import LayoutTypeError
 from .int_tuple import IntTuple, has_none
 from .layout import Layout, slice_and_offset
-from .stride import Immutable, add
+from .stride import add
 
 _SET = object.__setattr__
 
 
-class Tensor(Immutable):
+class Tensor(Drawable):
     """The function ``c -> engine[offset + layout(c)]``.
 
     ``engine`` is anything that is indexed by what the layout gives: a list, a one-dimensional NumPy

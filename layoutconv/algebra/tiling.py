@@ -35,7 +35,7 @@ def local_tile(x: Any, tiler: Any, crd: IntTuple, proj: IntTuple = None) -> Any:
     """
     if proj is not None:
         tiler, crd = _projected("local_tile", tiler, proj), _projected("local_tile", crd, proj)
-    divided = _of_layout(x, lambda layout: zipped_divide(layout, tiler))
+    divided = zipped_divide(x, tiler)
     return _sliced(divided, (_all_open(divided, 0), _padded(divided, 1, crd)))
 
 
@@ -57,7 +57,7 @@ def local_partition(x: Any, threads: Layout, index: int, proj: IntTuple = None) 
     if proj is not None:
         tiler = _projected("local_partition", tiler, proj)
         crd = _projected("local_partition", crd, proj)
-    divided = _of_layout(x, lambda layout: zipped_divide(layout, tiler))
+    divided = zipped_divide(x, tiler)
     return _sliced(divided, (crd, _all_open(divided, 1)))
 
 
@@ -82,12 +82,6 @@ def domain_offset(crd: IntTuple, x: Any) -> Any:
     if isinstance(x, Layout):
         return x, x(crd)
     raise LayoutTypeError(f"domain_offset: {x!r} is neither a layout nor a tensor")
-
-
-def _of_layout(x: Any, operation: Any) -> Any:
-    if isinstance(x, Tensor):
-        return Tensor(x.engine, operation(x.layout), x.offset)
-    return operation(x)
 
 
 def _sliced(x: Any, crd: IntTuple) -> Any:

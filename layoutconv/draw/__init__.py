@@ -1,5 +1,29 @@
 """Pictures: of layouts with the standard library alone, of point clouds with NumPy beside it.
 
-May import ``layoutconv.algebra`` and ``layoutconv.errors``; nothing else imports this folder but
-the command line and the examples.
+:func:`draw` makes a :class:`Figure`, an arrangement of labelled and coloured cells (``layouts.py``,
+``threads.py``, ``views.py``), which is rendered as text, SVG, TikZ or HTML; ``scene.py`` says where
+everything is on a page.
+
+May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.gemm_view``; nothing else
+imports this folder but the command line, the examples, and the package itself, which gives the
+algebra's ``draw`` methods something to call.
 """
+
+from .api import draw
+from .figure import Axis, Cell, Figure, Grid
+from .html import to_html
+from .svg import to_svg
+from .text import to_text
+from .tikz import to_tikz
+
+__all__ = [
+    "Axis",
+    "Cell",
+    "Figure",
+    "Grid",
+    "draw",
+    "to_html",
+    "to_svg",
+    "to_text",
+    "to_tikz",
+]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..algebra.int_tuple import flatten, product
+from ..algebra.int_tuple import flatten, paired_leaves, product
 from ..algebra.layout import Layout
-from ..algebra.stride import CustomStride, IndexedGather, ScaledBasis
+from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
@@ -168,6 +168,12 @@ def allocate(view: GemmView, like: Tensor) -> Tensor:
 
 
 def _derive(view: GemmView) -> Expected:
+    for layout in (view.a, view.b, view.d):
+        for stage in stages(layout):
+            if any(isinstance(d, ArithmeticTuple) for _, d in _modes(stage.layout)):
+                raise ArgumentError(
+                    "view", "modes that each move one mode of the coordinate", str(stage.layout)
+                )
     if product(view.b.shape[1]) != view.k:
         raise ArgumentError(
             "view", f"{view.k} columns in b, as in a", int(product(view.b.shape[1]))
@@ -226,7 +232,7 @@ def _indices(name: str, layout: OperandLayout) -> list[Index]:
 
 
 def _modes(layout: Layout) -> list[tuple[Any, Any]]:
-    return list(zip(flatten(layout.shape), flatten(layout.stride), strict=True))
+    return paired_leaves(layout.shape, layout.stride)
 
 
 def _reached(fold: Stage, mode: int, buffer: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Nothing here uses the code under test, not even to evaluate a layout: functions 
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 
 
 def leaves(tree):
@@ -148,3 +149,26 @@ def forced_complement(distinct, bound):
         while n in reached:
             n += 1
     return starts
+
+
+def solved(rows):
+    """A solution of linear equations (coefficients, right-hand side), free unknowns at 0."""
+    rows = [[Fraction(x) for x in row] for row in rows]
+    unknowns = len(rows[0]) - 1
+    pivots = []
+    for column in range(unknowns):
+        row = next((r for r in rows if r[column] and not any(r is p for _, p in pivots)), None)
+        if row is None:
+            continue
+        row[:] = [x / row[column] for x in row]
+        pivots.append((column, row))
+        for other in rows:
+            if other is not row and other[column]:
+                factor = other[column]
+                other[:] = [x - factor * y for x, y in zip(other, row, strict=True)]
+    if any(row[-1] and not any(row[:-1]) for row in rows):
+        return None
+    solution = [Fraction(0)] * unknowns
+    for column, row in pivots:
+        solution[column] = row[-1]
+    return solution

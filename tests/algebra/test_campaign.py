@@ -20,6 +20,7 @@ from oracle import (
     leaves,
     paths_of,
     plus,
+    solved,
     table,
     times,
     vector,
@@ -328,12 +329,13 @@ def test_left_inverse(strides):
     for _ in range(PAIRS // 2):
         a = random_layout(rng, 3, strides, nested=True)
         keep = [i for i in range(a.size()) if without_zeros(a, i) == i]
-        points = {offsets(a)[i]: i for i in keep}
+        values = offsets(a)
+        points = {values[i]: i for i in keep}
         inverse, error = outcome(left_inverse, a)
         if error is not None:
             if len(points) == len(keep):
                 span = max(points) - min(points)
-                if span <= 12 and refused < PAIRS // 100:
+                if span <= 10 and refused < 40:
                     refused += 1
                     assert not interpolated(points), f"refused although exact: left_inverse({a})"
             else:
@@ -357,25 +359,20 @@ def without_zeros(a, i):
 
 
 def interpolated(points):
-    """Whether a layout goes through the points, by trying extents and solving with sympy."""
-    sympy = pytest.importorskip("sympy")
+    """Whether a layout goes through the points: try all extents, and solve for the strides."""
     span = max(abs(n) for n in points) + 1
     for size in range(1, span + 1):
         for extents in factorizations(size):
-            rows, right = [], []
+            rows = []
             for n, value in points.items():
                 row = []
                 for e in extents:
                     row.append(n % e)
                     n //= e
-                rows.append([*row, n])
-                right.append(value)
-            unknowns = sympy.symbols(f"x:{len(rows[0])}")
-            solved = sympy.linsolve((sympy.Matrix(rows), sympy.Matrix(right)), *unknowns)
-            for solution in solved:
-                fixed = [x.subs(dict.fromkeys(unknowns, 0)) for x in solution]
-                if all(x.is_integer for x in fixed):
-                    return True
+                rows.append([*row, n, value])
+            solution = solved(rows)
+            if solution is not None and all(x.denominator == 1 for x in solution):
+                return True
     return False
 
 

@@ -149,6 +149,16 @@ def test_coordinates_of_another_profile_are_refused(crd):
         Layout((4, (2, 3)))(crd)
 
 
+def test_arrays_of_floats_are_no_coordinates():
+    np = pytest.importorskip("numpy")
+    torch = pytest.importorskip("torch")
+    for bad in (np.arange(3.0), torch.arange(3.0), np.float64(1)):
+        with pytest.raises(LayoutTypeError):
+            Layout((4, 2))(bad)
+        with pytest.raises(LayoutTypeError):
+            Layout((4, 2))(bad, 1)
+
+
 def test_integers_of_other_libraries_become_plain():
     np = pytest.importorskip("numpy")
     torch = pytest.importorskip("torch")

@@ -16,6 +16,7 @@ from layoutconv.algebra import (
     composition,
     domain_offset,
     downcast,
+    flat_divide,
     greatest_common_domain,
     left_inverse,
     local_partition,
@@ -28,6 +29,7 @@ from layoutconv.algebra import (
     slice_,
     upcast,
     with_shape,
+    zipped_divide,
 )
 
 MATRIX = Tensor(list(range(48)), Layout((6, 8), (8, 1)))
@@ -44,6 +46,12 @@ def test_tiles_cover_the_tensor():
     assert column.shape == (2, 4, 3)
     assert column[1, 2, 2] == MATRIX[5, 6]
     assert local_tile(MATRIX, (2, 4, 9), (1, None, 0), proj=(1, 1, None)).shape == (2, 4, 2)
+
+
+def test_a_tensor_is_divided_in_its_domain():
+    zipped = zipped_divide(MATRIX, (2, 4))
+    assert zipped[(1, 3), (2, 1)] == MATRIX[5, 7]
+    assert flat_divide(MATRIX, (2, 4)).shape == (2, 4, 3, 2)
 
 
 def test_partitions_cover_the_tensor():

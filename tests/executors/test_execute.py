@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.algebra import Layout
+from layoutconv.algebra import ComposedLayout, E, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import execute
@@ -140,3 +140,11 @@ def test_the_call_is_at_the_top():
     assert lc.execute is execute
     assert lc.conv.fprop_view is fprop_view
     assert lc.sparse.kernel_map_view is kernel_map_view
+
+
+def test_a_mode_that_moves_two_modes_of_the_coordinate_is_refused() -> None:
+    diagonal = Layout((6, 3), (E(0), E(0) + E(1)))
+    a = ComposedLayout(Layout((8, 8), (8, 1)), 0, diagonal)
+    view = GemmView(a, Layout((2, 3), (3, 1)), Layout((6, 2), (2, 1)))
+    with pytest.raises(ArgumentError, match=r"argument `view`.*\(6,3\):\(1@0,1@0\+1@1\)"):
+        execute(view, torch.ones(8, 8), torch.ones(2, 3))

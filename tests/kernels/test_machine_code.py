@@ -50,6 +50,7 @@ def grid(C: int, K: int) -> GemmView:
 VIEWS = {
     "dense": lambda C, K: fprop_view(ConvProblem((1, 3, 3, 3, C), (K, 3, 3, 3), padding=1)),
     "125 taps": lambda C, K: fprop_view(ConvProblem((1, 3, 3, 3, C), (K, 5, 5, 5), padding=2)),
+    "65 taps": lambda C, K: fprop_view(ConvProblem((1, 3, C), (K, 65), padding=32)),
     "grid": grid,
     "kernel map": lambda C, K: kernel_map_view(index(27 * 2).view(27, 2).T, C, K),
 }

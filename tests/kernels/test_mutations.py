@@ -44,9 +44,14 @@ def straddling() -> GemmView:
     return fprop_view(ConvProblem((1, 7, 11, 24), (40, 2, 3), padding=1))
 
 
+def long_filter() -> GemmView:
+    """More taps than a mask has bits: coordinates are compared."""
+    return fprop_view(ConvProblem((1, 75, 16), (8, 70), padding=5))
+
+
 def large_filter() -> GemmView:
-    """More taps than a mask has bits."""
-    return fprop_view(ConvProblem((1, 5, 9, 32), (8, 7, 10), padding=5))
+    """More taps than a mask has bits, but not more values of their digits."""
+    return fprop_view(ConvProblem((1, 4, 7, 16), (8, 7, 10), padding=5))
 
 
 def grid() -> GemmView:
@@ -65,7 +70,7 @@ def neighbours() -> GemmView:
     return kernel_map_view(entries.T.contiguous().T, 64, 40, kernel_size=(3,), in_rows=77)
 
 
-PROBLEMS = {p.__name__: p for p in (dense, straddling, large_filter, grid, neighbours)}
+PROBLEMS = {p.__name__: p for p in (dense, straddling, large_filter, long_filter, grid, neighbours)}
 ABOVE_A_TIE = 1 + 2**-11 + 2**-13  # tf32 nearest to it is ROUNDED; truncated, it is 1
 ROUNDED = 1 + 2**-10
 
@@ -158,7 +163,7 @@ def into_the_stage_that_is_read(copy: Any, self: Producer, first: Any, stage: An
 def shift_taps(column: Any) -> Any:
     def shifted(self: Operand, k: Any) -> Column:
         result = column(self, k)
-        result.tap = result.tap + 1
+        result.bits = [bit + 1 for bit in result.bits]
         return result
 
     return shifted
@@ -168,11 +173,20 @@ def steps_added(pointer: Any) -> Any:
     return lambda self, start, step, stage: pointer(self, start + step, 0, stage)
 
 
+def first_bit(column: Any) -> Any:
+    def only(self: Operand, k: Any) -> Column:
+        result = column(self, k)
+        result.bits = result.bits[:1]
+        return result
+
+    return only
+
+
 def straight_on(k_tiles: Any) -> Any:
     return lambda self, a: (k_tiles(self, a)[0], lambda first: first + a.vector_extent)
 
 
-BOUNDLESS: dict[str, Any] = {"masked": [], "row_count": 2**30}
+BOUNDLESS: dict[str, Any] = {"fields": [], "by_row": [], "row_count": 2**30}
 WAIT, COMMIT, BARRIER = "cp_async_wait_group", "cp_async_commit_group", "sync_threads"
 
 MUTATIONS: dict[str, tuple[str, Mutation]] = {
@@ -182,7 +196,8 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "rows of D beyond M are written": ("dense", with_operand("D", **BOUNDLESS)),
     "columns of B beyond K are read": ("straddling", with_operand("B", ragged=False)),
     "columns of D beyond N are written": ("dense", with_operand("D", ragged=False)),
-    "modes without a mask are not checked": ("large_filter", with_operand("A", live=[])),
+    "coordinates are not compared": ("long_filter", with_operand("A", live=[])),
+    "the second digit is not looked up": ("large_filter", replace(Operand, "column", first_bit)),
     "every vector is there": (
         "dense",
         replace(Operand, "locate", lambda f: lambda *a: (f(*a)[0], Boolean(True))),
@@ -215,7 +230,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "the loop's commit is dropped": ("dense", without_call(cute.arch, COMMIT, 2)),
     "the barrier before the loop is dropped": ("dense", without_call(cute.arch, BARRIER, 0)),
     "the loop's barrier is dropped": ("dense", without_call(cute.arch, BARRIER, 1)),
-    "the barrier after the loop is dropped": ("dense", without_call(cute.arch, BARRIER, 2)),
+    "the barrier after the loop is dropped": ("straddling", without_call(cute.arch, BARRIER, 2)),
     "the epilogue's barrier is dropped": ("dense", without_call(cute.arch, BARRIER, 3)),
     "two stages of A are swapped": ("dense", replace(Producer, "copy", of_first(swap_stages))),
     "A is copied into the stage that is read": (

@@ -13,7 +13,7 @@ from layoutconv.sparse import kernel_map_view
 from .launcher import DTYPES, check_view_runs, half_line
 
 # An example costs a compilation and a few CTAs, about a second.
-few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

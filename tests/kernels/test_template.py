@@ -61,6 +61,11 @@ DENSE = {
     "35 taps": ConvProblem((1, 6, 8, 8), (8, 5, 7), padding=2),
     "64 taps": ConvProblem((1, 4, 4, 4, 8), (8, 4, 4, 4), padding=(2, 1, (1, 2))),
     "125 taps": ConvProblem((1, 2, 3, 5, 8), (16, 5, 5, 5), padding=2),
+    "70 taps in a row": ConvProblem((1, 50, 8), (8, 70), padding=((30, 11),)),
+    "digits of taps": ConvProblem(
+        (1, 2, 3, 4, 8), (8, 3, 5, 6), (1, 2, 1), ((2, 1), 3, (5, 3)), (1, 1, 2)
+    ),
+    "a tap of 1": ConvProblem((2, 3, 1, 9, 8), (8, 1, 7, 11), padding=(0, 4, 5)),
     "one pixel": ConvProblem((1, 1, 1, 1, 8), (8, 3, 3, 3), padding=1),
 }
 

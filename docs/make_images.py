@@ -1,0 +1,63 @@
+"""The pictures of the tutorial: ``python docs/make_images.py`` writes images/tutorial/*.svg."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from layoutconv import (
+    ComposedLayout,
+    E,
+    Layout,
+    Swizzle,
+    complement,
+    make_layout,
+    mma_atom,
+    zipped_divide,
+)
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.draw import Figure, draw
+from layoutconv.sparse import kernel_map_view
+
+FOLDER = Path(__file__).parent / "images" / "tutorial"
+
+
+def pictures() -> dict[str, Figure]:
+    """The figures of the tutorial by the names of their files."""
+    rows, tile = Layout((4, 8), (8, 1)), Layout(4, 2)
+    chunks = Layout((8, 8), (8, 1))  # 8 rows of 8 chunks of 16 bytes
+    strip = Layout((6, 3), (E(0), E(0)))
+    problem = ConvProblem((1, 5, 5, 1), (1, 3, 3), padding=1, stride=2)
+    dilated = ConvProblem((1, 6, 6, 1), (1, 3, 3), padding=2, stride=2, dilation=2)
+    return {
+        "row-major": draw(rows),
+        "column-major": draw(Layout((4, 8), (1, 4))),
+        "row-padded": draw(Layout((4, 8), (9, 1))),
+        "nested": draw(Layout(((2, 2), (4, 2)), ((1, 8), (2, 16)))),
+        "tiles": draw(zipped_divide(rows, (2, 4))),
+        "complement": draw(make_layout(tile, complement(tile, 24))),
+        "banks": draw(chunks, element_bits=128),
+        "swizzled-banks": draw(ComposedLayout(Swizzle(3, 0, 3), 0, chunks), element_bits=128),
+        "mma": draw(mma_atom("m16n8k8.f16")),
+        "im2col-strip": draw(strip),
+        "im2col-padded": draw(ComposedLayout(Layout((6,), (10,)), (-1,), strip)),
+        "im2col": draw(fprop_view(problem), row=4),
+        "im2col-dilated": draw(fprop_view(dilated), row=4),
+        "gathered": draw(
+            gather_fprop_view(ConvProblem((1, 4, 4, 1), (1, 3, 3), padding=1), CELLS), row=5
+        ),
+        "kernel-map": draw(kernel_map_view(KERNEL_MAP, 2, 8, kernel_size=(3,)), row=2),
+    }
+
+
+# Which row holds a cell of a 4 x 4 grid, and which row feeds a tap of a row.
+CELLS = np.array([-1, 0, 1, -1, 2, 3, -1, 4, -1, -1, 5, 6, 7, -1, 8, -1], dtype=np.int32)
+KERNEL_MAP = torch.tensor([[-1, 0, 1], [0, 1, -1], [-1, 2, 3], [2, 3, -1]], dtype=torch.int32)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, figure in pictures().items():
+        figure.save(FOLDER / f"{name}.svg")

@@ -1,0 +1,150 @@
+"""``Figure``: what every picture is before it is text, SVG, TikZ or HTML.
+
+A figure is grids arranged in rows and columns; a grid is labelled, coloured cells between two axes;
+an axis knows which positions are shown, how they are grouped and what each group is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..algebra.errors import text
+from ..errors import ArgumentError
+from .axis import Axis
+
+Kind = Literal["value", "padding", "absent", "gap"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: what is written in it, its colour, and what a reader is told who points at it.
+
+    ``kind`` is "value"; "padding" for what reads zero, outside a shape; "absent" for an index that
+    names nothing; "gap" where cells were left out. Cells of one ``key`` belong together: all the
+    elements of a thread, all the copies of an activation. ``mark`` puts a border around the cell.
+    """
+
+    label: str = ""
+    fill: str = ""
+    kind: Kind = "value"
+    facts: tuple[tuple[str, str], ...] = ()
+    key: str = ""
+    mark: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Cells between two axes, ``cells[i][j]`` at position i of ``rows`` and j of ``columns``."""
+
+    title: str
+    rows: Axis
+    columns: Axis
+    cells: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Grids in rows and columns (None leaves a place empty) under a title, above a legend.
+
+    Printed it is the picture for a terminal; a notebook shows it as SVG.
+    """
+
+    title: str
+    grids: tuple[tuple[Grid | None, ...], ...]
+    legend: tuple[tuple[Cell, str], ...] = ()
+
+    def render(self, format: str) -> str:
+        """The picture as ``"text"``, ``"svg"``, ``"tikz"`` or ``"html"``."""
+        from .html import to_html
+        from .svg import to_svg
+        from .text import to_text
+        from .tikz import to_tikz
+
+        renderers: dict[str, Callable[[Figure], str]] = {
+            "text": to_text,
+            "svg": to_svg,
+            "tikz": to_tikz,
+            "html": to_html,
+        }
+        if format not in renderers:
+            raise ArgumentError("format", f"one of {', '.join(renderers)}", repr(format))
+        return renderers[format](self)
+
+    def save(self, path: str | Path, format: str | None = None) -> None:
+        """Write the picture to ``path``, by default in the format of its suffix.
+
+        ``.svg``, ``.html``, ``.tex`` (TikZ, a standalone document) and ``.txt``.
+        """
+        Path(path).write_text(self.render(format or _format_of(path)), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.render("svg")
+
+    def __repr__(self) -> str:
+        return self.render("text")
+
+
+def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], Cell]) -> Grid:
+    """The grid of ``cell(i, j)`` at the positions that the axes show."""
+    return Grid(
+        title,
+        rows,
+        columns,
+        tuple(
+            tuple(_gap(i, j) if i is None or j is None else cell(i, j) for j in columns.positions)
+            for i in rows.positions
+        ),
+    )
+
+
+def _gap(i: int | None, j: int | None) -> Cell:
+    return Cell("⋱" if i is j else "⋮" if i is None else "⋯", kind="gap")
+
+
+def plain(value: Any) -> Any:
+    """A value as Python's own numbers: named integers, NumPy and torch scalars lose their kind."""
+    if isinstance(value, tuple):
+        return tuple([plain(part) for part in value])
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if hasattr(value, "item"):
+        return value.item()
+    return int(value) if hasattr(value, "__index__") else value
+
+
+def label(value: Any) -> str:
+    """What is written in the cell of a value; floats to three digits.
+
+    >>> label((1, (2, 3))), label(0.123456), label(7)
+    ('(1,(2,3))', '0.123', '7')
+    """
+    return f"{value:.3g}" if isinstance(value, float) else text(value)
+
+
+def title_lines(title: str, width: int) -> list[str]:
+    """A title in lines of at most ``width`` characters, broken before the ``o`` between maps.
+
+    >>> title_lines("(6):(10) o (-1) o (4,3):(1@0,1@0)", 20)
+    ['(6):(10) o (-1)', 'o (4,3):(1@0,1@0)']
+    """
+    lines: list[str] = []
+    for part in title.replace(" o ", "\no ").split("\n") if title else []:
+        if lines and len(lines[-1]) + 1 + len(part) <= width:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(part)
+    return lines
+
+
+_SUFFIXES = {".svg": "svg", ".html": "html", ".htm": "html", ".tex": "tikz", ".txt": "text"}
+
+
+def _format_of(path: str | Path) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in _SUFFIXES:
+        known = ", ".join(_SUFFIXES)
+        raise ArgumentError("path", f"a name that ends in {known}, or a format", repr(str(path)))
+    return _SUFFIXES[suffix]

@@ -1,0 +1,107 @@
+"""Thread-value layouts and the atoms of tensor cores: which thread holds which element.
+
+A thread-value layout maps (thread, value) to a position in a tile; the picture is of the tile, so
+it shows the inverse. Elements of one thread have one colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..algebra import CopyAtom, LayoutValueError, MmaAtom, upcast
+from ..algebra.int_tuple import product
+from ..errors import ArgumentError
+from .axis import mode_axis
+from .figure import Cell, Figure, Grid, make_grid
+from .palette import wheel
+
+Owners = dict[int, list[tuple[int, int]]]  # position -> the (thread, value) pairs that hold it
+Places = Callable[[int, int], int]  # (row, column) of a picture -> position in the tile
+
+
+def thread_value_figure(layout: Any, *, limit: int, tv: tuple[int, int]) -> Figure:
+    """A tile (M, N) of which each cell names its thread and value; positions are colexicographic.
+
+    Raises ``LayoutValueError`` for a layout that is not (thread, value), or leaves the tile.
+    """
+    M, N = _checked_tile(tv)
+    grid = _grid("", layout, (M, N), lambda i, j: i + M * j, ("m", "n"), limit)
+    return Figure(f"(thread, value) -> {M}x{N}: {layout}", ((grid,),))
+
+
+def mma_figure(atom: MmaAtom, *, limit: int) -> Figure:
+    """A, B and C around each other as in a matrix product: A left of C, B transposed above it."""
+    M, N, K = atom.shape
+    a = _grid(f"A: {atom.a}", atom.a, (M, K), lambda m, k: m + M * k, ("m", "k"), limit)
+    b = _grid(f"B: {atom.b}", atom.b, (K, N), lambda k, n: n + N * k, ("k", "n"), limit)
+    c = _grid(f"C: {atom.c}", atom.c, (M, N), lambda m, n: m + M * n, ("m", "n"), limit)
+    threads = f"{atom.threads} threads"
+    return Figure(f"{atom.name}: {M}x{N}x{K}, {threads}", ((None, b), (a, c)))
+
+
+def copy_figure(atom: CopyAtom, *, limit: int) -> Figure:
+    """Rows of eight 16-bit elements: who points at them, and who receives them."""
+    grids = []
+    for name, fragment in (("source", atom.source), ("destination", atom.destination)):
+        elements = upcast(fragment, 16)
+        rows = (max(_owners(elements)) + 1) // 8
+        title = f"{name}: {fragment}"
+        grids.append(_grid(title, elements, (rows, 8), lambda i, j: 8 * i + j, ("", ""), limit))
+    return Figure(f"{atom.name}: {atom.threads} threads, 16-bit elements", (tuple(grids),))
+
+
+def _grid(
+    title: str,
+    layout: Any,
+    tile: tuple[int, int],
+    position: Places,
+    names: tuple[str, str],
+    limit: int,
+) -> Grid:
+    owners = _owners(layout)
+    outside = [p for p in owners if not 0 <= p < product(tile)]
+    if outside:
+        t, v = owners[outside[0]][0]
+        raise LayoutValueError(
+            f"draw: thread {t}, value {v} of {layout} is at position {outside[0]}, "
+            f"outside a tile of {tile[0]}x{tile[1]}"
+        )
+    threads = int(product(layout.shape[0]))
+    rows, columns = (mode_axis(s, limit=limit, name=n) for s, n in zip(tile, names, strict=True))
+
+    def cell(i: int, j: int) -> Cell:
+        return _cell((i, j), position(i, j), owners.get(position(i, j), []), threads)
+
+    return make_grid(title, rows, columns, cell)
+
+
+def _owners(layout: Any) -> Owners:
+    if not isinstance(layout.shape, tuple) or len(layout.shape) != 2:
+        raise LayoutValueError(f"draw: {layout} is no thread-value layout, which has two modes")
+    threads, values = (int(product(mode)) for mode in layout.shape)
+    owners: Owners = {}
+    for t in range(threads):
+        for v in range(values):
+            owners.setdefault(int(layout(t, v)), []).append((t, v))
+    return owners
+
+
+def _cell(at: tuple[int, int], position: int, held: list[tuple[int, int]], threads: int) -> Cell:
+    facts = (("element", f"({at[0]},{at[1]})"), ("position", str(position)))
+    if not held:
+        return Cell(facts=(*facts, ("held by", "no thread")))
+    t, v = held[0]
+    who = ", ".join(f"T{t} V{v}" for t, v in held[:4]) + (", ..." if len(held) > 4 else "")
+    together = len({v for _, v in held}) == 1 and len(held) > 1
+    if together and len(held) == threads:
+        return Cell(f"all\nV{v}", "#eceef1", facts=(*facts, ("held by", f"every thread as V{v}")))
+    more = f"+{len(held) - 1}" if len(held) > 1 else ""
+    fill = wheel(t, threads)
+    return Cell(f"T{t}{more}\nV{v}", fill, facts=(*facts, ("held by", who)), key=f"T{t}")
+
+
+def _checked_tile(tv: Any) -> tuple[int, int]:
+    if len(tv) != 2 or not all(isinstance(extent, int) and extent >= 1 for extent in tv):
+        raise ArgumentError("tv", "the extents (M, N) of the tile", tv)
+    return tv[0], tv[1]

@@ -1,0 +1,112 @@
+"""Pictures of GEMM views: cells say what the definition of a view says they read."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from layoutconv import Layout
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.draw.api import draw
+from layoutconv.errors import ArgumentError
+from layoutconv.gemm_view import GemmView, locate
+from layoutconv.sparse import kernel_map_view
+
+from .figures import fact, grids, placed
+
+PROBLEMS = [
+    ConvProblem((1, 5, 5, 1), (1, 3, 3), padding=1, stride=2),
+    ConvProblem((2, 6, 2), (1, 3), padding=(2,), dilation=2),
+    ConvProblem((1, 2, 3, 3, 1), (1, 2, 2, 2), padding=1),
+    ConvProblem((1, 3, 4, 2), (3, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_the_matrix_is_the_view(problem: ConvProblem) -> None:
+    view = fprop_view(problem)
+    *_, matrix = grids(draw(view))
+    elements = np.arange(np.prod(problem.activation)).reshape(problem.activation)
+    unit = tuple(0 if extent == 1 else slice(None) for extent in problem.activation)
+    for m, k, cell in placed(matrix):
+        offset, valid = locate(view.a, m, k)
+        assert cell.kind == ("value" if valid else "padding")
+        if valid:
+            (at,) = np.argwhere(elements[unit] == offset)
+            assert cell.label == ",".join(map(str, at))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_marked_cells_are_those_that_the_row_reads(problem: ConvProblem) -> None:
+    view = fprop_view(problem)
+    for row in (0, view.m // 2, view.m - 1):
+        *cells, matrix = grids(draw(view, row=row))
+        marked = {(m, k) for m, k, cell in placed(matrix) if cell.mark}
+        assert marked == {(row, k) for k in range(view.k)}
+        read = {fact(c, "reads") for m, _, c in placed(matrix) if m == row}
+        in_grids = [fact(c, "reads") for grid in cells for _, _, c in placed(grid) if c.mark]
+        # A channel a cell: the grid shows the first.
+        assert len(in_grids) == len(set(in_grids)) == np.prod(problem.taps)
+        assert set(in_grids) <= read
+
+
+def test_the_grid_has_its_padding_around_it() -> None:
+    problem = ConvProblem((1, 4, 5, 1), (1, 3, 3), padding=((1, 0), (2, 2)))
+    cells, _ = grids(draw(fprop_view(problem)))
+    names = [[label for _, _, label in axis.bands[0].spans] for axis in (cells.rows, cells.columns)]
+    assert names == [[str(h) for h in range(-1, 4)], [str(w) for w in range(-2, 7)]]
+    for i, j, cell in placed(cells):
+        inside = 0 <= i - 1 < 4 and 0 <= j - 2 < 5
+        assert cell.kind == ("value" if inside else "padding")
+        assert cell.label == (f"{i - 1},{j - 2}" if inside else "")
+
+
+def test_a_gathered_grid_names_rows_and_what_is_absent() -> None:
+    rows = np.array([-1, 0, 1, 2, -1, 3, -1, 4, 5], dtype=np.int32)
+    problem = ConvProblem((1, 3, 3, 1), (1, 3, 3), padding=1)
+    cells, matrix = grids(draw(gather_fprop_view(problem, rows, in_rows=6), row=4))
+    for i, j, cell in placed(cells):
+        if 0 < i < 4 and 0 < j < 4:
+            row = rows[3 * (i - 1) + j - 1]
+            assert (cell.kind, cell.label) == ("value" if row >= 0 else "absent", str(row))
+            assert cell.mark
+    for (p, q), (r, s) in product(product(range(3), repeat=2), repeat=2):
+        cell = matrix.cells[q + 3 * p][s + 3 * r]
+        h, w = p + r - 1, q + s - 1
+        if not (0 <= h < 3 and 0 <= w < 3):
+            assert cell.kind == "padding"
+        else:
+            assert cell.label == str(rows[3 * h + w])
+
+
+def test_a_kernel_map_marks_the_rows_that_a_row_gathers() -> None:
+    kernel_map = torch.tensor([[-1, 0, 1], [0, 1, -1], [3, 2, -1], [-1, 3, 2]], dtype=torch.int32)
+    stored, matrix = grids(draw(kernel_map_view(kernel_map, 2, 4, kernel_size=(3,)), row=2))
+    assert {(r, c) for r, c, cell in placed(stored) if cell.mark} == set(product((2, 3), (0, 1)))
+    for m, k, cell in placed(matrix):
+        row = int(kernel_map[m, k // 2])
+        assert cell.label == (f"{row},{k % 2}" if row >= 0 else "-1")
+
+
+def test_a_chosen_row_is_not_left_out() -> None:
+    view = fprop_view(ConvProblem((1, 40, 40, 1), (1, 3, 3), padding=1))
+    cells, matrix = grids(draw(view, row=777, limit=8))
+    assert {m for m, _, cell in placed(matrix) if cell.mark} == {777}
+    assert sum(cell.mark for _, _, cell in placed(cells)) == 9
+
+
+def test_a_view_of_plain_matrices_is_drawn_as_such() -> None:
+    a, b, d = Layout((4, 3), (3, 1)), Layout((2, 3), (3, 1)), Layout((4, 2), (2, 1))
+    view = GemmView(a, b, d)
+    assert draw(view).grids == draw(a).grids
+    with pytest.raises(ArgumentError, match="`row`: expected None for a view whose A reads no"):
+        draw(view, row=1)
+
+
+def test_a_row_outside_the_view_is_refused() -> None:
+    view = fprop_view(PROBLEMS[0])
+    with pytest.raises(ArgumentError, match="`row`: expected a GEMM row, 0 <= row < 9, got 9"):
+        draw(view, row=9)

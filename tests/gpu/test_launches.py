@@ -1,0 +1,170 @@
+"""How kernels are launched: streams, graphs, and what is compiled when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from layoutconv import execute
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+def problem(N: int = 2, size: int = 40) -> ConvProblem:
+    return ConvProblem((N, size, size, 64), (128, 3, 3), padding=1)
+
+
+def data(view: GemmView, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    return (
+        torch.randn(shape, device="cuda").half(), torch.randn(128, 3, 3, 64, device="cuda").half()
+    )  # fmt: skip
+
+
+def test_the_launch_goes_to_the_current_stream() -> None:
+    view = fprop_view(problem())
+    a, b = data(view, problem().activation)
+    want = execute(view, a, b)
+    side = torch.cuda.Stream()
+    x, out = torch.full_like(a, torch.nan), torch.empty_like(want)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)  # what follows waits, unless it is on another stream
+        x.copy_(a)
+        execute(view, x, b, out)
+    side.synchronize()
+    assert torch.equal(out, want)
+
+
+def test_two_streams_at_once() -> None:
+    view = fprop_view(problem())
+    pairs = [data(view, problem().activation) for _ in range(2)]
+    want = [execute(view, *pair) for pair in pairs]
+    streams = [torch.cuda.Stream() for _ in pairs]
+    outs: list[list[Tensor]] = [[], []]
+    torch.cuda.synchronize()
+    for _ in range(10):
+        for stream, pair, results in zip(streams, pairs, outs, strict=True):
+            with torch.cuda.stream(stream):
+                results.append(execute(view, *pair))
+    torch.cuda.synchronize()
+    for results, expected in zip(outs, want, strict=True):
+        assert all(torch.equal(result, expected) for result in results)
+
+
+def graph_of(run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph
+
+
+def test_graphs_are_captured_and_replayed() -> None:
+    shape = problem().activation
+    index = torch.randperm(2 * 40 * 40, device="cuda").int()
+    for view, a_shape in (
+        (fprop_view(problem()), shape),
+        (gather_fprop_view(problem(), index, index), (2 * 40 * 40, 64)),
+    ):
+        a, b = data(view, a_shape)
+        out = torch.empty_like(execute(view, a, b))
+        graph = graph_of(partial(execute, view, a, b, out))
+        for _ in range(3):
+            a.copy_(torch.randn_like(a))
+            out.fill_(torch.nan)
+            graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out, execute(view, a, b))
+
+
+def fresh(view: GemmView) -> GemmView:
+    """The same view without what was kept with it: dense views are made once per problem."""
+    return GemmView(view.a, view.b, view.d)
+
+
+def count_compilations(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[Any]:
+    """A list that grows with every kernel that is compiled; none is kept so far."""
+    from layoutconv.kernels import build, store
+
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store, "_loaded", {})
+    compiled: list[Any] = []
+    original = build.build
+
+    def counted(*arguments: Any) -> Any:
+        compiled.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(build, "build", counted)
+    return compiled
+
+
+def test_sizes_do_not_compile_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    compiled = count_compilations(monkeypatch, tmp_path)
+    # All are small, so that the same tile is best for them.
+    for N, size in ((1, 8), (1, 9), (2, 7), (1, 11)):
+        view = fresh(fprop_view(problem(N, size)))
+        a, b = data(view, problem(N, size).activation)
+        want = torch.nn.functional.conv2d(
+            a.permute(0, 3, 1, 2).double(), b.permute(0, 3, 1, 2).double(), padding=1
+        ).permute(0, 2, 3, 1)
+        torch.testing.assert_close(execute(view, a, b).double(), want, atol=0.1, rtol=0.01)
+        execute(view, a, b)
+    assert len(compiled) == 1
+    for m in (10, 63, 64, 77):
+        entries = torch.full((9, m), -1, dtype=torch.int32, device="cuda").T
+        view = kernel_map_view(entries, 64, 128, kernel_size=(3, 3), in_rows=m + 5)
+        a, b = data(view, (m + 5, 64))
+        assert not execute(view, a, b).any()
+    assert len(compiled) == 2
+
+
+def test_another_view_of_the_same_kind_loads_and_does_not_compile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    from layoutconv.kernels import store
+
+    compiled = count_compilations(monkeypatch, tmp_path)
+    view = fprop_view(problem(1, 10))
+    a, b = data(view, problem(1, 10).activation)
+    want = execute(fresh(view), a, b)
+    monkeypatch.setattr(store, "_loaded", {})
+    index = torch.arange(100, dtype=torch.int32, device="cuda")
+    assert torch.equal(execute(fresh(view), a, b), want)
+    assert len(compiled) == 1
+    gathered = gather_fprop_view(problem(1, 10), index)
+    assert torch.equal(execute(gathered, a.view(100, 64), b), want)
+    assert len(compiled) == 2
+
+
+def test_what_the_plan_of_a_view_runs_is_what_its_data_are() -> None:
+    view = fprop_view(problem(1, 10))
+    half = data(view, problem(1, 10).activation)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float16):
+        a, b = (t.to(dtype) for t in half)
+        assert execute(view, a, b).dtype == dtype
+        want = execute(view, a.cpu().double(), b.cpu().double())
+        torch.testing.assert_close(execute(view, a, b).cpu().double(), want, atol=0.5, rtol=0.02)
+
+
+def test_another_device_than_the_current_one() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    view = fprop_view(problem(1, 10))
+    a, b = data(view, problem(1, 10).activation)
+    want = execute(view, a, b)
+    there = execute(view, a.to("cuda:1"), b.to("cuda:1"))
+    assert there.device.index == 1
+    assert torch.equal(there.cpu(), want.cpu())

@@ -1,0 +1,42 @@
+"""Rows that leave the bounds by themselves, in views that a user may write: they read zeros."""
+
+from __future__ import annotations
+
+import torch
+from layoutconv.kernels.check import check_view
+from layoutconv.kernels.tile import Tile
+
+from layoutconv.algebra import ComposedLayout, E, Layout, SymInt
+from layoutconv.gemm_view import GemmView
+from layoutconv.operands import filter_operand, indexed_rows, row_major
+
+from .launcher import Case, compiled_view, reference, run_case
+
+TILE = Tile(64, 64, 32, 2, 2, 3)
+
+
+def shifted_map(rows: int, taps: int, channels: int, shift: int) -> GemmView:
+    """A kernel map whose row ``m`` reads entry ``m + shift`` of the map: outside it, nothing."""
+    generator = torch.Generator().manual_seed(rows)
+    index = torch.randint(-1, rows, (taps * rows,), generator=generator, dtype=torch.int32)
+    M = SymInt(rows, "M")
+    C, K = SymInt(channels, "C", runtime=False), SymInt(64, "K", runtime=False)
+    stored = indexed_rows(index, SymInt(len(index), "L"), SymInt(rows, "in_rows"), C)
+    fold = Layout((M, taps, C), (E(0), M * E(0), E(1)))
+    domain = Layout((M, (C, taps)), (E(0), (E(2), E(1))))
+    return GemmView(
+        a=ComposedLayout(ComposedLayout(stored, 0, fold), (shift, 0, 0), domain),
+        b=filter_operand(K, (taps,), C),
+        d=ComposedLayout(row_major((M, K)), 0, Layout((M, K), (E(0), E(1)))),
+    )
+
+
+def test_rows_outside_the_map_read_zeros() -> None:
+    for shift in (-3, 0, 5):
+        view = shifted_map(70, 3, 32, shift)
+        check_view(view, 8, 8)
+        case = Case.of(view, torch.float16)
+        ran = run_case(case, compiled_view(view, torch.float16, TILE))
+        expected, written = reference(case)
+        assert torch.equal(ran.out.double(), expected), shift
+        assert torch.equal(ran.written, written), shift

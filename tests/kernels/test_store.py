@@ -1,0 +1,390 @@
+"""Kernels that are kept: loaded, not compiled; replaced when damaged; told apart by their key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cutlass  # noqa: F401  what is timed here does not include its import
+import pytest
+import torch
+from layoutconv.kernels import build, store
+from layoutconv.kernels.store import KernelKey, architecture, cache_directory, load_kernel
+from layoutconv.kernels.structure import runtime_integers, signature
+from layoutconv.kernels.tile import Tile
+
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+from ..machine import DeviceTensor, HostLaunch, host
+from .launcher import compiled_view, storage
+
+ROOT = Path(__file__).parents[2]
+TILE = Tile(16, 16, 32, 1, 1, 2)
+VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
+ARGUMENTS = VIEW, "float16", "float16", TILE, "sm_80"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a process that has loaded nothing."""
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "kernels"))
+    forget(monkeypatch)
+    return tmp_path / "kernels"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that has the kernel; not to be changed."""
+    path = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAYOUTCONV_CACHE_DIR", str(path))
+        forget(patch)
+        load_kernel(*ARGUMENTS)
+    return path
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go on like a process that has loaded nothing."""
+    monkeypatch.setattr(store, "_loaded", {})
+
+
+def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(build, "build", fail)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def digest() -> str:
+    return KernelKey(signature(VIEW), *ARGUMENTS[1:]).digest
+
+
+# -- keeping and loading --------------------------------------------------------------------------
+
+
+def test_a_kernel_is_one_file_under_its_digest_with_nothing_left_over(kept: Path) -> None:
+    assert files(kept) == [f"{digest()}.o"]
+
+
+def test_a_kept_kernel_loads_in_milliseconds(
+    kept: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(kept, folder)
+    forbid_compiling(monkeypatch)
+    seconds = []
+    for _ in range(5):
+        forget(monkeypatch)
+        start = time.perf_counter()
+        load_kernel(*ARGUMENTS)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.1, seconds
+    start = time.perf_counter()
+    load_kernel(*ARGUMENTS)
+    assert time.perf_counter() - start < 0.02  # from memory
+
+
+def launch_of_loaded(kernel: Callable[..., None]) -> HostLaunch:
+    """The launch that a kernel from the store asks for."""
+    import tvm_ffi
+
+    tensors = [
+        DeviceTensor(address, storage(operand), "float16")
+        for address, operand in ((1 << 20, VIEW.a), (2 << 20, VIEW.b), (3 << 20, VIEW.d))
+    ]
+    program = compiled_view(VIEW, torch.float16, TILE).program
+    launches: list[HostLaunch] = []
+    with host._pretend_device(program, launches):
+        ready = map(tvm_ffi.from_dlpack, tensors)
+        kernel(*ready, None, None, tuple(runtime_integers(VIEW).values()))
+    (launch,) = launches
+    return launch
+
+
+def test_a_kept_kernel_launches_what_the_compiled_one_does(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = launch_of_loaded(load_kernel(*ARGUMENTS))
+    forget(monkeypatch)
+    forbid_compiling(monkeypatch)
+    second = launch_of_loaded(load_kernel(*ARGUMENTS))
+    assert (second.grid, second.block, second.shared_bytes) == (
+        first.grid, first.block, first.shared_bytes
+    )  # fmt: skip
+    pointers = [int.from_bytes(argument, "little") for argument in second.arguments[:3]]
+    assert pointers == [1 << 20, 2 << 20, 3 << 20]
+    assert (first.grid, first.block) == ((2, 1, 1), (32, 1, 1))
+    assert first.shared_bytes == TILE.shared_bytes(2, 2)
+
+
+def test_threads_compile_a_kernel_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    original = build.build
+
+    def counted(*arguments: Any) -> Any:
+        compiled.append(arguments)
+        return original(*arguments)
+
+    monkeypatch.setattr(build, "build", counted)
+    with ThreadPoolExecutor(4) as pool:
+        kernels = list(pool.map(lambda _: load_kernel(*ARGUMENTS), range(4)))
+    assert len(compiled) == 1
+    assert all(kernel is kernels[0] for kernel in kernels)
+
+
+# -- what can be wrong with the folder ------------------------------------------------------------
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[:-1],
+    "half": lambda content: content[: len(content) // 2],
+    "a flipped bit": lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:],
+    "another file": lambda content: b"not a kernel" * 1000,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_file_is_replaced(
+    how: str, kept: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(kept, folder)
+    (path,) = folder.iterdir()
+    path.write_bytes(DAMAGE[how](path.read_bytes()))
+    load_kernel(*ARGUMENTS)
+    forget(monkeypatch)
+    forbid_compiling(monkeypatch)
+    assert launch_of_loaded(load_kernel(*ARGUMENTS)).grid == (2, 1, 1)
+    assert files(folder) == [path.name]
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "file" / "kernels"))
+    forget(monkeypatch)
+    with pytest.warns(UserWarning, match=r"cannot be kept in .*file/kernels"):
+        assert callable(load_kernel(*ARGUMENTS))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_a_warning(folder: Path) -> None:
+    folder.mkdir(mode=0o500)
+    with pytest.warns(UserWarning, match="cannot be kept"):
+        assert callable(load_kernel(*ARGUMENTS))
+    assert files(folder) == []
+
+
+def test_nothing_is_left_over_where_writing_fails(folder: Path) -> None:
+    class Full:
+        def export_to_c(self, path: str, function_name: str) -> None:
+            Path(path).write_bytes(b"half a ker")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        store._keep(Full(), folder / "kernel.o")
+    assert files(folder) == []
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+LOAD = f"""
+import sys, time
+sys.path.insert(0, {str(ROOT)!r})
+import torch, tvm_ffi
+import conftest, cutlass
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.kernels import build
+from layoutconv.kernels.store import load_kernel
+from layoutconv.kernels.tile import Tile
+view = fprop_view(ConvProblem((9, 55, 8), (8, 1)))  # of another size than here
+compiled = []
+original = build.build
+build.build = lambda *a: compiled.append(a) or original(*a)
+start = time.perf_counter()
+assert callable(load_kernel(view, "float16", "float16", {TILE!r}, "sm_80"))
+print(len(compiled), time.perf_counter() - start)
+"""
+
+
+@pytest.fixture
+def processes(folder: Path) -> Callable[[int], list[tuple[int, float]]]:
+    """Starts processes that load the kernel: how often did each compile, and how long it took."""
+
+    def start(count: int) -> list[tuple[int, float]]:
+        command = [sys.executable, "-c", LOAD]
+        running = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            for _ in range(count)
+        ]
+        results = []
+        for process in running:
+            out, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors
+            compiled, seconds = out.split()[-2:]
+            results.append((int(compiled), float(seconds)))
+        return results
+
+    return start
+
+
+def test_another_process_compiles_nothing(kept: Path, folder: Path, processes: Any) -> None:
+    shutil.copytree(kept, folder)
+    ((compiled, seconds),) = processes(1)
+    assert compiled == 0
+    assert seconds < 0.5
+    assert files(folder) == files(kept)
+
+
+def test_processes_that_compile_at_once_leave_one_intact_file(
+    folder: Path, processes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes(3)
+    assert files(folder) == [f"{digest()}.o"]
+    forbid_compiling(monkeypatch)
+    assert launch_of_loaded(load_kernel(*ARGUMENTS)).grid == (2, 1, 1)
+
+
+# -- the key --------------------------------------------------------------------------------------
+
+
+def key(view: GemmView, **changes: Any) -> KernelKey:
+    return replace(KernelKey(signature(view), *ARGUMENTS[1:]), **changes)
+
+
+def test_the_key_has_types_tile_and_architecture() -> None:
+    keys = [
+        key(VIEW),
+        key(VIEW, dtype="bfloat16"),
+        key(VIEW, out_dtype="float32"),
+        key(VIEW, tile=replace(TILE, m=32)),
+        key(VIEW, tile=replace(TILE, n=32)),
+        key(VIEW, tile=replace(TILE, k=64)),
+        key(VIEW, tile=replace(TILE, m=32, warps_m=2)),
+        key(VIEW, tile=replace(TILE, stages=3)),
+        key(VIEW, arch="sm_86"),
+    ]
+    assert len({k.digest for k in keys}) == len(keys)
+
+
+def test_the_key_has_the_versions_and_the_sources(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolchain = store._toolchain.__wrapped__
+    assert toolchain() == toolchain()
+    before = toolchain()
+    copy = tmp_path / "kernels"
+    shutil.copytree(ROOT / "kernels", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "__file__", str(copy / "store.py"))
+        assert toolchain() == before
+        for source in ("operand.py", "epilogue.py", "mainloop_sm80.py", "build.py"):
+            path = copy / source
+            path.write_text(path.read_text() + "\n")
+            after = toolchain()
+            assert after != before
+            before = after
+    before = toolchain()
+    for package in ("nvidia-cutlass-dsl", "apache-tvm-ffi"):
+        with monkeypatch.context() as patch:
+            version = store.version
+            patch.setattr(store, "version", lambda p, q=package, v=version: v(p) + "1" * (p == q))
+            assert toolchain() != before
+
+
+INDEX = torch.zeros(4096, dtype=torch.int32)
+
+
+def dense(N: int, size: int, C: int = 16, K: int = 8, taps: int = 3, **more: Any) -> GemmView:
+    return fprop_view(ConvProblem((N, size, size + 1, C), (K, taps, 3), **more))
+
+
+def grid(N: int, size: int, rows: int, C: int = 16) -> GemmView:
+    problem = ConvProblem((N, size, size, C), (8, 3, 3), padding=1)
+    index = INDEX[: N * size * size]
+    return gather_fprop_view(problem, index, index, in_rows=rows, out_rows=rows + 1)
+
+
+def neighbours(m: int, rows: int, taps: int = 3, C: int = 16) -> GemmView:
+    return kernel_map_view(
+        INDEX[: m * taps].view(taps, m).T, C, 8, kernel_size=(taps,), in_rows=rows
+    )
+
+
+SAME = {
+    "dense": [dense(1, 5), dense(7, 30), dense(0, 5), dense(1, 100)],
+    "grid": [grid(1, 5, 25), grid(3, 7, 9), grid(1, 1, 0)],
+    "neighbours": [neighbours(1, 1), neighbours(50, 3), neighbours(51, 2**20)],
+}
+DIFFERENT = [
+    dense(1, 5),
+    dense(1, 5, C=32),
+    dense(1, 5, K=16),
+    dense(1, 5, taps=2),
+    dense(1, 5, padding=1),
+    dense(1, 5, padding=((0, 1), 0)),
+    dense(1, 5, stride=2),
+    dense(1, 5, dilation=2),
+    fprop_view(ConvProblem((1, 5, 16), (8, 3))),
+    fprop_view(ConvProblem((1, 5, 5, 5, 16), (8, 3, 3, 3))),
+    grid(1, 5, 25),
+    grid(1, 5, 25, C=32),
+    gather_fprop_view(ConvProblem((1, 5, 6, 16), (8, 3, 3)), INDEX[:30]),
+    gather_fprop_view(ConvProblem((1, 5, 6, 16), (8, 3, 3)), None, INDEX[:12]),
+    neighbours(5, 5),
+    neighbours(5, 5, taps=2),
+    kernel_map_view(INDEX[:15].view(5, 3), 16, 8, kernel_size=(3,)),
+    kernel_map_view(INDEX[:15].view(3, 5).T, 16, 8, kernel_size=(3,), scatter_index=INDEX[:5]),
+]
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_image_count_and_sizes_are_not_in_the_key(kind: str) -> None:
+    assert len({signature(view) for view in SAME[kind]}) == 1
+
+
+def test_the_structure_of_a_view_is_in_the_key() -> None:
+    # The far side of padding only changes an extent, which is an argument.
+    signatures = [signature(view) for view in DIFFERENT]
+    assert signatures[5] == signatures[0]
+    del signatures[5]
+    assert len(set(signatures)) == len(signatures)
+
+
+# -- where, and for what --------------------------------------------------------------------------
+
+
+def test_where_kernels_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("LAYOUTCONV_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_directory() == tmp_path / ".cache" / "layoutconv"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_directory() == tmp_path / "xdg" / "layoutconv"
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "mine"))
+    assert cache_directory() == tmp_path / "mine"
+
+
+def test_a_kept_file_ends_with_its_digest(kept: Path) -> None:
+    content = next(kept.iterdir()).read_bytes()
+    assert content[-32:] == hashlib.sha256(content[:-32]).digest()
+
+
+def test_a_gpu_that_no_kernel_is_built_for() -> None:
+    assert architecture((9, 0)) == "sm_90a"
+    with pytest.raises(RuntimeError, match=r"capability 7\.5 is not supported.* 8\.0, 8\.6"):
+        architecture((7, 5))
