@@ -72,7 +72,5 @@ def test_autocast():
 
 def test_channels_that_are_no_whole_vectors():
     x = torch.randn(1, 12, 7, device="cuda", dtype=torch.float16)
-    with pytest.raises(
-        ArgumentError, match="`weight`: expected C a multiple of 8 channels.*got 12"
-    ):
+    with pytest.raises(ArgumentError, match=r"`weight`: expected C a multiple of 8 .*got 12"):
         lc.conv1d(x, torch.randn(8, 12, 3, device="cuda", dtype=torch.float16))
