@@ -22,8 +22,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("conv", "draw", "sparse")
-_HOME = {"GemmView": "gemm_view", "execute": "executors"}
+_ROOMS = ("conv", "draw", "nn", "sparse")
+_HOME = {
+    "GemmView": "gemm_view",
+    "execute": "executors",
+    "conv1d": "nn.functional",
+    "conv2d": "nn.functional",
+    "conv3d": "nn.functional",
+    "conv_transpose1d": "nn.functional",
+    "conv_transpose2d": "nn.functional",
+    "conv_transpose3d": "nn.functional",
+}
 
 __all__ = ["__version__", *_ROOMS, *_HOME, *algebra.__all__]
 

@@ -4,7 +4,8 @@ May import ``layoutconv.algebra``, ``layoutconv.gemm_view`` and what is beside i
 torch or of GPUs.
 """
 
+from .gradients import dgrad_views, wgrad_view
 from .problem import ConvProblem
 from .views import fprop_view, gather_fprop_view
 
-__all__ = ["ConvProblem", "fprop_view", "gather_fprop_view"]
+__all__ = ["ConvProblem", "dgrad_views", "fprop_view", "gather_fprop_view", "wgrad_view"]

@@ -48,15 +48,7 @@ class ConvProblem:
         padding: Padding = 0,
         dilation: int | Sequence[int] = 1,
     ) -> None:
-        rank = len(activation) - 2
-        if rank not in (1, 2, 3):
-            raise ArgumentError(
-                "activation", "(N, *spatial, C) with 1, 2 or 3 spatial modes", tuple(activation)
-            )
-        if len(filter) != rank + 1:
-            raise ArgumentError(
-                "filter", f"(K, *taps) with {rank} taps, one per spatial mode", tuple(filter)
-            )
+        rank = _rank(activation, filter)
         batch, *rest = activation
         fields: dict[str, Any] = {
             "activation": (
@@ -64,9 +56,9 @@ class ConvProblem:
                 *(_int("activation", e, 1) for e in rest),
             ),
             "filter": tuple(_int("filter", e, 1) for e in filter),
-            "stride": _per_mode("stride", stride, rank),
-            "padding": _pairs(padding, rank),
-            "dilation": _per_mode("dilation", dilation, rank),
+            "stride": per_mode("stride", stride, rank),
+            "padding": padding_pairs(padding, rank),
+            "dilation": per_mode("dilation", dilation, rank),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -77,6 +69,57 @@ class ConvProblem:
                     f"a filter that fits the padded input, {extent} cells in spatial mode {mode}",
                     f"one that spans {span}",
                 )
+
+    @classmethod
+    def transposed(
+        cls,
+        activation: Sequence[int],
+        filter: Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        output_padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+    ) -> ConvProblem:
+        """The convolution whose gradient a transposed convolution is: the roles are exchanged.
+
+        The transposed convolution is ``dgrad_views`` of the problem, the gradient of its input
+        ``fprop_view``, and that of its filter ``wgrad_view`` with the input for the gradient of the
+        output.
+
+        Args:
+            activation: extents of what is put in, ``(N, D, H, W, K)``: the problem's output.
+            filter: ``(C, T, R, S)``, where C are the channels that come out.
+            output_padding: cells that are added to the far side of what comes out, one int or one
+                per spatial mode; below the stride, or taken from the far padding.
+
+        What comes out has ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 +
+        output_padding`` cells.
+
+        Raises :class:`~layoutconv.errors.ArgumentError`, also where nothing would come out.
+
+        >>> p = ConvProblem.transposed((1, 4, 4, 32), (16, 3, 3), 2, 1, output_padding=1)
+        >>> p.activation, p.filter, p.output
+        ((1, 8, 8, 16), (32, 3, 3), (1, 4, 4, 32))
+        """
+        rank = _rank(activation, filter)
+        N, *extents, K = activation
+        C, *taps = filter
+        strides = per_mode("stride", stride, rank)
+        dilations = per_mode("dilation", dilation, rank)
+        spatial, sides = [], []
+        for extent, tap, step, pair, extra, apart in zip(
+            (_int("activation", e, 1) for e in extents),
+            (_int("filter", e, 1) for e in taps),
+            strides,
+            padding_pairs(padding, rank),
+            per_mode("output_padding", output_padding, rank, least=0),
+            dilations,
+            strict=True,
+        ):
+            cells, pair = transposed_mode(extent, apart * (tap - 1) + 1, step, pair, extra)
+            spatial.append(cells)
+            sides.append(pair)
+        return cls((N, *spatial, C), (K, *taps), strides, sides, dilations)
 
     @property
     def rank(self) -> int:
@@ -129,6 +172,37 @@ class ConvProblem:
         return (self.N, *self.output_spatial, self.K)
 
 
+def transposed_mode(
+    extent: int, span: int, stride: int, padding: tuple[int, int], extra: int
+) -> tuple[int, tuple[int, int]]:
+    """Cells that come out of a spatial mode of a transposed convolution, and the problem's padding.
+
+    Whole strides of the output padding ``extra`` make the problem's far padding smaller; what is
+    left of it are cells at the far side that no window covers.
+    """
+    near, far = padding
+    whole = extra // stride * stride
+    if whole > far:
+        expected = f"cells below the stride, {stride}, or taken from the far padding, {far}"
+        raise ArgumentError("output_padding", expected, extra)
+    cells = (extent - 1) * stride - near - far + span + extra
+    if cells < 1:
+        raise ArgumentError("padding", "an output of 1 cell or more in every spatial mode", cells)
+    return cells, (near, far - whole)
+
+
+def _rank(activation: Sequence[int], filter: Sequence[int]) -> int:
+    """The number of spatial modes."""
+    rank = len(activation) - 2
+    if rank not in (1, 2, 3):
+        expected = "(N, *spatial, C) with 1, 2 or 3 spatial modes"
+        raise ArgumentError("activation", expected, tuple(activation))
+    if len(filter) != rank + 1:
+        expected = f"(K, *taps) with {rank} taps, one per spatial mode"
+        raise ArgumentError("filter", expected, tuple(filter))
+    return rank
+
+
 def _int(name: str, value: Any, least: int, what: str = "every extent") -> int:
     try:
         number = as_int(value)
@@ -148,12 +222,14 @@ def _entries(name: str, value: Any, rank: int, kind: str) -> Sequence[Any]:
     return value
 
 
-def _per_mode(name: str, value: Any, rank: int) -> tuple[int, ...]:
+def per_mode(name: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...]:
+    """An argument that is one int for all spatial modes, or one for each."""
     entries = _entries(name, value, rank, "ints")
-    return tuple(_int(name, entry, 1, "every entry") for entry in entries)
+    return tuple(_int(name, entry, least, "every entry") for entry in entries)
 
 
-def _pairs(padding: Any, rank: int) -> tuple[tuple[int, int], ...]:
+def padding_pairs(padding: Any, rank: int) -> tuple[tuple[int, int], ...]:
+    """``(near, far)`` of every spatial mode, from the spellings that :class:`ConvProblem` takes."""
     entries = _entries("padding", padding, rank, "entries, an int or a pair (near, far)")
     return tuple(_pair(entry) for entry in entries)
 

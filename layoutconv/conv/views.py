@@ -1,4 +1,4 @@
-"""Passes of a dense convolution as GEMM views; the same grid gathered through index buffers.
+"""Forward convolution as GEMM views: dense, and of a grid gathered through index buffers.
 
 GEMM-M runs over ``(Q, P, Z, N)`` and GEMM-K over ``(C, S, R, T)``: orders are colexicographic, so
 neighbouring GEMM rows are neighbouring voxels of one image and neighbouring columns are channels
@@ -10,11 +10,12 @@ as convolutions not at all.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..algebra import ComposedLayout, E, Layout
 from ..gemm_view import GemmView, OperandLayout
-from ..operands import filter_operand, indexed_grid, row_major, runtime, static
+from ..operands import filter_operand, indexed_grid, row_major
+from .extents import Extents
 from .problem import ConvProblem
 
 
@@ -33,7 +34,7 @@ def fprop_view(problem: ConvProblem) -> GemmView:
     runtime: N=2 H=8 W=8 P=4 Q=4
     static: C=16 K=32 R=3 S=3
     """
-    x = _Extents.of(problem)
+    x = Extents.of(problem)
     return _fprop(problem, row_major(x.input), row_major(x.output))
 
 
@@ -64,7 +65,7 @@ def gather_fprop_view(
     >>> print(view.a.outer)
     (in_rows,C):(C,1) o 0 o (N*W,C):(gather*1@0,1@1) o 0 o (N,W,C):(W@0,1@0,1@1)
     """
-    x = _Extents.of(problem)
+    x = Extents.of(problem)
     a: OperandLayout = row_major(x.input)
     d: OperandLayout = row_major(x.output)
     if gather_index is not None:
@@ -74,32 +75,12 @@ def gather_fprop_view(
     return _fprop(problem, a, d)
 
 
-class _Extents(NamedTuple):
-    """The extents of a problem under their letters, in the order of memory."""
-
-    input: tuple[Any, ...]
-    output: tuple[Any, ...]
-    taps: tuple[Any, ...]
-
-    @classmethod
-    def of(cls, problem: ConvProblem) -> _Extents:
-        def named(extents: tuple[int, ...], letters: str, kind: Any = runtime) -> tuple[Any, ...]:
-            return tuple(map(kind, extents, letters[-len(extents) :]))
-
-        N, C, K = runtime(problem.N, "N"), static(problem.C, "C"), static(problem.K, "K")
-        return cls(
-            input=(N, *named(problem.spatial, "DHW"), C),
-            output=(N, *named(problem.output_spatial, "ZPQ"), K),
-            taps=named(problem.taps, "TRS", static),
-        )
-
-
 def _fprop(problem: ConvProblem, a: OperandLayout, d: OperandLayout) -> GemmView:
     """The view, given where ``(n, d, h, w, c)`` and ``(n, z, p, q, k)`` are stored."""
-    x = _Extents.of(problem)
+    x = Extents.of(problem)
     (N, *voxels, K), C = x.output, x.input[-1]
     channel = len(x.input) - 1
-    modes = range(problem.rank, 0, -1)  # the spatial modes of a coordinate, fastest first
+    modes = x.spatial_modes
     m_shape, k_shape = (*reversed(voxels), N), (C, *reversed(x.taps))
     m_steps = (*(problem.stride[i - 1] * E(i) for i in modes), E(0))
     k_steps = (E(channel), *(problem.dilation[i - 1] * E(i) for i in modes))

@@ -44,23 +44,26 @@ def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None)
     if out is None:
         out = allocate(view, a)
     kind = torch.float64 if a.dtype == torch.float64 else torch.float32
-    vector = gcd(vector_extent(view.a, 1), vector_extent(view.b, 1))
-    left, right = _Operand(view.a, a, vector), _Operand(view.b, b, vector)
-    target = _Operand(view.d, out, vector_extent(view.d, 1))
+    left = _Operand(view.a, a, *_vectors(view.a))
+    right = _Operand(view.b, b, *_vectors(view.b, left.vector if left.along == 1 else 0))
+    target = _Operand(view.d, out, 1, vector_extent(view.d, 1))
     chunk, block, width = _tile(view, left, kind.itemsize)
 
-    ks = list(_blocks(left.column_shape, width))
-    n = right.rows(torch.arange(view.n)[:, None])
-    weights = [
-        _Panel(right, n, right.columns(_flat(k, left.column_shape))).read().to(kind).T for k in ks
-    ]
-    taps = [left.columns(k) for k in ks]
+    blocks = _Blocks(view, left, right, width)
+    keep = view.n * view.k <= b.numel()  # else it is stored once, but read many times
+    weights = [blocks.right(k).to(kind) for k in blocks] if keep else None
+    columns = [left.columns(k) for k in blocks] if left.along == 1 else None
     written = target.columns(torch.arange(view.n // target.vector))
     for m in torch.arange(view.m).split(chunk):
         acc = torch.zeros(len(m), view.n, dtype=kind)
-        rows = left.rows(m.view(-1, *[1] * len(flatten(left.column_shape))))
-        for tap, weight in zip(taps, weights, strict=True):
-            panel = _Panel(left, rows, tap)
+        if columns is not None:
+            rows = left.rows(m.view(-1, *[1] * len(flatten(left.column_shape))))
+        for i, k in enumerate(blocks):
+            weight = weights[i] if weights is not None else blocks.right(k).to(kind)
+            if columns is None:
+                acc.addmm_(blocks.left(m, k).to(kind), weight)
+                continue
+            panel = _Panel(left, rows, columns[i])
             for start in range(0, len(m), block):
                 part = slice(start, start + block)
                 _accumulate(acc[part], left, *panel.locate(part), weight)
@@ -68,18 +71,72 @@ def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None)
     return out
 
 
+def _vectors(layout: OperandLayout, columns: int = 0) -> tuple[int, int]:
+    """The mode of an operand that runs along memory, and how many of its elements are a vector.
+
+    A vector along GEMM-K divides ``columns``, those that the other operand reads at once.
+    """
+    rows, along_k = vector_extent(layout, 0), vector_extent(layout, 1)
+    return (0, rows) if rows > along_k else (1, gcd(along_k, columns))
+
+
 def _tile(view: GemmView, a: _Operand, itemsize: int) -> tuple[int, int, int]:
     """Rows of the output at once; rows and vectors of A that one product multiplies.
 
     Wide where A is dense: few calls, and the product sums in registers. One tap at a time where A
-    goes through an index, which most rows may lack.
+    goes through an index, which most rows may lack. Where A runs along its rows the vectors are of
+    one column each, and what one product reads of A and B is as large as a panel.
     """
-    width = -(-_DEPTH // a.vector) if a.rest else _COLUMNS
-    width = max(1, min(width, view.k // a.vector))
-    per_row = width * a.vector * itemsize
+    along_rows = a.along == 0
+    if along_rows:
+        width = min(_ROWS, max(_COLUMNS, _PANEL // (itemsize * (view.m + view.n))))
+    else:
+        width = -(-_DEPTH // a.vector) if a.rest else _COLUMNS
+    vector = 1 if along_rows else a.vector
+    width = max(1, min(width, view.k // vector))
+    per_row = width * vector * itemsize
     chunk = max(1, min(_ROWS, _WORKSPACE // 2 // (per_row + 2 * view.n * itemsize)))
+    if along_rows:
+        chunk = max(a.vector, chunk - chunk % a.vector)
     block = chunk if a.rest else min(chunk, max(256, _PANEL // per_row))
     return chunk, block, width
+
+
+class _Blocks:
+    """GEMM-K in blocks, each a coordinate of ranges as :func:`_blocks` makes them.
+
+    They are blocks of vectors of the operand that runs along K, A before B, if one does.
+    """
+
+    def __init__(self, view: GemmView, a: _Operand, b: _Operand, width: int) -> None:
+        self.a, self.b, self.n = a, b, torch.arange(view.n)
+        operand = next((operand for operand in (a, b) if operand.along == 1), None)
+        self.vector = operand.vector if operand else 1
+        self.shape = operand.column_shape if operand else map_leaves(int, view.a.shape[1])
+        self.blocks = list(_blocks(self.shape, width)) if view.k else []
+
+    def __iter__(self) -> Iterator[IntTuple]:
+        return iter(self.blocks)
+
+    def left(self, m: Tensor, k: IntTuple) -> Tensor:
+        """A at some rows and a block, as (m, k), where A runs along its rows."""
+        columns = self.a.columns(m[:: self.a.vector] // self.a.vector)
+        return _Panel(self.a, self.a.rows(self._numbers(k, 1)[:, None]), columns).read().T
+
+    def right(self, k: IntTuple) -> Tensor:
+        """All of B at a block, as (k, n)."""
+        b = self.b
+        if b.along == 1:
+            columns = b.columns(self._numbers(k, b.vector))
+            return _Panel(b, b.rows(self.n[:, None]), columns).read().T
+        columns = b.columns(self.n[:: b.vector] // b.vector)
+        return _Panel(b, b.rows(self._numbers(k, 1)[:, None]), columns).read()
+
+    def _numbers(self, k: IntTuple, vector: int) -> Tensor:
+        """The numbers of a block's vectors of ``vector`` elements, in its order."""
+        ratio = self.vector // vector
+        first = torch.as_tensor(crd2idx(k, self.shape, compact_stride(self.shape))).reshape(-1, 1)
+        return (first * ratio + torch.arange(ratio)).reshape(-1)
 
 
 def _accumulate(acc: Tensor, a: _Operand, offset: Tensor, valid: Any, weights: Tensor) -> None:
@@ -112,11 +169,6 @@ def _blocks(shape: IntTuple, limit: int) -> Iterator[IntTuple]:
         yield map_leaves(lambda _, leaves=leaves: next(leaves), shape)
 
 
-def _flat(crd: IntTuple, shape: IntTuple) -> Tensor:
-    """The numbers of the coordinates of a block, in its order."""
-    return torch.as_tensor(crd2idx(crd, shape, compact_stride(shape))).reshape(-1)
-
-
 @dataclass(frozen=True)
 class _Part:
     """What some rows, or some columns, add to the coordinate before each map of a chain."""
@@ -137,17 +189,20 @@ class _Part:
 class _Operand:
     """A stored operand with vectors along its columns for elements.
 
-    Its chain of maps is cut where coordinates stop being sums: at an index buffer, as a rule.
+    Columns are what mode ``along`` counts: of the operand's transpose, if that is its rows. Its
+    chain of maps is cut where coordinates stop being sums: at an index buffer, as a rule.
     """
 
-    def __init__(self, layout: OperandLayout, tensor: Tensor, vector: int) -> None:
-        chain = tuple(map(_with_lookup, recast(layout, 1, vector)))
+    def __init__(self, layout: OperandLayout, tensor: Tensor, along: int, vector: int) -> None:
+        chain = tuple(map(_with_lookup, recast(layout, along, vector)))
+        if along == 0:
+            chain = (_transposed(chain[0]), *chain[1:])
         cut = 0
         while cut < len(chain) and not gathers(chain[cut]) and (not cut or _is_flat(chain[cut])):
             cut += 1
         self.sums, self.rest = chain[:cut], chain[cut:]
         self.column_shape = map_leaves(int, chain[0].layout.shape[1])
-        self.vector = vector
+        self.along, self.vector = along, vector
         self.memory = _in_vectors(tensor, vector)
 
     def rows(self, m: Tensor) -> _Part:
@@ -254,6 +309,11 @@ def _is_zero(c: Any) -> bool:
 def _is_flat(stage: Stage) -> bool:
     """Whether no mode is split into digits, between which a sum would carry."""
     return not any(isinstance(extent, tuple) for extent in stage.layout.shape)
+
+
+def _transposed(stage: Stage) -> Stage:
+    """The same map of (column, row)."""
+    return Stage(Layout(stage.layout.shape[::-1], stage.layout.stride[::-1]), stage.offset)
 
 
 def _with_lookup(stage: Stage) -> Stage:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,43 +9,9 @@ from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.gemm_view import GemmView, locate
+from layoutconv.gemm_view import GemmView
 
-
-@st.composite
-def problems(draw: st.DrawFn) -> ConvProblem:
-    """Small problems of all ranks: padding beyond the filter, strides beyond it, odd sizes."""
-    rank = draw(st.integers(1, 3))
-    largest = {1: 9, 2: 5, 3: 3}[rank]
-
-    def each(low: int, high: int) -> list[int]:
-        return draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))
-
-    taps, stride, dilation = each(1, 3), each(1, 4), each(1, 2)
-    near, far, extents = each(0, 4), each(0, 4), each(1, largest)
-    spans = [d * (t - 1) + 1 for d, t in zip(dilation, taps, strict=True)]
-    fit = [max(e, s - n - f) for e, s, n, f in zip(extents, spans, near, far, strict=True)]
-    N, C, K = draw(st.integers(0, 2)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    padding = list(zip(near, far, strict=True))
-    return ConvProblem((N, *fit, C), (K, *taps), stride, padding, dilation)
-
-
-def ranges(*extents: int) -> product:
-    return product(*map(range, extents))
-
-
-def flat(coordinate: tuple[int, ...], shape: tuple[int, ...]) -> int:
-    """The position of a coordinate in a contiguous tensor of ``shape``."""
-    position = 0
-    for c, s in zip(coordinate, shape, strict=True):
-        position = position * s + c
-    return position
-
-
-def table(layout, rows: int, columns: int) -> list[list[int]]:
-    """Where each element is stored by the view's own account, -1 for nowhere."""
-    offset, valid = locate(layout, torch.arange(rows)[:, None], torch.arange(columns)[None])
-    return torch.where(valid, offset, -1).expand(rows, columns).tolist()
+from .loops import flat, problems, ranges, table
 
 
 def input_cells(problem: ConvProblem) -> list[list[tuple[int, ...] | None]]:

@@ -10,30 +10,29 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
-from layoutconv.algebra import ComposedLayout, CustomStride, E, IndexedGather, Layout
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.algebra import (
+    ComposedLayout,
+    CustomStride,
+    E,
+    IndexedGather,
+    Layout,
+    make_ordered_layout,
+)
+from layoutconv.conv import (
+    ConvProblem,
+    dgrad_views,
+    fprop_view,
+    gather_fprop_view,
+    wgrad_view,
+)
 from layoutconv.executors import cpu, execute
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
+from ..conv.loops import problems
+
 FIXTURE = HealthCheck.function_scoped_fixture  # tile sizes are the same for all examples
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> ConvProblem:
-    rank = draw(st.integers(1, 3))
-
-    def each(low: int, high: int) -> list[int]:
-        return draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))
-
-    taps, stride, dilation = each(1, 3), each(1, 4), each(1, 2)
-    near, far, extents = each(0, 4), each(0, 4), each(1, {1: 9, 2: 5, 3: 3}[rank])
-    spans = [d * (t - 1) + 1 for d, t in zip(dilation, taps, strict=True)]
-    fit = [max(e, s - n - f) for e, s, n, f in zip(extents, spans, near, far, strict=True)]
-    N, C, K = draw(st.integers(0, 2)), draw(st.integers(1, 5)), draw(st.integers(1, 3))
-    padding = list(zip(near, far, strict=True))
-    return ConvProblem((N, *fit, C), (K, *taps), stride, padding, dilation)
 
 
 @pytest.fixture(params=["one tile", "many tiles"])
@@ -66,7 +65,7 @@ def convolved(problem: ConvProblem, x: torch.Tensor, w: torch.Tensor) -> torch.T
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[FIXTURE])
-@given(problem=problems(), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+@given(problem=problems(5), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
 def test_fprop(tiles, problem, dtype, seed):
     torch.manual_seed(seed)
     x = integers(*problem.activation, dtype=dtype)
@@ -76,8 +75,33 @@ def test_fprop(tiles, problem, dtype, seed):
     assert torch.equal(y.float(), convolved(problem, x, w))
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[FIXTURE])
+@given(problem=problems(5), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+def test_dgrad_and_wgrad(tiles, problem, dtype, seed):
+    torch.manual_seed(seed)
+    x = integers(*problem.activation, dtype=dtype).requires_grad_()
+    w = integers(*problem.filter, problem.C, dtype=dtype).requires_grad_()
+    g = integers(*problem.output, dtype=dtype)
+    y = convolved(problem, x, w) + 0 * (x.sum() + w.sum())  # which may not meet at all
+    dx, dw = torch.autograd.grad(y, (x, w), g.float())
+
+    assert torch.equal(execute(wgrad_view(problem), g, x.detach()), dw)
+    k_fastest = make_ordered_layout(tuple(w.shape), (0, *range(problem.rank, 0, -1), w.dim()))
+    for stored in (None, k_fastest):
+        assert torch.equal(_dgrad(problem, g, w.detach(), stored), dx)
+
+
+def _dgrad(problem, g, w, stored):
+    out = torch.full(problem.activation, 77, dtype=g.dtype)
+    if stored is not None:
+        w = torch.empty_strided(w.shape, stored.stride, dtype=w.dtype).copy_(w)
+    for view in dgrad_views(problem, stored):
+        execute(view, g, w, out)
+    return out
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[FIXTURE])
-@given(problem=problems(), absent=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99))
+@given(problem=problems(5), absent=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99))
 def test_gather_and_scatter(tiles, problem, absent, seed):
     torch.manual_seed(seed)
 
@@ -208,9 +232,11 @@ def test_absent_elements_never_reach_the_sum():
 def test_workspace_is_bounded():
     """No temporary tensor of a convolution with a 200 MB im2col matrix is larger than 16 MB."""
     problem = ConvProblem((1, 64, 64, 64), (8, 14, 14), padding=7)
-    x, w = torch.zeros(problem.activation), torch.zeros(8, 14, 14, 64)
-    view = fprop_view(problem)
+    x, w, g = (torch.zeros(s) for s in (problem.activation, (8, 14, 14, 64), problem.output))
+    fprop, wgrad = fprop_view(problem), wgrad_view(problem)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        execute(view, x, w)
-    assert view.m * view.k * 4 > 200 << 20
+        execute(fprop, x, w)
+        execute(wgrad, g, x)
+    assert fprop.m * fprop.k * 4 > 200 << 20
+    assert wgrad.n * wgrad.k * 4 > 200 << 20
     assert max(abs(event.self_cpu_memory_usage) for event in trace.events()) <= 16 << 20

@@ -1,0 +1,125 @@
+"""torch's convolution modules, computed by this package: arguments, attributes, state_dict alike.
+
+Weights have torch's shapes and lie in ``channels_last`` memory, as kernels read them; what
+``load_state_dict`` loads takes that order on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ArgumentError
+from . import functional
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class _ChannelsLast:
+    """The memory of the weights."""
+
+    def reset_parameters(self: Any) -> None:
+        super().reset_parameters()  # type: ignore[misc]
+        to_channels_last(self.weight)
+
+
+class _Conv(_ChannelsLast):
+    """What a forward pass of torch's modules calls, in place of torch's functions."""
+
+    def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        rank, padding = len(self.kernel_size), self.padding
+        if self.padding_mode != "zeros":
+            pairs = functional.near_and_far(padding, self.stride, self.dilation, self.kernel_size)
+            sides = [side for pair in reversed(pairs) for side in pair]
+            input = torch.nn.functional.pad(input, sides, mode=self.padding_mode)
+            padding = 0
+        conv = getattr(functional, f"conv{rank}d")
+        return conv(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+
+
+class _ConvTranspose(_ChannelsLast):
+    """The forward pass of transposed convolutions."""
+
+    def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        rank = len(self.kernel_size)
+        if output_size is not None and any(isinstance(side, tuple) for side in self.padding):
+            expected = "None, where padding is a pair (near, far)"
+            raise ArgumentError("output_size", expected, output_size)
+        extra = self._output_padding(
+            input, output_size, self.stride, self.padding, self.kernel_size, rank, self.dilation
+        )
+        conv = getattr(functional, f"conv_transpose{rank}d")
+        numbers = self.stride, self.padding, tuple(extra), self.groups, self.dilation
+        return conv(input, self.weight, self.bias, *numbers)
+
+
+def to_channels_last(weight: torch.nn.Parameter) -> None:
+    """Bring the memory of a weight (K, C, *taps) into the order (K, *taps, C), C fastest.
+
+    >>> weight = torch.nn.Parameter(torch.ones(2, 3, 5))
+    >>> to_channels_last(weight)
+    >>> weight.stride()
+    (15, 1, 3)
+    """
+    weight.data = weight.data.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+class Conv1d(_Conv, torch.nn.Conv1d):
+    """:class:`torch.nn.Conv1d`, computed by :func:`layoutconv.conv1d`, whose limits it has.
+
+    ``padding`` may also hold a pair ``(near, far)``: a causal convolution.
+
+    >>> causal = Conv1d(8, 16, 3, padding=((2, 0),))
+    >>> x = torch.randn(1, 8, 10)
+    >>> torch.allclose(causal(x)[..., :5], causal(x[..., :5]), atol=1e-5)
+    True
+    """
+
+
+class Conv2d(_Conv, torch.nn.Conv2d):
+    """:class:`torch.nn.Conv2d`, computed by :func:`layoutconv.conv2d`, whose limits it has.
+
+    >>> net, x = Conv2d(3, 8, (3, 5), 2, "valid"), torch.randn(2, 3, 9, 9)
+    >>> torch.allclose(net(x), torch.nn.Conv2d.forward(net, x), atol=1e-5)
+    True
+    >>> net
+    Conv2d(3, 8, kernel_size=(3, 5), stride=(2, 2), padding=valid)
+    """
+
+
+class Conv3d(_Conv, torch.nn.Conv3d):
+    """:class:`torch.nn.Conv3d`, computed by :func:`layoutconv.conv3d`, whose limits it has.
+
+    >>> theirs, ours = torch.nn.Conv3d(3, 8, 3, padding=1), Conv3d(3, 8, 3, padding=1)
+    >>> ours.load_state_dict(theirs.state_dict())
+    <All keys matched successfully>
+    >>> x = torch.randn(2, 3, 4, 5, 6)
+    >>> torch.allclose(ours(x), theirs(x), atol=1e-5)
+    True
+    """
+
+
+class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):
+    """:class:`torch.nn.ConvTranspose1d`, by :func:`layoutconv.conv_transpose1d`.
+
+    >>> ConvTranspose1d(8, 4, 3, stride=2)(torch.randn(1, 8, 10), output_size=[22]).shape
+    torch.Size([1, 4, 22])
+    """
+
+
+class ConvTranspose2d(_ConvTranspose, torch.nn.ConvTranspose2d):
+    """:class:`torch.nn.ConvTranspose2d`, by :func:`layoutconv.conv_transpose2d`.
+
+    >>> ConvTranspose2d(8, 4, 3, 2, padding=1, output_padding=1)(torch.randn(1, 8, 5, 5)).shape
+    torch.Size([1, 4, 10, 10])
+    """
+
+
+class ConvTranspose3d(_ConvTranspose, torch.nn.ConvTranspose3d):
+    """:class:`torch.nn.ConvTranspose3d`, by :func:`layoutconv.conv_transpose3d`.
+
+    >>> ConvTranspose3d(8, 4, 2, stride=2)(torch.randn(1, 8, 2, 3, 4)).shape
+    torch.Size([1, 4, 4, 6, 8])
+    """

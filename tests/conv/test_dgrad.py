@@ -1,0 +1,64 @@
+"""Views of the activation's gradient: what they multiply, against the forward loop nest."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layoutconv.algebra import Layout, make_ordered_layout
+from layoutconv.conv import ConvProblem, dgrad_views
+from layoutconv.errors import ArgumentError
+
+from .loops import flat, meetings, problems, ranges, sums
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems(), data=st.data())
+def test_dgrad_views_are_the_loop_nest(problem, data):
+    shape = (problem.K, *problem.taps, problem.C)
+    order = data.draw(st.permutations(range(len(shape))), "order of the filter's modes")
+    stored = data.draw(st.sampled_from([None, make_ordered_layout(shape, tuple(order))]))
+    expected = {flat(at, problem.activation): Counter() for at in ranges(*problem.activation)}
+    for voxel, tap, cell in meetings(problem):
+        for k, c in ranges(problem.K, problem.C):
+            weight = (k, *tap, c)
+            pair = (
+                flat((*voxel, k), problem.output),
+                stored(*weight) if stored else flat(weight, shape),
+            )
+            expected[flat((*cell, c), problem.activation)][pair] += 1
+    assert sums(*dgrad_views(problem, stored)) == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_no_product_is_formed_between_voxels(problem):
+    """As many (cell, tap) as are a whole number of strides apart: padding alone reads zero."""
+    reached = sum(
+        all(
+            (c + near - t * d) % s == 0
+            for c, (near, _), t, d, s in zip(
+                cell, problem.padding, tap, problem.dilation, problem.stride, strict=True
+            )
+        )
+        for cell in ranges(*problem.spatial)
+        for tap in ranges(*problem.taps)
+    )
+    formed = sum(view.m * view.k for view in dgrad_views(problem))
+    assert formed == problem.N * problem.K * reached
+
+
+def test_residues_without_taps_are_empty_sums():
+    views = dgrad_views(ConvProblem((1, 7, 4), (8, 1), stride=3))
+    assert [(view.m, view.k) for view in views] == [(3, 8), (2, 0), (2, 0)]
+
+
+def test_a_filter_layout_of_another_shape():
+    problem = ConvProblem((1, 7, 4), (8, 3))
+    with pytest.raises(
+        ArgumentError, match=r"`filter_layout`: expected the shape .* = \(8, 3, 4\)"
+    ):
+        dgrad_views(problem, Layout((4, 3, 8)))

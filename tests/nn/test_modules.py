@@ -1,0 +1,97 @@
+"""Modules: what torch's take, hold and compute."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from inspect import signature
+
+import pytest
+import torch
+
+import layoutconv as lc
+from layoutconv.errors import ArgumentError
+
+NAMES = [f"{kind}{rank}d" for kind in ("Conv", "ConvTranspose") for rank in (1, 2, 3)]
+
+
+def image(name: str, channels: int) -> torch.Tensor:
+    return torch.randn(2, channels, *(7, 6, 5)[: int(name[-2])], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_of_torch_loads_and_computes_the_same(name):
+    numbers = {"stride": 2, "padding": 1, "dilation": 2, "dtype": torch.float64}
+    if "Transpose" in name:
+        numbers["output_padding"] = 1
+    theirs = getattr(torch.nn, name)(4, 6, 3, **numbers)
+    ours = getattr(lc.nn, name)(4, 6, 3, **numbers)
+    assert signature(type(ours)) == signature(type(theirs))
+    ours.load_state_dict(theirs.state_dict())
+    x, copied = image(name, 4), deepcopy(ours)
+    for module in (ours, copied):
+        assert module.weight.movedim(1, -1).is_contiguous()
+        torch.testing.assert_close(module(x), theirs(x))
+    copied.weight.data.zero_()
+    torch.testing.assert_close(ours(x), theirs(x))
+    theirs.load_state_dict(ours.state_dict())
+    assert repr(ours) == repr(theirs)
+
+
+@pytest.mark.parametrize("padding", ["same", 1, (2, 0)])
+@pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+def test_padding_modes(padding, mode):
+    arguments = {"padding": padding, "padding_mode": mode, "dtype": torch.float64}
+    theirs = torch.nn.Conv2d(4, 6, (3, 2), **arguments)
+    ours = lc.nn.Conv2d(4, 6, (3, 2), **arguments)
+    ours.load_state_dict(theirs.state_dict())
+    x = image("Conv2d", 4)
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_pairs_of_padding_in_another_mode():
+    ours = lc.nn.Conv1d(4, 6, 3, padding=((2, 0),), padding_mode="replicate", dtype=torch.float64)
+    x = image("Conv1d", 4)
+    padded = torch.nn.functional.pad(x, (2, 0), mode="replicate")
+    torch.testing.assert_close(ours(x), lc.conv1d(padded, ours.weight, ours.bias))
+
+
+@pytest.mark.parametrize("size", [13, 14])
+def test_output_size_of_a_transposed_convolution(size):
+    theirs = torch.nn.ConvTranspose1d(4, 6, 3, 2, 1, dtype=torch.float64)
+    ours = lc.nn.convert(deepcopy(theirs))
+    x = image("Conv1d", 4)
+    torch.testing.assert_close(ours(x, [size]), theirs(x, [size]))
+    with pytest.raises(ArgumentError, match="`output_size`: expected None, where padding"):
+        lc.nn.ConvTranspose1d(4, 6, 3, 2, ((1, 0),))(x.float(), [size])
+
+
+def test_convert_swaps_in_place_and_a_network_trains_the_same():
+    torch.manual_seed(0)
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3, 2, 1),
+        torch.nn.Sequential(torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 1)),
+        torch.nn.ConvTranspose2d(4, 2, 3, 2, 1, 1),
+    ).double()
+    ours = deepcopy(theirs)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9) for net in (theirs, ours)]
+    parameters = list(ours.parameters())
+    assert lc.nn.convert(ours) is ours
+    assert all(p is q for p, q in zip(parameters, ours.parameters(), strict=True))
+    assert isinstance(ours[1][2], lc.nn.Conv2d)
+    x = torch.randn(3, 3, 8, 6, dtype=torch.float64)
+    for _ in range(3):
+        for net, optimizer in zip((theirs, ours), optimizers, strict=True):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def test_convert_leaves_what_it_cannot_compute():
+    class Special(torch.nn.Conv2d):
+        pass
+
+    net = torch.nn.ModuleList([torch.nn.Conv2d(4, 4, 3, groups=2), Special(4, 4, 3)])
+    lc.nn.convert(net)
+    assert [type(layer) for layer in net] == [torch.nn.Conv2d, Special]
