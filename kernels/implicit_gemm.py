@@ -88,11 +88,14 @@ class ImplicitGemm:
         s_a = mainloop.allocate(smem, tile.m)
         s_b = mainloop.allocate(smem, tile.n)
         acc = mainloop.mma.make_fragment_C(mainloop.mma.partition_shape_C((tile.m, tile.n)))
-        mainloop(
-            mainloop.producer(operand_a, s_a, m0, tid),
-            mainloop.producer(operand_b, s_b, n0, tid),
-            s_a, s_b, tid, acc,
-        )  # fmt: skip
+        if cutlass.const_expr(self.view.k == 0):  # sums of nothing
+            acc.fill(0.0)
+        else:
+            mainloop(
+                mainloop.producer(operand_a, s_a, m0, tid),
+                mainloop.producer(operand_b, s_b, n0, tid),
+                s_a, s_b, tid, acc,
+            )  # fmt: skip
         epilogue(acc, mainloop.mma, operand_d, s_a.tensor.iterator, m0, n0, tid)
 
 

@@ -13,7 +13,8 @@ from layoutconv.gemm_view import GemmView, OperandLayout, stages
 def signature(view: GemmView) -> str:
     """The structure as text, equal for views that one kernel serves.
 
-    Static integers appear by value, runtime ones by name.
+    Static integers appear by value, runtime ones by name; columns and the rows of B, which the
+    kernel is unrolled over, by value always.
 
     >>> from layoutconv.algebra import Layout, SymInt
     >>> M, K = SymInt(7, "M"), SymInt(4, "K", runtime=False)
@@ -23,8 +24,12 @@ def signature(view: GemmView) -> str:
     """
     lines = []
     for name, layout in operands(view):
-        for stage in stages(layout):
-            parts = (stage.layout.shape, stage.layout.stride)
+        for at, stage in enumerate(stages(layout)):
+            shape = stage.layout.shape
+            if at == 0:
+                rows, columns = shape
+                shape = (_values(rows) if name == "b" else rows, _values(columns))
+            parts = (shape, stage.layout.stride)
             lines.append(f"{name} {':'.join(map(_text, parts))}+{_text(stage.offset)}")
     return "\n".join(lines)
 
@@ -63,6 +68,10 @@ def index_buffer(layout: OperandLayout) -> Any:
 def operands(view: GemmView) -> tuple[tuple[str, OperandLayout], ...]:
     """The operands of a view with their names."""
     return ("a", view.a), ("b", view.b), ("d", view.d)
+
+
+def _values(t: Any) -> Any:
+    return map_leaves(int, t)
 
 
 def _text(t: Any) -> str:
