@@ -48,10 +48,10 @@ def build(
 
 
 def _tensor(layout: OperandLayout, element: Any) -> Any:
-    """A tensor argument of any extents, contiguous in its last mode, 16-byte aligned."""
+    """A tensor argument of any extents and strides, 16-byte aligned: the view has the layout."""
     rank = len(stages(layout)[-1].layout.shape)
     shape: Any = tuple(cute.sym_int() for _ in range(rank))
-    stride: Any = (*(cute.sym_int64() for _ in range(rank - 1)), 1)
+    stride: Any = tuple(cute.sym_int64() for _ in range(rank))
     return make_fake_tensor(element, shape, stride, assumed_align=16)
 
 

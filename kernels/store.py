@@ -142,11 +142,9 @@ def _from_object(path: Path) -> Callable[..., None]:
 @cache
 def _toolchain() -> str:
     """What a kept kernel depends on besides its key: the compiler's version and our own sources."""
-    here = Path(__file__).parent
     algebra = Path(layoutconv.algebra.__file__).parent
-    digest = hashlib.sha256()
-    for source in sorted(
-        [*here.glob("*.py"), *algebra.glob("*.py"), algebra.parent / "gemm_view.py"]
-    ):
+    sources = [*Path(__file__).parent.glob("*.py"), *algebra.glob("*.py")]
+    digest = hashlib.sha256((algebra.parent / "gemm_view.py").read_bytes())
+    for source in sorted(sources, key=lambda path: (path.parent.name, path.name)):
         digest.update(source.read_bytes())
     return f"{version('nvidia-cutlass-dsl')} {version('apache-tvm-ffi')} {digest.hexdigest()}"
