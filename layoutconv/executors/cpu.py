@@ -18,9 +18,11 @@ import torch
 from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
 from ..algebra.layout import Layout, compact_stride
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather
+from ..epilogue import Epilogue
 from ..gemm_view import GemmView, OperandLayout, Stage, both, follow, gathers, inside
 from ..vectors import recast, vector_extent
 from .checks import allocate
+from .finish import FP8, Finish, accumulator_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,19 +36,29 @@ _SPARSE = 0.8  # share of rows that a tap has, below which the others are left o
 
 
 @torch.no_grad()
-def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+def execute_cpu(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    epilogue: Epilogue | None = None,
+    statistics: Tensor | None = None,
+) -> Tensor:
     """``D = A B^T`` of a GEMM view, for tensors that :func:`~layoutconv.execute` has checked.
 
-    Sums are in fp64 for fp64 and in fp32 for all else. Memory beyond the operands is bounded by
+    Sums are in fp64 for fp64, exact for int8 and in fp32 for all else. ``statistics`` is fp64 (2,
+    columns), to which those of an epilogue are added. Memory beyond the operands is bounded by
     about 64 MB, and ``b`` once more. Elements of ``out`` that the view does not write keep what
     they had.
     """
     if out is None:
         out = allocate(view, a)
-    kind = torch.float64 if a.dtype == torch.float64 else torch.float32
+    kind = accumulator_dtype(a.dtype, view.k)
+    finish = Finish(epilogue, a.dtype, out.dtype, statistics)
     left = _Operand(view.a, a, *_vectors(view.a))
     right = _Operand(view.b, b, *_vectors(view.b, left.vector if left.along == 1 else 0))
     target = _Operand(view.d, out, 1, vector_extent(view.d, 1))
+    sources = [_Operand(view.d, c, 1, target.vector) for c in epilogue.sources] if epilogue else ()
     chunk, block, width = _tile(view, left, kind.itemsize)
 
     blocks = _Blocks(view, left, right, width)
@@ -67,7 +79,10 @@ def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None)
             for start in range(0, len(m), block):
                 part = slice(start, start + block)
                 _accumulate(acc[part], left, *panel.locate(part), weight)
-        _Panel(target, target.rows(m[:, None]), written).write(acc)
+        place = _Panel(target, target.rows(m[:, None]), written)
+        there = [_Panel(source, place.rows, written).read() for source in sources]
+        valid = True if statistics is None else place.locate()[1]
+        place.write(finish(acc, slice(None), there, valid))
     return out
 
 
@@ -203,7 +218,7 @@ class _Operand:
         self.sums, self.rest = chain[:cut], chain[cut:]
         self.column_shape = map_leaves(int, chain[0].layout.shape[1])
         self.along, self.vector = along, vector
-        self.memory = _in_vectors(tensor, vector)
+        self.memory, self.dtype = _in_vectors(tensor, vector), tensor.dtype
 
     def rows(self, m: Tensor) -> _Part:
         """What rows add; the offsets of the maps are theirs. Along the first axis of ``m``."""
@@ -223,6 +238,9 @@ class _Operand:
 
     def gather(self, offset: Tensor, valid: Any) -> Tensor:
         """What is at (rows, columns) as the matrix (rows, columns * vector), 0 where not valid."""
+        return self._gather(offset, valid).view(self.dtype)
+
+    def _gather(self, offset: Tensor, valid: Any) -> Tensor:
         rows, columns = offset.shape
         at = offset.reshape(-1)
         absent = None if valid is True else (~valid).reshape(-1).nonzero().squeeze(1)
@@ -274,8 +292,9 @@ class _Panel:
         return self.operand.gather(*self.locate())
 
     def write(self, values: Tensor) -> None:
-        """Store a matrix in the panel's place, in the dtype of the memory."""
-        memory, vectors = self.operand.memory, values.view(-1, self.operand.vector)
+        """Store a matrix of the operand's dtype in the panel's place."""
+        memory = self.operand.memory
+        vectors = values.view(memory.dtype).view(-1, self.operand.vector)
         offset, valid = self.locate()
         at = offset.reshape(-1)
         first, count = int(at[0]), len(at)
@@ -285,7 +304,7 @@ class _Panel:
         if valid is not True:
             written = valid.reshape(-1).nonzero().squeeze(1)
             at, vectors = at[written], vectors[written]
-        memory.index_copy_(0, at, vectors.to(memory.dtype))
+        memory.index_copy_(0, at, vectors)
 
 
 def _rows(coord: Any, part: slice) -> Any:
@@ -338,7 +357,9 @@ class _Lookup:
 
 
 def _in_vectors(tensor: Tensor, vector: int) -> Tensor:
-    """The memory that a tensor spans as a matrix with a vector in each row."""
+    """The memory that a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
+    if tensor.dtype in FP8:  # which torch does not index on a CPU
+        tensor = tensor.view(torch.uint8)
     reach = sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
     span = reach + 1 if tensor.numel() else 0
     return tensor.as_strided((span // vector, vector), (vector, 1))
