@@ -99,7 +99,7 @@ def execute(
         check_indices(view)
     if epilogue is not None and epilogue.statistics:
         return out, _with_statistics(view, a, b, out, epilogue, precision, atomic)
-    if view.m == 0 or view.n == 0:
+    if not (view.m and view.n and view.l):
         return out
     if on_cpu:
         return execute_cpu(view, a, b, out, epilogue)
@@ -119,9 +119,10 @@ def _with_statistics(
 ) -> Tensor:
     """Write ``out``; return the statistics, which a GPU writes whole and a CPU adds to."""
     shape = 2, columns_of(view)
-    if a.is_cpu or view.m == 0 or view.n == 0:
+    empty = not (view.m and view.n and view.l)
+    if a.is_cpu or empty:
         sums = a.new_zeros(shape, dtype=torch.float64)
-        if view.m and view.n:
+        if not empty:
             execute_cpu(view, a, b, out, epilogue, sums)
         return sums.float()
     statistics = a.new_empty(shape, dtype=torch.float32)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
+from ..algebra.composed import ComposedLayout
+from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves, rank
 from ..algebra.layout import Layout, compact_stride
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView, OperandLayout, Stage, both, follow, gathers, inside
 from ..vectors import recast, vector_extent
-from .checks import allocate
+from .checks import allocate, columns_of
 from .finish import FP8, Finish, accumulator_dtype
 
 if TYPE_CHECKING:
@@ -53,12 +54,31 @@ def execute_cpu(
     """
     if out is None:
         out = allocate(view, a)
-    kind = accumulator_dtype(a.dtype, view.k)
     finish = Finish(epilogue, a.dtype, out.dtype, statistics)
+    kind = accumulator_dtype(a.dtype, view.k)
+    if len(view.a.shape) == 2:
+        _multiply(view, a, b, out, kind, finish)
+    elif view.m == view.n == 1 and view.l:
+        _dot(view, a, b, out, kind, finish, columns_of(view))
+    else:
+        for l in range(view.l):
+            _multiply(view.at(l), a, b, out, kind, finish, l * view.n)
+    return out
+
+
+def _multiply(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    kind: torch.dtype,
+    finish: Finish,
+    first: int = 0,
+) -> None:
+    """One matrix product, whose columns are those of D from the ``first`` one on."""
     left = _Operand(view.a, a, *_vectors(view.a))
     right = _Operand(view.b, b, *_vectors(view.b, left.vector if left.along == 1 else 0))
-    target = _Operand(view.d, out, 1, vector_extent(view.d, 1))
-    sources = [_Operand(view.d, c, 1, target.vector) for c in epilogue.sources] if epilogue else ()
+    target = _Target(view.d, out, 1, vector_extent(view.d, 1), finish)
     chunk, block, width = _tile(view, left, kind.itemsize)
 
     blocks = _Blocks(view, left, right, width)
@@ -66,6 +86,7 @@ def execute_cpu(
     weights = [blocks.right(k).to(kind) for k in blocks] if keep else None
     columns = [left.columns(k) for k in blocks] if left.along == 1 else None
     written = target.columns(torch.arange(view.n // target.vector))
+    every_column = slice(first, first + view.n)
     for m in torch.arange(view.m).split(chunk):
         acc = torch.zeros(len(m), view.n, dtype=kind)
         if columns is not None:
@@ -79,11 +100,56 @@ def execute_cpu(
             for start in range(0, len(m), block):
                 part = slice(start, start + block)
                 _accumulate(acc[part], left, *panel.locate(part), weight)
-        place = _Panel(target, target.rows(m[:, None]), written)
-        there = [_Panel(source, place.rows, written).read() for source in sources]
-        valid = True if statistics is None else place.locate()[1]
-        place.write(finish(acc, slice(None), there, valid))
-    return out
+        target.write(target.rows(m[:, None]), written, acc, every_column)
+
+
+def _dot(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    kind: torch.dtype,
+    finish: Finish,
+    channels: int,
+) -> None:
+    """Products of one row and one column each, all problems at once: sums element by element.
+
+    Problems run along memory if they can, as the channels of a depthwise convolution do; those are
+    the columns of an epilogue.
+    """
+    layouts = [_problems_by_row(layout) for layout in (view.a, view.b, view.d)]
+    vector = gcd(vector_extent(layouts[0], 0), vector_extent(layouts[2], 0))
+    right_vector = gcd(vector, vector_extent(layouts[1], 0))
+    left = _Operand(layouts[0], a, 0, vector)
+    right = _Operand(layouts[1], b, 0, right_vector)
+    target = _Target(layouts[2], out, 0, vector, finish)
+
+    def numbers(l: Tensor, operand: _Operand) -> Tensor:
+        return l[:: operand.vector] // operand.vector
+
+    depth = max(1, min(view.k, _COLUMNS))
+    # Of every element: two numbers, their product, two offsets and what they were summed from.
+    width = max(1, _WORKSPACE // (8 * 8 * depth) // vector) * vector
+    sums = torch.arange(view.k).split(depth) if view.k else ()
+    here = target.rows(torch.zeros(1, 1, dtype=torch.long))
+    for l in torch.arange(view.l).split(width):
+        acc = torch.zeros(1, len(l), dtype=kind)
+        columns = left.columns(numbers(l, left)), right.columns(numbers(l, right))
+        for k in sums:
+            x, w = (
+                _Panel(operand, operand.rows(k[:, None]), part).read().to(kind)
+                for operand, part in zip((left, right), columns, strict=True)
+            )
+            acc += (x * w).sum(0)
+        target.write(here, target.columns(numbers(l, target)), acc, l % channels)
+
+
+def _problems_by_row(layout: OperandLayout) -> OperandLayout:
+    """``(l, k)`` of an operand whose rows are one: the matrix with a row for every problem."""
+    if isinstance(layout, ComposedLayout):
+        return ComposedLayout(layout.outer, layout.offset, _problems_by_row(layout.inner))
+    (_, shape, problems), (_, stride, step) = layout.shape, layout.stride
+    return Layout((problems, shape), (step, stride))
 
 
 def _vectors(layout: OperandLayout, columns: int = 0) -> tuple[int, int]:
@@ -216,6 +282,8 @@ class _Operand:
         while cut < len(chain) and not gathers(chain[cut]) and (not cut or _is_flat(chain[cut])):
             cut += 1
         self.sums, self.rest = chain[:cut], chain[cut:]
+        self.modes = [rank(stage.layout.shape) for stage in chain[1 : cut + 1]]
+        self.modes += [0] * (cut - len(self.modes))  # of an offset in memory
         self.column_shape = map_leaves(int, chain[0].layout.shape[1])
         self.along, self.vector = along, vector
         self.memory, self.dtype = _in_vectors(tensor, vector), tensor.dtype
@@ -223,16 +291,16 @@ class _Operand:
     def rows(self, m: Tensor) -> _Part:
         """What rows add; the offsets of the maps are theirs. Along the first axis of ``m``."""
         coords: list[Any] = [(m, 0)]
-        for stage in self.sums:
-            image = stage.layout(coords[-1])
+        for stage, modes in zip(self.sums, self.modes, strict=True):
+            image = _in_all_modes(stage.layout(coords[-1]), modes)
             coords.append(image + stage.offset if stage.offset else image)
         return _Part.of(tuple(m.shape[:1]), coords)
 
     def columns(self, k: IntTuple) -> _Part:
         """What columns add. Along axes that follow the rows'."""
         coords: list[Any] = [(0, k)]
-        for stage in self.sums:
-            coords.append(stage.layout(coords[-1]))
+        for stage, modes in zip(self.sums, self.modes, strict=True):
+            coords.append(_in_all_modes(stage.layout(coords[-1]), modes))
         leaves = reversed(flatten(k))
         return _Part.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
 
@@ -305,6 +373,30 @@ class _Panel:
             written = valid.reshape(-1).nonzero().squeeze(1)
             at, vectors = at[written], vectors[written]
         memory.index_copy_(0, at, vectors)
+
+
+class _Target(_Operand):
+    """D, and what is like it: what an epilogue adds."""
+
+    def __init__(
+        self, layout: OperandLayout, out: Tensor, along: int, vector: int, finish: Finish
+    ) -> None:
+        super().__init__(layout, out, along, vector)
+        self.finish = finish
+        self.sources = [_Operand(layout, source, along, vector) for source in finish.sources]
+
+    def write(self, rows: _Part, columns: _Part, acc: Tensor, numbers: Any) -> None:
+        """Finish the accumulators of some rows and columns; ``numbers`` are those of the latter."""
+        place = _Panel(self, rows, columns)
+        sources = [_Panel(source, rows, columns).read() for source in self.sources]
+        written = place.locate()[1] if self.finish.statistics is not None else True
+        place.write(self.finish(acc, numbers, sources, written))
+
+
+def _in_all_modes(crd: Any, modes: int) -> Any:
+    """A coordinate with zeros for trailing modes that an offset alone moves."""
+    missing = modes - len(crd) if isinstance(crd, tuple) else 0
+    return ArithmeticTuple((*crd, *[0] * missing)) if missing > 0 else crd
 
 
 def _rows(coord: Any, part: slice) -> Any:

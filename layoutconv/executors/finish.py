@@ -116,6 +116,7 @@ class Finish:
         statistics: Tensor | None = None,
     ) -> None:
         self.steps = epilogue.steps if epilogue is not None else ()
+        self.sources = epilogue.sources if epilogue is not None else ()
         self.out, self.statistics = out, statistics
         self.integers = operand == torch.int8
         self.kind = torch.float64 if operand == torch.float64 else torch.float32

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 import layoutconv as lc
 from layoutconv import Activation, Bias, Clamp, Epilogue, Residual, Scale
+from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.epilogue import ACTIVATIONS
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import cpu, execute
 from layoutconv.executors.finish import convert
+from layoutconv.gemm_view import GemmView
 
 from ..conv.loops import problems
 
@@ -266,3 +268,42 @@ def test_errors_name_the_step(epilogue, error, message):
     with pytest.raises(error) as caught:
         execute(fprop_view(PROBLEM), x, w, epilogue=epilogue())
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.float8_e4m3fn])
+def test_columns_of_a_batch(tiles, dtype):
+    """One number for each column of each problem, those of a problem side by side."""
+    x = torch.randint(-4, 5, (5, 3, 7)).to(dtype)  # (m, l, k), as the groups of channels lie
+    w = torch.randint(-4, 5, (3, 2, 7)).to(dtype)  # (l, n, k)
+    view = GemmView(
+        Layout((5, 7, 3), (21, 1, 7)), Layout((2, 7, 3), (7, 1, 14)), Layout((5, 2, 3), (6, 1, 2))
+    )
+    scale, residual = torch.randn(6), torch.randn(5, 6)
+    epilogue = Epilogue((Scale(scale), Residual(residual.view(5, 3, 2).mT, 2)), statistics=True)
+    y, statistics = execute(
+        view, x.mT, w.mT.movedim(0, -1).transpose(0, 1), epilogue=epilogue, out_dtype=torch.float32
+    )
+    sums = torch.einsum("mlk,lnk->mln", x.float(), w.float())
+    expected = sums.reshape(5, 6) * scale + 2 * residual
+    torch.testing.assert_close(y.mT.reshape(5, 6), expected)
+    torch.testing.assert_close(statistics, torch.stack((expected.sum(0), expected.square().sum(0))))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.float8_e5m2])
+def test_columns_where_all_is_a_batch(tiles, dtype):
+    """Channels, the first mode of the batch: what a depthwise convolution is."""
+    x, w = (torch.randint(-4, 5, shape).to(dtype) for shape in ((9, 6, 3), (6, 3)))
+    l = (6, 9)
+    view = GemmView(
+        Layout((1, 3, l), (0, 1, (3, 18))),
+        Layout((1, 3, l), (0, 1, (3, 0))),
+        Layout((1, 1, l), (0, 0, (1, 6))),
+    )  # fmt: skip
+    a, b = (t.as_strided((1, 3, 6, 9), s) for t, s in ((x, (0, 1, 3, 18)), (w, (0, 1, 3, 0))))
+    scale, residual = torch.randn(6), torch.randn(9, 6)
+    source = residual.as_strided((1, 1, 6, 9), (0, 0, 1, 6))
+    epilogue = Epilogue((Scale(scale), Residual(source, 2)), statistics=True)
+    y, statistics = execute(view, a, b, epilogue=epilogue, out_dtype=torch.float32)
+    expected = torch.einsum("plk,lk->pl", x.float(), w.float()) * scale + 2 * residual
+    torch.testing.assert_close(y[0, 0].mT, expected)
+    torch.testing.assert_close(statistics, torch.stack((expected.sum(0), expected.square().sum(0))))
