@@ -123,7 +123,7 @@ class ImplicitGemm:
         )
         splits, split_stride = split
         if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every part
-            d = d + Int64(part) * split_stride
+            d = d + cute.assume(Int64(part) * split_stride, divby=vector_d)
         operand_d = Operand(
             self.view.d, args, d, index_d, group=group, along=1, vector=vector_d,
             column_tile=tile.n, hoist_rows=True,

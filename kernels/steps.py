@@ -12,6 +12,7 @@ import cutlass.cute as cute
 
 Vector = Any  # cute.TensorSSA
 
+_LOG2_E = 1.4426950408889634
 _SQRT_HALF = 0.7071067811865476
 _GELU_SCALE, _GELU_CUBE = 0.7978845608028654, 0.044715
 
@@ -66,7 +67,7 @@ def _where(condition: Any, x: Any, y: Any) -> Vector:
 
 
 def _sigmoid(x: Vector) -> Vector:
-    return 1.0 / (1.0 + cute.math.exp(-x))
+    return 1.0 / (1.0 + cute.math.exp2(x * -_LOG2_E, fastmath=True))
 
 
 def _gelu_tanh(x: Vector) -> Vector:

@@ -62,6 +62,8 @@ class Plan:
         kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
         _check_machine(kind, machine)
         vectors, along = vectors_of(view, kind, out_kind, aligned)
+        if not view.k:  # sums of nothing: no operand is read
+            vectors, along = (1, 1, vectors[2]), (1, 1)
         check_view(view, along)
         whole = expected(view).writes_all and _is_dense(view.d)
         problem = Problem(
@@ -73,7 +75,8 @@ class Plan:
             splittable=whole and not structure and kind != "int8",
         )  # fmt: skip
         chosen, parts = choose(problem, machine)
-        self.tile, self.device, self.splits = tile or chosen, device, splits or parts
+        self.tile, self.device = tile or chosen, device
+        self.splits = _without_empty_parts(view.k, self.tile, splits or parts)
         split = "" if self.splits == 1 else "atomic" if atomic else "partial"
         self._sums = torch.float64 if dtype == torch.float64 else torch.float32
         if split:
@@ -113,7 +116,7 @@ class Plan:
         if self._parts == 1:
             out.copy_(sums[0])
         else:
-            torch.sum(sums, 0, out=out)
+            out.copy_(sums.sum(0))
 
     def _with_epilogue(
         self, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, statistics: Tensor | None
@@ -183,6 +186,12 @@ def _kernel_type(dtype: torch.dtype, precision: str) -> str:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _without_empty_parts(k: int, tile: Tile, splits: int) -> int:
+    """How many parts there are if all but the last have equally many k-tiles."""
+    k_tiles = max(1, -(-k // tile.k))
+    return -(-k_tiles // -(-k_tiles // splits))
 
 
 def _check_machine(kind: str, machine: Machine) -> None:

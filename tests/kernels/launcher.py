@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from layoutconv.kernels.build import build
 from layoutconv.kernels.check import check_view
-from layoutconv.kernels.spec import Spec
+from layoutconv.kernels.spec import Spec, vectors_of
 from layoutconv.kernels.structure import index_buffer, runtime_integers, signature
 from layoutconv.kernels.tile import Tile
 from torch import Tensor
 
+from layoutconv.epilogue import Epilogue
 from layoutconv.gemm_view import GemmView, OperandLayout, locate, stages
 
 from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
@@ -33,33 +34,45 @@ DTYPES = list(NAMES)
 class Compiled:
     """A kernel as host code, PTX and machine code."""
 
+    spec: Spec
     function: Any
     ptx: str
     cubin: bytes
     program: Kernel
 
 
-def compile_view(
-    view: GemmView, dtype: torch.dtype, tile: Tile, arch: str = "sm_80", out: Any = None
-) -> Compiled:
-    """Compile the kernel of a view for data of ``dtype``, and results of the same or ``out``."""
+def spec_of(
+    view: GemmView, dtype: torch.dtype, tile: Tile, arch: str = "sm_80", out: Any = None, **rest: Any
+) -> Spec:
+    """The spec for data of ``dtype``, and results of the same or ``out``; ``rest`` are its fields.
+
+    ``aligned``, bytes that the three tensors start at multiples of, may be among them.
+    """
+    kind = rest.pop("kind", NAMES.get(dtype, dtype_name(dtype)))
+    aligned = rest.pop("aligned", (16, 16, 16))
+    vectors, along = vectors_of(view, kind, dtype_name(out or dtype), aligned)
+    return Spec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
+
+
+def compile_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
+    """Compile the kernel of a view and of ``spec_of(view, *of, **rest)``."""
+    spec = spec_of(view, *of, **rest)
+    check_view(view, spec.along)
     with tempfile.TemporaryDirectory() as folder:
-        spec = Spec.of(view, NAMES[dtype], dtype_name(out or dtype), tile, arch)
-        check_view(view, spec.along)
         function = build(view, spec, dump=folder)
-        return Compiled(function, function.__ptx__, function.__cubin__, parse(function.__ptx__))
+        program = parse(function.__ptx__)
+        return Compiled(spec, function, function.__ptx__, function.__cubin__, program)
 
 
 _compiled: dict[Any, Compiled] = {}
 
 
-def compiled_view(
-    view: GemmView, dtype: torch.dtype, tile: Tile, arch: str = "sm_80", out: Any = None
-) -> Compiled:
+def compiled_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
     """:func:`compile_view`, once per kernel."""
-    key = signature(view), dtype, tile, arch, out
+    spec = spec_of(view, *of, **rest)
+    key = signature(view, spec.along), spec
     if key not in _compiled:
-        _compiled[key] = compile_view(view, dtype, tile, arch, out)
+        _compiled[key] = compile_view(view, *of, **rest)
     return _compiled[key]
 
 
@@ -86,65 +99,98 @@ def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
 
 @dataclass
 class Case:
-    """A view with tensors for it; the output is poisoned with NaN."""
+    """A view with tensors for it; the output is poisoned with NaN, or the greatest integer."""
 
     view: GemmView
     a: Tensor
     b: Tensor
     out: Tensor
+    epilogue: Epilogue = field(default_factory=Epilogue)
 
     @classmethod
     def of(cls, view: GemmView, dtype: torch.dtype, out: Any = None, seed: int = 0) -> Case:
         a, b = integers(storage(view.a), dtype, seed), integers(storage(view.b), dtype, seed + 1)
-        return cls(view, a, b, torch.full(storage(view.d), torch.nan, dtype=out or dtype))
+        return cls(view, a, b, poisoned(storage(view.d), out or dtype))
+
+
+def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    poison = torch.nan if dtype.is_floating_point else torch.iinfo(dtype).max
+    return torch.full(shape, poison, dtype=torch.float32).to(dtype)
 
 
 @dataclass
 class Ran:
-    """What a kernel did to an output: its elements, which of them it wrote, how it got there."""
+    """What a kernel did to an output: its elements, which of them it wrote, how it got there.
+
+    ``statistics`` are the partial sums of an epilogue's columns, (CTAs along m, 2, columns).
+    """
 
     out: Tensor
     written: Tensor
     launch: HostLaunch
     stats: Stats = field(repr=False)
+    statistics: Tensor | None = None
 
 
-def run_case(case: Case, compiled: Compiled, **options: Any) -> Ran:
-    """Run all CTAs of a kernel; raises a Fault where it breaks a rule of the machine."""
-    memory, view = Memory(), case.view
-    out = case.out.clone()
-    tensors = [_on_device(memory, *pair) for pair in (("a", case.a), ("b", case.b), ("d", out))]
+def run_case(case: Case, compiled: Compiled, *, splits: int = 1, **options: Any) -> Ran:
+    """Run all CTAs of a kernel; raises a Fault where it breaks a rule of the machine.
+
+    Of a kernel that keeps the parts of its sums, the output is (splits, *shape of D).
+    """
+    memory, view, epilogue = Memory(), case.view, case.epilogue
+    partial = compiled.spec.split == "partial"
+    out = torch.stack([case.out] * splits) if partial else case.out.clone()
+    tensors = [_on_device(memory, *pair) for pair in (("a", case.a), ("b", case.b))]
+    name = "sums" if compiled.spec.split == "atomic" else "d"
+    tensors.append(_on_device(memory, name, out, tuple(case.out.shape)))
     indices = [
         None if index is None else _on_device(memory, f"index {i}", index)
         for i, index in enumerate(map(index_buffer, (view.a, view.b, view.d)))
     ]
-    integers = (1, 0, *runtime_integers(view).values())
-    launch = launch_of(
-        compiled.program, compiled.function, *tensors, *indices, integers, None, None, None, None
+    columns, sources = (
+        tuple(_on_device(memory, f"{name} {i}", t) for i, t in enumerate(found)) or None
+        for name, found in (("column", epilogue.columns), ("source", epilogue.sources))
     )
+    parts = None
+    if epilogue.statistics:
+        m_tiles = -(-view.m // compiled.spec.tile.m)
+        parts = torch.full((m_tiles, 2, view.l * view.n), torch.nan)
+    launch = launch_of(
+        compiled.program, compiled.function, *tensors, *indices,
+        (splits, case.out.numel(), *runtime_integers(view).values()),
+        epilogue.numbers or None, columns, sources,
+        None if parts is None else _on_device(memory, "statistics", parts.view(-1)),
+    )  # fmt: skip
     options["shared_bytes"] = launch.shared_bytes
     stats = run(compiled.program, memory, launch.arguments, launch.grid, **options)
-    written = torch.from_numpy(memory.written(memory.find("d"))).view(-1, out.itemsize)
-    return Ran(out, written.all(dim=1).view(out.shape), launch, stats)
+    if compiled.spec.split == "atomic":
+        written = torch.ones(out.shape, dtype=torch.bool)
+    else:
+        found = torch.from_numpy(memory.written(memory.find("d")))
+        written = found.view(-1, out.itemsize).all(dim=1).view(out.shape)
+    return Ran(out, written, launch, stats, parts)
 
 
-def _on_device(memory: Memory, name: str, tensor: Tensor) -> DeviceTensor:
+def _on_device(memory: Memory, name: str, tensor: Tensor, shape: Any = None) -> DeviceTensor:
     """A tensor in the machine; only the output may be written, and an element by one thread."""
     raw = tensor.view(torch.uint8).numpy()
-    address = memory.add(raw, name, writable=name == "d", output=name == "d")
-    return DeviceTensor(address, tuple(tensor.shape), dtype_name(tensor.dtype))
+    written = name in ("d", "statistics")
+    address = memory.add(raw, name, writable=written or name == "sums", output=written)
+    dtype = "uint8" if "float8" in str(tensor.dtype) else dtype_name(tensor.dtype)
+    return DeviceTensor(address, shape or tuple(tensor.shape), dtype)
 
 
 def reference(case: Case) -> tuple[Tensor, Tensor]:
     """The output in float64, and which elements are written, by the definition of a view."""
-    view = case.view
-    a, b = read(view.a, case.a, view.m, view.k), read(view.b, case.b, view.n, view.k)
-    out = case.out.double().flatten()
-    written = torch.zeros(out.shape, dtype=torch.bool)
-    offset, valid = located(view.d, view.m, view.n)
-    out[offset[valid]] = (a @ b.T)[valid]
-    written[offset[valid]] = True
-    return out.view(case.out.shape), written.view(case.out.shape)
+    shape = case.out.shape
+    out, written = case.out.double().flatten(), torch.zeros(shape, dtype=torch.bool).flatten()
+    for l in range(case.view.l):
+        view = case.view.at(l) if len(case.view.a.shape) > 2 else case.view
+        a, b = read(view.a, case.a, view.m, view.k), read(view.b, case.b, view.n, view.k)
+        offset, valid = located(view.d, view.m, view.n)
+        out[offset[valid]] = (a @ b.T)[valid]
+        written[offset[valid]] = True
+    return out.view(shape), written.view(shape)
 
 
 def read(layout: OperandLayout, tensor: Tensor, rows: int, columns: int) -> Tensor:
@@ -166,7 +212,7 @@ def check_exact(case: Case, ran: Ran) -> None:
     assert torch.equal(ran.written, written)
     got, rounded = ran.out[written].double(), want[written].to(case.out.dtype).double()
     torch.testing.assert_close(got, rounded, rtol=0, atol=0, equal_nan=True)
-    words = {2: torch.int16, 4: torch.int32}[case.out.itemsize]
+    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[case.out.itemsize]
     assert torch.equal(ran.out.view(words)[~written], case.out.view(words)[~written])
 
 
@@ -177,10 +223,12 @@ def check_view_runs(
     *,
     arch: str = "sm_80",
     out: Any = None,
+    kind: str | None = None,
     **options: Any,
 ) -> Ran:
     """Compile, run and compare; returns what ran."""
     case = Case.of(view, dtype, out)
-    ran = run_case(case, compiled_view(view, dtype, tile, arch, out), **options)
+    rest = {"kind": kind} if kind else {}
+    ran = run_case(case, compiled_view(view, dtype, tile, arch, out, **rest), **options)
     check_exact(case, ran)
     return ran

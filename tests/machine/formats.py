@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fractions import Fraction
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -128,6 +130,25 @@ def _table(form: Format) -> NDArray[np.float32]:
     if form.ieee:
         values = np.where(magnitude == form.largest + 1, np.inf, values)
     return np.where(codes >> 7, -values, values).astype(np.float32)
+
+
+def fused_multiply_add_64(
+    a: NDArray[np.float64], b: NDArray[np.float64], c: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """a * b + c of float64 values, rounded once.
+
+    Where product and sum are exact, as of small integers, in one go; else in rational numbers.
+    """
+    with np.errstate(all="ignore"):
+        plain = a * b + c
+        wide = a.astype(np.longdouble) * b + c
+    exact = (np.abs(a) < 2**26) & (np.abs(b) < 2**26) & (np.abs(c) < 2**52)
+    exact &= (a == np.rint(a)) & (b == np.rint(b)) & (c == np.rint(c))
+    exact |= ~np.isfinite(plain) | ~np.isfinite(wide)
+    for i in np.flatnonzero(~exact):
+        total = Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i]))
+        plain[i] = float(total) if total else plain[i]
+    return plain
 
 
 def fused_multiply_add(a: NDArray, b: NDArray, c: NDArray) -> NDArray[np.float64]:

@@ -110,7 +110,7 @@ def multiply(op: Operation) -> Run:
 def fused_multiply_add(op: Operation) -> Run:
     _nearest_only(op)
     if op.modifiers[-1] == "f64":
-        raise op.unsupported("fma of f64 is not implemented")
+        return arithmetic(op, 3, formats.fused_multiply_add_64)
     return arithmetic(op, 3, formats.fused_multiply_add)
 
 
