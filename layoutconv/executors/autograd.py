@@ -1,219 +1,392 @@
 """The passes of a dense convolution as differentiable torch operators, ``torch.ops.layoutconv.*``.
 
-    conv_fprop(x, w, ...) -> y
-    conv_dgrad(y, w, spatial, ...) -> x
+    conv_fprop(x, w, ..., bias, scale, residual, activation, slope, out_dtype) -> y
+    conv_dgrad(y, w, spatial, ..., bias, scale, residual, activation, slope, out_dtype) -> x
     conv_wgrad(y, x, taps, ...) -> w
+    conv_fprop_statistics(as conv_fprop) -> y, statistics
 
-Tensors are in the order of memory, ``x`` (N, D, H, W, C), ``w`` (K, T, R, S, C), ``y`` (N, Z, P, Q,
-K), for 1 to 3 spatial modes; others than contiguous ones are copied. Each pass is linear in both
-its tensors, and the gradients of each are the other two: gradients of any order come from these
-three. ``padding`` is (near, far) for every spatial mode, flat.
+Tensors are in the order of memory, ``x`` (N, D, H, W, C), ``w`` (K, T, R, S, C/groups), ``y`` (N,
+Z, P, Q, K), for 1 to 3 spatial modes; others than contiguous ones are copied. ``padding`` is (near,
+far) for every spatial mode, flat. The result is ``activation(scale * sum + bias + residual)``,
+fused into the pass: ``bias`` and ``scale`` have a number for each channel of the result,
+``residual`` its shape.
 
-On a CPU each is the executor's. On a GPU ``conv_fprop`` and ``conv_dgrad`` are the kernel
-template's, the latter on a copy of the filter with K as its contiguous mode, which is small beside
-the activations; ``conv_wgrad`` is torch's own (cuDNN's), as its operands run along GEMM-M and
-GEMM-N, which the template does not read yet: a network that trains now is worth more than an error.
+Each pass is linear in both its tensors, and the gradients of each are the other two: gradients of
+any order come from these three. That of an activation is taken from its value, which relu,
+leaky_relu (of a slope >= 0), sigmoid and tanh allow; through others, and with respect to ``scale``,
+there is none here. ``statistics`` are fp32 (2, K), as ``execute`` makes them, without a gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..algebra import make_ordered_layout
 from ..conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from ..conv.depthwise import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
+from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..errors import ArgumentError
+from ..gemm_view import GemmView
 from . import execute
+from .checks import OUTPUTS
+from .finish import apply_steps, column_statistics, convert
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
 
-_NUMBERS = "int[] stride, int[] padding, int[] dilation"
+_NUMBERS = "int[] stride, int[] padding, int[] dilation, int groups=1"
+_EPILOGUE = (
+    "Tensor? bias=None, Tensor? scale=None, Tensor? residual=None, "
+    "str? activation=None, float slope=0.01, ScalarType? out_dtype=None"
+)
 _SCHEMAS = {
-    "conv_fprop": f"(Tensor x, Tensor w, {_NUMBERS}) -> Tensor",
-    "conv_dgrad": f"(Tensor y, Tensor w, SymInt[] spatial, {_NUMBERS}) -> Tensor",
+    "conv_fprop": f"(Tensor x, Tensor w, {_NUMBERS}, {_EPILOGUE}) -> Tensor",
+    "conv_fprop_statistics": f"(Tensor x, Tensor w, {_NUMBERS}, {_EPILOGUE}) -> (Tensor, Tensor)",
+    "conv_dgrad": f"(Tensor y, Tensor w, SymInt[] spatial, {_NUMBERS}, {_EPILOGUE}) -> Tensor",
     "conv_wgrad": f"(Tensor y, Tensor x, SymInt[] taps, {_NUMBERS}) -> Tensor",
 }
 for _name, _schema in _SCHEMAS.items():
     torch.library.define(f"layoutconv::{_name}", _schema, tags=torch.Tag.pt2_compliant_tag)
 
 conv_fprop = torch.ops.layoutconv.conv_fprop.default
+conv_fprop_statistics = torch.ops.layoutconv.conv_fprop_statistics.default
 conv_dgrad = torch.ops.layoutconv.conv_dgrad.default
 conv_wgrad = torch.ops.layoutconv.conv_wgrad.default
-
-
-@lru_cache(maxsize=1024)
-def _problem(activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any) -> ConvProblem:
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    return ConvProblem(activation, filter, stride, pairs, dilation)
 
 
 # -- what they compute -----------------------------------------------------------------------------
 
 
-def _fprop(x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints) -> Tensor:
-    problem = _problem(x.shape, w.shape[:-1], *map(tuple, (stride, padding, dilation)))
-    _check_vectors(x, problem)
-    return execute(fprop_view(problem), x.contiguous(), w.contiguous())
+@lru_cache(maxsize=1024)
+def _problem(
+    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> ConvProblem:
+    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
+    return ConvProblem(activation, filter, stride, pairs, dilation, groups)
+
+
+def _is_depthwise(problem: ConvProblem) -> bool:
+    """Whether every channel is a group: no products of matrices, but of elements."""
+    return problem.groups > 1 and problem.groups == problem.C
+
+
+def _epilogue(
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    statistics: bool = False,
+) -> Epilogue | None:
+    steps: list[Step] = []
+    if scale is not None:
+        steps.append(Scale(scale.contiguous()))
+    if bias is not None:
+        steps.append(Bias(bias.contiguous()))
+    if residual is not None:
+        steps.append(Residual(residual.contiguous()))
+    if activation is not None:
+        steps.append(Activation(activation, slope))
+    return Epilogue(tuple(steps), statistics) if steps or statistics else None
+
+
+def _fprop(
+    x: Tensor,
+    w: Tensor,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
+    statistics: bool = False,
+) -> Any:
+    problem = _problem(x.shape, w.shape[:-1], *map(tuple, (stride, padding, dilation)), groups)
+    epilogue = _epilogue(bias, scale, residual, activation, slope, statistics)
+    view = (depthwise_fprop_view if _is_depthwise(problem) else fprop_view)(problem)
+    y = x.new_empty(problem.output, dtype=out_dtype or OUTPUTS.get(x.dtype))
+    found = _execute((view,), x.contiguous(), w.contiguous(), y, epilogue)
+    return (y, found) if statistics else y
+
+
+def _fprop_statistics(x: Tensor, w: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    options["statistics"] = True
+    return _fprop(x, w, *args, **options)
 
 
 def _dgrad(
-    y: Tensor, w: Tensor, spatial: Ints, stride: Ints, padding: Ints, dilation: Ints
+    y: Tensor,
+    w: Tensor,
+    spatial: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    activation = (y.shape[0], *spatial, w.shape[-1])
-    problem = _problem(activation, w.shape[:-1], *map(tuple, (stride, padding, dilation)))
-    _check_vectors(y, problem)
-    y, w, layout = y.contiguous(), w.contiguous(), None
-    if y.is_cuda:
-        order = (0, *range(problem.rank, 0, -1), problem.rank + 1)
-        layout = make_ordered_layout(tuple(w.shape), order)
-        w = w.transpose(0, -1).contiguous().transpose(0, -1)
-    views = [view for view in dgrad_views(problem, layout) if view.k]
-    whole = sum(view.m for view in views) * problem.C == prod(activation)
-    x = (y.new_empty if whole else y.new_zeros)(activation)
-    for view in views:
-        execute(view, y, w, x)
+    extents = (y.shape[0], *spatial, w.shape[-1] * groups)
+    problem = _problem(extents, w.shape[:-1], *map(tuple, (stride, padding, dilation)), groups)
+    epilogue = _epilogue(bias, scale, residual, activation, slope)
+    views = (depthwise_dgrad_views if _is_depthwise(problem) else dgrad_views)(problem)
+    # What an epilogue makes of an empty sum need not be zero.
+    needed = views if epilogue else tuple(view for view in views if view.k)
+    allocate = y.new_empty if len(needed) == len(views) else y.new_zeros
+    x = allocate(extents, dtype=out_dtype or OUTPUTS.get(y.dtype))
+    _execute(needed, y.contiguous(), w.contiguous(), x, epilogue)
     return x
 
 
-def _wgrad(y: Tensor, x: Tensor, taps: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Tensor:
-    filter = (y.shape[-1], *taps)
-    problem = _problem(x.shape, filter, *map(tuple, (stride, padding, dilation)))
-    return execute(wgrad_view(problem), y.contiguous(), x.contiguous())
-
-
-def _wgrad_of_torch(
-    y: Tensor, x: Tensor, taps: Ints, stride: Ints, padding: Ints, dilation: Ints
+def _wgrad(
+    y: Tensor,
+    x: Tensor,
+    taps: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
 ) -> Tensor:
-    K, C, rank = y.shape[-1], x.shape[-1], len(taps)
-    near, far = padding[::2], padding[1::2]
-    if near != far:  # torch has one number for both sides
-        x = torch.nn.functional.pad(x, (0, 0, *_innermost_first(padding)))
-        near = [0] * rank
-    like = y.new_empty((K, *taps, C)).movedim(-1, 1)  # whose values do not matter
-    _, grad, _ = torch.ops.aten.convolution_backward(
-        y.movedim(-1, 1), x.movedim(-1, 1), like, None, stride, near, dilation,
-        False, [0] * rank, 1, [False, True, False],
-    )  # fmt: skip
-    return grad.movedim(1, -1).contiguous()
+    filter = (y.shape[-1], *taps)
+    problem = _problem(x.shape, filter, *map(tuple, (stride, padding, dilation)), groups)
+    view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
+    return execute(view, y.contiguous(), x.contiguous())
 
 
-torch.library.impl("layoutconv::conv_fprop", ("cpu", "cuda"), _fprop)
-torch.library.impl("layoutconv::conv_dgrad", ("cpu", "cuda"), _dgrad)
-torch.library.impl("layoutconv::conv_wgrad", "cpu", _wgrad)
-torch.library.impl("layoutconv::conv_wgrad", "cuda", _wgrad_of_torch)
+def _execute(
+    views: Sequence[GemmView], a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
+) -> Tensor | None:
+    """Run the views of a pass, which together write ``out``; returns the statistics of one.
+
+    A GPU's kernel of depthwise views has no epilogue: their sums are stored, and finished by torch.
+    """
+    if epilogue is not None and a.is_cuda and views[0].m == views[0].n == 1:
+        sums = torch.zeros_like(out, dtype=torch.promote_types(out.dtype, torch.float32))
+        _execute(views, a, b, sums, None)
+        finished = apply_steps(epilogue.steps, sums, slice(None), epilogue.sources)
+        out.copy_(convert(finished, out.dtype))
+        return column_statistics(out) if epilogue.statistics else None
+    for view in views:
+        found = execute(view, a, b, out, epilogue=epilogue)
+    return found[1] if epilogue is not None and epilogue.statistics else None
 
 
-def _check_vectors(tensor: Tensor, problem: ConvProblem) -> None:
-    """Refuse channels that are not whole vectors on a GPU, by the names that a user gave."""
-    if not tensor.is_cuda:
-        return
-    vector = 16 // tensor.itemsize
-    for letter, channels in (("C", problem.C), ("K", problem.K)):
-        if channels % vector:
-            expected = f"{letter} a multiple of {vector} channels (16 bytes) on a GPU"
-            raise ArgumentError("weight", expected, channels)
-
-
-def _innermost_first(padding: Ints) -> list[int]:
-    """(near, far) of every spatial mode, the last mode first."""
-    return [side for i in range(len(padding) - 2, -1, -2) for side in padding[i : i + 2]]
+for _device in ("cpu", "cuda"):
+    torch.library.impl("layoutconv::conv_fprop", _device, _fprop)
+    torch.library.impl("layoutconv::conv_fprop_statistics", _device, _fprop_statistics)
+    torch.library.impl("layoutconv::conv_dgrad", _device, _dgrad)
+    torch.library.impl("layoutconv::conv_wgrad", _device, _wgrad)
 
 
 # -- what they would return: shapes without data ---------------------------------------------------
 
 
+def _fake(like: Tensor, shape: Any, out_dtype: torch.dtype | None) -> Tensor:
+    return like.new_empty(shape, dtype=out_dtype or OUTPUTS.get(like.dtype, like.dtype))
+
+
 @torch.library.register_fake("layoutconv::conv_fprop")
-def _(x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints) -> Tensor:
+def _fake_fprop(
+    x: Tensor,
+    w: Tensor,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
     near, far = padding[::2], padding[1::2]
     modes = zip(x.shape[1:-1], w.shape[1:-1], stride, near, far, dilation, strict=True)
     voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, n, f, d in modes]
-    return x.new_empty((x.shape[0], *voxels, w.shape[0]))
+    return _fake(x, (x.shape[0], *voxels, w.shape[0]), out_dtype)
+
+
+@torch.library.register_fake("layoutconv::conv_fprop_statistics")
+def _fake_fprop_statistics(x: Tensor, w: Tensor, *args: Any, **options: Any) -> tuple[Any, ...]:
+    y = _fake_fprop(x, w, *args, **options)
+    return y, x.new_empty((2, w.shape[0]), dtype=torch.float32)
 
 
 @torch.library.register_fake("layoutconv::conv_dgrad")
-def _(y: Tensor, w: Tensor, spatial: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Tensor:
-    return y.new_empty((y.shape[0], *spatial, w.shape[-1]))
+def _fake_dgrad(
+    y: Tensor,
+    w: Tensor,
+    spatial: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    return _fake(y, (y.shape[0], *spatial, w.shape[-1] * groups), out_dtype)
 
 
 @torch.library.register_fake("layoutconv::conv_wgrad")
-def _(y: Tensor, x: Tensor, taps: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Tensor:
-    return y.new_empty((y.shape[-1], *taps, x.shape[-1]))
+def _fake_wgrad(
+    y: Tensor,
+    x: Tensor,
+    taps: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+) -> Tensor:
+    return y.new_empty((y.shape[-1], *taps, x.shape[-1] // groups))
 
 
 # -- gradients: each pass is linear in its tensors, and theirs are the other two -------------------
 
+_BACKWARD: dict[str, Any] = {
+    "relu": lambda grad, y, slope: torch.ops.aten.threshold_backward(grad, y, 0),
+    "leaky_relu": lambda grad, y, slope: torch.ops.aten.leaky_relu_backward(grad, y, slope, True),
+    "sigmoid": lambda grad, y, slope: torch.ops.aten.sigmoid_backward(grad, y),
+    "tanh": lambda grad, y, slope: torch.ops.aten.tanh_backward(grad, y),
+}
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    first, second, *_, stride, padding, dilation = inputs
+
+def has_gradient(activation: str | None, slope: float) -> bool:
+    """Whether the operators can go backward through an activation, knowing its value alone.
+
+    >>> has_gradient("relu", 0.01), has_gradient("gelu", 0.01), has_gradient("leaky_relu", -1.0)
+    (True, False, False)
+    """
+    if activation == "leaky_relu":
+        return slope >= 0
+    return activation is None or activation in _BACKWARD
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    first, second, *numbers = inputs
+    bias, scale, residual, activation, slope, _ = numbers[-6:]
+    result = output[0] if isinstance(output, tuple) else output
+    if isinstance(output, tuple):
+        ctx.mark_non_differentiable(output[1])
+    needed = ctx.needs_input_grad
     ctx.save_for_backward(
-        first if ctx.needs_input_grad[1] else None, second if ctx.needs_input_grad[0] else None
+        first if needed[1] else None,
+        second if needed[0] else None,
+        scale if needed[0] or needed[1] else None,
+        result if activation is not None else None,
     )
     ctx.shapes = first.shape, second.shape
-    ctx.numbers = stride, padding, dilation
+    ctx.dtype = first.dtype
+    ctx.linear = len(inputs) - 6  # arguments before `bias`
+    ctx.numbers = tuple(numbers[-10:-6])
+    ctx.others = tuple(None if t is None else t.dtype for t in (bias, residual))
+    ctx.activation = activation, slope
 
 
-def _fprop_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    (x, w), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
+def _through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+    """The gradient of the sums, and those of an operator's inputs from ``bias`` on."""
+    _, _, scale, result = ctx.saved_tensors
+    (activation, slope), (bias_dtype, residual_dtype) = ctx.activation, ctx.others
+    # The dispatcher leaves out arguments at the end that are at their defaults.
+    needed = (*ctx.needs_input_grad, *[False] * 4)
+    needs_bias, needs_scale, needs_residual = needed[ctx.linear : ctx.linear + 3]
+    if needs_scale or not has_gradient(activation, slope):
+        name, got = ("scale", "one") if needs_scale else ("activation", f"{activation} of {slope}")
+        expected = "None, or without a gradient: it is no function of the result"
+        raise ArgumentError(name, expected, got)
+    if activation is not None:
+        grad = _BACKWARD[activation](grad, result, slope)
+    bias = residual = None
+    if needs_bias:
+        exact = torch.promote_types(grad.dtype, torch.float32)
+        bias = grad.sum(tuple(range(grad.dim() - 1)), dtype=exact).to(bias_dtype)
+    if needs_residual:
+        residual = grad.to(residual_dtype)
+    sums = grad if scale is None else grad * scale
+    return sums.to(ctx.dtype), (bias, None, residual, None, None, None)
+
+
+def _fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    (x, w, *_), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
+    grad, others = _through_epilogue(ctx, grad)
     dx, dw = None, None
     if ctx.needs_input_grad[0]:
         dx = conv_dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
     if ctx.needs_input_grad[1]:
         dw = conv_wgrad(grad, x, w_shape[1:-1], *ctx.numbers)
-    return dx, dw, None, None, None
+    return dx, dw, None, None, None, None, *others
 
 
 def _dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    (y, w), (_, w_shape) = ctx.saved_tensors, ctx.shapes
+    (y, w, *_), (_, w_shape) = ctx.saved_tensors, ctx.shapes
+    grad, others = _through_epilogue(ctx, grad)
     dy, dw = None, None
     if ctx.needs_input_grad[0]:
         dy = conv_fprop(grad, w, *ctx.numbers)
     if ctx.needs_input_grad[1]:
         dw = conv_wgrad(y, grad, w_shape[1:-1], *ctx.numbers)
-    return dy, dw, None, None, None, None
+    return dy, dw, None, None, None, None, None, *others
+
+
+def _keep_wgrad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    y, x, _, *numbers = inputs
+    needed = ctx.needs_input_grad
+    ctx.save_for_backward(y if needed[1] else None, x if needed[0] else None)
+    ctx.spatial, ctx.numbers = x.shape[1:-1], tuple(numbers)
 
 
 def _wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    (y, x), (_, x_shape) = ctx.saved_tensors, ctx.shapes
+    y, x = ctx.saved_tensors
     dy, dx = None, None
     if ctx.needs_input_grad[0]:
         dy = conv_fprop(x, grad, *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dx = conv_dgrad(y, grad, x_shape[1:-1], *ctx.numbers)
-    return dy, dx, None, None, None, None
+        dx = conv_dgrad(y, grad, ctx.spatial, *ctx.numbers)
+    return dy, dx, None, None, None, None, None
 
 
-for _name, _backward in (
-    ("conv_fprop", _fprop_backward),
-    ("conv_dgrad", _dgrad_backward),
-    ("conv_wgrad", _wgrad_backward),
+for _name, _backward, _setup in (
+    ("conv_fprop", _fprop_backward, _keep),
+    ("conv_fprop_statistics", _fprop_backward, _keep),
+    ("conv_dgrad", _dgrad_backward, _keep),
+    ("conv_wgrad", _wgrad_backward, _keep_wgrad),
 ):
-    torch.library.register_autograd(f"layoutconv::{_name}", _backward, setup_context=_keep)
+    torch.library.register_autograd(f"layoutconv::{_name}", _backward, setup_context=_setup)
 
 
 # -- autocast: as torch's convolutions, in the lower precision -------------------------------------
 
+_LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
 
 def _autocast(op: Any, device: str) -> Any:
-    def lowered(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
+    def lowered(a: Tensor, b: Tensor, *others: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
-            return op(_lower(a, dtype), _lower(b, dtype), *numbers)
+            return op(_lower(a, dtype), _lower(b, dtype), *others, **options)
 
     return lowered
 
 
 def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    eligible = tensor.is_floating_point() and tensor.dtype != torch.float64
-    return tensor.to(dtype) if eligible else tensor
+    return tensor.to(dtype) if tensor.dtype in _LOWERED else tensor
 
 
-for _op in (conv_fprop, conv_dgrad, conv_wgrad):
+for _op in (conv_fprop, conv_fprop_statistics, conv_dgrad, conv_wgrad):
     torch.library.impl(_op.name(), "AutocastCPU")(_autocast(_op, "cpu"))
     torch.library.impl(_op.name(), "AutocastCUDA")(_autocast(_op, "cuda"))

@@ -132,7 +132,8 @@ def _dot(
     width = max(1, _WORKSPACE // (8 * 8 * depth) // vector) * vector
     sums = torch.arange(view.k).split(depth) if view.k else ()
     here = target.rows(torch.zeros(1, 1, dtype=torch.long))
-    for l in torch.arange(view.l).split(width):
+    for first in range(0, view.l, width):
+        l = torch.arange(first, min(first + width, view.l))
         acc = torch.zeros(1, len(l), dtype=kind)
         columns = left.columns(numbers(l, left)), right.columns(numbers(l, right))
         for k in sums:

@@ -99,6 +99,20 @@ def convert(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.round().clamp(limits.min, limits.max).nan_to_num(0).to(dtype)
 
 
+def column_statistics(stored: Tensor) -> Tensor:
+    """The sum and the sum of squares of every column, the last mode: fp32 (2, columns).
+
+    >>> column_statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[ 4.,  6.],
+            [10., 20.]])
+    """
+    return _sums(stored.reshape(-1, stored.shape[-1]).double()).float()
+
+
+def _sums(values: Tensor) -> Tensor:
+    return torch.stack((values.sum(0), values.square().sum(0)))
+
+
 class Finish:
     """What becomes of accumulators on the way to D; tiles come in any order.
 
@@ -145,7 +159,7 @@ class Finish:
         if written is not True:
             there = written.repeat_interleave(value.shape[1] // written.shape[1], 1)
             value = torch.where(there, value, 0)
-        sums = torch.stack((value.sum(0), value.square().sum(0)))
+        sums = _sums(value)
         if isinstance(columns, slice):
             self.statistics[:, columns] += sums  # type: ignore[index]
         else:

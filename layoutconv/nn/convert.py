@@ -22,15 +22,15 @@ def convert(module: Module) -> Module:
     Modules that are of torch's ``Conv*d`` and ``ConvTranspose*d`` types themselves become those of
     :mod:`layoutconv.nn`, ``module`` included. They stay the same objects with the same parameters,
     so an optimizer, a hook or a shared weight goes on working; weights move to ``channels_last``
-    memory. Grouped convolutions and subclasses of torch's modules are left as they are.
+    memory. Subclasses of torch's modules are left as they are.
 
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8))
     >>> [type(layer).__module__ for layer in convert(net)]
-    ['layoutconv.nn.modules', 'torch.nn.modules.conv']
+    ['layoutconv.nn.modules', 'layoutconv.nn.modules']
     """
     for layer in module.modules():
         ours = _OURS.get(type(layer))
-        if ours is not None and layer.groups == 1:
+        if ours is not None:
             layer.__class__ = ours
             modules.to_channels_last(layer.weight)  # type: ignore[arg-type]
     return module

@@ -1,7 +1,11 @@
 """Convolutions as functions of torch tensors, with the shapes and the arguments of torch's.
 
 Memory is NDHWC (NHWC, NWC): a tensor in ``channels_last`` order is taken as it is, and results are
-in that order. A tensor in another order is copied once, a pass over its memory.
+in that order. A tensor in another order, channels first or with gaps, is copied once: a pass over
+its memory, reading and writing, before the convolution.
+
+Beyond torch's, every function has what may follow the sums, fused into them: ``activation(scale *
+sum + bias + residual)``.
 """
 
 from __future__ import annotations
@@ -12,8 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
-from ..errors import ArgumentError, ArgumentTypeError
-from ..executors.autograd import conv_dgrad, conv_fprop
+from ..errors import ArgumentError
+from . import fuse
+from .arguments import check_activation, check_residual, check_tensors, near_and_far
+from .complex import complex_channels, real_channels, real_filter
+from .fuse import Ending
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,14 +45,23 @@ def conv1d(
     padding: Padding | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Tensor:
+    *,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    return_statistics: bool = False,
+) -> Any:
     """Convolution over one spatial mode: ``input`` (N, C, W), ``weight`` (K, C, S). As `conv3d`.
 
     >>> x = torch.tensor([[[1.0, 2, 3, 4]]])
     >>> conv1d(x, torch.tensor([[[1.0, 10, 100]]]), padding=((2, 0),))
     tensor([[[100., 210., 321., 432.]]])
     """
-    return _convolution(1, input, weight, bias, stride, padding, dilation, groups)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
+    numbers = stride, padding, dilation, groups
+    return _convolution(1, input, weight, ending, *numbers, return_statistics)
 
 
 def conv2d(
@@ -56,7 +72,14 @@ def conv2d(
     padding: Padding | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Tensor:
+    *,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    return_statistics: bool = False,
+) -> Any:
     """Convolution over two spatial modes: ``input`` (N, C, H, W), ``weight`` (K, C, R, S).
 
     The arguments are those of :func:`conv3d`.
@@ -67,7 +90,9 @@ def conv2d(
             [21., 36., 27.],
             [20., 33., 24.]])
     """
-    return _convolution(2, input, weight, bias, stride, padding, dilation, groups)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
+    numbers = stride, padding, dilation, groups
+    return _convolution(2, input, weight, ending, *numbers, return_statistics)
 
 
 def conv3d(
@@ -78,22 +103,50 @@ def conv3d(
     padding: Padding | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Tensor:
+    *,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    return_statistics: bool = False,
+) -> Any:
     """Convolution over three spatial modes, in truth the cross-correlation, as torch's.
 
     Args:
-        input: (N, C, D, H, W), or (C, D, H, W); N may be 0. float16, bfloat16, float32 or float64
-            (the last on a CPU alone). ``channels_last_3d`` memory is not copied.
-        weight: (K, C, T, R, S) of the dtype of ``input``, best in ``channels_last_3d`` memory. On a
-            GPU, C and K have to be multiples of 16 bytes for now.
+        input: (N, C, D, H, W), or (C, D, H, W); N may be 0. float16, bfloat16, float32, float64,
+            int8, float8_e4m3fn, float8_e5m2, complex64 or complex128. ``channels_last_3d`` memory
+            is not copied.
+        weight: (K, C / groups, T, R, S) of the dtype of ``input``, best in ``channels_last_3d``
+            memory.
         bias: (K,).
         stride, dilation: an int >= 1, or one per spatial mode.
         padding: cells of zeros: an int >= 0, an int or a pair ``(near, far)`` per spatial mode,
             'valid' for none, or, for a stride of 1, 'same' for an output of the input's size.
-        groups: 1, for now.
+        groups: how many groups of channels convolve by themselves; it divides C and K. Where it is
+            C, the convolution is depthwise.
+        activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
+            "sigmoid", "tanh" or "hardswish".
+        scale: (K,), what the sums are multiplied by first.
+        residual: (N, K, Z, P, Q), added before the activation.
+        out_dtype: the dtype of the output: float16, bfloat16, float32, int8, float8_e4m3fn or
+            float8_e5m2, converted with saturation. By default that of ``input``, int32 for int8,
+            float16 for float8.
+        return_statistics: also return the sum and the sum of squares of every channel of the output
+            as it is stored, fp32 (2, K), as a batch norm wants them. They have no gradient: what
+            is computed from them is constant to ``backward``.
 
-    Returns (N, K, Z, P, Q) in ``channels_last_3d`` memory. Differentiable any number of times;
-    lowered under autocast as torch's convolutions are; sums in fp32 (fp64 for float64).
+    ``bias``, ``scale`` and ``residual`` are of the dtype of ``input``, or float16, bfloat16 or
+    float32; all steps are in fp32 (fp64 for float64), and rounded once.
+
+    Returns (N, K, Z, P, Q) in ``channels_last_3d`` memory, or that and the statistics.
+    Differentiable any number of times; lowered under autocast as torch's convolutions are; sums in
+    fp32 (fp64 for float64, exact int32 for int8). Where a gradient is wanted, and that of the
+    activation is not a function of its value (gelu, silu, hardswish), or ``scale`` has one, what
+    follows the sums is computed by torch: the same numbers, but for one rounding more.
+
+    Complex numbers are convolved as a real convolution of twice the channels; they take ``bias``,
+    ``residual`` and a real ``scale``.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
 
@@ -101,8 +154,13 @@ def conv3d(
     >>> y = conv3d(x, w, stride=(1, 2, 2), padding=1)
     >>> torch.allclose(y, torch.nn.functional.conv3d(x, w, None, (1, 2, 2), 1), atol=1e-4)
     True
+    >>> z = conv3d(x, w, stride=(1, 2, 2), padding=1, residual=y, activation="relu")
+    >>> torch.allclose(z, torch.relu(2 * y), atol=1e-4)
+    True
     """
-    return _convolution(3, input, weight, bias, stride, padding, dilation, groups)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
+    numbers = stride, padding, dilation, groups
+    return _convolution(3, input, weight, ending, *numbers, return_statistics)
 
 
 def conv_transpose1d(
@@ -114,6 +172,12 @@ def conv_transpose1d(
     output_padding: Ints = 0,
     groups: int = 1,
     dilation: Ints = 1,
+    *,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Transposed convolution: ``input`` (N, K, W), ``weight`` (K, C, S). As `conv_transpose3d`.
 
@@ -121,7 +185,9 @@ def conv_transpose1d(
     >>> conv_transpose1d(x, torch.tensor([[[1.0, 10, 100]]]), stride=2)
     tensor([[[  1.,  10., 102.,  20., 200.]]])
     """
-    return _transposed(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
+    numbers = stride, padding, output_padding, groups, dilation
+    return _transposed(1, input, weight, ending, *numbers)
 
 
 def conv_transpose2d(
@@ -133,6 +199,12 @@ def conv_transpose2d(
     output_padding: Ints = 0,
     groups: int = 1,
     dilation: Ints = 1,
+    *,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Transposed convolution: ``input`` (N, K, H, W), ``weight`` (K, C, R, S).
 
@@ -143,7 +215,9 @@ def conv_transpose2d(
               [2., 1.],
               [1., 1.]]]])
     """
-    return _transposed(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
+    numbers = stride, padding, output_padding, groups, dilation
+    return _transposed(2, input, weight, ending, *numbers)
 
 
 def conv_transpose3d(
@@ -155,18 +229,25 @@ def conv_transpose3d(
     output_padding: Ints = 0,
     groups: int = 1,
     dilation: Ints = 1,
+    *,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Transposed convolution over three spatial modes: the gradient of :func:`conv3d`, as torch's.
 
     Args:
         input: (N, K, D, H, W), or (K, D, H, W).
-        weight: (K, C, T, R, S).
+        weight: (K, C / groups, T, R, S).
         bias: (C,).
         padding: cells that are cut off what comes out: an int >= 0, or an int or a pair ``(near,
             far)`` per spatial mode.
         output_padding: cells that are added at the far side, an int or one per spatial mode; below
             the stride, or no more than ``far``.
-        stride, groups, dilation: as in :func:`conv3d`, whose dtypes, limits and memory these are.
+        stride, groups, dilation, activation, slope, scale, residual, out_dtype: as in
+            :func:`conv3d`, whose dtypes and memory these are; ``scale`` is (C,).
 
     Returns (N, C, ...) with ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 +
     output_padding`` cells in a spatial mode.
@@ -178,38 +259,51 @@ def conv_transpose3d(
     >>> torch.allclose(y, torch.nn.functional.conv_transpose3d(x, w, None, 2, 1, 1), atol=1e-4)
     True
     """
-    return _transposed(3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
+    numbers = stride, padding, output_padding, groups, dilation
+    return _transposed(3, input, weight, ending, *numbers)
 
 
 def _convolution(
     rank: int,
     input: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
+    ending: Ending,
     stride: Ints,
     padding: Padding | str,
     dilation: Ints,
     groups: int,
-) -> Tensor:
-    _check(rank, input, weight, bias, groups, transposed=False)
+    statistics: bool,
+) -> Any:
+    _check(rank, input, weight, ending, groups, transposed=False)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     pairs = near_and_far(padding, steps, apart, weight.shape[2:])
-    x, w = _in_memory_order(input, rank), weight.movedim(1, -1)
-    return _finish(conv_fprop(x, w, steps, _flat(pairs), apart), bias, input, rank)
+    if ending.residual is not None:
+        modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
+        voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
+        check_residual(ending.residual, input, weight.shape[0], voxels)
+    numbers = steps, _flat(pairs), apart, groups
+    if statistics:
+        if input.is_complex():
+            raise ArgumentError("return_statistics", "False for complex numbers", statistics)
+        x, w, ending = _in_memory_order(input, rank), weight.movedim(1, -1), _moved(ending, rank)
+        y, sums = fuse.fprop_statistics(x, w, numbers, ending)
+        return _in_torch_order(y, input, rank), sums
+    return _run(fuse.fprop, rank, input, weight, numbers, ending)
 
 
 def _transposed(
     rank: int,
     input: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
+    ending: Ending,
     stride: Ints,
     padding: Padding,
     output_padding: Ints,
     groups: int,
     dilation: Ints,
 ) -> Tensor:
-    _check(rank, input, weight, bias, groups, transposed=True)
+    _check(rank, input, weight, ending, groups, transposed=True)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     spans = [d * (t - 1) + 1 for d, t in zip(apart, weight.shape[2:], strict=True)]
     extra = per_mode("output_padding", output_padding, rank, least=0)
@@ -218,77 +312,61 @@ def _transposed(
     cells_and_pairs = [transposed_mode(*mode) for mode in modes]
     spatial = [cells for cells, _ in cells_and_pairs]
     sides = _flat(pair for _, pair in cells_and_pairs)
-    y, w = _in_memory_order(input, rank), weight.movedim(1, -1)
-    return _finish(conv_dgrad(y, w, spatial, steps, sides, apart), bias, input, rank)
+    check_residual(ending.residual, input, weight.shape[1] * groups, spatial)
+    numbers = spatial, steps, sides, apart, groups
+    return _run(fuse.dgrad, rank, input, weight, numbers, ending)
 
 
-def _in_memory_order(input: Tensor, rank: int) -> Tensor:
+def _check(
+    rank: int, input: Tensor, weight: Tensor, ending: Ending, groups: int, *, transposed: bool
+) -> None:
+    bias, scale, residual, activation, _, out_dtype = ending
+    check_tensors(rank, input, weight, bias, scale, residual, groups, transposed=transposed)
+    check_activation(activation, input)
+    if out_dtype is not None and input.is_complex():
+        raise ArgumentError("out_dtype", "None for complex numbers", out_dtype)
+
+
+def _run(
+    convolve: Any,
+    rank: int,
+    input: Tensor,
+    weight: Tensor,
+    numbers: tuple[Any, ...],
+    ending: Ending,
+) -> Tensor:
+    """The convolution of tensors in torch's order, complex ones as real ones."""
+    x, w, ending = _in_memory_order(input, rank), weight.movedim(1, -1), _moved(ending, rank)
+    if not input.is_complex():
+        return _in_torch_order(convolve(x, w, numbers, ending), input, rank)
+    scale, bias, residual = ending.scale, ending.bias, ending.residual
+    real = ending._replace(
+        scale=None if scale is None else scale.repeat_interleave(2),
+        bias=None if bias is None else real_channels(bias),
+        residual=None if residual is None else real_channels(residual),
+    )
+    w = real_filter(w, transposed=convolve is fuse.dgrad)
+    with torch.autocast(input.device.type, enabled=False):  # torch's does not lower them either
+        y = convolve(real_channels(x), w, numbers, real)
+    return _in_torch_order(complex_channels(y), input, rank)
+
+
+def _moved(ending: Ending, rank: int) -> Ending:
+    """With the residual in the order of memory."""
+    if ending.residual is None:
+        return ending
+    return ending._replace(residual=_in_memory_order(ending.residual, rank))
+
+
+def _in_memory_order(tensor: Tensor, rank: int) -> Tensor:
     """(N, D, H, W, C) of a batch, or of the one image that there is."""
-    return (input if input.dim() == rank + 2 else input.unsqueeze(0)).movedim(1, -1)
+    return (tensor if tensor.dim() == rank + 2 else tensor.unsqueeze(0)).movedim(1, -1)
 
 
-def _finish(y: Tensor, bias: Tensor | None, input: Tensor, rank: int) -> Tensor:
-    if bias is not None:
-        y = y + bias.to(y.dtype)
+def _in_torch_order(y: Tensor, input: Tensor, rank: int) -> Tensor:
     y = y.movedim(-1, 1)
     return y if input.dim() == rank + 2 else y.squeeze(0)
 
 
 def _flat(pairs: Any) -> list[int]:
     return [side for pair in pairs for side in pair]
-
-
-def near_and_far(
-    padding: Padding | str,
-    stride: Sequence[int],
-    dilation: Sequence[int],
-    taps: Sequence[int],
-) -> tuple[tuple[int, int], ...]:
-    """(near, far) of every spatial mode; of 'same', the odd cell is at the far side, as torch's.
-
-    >>> near_and_far("same", (1, 1), (1, 1), (3, 4))
-    ((1, 1), (1, 2))
-    """
-    if padding == "valid":
-        return ((0, 0),) * len(taps)
-    if padding == "same":
-        if any(step != 1 for step in stride):
-            raise ArgumentError("padding", "'same' with a stride of 1 alone", f"stride {stride}")
-        total = [d * (t - 1) for d, t in zip(dilation, taps, strict=True)]
-        return tuple((cells // 2, cells - cells // 2) for cells in total)
-    if isinstance(padding, str):
-        raise ArgumentError("padding", "'same', 'valid' or numbers", repr(padding))
-    return padding_pairs(padding, len(taps))
-
-
-def _check(
-    rank: int, input: Tensor, weight: Tensor, bias: Tensor | None, groups: int, *, transposed: bool
-) -> None:
-    """What torch's shapes and dtypes have to be, in the user's words."""
-    for name, tensor in (("input", input), ("weight", weight), ("bias", bias)):
-        if not isinstance(tensor, torch.Tensor) and not (name == "bias" and tensor is None):
-            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
-    if input.dim() not in (rank + 1, rank + 2):
-        expected = f"(N, C) or (C,) and {rank} spatial modes"
-        raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
-    if weight.dim() != rank + 2:
-        expected = f"2 modes of channels and {rank} of taps"
-        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    if groups != 1:
-        raise ArgumentError("groups", "1, as grouped convolutions are not there yet", groups)
-    into, out_of = (0, 1) if transposed else (1, 0)
-    channels = input.shape[-rank - 1]
-    if weight.shape[into] != channels:
-        expected = f"{channels} channels in mode {into}, as in the input"
-        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    if bias is not None and tuple(bias.shape) != (weight.shape[out_of],):
-        expected = f"shape ({weight.shape[out_of]},), an entry per channel of the output"
-        raise ArgumentError("bias", expected, f"shape {tuple(bias.shape)}")
-    lowered = torch.is_autocast_enabled(input.device.type)
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.dtype != input.dtype and not lowered:
-            raise ArgumentTypeError(name, f"{input.dtype}, as the input", str(tensor.dtype))
-        if tensor.device != input.device:
-            raise ArgumentError(name, f"{input.device}, where the input is", str(tensor.device))

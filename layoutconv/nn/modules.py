@@ -12,6 +12,7 @@ import torch
 
 from ..errors import ArgumentError
 from . import functional
+from .arguments import check_activation, near_and_far
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,15 +29,48 @@ class _ChannelsLast:
 class _Conv(_ChannelsLast):
     """What a forward pass of torch's modules calls, in place of torch's functions."""
 
+    activation: str | None = None  # also of modules that `convert` swaps
+    slope: float = 0.01
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        slope: float = 0.01,
+    ) -> None:
+        sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
+        super().__init__(*sizes, bias, padding_mode, device, dtype)  # type: ignore[call-arg]
+        check_activation(activation, self.weight)  # type: ignore[attr-defined]
+        self.activation, self.slope = activation, slope
+
+    def extra_repr(self: Any) -> str:
+        text = super().extra_repr()  # type: ignore[misc]
+        if self.activation is not None:
+            text += f", activation={self.activation}"
+        return text + f", slope={self.slope}" if self.activation == "leaky_relu" else text
+
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         rank, padding = len(self.kernel_size), self.padding
         if self.padding_mode != "zeros":
-            pairs = functional.near_and_far(padding, self.stride, self.dilation, self.kernel_size)
+            pairs = near_and_far(padding, self.stride, self.dilation, self.kernel_size)
             sides = [side for pair in reversed(pairs) for side in pair]
             input = torch.nn.functional.pad(input, sides, mode=self.padding_mode)
             padding = 0
         conv = getattr(functional, f"conv{rank}d")
-        return conv(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        numbers = self.stride, padding, self.dilation, self.groups
+        ending = {"activation": self.activation, "slope": self.slope}
+        return conv(input, weight, bias, *numbers, **ending)
 
 
 class _ConvTranspose(_ChannelsLast):
@@ -69,7 +103,8 @@ def to_channels_last(weight: torch.nn.Parameter) -> None:
 class Conv1d(_Conv, torch.nn.Conv1d):
     """:class:`torch.nn.Conv1d`, computed by :func:`layoutconv.conv1d`, whose limits it has.
 
-    ``padding`` may also hold a pair ``(near, far)``: a causal convolution.
+    ``padding`` may also hold a pair ``(near, far)``: a causal convolution. ``activation`` and
+    ``slope`` are those of the function, fused into it; they are no part of the state.
 
     >>> causal = Conv1d(8, 16, 3, padding=((2, 0),))
     >>> x = torch.randn(1, 8, 10)
@@ -86,6 +121,8 @@ class Conv2d(_Conv, torch.nn.Conv2d):
     True
     >>> net
     Conv2d(3, 8, kernel_size=(3, 5), stride=(2, 2), padding=valid)
+    >>> Conv2d(8, 8, 3, groups=8, activation="relu")
+    Conv2d(8, 8, kernel_size=(3, 3), stride=(1, 1), groups=8, activation=relu)
     """
 
 

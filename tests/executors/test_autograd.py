@@ -9,25 +9,37 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from layoutconv.conv import ConvProblem
+from layoutconv.conv.depthwise import depthwise_fprop_view
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.errors import ArgumentError
 from layoutconv.executors import autograd
-from layoutconv.executors.autograd import conv_dgrad, conv_fprop, conv_wgrad
+from layoutconv.executors.autograd import (
+    conv_dgrad,
+    conv_fprop,
+    conv_fprop_statistics,
+    conv_wgrad,
+)
+from layoutconv.executors.finish import activate
 
 from ..conv.loops import problems
 
 
 def numbers(problem: ConvProblem) -> tuple:
     flat = [side for pair in problem.padding for side in pair]
-    return problem.stride, flat, problem.dilation
+    return problem.stride, flat, problem.dilation, problem.groups
 
 
 def tensors(problem: ConvProblem, dtype=torch.float64) -> list[torch.Tensor]:
     """x, w and y, requiring gradients."""
-    shapes = problem.activation, (*problem.filter, problem.C), problem.output
+    shapes = problem.activation, problem.stored_filter, problem.output
     return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
 
 
-@settings(max_examples=8, deadline=None)
-@given(problem=problems(), seed=st.integers(0, 99))
+@settings(max_examples=12, deadline=None)
+@given(
+    problem=problems() | problems(groups=3) | problems(channels=1, groups=3),
+    seed=st.integers(0, 99),
+)
 def test_gradients_are_numerical_differences(problem, seed):
     torch.manual_seed(seed)
     x, w, y = tensors(problem)
@@ -37,8 +49,12 @@ def test_gradients_are_numerical_differences(problem, seed):
     assert gradcheck(lambda y, x: conv_wgrad(y, x, taps, *n), (y, x), fast_mode=True)
 
 
-def test_gradients_of_gradients_are_numerical_differences():
-    problem = ConvProblem((1, 4, 3, 2), (2, 3, 2), (2, 1), ((1, 0), 1), (1, 2))
+@pytest.mark.parametrize(
+    ("C", "K", "groups"), [(2, 2, 1), (4, 2, 2), (3, 3, 3), (2, 4, 2)],
+    ids=["dense", "grouped", "depthwise", "two filters a channel"],
+)  # fmt: skip
+def test_gradients_of_gradients_are_numerical_differences(C, K, groups):
+    problem = ConvProblem((1, 4, 3, C), (K, 3, 2), (2, 1), ((1, 0), 1), (1, 2), groups)
     x, w, y = tensors(problem)
     n = numbers(problem)
     assert gradgradcheck(lambda x, w: conv_fprop(x, w, *n), (x, w), fast_mode=True)
@@ -46,27 +62,97 @@ def test_gradients_of_gradients_are_numerical_differences():
     assert gradgradcheck(lambda y, x: conv_wgrad(y, x, problem.taps, *n), (y, x), fast_mode=True)
 
 
-def test_operators_keep_the_rules_of_torch_library():
-    problem = ConvProblem((2, 5, 4, 3), (2, 3, 2), (3, 1), ((1, 0), 1), (1, 2))
+def with_epilogue(problem: ConvProblem) -> list[tuple]:
+    """The passes that have an epilogue, and what they take: tensors, numbers, (bias, ...)."""
     x, w, y = tensors(problem)
-    n = [list(entry) for entry in numbers(problem)]
-    for op, args in (
-        (conv_fprop, (x, w)),
-        (conv_dgrad, (y, w, list(problem.spatial))),
-        (conv_wgrad, (y, x, list(problem.taps))),
-    ):
-        torch.library.opcheck(op, (*args, *n))
+    n = [list(entry) if isinstance(entry, tuple) else entry for entry in numbers(problem)]
+    bias, scale = (torch.randn(2, problem.K, dtype=torch.float64)).unbind()
+    at_x, at_x_scale = (torch.randn(2, problem.C, dtype=torch.float64)).unbind()
+    residuals = torch.randn_like(y), torch.randn_like(x)
+    fprop = [bias, scale, residuals[0]], [at_x, at_x_scale, residuals[1]]
+    return [
+        (conv_fprop, (x, w), n, fprop[0]),
+        (conv_dgrad, (y, w), [list(problem.spatial), *n], fprop[1]),
+    ]
 
 
-@settings(max_examples=30, deadline=None)
-@given(problem=problems(), seed=st.integers(0, 99))
-def test_what_stands_in_for_wgrad_on_a_gpu(problem, seed):
-    torch.manual_seed(seed)
-    x, _, y = (t.detach() for t in tensors(problem))
-    ours = conv_wgrad(y, x, problem.taps, *numbers(problem))
-    theirs = autograd._wgrad_of_torch(y, x, problem.taps, *numbers(problem))
-    assert theirs.is_contiguous()
-    torch.testing.assert_close(theirs, ours)
+GROUPED = ConvProblem((2, 5, 4, 4), (6, 3, 2), (3, 1), ((1, 0), 1), (1, 2), 2)
+DEPTHWISE = ConvProblem((2, 5, 4, 3), (6, 3, 2), (3, 1), ((1, 0), 1), (1, 2), 3)
+
+
+@pytest.mark.parametrize("problem", [GROUPED, DEPTHWISE], ids=["grouped", "depthwise"])
+@pytest.mark.parametrize("activation", [None, "relu", "leaky_relu", "sigmoid", "tanh"])
+def test_gradients_through_an_epilogue(problem, activation):
+    torch.manual_seed(0)
+    for op, pair, n, (bias, scale, residual) in with_epilogue(problem):
+        inputs = *pair, bias.requires_grad_(), residual.requires_grad_()
+
+        def fused(a, b, bias, residual, op=op, n=n, scale=scale):
+            return op(a, b, *n, bias, scale, residual, activation, 0.3)
+
+        def apart(a, b, bias, residual, op=op, n=n, scale=scale):
+            return activate(
+                op(a, b, *n) * scale + bias + residual,
+                activation or "leaky_relu",
+                0.3 if activation else 1.0,
+            )
+
+        torch.testing.assert_close(fused(*inputs), apart(*inputs))
+        assert gradcheck(fused, inputs, fast_mode=True)
+        assert gradgradcheck(fused, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("problem", [GROUPED, DEPTHWISE], ids=["grouped", "depthwise"])
+def test_what_has_no_gradient_says_so(problem):
+    for op, pair, n, (bias, scale, residual) in with_epilogue(problem):
+        y = op(*pair, *n, bias, scale, residual, "gelu")
+        with pytest.raises(ArgumentError, match="`activation`: expected None, or without a grad"):
+            y.sum().backward()
+        y = op(*pair, *n, bias, scale.requires_grad_(), residual, "relu")
+        with pytest.raises(ArgumentError, match="`scale`: expected None, or without a gradient"):
+            y.sum().backward()
+
+
+@pytest.mark.parametrize("problem", [GROUPED, DEPTHWISE], ids=["grouped", "depthwise"])
+def test_operators_keep_the_rules_of_torch_library(problem):
+    for op, pair, n, (bias, scale, residual) in with_epilogue(problem):
+        torch.library.opcheck(op, (*pair, *n))
+        bias.requires_grad_()
+        torch.library.opcheck(op, (*pair, *n, bias, scale, residual, "tanh"))
+        torch.library.opcheck(op, (*pair, *n, bias, scale, None, None, 0.01, torch.float16))
+    (x, w), n = with_epilogue(problem)[0][1:3]
+    torch.library.opcheck(conv_fprop_statistics, (x, w, *n, None, None, None, "relu"))
+    torch.library.opcheck(conv_wgrad, (tensors(problem)[2], x, list(problem.taps), *n))
+
+
+def test_what_finishes_depthwise_sums_on_a_gpu():
+    """Sums that are stored, and finished by torch, are those that an executor finishes."""
+    x, w, _ = (t.detach().float() for t in tensors(DEPTHWISE))
+    bias, residual = torch.randn(DEPTHWISE.K), torch.randn(DEPTHWISE.output)
+    arguments = x, w, *numbers(DEPTHWISE), bias, None, residual, "silu", 0.01, torch.int8
+    fused = conv_fprop_statistics(*arguments)
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    view = depthwise_fprop_view(DEPTHWISE)
+    epilogue = Epilogue((Bias(bias), Residual(residual), Activation("silu")), statistics=True)
+    y = torch.empty(DEPTHWISE.output, dtype=torch.int8)
+    statistics = autograd._execute((view,), x.as_subclass(OnGpu), w, y, epilogue)
+    assert torch.equal(y, fused[0])
+    torch.testing.assert_close(statistics, fused[1])
+
+
+def test_statistics_are_constants_to_a_gradient():
+    x, w, _ = tensors(GROUPED)
+    y, statistics = conv_fprop_statistics(x, w, *numbers(GROUPED))
+    assert not statistics.requires_grad
+    grads = torch.autograd.grad(y.square().sum(), (x, w))
+    expected = torch.autograd.grad(conv_fprop(x, w, *numbers(GROUPED)).square().sum(), (x, w))
+    for a, b in zip(grads, expected, strict=True):
+        assert torch.equal(a, b)
+    flat = y.detach().reshape(-1, 6)
+    torch.testing.assert_close(statistics, torch.stack((flat.sum(0), flat.square().sum(0))).float())
 
 
 def test_cells_that_no_window_covers_have_no_gradient():
@@ -95,3 +181,21 @@ def test_autocast_lowers_all_but_float64(dtype):
     assert torch.equal(y, conv_fprop(x.to(dtype), w.to(dtype), *numbers(problem)))
     y.float().sum().backward()
     assert x.grad.dtype == torch.float32
+    bias = torch.randn(2, requires_grad=True)
+    with torch.autocast("cpu", dtype=dtype):
+        fused = conv_fprop(x, w, *numbers(problem), bias, activation="relu")
+    assert fused.dtype == dtype
+    torch.testing.assert_close(fused, torch.relu(y + bias.to(dtype)), atol=0.05, rtol=0.02)
+    fused.float().sum().backward()
+    assert bias.grad.dtype == torch.float32
+
+
+def test_numbers_of_8_bits_stay_as_they_are_under_autocast():
+    problem = ConvProblem((2, 5, 3), (2, 3), padding=1)
+    x, w, _ = (t.detach() for t in tensors(problem, torch.float32))
+    for dtype, stored in ((torch.int8, torch.int32), (torch.float8_e4m3fn, torch.float16)):
+        a, b = (3 * x).to(dtype), (3 * w).to(dtype)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = conv_fprop(a, b, *numbers(problem))
+        assert y.dtype == stored
+        assert torch.equal(y, conv_fprop(a.float(), b.float(), *numbers(problem)).to(stored))

@@ -21,9 +21,14 @@ from layoutconv.algebra import (
 )
 from layoutconv.conv import (
     ConvProblem,
+    depthwise_dgrad_views,
+    depthwise_fprop_view,
+    depthwise_wgrad_view,
     dgrad_views,
     fprop_view,
     gather_fprop_view,
+    interleaved,
+    interleaved_filter,
     wgrad_view,
 )
 from layoutconv.executors import cpu, execute
@@ -185,6 +190,123 @@ def test_sums_are_in_fp32(dtype):
     assert y.item() == 4096
 
 
+def passes(problem, x, w, g, **where):
+    """Output, gradient of the activation, gradient of the filter: by the views of a problem."""
+    depthwise = problem.groups == problem.C and not where
+    fprop = depthwise_fprop_view if depthwise else fprop_view
+    dgrad = depthwise_dgrad_views if depthwise else dgrad_views
+    wgrad = depthwise_wgrad_view if depthwise else wgrad_view
+    y = execute(fprop(problem, **where), x, w)
+    dx = torch.full_like(x, 77)
+    assert dx.stride() == x.stride()
+    for view in dgrad(problem, **where):
+        execute(view, g, w, dx)
+    return y, dx, execute(wgrad(problem, **where), g, x)
+
+
+def passes_of_torch(problem, x, w, g):
+    """The same of contiguous tensors, by torch."""
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    sides = [side for pair in reversed(problem.padding) for side in pair]
+    padded = torch.nn.functional.pad(x.movedim(-1, 1), sides)
+    y = getattr(torch.nn.functional, f"conv{problem.rank}d")(
+        padded, w.movedim(-1, 1), None, problem.stride, 0, problem.dilation, problem.groups
+    ).movedim(1, -1)
+    return y.detach(), *torch.autograd.grad(y, (x, w), g)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+GROUPED = [
+    ConvProblem((2, 33, 15), (10, 4), 3, ((2, 0),), 2, groups=5),
+    ConvProblem((2, 17, 12, 8), (24, 3, 5), (2, 1), (4, (0, 3)), (1, 2), groups=2),
+    ConvProblem((1, 5, 4, 6, 6), (9, 3, 2, 1), (1, 3, 2), 1, groups=3),
+    ConvProblem((2, 33, 5), (5, 4), 3, ((2, 0),), 2, groups=5),
+    ConvProblem((2, 17, 12, 7), (14, 3, 5), (2, 1), (4, (0, 3)), (1, 2), groups=7),
+    ConvProblem((1, 5, 4, 6, 8), (8, 3, 3, 3), (1, 3, 2), 1, groups=8),
+    ConvProblem((2, 9, 1), (3, 3), 2),
+]
+
+
+@pytest.mark.parametrize("problem", GROUPED, ids=str)
+def test_groups_and_depthwise_are_torch_in_fp64(tiles, problem):
+    torch.manual_seed(0)
+    x, w, g = (normal(*s) for s in (problem.activation, problem.stored_filter, problem.output))
+    for ours, theirs in zip(
+        passes(problem, x, w, g), passes_of_torch(problem, x, w, g), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_interleaved_memory_is_torch_in_fp64(tiles, groups):
+    torch.manual_seed(0)
+    problem = ConvProblem((2, 9, 7, 32), (32, 3, 2), (2, 1), (1, (0, 2)), (1, 2), groups)
+    shapes = problem.activation, problem.stored_filter, problem.output
+    x, w, g = (normal(*s) for s in shapes)
+    where = {
+        "activation_layout": interleaved(problem.activation, 8),
+        "filter_layout": interleaved_filter(problem.stored_filter, 4),
+        "output_layout": interleaved(problem.output, 4),
+    }
+
+    def pieces(t: torch.Tensor, layout: Layout) -> torch.Tensor:
+        """The same elements in the memory of a layout: a tensor with a mode for every digit."""
+        t = t.unflatten(-1, layout.shape[-1][::-1]).transpose(-1, -2)
+        strides = *layout.stride[:-1], *layout.stride[-1]
+        return torch.empty_strided(t.shape, strides, dtype=t.dtype).copy_(t)
+
+    def whole(t: torch.Tensor) -> torch.Tensor:
+        return t.transpose(-1, -2).flatten(-2)
+
+    stored = (pieces(t, layout) for t, layout in zip((x, w, g), where.values(), strict=True))
+    ours, theirs = passes(problem, *stored, **where), passes_of_torch(problem, x, w, g)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(whole(one), other)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_slices_of_larger_tensors_are_torch_in_fp64(tiles, groups):
+    """Channels of a concatenation are read, and written, where they are; so are crops."""
+    torch.manual_seed(0)
+    problem = ConvProblem((2, 9, 7, 8), (6, 3, 2), 2, 1, groups=groups)
+    larger = normal(2, 12, 9, 20), normal(6, 3, 2, 11), normal(*problem.output[:-1], 10)
+    x, w = larger[0][:, 2:11, 1:8, 5:13], larger[1][..., 3 : 3 + problem.stored_filter[-1]]
+    g = larger[2][..., 4:]
+    names = "activation_layout", "filter_layout", "output_layout"
+    where = {
+        name: Layout(tuple(t.shape), t.stride()) for name, t in zip(names, (x, w, g), strict=True)
+    }
+    y, dx, dw = passes_of_torch(problem, *(t.contiguous() for t in (x, w, g)))
+    before = [t.clone() for t in larger]
+    torch.testing.assert_close(execute(fprop_view(problem, **where), x, w), y)
+    torch.testing.assert_close(execute(wgrad_view(problem, **where), g, x), dw)
+    assert all(map(torch.equal, larger, before))
+    for view in dgrad_views(problem, **where):
+        execute(view, g, w, x)
+    torch.testing.assert_close(x, dx)
+    x.copy_(before[0][:, 2:11, 1:8, 5:13])
+    assert torch.equal(larger[0], before[0])  # nothing beside the slice was written
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_batch_that_is_gathered(tiles, groups):
+    torch.manual_seed(0)
+    problem = ConvProblem((5, 9, 7, 8), (6, 3, 2), 2, 1, groups=groups)
+    x, w = normal(3, 9, 7, 8), normal(*problem.stored_filter)
+    index = torch.tensor([2, -1, 0, 2, 1], dtype=torch.int32)
+    batch = x[index.long()] * (index >= 0).view(-1, 1, 1, 1)
+    view = fprop_view(problem, batch_index=index, images=3)
+    y, *_ = passes_of_torch(problem, batch, w, normal(*problem.output))
+    torch.testing.assert_close(execute(view, x, w), y)
+    channels_first = x.movedim(-1, 1).contiguous().movedim(1, -1)
+    where = Layout(tuple(x.shape), channels_first.stride())
+    view = fprop_view(problem, batch_index=index, images=3, activation_layout=where)
+    torch.testing.assert_close(execute(view, channels_first, w), y)
+
+
 def test_views_made_by_hand():
     """Columns that are not contiguous, modes that nest, a batch gathered by an index."""
     a, b = integers(6, 5), integers(4, 6)
@@ -285,9 +407,13 @@ def test_workspace_is_bounded():
     problem = ConvProblem((1, 64, 64, 64), (8, 14, 14), padding=7)
     x, w, g = (torch.zeros(s) for s in (problem.activation, (8, 14, 14, 64), problem.output))
     fprop, wgrad = fprop_view(problem), wgrad_view(problem)
+    depthwise = ConvProblem((4, 96, 96, 64), (64, 3, 3), padding=1, groups=64)
+    many, few = torch.zeros(depthwise.activation), torch.zeros(64, 3, 3, 1)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
         execute(fprop, x, w)
         execute(wgrad, g, x)
+        execute(depthwise_fprop_view(depthwise), many, few, torch.zeros_like(many))
+        execute(depthwise_wgrad_view(depthwise), many, many)
     assert fprop.m * fprop.k * 4 > 200 << 20
     assert wgrad.n * wgrad.k * 4 > 200 << 20
     assert max(abs(event.self_cpu_memory_usage) for event in trace.events()) <= 16 << 20

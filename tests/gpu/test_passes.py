@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.errors import ArgumentError
+from layoutconv.epilogue import ACTIVATIONS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -32,18 +32,71 @@ def gradients(call, x, w, device, dtype):
         {"stride": (1, 3, 2), "dilation": (2, 1, 3), "padding": 3},
     ],
 )
+@pytest.mark.parametrize(
+    ("C", "K", "groups"),
+    [(16, 24, 1), (3, 5, 1), (1, 7, 1), (16, 24, 8), (6, 4, 2), (5, 5, 5), (8, 16, 8)],
+)
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_step_is_that_of_the_cpu(arguments, dtype, transposed):
+def test_a_step_is_that_of_the_cpu(arguments, C, K, groups, dtype, transposed):
     torch.manual_seed(0)
     # Numbers that all dtypes hold, so that only sums and results are rounded.
-    x = torch.randn(2, 16, 5, 9, 8).bfloat16().double()
-    w = (torch.randn(16, 24, 3, 3, 3) if transposed else torch.randn(24, 16, 3, 3, 3)) / 16
+    x = torch.randn(2, C, 5, 9, 8).bfloat16().double()
+    w = torch.randn(C, K // groups, 3, 3, 3) if transposed else torch.randn(K, C // groups, 3, 3, 3)
+    w = (w / 16).bfloat16().double()
     conv = lc.conv_transpose3d if transposed else lc.conv3d
-    call = lambda x, w: conv(x, w, **arguments)  # noqa: E731
-    expected = gradients(call, x, w.bfloat16().double(), "cpu", torch.float64)
-    found = gradients(call, x, w.bfloat16().double(), "cuda", dtype)
+    call = lambda x, w: conv(x, w, groups=groups, **arguments)  # noqa: E731
+    expected = gradients(call, x, w, "cpu", torch.float64)
+    found = gradients(call, x, w, "cuda", dtype)
     for a, b in zip(found, expected, strict=True):
         assert (a - b).norm() <= CLOSE[dtype] * b.norm()
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize(("C", "K", "groups"), [(16, 24, 1), (6, 4, 2), (5, 5, 5)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_what_follows_the_sums_is_that_of_the_cpu(activation, C, K, groups, dtype, transposed):
+    torch.manual_seed(0)
+    x = torch.randn(2, C, 9, 8).bfloat16()
+    w = torch.randn(C, K // groups, 3, 3) if transposed else torch.randn(K, C // groups, 3, 3)
+    w = (w / 8).bfloat16()
+    scale, bias = torch.rand(2, K) + 0.5
+    conv = lc.conv_transpose2d if transposed else lc.conv2d
+    residual = torch.randn_like(conv(x.double(), w.double(), groups=groups).float()).bfloat16()
+    numbers = {"groups": groups, "activation": activation, "slope": 0.3}
+    operands = x, w, bias, scale, residual
+
+    def call(device, dtype, kind):
+        a, b, c, d, e = (
+            t.to(device, k)
+            for t, k in zip(operands, (dtype, dtype, kind, kind, dtype), strict=True)
+        )
+        return conv(a, b, c, scale=d, residual=e, **numbers).cpu().double()
+
+    expected = call("cpu", torch.float64, torch.float64)
+    found = call("cuda", dtype, torch.float32)
+    assert (found - expected).norm() <= CLOSE[dtype] * expected.norm()
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize(("C", "K", "groups"), [(16, 24, 1), (3, 6, 1), (6, 4, 2), (5, 5, 5)])
+def test_statistics_are_of_what_is_stored(C, K, groups, dtype):
+    x = torch.randn(3, C, 17, 9, device="cuda", dtype=dtype)
+    w = torch.randn(K, C // groups, 3, 3, device="cuda", dtype=dtype)
+    numbers = {"stride": 2, "padding": 1, "groups": groups, "activation": "relu"}
+    y, statistics = lc.conv2d(x, w, **numbers, return_statistics=True)
+    assert torch.equal(y, lc.conv2d(x, w, **numbers))
+    stored = y.double().movedim(1, -1).reshape(-1, K)
+    expected = torch.stack((stored.sum(0), stored.square().sum(0))).float()
+    torch.testing.assert_close(statistics, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_complex_numbers():
+    x, w = torch.randn(2, 3, 9, 8, dtype=torch.complex64), torch.randn(5, 3, 3, 3) + 0j
+    w = w + 1j * torch.randn_like(w.real)
+    found = lc.conv2d(x.cuda(), w.cuda(), padding=1).cpu()
+    expected = lc.conv2d(x, w, padding=1)
+    assert (found - expected).abs().norm() <= CLOSE[torch.float32] * expected.abs().norm()
 
 
 def test_a_filter_of_one_tap_leaves_cells_without_a_gradient():
@@ -68,9 +121,3 @@ def test_autocast():
     assert y.dtype == torch.bfloat16
     y.float().square().mean().backward()
     assert net.weight.grad.dtype == torch.float32
-
-
-def test_channels_that_are_no_whole_vectors():
-    x = torch.randn(1, 12, 7, device="cuda", dtype=torch.float16)
-    with pytest.raises(ArgumentError, match=r"`weight`: expected C a multiple of 8 .*got 12"):
-        lc.conv1d(x, torch.randn(8, 12, 3, device="cuda", dtype=torch.float16))

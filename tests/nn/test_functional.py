@@ -10,7 +10,9 @@ from torch.nn import functional as theirs
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
+from layoutconv.epilogue import ACTIVATIONS
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.executors.autograd import conv_fprop
 from layoutconv.nn import functional as ours
 
 from ..conv.loops import problems
@@ -30,31 +32,42 @@ def torch_tensors(problem: ConvProblem) -> list[torch.Tensor]:
     """Input, weight and bias with torch's shapes, in torch's memory."""
     shapes = (
         (problem.N, problem.C, *problem.spatial),
-        (problem.K, problem.C, *problem.taps),
+        (problem.K, problem.C // problem.groups, *problem.taps),
         (problem.K,),
     )
     return [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
 
 
-@settings(max_examples=50, deadline=None)
-@given(problem=problems(), biased=st.booleans(), seed=st.integers(0, 99))
+ANY = problems() | problems(groups=3) | problems(channels=1, groups=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=ANY, biased=st.booleans(), seed=st.integers(0, 99))
 def test_convolution_is_torch_convolution(problem, biased, seed):
     torch.manual_seed(seed)
     x, w, bias = torch_tensors(problem)
     inputs = (x, w, bias) if biased else (x, w)
     sides = [side for pair in reversed(problem.padding) for side in pair]
     mine = getattr(ours, f"conv{problem.rank}d")(
-        *inputs, stride=problem.stride, padding=problem.padding, dilation=problem.dilation
+        *inputs,
+        stride=problem.stride,
+        padding=problem.padding,
+        dilation=problem.dilation,
+        groups=problem.groups,
     )
     padded = torch.nn.functional.pad(x, sides)
     expected = getattr(theirs, f"conv{problem.rank}d")(
-        padded, *inputs[1:], stride=problem.stride, dilation=problem.dilation
+        padded,
+        *inputs[1:],
+        stride=problem.stride,
+        dilation=problem.dilation,
+        groups=problem.groups,
     )
     agree(mine, expected, *inputs)
 
 
-@settings(max_examples=50, deadline=None)
-@given(problem=problems(), data=st.data())
+@settings(max_examples=60, deadline=None)
+@given(problem=ANY, data=st.data())
 def test_transposed_convolution_is_torch_transposed_convolution(problem, data):
     rank = problem.rank
     padding = [near for near, _ in problem.padding]
@@ -63,10 +76,11 @@ def test_transposed_convolution_is_torch_transposed_convolution(problem, data):
         for s, d, near in zip(problem.stride, problem.dilation, padding, strict=True)
     ]
     x = torch.randn(problem.N, problem.K, *problem.spatial, dtype=torch.float64)
-    w = torch.randn(problem.K, problem.C, *problem.taps, dtype=torch.float64)
+    per_group = problem.C // problem.groups
+    w = torch.randn(problem.K, per_group, *problem.taps, dtype=torch.float64)
     bias = torch.randn(problem.C, dtype=torch.float64)
     inputs = [t.requires_grad_() for t in (x, w, bias)]
-    arguments = problem.stride, padding, extra, 1, problem.dilation
+    arguments = problem.stride, padding, extra, problem.groups, problem.dilation
     conv = getattr(ours, f"conv_transpose{rank}d")
     spans = [d * (t - 1) + 1 for d, t in zip(problem.dilation, problem.taps, strict=True)]
     modes = zip(problem.spatial, problem.stride, padding, spans, extra, strict=True)
@@ -107,11 +121,207 @@ def test_one_image_without_a_batch():
         x, w.mT.transpose(0, 1))[0])  # fmt: skip
 
 
+def ending(problem: ConvProblem, transposed: bool) -> dict[str, torch.Tensor]:
+    """Scale, bias and residual for a result of a problem, requiring gradients."""
+    extents = problem.activation if transposed else problem.output
+    shapes = {
+        "scale": extents[-1:],
+        "bias": extents[-1:],
+        "residual": (extents[0], extents[-1], *extents[1:-1]),
+    }
+    return {k: torch.randn(s, dtype=torch.float64).requires_grad_() for k, s in shapes.items()}
+
+
+GROUPED = ConvProblem((2, 6, 5, 4), (6, 3, 2), stride=2, padding=1, groups=2)
+DEPTHWISE = ConvProblem((2, 6, 5, 6), (6, 3, 2), stride=2, padding=1, groups=6)
+MANY = ConvProblem((2, 6, 5, 3), (6, 3, 2), stride=2, padding=1, groups=3)
+PROBLEMS = pytest.mark.parametrize(
+    "problem", [GROUPED, DEPTHWISE, MANY], ids=["grouped", "depthwise", "two filters a channel"]
+)
+
+
+def convolve(problem: ConvProblem, transposed: bool, x, w, **options) -> torch.Tensor:
+    """Of the problem: its forward pass, or the transposed one, of ``x`` like its output."""
+    numbers = {"stride": problem.stride, "padding": problem.padding, "groups": problem.groups}
+    if transposed:
+        spans = zip(problem.output_spatial, problem.taps, problem.spatial, strict=True)
+        numbers["output_padding"] = [e - ((o - 1) * 2 - 2 + t) for o, t, e in spans]
+        return ours.conv_transpose2d(x, w, **numbers, **options)
+    return ours.conv2d(x, w, **numbers, **options)
+
+
+def pair(problem: ConvProblem, transposed: bool, dtype=torch.float64) -> list[torch.Tensor]:
+    x, w, _ = torch_tensors(problem)
+    if transposed:
+        extents = problem.output
+        x = torch.randn(extents[0], extents[-1], *extents[1:-1])
+    return [t.detach().to(dtype).requires_grad_() for t in (x, w)]
+
+
+@PROBLEMS
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("parts", ["", "bias residual", "scale bias residual"])
+def test_what_follows_the_sums(problem, transposed, activation, parts):
+    """Fused or not, and with gradients of everything: what torch does step after step."""
+    torch.manual_seed(0)
+    x, w = pair(problem, transposed)
+    given = {k: t for k, t in ending(problem, transposed).items() if k in parts.split()}
+    options = {"activation": activation, "slope": 0.3}
+    mine = convolve(problem, transposed, x, w, **given, **options)
+    expected = convolve(problem, transposed, x, w)
+    if "scale" in given:
+        expected = expected * given["scale"][:, None, None]
+    if "bias" in given:
+        expected = expected + given["bias"][:, None, None]
+    expected = expected + given.get("residual", 0)
+    if activation is not None:
+        expected = {
+            "gelu_tanh": lambda y: theirs.gelu(y, approximate="tanh"),
+            "leaky_relu": lambda y: theirs.leaky_relu(y, 0.3),
+        }.get(activation, getattr(theirs, activation, None))(expected)
+    agree(mine, expected, x, w, *given.values())
+    with torch.no_grad():  # always fused
+        torch.testing.assert_close(
+            convolve(problem, transposed, x, w, **given, **options), expected
+        )
+
+
+def test_what_is_fused(monkeypatch):
+    """One operator, but where a gradient is wanted that it does not have."""
+    x, w, bias = torch_tensors(ConvProblem((2, 9, 3), (4, 3)))
+    scale = torch.ones(4, dtype=torch.float64)
+    called = []
+
+    def spy(*arguments):
+        called.append(arguments[6:])
+        return conv_fprop(*arguments)
+
+    monkeypatch.setattr(ours.fuse, "conv_fprop", spy)
+
+    def fused(**options) -> bool:
+        ours.conv1d(x, w, bias, **options)
+        fields = dict(zip(ours.Ending._fields, called.pop(), strict=False))
+        wanted = {k: v for k, v in options.items() if v is not None}
+        return all(fields.get(k) is v for k, v in wanted.items())
+
+    assert fused(activation="relu", scale=scale)
+    assert fused(activation="leaky_relu", slope=0.0)
+    assert not fused(activation="leaky_relu", slope=-1.0)
+    assert not fused(activation="silu")
+    assert not fused(scale=scale.clone().requires_grad_())
+    with torch.no_grad():
+        assert fused(activation="silu", scale=scale.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_fused_or_not_the_numbers_are_the_same_but_for_rounding(dtype):
+    torch.manual_seed(0)
+    x, w = (t.detach().to(dtype) for t in pair(GROUPED, False))
+    given = {k: t.detach().to(dtype) for k, t in ending(GROUPED, False).items()}
+    fused = convolve(GROUPED, False, x, w, **given, activation="gelu")
+    given["scale"].requires_grad_()
+    apart = convolve(GROUPED, False, x, w, **given, activation="gelu")
+    assert apart.dtype == fused.dtype == dtype
+    assert apart.requires_grad
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(apart, fused, atol=4 * eps, rtol=4 * eps)
+    y = convolve(GROUPED, False, x, w, **given, activation="gelu", out_dtype=torch.int8)
+    limits = fused.float().round()
+    assert y.dtype == torch.int8
+    assert (y.float() - limits).abs().max() <= 1
+
+
+@PROBLEMS
+@pytest.mark.parametrize("wanted", [False, True])
+def test_statistics_of_a_batch_norm(problem, wanted):
+    x, w = (t.requires_grad_(wanted) for t in pair(problem, False, torch.float32))
+    for activation in ("relu", "silu"):
+        y, statistics = convolve(
+            problem, False, x, w, activation=activation, return_statistics=True
+        )
+        torch.testing.assert_close(y, convolve(problem, False, x, w, activation=activation))
+        assert not statistics.requires_grad
+        count = y.numel() / y.shape[1]
+        mean, squares = statistics / count
+        variance, expected = torch.var_mean(y.detach(), (0, 2, 3), correction=0)
+        torch.testing.assert_close(mean, expected)
+        torch.testing.assert_close(squares - mean**2, variance)
+
+
+@PROBLEMS
+@pytest.mark.parametrize("transposed", [False, True])
+def test_complex_numbers(problem, transposed):
+    """torch's products of four real convolutions, and numerical differences."""
+    torch.manual_seed(0)
+    x, w = pair(problem, transposed, torch.complex128)
+    x, w = (t.detach() + 1j * torch.randn_like(t.real) for t in (x, w))
+    real = {k: t.detach() for k, t in ending(problem, transposed).items()}
+    bias, residual = (real[k] + 1j * torch.randn_like(real[k]) for k in ("bias", "residual"))
+    inputs = [t.requires_grad_() for t in (x, w, bias, residual)]
+
+    def mine(x, w, bias, residual):
+        return convolve(
+            problem, transposed, x, w, bias=bias, residual=residual, scale=real["scale"]
+        )
+
+    (a, b), (c, d) = ((t.real, t.imag) for t in (x, w))
+    part = lambda x, w: convolve(problem, transposed, x, w)  # noqa: E731
+    sums = torch.complex(part(a, c) - part(b, d), part(a, d) + part(b, c))
+    expected = sums * real["scale"][:, None, None] + bias[:, None, None] + residual
+    torch.testing.assert_close(mine(*inputs), expected)
+    torch.testing.assert_close(
+        mine(x.conj(), w, bias, residual), mine(x.conj().resolve_conj(), w, bias, residual)
+    )
+    assert torch.autograd.gradcheck(mine, inputs, fast_mode=True)
+
+
+def test_complex_convolutions_are_those_of_torch():
+    x, w = (
+        torch.randn(2, 4, 7, 6, dtype=torch.complex64),
+        torch.randn(6, 2, 3, 3).to(torch.complex64),
+    )
+    w = w + 1j * torch.randn_like(w.real)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ours.conv2d(x, w, padding="same", groups=2)
+    assert y.dtype == torch.complex64
+    torch.testing.assert_close(y, theirs.conv2d(x, w, padding="same", groups=2))
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
+@PROBLEMS
+def test_numbers_of_8_bits(problem, dtype):
+    x, w = (torch.randint(-8, 9, t.shape).to(dtype) for t in pair(problem, False))
+    expected = convolve(problem, False, x.double(), w.double())
+    y = convolve(problem, False, x, w)
+    assert y.dtype == (torch.int32 if dtype == torch.int8 else torch.float16)
+    assert torch.equal(y.double(), expected.to(y.dtype).double())
+    scale = torch.full((problem.K,), 0.25)
+    y = convolve(problem, False, x, w, scale=scale, activation="relu", out_dtype=torch.int8)
+    assert torch.equal(y, (expected / 4).round().clamp(0, 127).to(torch.int8))
+
+
+@PROBLEMS
+def test_gradients_of_functions_are_numerical_differences(problem):
+    for activation in ("relu", "sigmoid"):
+        for transposed in (False, True):
+            given = ending(problem, transposed)
+            names = list(given)
+
+            def function(x, w, *rest, transposed=transposed, activation=activation, names=names):
+                options = dict(zip(names, rest, strict=True))
+                return convolve(problem, transposed, x, w, activation=activation, **options)
+
+            inputs = *pair(problem, transposed), *given.values()
+            assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_whole_graph_compiles(dynamic):
     def net(x, w, v, bias):
-        y = torch.relu(ours.conv2d(x, w, bias, 2, "valid"))
-        return ours.conv_transpose2d(y, v, None, (2, 2), 1, output_padding=1).sum(dim=1)
+        y = ours.conv2d(x, w, bias, 2, "valid", activation="relu")
+        y = ours.conv2d(y, w[:, :1], None, padding=1, groups=4, residual=y)
+        return ours.conv_transpose2d(y, v, None, (2, 2), 1, output_padding=1, groups=2).sum(dim=1)
 
     x, w, bias = torch_tensors(ConvProblem((2, 9, 7, 3), (4, 3, 3)))
     v = torch.randn(4, 2, 3, 3, dtype=torch.float64).requires_grad_()
@@ -119,6 +329,24 @@ def test_a_whole_graph_compiles(dynamic):
     agree(compiled(x, w, v, bias), net(x, w, v, bias), x, w, v, bias)
     larger = torch.randn(3, 3, 11, 8, dtype=torch.float64).requires_grad_()
     agree(compiled(larger, w, v, bias), net(larger, w, v, bias), larger, w, v, bias)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_what_is_not_fused_compiles_too(wanted):
+    def net(x, w, scale):
+        y = ours.conv2d(x, w, None, 2, scale=scale, activation="silu")
+        y, statistics = ours.conv2d(y, w, padding="same", activation="gelu", return_statistics=True)
+        y = y / statistics[1].sqrt()[:, None, None].double()
+        return ours.conv2d(torch.complex(y, 2 * y), torch.complex(w, -w)).abs()
+
+    x, w, scale = (
+        t.requires_grad_(wanted) for t in torch_tensors(ConvProblem((2, 9, 7, 3), (3, 3, 3)))
+    )
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager", dynamic=False)
+    if wanted:
+        agree(compiled(x, w, scale), net(x, w, scale), x, w, scale)
+    else:
+        torch.testing.assert_close(compiled(x, w, scale), net(x, w, scale))
 
 
 def test_autocast_of_mixed_types():
@@ -151,7 +379,25 @@ X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
         ({"padding": "full"}, ArgumentError, "`padding`: expected 'same', 'valid' or numbers, got"),
         ({"padding": "same", "stride": 2}, ArgumentError, "`padding`: expected 'same' with a str"),
         ({"dilation": 0.5}, ArgumentTypeError, "`dilation`: expected integers, got 0.5"),
-        ({"groups": 3}, ArgumentError, "`groups`: expected 1, as grouped convolutions are not"),
+        ({"groups": 3}, ArgumentError, "`groups`: expected an int >= 1 that divides the 3 ch"),
+        ({"groups": 0}, ArgumentError, "the 3 channels of the input and the 4 of the output, got"),
+        ({"groups": 1.0}, ArgumentTypeError, "`groups`: expected an int >= 1, got 1.0"),
+        ({"activation": "elu"}, ArgumentError, "`activation`: expected None or one of relu, lea"),
+        ({"scale": W[:3, 0, 0]}, ArgumentError, "`scale`: expected shape (4,), an entry per cha"),
+        ({"scale": 2.0}, ArgumentTypeError, "`scale`: expected a torch tensor, got float"),
+        ({"bias": W[:, 0, 0].int()}, ArgumentTypeError, "`bias`: expected float16, bfloat16 or"),
+        ({"residual": X}, ArgumentError, "`residual`: expected shape (2, 4, 6), that of the"),
+        ({"out_dtype": torch.int32}, ArgumentTypeError, "expected torch.bfloat16, torch.float16,"),
+        (
+            {"input": X + 0j, "weight": W + 0j, "activation": "relu"},
+            ArgumentError,
+            "`activation`: expected None for complex numbers, got 'relu'",
+        ),
+        (
+            {"input": X + 0j, "weight": W + 0j, "return_statistics": True},
+            ArgumentError,
+            "`return_statistics`: expected False for complex numbers",
+        ),
     ],
 )  # fmt: skip
 def test_errors_name_the_argument(arguments, error, message):

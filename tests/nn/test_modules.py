@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from copy import deepcopy
 from inspect import signature
 
@@ -18,14 +19,21 @@ def image(name: str, channels: int) -> torch.Tensor:
     return torch.randn(2, channels, *(7, 6, 5)[: int(name[-2])], dtype=torch.float64)
 
 
+def parameters(module: type) -> dict[str, object]:
+    """Arguments of a module's constructor, and their defaults."""
+    return {name: p.default for name, p in signature(module).parameters.items()}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_module_of_torch_loads_and_computes_the_same(name):
-    numbers = {"stride": 2, "padding": 1, "dilation": 2, "dtype": torch.float64}
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_module_of_torch_loads_and_computes_the_same(name, groups):
+    numbers = {"stride": 2, "padding": 1, "dilation": 2, "groups": groups, "dtype": torch.float64}
     if "Transpose" in name:
         numbers["output_padding"] = 1
-    theirs = getattr(torch.nn, name)(4, 6, 3, **numbers)
-    ours = getattr(lc.nn, name)(4, 6, 3, **numbers)
-    assert signature(type(ours)) == signature(type(theirs))
+    theirs = getattr(torch.nn, name)(4, 8, 3, **numbers)
+    ours = getattr(lc.nn, name)(4, 8, 3, **numbers)
+    more = {} if "Transpose" in name else {"activation": None, "slope": 0.01}
+    assert parameters(type(ours)) == {**parameters(type(theirs)), **more}
     ours.load_state_dict(theirs.state_dict())
     x, copied = image(name, 4), deepcopy(ours)
     for module in (ours, copied):
@@ -94,4 +102,39 @@ def test_convert_leaves_what_it_cannot_compute():
 
     net = torch.nn.ModuleList([torch.nn.Conv2d(4, 4, 3, groups=2), Special(4, 4, 3)])
     lc.nn.convert(net)
-    assert [type(layer) for layer in net] == [torch.nn.Conv2d, Special]
+    assert [type(layer) for layer in net] == [lc.nn.Conv2d, Special]
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_convert_swaps_grouped_convolutions(groups):
+    theirs = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 8, 3, padding=1, groups=groups),
+        torch.nn.ConvTranspose2d(8, 4, 3, 2, groups=groups),
+    ).double()
+    ours = lc.nn.convert(deepcopy(theirs))
+    x = image("Conv2d", 4)
+    for net in (ours, theirs):
+        net(x).square().sum().backward()
+    torch.testing.assert_close(ours(x), theirs(x))
+    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+@pytest.mark.parametrize("activation", ["leaky_relu", "gelu"])
+@pytest.mark.parametrize("name", ["Conv1d", "Conv2d", "Conv3d"])
+def test_an_activation_is_no_part_of_the_state(name, activation):
+    theirs = getattr(torch.nn, name)(4, 6, 3, dtype=torch.float64)
+    ours = getattr(lc.nn, name)(4, 6, 3, dtype=torch.float64, activation=activation, slope=0.2)
+    ours.load_state_dict(theirs.state_dict())
+    x = image(name, 4)
+    function = torch.nn.LeakyReLU(0.2) if activation == "leaky_relu" else torch.nn.GELU()
+    for module in (ours, deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        torch.testing.assert_close(module(x), function(theirs(x)))
+        assert repr(module).endswith(f", activation={activation}" + {
+            "leaky_relu": ", slope=0.2)", "gelu": ")"
+        }[activation])  # fmt: skip
+
+
+def test_an_activation_that_there_is_not():
+    with pytest.raises(ArgumentError, match="`activation`: expected None or one of relu"):
+        lc.nn.Conv2d(4, 4, 3, activation="swish")

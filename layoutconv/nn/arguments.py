@@ -1,0 +1,144 @@
+"""What torch's convolutions are called with, checked in the words of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..conv.problem import Padding, padding_pairs
+from ..epilogue import ACTIVATIONS
+from ..errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
+_OWN = frozenset({torch.float64, torch.complex64, torch.complex128})
+_NARROW = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
+
+
+def near_and_far(
+    padding: Padding | str,
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    taps: Sequence[int],
+) -> tuple[tuple[int, int], ...]:
+    """(near, far) of every spatial mode; of 'same', the odd cell is at the far side, as torch's.
+
+    >>> near_and_far("same", (1, 1), (1, 1), (3, 4))
+    ((1, 1), (1, 2))
+    """
+    if padding == "valid":
+        return ((0, 0),) * len(taps)
+    if padding == "same":
+        if any(step != 1 for step in stride):
+            raise ArgumentError("padding", "'same' with a stride of 1 alone", f"stride {stride}")
+        total = [d * (t - 1) for d, t in zip(dilation, taps, strict=True)]
+        return tuple((cells // 2, cells - cells // 2) for cells in total)
+    if isinstance(padding, str):
+        raise ArgumentError("padding", "'same', 'valid' or numbers", repr(padding))
+    return padding_pairs(padding, len(taps))
+
+
+def check_tensors(
+    rank: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | None,
+    residual: Tensor | None,
+    groups: int,
+    *,
+    transposed: bool,
+) -> None:
+    """Shapes, dtypes and devices; the shape of ``residual`` is for :func:`check_residual`.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
+    """
+    named = {"input": input, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
+    for name, tensor in named.items():
+        optional = name not in ("input", "weight")
+        if not isinstance(tensor, torch.Tensor) and not (optional and tensor is None):
+            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
+    if input.dim() not in (rank + 1, rank + 2):
+        expected = f"(N, C) or (C,) and {rank} spatial modes"
+        raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
+    if weight.dim() != rank + 2:
+        expected = f"2 modes of channels and {rank} of taps"
+        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    K = _check_channels(input.shape[-rank - 1], weight, groups, transposed)
+    for name, tensor in (("bias", bias), ("scale", scale)):
+        if tensor is not None and tuple(tensor.shape) != (K,):
+            expected = f"shape ({K},), an entry per channel of the output"
+            raise ArgumentError(name, expected, f"shape {tuple(tensor.shape)}")
+    _check_dtypes(named)
+
+
+def _check_channels(channels: int, weight: Tensor, groups: int, transposed: bool) -> int:
+    """How many channels come out."""
+    if isinstance(groups, bool) or not isinstance(groups, int):
+        raise ArgumentTypeError("groups", "an int >= 1", repr(groups))
+    first, second = weight.shape[:2]
+    if groups < 1 or channels % groups or first % groups:
+        of_filter = "" if transposed else f" and the {first} of the output"
+        expected = f"an int >= 1 that divides the {channels} channels of the input{of_filter}"
+        raise ArgumentError("groups", expected, groups)
+    into, wanted = (0, channels) if transposed else (1, channels // groups)
+    if weight.shape[into] != wanted:
+        part = ", as in the input" if transposed or groups == 1 else ", a group of the input's"
+        expected = f"{wanted} channels in mode {into}{part}"
+        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    return second * groups if transposed else first
+
+
+def _check_dtypes(named: dict[str, Any]) -> None:
+    input = named.pop("input")
+    if input.dtype not in _FLOATS | _OWN | _NARROW:
+        kinds = (
+            "float16, bfloat16, float32, float64, int8, float8_e4m3fn, float8_e5m2, complex64 or"
+            " complex128"
+        )
+        raise ArgumentTypeError("input", kinds, str(input.dtype))
+    lowered = torch.is_autocast_enabled(input.device.type)
+    for name, tensor in named.items():
+        if tensor is None:
+            continue
+        same = tensor.dtype == input.dtype
+        if name == "weight":
+            if not same and not lowered:
+                raise ArgumentTypeError(name, f"{input.dtype}, as the input", str(tensor.dtype))
+        elif name == "scale" and tensor.dtype.is_complex:
+            raise ArgumentTypeError(name, "real numbers", str(tensor.dtype))
+        elif input.dtype.is_complex and name != "scale":
+            if not same:
+                raise ArgumentTypeError(name, f"{input.dtype}, as the input", str(tensor.dtype))
+        elif tensor.dtype not in _FLOATS and not (same and name == "residual"):
+            real = torch.float64, torch.complex128
+            if not (input.dtype in real and tensor.dtype == torch.float64):
+                expected = f"float16, bfloat16 or float32 where the input is {input.dtype}"
+                raise ArgumentTypeError(name, expected, str(tensor.dtype))
+        if tensor.device != input.device:
+            raise ArgumentError(name, f"{input.device}, where the input is", str(tensor.device))
+
+
+def check_activation(activation: str | None, input: Tensor) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` unless it is a known name, or None."""
+    if activation is None:
+        return
+    if activation not in ACTIVATIONS:
+        expected = f"None or one of {', '.join(ACTIVATIONS)}"
+        raise ArgumentError("activation", expected, repr(activation))
+    if input.dtype.is_complex:
+        raise ArgumentError("activation", "None for complex numbers", repr(activation))
+
+
+def check_residual(residual: Tensor | None, input: Tensor, K: int, spatial: Sequence[int]) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for another shape than the output's."""
+    if residual is None:
+        return
+    shape = (*input.shape[: -len(spatial) - 1], K, *spatial)
+    if tuple(residual.shape) != shape:
+        expected = f"shape {shape}, that of the output"
+        raise ArgumentError("residual", expected, f"shape {tuple(residual.shape)}")

@@ -1,0 +1,48 @@
+"""Complex convolutions as real ones: channels are pairs of a real and an imaginary part.
+
+A tensor of C complex channels *is* one of 2C real channels, read with another layout. The filter
+becomes real with a 2x2 block for each number, ``[[re, -im], [im, re]]``, so that one real
+convolution of twice the channels has the four products of a complex one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def real_channels(tensor: Tensor) -> Tensor:
+    """(..., C) complex as (..., 2C) real, of the same memory where it can be.
+
+    >>> real_channels(torch.tensor([1 + 2j, 3 + 4j]))
+    tensor([1., 2., 3., 4.])
+    """
+    return torch.view_as_real(tensor.resolve_conj()).flatten(-2)
+
+
+def complex_channels(tensor: Tensor) -> Tensor:
+    """(..., 2C) real as (..., C) complex: the inverse of :func:`real_channels`.
+
+    >>> complex_channels(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    tensor([1.+2.j, 3.+4.j])
+    """
+    return torch.view_as_complex(tensor.unflatten(-1, (-1, 2)))
+
+
+def real_filter(weight: Tensor, *, transposed: bool = False) -> Tensor:
+    """(K, *taps, C) complex as the real filter (2K, *taps, 2C).
+
+    A transposed convolution sums over K: its blocks are the other way round.
+
+    >>> real_filter(torch.tensor([[1 + 2j]]))
+    tensor([[ 1., -2.],
+            [ 2.,  1.]])
+    """
+    re, im = torch.view_as_real(weight.resolve_conj()).unbind(-1)
+    above, below = (im, -im) if transposed else (-im, im)
+    rows = torch.stack((re, above), -1), torch.stack((below, re), -1)
+    return torch.stack(rows, 1).flatten(0, 1).flatten(-2)

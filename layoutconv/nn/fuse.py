@@ -1,0 +1,82 @@
+"""What follows the sums of a convolution, fused into it wherever that can be differentiated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..executors.autograd import (
+    conv_dgrad,
+    conv_fprop,
+    conv_fprop_statistics,
+    has_gradient,
+)
+from ..executors.finish import activate, column_statistics, convert
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Ending(NamedTuple):
+    """``activation(scale * sum + bias + residual)``, in the dtype ``out_dtype``."""
+
+    bias: Tensor | None = None
+    scale: Tensor | None = None
+    residual: Tensor | None = None
+    activation: str | None = None
+    slope: float = 0.01
+    out_dtype: torch.dtype | None = None
+
+
+def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
+    """The forward pass of tensors in the order of memory, and its ending."""
+    return _fused_or_not(conv_fprop, x, w, numbers, ending)
+
+
+def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
+    """The transposed convolution, and its ending."""
+    return _fused_or_not(conv_dgrad, y, w, numbers, ending)
+
+
+def fprop_statistics(
+    x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending
+) -> tuple[Tensor, Tensor]:
+    """The forward pass, and the sums and sums of squares of its channels, fp32 (2, K)."""
+    if _is_fused(x, w, ending):
+        return conv_fprop_statistics(x, w, *numbers, *ending)
+    y = fprop(x, w, numbers, ending)
+    return y, column_statistics(y.detach())
+
+
+def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
+    """Whether no gradient is wanted, or one that the operators have."""
+    if not torch.is_grad_enabled():
+        return True
+    tensors = (a, b, ending.bias, ending.scale, ending.residual)
+    if not any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        return True
+    scales = ending.scale is not None and ending.scale.requires_grad
+    return not scales and has_gradient(ending.activation, ending.slope)
+
+
+def _fused_or_not(
+    op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: Ending
+) -> Tensor:
+    """One operator, or one and the rest of the ending as operations of torch."""
+    bias, scale, residual, activation, slope, out_dtype = ending
+    if _is_fused(a, b, ending):
+        return op(a, b, *numbers, *ending)
+    if scale is None or not scale.requires_grad:
+        y = op(a, b, *numbers, bias, scale, residual)
+        kind, value = y.dtype, y
+    else:
+        y = op(a, b, *numbers)
+        kind = y.dtype
+        exact = torch.promote_types(kind, torch.float32)
+        value = y.to(exact) * scale.to(exact)
+        value = value if bias is None else value + bias.to(exact)
+        value = value if residual is None else value + residual.to(exact)
+    if activation is not None:
+        value = activate(value, activation, slope)
+    return convert(value, out_dtype or kind)
