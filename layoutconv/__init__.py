@@ -18,14 +18,20 @@ if TYPE_CHECKING:
     from . import sparse as sparse
     from .algebra import *  # noqa: F403
     from .executors import execute as execute
+    from .executors.reduction import reduce as reduce
     from .gemm_view import GemmView as GemmView
+    from .reduction import ReductionView as ReductionView
+    from .reduction import reduction_view as reduction_view
 
 __version__ = "0.1.0"
 
 _ROOMS = ("conv", "draw", "nn", "sparse")
 _HOME = {
     "GemmView": "gemm_view",
+    "ReductionView": "reduction",
     "execute": "executors",
+    "reduce": "executors.reduction",
+    "reduction_view": "reduction",
     "conv1d": "nn.functional",
     "conv2d": "nn.functional",
     "conv3d": "nn.functional",
