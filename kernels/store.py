@@ -12,7 +12,7 @@ import hashlib
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -46,7 +46,7 @@ class KernelKey:
         return hashlib.sha256(repr((self.view, self.spec, _toolchain())).encode()).hexdigest()
 
 
-_loaded: dict[KernelKey, Callable[..., None]] = {}
+_loaded: dict[Any, Callable[..., None]] = {}
 _lock = threading.Lock()
 
 
@@ -80,6 +80,22 @@ def load_kernel(view: GemmView, spec: Spec) -> Callable[..., None]:
     return kernel
 
 
+def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
+    """A kernel of any other kind: from memory, from disk, or ``compile()``, as ``load_kernel``.
+
+    ``key`` is the kind's name, and everything else that determines the kernel but the sources and
+    the versions; its ``repr`` says all of it.
+    """
+    kernel = _loaded.get(key)
+    if kernel is None:
+        with _lock:
+            kernel = _loaded.get(key)
+            if kernel is None:
+                digest = hashlib.sha256(repr((key, _toolchain())).encode()).hexdigest()
+                kernel = _loaded[key] = _kept(digest, compile)
+    return kernel
+
+
 def cache_directory() -> Path:
     """Where kernels are kept: ``LAYOUTCONV_CACHE_DIR``, or ``~/.cache/layoutconv``."""
     given = os.environ.get("LAYOUTCONV_CACHE_DIR")
@@ -90,12 +106,19 @@ def cache_directory() -> Path:
 
 
 def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
-    path = cache_directory() / f"{key.digest}.o"
+    def compile() -> Any:
+        from .build import build
+
+        return build(view, key.spec)
+
+    return _kept(key.digest, compile)
+
+
+def _kept(digest: str, compile: Callable[[], Any]) -> Callable[..., None]:
+    path = cache_directory() / f"{digest}.o"
     if _intact(path):
         return _from_object(path)
-    from .build import build
-
-    kernel = build(view, key.spec)
+    kernel = compile()
     try:
         _keep(kernel, path)
     except OSError as error:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from .epilogue import Residual as Residual
     from .epilogue import Scale as Scale
     from .executors import execute as execute
+    from .executors.reduction import reduce as reduce
     from .gemm_view import GemmView as GemmView
+    from .reduction import ReductionView as ReductionView
+    from .reduction import reduction_view as reduction_view
 
 __version__ = "0.1.0"
 
@@ -37,7 +40,10 @@ _HOME = {
     "GemmView": "gemm_view",
     "Residual": "epilogue",
     "Scale": "epilogue",
+    "ReductionView": "reduction",
     "execute": "executors",
+    "reduce": "executors.reduction",
+    "reduction_view": "reduction",
     "conv1d": "nn.functional",
     "conv2d": "nn.functional",
     "conv3d": "nn.functional",
