@@ -1,5 +1,8 @@
 """``GemmView``, which every executor takes: ``D[m, n] = sum_k A[m, k] * B[n, k]`` in three layouts.
 
+A batch of such products is one view, too: with a third mode in each of its layouts it is ``D[m, n,
+l] = sum_k A[m, k, l] * B[n, k, l]``, CUTLASS's (M, K, L), (N, K, L) and (M, N, L).
+
 An operand's layout is a chain of bounded maps, composed right to left:
 
     storage  o  [gather]  o  [fold]  o  (offset + im2col)
@@ -17,10 +20,11 @@ from functools import cached_property
 from typing import Any
 
 from .algebra.composed import ComposedLayout
-from .algebra.int_tuple import IntTuple, flatten, product
+from .algebra.int_tuple import IntTuple, flatten, idx2crd, product, unflatten
 from .algebra.layout import Layout
-from .algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
+from .algebra.stride import ArithmeticTuple, CustomStride, E, ScaledBasis
 from .algebra.symint import SymInt
+from .errors import ArgumentError
 
 OperandLayout = Layout | ComposedLayout
 
@@ -126,6 +130,9 @@ class GemmView:
 
     ``a`` and ``b`` read; ``d`` writes. The storage map, the last of each chain, has the shape and
     the strides of the tensor that the executor expects for that operand.
+
+    All three may have one mode more, ``(m, k, l)``, ``(n, k, l)`` and ``(m, n, l)``: a problem for
+    every ``l``, with sums over ``k`` alone. Groups of a convolution are such problems.
     """
 
     a: OperandLayout
@@ -146,6 +153,27 @@ class GemmView:
     def k(self) -> int:
         """The length of the sums."""
         return int(product(self.a.shape[1]))
+
+    @cached_property
+    def l(self) -> int:  # noqa: E743
+        """How many problems there are: 1 where the layouts have no third mode."""
+        return int(product(self.a.shape[2])) if len(self.a.shape) > 2 else 1
+
+    def at(self, l: int) -> GemmView:
+        """Problem ``l``, a view of two modes over the same tensors.
+
+        What ``l`` adds to the first coordinate becomes part of its offset. Raises
+        :class:`~layoutconv.errors.ArgumentError` unless ``0 <= l < self.l``.
+
+        >>> a, d = Layout((4, 8, 3), (24, 1, 8)), Layout((4, 2, 3), (6, 1, 2))
+        >>> print(GemmView(a, Layout((2, 8, 3), (8, 1, 16)), d).at(2))
+        A: (4,8,3):(24,1,8) o (0,0,2) o (4,8):(1@0,1@1)
+        B: (2,8,3):(8,1,16) o (0,0,2) o (2,8):(1@0,1@1)
+        D: (4,2,3):(6,1,2) o (0,0,2) o (4,2):(1@0,1@1)
+        """
+        if not 0 <= l < self.l:
+            raise ArgumentError("l", f"a problem of the view, 0 <= l < {self.l}", l)
+        return GemmView(_at(self.a, l), _at(self.b, l), _at(self.d, l))
 
     def __str__(self) -> str:
         return f"A: {self.a}\nB: {self.b}\nD: {self.d}"
@@ -184,3 +212,18 @@ class GemmView:
                 if isinstance(leaf, SymInt) and leaf.expr.isidentifier():
                     found.setdefault(leaf.expr, leaf)
         return list(found.values())
+
+
+def _at(layout: OperandLayout, l: int) -> OperandLayout:
+    """An operand of two modes: a third one is fixed at ``l``."""
+    if len(layout.shape) == 2:
+        return layout
+    if isinstance(layout, ComposedLayout):
+        return layout.sliced((None, None, l))
+    # Memory itself: it is still the whole tensor, behind a map that picks the l-th matrix.
+    modes = iter(map(E, range(len(flatten(layout.shape)))))
+    matrix = layout.shape[:2]
+    pick = Layout(matrix, unflatten(modes, matrix))
+    digits = flatten(idx2crd(l, layout.shape[2]))
+    memory = Layout(flatten(layout.shape), flatten(layout.stride))
+    return ComposedLayout(memory, (*(0 for _ in flatten(matrix)), *digits), pick)

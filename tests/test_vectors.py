@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,11 +19,13 @@ from layoutconv.vectors import recast, vector_extent
 def check(layout: OperandLayout, mode: int, vector: int) -> None:
     """Elements of a vector follow one another, all or none; ``recast`` counts in such vectors."""
     coarse = recast(layout, mode, vector)
-    for other in range(Layout(layout.shape[1 - mode]).size()):
+    others = [range(Layout(extent).size()) for extent in layout.shape]
+    del others[mode]
+    for other in product(*others):
         for start in range(0, Layout(layout.shape[mode]).size(), vector):
 
-            def at(i: int, other: int = other) -> tuple[int, int]:
-                return (i, other) if mode == 0 else (other, i)
+            def at(i: int, other: tuple[int, ...] = other) -> tuple[int, ...]:
+                return (*other[:mode], i, *other[mode:])
 
             found = [locate(layout, *at(start + i)) for i in range(vector)]
             offset, valid = follow(coarse, at(start // vector), True)
@@ -85,3 +89,34 @@ INDEX = CustomStride(IndexedGather([1, 0, 2]), E(1))
 def test_vector_extent(layout, vector):
     assert vector_extent(layout, 1) == vector
     check(layout, 1, vector)
+
+
+@pytest.mark.parametrize(
+    ("layout", "vectors"),
+    [
+        (Layout((4, 6, 3), (6, 1, 24)), (1, 6, 1)),
+        (Layout((4, 6, 3), (18, 1, 6)), (1, 6, 1)),
+        (Layout((4, 6, 8), (48, 8, 1)), (1, 1, 8)),
+        (Layout((4, 6, 2), (8, 1, 3)), (1, 1, 1)),
+        # a slice of the channels for each problem: whole slices, and such as leave the tensor
+        (ComposedLayout(Layout((4, 8), (8, 1)), 0, Layout((4, 4, 2), (E(0), E(1), 4 * E(1)))), 4),
+        (ComposedLayout(Layout((4, 8), (8, 1)), 0, Layout((4, 4, 2), (E(0), E(1), 3 * E(1)))), 1),
+        (ComposedLayout(Layout((4, 7), (8, 1)), 0, Layout((4, 4, 2), (E(0), E(1), 4 * E(1)))), 1),
+        # one row, one column, problems along the channels
+        (
+            ComposedLayout(
+                Layout((5, 8), (8, 1)),
+                (-1, 0),
+                Layout((1, 3, (8, 5)), (0 * E(0), E(0), (E(1), E(0)))),
+            ),
+            (1, 1, 8),
+        ),
+    ],
+    ids=str,
+)
+def test_a_third_mode(layout, vectors):
+    if isinstance(vectors, int):
+        vectors = (1, vectors, 1)
+    for mode, vector in enumerate(vectors):
+        assert vector_extent(layout, mode) == vector
+        check(layout, mode, vector)

@@ -8,7 +8,7 @@ both, and those that one chosen row reads have a border.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product as all_of
 from typing import Any
@@ -37,8 +37,14 @@ _PLANES = 5  # planes of a three-dimensional grid that are shown
 def view_figure(view: GemmView, *, limit: int, row: int | None = None) -> Figure:
     """The matrix A of a view, and where it reads; ``row`` is the GEMM row whose cells are marked.
 
-    Cells are named by the coordinate in the stored tensor, modes of extent 1 left out.
+    Cells are named by the coordinate in the stored tensor, modes of extent 1 left out. Of a batch
+    of problems the first is drawn, and the title says so.
     """
+    if len(view.a.shape) > 2:
+        if not view.l:
+            raise ArgumentError("view", "a view with problems to draw", view.a)
+        first = view_figure(view.at(0), limit=limit, row=row)
+        return replace(first, title=f"l = 0 of {view.l}: {first.title}")
     if row is not None and not 0 <= row < view.m:
         raise ArgumentError("row", f"a GEMM row, 0 <= row < {view.m}", row)
     if isinstance(view.a, Layout) or not maps_coordinates(view.a):

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
+from ..algebra.composed import ComposedLayout
+from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves, rank
 from ..algebra.layout import Layout, compact_stride
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather
 from ..gemm_view import GemmView, OperandLayout, Stage, both, follow, gathers, inside
@@ -44,6 +45,18 @@ def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None)
     if out is None:
         out = allocate(view, a)
     kind = torch.float64 if a.dtype == torch.float64 else torch.float32
+    if len(view.a.shape) == 2:
+        _multiply(view, a, b, out, kind)
+    elif view.m == view.n == 1 and view.l:
+        _dot(view, a, b, out, kind)
+    else:
+        for l in range(view.l):
+            _multiply(view.at(l), a, b, out, kind)
+    return out
+
+
+def _multiply(view: GemmView, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype) -> None:
+    """One matrix product."""
     left = _Operand(view.a, a, *_vectors(view.a))
     right = _Operand(view.b, b, *_vectors(view.b, left.vector if left.along == 1 else 0))
     target = _Operand(view.d, out, 1, vector_extent(view.d, 1))
@@ -68,7 +81,46 @@ def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None)
                 part = slice(start, start + block)
                 _accumulate(acc[part], left, *panel.locate(part), weight)
         _Panel(target, target.rows(m[:, None]), written).write(acc)
-    return out
+
+
+def _dot(view: GemmView, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype) -> None:
+    """Products of one row and one column each, all problems at once: sums element by element.
+
+    Problems run along memory if they can, as the channels of a depthwise convolution do.
+    """
+    layouts = [_problems_by_row(layout) for layout in (view.a, view.b, view.d)]
+    vector = gcd(vector_extent(layouts[0], 0), vector_extent(layouts[2], 0))
+    right_vector = gcd(vector, vector_extent(layouts[1], 0))
+    left = _Operand(layouts[0], a, 0, vector)
+    right = _Operand(layouts[1], b, 0, right_vector)
+    target = _Operand(layouts[2], out, 0, vector)
+
+    def numbers(l: Tensor, operand: _Operand) -> Tensor:
+        return l[:: operand.vector] // operand.vector
+
+    depth = max(1, min(view.k, _COLUMNS))
+    # Of every element: two numbers, their product, two offsets and what they were summed from.
+    width = max(1, _WORKSPACE // (8 * 8 * depth) // vector) * vector
+    sums = torch.arange(view.k).split(depth) if view.k else ()
+    here = target.rows(torch.zeros(1, 1, dtype=torch.long))
+    for l in torch.arange(view.l).split(width):
+        acc = torch.zeros(1, len(l), dtype=kind)
+        columns = left.columns(numbers(l, left)), right.columns(numbers(l, right))
+        for k in sums:
+            x, w = (
+                _Panel(operand, operand.rows(k[:, None]), part).read().to(kind)
+                for operand, part in zip((left, right), columns, strict=True)
+            )
+            acc += (x * w).sum(0)
+        _Panel(target, here, target.columns(numbers(l, target))).write(acc)
+
+
+def _problems_by_row(layout: OperandLayout) -> OperandLayout:
+    """``(l, k)`` of an operand whose rows are one: the matrix with a row for every problem."""
+    if isinstance(layout, ComposedLayout):
+        return ComposedLayout(layout.outer, layout.offset, _problems_by_row(layout.inner))
+    (_, shape, problems), (_, stride, step) = layout.shape, layout.stride
+    return Layout((problems, shape), (step, stride))
 
 
 def _vectors(layout: OperandLayout, columns: int = 0) -> tuple[int, int]:
@@ -201,6 +253,8 @@ class _Operand:
         while cut < len(chain) and not gathers(chain[cut]) and (not cut or _is_flat(chain[cut])):
             cut += 1
         self.sums, self.rest = chain[:cut], chain[cut:]
+        self.modes = [rank(stage.layout.shape) for stage in chain[1 : cut + 1]]
+        self.modes += [0] * (cut - len(self.modes))  # of an offset in memory
         self.column_shape = map_leaves(int, chain[0].layout.shape[1])
         self.along, self.vector = along, vector
         self.memory = _in_vectors(tensor, vector)
@@ -208,16 +262,16 @@ class _Operand:
     def rows(self, m: Tensor) -> _Part:
         """What rows add; the offsets of the maps are theirs. Along the first axis of ``m``."""
         coords: list[Any] = [(m, 0)]
-        for stage in self.sums:
-            image = stage.layout(coords[-1])
+        for stage, modes in zip(self.sums, self.modes, strict=True):
+            image = _in_all_modes(stage.layout(coords[-1]), modes)
             coords.append(image + stage.offset if stage.offset else image)
         return _Part.of(tuple(m.shape[:1]), coords)
 
     def columns(self, k: IntTuple) -> _Part:
         """What columns add. Along axes that follow the rows'."""
         coords: list[Any] = [(0, k)]
-        for stage in self.sums:
-            coords.append(stage.layout(coords[-1]))
+        for stage, modes in zip(self.sums, self.modes, strict=True):
+            coords.append(_in_all_modes(stage.layout(coords[-1]), modes))
         leaves = reversed(flatten(k))
         return _Part.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
 
@@ -286,6 +340,12 @@ class _Panel:
             written = valid.reshape(-1).nonzero().squeeze(1)
             at, vectors = at[written], vectors[written]
         memory.index_copy_(0, at, vectors.to(memory.dtype))
+
+
+def _in_all_modes(crd: Any, modes: int) -> Any:
+    """A coordinate with zeros for trailing modes that an offset alone moves."""
+    missing = modes - len(crd) if isinstance(crd, tuple) else 0
+    return ArithmeticTuple((*crd, *[0] * missing)) if missing > 0 else crd
 
 
 def _rows(coord: Any, part: slice) -> Any:

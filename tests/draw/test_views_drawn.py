@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from layoutconv import Layout
+from layoutconv import ComposedLayout, E, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.draw.api import draw
 from layoutconv.errors import ArgumentError
@@ -110,3 +110,16 @@ def test_a_row_outside_the_view_is_refused() -> None:
     view = fprop_view(PROBLEMS[0])
     with pytest.raises(ArgumentError, match="`row`: expected a GEMM row, 0 <= row < 9, got 9"):
         draw(view, row=9)
+
+
+def test_of_a_batch_the_first_problem_is_drawn() -> None:
+    view = fprop_view(PROBLEMS[0])
+    batch = GemmView(
+        *(
+            ComposedLayout(o.outer, o.offset, Layout((*o.shape, 2), (*o.inner.stride, E(0))))
+            for o in (view.a, view.b, view.d)
+        )
+    )
+    figure = draw(batch, row=3)
+    assert figure.title.startswith("l = 0 of 2: A = ")
+    assert figure.grids == draw(batch.at(0), row=3).grids == draw(view, row=3).grids

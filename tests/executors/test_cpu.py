@@ -16,6 +16,7 @@ from layoutconv.algebra import (
     E,
     IndexedGather,
     Layout,
+    SymInt,
     make_ordered_layout,
 )
 from layoutconv.conv import (
@@ -207,6 +208,56 @@ def test_views_made_by_hand():
     view = GemmView(gathered, Layout((2, 5), (5, 1)), Layout((4, 2), (2, 1)))
     picked = torch.stack([x[2], torch.zeros(5), x[0], x[2]])
     assert torch.equal(execute(view, x, w), picked @ w.T)
+
+
+def test_batches_of_products(tiles):
+    a, b = integers(5, 4, 6), integers(5, 3, 6)
+    view = GemmView(
+        Layout((4, 6, 5), (6, 1, 24)), Layout((3, 6, 5), (6, 1, 18)), Layout((4, 3, 5), (3, 1, 12))
+    )
+    y = execute(view, a.permute(1, 2, 0), b.permute(1, 2, 0))
+    assert torch.equal(y.permute(2, 0, 1), a @ b.mT)
+
+    index = torch.tensor([2, -1, 0, 2], dtype=torch.int32)  # the matrix that each problem takes
+    picked = ComposedLayout(
+        Layout((3, 3, 6), (18, 6, 1)),
+        0,
+        Layout((3, 6, 4), (E(1), E(2), CustomStride(IndexedGather(index), E(0)))),
+    )
+    a, w = integers(4, 7, 6), integers(3, 3, 6)
+    view = GemmView(Layout((7, 6, 4), (6, 1, 42)), picked, Layout((7, 3, 4), (3, 1, 21)))
+    y = execute(view, a.permute(1, 2, 0), w).permute(2, 0, 1)
+    absent = (index < 0).view(-1, 1, 1)
+    assert torch.equal(y, a @ w[index.long()].masked_fill(absent, 0).mT)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[FIXTURE])
+@given(
+    C=st.integers(1, 6),
+    rows=st.integers(0, 9),
+    taps=st.integers(1, 4),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 99),
+)
+def test_dot_products_side_by_side(tiles, C, rows, taps, dtype, seed):
+    """One row and one column each: ``y[l, c] = sum_s x[l + s - 1, c] * w[s, c]``, strided along."""
+    torch.manual_seed(seed)
+    L, S = SymInt(rows, "L"), SymInt(taps, "S", runtime=False)
+    x, w = integers(rows, C, dtype=dtype), integers(C, taps, dtype=dtype)
+    view = GemmView(
+        a=ComposedLayout(
+            Layout((L, C), (C, 1)), (-1, 0), Layout((1, S, (C, L)), (0 * E(0), E(0), (E(1), E(0))))
+        ),
+        b=ComposedLayout(
+            Layout((C, S), (S, 1)), 0, Layout((1, S, (C, L)), (0 * E(0), E(1), (E(0), 0 * E(0))))
+        ),
+        d=ComposedLayout(
+            Layout((L, C), (C, 1)), 0, Layout((1, 1, (C, L)), (0 * E(0), 0 * E(0), (E(1), E(0))))
+        ),
+    )
+    padded = torch.nn.functional.pad(x.float(), (0, 0, 1, taps))
+    expected = sum(padded[s : s + rows] * w[:, s].float() for s in range(taps))
+    assert torch.equal(execute(view, x, w).float(), expected)
 
 
 def test_channel_slice_of_a_larger_tensor():
