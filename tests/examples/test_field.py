@@ -1,0 +1,90 @@
+"""Examples of other systems: what they print, and that their checks can fail."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import layoutconv
+
+NAMES = ["ck_tile_windows", "gather_gemm_scatter", "gett"]
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """An executor whose last number is off by a little."""
+    right = layoutconv.execute
+
+    def execute(view, a, b, *rest, **options):
+        d = right(view, a, b, *rest, **options)
+        flat = d.view(-1)
+        flat[(flat == flat).nonzero()[-1]] += 0.5
+        return d
+
+    monkeypatch.setattr(layoutconv, "execute", execute)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_checks_itself(example, capsys, name):
+    assert example(name).main([]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"\bok$", told, re.M)
+    assert "FAILED" not in told
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wrong_result_is_found(example, capsys, wrong, name):
+    assert example(name).main([]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_windows_are_counted(example, capsys):
+    example("ck_tile_windows").main([])
+    told = capsys.readouterr().out
+    assert "windows  (4,4,3,3):(6,1,6,1)\n" in told
+    assert "merged   ((4,4),(3,3)):((1,6),(1,6)), 16 x 9\n" in told
+    # 16 windows of 9 taps in each of the three ways; the matrix repeats the image four times.
+    assert len(re.findall(r"image +144 reads +0 writes of +36 elements", told)) == 3
+    assert len(re.findall(r"matrix +144 reads +144 writes of 144 elements", told)) == 1
+    assert len(re.findall(r"output +0 reads +16 writes of +16 elements", told)) == 3
+
+
+def test_a_text_of_three_letters_is_a_matrix_product(example):
+    import torch
+
+    module = example("gett")
+    a, b = torch.randn(4, 5), torch.randn(6, 5)
+    view = module.gett_view("ik,jk->ij", a, b)
+    assert (view.m, view.n, view.k, view.l) == (4, 6, 5, 1)
+    torch.testing.assert_close(layoutconv.execute(view, a, b), a @ b.T)
+    # Every letter is of the mode of the product that it belongs to.
+    view = module.gett_view("abcl,lbdc->lda", torch.randn(2, 3, 5, 7), torch.randn(7, 3, 11, 5))
+    assert (view.m, view.n, view.k, view.l) == (2, 11, 15, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("ik,jk", "two operands and a result"),
+        ("ik->ik", "two operands and a result"),
+        ("iik,jk->ij", "every letter once in a tensor, got iik"),
+        ("ik,jk->i", "every letter in two tensors or three, got j"),
+        ("ikx,jk->ij", "every letter in two tensors or three, got x"),
+        ("kij,ij->k", "argument `a`: expected 3 modes, kij"),
+        ("ik,ki->i", "argument `b`: expected 5 for mode k"),
+    ],
+)
+def test_a_text_that_is_no_contraction_is_an_error(example, text, error):
+    import torch
+
+    with pytest.raises(layoutconv.errors.ArgumentError, match=error):
+        example("gett").gett_view(text, torch.randn(4, 5), torch.randn(6, 5))
+
+
+def test_a_column_that_is_gathered(example, capsys):
+    example("gather_gemm_scatter").main([])
+    told = capsys.readouterr().out
+    assert "D: (rows,columns):(columns,1) o 0 o (M,N):(gather*1@0,gather*1@1) o 0 o" in told
+    # 200 rows of 64 columns; a row less where an entry of the index is -1.
+    assert re.findall(r"(\d+) numbers written", told) == ["12800", "12736", "12736"]
