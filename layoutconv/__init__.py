@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from . import draw as draw
     from . import sparse as sparse
     from .algebra import *  # noqa: F403
+    from .epilogue import Activation as Activation
+    from .epilogue import Bias as Bias
+    from .epilogue import Clamp as Clamp
+    from .epilogue import Epilogue as Epilogue
+    from .epilogue import Residual as Residual
+    from .epilogue import Scale as Scale
     from .executors import execute as execute
     from .gemm_view import GemmView as GemmView
 
@@ -24,7 +30,13 @@ __version__ = "0.1.0"
 
 _ROOMS = ("conv", "draw", "nn", "sparse")
 _HOME = {
+    "Activation": "epilogue",
+    "Bias": "epilogue",
+    "Clamp": "epilogue",
+    "Epilogue": "epilogue",
     "GemmView": "gemm_view",
+    "Residual": "epilogue",
+    "Scale": "epilogue",
     "execute": "executors",
     "conv1d": "nn.functional",
     "conv2d": "nn.functional",

@@ -10,13 +10,29 @@ import torch
 from ..algebra.int_tuple import flatten, paired_leaves, product
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
+from ..epilogue import Epilogue
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+# The dtypes of operands, and what D has where nobody says.
+OUTPUTS = {
+    torch.float16: torch.float16,
+    torch.bfloat16: torch.bfloat16,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.int8: torch.int32,
+    torch.float8_e4m3fn: torch.float16,
+    torch.float8_e5m2: torch.float16,
+}
+DTYPES = frozenset(OUTPUTS)
+_ALWAYS = (DTYPES | {torch.int32}) - {torch.float64, torch.int32}  # what any sum may be stored as
+_OWN = {torch.float64: {torch.float64}, torch.int8: {torch.int32}}
+PAIRS = frozenset((a, d) for a in OUTPUTS for d in _ALWAYS | _OWN.get(a, set()))
+_KINDS = "float16, bfloat16, float32, float64, int8, float8_e4m3fn or float8_e5m2"
+PRECISIONS = (None, "tf32", "fp32")
 
 
 @dataclass(frozen=True)
@@ -68,7 +84,13 @@ def expected(view: GemmView) -> Expected:
     return kept
 
 
-def check_tensors(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None) -> Expected:
+def check_tensors(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    out_dtype: torch.dtype | None = None,
+) -> Expected:
     """Compare shapes, strides, dtypes and devices with what the view expects.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
@@ -76,6 +98,7 @@ def check_tensors(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None) -> E
     want: Expected = view.__dict__.get("_expected") or expected(view)
     try:
         device, dtype = a.device, a.dtype
+        kind = out_dtype if out is None else out.dtype
         if (
             a.shape == want.a.shape
             and a.stride() == want.a.stride
@@ -83,14 +106,14 @@ def check_tensors(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None) -> E
             and b.stride() == want.b.stride
             and b.dtype is dtype
             and b.device == device
-            and dtype in DTYPES
+            and (dtype in DTYPES if kind is None else (dtype, kind) in PAIRS)
             and (want.device is None or want.device == device)
             and (
                 out is None
                 or (
                     out.shape == want.d.shape
                     and out.stride() == want.d.stride
-                    and out.dtype is dtype
+                    and (out_dtype is None or out_dtype is kind)
                     and out.device == device
                 )
             )
@@ -98,44 +121,120 @@ def check_tensors(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None) -> E
             return want
     except AttributeError:
         pass  # not a tensor: said below
-    _explain(want, a, b, out)
+    _explain(want, a, b, out, out_dtype)
     return want
 
 
-def _explain(want: Expected, a: Tensor, b: Tensor, out: Tensor | None) -> None:
+def _explain(
+    want: Expected, a: Tensor, b: Tensor, out: Tensor | None, out_dtype: torch.dtype | None
+) -> None:
     """The slow comparison: strides of a mode of extent 1 do not matter, anything else raises."""
-    for stored, tensor in ((want.a, a), (want.b, b), (want.d, out)):
-        name = "out" if stored is want.d else stored.name
-        if tensor is None and stored is want.d:
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
-        letters = f"of {stored.text}"
-        if tensor.shape != stored.shape:
-            raise ArgumentError(
-                name, f"shape {stored.shape} {letters}", f"shape {tuple(tensor.shape)}"
-            )
-        same = all(
-            d == e
-            for s, d, e in zip(stored.shape, tensor.stride(), stored.stride, strict=True)
-            if s > 1
-        )
-        if not same and tensor.numel():
-            raise ArgumentError(
-                name, f"strides {stored.stride} {letters}", f"strides {tensor.stride()}"
-            )
-        if tensor.dtype not in DTYPES:
-            kinds = "float16, bfloat16, float32 or float64"
-            raise ArgumentTypeError(name, kinds, str(tensor.dtype))
-        if tensor.dtype != a.dtype:
-            raise ArgumentTypeError(name, f"{a.dtype}, the dtype of `a`", str(tensor.dtype))
+    given = [("a", want.a, a), ("b", want.b, b)]
+    for name, stored, tensor in [*given, ("out", want.d, out)] if out is not None else given:
+        _check_stored(name, stored, tensor)
+        if stored is not want.d:
+            _check_operand_dtype(name, tensor.dtype)
+            if tensor.dtype != a.dtype:
+                raise ArgumentTypeError(name, f"{a.dtype}, the dtype of `a`", str(tensor.dtype))
         if tensor.device != a.device:
             raise ArgumentError(name, f"device {a.device}, that of `a`", str(tensor.device))
+    for name, kind in (("out_dtype", out_dtype), ("out", None if out is None else out.dtype)):
+        if kind is not None and (a.dtype, kind) not in PAIRS:
+            allowed = sorted(str(d) for d in _ALWAYS | _OWN.get(a.dtype, set()))
+            kinds = f"{', '.join(allowed[:-1])} or {allowed[-1]} for `a` in {a.dtype}"
+            raise ArgumentTypeError(name, kinds, str(kind))
+    if out is not None and out_dtype is not None and out.dtype != out_dtype:
+        raise ArgumentTypeError("out", f"{out_dtype}, which is `out_dtype`", str(out.dtype))
     for index in want.indices:
         if index.buffer.device != a.device:
             raise ArgumentError(
                 index.name, f"an index on {a.device}, where `a` is", str(index.buffer.device)
             )
+
+
+def _check_stored(name: str, stored: Stored, tensor: Any) -> None:
+    """Whether it is a tensor of the shape and the strides that a view stores."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
+    letters = f"of {stored.text}"
+    if tensor.shape != stored.shape:
+        raise ArgumentError(name, f"shape {stored.shape} {letters}", f"shape {tuple(tensor.shape)}")
+    same = all(
+        d == e
+        for s, d, e in zip(stored.shape, tensor.stride(), stored.stride, strict=True)
+        if s > 1
+    )
+    if not same and tensor.numel():
+        raise ArgumentError(
+            name, f"strides {stored.stride} {letters}", f"strides {tensor.stride()}"
+        )
+
+
+def _check_operand_dtype(name: str, dtype: torch.dtype) -> None:
+    if dtype in DTYPES:
+        return
+    text = str(dtype)
+    if "int4" in text:
+        text += (
+            ", which only the tensor cores of compute capability 8.0 to 8.9 multiply:"
+            " unpack it to int8"
+        )
+    elif dtype.is_complex:
+        text += (
+            ": the convolutions layoutconv.conv1d to conv_transpose3d take it, as views of its"
+            " real and imaginary parts"
+        )
+    raise ArgumentTypeError(name, _KINDS, text)
+
+
+def check_precision(precision: str | None) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for what is no name of a precision."""
+    if precision not in PRECISIONS:
+        raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
+
+
+def columns_of(view: GemmView) -> int:
+    """How many numbers a tensor "per column" has.
+
+    One for each ``n``, in every group of a view that has groups. Where a view is nothing but its
+    third mode, that of a depthwise convolution, one for each coordinate of that mode's first mode.
+    """
+    problems = view.a.shape[2] if len(view.a.shape) == 3 else 1
+    if view.m == view.n == 1 and isinstance(problems, tuple):
+        return int(product(problems[0]))
+    return view.n * view.l
+
+
+def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
+    """Compare the tensors of an epilogue with D, and with its columns.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names ``epilogue`` and the step.
+    """
+    columns, stored = (columns_of(view),), expected(view).d
+    kinds = {torch.float16, torch.bfloat16, torch.float32}
+    if a.dtype == torch.float64:
+        kinds.add(torch.float64)
+    for tensor in epilogue.columns:
+        _check_epilogue_tensor("epilogue", tensor, kinds, a.device)
+        if tensor.shape != columns or not tensor.is_contiguous():
+            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+            raise ArgumentError("epilogue", f"{columns[0]} contiguous numbers, one per column", got)
+    for source in epilogue.sources:
+        _check_stored("epilogue", stored, source)
+        _check_epilogue_tensor("epilogue", source, kinds | {torch.int8}, a.device)
+
+
+def _check_epilogue_tensor(
+    name: str, tensor: Any, kinds: set[torch.dtype], device: torch.device
+) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentTypeError(name, "torch tensors", type(tensor).__name__)
+    if tensor.dtype not in kinds:
+        raise ArgumentTypeError(
+            name, f"tensors of {', '.join(sorted(map(str, kinds)))}", str(tensor.dtype)
+        )
+    if tensor.device != device:
+        raise ArgumentError(name, f"tensors on {device}, where `a` is", str(tensor.device))
 
 
 def check_indices(view: GemmView) -> None:
@@ -160,10 +259,11 @@ def check_indices(view: GemmView) -> None:
                 raise ArgumentError(index.name, "no row twice, as each is written", got)
 
 
-def allocate(view: GemmView, like: Tensor) -> Tensor:
+def allocate(view: GemmView, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """The output of a view: zeros where it may leave elements unwritten."""
     want = expected(view)
-    out = torch.empty_strided(want.d.shape, want.d.stride, dtype=like.dtype, device=like.device)
+    kind = OUTPUTS[like.dtype] if dtype is None else dtype
+    out = torch.empty_strided(want.d.shape, want.d.stride, dtype=kind, device=like.device)
     return out if want.writes_all else out.zero_()
 
 

@@ -19,9 +19,11 @@ from ..algebra.composed import ComposedLayout
 from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves, rank
 from ..algebra.layout import Layout, compact_stride
 from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather
+from ..epilogue import Epilogue
 from ..gemm_view import GemmView, OperandLayout, Stage, both, follow, gathers, inside
 from ..vectors import recast, vector_extent
-from .checks import allocate
+from .checks import allocate, columns_of
+from .finish import FP8, Finish, accumulator_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,31 +37,48 @@ _SPARSE = 0.8  # share of rows that a tap has, below which the others are left o
 
 
 @torch.no_grad()
-def execute_cpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+def execute_cpu(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    epilogue: Epilogue | None = None,
+    statistics: Tensor | None = None,
+) -> Tensor:
     """``D = A B^T`` of a GEMM view, for tensors that :func:`~layoutconv.execute` has checked.
 
-    Sums are in fp64 for fp64 and in fp32 for all else. Memory beyond the operands is bounded by
+    Sums are in fp64 for fp64, exact for int8 and in fp32 for all else. ``statistics`` is fp64 (2,
+    columns), to which those of an epilogue are added. Memory beyond the operands is bounded by
     about 64 MB, and ``b`` once more. Elements of ``out`` that the view does not write keep what
     they had.
     """
     if out is None:
         out = allocate(view, a)
-    kind = torch.float64 if a.dtype == torch.float64 else torch.float32
+    finish = Finish(epilogue, a.dtype, out.dtype, statistics)
+    kind = accumulator_dtype(a.dtype, view.k)
     if len(view.a.shape) == 2:
-        _multiply(view, a, b, out, kind)
+        _multiply(view, a, b, out, kind, finish)
     elif view.m == view.n == 1 and view.l:
-        _dot(view, a, b, out, kind)
+        _dot(view, a, b, out, kind, finish, columns_of(view))
     else:
         for l in range(view.l):
-            _multiply(view.at(l), a, b, out, kind)
+            _multiply(view.at(l), a, b, out, kind, finish, l * view.n)
     return out
 
 
-def _multiply(view: GemmView, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype) -> None:
-    """One matrix product."""
+def _multiply(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    kind: torch.dtype,
+    finish: Finish,
+    first: int = 0,
+) -> None:
+    """One matrix product, whose columns are those of D from the ``first`` one on."""
     left = _Operand(view.a, a, *_vectors(view.a))
     right = _Operand(view.b, b, *_vectors(view.b, left.vector if left.along == 1 else 0))
-    target = _Operand(view.d, out, 1, vector_extent(view.d, 1))
+    target = _Target(view.d, out, 1, vector_extent(view.d, 1), finish)
     chunk, block, width = _tile(view, left, kind.itemsize)
 
     blocks = _Blocks(view, left, right, width)
@@ -67,6 +86,7 @@ def _multiply(view: GemmView, a: Tensor, b: Tensor, out: Tensor, kind: torch.dty
     weights = [blocks.right(k).to(kind) for k in blocks] if keep else None
     columns = [left.columns(k) for k in blocks] if left.along == 1 else None
     written = target.columns(torch.arange(view.n // target.vector))
+    every_column = slice(first, first + view.n)
     for m in torch.arange(view.m).split(chunk):
         acc = torch.zeros(len(m), view.n, dtype=kind)
         if columns is not None:
@@ -80,20 +100,29 @@ def _multiply(view: GemmView, a: Tensor, b: Tensor, out: Tensor, kind: torch.dty
             for start in range(0, len(m), block):
                 part = slice(start, start + block)
                 _accumulate(acc[part], left, *panel.locate(part), weight)
-        _Panel(target, target.rows(m[:, None]), written).write(acc)
+        target.write(target.rows(m[:, None]), written, acc, every_column)
 
 
-def _dot(view: GemmView, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype) -> None:
+def _dot(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    kind: torch.dtype,
+    finish: Finish,
+    channels: int,
+) -> None:
     """Products of one row and one column each, all problems at once: sums element by element.
 
-    Problems run along memory if they can, as the channels of a depthwise convolution do.
+    Problems run along memory if they can, as the channels of a depthwise convolution do; those are
+    the columns of an epilogue.
     """
     layouts = [_problems_by_row(layout) for layout in (view.a, view.b, view.d)]
     vector = gcd(vector_extent(layouts[0], 0), vector_extent(layouts[2], 0))
     right_vector = gcd(vector, vector_extent(layouts[1], 0))
     left = _Operand(layouts[0], a, 0, vector)
     right = _Operand(layouts[1], b, 0, right_vector)
-    target = _Operand(layouts[2], out, 0, vector)
+    target = _Target(layouts[2], out, 0, vector, finish)
 
     def numbers(l: Tensor, operand: _Operand) -> Tensor:
         return l[:: operand.vector] // operand.vector
@@ -112,7 +141,7 @@ def _dot(view: GemmView, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype) -
                 for operand, part in zip((left, right), columns, strict=True)
             )
             acc += (x * w).sum(0)
-        _Panel(target, here, target.columns(numbers(l, target))).write(acc)
+        target.write(here, target.columns(numbers(l, target)), acc, l % channels)
 
 
 def _problems_by_row(layout: OperandLayout) -> OperandLayout:
@@ -257,7 +286,7 @@ class _Operand:
         self.modes += [0] * (cut - len(self.modes))  # of an offset in memory
         self.column_shape = map_leaves(int, chain[0].layout.shape[1])
         self.along, self.vector = along, vector
-        self.memory = _in_vectors(tensor, vector)
+        self.memory, self.dtype = _in_vectors(tensor, vector), tensor.dtype
 
     def rows(self, m: Tensor) -> _Part:
         """What rows add; the offsets of the maps are theirs. Along the first axis of ``m``."""
@@ -277,6 +306,9 @@ class _Operand:
 
     def gather(self, offset: Tensor, valid: Any) -> Tensor:
         """What is at (rows, columns) as the matrix (rows, columns * vector), 0 where not valid."""
+        return self._gather(offset, valid).view(self.dtype)
+
+    def _gather(self, offset: Tensor, valid: Any) -> Tensor:
         rows, columns = offset.shape
         at = offset.reshape(-1)
         absent = None if valid is True else (~valid).reshape(-1).nonzero().squeeze(1)
@@ -328,8 +360,9 @@ class _Panel:
         return self.operand.gather(*self.locate())
 
     def write(self, values: Tensor) -> None:
-        """Store a matrix in the panel's place, in the dtype of the memory."""
-        memory, vectors = self.operand.memory, values.view(-1, self.operand.vector)
+        """Store a matrix of the operand's dtype in the panel's place."""
+        memory = self.operand.memory
+        vectors = values.view(memory.dtype).view(-1, self.operand.vector)
         offset, valid = self.locate()
         at = offset.reshape(-1)
         first, count = int(at[0]), len(at)
@@ -339,7 +372,25 @@ class _Panel:
         if valid is not True:
             written = valid.reshape(-1).nonzero().squeeze(1)
             at, vectors = at[written], vectors[written]
-        memory.index_copy_(0, at, vectors.to(memory.dtype))
+        memory.index_copy_(0, at, vectors)
+
+
+class _Target(_Operand):
+    """D, and what is like it: what an epilogue adds."""
+
+    def __init__(
+        self, layout: OperandLayout, out: Tensor, along: int, vector: int, finish: Finish
+    ) -> None:
+        super().__init__(layout, out, along, vector)
+        self.finish = finish
+        self.sources = [_Operand(layout, source, along, vector) for source in finish.sources]
+
+    def write(self, rows: _Part, columns: _Part, acc: Tensor, numbers: Any) -> None:
+        """Finish the accumulators of some rows and columns; ``numbers`` are those of the latter."""
+        place = _Panel(self, rows, columns)
+        sources = [_Panel(source, rows, columns).read() for source in self.sources]
+        written = place.locate()[1] if self.finish.statistics is not None else True
+        place.write(self.finish(acc, numbers, sources, written))
 
 
 def _in_all_modes(crd: Any, modes: int) -> Any:
@@ -398,7 +449,9 @@ class _Lookup:
 
 
 def _in_vectors(tensor: Tensor, vector: int) -> Tensor:
-    """The memory that a tensor spans as a matrix with a vector in each row."""
+    """The memory that a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
+    if tensor.dtype in FP8:  # which torch does not index on a CPU
+        tensor = tensor.view(torch.uint8)
     reach = sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
     span = reach + 1 if tensor.numel() else 0
     return tensor.as_strided((span // vector, vector), (vector, 1))

@@ -30,7 +30,29 @@ X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)
         ({"b": W.mT.contiguous().mT}, ArgumentError, "`b`: expected strides (12, 4, 1) of (K,S,C)"),
         ({"out": torch.empty(2, 5, 7)}, ArgumentError, "argument `out`: expected shape (2, 5, 6)"),
         ({"out": torch.empty(2, 6, 5).mT}, ArgumentError, "`out`: expected strides (30, 6, 1) of"),
-        ({"out": X.new_empty(2, 5, 6).half()}, ArgumentTypeError, "`out`: expected torch.float32,"),
+        (
+            {"out": X.new_empty(2, 5, 6).double()},
+            ArgumentTypeError,
+            "`out`: expected torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, "
+            "torch.float8_e5m2 or torch.int8 for `a` in torch.float32, got torch.float64",
+        ),
+        (
+            {"out": X.new_empty(2, 5, 6), "out_dtype": torch.float16},
+            ArgumentTypeError,
+            "`out`: expected torch.float16, which is `out_dtype`, got torch.float32",
+        ),
+        ({"out_dtype": torch.int32}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, "),
+        ({"precision": "fp16"}, ArgumentError, "`precision`: expected None, 'tf32' or 'fp32', got"),
+        (
+            {"a": torch.empty(2, 5, 4, dtype=torch.int4)},
+            ArgumentTypeError,
+            "got torch.int4, which only the tensor cores of compute capability 8.0 to 8.9 multiply",
+        ),
+        (
+            {"a": X.to(torch.complex64)},
+            ArgumentTypeError,
+            "got torch.complex64: the convolutions layoutconv.conv1d to conv_transpose3d take it",
+        ),
         (
             {"b": W.double()},
             ArgumentTypeError,
