@@ -18,8 +18,11 @@ import json
 import multiprocessing
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -84,21 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     chosen = [job for job in jobs(options.quick) if re.search(options.rows, job.name)]
     if options.compile:
-        with multiprocessing.get_context("spawn").Pool(options.compile) as pool:
-            pool.map(_compile, chosen, chunksize=1)
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(options.compile, mp_context=context) as pool:
+            list(pool.map(_compile, [job for job in chosen if job.kind != "no loads"]))
     print(_machine())
     rows, failed = [], []
-    for job in chosen:
-        try:
-            row = measure(job, options.repeats)
-        except Exception as error:  # whatever it is, the other rows are wanted
+    for job, found in zip(chosen, _measured(chosen, options.repeats), strict=True):
+        if isinstance(found, str):
             failed.append(job.name)
-            print(
-                f"{job.name:30s} FAILED: {type(error).__name__}: {_first_line(error)}", flush=True
-            )
-            continue
-        rows.append(row)
-        print(row, flush=True)
+            print(f"{job.name:30s} FAILED: {found}", flush=True)
+        else:
+            rows.append(found)
+            print(found, flush=True)
     host = _host_times()
     if host:
         print(
@@ -130,6 +130,41 @@ def measure(job: Job, repeats: int) -> Row:
         job.name, ours, 1e-6 * job.workload.flop / ours,
         case.peer, theirs[0] if theirs else None, error, peer_error, job.target,
     )  # fmt: skip
+
+
+def _measured(chosen: Sequence[Job], repeats: int) -> Iterator[Row | str]:
+    """The row of each job, or what went wrong.
+
+    They are measured in a process of their own: a kernel that faults takes its process's GPU along,
+    and the rows after it are measured in another one.
+    """
+    pool = None
+    for job in chosen:
+        pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            row, alive = pool.submit(_attempt, job, repeats).result()
+        except BrokenProcessPool:
+            row, alive = "the process died", False
+        yield row
+        if not alive:
+            pool.shutdown()
+            pool = None
+    if pool:
+        pool.shutdown()
+
+
+def _attempt(job: Job, repeats: int) -> tuple[Row | str, bool]:
+    """A row or what went wrong, and whether this process can measure another."""
+    try:
+        return measure(job, repeats), True
+    except Exception as error:  # whatever it is, the other rows are wanted
+        message = f"{type(error).__name__}: {_first_line(error)}"
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return message, False
+    return message, True
 
 
 def plot(rows: Sequence[Row], file: Path) -> None:
@@ -182,11 +217,11 @@ def _host_times() -> dict[str, float]:
     x = x.contiguous(memory_format=torch.channels_last_3d)
     w = torch.randn(64, 64, 3, 3, 3, device="cuda", dtype=torch.float16)
     w = w.contiguous(memory_format=torch.channels_last_3d)
-    sides = {"lc.conv3d": lc.conv3d, "torch's conv3d": torch.nn.functional.conv3d}
+    sides: dict[str, Any] = {"lc.conv3d": lc.conv3d, "torch's conv3d": torch.nn.functional.conv3d}
     found = {}
     for name, conv in sides.items():
         try:
-            found[name] = host_microseconds(lambda conv=conv: conv(x, w, padding=1))
+            found[name] = host_microseconds(partial(conv, x, w, padding=1))
         except Exception as error:
             print(f"host time of {name} FAILED: {_first_line(error)}")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from math import nan
 from typing import Any
 
@@ -47,7 +48,7 @@ def case_of(job: Job, device: str = "cuda") -> Case:
     torch.backends.cudnn.allow_tf32 = job.dtype == "tf32"
     torch.backends.cudnn.benchmark = True
     conv = Convolution(job, device)
-    own = {"peer": "ours, bare", "theirs": conv.ours, "peer_error": conv.error}
+    own: dict[str, Any] = {"peer": "ours, bare", "theirs": conv.ours, "peer_error": conv.error}
     if job.kind == "bias+relu":
         return Case(*_with_bias(conv), **own)
     if job.kind == "statistics":
@@ -73,7 +74,9 @@ class Convolution:
 
     def __init__(self, job: Job, device: str) -> None:
         self.workload, self.direction, self.dtype = job.workload, job.direction, DTYPES[job.dtype]
-        self.options = {"precision": job.dtype} if self.dtype == torch.float32 else {}
+        self.options: dict[str, Any] = (
+            {"precision": job.dtype} if self.dtype == torch.float32 else {}
+        )
         work = job.workload
         shapes = {
             "x": (work.N, *work.spatial, work.C),
@@ -108,9 +111,9 @@ class Convolution:
         written = sum(view.m * view.n * view.l for view in self.views)
         if written < self.out.numel():
             self.out.zero_()
-        result = self.out
+        result, (a, b) = self.out, self.operands
         for view in self.views:
-            result = lc.execute(view, *self.operands, self.out, **self.options, **more)
+            result = lc.execute(view, a, b, self.out, **self.options, **more)
         return result
 
     def error(self) -> float:
@@ -132,8 +135,8 @@ class Convolution:
         """Of images, C and K: what of a result is compared. Sums are whole."""
         work = self.workload
         images = slice(None, None, max(1, work.N - 1))
-        steps = [max(1, n // CHANNELS) if work.groups == 1 else 1 for n in (work.C, work.K)]
-        return images, *(slice(None, None, step) for step in steps)
+        c, k = (max(1, n // CHANNELS) if work.groups == 1 else 1 for n in (work.C, work.K))
+        return images, slice(None, None, c), slice(None, None, k)
 
     @cached_property
     def reference(self) -> Tensor:
@@ -168,8 +171,7 @@ def poison(out: Tensor) -> None:
 
 def _views(work: Workload, direction: str) -> tuple[GemmView, ...]:
     if work.depthwise:
-        from layoutconv.conv import depthwise
-
+        depthwise = import_module("layoutconv.conv.depthwise")
         if direction == "dgrad":
             return tuple(depthwise.depthwise_dgrad_views(work.problem))
         make = {"fprop": "depthwise_fprop_view", "wgrad": "depthwise_wgrad_view"}[direction]
