@@ -20,7 +20,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import isnan
@@ -143,8 +142,8 @@ def _measured(chosen: Sequence[Job], repeats: int) -> Iterator[Row | str]:
         pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
         try:
             row, alive = pool.submit(_attempt, job, repeats).result()
-        except BrokenProcessPool:
-            row, alive = "the process died", False
+        except Exception as error:  # BrokenProcessPool: the process died
+            row, alive = f"{type(error).__name__}: {_first_line(error)}", False
         yield row
         if not alive:
             pool.shutdown()

@@ -8,7 +8,7 @@ import pytest
 
 import layoutconv
 
-NAMES = ["ck_tile_windows", "gather_gemm_scatter", "gett"]
+NAMES = ["ck_tile_windows", "gather_gemm_scatter", "gett", "wmma_conv3x3"]
 
 
 @pytest.fixture
@@ -88,3 +88,24 @@ def test_a_column_that_is_gathered(example, capsys):
     assert "D: (rows,columns):(columns,1) o 0 o (M,N):(gather*1@0,gather*1@1) o 0 o" in told
     # 200 rows of 64 columns; a row less where an entry of the index is -1.
     assert re.findall(r"(\d+) numbers written", told) == ["12800", "12736", "12736"]
+
+
+def test_measuring_wants_a_gpu(example, capsys, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert example("wmma_conv3x3").main(["--perf"]) == 2
+    assert "--perf measures a GPU" in capsys.readouterr().err
+
+
+def test_sums_of_fp16_are_exact_to_fp32(example, capsys):
+    """Ours to a few units of fp32; torch's result is rounded to fp16, three digits less."""
+    example("wmma_conv3x3").main(["--acc"])
+    rows = re.findall(
+        r"^[ \d]+ (\S+e\S+) +(\S+e\S+) +(\S+e\S+)  ok$", capsys.readouterr().out, re.M
+    )
+    assert len(rows) == 5
+    for ours, of_torch, between in (map(float, row) for row in rows):
+        assert ours < 1e-6
+        assert 1e-4 < of_torch < 1e-3
+        assert between == pytest.approx(of_torch, rel=0.1)
