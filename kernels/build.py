@@ -10,51 +10,53 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from layoutconv.gemm_view import GemmView, OperandLayout, stages
 
+from .atoms import MULTIPLY, OUTPUT
 from .implicit_gemm import ImplicitGemm
+from .spec import VECTOR_BYTES, Spec
 from .structure import index_buffer
-from .tile import Tile
-
-TYPES = {
-    "float16": cutlass.Float16,
-    "bfloat16": cutlass.BFloat16,
-    "tfloat32": cutlass.TFloat32,
-    "float32": cutlass.Float32,
-}
 
 
-def build(
-    view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str, dump: str | None = None
-) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(a, b, d, index_a, index_d, integers)``.
+def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
+    """The compiled kernel, a TVM-FFI function.
 
-    ``dtype`` is a name in ``TYPES``: "tfloat32" reads float32 data. ``arch`` is a name such as
-    "sm_80". With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What
+    a kernel does not have is None, index buffers, say. ``integers`` are how many CTAs share a sum
+    and the elements between their results (1, 0 if none do), then the view's ``runtime_integers``.
+    The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
+    ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
-    number = int(arch.removeprefix("sm_").rstrip("a"))
-    kernel = ImplicitGemm(view, TYPES[dtype], TYPES[out_dtype], tile, number)
-    memory = TYPES["float32" if dtype == "tfloat32" else dtype]
+    kernel = ImplicitGemm(view, spec)
+    data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
+    vector_a, vector_b, vector_d = spec.vectors
     return cute.compile(
         kernel,
-        _tensor(view.a, memory),
-        _tensor(view.b, memory),
-        _tensor(view.d, TYPES[out_dtype]),
-        _index(view.a),
-        _index(view.d),
-        tuple(cutlass.Int64(0) for _ in kernel.names),
+        _tensor(view.a, data.argument, vector_a),
+        _tensor(view.b, data.argument, vector_b),
+        _tensor(view.d, out.argument, vector_d),
+        *(_index(layout) for layout in (view.a, view.b, view.d)),
+        tuple(cutlass.Int64(0) for _ in range(2 + len(kernel.names))),
+        tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
+        tuple(_vector(OUTPUT[name].element) for name in steps.columns) or None,
+        tuple(_tensor(view.d, OUTPUT[name].element, vector_d) for name in steps.sources) or None,
+        _vector(cutlass.Float32) if steps.statistics else None,
         make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+        options=f"--enable-tvm-ffi --gpu-arch {spec.arch}{keep}",
     )
 
 
-def _tensor(layout: OperandLayout, element: Any) -> Any:
-    """A tensor argument of any extents and strides, 16-byte aligned: the view has the layout."""
+def _tensor(layout: OperandLayout, element: Any, vector: int) -> Any:
+    """A tensor argument of any extents and strides, as the view has the layout, of whole vectors."""
     rank = len(stages(layout)[-1].layout.shape)
     shape: Any = tuple(cute.sym_int() for _ in range(rank))
     stride: Any = tuple(cute.sym_int64() for _ in range(rank))
-    return make_fake_tensor(element, shape, stride, assumed_align=16)
+    align = min(VECTOR_BYTES, vector * element.width // 8)
+    return make_fake_tensor(element, shape, stride, assumed_align=align)
+
+
+def _vector(element: Any) -> Any:
+    return make_fake_tensor(element, (cute.sym_int64(),), (1,))
 
 
 def _index(layout: OperandLayout) -> Any:
-    chain_has_index = index_buffer(layout) is not None
-    return make_fake_tensor(cutlass.Int32, (cute.sym_int64(),), (1,)) if chain_has_index else None
+    return _vector(cutlass.Int32) if index_buffer(layout) is not None else None

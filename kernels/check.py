@@ -11,43 +11,39 @@ from typing import Any, NoReturn
 from layoutconv.algebra.int_tuple import flatten, product
 from layoutconv.algebra.stride import CustomStride, ScaledBasis
 from layoutconv.gemm_view import GemmView, Stage, gathers, stages
-from layoutconv.vectors import vector_extent
 
 from .structure import operands
 
 Interval = tuple[int, int]  # least and greatest
+MAX_GROUPS = 65535  # the third extent of a grid
 
 
 class UnsupportedViewError(ValueError):
     """A view is well formed, but this kernel template cannot run it; the CPU executor can."""
 
 
-def check_view(view: GemmView, vector: int, out_vector: int) -> None:
-    """Refuse what the template cannot run: ``vector`` elements are read or written at once.
+def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
+    """Refuse what the template cannot run; ``along`` is the mode of A and of B that runs in memory.
 
     Raises ``UnsupportedViewError``, which names the operand, what is asked of it, and what came.
 
-    >>> from layoutconv.conv import ConvProblem, fprop_view
+    >>> from layoutconv.algebra import Layout
+    >>> plain = Layout((4, 8), (8, 1))
     >>> try:
-    ...     check_view(fprop_view(ConvProblem((1, 8, 8, 12), (16, 3, 3))), 8, 8)
+    ...     check_view(GemmView(plain, plain, plain))
     ... except UnsupportedViewError as error:
     ...     print(error)
-    operand `a` of the view: expected a multiple of 8 channels (16 bytes), got 12
+    operand `a` of the view: expected a map to coordinates and a map to memory, got (4,8):(8,1)
     """
-    for (name, layout), size in zip(operands(view), (vector, vector, out_vector), strict=True):
+    if view.l > MAX_GROUPS:
+        _refuse("a", f"at most {MAX_GROUPS} groups", view.l)
+    for (name, layout), columns in zip(operands(view), (*along, 1), strict=True):
         chain = stages(layout)
         _check_maps(name, chain)
-        channels = int(flatten(chain[0].layout.shape[1])[0])
-        if channels % size:
-            _refuse(name, f"a multiple of {size} channels (16 bytes)", channels)
-        together = vector_extent(layout, 1)
-        if together % size:
-            _refuse(name, f"{size} columns (16 bytes) side by side in memory", together)
-        if product(chain[0].layout.shape[0]) >= 2**31:
-            _refuse(name, "fewer than 2^31 rows", int(product(chain[0].layout.shape[0])))
-        _check_bounds(name, chain)
-    if any(gathers(stage) for stage in stages(view.b)):
-        _refuse("b", "no index buffer", view.b)
+        for mode in chain[0].layout.shape[:2]:
+            if product(mode) >= 2**31:
+                _refuse(name, "fewer than 2^31 rows and columns", int(product(mode)))
+        _check_bounds(name, chain, 1 - columns)
 
 
 def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
@@ -79,11 +75,14 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
             _refuse(name, "one index buffer", len(rest))
 
 
-def _check_bounds(name: str, chain: tuple[Stage, ...]) -> None:
-    """Follow the intervals of the coordinates through the chain of maps."""
+def _check_bounds(name: str, chain: tuple[Stage, ...], row_mode: int) -> None:
+    """Follow the intervals of the coordinates through the chain of maps.
+
+    The kernel compares the bounds of modes that rows move, and what an index buffer holds.
+    """
     domain = chain[0].layout
     leaves = list(zip(flatten(domain.shape), flatten(domain.stride), strict=True))
-    rows = {d.path[0] for d in flatten(domain.stride[0])}
+    rows = {d.path[0] for d in flatten(domain.stride[row_mode])}
     intervals = _images(
         [((0, max(int(s) - 1, 0)), d) for s, d in leaves], chain[0].offset, chain[1]
     )

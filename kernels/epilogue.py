@@ -1,65 +1,227 @@
-"""From accumulators to memory: convert, turn in shared memory, write whole vectors by row."""
+"""From accumulators to memory: steps, conversion, a turn in shared memory, whole vectors by row."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import const_expr, range_constexpr
+from cutlass import Float32, Int32, const_expr, range_constexpr
 
+from .convert import converted
 from .operand import Operand
+from .steps import Steps
 from .tile import Tile
 
 STORE_BYTES = 16
 BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in registers
 
 
-class Epilogue:
-    """Writes a CTA's tile through the layout of D: dense rows, or rows that an index scatters."""
+@dataclass
+class Extras:
+    """What an epilogue reads and writes besides D.
 
-    def __init__(self, tile: Tile, dtype: Any) -> None:
-        self.tile, self.dtype = tile, dtype
-        self.vector = STORE_BYTES * 8 // dtype.width
+    ``columns`` and ``sources`` are pointers; ``first_column`` is where a group's columns start;
+    ``statistics`` points to the CTA's own row of partial sums, (2, all columns).
+    """
+
+    numbers: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    sources: tuple[Any, ...]
+    statistics: Any
+    first_column: Any
+    all_columns: Any
+
+
+class Epilogue:
+    """Writes a CTA's tile through the layout of D: dense rows, or rows that an index scatters.
+
+    Steps that need no more than the column are applied to the accumulators; with a tensor like D
+    among them all are applied to rows, after the turn. Data of 8 bits turn as accumulators do.
+    """
+
+    def __init__(
+        self, tile: Tile, dtype: Any, accumulator: Any, vector: int, steps: Steps, *, atomic: bool
+    ) -> None:
+        self.tile, self.dtype, self.vector = tile, dtype, vector
+        self.steps, self.atomic = steps, atomic
+        floating = accumulator if accumulator.is_float else Float32
+        self.work = floating if steps else accumulator
+        self.by_row = bool(steps.sources)
+        self.by_fragment = bool(steps) and not self.by_row
+        self.staged = staged_type(dtype, self.work, steps)
 
     def shared_layout(self) -> tuple[Any, Any]:
         """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""
         layout = cute.make_ordered_layout((self.tile.m, self.tile.n), order=(1, 0))
-        row_bits = (self.tile.n // self.vector).bit_length() - 1  # of a row's 16-byte vectors
+        vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # of a row
+        row_bits = vectors.bit_length() - 1
         return layout, cute.make_swizzle(min(3, row_bits), 4, row_bits)  # of byte addresses
 
     @cute.jit
-    def __call__(self, acc: Any, mma: Any, d: Operand, base: Any, m0: Any, n0: Any, tid: Any):
+    def __call__(
+        self, acc: Any, mma: Any, d: Operand, base: Any, m0: Any, n0: Any, tid: Any, extras: Extras
+    ):
         """``base`` is shared memory that the main loop is done with."""
         layout, swizzle = self.shared_layout()
-        smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.dtype), layout)
-        converted = cute.make_fragment_like(acc, self.dtype)
-        converted.store(acc.load().to(self.dtype))
-        cute.autovec_copy(converted, mma.get_slice(tid).partition_C(smem))
+        smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
+        x = acc.load()
+        if const_expr(self.by_fragment):
+            columns = self._by_fragment(mma, tid, n0, d.col_count, extras)
+            x = self.steps(x.to(self.work), extras.numbers, columns, None)
+        turned = cute.make_fragment_like(acc, self.staged)
+        turned.store(converted(x, self.staged))
+        cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
         cute.arch.sync_threads()
 
         across = const_expr(self.tile.n // self.vector)
         threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
+        bits = const_expr(self.vector * self.dtype.width)
         atom = cute.make_copy_atom(
-            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=8 * STORE_BYTES
+            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits
         )
-        copy = cute.make_tiled_copy_tv(atom, threads, cute.make_layout((1, self.vector))).get_slice(
-            tid
+        read = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), self.staged, num_bits_per_copy=self.staged.width
         )
-        source = copy.partition_S(smem)
-        where = copy.partition_S(cute.make_identity_tensor((self.tile.m, self.tile.n)))
-        column = d.column(n0 + where[(0, 0), 0, 0][1])
+        copy = cute.make_tiled_copy_tv(read, threads, cute.make_layout((1, self.vector)))
+        source = copy.get_slice(tid).partition_S(smem)
+        where = copy.get_slice(tid).partition_S(
+            cute.make_identity_tensor((self.tile.m, self.tile.n))
+        )
+        first = n0 + where[(0, 0), 0, 0][1]
+        column = d.column(first)
+        by_column = self._by_vector(first, d.col_count, extras)
+        sums = cute.make_rmem_tensor((self.vector, 2), Float32)
+        sums.fill(0.0)
         count = const_expr(cute.size(where, mode=[1]))
-        for first in range_constexpr(0, count, BATCH):
-            batch = const_expr(range(first, min(first + BATCH, count)))
+        for start in range_constexpr(0, count, BATCH):
+            batch = const_expr(range(start, min(start + BATCH, count)))
             rows = [d.row(m0 + where[(0, 0), i, 0][0]) for i in batch]
             index = [d.load_index(row, column, written=True) if d.gather else None for row in rows]
-            vectors = cute.make_fragment_like(source[None, None, 0])
+            vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
                 cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])
             for i in range_constexpr(len(batch)):
-                pointer, there = d.locate(rows[i], column, index[i])
-                pred = cute.make_rmem_tensor(1, cutlass.Boolean)
-                pred[0] = there
-                to = cute.make_tensor(pointer, d.vector_layout)
-                cute.copy(atom, vectors[None, i], to, pred=pred)
+                offset, there = d.offset(rows[i], column, index[i])
+                y = vectors[None, i].load()
+                if const_expr(self.by_row):
+                    sources = self._at(d, offset, there, extras)
+                    y = self.steps(y.to(self.work), extras.numbers, by_column, sources)
+                out = cute.make_rmem_tensor((self.vector,), self.dtype)
+                out.store(converted(y, self.dtype))
+                if const_expr(self.steps.statistics):
+                    self._add(sums, out, there)
+                self._store(atom, out, d.at(d.pointer, offset), there)
+        if const_expr(self.steps.statistics):
+            self._write_sums(sums, base, tid, n0, d.col_count, extras)
+
+    # -- what the steps read ---------------------------------------------------------------------
+
+    def _by_fragment(self, mma: Any, tid: Any, n0: Any, count: int, extras: Extras) -> Any:
+        """The numbers of columns, at the places of a thread's accumulators."""
+        thread, shape = mma.get_slice(tid), (self.tile.m, self.tile.n)
+        first = n0 + thread.partition_C(cute.make_identity_tensor(shape))[0][1]
+        columns = cute.make_layout(shape, stride=(0, 1))
+        layout = thread.partition_C(cute.make_tensor(extras.columns[0], columns)).layout if (
+            extras.columns
+        ) else None  # fmt: skip
+
+        def column(number: int) -> Any:
+            pointer, found = extras.columns[number], {}
+            values = cute.make_rmem_tensor(layout.shape, self.work)
+            for i in range(cute.size(layout)):
+                step = layout(i)
+                if step not in found:
+                    found[step] = self._column(pointer, first + step, count, extras)
+                values[i] = found[step]
+            return values.load()
+
+        return column
+
+    def _by_vector(self, first: Any, count: int, extras: Extras) -> Any:
+        """The numbers of a thread's vector of columns."""
+        held = []
+        for pointer in extras.columns if self.by_row else ():
+            values = cute.make_rmem_tensor((self.vector,), self.work)
+            for i in range(self.vector):
+                values[i] = self._column(pointer, first + i, count, extras)
+            held.append(values)
+        return lambda number: held[number].load()
+
+    def _column(self, pointer: Any, column: Any, count: int, extras: Extras) -> Any:
+        """One number of a column; past the last, the last one's."""
+        past = Int32(count - 1 - column) >> 31  # all ones there
+        column = (column & ~past) | (Int32(count - 1) & past)
+        at = cute.make_tensor(pointer + extras.first_column + column, cute.make_layout(1))
+        return self.work(at[0])
+
+    def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:
+        """What the tensors like D have at an offset; at 0 where D has nothing there."""
+        safe = cutlass.select_(there, cutlass.Int64(offset), cutlass.Int64(0))
+
+        def source(number: int) -> Any:
+            pointer = d.at(extras.sources[number], safe)
+            values = cute.make_rmem_tensor((self.vector,), pointer.dtype)
+            cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(self.vector)), values)
+            return values.load().to(self.work)
+
+        return source
+
+    # -- what is written -------------------------------------------------------------------------
+
+    @cute.jit
+    def _store(self, atom: Any, out: Any, pointer: Any, there: Any):
+        if const_expr(self.atomic):
+            if there:
+                for i in range_constexpr(self.vector):
+                    cute.arch.atomic_add(pointer + i, out[i], scope="gpu", sem="relaxed")
+        else:
+            pred = cute.make_rmem_tensor(1, cutlass.Boolean)
+            pred[0] = there
+            layout = cute.make_layout(((self.vector, 1),))
+            cute.copy(
+                atom,
+                cute.make_tensor(out.iterator, layout),
+                cute.make_tensor(pointer, layout),
+                pred=pred,
+            )
+
+    def _add(self, sums: Any, out: Any, there: Any) -> None:
+        """Add a row's values, as they are stored, to the sums of their columns."""
+        for i in range(self.vector):
+            x = cutlass.select_(there, Float32(out[i]), Float32(0.0))
+            sums[i, 0] = sums[i, 0] + x
+            sums[i, 1] = sums[i, 1] + x * x
+
+    @cute.jit
+    def _write_sums(
+        self, sums: Any, base: Any, tid: Any, n0: Any, count: int, extras: Extras
+    ):
+        """Sum over the CTA's rows, in a fixed order, and write the CTA's own row of partial sums."""
+        across = const_expr(self.tile.n // self.vector)
+        down = const_expr(self.tile.threads // across)
+        n = const_expr(self.tile.n)
+        partial = cute.make_tensor(
+            cute.recast_ptr(base, dtype=Float32), cute.make_layout((n, 2, down))
+        )
+        cute.arch.sync_threads()
+        row, column = tid // across, (tid & (across - 1)) * self.vector
+        for i in range_constexpr(self.vector):
+            for kind in range_constexpr(2):
+                partial[column + i, kind, row] = sums[i, kind]
+        cute.arch.sync_threads()
+        for part in range_constexpr(-(-2 * n // self.tile.threads)):
+            number = tid + part * self.tile.threads
+            kind, own = number // n, number % n
+            if (number < 2 * n) & (n0 + own < count):
+                total = Float32(0.0)
+                for i in range_constexpr(down):
+                    total = total + partial[own, kind, i]
+                at = kind * extras.all_columns + extras.first_column + n0 + own
+                cute.make_tensor(extras.statistics + at, cute.make_layout(1))[0] = total
+
+
+def staged_type(dtype: Any, work: Any, steps: Steps) -> Any:
+    """The type that a tile turns in: D's, unless steps or a saturation come after the turn."""
+    return work if steps.sources or dtype.width == 8 else dtype

@@ -1,7 +1,7 @@
-"""THE template: ``D[m, n] = sum_k A[m, k] * B[n, k]`` over three operands that are layouts.
+"""THE template: ``D[m, n, l] = sum_k A[m, k, l] * B[n, k, l]`` over three operands that are layouts.
 
-Dense convolution, gather/scatter, kernel maps: what differs is read off the operands' layouts
-(``Operand``); there is one prologue, one main loop and one epilogue.
+Dense convolution and its gradients, gather/scatter, kernel maps: what differs is read off the
+operands' layouts (``Operand``); there is one prologue, one main loop and one epilogue.
 """
 
 from __future__ import annotations
@@ -16,22 +16,25 @@ from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
-from .epilogue import Epilogue
-from .mainloop_sm80 import MainloopSm80
+from .atoms import MULTIPLY, OUTPUT
+from .epilogue import Epilogue, Extras
+from .mainloop_sm80 import KTiles, MainloopSm80
 from .operand import Operand
+from .spec import Spec
+from .steps import Steps
 from .structure import divisors, runtime_integers
-from .tile import Tile
 
 
 class ImplicitGemm:
-    """The kernel of one kind of ``GemmView``: its structure and static integers, types and tile.
+    """The kernel of one kind of ``GemmView``: its structure and static integers, and a ``Spec``.
 
     The values of the view's runtime integers (image count, spatial extents, rows) do not matter.
     """
 
-    def __init__(self, view: GemmView, dtype: Any, out_dtype: Any, tile: Tile, arch: int) -> None:
-        self.view, self.dtype, self.out_dtype = view, dtype, out_dtype
-        self.tile, self.arch = tile, arch
+    def __init__(self, view: GemmView, spec: Spec) -> None:
+        self.view, self.spec, self.tile = view, spec, spec.tile
+        self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
+        self.steps = Steps(spec.epilogue)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
 
@@ -41,62 +44,130 @@ class ImplicitGemm:
         a: cute.Tensor,
         b: cute.Tensor,
         d: cute.Tensor,
-        index_a: cute.Tensor,
-        index_d: cute.Tensor,
+        index_a: Any,
+        index_b: Any,
+        index_d: Any,
         integers: tuple,
+        numbers: Any,
+        columns: Any,
+        sources: Any,
+        statistics: Any,
         stream: Any,
     ):
+        splits, split_stride, *integers = integers
         values = {name: Int64(v) for name, v in zip(self.names, integers, strict=True)}
         fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
         }
         args = Arguments(values, fast)
-        m = product(map_leaves(lambda s: args.integer(s, Int64), self.view.a.shape[0]))
+        shapes = self.view.a.shape
+        m = product(map_leaves(lambda s: args.integer(s, Int64), shapes[0]))
+        groups = product(map_leaves(lambda s: args.integer(s, Int32), shapes[2:]))
         n_tiles = -(-self.view.n // self.tile.n)
-        m_tiles = (m + self.tile.m - 1) // self.tile.m
+        m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
         self.kernel(
-            _pointer(a, self.dtype),
-            _pointer(b, self.dtype),
-            _pointer(d, self.out_dtype),
+            _pointer(a, self.data.element),
+            _pointer(b, self.data.element),
+            _pointer(d, self.out.element),
             _pointer(index_a, Int32),
+            _pointer(index_b, Int32),
             _pointer(index_d, Int32),
             args,
+            (Int32(splits), Int64(split_stride)),
+            numbers,
+            _pointers(columns),
+            _pointers(sources),
+            _pointer(statistics, cutlass.Float32),
         ).launch(
-            grid=[Int32(m_tiles * n_tiles), 1, 1],
+            grid=[m_tiles * n_tiles, Int32(splits), groups],
             block=[self.tile.threads, 1, 1],
             min_blocks_per_mp=1,
-            smem=self.tile.shared_bytes(self.dtype.width // 8, self.out_dtype.width // 8),
+            smem=self.spec.shared_bytes,
             stream=stream,
         )
 
     @cute.kernel
-    def kernel(self, a: Any, b: Any, d: Any, index_a: Any, index_d: Any, args: Arguments):
-        tile = self.tile
-        mainloop = MainloopSm80(tile, self.dtype, self.arch)
-        epilogue = Epilogue(tile, self.out_dtype)
+    def kernel(
+        self,
+        a: Any,
+        b: Any,
+        d: Any,
+        index_a: Any,
+        index_b: Any,
+        index_d: Any,
+        args: Arguments,
+        split: tuple,
+        numbers: Any,
+        columns: Any,
+        sources: Any,
+        statistics: Any,
+    ):
+        tile, spec = self.tile, self.spec
+        mainloop = MainloopSm80(tile, self.data, spec.arch_number)
         tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
+        cta, part, group = cute.arch.block_idx()
         # CTAs that share rows of A run side by side: their gathers meet in L2.
         n_tiles = -(-self.view.n // tile.n)
-        m0, n0 = (cta // n_tiles) * tile.m, (cta % n_tiles) * tile.n
+        m_tile = cta // n_tiles
+        m0, n0 = m_tile * tile.m, (cta % n_tiles) * tile.n
 
-        operand_a = Operand(self.view.a, args, a, index_a, mainloop.vector, tile.k)
-        operand_b = Operand(self.view.b, args, b, None, mainloop.vector, tile.k)
-        operand_d = Operand(self.view.d, args, d, index_d, epilogue.vector, tile.n)
+        vector_a, vector_b, vector_d = spec.vectors
+        along_a, along_b = spec.along
+        operand_a = Operand(
+            self.view.a, args, a, index_a, group=group, along=along_a, vector=vector_a,
+            column_tile=tile.k if along_a else tile.m, hoist_rows=along_a == 1,
+        )
+        operand_b = Operand(
+            self.view.b, args, b, index_b, group=group, along=along_b, vector=vector_b,
+            column_tile=tile.k if along_b else tile.n, hoist_rows=along_b == 1,
+        )
+        splits, split_stride = split
+        if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every part
+            d = d + Int64(part) * split_stride
+        operand_d = Operand(
+            self.view.d, args, d, index_d, group=group, along=1, vector=vector_d,
+            column_tile=tile.n, hoist_rows=True,
+        )  # fmt: skip
 
         smem = cutlass.memory.SmemAllocator()
-        s_a = mainloop.allocate(smem, tile.m)
-        s_b = mainloop.allocate(smem, tile.n)
-        acc = mainloop.mma.make_fragment_C(mainloop.mma.partition_shape_C((tile.m, tile.n)))
-        if cutlass.const_expr(self.view.k == 0):  # sums of nothing
-            acc.fill(0.0)
+        s_a = mainloop.allocate(smem, tile.m, along_a)
+        s_b = mainloop.allocate(smem, tile.n, along_b)
+        acc = mainloop.multiplier.accumulators(tile)
+        if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
+            acc.fill(0)
         else:
+            k_tiles = KTiles.of(operand_a, operand_b, tile.k)
+            begin, count = 0, k_tiles.count
+            if cutlass.const_expr(spec.split):
+                share = (count + splits - 1) // splits
+                begin = part * share
+                count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
             mainloop(
                 mainloop.producer(operand_a, s_a, m0, tid),
                 mainloop.producer(operand_b, s_b, n0, tid),
-                s_a, s_b, tid, acc,
+                k_tiles, begin, count, tid, acc,
             )  # fmt: skip
-        epilogue(acc, mainloop.mma, operand_d, s_a.tensor.iterator, m0, n0, tid)
+        all_columns = self.view.n * cute.arch.grid_dim()[2]
+        if cutlass.const_expr(self.steps.statistics):
+            statistics = statistics + Int64(m_tile) * (2 * all_columns)
+        extras = Extras(
+            *map(_tuple, (numbers, columns, sources)),
+            statistics, group * self.view.n, all_columns,
+        )  # fmt: skip
+        epilogue = Epilogue(
+            tile, self.out.element, self.data.accumulator, vector_d, self.steps,
+            atomic=spec.split == "atomic",
+        )  # fmt: skip
+        epilogue(acc, mainloop.multiplier.mma, operand_d, s_a.base, m0, n0, tid, extras)
+
+
+def _tuple(found: tuple[Any, ...] | None) -> tuple[Any, ...]:
+    """No empty tuple crosses the boundary of a kernel: it is None there."""
+    return found or ()
+
+
+def _pointers(tensors: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
+    return tuple(tensor.iterator for tensor in tensors) if tensors else None
 
 
 def _pointer(tensor: Any, dtype: Any) -> Any:

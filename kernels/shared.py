@@ -5,34 +5,75 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
+from cutlass import Int32
 
 VECTOR_BYTES = 16
+LINE_BYTES = 128  # all banks once
 
 
 class SharedTile:
-    """(rows, k, stages) with k contiguous: a row is 64 or 128 bytes, so 8 rows cover all banks.
+    """``stages`` tiles of rows of contiguous columns, cut into panels of one line of memory a row.
 
-    The swizzle permutes the 16-byte vectors of a row by an XOR with the row's number, and a step
-    along k is an XOR as well, where the start has zeros in those bits. A thread's address is hence
-    ``(start ^ step) + stage``, with ``start`` swizzled once, and 8 rows further is a constant.
+    A line is 64 or 128 bytes, so that 8 rows cover all banks once or twice. The swizzle permutes
+    the 16-byte vectors of a line by an XOR with the row's number. With whole lines for the rest of
+    a displacement, its part within a line is an XOR as well, where the start has zeros in those
+    bits: a thread's address is ``(start ^ part) + lines``, with ``start`` swizzled once.
+
+    How the vectors are permuted depends on how a warp reads them: "matrices" or "rows", 8 rows of
+    one vector at once; "words", 4 rows of 8 words of 32 bits; "lines", whole lines.
     """
 
-    def __init__(self, smem: Any, dtype: Any, rows: int, k: int, stages: int) -> None:
-        self.dtype = dtype
-        self.row_bytes = k * dtype.width // 8
-        self.stage_bytes = rows * self.row_bytes
-        self.vectors = self.row_bytes // VECTOR_BYTES
-        layout = cute.make_ordered_layout((rows, k, stages), order=(1, 0, 2))
-        swizzle = cute.make_swizzle(self.vectors.bit_length() - 1, 4, 3)  # of byte addresses
-        self.tensor = smem.allocate_tensor(dtype, layout, byte_alignment=1024, swizzle=swizzle)
+    def __init__(
+        self, smem: Any, dtype: Any, rows: int, columns: int, stages: int, read: str
+    ) -> None:
+        self.dtype, self.bytes = dtype, dtype.width // 8
+        self.rows, self.columns, self.read = rows, columns, read
+        row_bytes = columns * self.bytes
+        self.line_bytes = LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2
+        self.line = self.line_bytes // self.bytes
+        self.panel_bytes = rows * self.line_bytes
+        self.stage_bytes = columns // self.line * self.panel_bytes
+        size = stages * self.stage_bytes // self.bytes
+        self.base = smem.allocate_array(dtype, size, byte_alignment=1024)
 
-    def start(self, partition: Any) -> Any:
-        """The swizzled address in bytes of the first vector of a thread's partition."""
-        logical = partition.iterator.toint()
-        return logical ^ ((logical >> 3) & (VECTOR_BYTES * (self.vectors - 1)))
+    def tensor(self, along: int, unit: Any) -> Any:
+        """The tile (m, k) as a tensor of ``unit``, k (``along`` = 1) or m contiguous, not swizzled.
 
-    def pointer(self, start: Any, step: int, stage: Any) -> Any:
-        """``step`` bytes along k from a start, in a stage."""
-        address = (start ^ step) + stage * self.stage_bytes
-        smem = cute.AddressSpace.smem
-        return cute.make_ptr(self.dtype, address, smem, assumed_align=VECTOR_BYTES)
+        To be partitioned, not to be read.
+        """
+        line = self.line_bytes * 8 // unit.width
+        columns = line, self.stage_bytes // self.panel_bytes
+        across = 1, self.rows * line
+        if along == 1:
+            layout = cute.make_layout((self.rows, columns), stride=(line, across))
+        else:
+            layout = cute.make_layout((columns, self.rows), stride=(across, line))
+        return cute.make_tensor(cute.recast_ptr(self.base, dtype=unit), layout)
+
+    def start(self, logical: Any) -> Any:
+        """The swizzled address of a logical one, both in bytes."""
+        if self.read in ("matrices", "rows"):
+            return logical ^ ((logical >> 3) & (self.line_bytes - VECTOR_BYTES))
+        if self.read == "words":  # rows 1, 2, 3 of four move by 4, 2, 6 vectors
+            return logical ^ ((logical >> 1) & 64) ^ ((logical >> 3) & 32)
+        return logical
+
+    def at(self, start: Any, displacement: int, stage: Any) -> Any:
+        """The address ``displacement`` logical bytes from a start, in a stage."""
+        part = displacement & (self.line_bytes - 1)
+        return (start ^ part) + stage * self.stage_bytes + (displacement - part)
+
+    def logical(self, row: Any, column: Any) -> Any:
+        """The logical address in bytes of an element of stage 0."""
+        panel = column >> (self.line.bit_length() - 1)
+        within = column & (self.line - 1)
+        lines = panel * self.panel_bytes + row * self.line_bytes
+        return Int32(self.base.toint()) + lines + within * self.bytes
+
+    def displacement(self, rows: int, columns: int) -> int:
+        """Logical bytes from an element to one some rows and columns further.
+
+        Columns either stay within a line or are whole lines.
+        """
+        panel, within = divmod(columns, self.line)
+        return panel * self.panel_bytes + rows * self.line_bytes + within * self.bytes

@@ -23,8 +23,8 @@ from typing import Any
 import layoutconv.algebra
 from layoutconv.gemm_view import GemmView
 
+from .spec import Spec
 from .structure import signature
-from .tile import Tile
 
 ENTRY = "implicit_gemm"
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -36,18 +36,14 @@ ARCHITECTURES = {
 
 @dataclass(frozen=True)
 class KernelKey:
-    """What determines a kernel: the view's structure, the types, the tile, the machine."""
+    """What determines a kernel: the view's structure, and its spec."""
 
     view: str
-    dtype: str
-    out_dtype: str
-    tile: Tile
-    arch: str
+    spec: Spec
 
     @property
     def digest(self) -> str:
-        parts = (self.view, self.dtype, self.out_dtype, self.tile, self.arch, _toolchain())
-        return hashlib.sha256(repr(parts).encode()).hexdigest()
+        return hashlib.sha256(repr((self.view, self.spec, _toolchain())).encode()).hexdigest()
 
 
 _loaded: dict[KernelKey, Callable[..., None]] = {}
@@ -69,15 +65,12 @@ def architecture(capability: tuple[int, int]) -> str:
     return ARCHITECTURES[capability]
 
 
-def load_kernel(
-    view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str
-) -> Callable[..., None]:
-    """A kernel ``f(a, b, d, index_a, index_d, integers)``: from memory, from disk, or compiled now.
+def load_kernel(view: GemmView, spec: Spec) -> Callable[..., None]:
+    """A kernel as ``build`` makes it: from memory, from disk, or compiled now.
 
-    ``dtype`` is "float16", "bfloat16" or "tfloat32" (of float32 data), ``out_dtype`` "float16",
-    "bfloat16" or "float32". No GPU is needed. The launch goes to torch's current stream.
+    No GPU is needed. The launch goes to torch's current stream.
     """
-    key = KernelKey(signature(view), dtype, out_dtype, tile, arch)
+    key = KernelKey(signature(view, spec.along), spec)
     kernel = _loaded.get(key)
     if kernel is None:
         with _lock:
@@ -102,7 +95,7 @@ def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
         return _from_object(path)
     from .build import build
 
-    kernel = build(view, key.dtype, key.out_dtype, key.tile, key.arch)
+    kernel = build(view, key.spec)
     try:
         _keep(kernel, path)
     except OSError as error:

@@ -10,11 +10,12 @@ from layoutconv.algebra.symint import SymInt, is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, stages
 
 
-def signature(view: GemmView) -> str:
+def signature(view: GemmView, along: tuple[int, int] = (1, 1)) -> str:
     """The structure as text, equal for views that one kernel serves.
 
-    Static integers appear by value, runtime ones by name; columns and the rows of B, which the
-    kernel is unrolled over, by value always.
+    Static integers appear by value, runtime ones by name. What a kernel is unrolled over appears by
+    value always: columns of D, rows of B and, where they run along memory (``along`` is the mode of
+    A and of B that does), rows of A; k too, unless it runs across memory in both.
 
     >>> from layoutconv.algebra import Layout, SymInt
     >>> M, K = SymInt(7, "M"), SymInt(4, "K", runtime=False)
@@ -22,13 +23,18 @@ def signature(view: GemmView) -> str:
     >>> signature(GemmView(plain, plain, plain)).splitlines()[0]
     'a [M,4]:[4,1]+0'
     """
+    static_k = along != (0, 0)
+    by_value = {"a": (along[0] == 0, static_k), "b": (True, static_k), "d": (False, True)}
     lines = []
     for name, layout in operands(view):
         for at, stage in enumerate(stages(layout)):
             shape = stage.layout.shape
             if at == 0:
-                rows, columns = shape
-                shape = (_values(rows) if name == "b" else rows, _values(columns))
+                values = (*by_value[name], False)
+                shape = tuple(
+                    _values(mode) if value else mode
+                    for mode, value in zip(shape, values, strict=False)
+                )
             parts = (shape, stage.layout.stride)
             lines.append(f"{name} {':'.join(map(_text, parts))}+{_text(stage.offset)}")
     return "\n".join(lines)

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 from layoutconv.kernels.build import build
+from layoutconv.kernels.check import check_view
+from layoutconv.kernels.spec import Spec
 from layoutconv.kernels.structure import index_buffer, runtime_integers, signature
 from layoutconv.kernels.tile import Tile
 from torch import Tensor
@@ -42,8 +44,9 @@ def compile_view(
 ) -> Compiled:
     """Compile the kernel of a view for data of ``dtype``, and results of the same or ``out``."""
     with tempfile.TemporaryDirectory() as folder:
-        name = dtype_name(out or dtype)
-        function = build(view, NAMES[dtype], name, tile, arch, dump=folder)
+        spec = Spec.of(view, NAMES[dtype], dtype_name(out or dtype), tile, arch)
+        check_view(view, spec.along)
+        function = build(view, spec, dump=folder)
         return Compiled(function, function.__ptx__, function.__cubin__, parse(function.__ptx__))
 
 
@@ -110,15 +113,15 @@ def run_case(case: Case, compiled: Compiled, **options: Any) -> Ran:
     """Run all CTAs of a kernel; raises a Fault where it breaks a rule of the machine."""
     memory, view = Memory(), case.view
     out = case.out.clone()
-    index_a, index_d = index_buffer(view.a), index_buffer(view.d)
-    arguments = [
-        None if tensor is None else _on_device(memory, name, tensor)
-        for name, tensor in (
-            ("a", case.a), ("b", case.b), ("d", out), ("index_a", index_a), ("index_d", index_d)
-        )
-    ]  # fmt: skip
-    numbers = tuple(runtime_integers(view).values())
-    launch = launch_of(compiled.program, compiled.function, *arguments, numbers)
+    tensors = [_on_device(memory, *pair) for pair in (("a", case.a), ("b", case.b), ("d", out))]
+    indices = [
+        None if index is None else _on_device(memory, f"index {i}", index)
+        for i, index in enumerate(map(index_buffer, (view.a, view.b, view.d)))
+    ]
+    integers = (1, 0, *runtime_integers(view).values())
+    launch = launch_of(
+        compiled.program, compiled.function, *tensors, *indices, integers, None, None, None, None
+    )
     options["shared_bytes"] = launch.shared_bytes
     stats = run(compiled.program, memory, launch.arguments, launch.grid, **options)
     written = torch.from_numpy(memory.written(memory.find("d"))).view(-1, out.itemsize)

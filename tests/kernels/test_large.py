@@ -37,7 +37,7 @@ def holes(tmp_path: Path) -> list[np.memmap]:
 def launch(view: GemmView, a: np.ndarray, b: torch.Tensor, d: np.ndarray, last: bool) -> None:
     """Run all CTAs, or only the ``last``; rows of A and D are 8 fp16 as words."""
     memory = Memory()
-    index_a, index_d = index_buffer(view.a), index_buffer(view.d)
+    buffers = [index_buffer(layout) for layout in (view.a, view.b, view.d)]
     shapes = ((1, *a.shape), tuple(b.shape), (1, *d.shape)) if last else (a.shape, b.shape, d.shape)
     arrays = a, b.view(torch.int16).numpy(), d
     tensors = [
@@ -46,11 +46,12 @@ def launch(view: GemmView, a: np.ndarray, b: torch.Tensor, d: np.ndarray, last: 
     ]
     indices = [
         None if i is None else DeviceTensor(memory.add(i.numpy()), tuple(i.shape), "int32")
-        for i in (index_a, index_d)
+        for i in buffers
     ]
     kernel = compiled_view(view, torch.float16, TILE)
-    numbers = tuple(runtime_integers(view).values())
-    asked = launch_of(kernel.program, kernel.function, *tensors, *indices, numbers)
+    integers = (1, 0, *runtime_integers(view).values())
+    nothing = (None,) * 4
+    asked = launch_of(kernel.program, kernel.function, *tensors, *indices, integers, *nothing)
     ctas = [(asked.grid[0] - 1, 0, 0)] if last else None
     run(
         kernel.program, memory, asked.arguments, asked.grid,

@@ -1,0 +1,221 @@
+"""How each type of data is multiplied: the instruction, and what it takes in registers.
+
+A new type is a new row of ``MULTIPLY``. Tensor cores take k-blocks of 32 bytes a row, whatever the
+type; 8-bit and 4-bit data have the fragments of 16-bit data, two or four to an element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import (
+    BFloat16,
+    Float8E4M3FN,
+    Float8E5M2,
+    Float16,
+    Float32,
+    Float64,
+    Int8,
+    Int32,
+    TFloat32,
+    Uint8,
+)
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import llvm
+from cutlass.cute.nvgpu import MmaUniversalOp, warp
+
+from .tile import Tile
+
+
+@dataclass(frozen=True)
+class Data:
+    """A type that kernels multiply.
+
+    Args:
+        element: of memory, and of shared memory.
+        memory: of the tensor argument, where that is another (fp8 arrives as bytes).
+        accumulator: the type of sums.
+        instruction: of a warp, "" for cute's own, or the CUDA cores' for fp64.
+        arch: the least compute capability, times ten.
+    """
+
+    name: str
+    element: Any
+    accumulator: Any
+    memory: Any = None
+    instruction: str = ""
+    arch: int = 80
+
+    @property
+    def argument(self) -> Any:
+        return self.memory or self.element
+
+    @property
+    def bytes(self) -> int:
+        return self.element.width // 8
+
+    @property
+    def transposable(self) -> bool:
+        """Whether an operand may run along M or N: 8-bit fragments cannot be turned."""
+        return self.bytes > 1
+
+
+_MMA_8_BIT = "mma.sync.aligned.m16n8k32.row.col."
+MULTIPLY = {
+    data.name: data
+    for data in (
+        Data("float16", Float16, Float32),
+        Data("bfloat16", BFloat16, Float32),
+        Data("tfloat32", TFloat32, Float32, memory=Float32),
+        Data("float32", TFloat32, Float32, memory=Float32),  # as three products of tf32
+        Data("float64", Float64, Float64),
+        Data("int8", Int8, Int32, instruction=_MMA_8_BIT + "s32.s8.s8.s32"),
+        Data(
+            "float8_e4m3fn", Float8E4M3FN, Float32, Uint8, _MMA_8_BIT + "f32.e4m3.e4m3.f32", 89
+        ),
+        Data("float8_e5m2", Float8E5M2, Float32, Uint8, _MMA_8_BIT + "f32.e5m2.e5m2.f32", 89),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A type that results are stored in."""
+
+    element: Any
+    memory: Any = None  # of the tensor argument, where that is another
+
+    @property
+    def argument(self) -> Any:
+        return self.memory or self.element
+
+
+OUTPUT = {
+    "float16": Stored(Float16),
+    "bfloat16": Stored(BFloat16),
+    "float32": Stored(Float32),
+    "float64": Stored(Float64),
+    "int32": Stored(Int32),
+    "int8": Stored(Int8),
+    "float8_e4m3fn": Stored(Float8E4M3FN, Uint8),
+    "float8_e5m2": Stored(Float8E5M2, Uint8),
+}
+
+
+class Multiplier:
+    """The tiled MMA of a CTA for a type, and what is done with fragments before it."""
+
+    def __init__(self, data: Data, tile: Tile, arch: int) -> None:
+        self.data, self.arch = data, arch
+        # What fragments are counted in: of 8-bit data, pairs.
+        self.unit = Float16 if data.bytes == 1 else data.element
+        if data.element is Float64:
+            op: Any = MmaUniversalOp(Float64)
+            atoms, permutation, self.k = (16, tile.threads // 16, 1), None, 1
+        else:
+            self.k = 32 // data.bytes
+            kind = warp.MmaTF32Op if data.element is TFloat32 else warp.MmaF16BF16Op
+            types = () if data.element is TFloat32 else (self.unit, Float32)
+            op = kind(*types, (16, 8, 8 if data.element is TFloat32 else 16))
+            atoms = (tile.warps_m, tile.warps_n, 1)
+            # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both.
+            permutation = (16 * tile.warps_m, 16 * tile.warps_n, op.shape_mnk[2])
+        self.mma = cute.make_tiled_mma(op, cute.make_layout(atoms), permutation_mnk=permutation)
+
+    def read(self, along: int) -> str:
+        """How fragments of an operand that runs along a mode are read from shared memory."""
+        if self.data.element is Float64:
+            return "rows" if along == 1 else "lines"
+        return "words" if along == 0 and self.data.bytes == 4 else "matrices"
+
+    def accumulators(self, tile: Tile) -> Any:
+        shape = self.mma.partition_shape_C((tile.m, tile.n))
+        return cute.make_rmem_tensor_like(
+            self.mma.make_fragment_C(shape), self.data.accumulator
+        )
+
+    def __call__(self, acc: Any, a: Any, b: Any) -> None:
+        """``acc += a * b`` for the fragments of one k-block."""
+        if self.data.instruction:
+            self._by_instruction(acc, a, b)
+        elif self.data.name == "float32":
+            small_a, small_b = self._split(a), self._split(b)
+            for left, right in ((small_a, b), (a, small_b), (a, b)):
+                cute.gemm(self.mma, acc, left, right, acc)
+        else:
+            if self.data.name == "tfloat32":
+                self._round(a)
+                self._round(b)
+            cute.gemm(self.mma, acc, a, b, acc)
+
+    def _round(self, block: Any) -> None:
+        """fp32 data to tf32, to nearest: the tensor cores would truncate."""
+        as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
+        for i in range(cute.size(block)):
+            as_bits[i] = round_to_tf32(as_float[i], self.arch)
+
+    def _split(self, block: Any) -> Any:
+        """Round fp32 data to tf32 in place; returns what that left, as tf32.
+
+        Both together have 22 bits of mantissa; of the four products the least is left out.
+        """
+        rest = cute.make_fragment_like(block)
+        as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
+        rest_bits = cute.recast_tensor(rest, Int32)
+        rest_float = cute.recast_tensor(rest, Float32)
+        for i in range(cute.size(block)):
+            x = as_float[i]
+            as_bits[i] = round_to_tf32(x, self.arch)
+            rest_float[i] = x - as_float[i]
+            rest_bits[i] = round_to_tf32(rest_float[i], self.arch)
+        return rest
+
+    def _by_instruction(self, acc: Any, a: Any, b: Any) -> None:
+        rows, columns = (cute.size(acc, mode=[mode]) for mode in (1, 2))
+        for n in range(columns):
+            right = _registers(b[None, n], Int32)
+            for m in range(rows):
+                left = _registers(a[None, m], Int32)
+                sums = acc[None, m, n]
+                for i, value in enumerate(self._instruction(sums, left, right)):
+                    sums[i] = value
+
+    def _instruction(self, sums: Any, a: list[Any], b: list[Any]) -> list[Any]:
+        kind = self.data.accumulator
+        letter = "r" if kind is Int32 else "f"
+        numbers = [sums[i] for i in range(4)]
+        names = [f"${i}" for i in range(14)]
+        operands = [", ".join(names[i:j]) for i, j in ((0, 4), (4, 8), (8, 10), (10, 14))]
+        text = f"{self.data.instruction} " + ", ".join(f"{{{o}}}" for o in operands) + ";"
+        found = llvm.inline_asm(
+            llvm.StructType.get_literal([kind.mlir_type] * 4),
+            [x.ir_value() for x in (*a, *b, *numbers)],
+            text,
+            ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4),
+            has_side_effects=False,
+            is_align_stack=False,
+            asm_dialect=llvm.AsmDialect.AD_ATT,
+        )
+        return [kind(llvm.extractvalue(kind.mlir_type, found, [i])) for i in range(4)]
+
+
+def _registers(fragment: Any, kind: Any) -> list[Any]:
+    words = cute.recast_tensor(fragment, kind)
+    return [words[i] for i in range(cute.size(words))]
+
+
+def round_to_tf32(x: Any, arch: int) -> Int32:
+    """The bits of ``x`` rounded to tf32: one instruction on Hopper, which has ``.rn``; else two."""
+    mode = "rn" if arch >= 90 else "rna"
+    bits = llvm.inline_asm(
+        Int32.mlir_type,
+        [Float32(x).ir_value()],
+        f"cvt.{mode}.tf32.f32 $0, $1;",
+        "=r,f",
+        has_side_effects=False,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return Int32(bits)

@@ -1,0 +1,116 @@
+"""From global to shared memory: a thread's share of copying one operand's k-tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Boolean, Int32
+from cutlass.cute.nvgpu import cpasync
+
+from .operand import Column, Operand, Row
+from .shared import SharedTile
+
+THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
+ASYNC_BYTES = 4  # the least that cp.async moves
+
+
+class Producer:
+    """Copies tiles of one operand into shared memory, a few vectors a thread.
+
+    Where k runs along memory, a thread keeps its rows for the whole main loop; per k-tile it
+    computes one delta, and per row one address and one predicate, if the tile lies within one tap:
+    a row's other vectors follow at fixed distances. If not, each column of vectors is a segment of
+    its own. Where k runs across memory, a thread keeps its columns, and rows are computed.
+
+    Vectors of fewer than 4 bytes, of odd numbers of channels, go through registers.
+    """
+
+    def __init__(
+        self, operand: Operand, shared: SharedTile, dtype: Any, threads: int, tid: Any, first: Any
+    ) -> None:
+        self.operand, self.shared, self.dtype = operand, shared, dtype
+        vector, rows = operand.vector, shared.rows
+        per_row = shared.columns // vector
+        across = min(per_row, max(THREADS_PER_ROW, threads // rows))
+        down = threads // across
+        if rows % down or per_row % across:
+            raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
+        row, column = tid // across, (tid & (across - 1)) * vector
+        self.start = shared.start(shared.logical(row, column))
+        # Displacements of a thread's vectors from its first, and where these are in the operand.
+        self.row_steps = [i * down for i in range(rows // down)]
+        self.column_steps = [j * across * vector for j in range(per_row // across)]
+        self.row_number, self.column_number = row, column
+        if operand.hoist_rows:
+            self.rows = [operand.row(first + row + step) for step in self.row_steps]
+        whole = operand.uniform and operand.vector_extent % shared.columns == 0
+        steps = list(self.column_steps)
+        # (column of its first vector, steps of its vectors): one if a tile lies within one tap
+        self.segments = [(steps[0], steps)] if whole else [(step, [step]) for step in steps]
+        if not operand.hoist_rows:
+            self.columns = [operand.column(first + column + step) for step, _ in self.segments]
+        self.index = None
+        if operand.gather:
+            self.index = cute.make_rmem_tensor((len(self.row_steps), len(self.segments)), Int32)
+        size = vector * dtype.width // 8
+        if size >= ASYNC_BYTES:
+            cache = cute.nvgpu.LoadCacheMode
+            mode = cache.GLOBAL if size == 16 else cache.ALWAYS
+            op = cpasync.CopyG2SOp(cache_mode=mode)
+            self.atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=8 * size)
+        else:
+            self.atom = None
+
+    def _rows_and_columns(self, first_k: Any) -> tuple[list[Row], list[Column]]:
+        """This thread's rows, and the first columns of its segments, of the k-tile at ``first_k``."""
+        operand = self.operand
+        if operand.hoist_rows:
+            first = first_k + self.column_number
+            return self.rows, [operand.column(first + step) for step, _ in self.segments]
+        first = first_k + self.row_number
+        return [operand.row(first + step) for step in self.row_steps], self.columns
+
+    def read_index(self, first_k: Any) -> None:
+        """Read the index buffer for the k-tile at ``first_k``, if the operand has one."""
+        if self.index is None:
+            return
+        rows, columns = self._rows_and_columns(first_k)
+        for s, column in enumerate(columns):
+            for i, row in enumerate(rows):
+                self.index[i, s] = self.operand.load_index(row, column, written=False)
+
+    def copy(self, first_k: Any, stage: Any) -> None:
+        """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
+        rows, columns = self._rows_and_columns(first_k)
+        for s, (column, (first, steps)) in enumerate(zip(columns, self.segments, strict=True)):
+            for i, row in enumerate(rows):
+                index = None if self.index is None else self.index[i, s]
+                pointer, there = self.operand.locate(row, column, index)
+                pred = cute.make_rmem_tensor(1, Boolean)
+                pred[0] = there
+                for step in steps:
+                    vector = cute.make_tensor(pointer + (step - first), self.operand.vector_layout)
+                    self._move(vector, self._slot(self.row_steps[i], step, stage), pred)
+
+    def _move(self, source: Any, target: Any, pred: Any) -> None:
+        """One vector, or zeros."""
+        if self.atom is not None:
+            cute.copy(self.atom, source, target, pred=pred)
+            return
+        held = cute.make_fragment_like(source)
+        held.fill(0)
+        width = self.dtype.width
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=width)
+        cute.copy(atom, source, held, pred=pred)
+        cute.autovec_copy(held, target)
+
+    def _slot(self, row_step: int, column_step: int, stage: Any) -> Any:
+        """Where in shared memory the vector some steps from the thread's first goes."""
+        displacement = self.shared.displacement(row_step, column_step)
+        address = self.shared.at(self.start, displacement, stage)
+        align = self.operand.vector * self.dtype.width // 8
+        pointer = cute.make_ptr(
+            self.dtype, address, cute.AddressSpace.smem, assumed_align=align
+        )
+        return cute.make_tensor(pointer, self.operand.vector_layout)

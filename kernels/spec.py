@@ -1,0 +1,99 @@
+"""What a kernel is compiled for beside the structure of its view. Needs no compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layoutconv.gemm_view import GemmView, OperandLayout
+from layoutconv.vectors import vector_extent
+
+from .tile import Tile
+
+VECTOR_BYTES = 16
+BYTES = {
+    "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Types, tile, machine, and how memory is read and written.
+
+    Args:
+        dtype: of A and B: "float16", "bfloat16", "float64", "int8", "float8_e4m3fn", "float8_e5m2",
+            or of fp32 data "tfloat32", rounded to nearest, and "float32", three products of tf32.
+        out_dtype: of D; sums are fp32, int32 for int8, fp64 for float64.
+        arch: the machine, a name such as "sm_80".
+        vectors: how many elements of A, B and D are read or written at once.
+        along: the mode of (m, k) and of (n, k) that runs along memory, 1 or 0.
+        epilogue: ``layoutconv.epilogue.Epilogue.structure``.
+        split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
+            of each, "atomic" where they add to one.
+    """
+
+    dtype: str
+    out_dtype: str
+    tile: Tile
+    arch: str
+    vectors: tuple[int, int, int]
+    along: tuple[int, int] = (1, 1)
+    epilogue: str = ""
+    split: str = ""
+
+    @classmethod
+    def of(
+        cls, view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str, epilogue: str = ""
+    ) -> Spec:
+        """The spec of an unsplit kernel for tensors that are aligned to 16 bytes."""
+        vectors, along = vectors_of(view, dtype, out_dtype)
+        return cls(dtype, out_dtype, tile, arch, vectors, along, epilogue)
+
+    @property
+    def arch_number(self) -> int:
+        return int(self.arch.removeprefix("sm_").rstrip("a"))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
+        return self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Of an element while the epilogue turns its tile: wide if something comes after that."""
+        size = BYTES[self.out_dtype]
+        wide = 8 if self.dtype == "float64" else 4
+        return wide if size == 1 or "residual" in self.epilogue else size
+
+
+def vectors_of(
+    view: GemmView, dtype: str, out_dtype: str, aligned: tuple[int, int, int] = (16, 16, 16)
+) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """How many elements of A, B and D are one access, and the modes of A and B that run along it.
+
+    ``aligned``: bytes that the start of each tensor is a multiple of.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+    >>> problem = ConvProblem((1, 8, 8, 12), (40, 3, 3))
+    >>> vectors_of(fprop_view(problem), "float16", "float16")
+    ((4, 4, 8), (1, 1))
+    >>> vectors_of(wgrad_view(problem), "float16", "float32")
+    ((8, 4, 4), (0, 0))
+    """
+    size = BYTES[dtype]
+    found = [_longest(layout, size, aligned[i]) for i, layout in enumerate((view.a, view.b))]
+    of_d = _vector(view.d, 1, BYTES[out_dtype], aligned[2])
+    return (found[0][0], found[1][0], of_d), (found[0][1], found[1][1])
+
+
+def _longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
+    """The longest vector and its mode; data of 8 bits have to run along k, and do so in a tie."""
+    along_k = _vector(layout, 1, size, aligned)
+    along_rows = 1 if size == 1 else _vector(layout, 0, size, aligned)
+    return (along_rows, 0) if along_rows > along_k else (along_k, 1)
+
+
+def _vector(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:
+    """The greatest power of two that divides what is one piece of memory, up to 16 bytes."""
+    together = vector_extent(layout, mode)
+    return min(together & -together, max(1, min(VECTOR_BYTES, aligned) // size))
