@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         options.json.write_text(json.dumps(content, indent=1))
     if options.plot:
-        plot(rows, options.plot)
+        plot(rows, _machine(), options.plot)
     return 1 if failed or wrong else 0
 
 
@@ -166,24 +166,27 @@ def _attempt(job: Job, repeats: int) -> tuple[Row | str, bool]:
     return message, True
 
 
-def plot(rows: Sequence[Row], file: Path) -> None:
-    """A bar per row that has a peer, on a logarithmic axis, with a line where the two are equal."""
+def plot(rows: Sequence[Row], title: str, file: Path) -> None:
+    """A bar per row that has a peer, from a line where the two are equal, on a logarithmic axis."""
     try:
         from matplotlib import pyplot
     except ImportError:
         print(f"bench_dense: no {file}: matplotlib is not installed", file=sys.stderr)
         return
-    beside = [row for row in rows if row.ratio]
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.16 * len(beside)), layout="constrained")
-    places = range(len(beside))
-    colours = ["tab:green" if (row.ratio or 0) >= 1 else "tab:blue" for row in beside]
-    axes.barh(places, [row.ratio or 0 for row in beside], color=colours, height=0.7)
-    axes.set_yticks(places, [f"{row.name} / {row.peer}" for row in beside], fontsize=6)
+    names = [f"{row.name} / {row.peer}" for row in rows if row.ratio]
+    ratios = [row.ratio for row in rows if row.ratio]
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.14 * len(ratios)), layout="constrained")
+    colours = ["tab:green" if ratio >= 1 else "tab:red" for ratio in ratios]
+    axes.barh(range(len(ratios)), [ratio - 1 for ratio in ratios], left=1.0, color=colours)
+    axes.set_yticks(range(len(ratios)), names, fontsize=6)
     axes.invert_yaxis()
-    axes.set_xscale("log")
+    axes.margins(y=0.01)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.axvline(1.0, color="black", linewidth=0.8)
-    axes.set_xlabel("time of the peer / our time")
-    axes.set_title(_machine() if torch.cuda.is_available() else "", fontsize=7)
+    axes.grid(axis="x", linewidth=0.3)
+    axes.set_xlabel("time of the peer / our time: right of the line we are faster")
+    axes.set_title(title, fontsize=8)
     figure.savefig(file)
     pyplot.close(figure)
 
