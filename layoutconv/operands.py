@@ -84,16 +84,43 @@ def flat_index(name: str, index: Any, length: int) -> Any:
     return index.reshape(-1)
 
 
-def filter_operand(K: Any, taps: Sequence[Any], C: Any) -> ComposedLayout:
+def indexed_images(index: Any, memory: Layout, images: int) -> ComposedLayout:
+    """``(n, *cell)`` to that cell of image ``index[n]`` of ``memory``, all other modes untouched.
+
+    An image whose index is -1 is not stored. ``images`` is how many entries the index has.
+
+    >>> print(indexed_images([1, -1, 0], row_major((2, 8, 4)), 3))
+    (2,8,4):(32,4,1) o 0 o (3,8,4):(gather*1@0,1@1,1@2) o 0 o (3,8,4):(1@0,1@1,1@2)
+    """
+    shape = (images, *memory.shape[1:])
+    unit = tuple(map(E, range(1, len(shape))))
+    gather = Layout(shape, (CustomStride(IndexedGather(index), E(0)), *unit))
+    return ComposedLayout(ComposedLayout(memory, 0, gather), 0, Layout(shape, (E(0), *unit)))
+
+
+def filter_operand(
+    K: Any,
+    taps: Sequence[Any],
+    C: Any,
+    memory: Layout | None = None,
+    channels: tuple[tuple[Any, ...], tuple[Any, ...]] | None = None,
+) -> ComposedLayout:
     """``(k, (c, s, r, t))`` of a filter that is stored as ``(K, T, R, S, C)``, C fastest.
 
     ``taps`` are the extents in the order of memory, ``(T, R, S)``; the logical order is its
     reverse, so that channels, then taps along the fastest spatial mode, run fastest in GEMM-K.
 
+    A filter that is stored otherwise has its ``memory``, and ``channels``: the extents of the
+    digits of ``c``, and the step of the coordinate that each makes.
+
     >>> print(filter_operand(16, (3, 5), 8))
     (16,3,5,8):(120,40,8,1) o 0 o (16,(8,5,3)):(1@0,(1@3,1@2,1@1))
     """
-    memory = row_major((K, *taps, C))
-    last = len(taps) + 1
-    modes = tuple(E(mode) for mode in range(last, 0, -1))
-    return ComposedLayout(memory, 0, Layout((K, (C, *reversed(taps))), (E(0), modes)))
+    if memory is None:
+        memory = row_major((K, *taps, C))
+    channel = len(taps) + 1
+    extents, steps = channels or ((C,), (E(channel),))
+    modes = (*steps, *(E(mode) for mode in range(channel - 1, 0, -1)))
+    rank = len(memory.shape)
+    offset = 0 if rank == channel + 1 else (0,) * rank  # where a digit may never move
+    return ComposedLayout(memory, offset, Layout((K, (*extents, *reversed(taps))), (E(0), modes)))

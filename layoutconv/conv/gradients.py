@@ -9,21 +9,30 @@ stride.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout
-from ..errors import ArgumentError
+from ..algebra.int_tuple import compact_stride
 from ..gemm_view import GemmView
-from ..operands import filter_operand, row_major, runtime, static
+from ..operands import runtime, static
 from .extents import Extents
+from .memory import Channels, Memory, in_groups
 from .problem import ConvProblem
+from .views import filter_in_groups, memories, without_groups
 
 
 @lru_cache(maxsize=1024)
-def dgrad_views(problem: ConvProblem, filter_layout: Layout | None = None) -> tuple[GemmView, ...]:
+def dgrad_views(
+    problem: ConvProblem,
+    filter_layout: Layout | None = None,
+    *,
+    activation_layout: Layout | None = None,
+    output_layout: Layout | None = None,
+) -> tuple[GemmView, ...]:
     """The gradient of the activation: a unit-stride problem per residue of the cells.
 
     Args:
@@ -31,6 +40,8 @@ def dgrad_views(problem: ConvProblem, filter_layout: Layout | None = None) -> tu
         filter_layout: where ``(k, t, r, s, c)`` of the filter is stored; by default contiguous, as
             in the forward pass. Kernels read vectors along the sum, over K here: with K the
             contiguous mode (the filter permuted to (C, T, R, S, K)) they need no transposition.
+        activation_layout, output_layout: where the gradients of the activation and of the output
+            are stored, all three layouts as :func:`fprop_view` takes them.
 
     ``logical_divide`` of a spatial mode by the stride, ``(stride, H / stride):(1, stride)``, has a
     slice of cells per residue; the taps that reach one are ``stride / gcd(stride, dilation)``
@@ -41,9 +52,9 @@ def dgrad_views(problem: ConvProblem, filter_layout: Layout | None = None) -> tu
     A transposed convolution is these views of :meth:`ConvProblem.transposed`.
 
     The operands of ``execute(view, a, b, out)``: ``a`` the gradient of the output, contiguous (N,
-    Z, P, Q, K); ``b`` the filter (K, T, R, S, C); ``out`` contiguous (N, D, H, W, C).
+    Z, P, Q, K); ``b`` the filter (K, T, R, S, C / groups); ``out`` contiguous (N, D, H, W, C).
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for a filter layout of another shape.
+    Raises :class:`~layoutconv.errors.ArgumentError` for layouts of another shape.
 
     >>> even, odd = dgrad_views(ConvProblem((2, 8, 16), (32, 3), stride=2, padding=1))
     >>> print(even)
@@ -53,42 +64,70 @@ def dgrad_views(problem: ConvProblem, filter_layout: Layout | None = None) -> tu
     >>> even.k, odd.k  # one tap reaches the even cells, two the odd ones
     (32, 64)
     """
-    x = Extents.of(problem)
-    if filter_layout is None:
-        filter_layout = row_major((x.output[-1], *x.taps, x.input[-1]))
-    if filter_layout.shape != (problem.K, *problem.taps, problem.C):
-        expected = f"the shape (K, *taps, C) = {(problem.K, *problem.taps, problem.C)}"
-        raise ArgumentError("filter_layout", expected, filter_layout)
+    stored = memories(problem, activation_layout, filter_layout, output_layout)
+    views = grouped_dgrad(problem, *stored)
+    return tuple(views if problem.groups > 1 else map(without_groups, views))
+
+
+def grouped_dgrad(problem: ConvProblem, x: Memory, w: Memory, y: Memory) -> Iterator[GemmView]:
+    """The views of all residues with the group as third mode, be it one group."""
     residues = [_residues(problem, mode) for mode in range(problem.rank)]
-    return tuple(_dgrad(problem, filter_layout, classes) for classes in product(*residues))
+    return (_dgrad(problem, x, w, y, classes) for classes in product(*residues))
 
 
 @lru_cache(maxsize=1024)
-def wgrad_view(problem: ConvProblem) -> GemmView:
+def wgrad_view(
+    problem: ConvProblem,
+    *,
+    activation_layout: Layout | None = None,
+    filter_layout: Layout | None = None,
+    output_layout: Layout | None = None,
+) -> GemmView:
     """The gradient of the filter: a sum over the voxels of the output.
 
     The operands of ``execute(view, a, b)`` are contiguous: ``a`` the gradient of the output (N, Z,
-    P, Q, K), ``b`` the activation (N, D, H, W, C), and the result is (K, T, R, S, C). Neither
-    operand is contiguous along the sum: ``a`` is along GEMM-M, ``b`` along GEMM-N.
+    P, Q, K), ``b`` the activation (N, D, H, W, C), and the result is (K, T, R, S, C / groups).
+    Neither operand is contiguous along the sum: ``a`` is along GEMM-M, ``b`` along GEMM-N.
+
+    The layouts say where the activation, the gradient of the filter and that of the output are
+    stored, as :func:`fprop_view` takes them.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for layouts of another shape.
 
     >>> print(wgrad_view(ConvProblem((2, 8, 8, 16), (32, 3, 3), stride=2, padding=1)))
     A: (N,P,Q,K):(P*Q*K,Q*K,K,1) o 0 o (K,(Q,P,N)):(1@3,(1@2,1@1,1@0))
     B: (N,H,W,C):(H*W*C,W*C,C,1) o (0,-1,-1,0) o ((C,S,R),(Q,P,N)):((1@3,1@2,1@1),(2@2,2@1,1@0))
     D: (K,R,S,C):(R*S*C,S*C,C,1) o 0 o (K,(C,S,R)):(1@0,(1@3,1@2,1@1))
     """
-    x = Extents.of(problem)
-    (N, *voxels, K), C = x.output, x.input[-1]
-    channel, modes = len(x.input) - 1, x.spatial_modes
+    stored = memories(problem, activation_layout, filter_layout, output_layout)
+    view = grouped_wgrad(problem, *stored)
+    return view if problem.groups > 1 else without_groups(view)
+
+
+def grouped_wgrad(problem: ConvProblem, x: Memory, w: Memory, y: Memory) -> GemmView:
+    """The view with the group as third mode, be it one group."""
+    extents = Extents.of(problem)
+    N, *voxels, _ = extents.output
+    modes = extents.spatial_modes
     sum_shape = (*reversed(voxels), N)
     at_voxel = (*(E(i) for i in modes), E(0))
     at_window = (*(problem.stride[i - 1] * E(i) for i in modes), E(0))
-    at_tap = (E(channel), *(problem.dilation[i - 1] * E(i) for i in modes))
-    near = (0, *(-near for near, _ in problem.padding), 0)
-    windows = Layout(((C, *reversed(x.taps)), sum_shape), (at_tap, at_window))
+    filters, filter_group = y.split(extents.group_output, extents.groups)
+    channels, group = x.split(extents.group_input, extents.groups)
+    at_tap = (*channels.steps, *(problem.dilation[i - 1] * E(i) for i in modes))
+    near = x.at(0, *(-near for near, _ in problem.padding))
+    m_shape, m_steps = filters.mode
+    n_shape = (*channels.shape, *reversed(extents.taps))
+    digits, _ = w.split(extents.group_input, 1)
     return GemmView(
-        a=ComposedLayout(row_major(x.output), 0, Layout((K, sum_shape), (E(channel), at_voxel))),
-        b=ComposedLayout(row_major(x.input), near, windows),
-        d=filter_operand(K, x.taps, C),
+        a=in_groups(
+            ComposedLayout(y.layout, y.origin, Layout((m_shape, sum_shape), (m_steps, at_voxel))),
+            filter_group,
+        ),
+        b=in_groups(
+            ComposedLayout(x.layout, near, Layout((n_shape, sum_shape), (at_tap, at_window))), group
+        ),
+        d=filter_in_groups(extents, w, digits.shape),
     )
 
 
@@ -139,34 +178,49 @@ def _residues(problem: ConvProblem, mode: int) -> list[_Residue]:
     return found
 
 
-def _dgrad(problem: ConvProblem, memory: Layout, classes: tuple[_Residue, ...]) -> GemmView:
+def _dgrad(
+    problem: ConvProblem, x: Memory, w: Memory, y: Memory, classes: tuple[_Residue, ...]
+) -> GemmView:
     """The view of the cells that belong to one class in every spatial mode."""
-    x = Extents.of(problem)
-    N, C, K = x.input[0], x.input[-1], x.output[-1]
-    channel = len(x.input) - 1
-    by_mode = [(i, classes[i - 1]) for i in x.spatial_modes]
-    m_shape = (*(c.cells for _, c in by_mode), N)
-    k_shape: tuple[Any, ...] = (K, *(c.taps for _, c in by_mode))
+    extents = Extents.of(problem)
+    N, groups = extents.input[0], extents.groups
+    filters, filter_group = y.split(extents.group_output, groups)
+    channels, group = x.split(extents.group_input, groups)
+    w_channels, _ = w.split(extents.group_input, 1)
+    by_mode = [(i, classes[i - 1]) for i in extents.spatial_modes]
+    reached: tuple[Any, ...] = tuple(c.taps for _, c in by_mode)
+    back = tuple(-c.voxel_step * E(i) for i, c in by_mode)
+    taps = tuple(c.tap_step * E(i) for i, c in by_mode)
+    if not all(reached):  # an empty sum, of no tap in no mode
+        reached, back, taps = (runtime(0, "no_taps"),), back[:1], taps[:1]
+    m_shape, k_shape = (*(c.cells for _, c in by_mode), N), (*filters.shape, *reached)
     cells = (*(problem.stride[i - 1] * E(i) for i, _ in by_mode), E(0))
     voxels = (*(E(i) for i, _ in by_mode), E(0))
-    back = (E(channel), *(-c.voxel_step * E(i) for i, c in by_mode))
-    taps = (E(0), *(c.tap_step * E(i) for i, c in by_mode))
-    if not all(c.taps for c in classes):  # an empty sum, of no tap in no mode
-        k_shape, back, taps = (K, runtime(0, "no_taps")), back[:2], taps[:2]
+    of_filter = tuple(length * E(0) for length in compact_stride(filters.shape))
+    (c_shape, c_steps), (n_shape, n_steps) = channels.mode, w_channels.mode
     return GemmView(
-        a=ComposedLayout(
-            row_major(x.output),
-            (0, *(c.voxel for c in classes), 0),
-            Layout((m_shape, k_shape), (voxels, back)),
+        a=in_groups(
+            ComposedLayout(
+                y.layout,
+                y.at(0, *(c.voxel for c in classes)),
+                Layout((m_shape, k_shape), (voxels, (*filters.steps, *back))),
+            ),
+            filter_group,
         ),
-        b=ComposedLayout(
-            memory,
-            (0, *(c.tap for c in classes), 0),
-            Layout((C, k_shape), (E(channel), taps)),
+        b=in_groups(
+            ComposedLayout(
+                w.layout,
+                w.at(0, *(c.tap for c in classes)),
+                Layout((n_shape, k_shape), (n_steps, (*of_filter, *taps))),
+            ),
+            Channels((groups,), (extents.group_output * E(0),)),
         ),
-        d=ComposedLayout(
-            row_major(x.input),
-            (0, *(c.cell for c in classes), 0),
-            Layout((m_shape, C), (cells, E(channel))),
+        d=in_groups(
+            ComposedLayout(
+                x.layout,
+                x.at(0, *(c.cell for c in classes)),
+                Layout((m_shape, c_shape), (cells, c_steps)),
+            ),
+            group,
         ),
     )

@@ -23,6 +23,8 @@ class ConvProblem:
         stride, dilation: one positive int per spatial mode; a single int stands for all modes.
         padding: a ``(near, far)`` pair per spatial mode, in cells, zeros; an int stands for both
             sides, and a single int for all modes. It may exceed the filter.
+        groups: into how many the channels are divided, C and K alike: filters of a group read the
+            channels of that group alone. ``groups = C`` is a depthwise convolution.
 
     A filter that is larger than the padded input is refused, as torch does: an output extent of 0
         is more often a mistake in a network than a wish, and no layout has an extent below 0.
@@ -39,6 +41,7 @@ class ConvProblem:
     stride: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
     dilation: tuple[int, ...]
+    groups: int
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class ConvProblem:
         stride: int | Sequence[int] = 1,
         padding: Padding = 0,
         dilation: int | Sequence[int] = 1,
+        groups: int = 1,
     ) -> None:
         rank = _rank(activation, filter)
         batch, *rest = activation
@@ -59,9 +63,13 @@ class ConvProblem:
             "stride": per_mode("stride", stride, rank),
             "padding": padding_pairs(padding, rank),
             "dilation": per_mode("dilation", dilation, rank),
+            "groups": _int("groups", groups, 1, "a number of groups"),
         }
         for name, value in fields.items():
             object.__setattr__(self, name, value)
+        if self.C % self.groups or self.K % self.groups:
+            expected = f"a divisor of C = {self.C} and of K = {self.K}"
+            raise ArgumentError("groups", expected, self.groups)
         for mode, (extent, span) in enumerate(zip(self.padded, self.spans, strict=True)):
             if span > extent:
                 raise ArgumentError(
@@ -79,6 +87,7 @@ class ConvProblem:
         padding: Padding = 0,
         output_padding: int | Sequence[int] = 0,
         dilation: int | Sequence[int] = 1,
+        groups: int = 1,
     ) -> ConvProblem:
         """The convolution whose gradient a transposed convolution is: the roles are exchanged.
 
@@ -88,9 +97,13 @@ class ConvProblem:
 
         Args:
             activation: extents of what is put in, ``(N, D, H, W, K)``: the problem's output.
-            filter: ``(C, T, R, S)``, where C are the channels that come out.
+            filter: ``(C, T, R, S)``, where C are the channels that come out of each group: of all
+                of them the problem has ``C * groups``. A weight of torch's transposed convolutions,
+                (K, C, T, R, S), is the stored filter (K, T, R, S, C) with that mode moved to the
+                end.
             output_padding: cells that are added to the far side of what comes out, one int or one
                 per spatial mode; below the stride, or taken from the far padding.
+            groups: a divisor of K.
 
         What comes out has ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 +
         output_padding`` cells.
@@ -119,7 +132,8 @@ class ConvProblem:
             cells, pair = transposed_mode(extent, apart * (tap - 1) + 1, step, pair, extra)
             spatial.append(cells)
             sides.append(pair)
-        return cls((N, *spatial, C), (K, *taps), strides, sides, dilations)
+        C = _int("filter", C, 1) * _int("groups", groups, 1, "a number of groups")
+        return cls((N, *spatial, C), (K, *taps), strides, sides, dilations, groups)
 
     @property
     def rank(self) -> int:
@@ -137,6 +151,11 @@ class ConvProblem:
     @property
     def K(self) -> int:
         return self.filter[0]
+
+    @property
+    def stored_filter(self) -> tuple[int, ...]:
+        """Extents of the filter in the order of memory, ``(K, T, R, S, C / groups)``."""
+        return (*self.filter, self.C // self.groups)
 
     @property
     def spatial(self) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 import torch
@@ -17,8 +18,11 @@ Sums = dict[int, Counter[tuple[int, int]]]  # of each element that is written: w
 
 
 @st.composite
-def problems(draw: st.DrawFn, channels: int = 2) -> ConvProblem:
-    """Small problems of all ranks: padding beyond the filter, strides beyond it, odd sizes."""
+def problems(draw: st.DrawFn, channels: int = 2, groups: int = 1) -> ConvProblem:
+    """Small problems of all ranks: padding beyond the filter, strides beyond it, odd sizes.
+
+    With ``groups`` there are 1 to ``groups`` of them, ``channels`` being those of each.
+    """
     rank = draw(st.integers(1, 3))
     largest = {1: 9, 2: 5, 3: 3}[rank]
 
@@ -30,8 +34,8 @@ def problems(draw: st.DrawFn, channels: int = 2) -> ConvProblem:
     spans = [d * (t - 1) + 1 for d, t in zip(dilation, taps, strict=True)]
     fit = [max(e, s - n - f) for e, s, n, f in zip(extents, spans, near, far, strict=True)]
     N, C, K = draw(st.integers(0, 2)), *draw(st.tuples(*[st.integers(1, channels)] * 2))
-    padding = list(zip(near, far, strict=True))
-    return ConvProblem((N, *fit, C), (K, *taps), stride, padding, dilation)
+    padding, G = list(zip(near, far, strict=True)), draw(st.integers(1, groups))
+    return ConvProblem((N, *fit, C * G), (K * G, *taps), stride, padding, dilation, G)
 
 
 def meetings(problem: ConvProblem) -> Iterator[tuple[Cell, Cell, Cell]]:
@@ -48,6 +52,59 @@ def meetings(problem: ConvProblem) -> Iterator[tuple[Cell, Cell, Cell]]:
                 yield (n, *voxel), tap, (n, *cell)
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the elements of activation, filter and output are; contiguous by default."""
+
+    problem: ConvProblem
+    activation: Callable[..., int] | None = None
+    filter: Callable[..., int] | None = None
+    output: Callable[..., int] | None = None
+
+    def x(self, *at: int) -> int:
+        return self.activation(*at) if self.activation else flat(at, self.problem.activation)
+
+    def w(self, *at: int) -> int:
+        return self.filter(*at) if self.filter else flat(at, self.problem.stored_filter)
+
+    def y(self, *at: int) -> int:
+        return self.output(*at) if self.output else flat(at, self.problem.output)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What each pass multiplies, by the definition, and where it writes it."""
+
+    fprop: Sums
+    dgrad: Sums
+    wgrad: Sums
+
+    @classmethod
+    def of(cls, places: Places) -> Passes:
+        problem = places.problem
+        per_group = problem.stored_filter[-1]
+        x, w, y = (
+            {place(*at): Counter() for at in ranges(*shape)}
+            for place, shape in (
+                (places.x, problem.activation),
+                (places.w, problem.stored_filter),
+                (places.y, problem.output),
+            )
+        )
+        for voxel, tap, cell in meetings(problem):
+            for k, in_group in ranges(problem.K, per_group):
+                c = k * problem.groups // problem.K * per_group + in_group
+                at_x, at_w, at_y = (
+                    places.x(*cell, c),
+                    places.w(k, *tap, in_group),
+                    places.y(*voxel, k),
+                )
+                y[at_y][at_x, at_w] += 1
+                x[at_x][at_y, at_w] += 1
+                w[at_w][at_y, at_x] += 1
+        return cls(fprop=y, dgrad=x, wgrad=w)
+
+
 def sums(*views: GemmView) -> Sums:
     """What the views multiply and where they write it, by their own account.
 
@@ -55,22 +112,24 @@ def sums(*views: GemmView) -> Sums:
     """
     result: Sums = {}
     for view in views:
-        a, b = table(view.a, view.m, view.k), table(view.b, view.n, view.k)
-        d = table(view.d, view.m, view.n)
-        for m, n in ranges(view.m, view.n):
-            if d[m][n] < 0:
-                continue
-            pairs = zip(a[m], b[n], strict=True)
-            assert d[m][n] not in result
-            result[d[m][n]] = Counter((i, j) for i, j in pairs if i >= 0 and j >= 0)
+        for l in range(view.l):
+            a, b = table(view.a, view.m, view.k, l), table(view.b, view.n, view.k, l)
+            d = table(view.d, view.m, view.n, l)
+            for m, n in ranges(view.m, view.n):
+                if d[m][n] < 0:
+                    continue
+                pairs = zip(a[m], b[n], strict=True)
+                assert d[m][n] not in result
+                result[d[m][n]] = Counter((i, j) for i, j in pairs if i >= 0 and j >= 0)
     return result
 
 
-def table(layout: OperandLayout, rows: int, columns: int) -> list[list[int]]:
+def table(layout: OperandLayout, rows: int, columns: int, l: int = 0) -> list[list[int]]:
     """Where each element is stored by the view's own account, -1 for nowhere."""
     if not columns:
         return [[] for _ in range(rows)]
-    offset, valid = locate(layout, torch.arange(rows)[:, None], torch.arange(columns)[None])
+    modes = torch.arange(rows)[:, None], torch.arange(columns)[None], torch.tensor([[l]])
+    offset, valid = locate(layout, *modes[: len(layout.shape)])
     return torch.where(torch.as_tensor(valid), offset, -1).expand(rows, columns).tolist()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from layoutconv.algebra import Layout, make_ordered_layout
 from layoutconv.conv import ConvProblem, dgrad_views
 from layoutconv.errors import ArgumentError
 
-from .loops import flat, meetings, problems, ranges, sums
+from .loops import Passes, Places, problems, ranges, sums
 
 
 @settings(max_examples=40, deadline=None)
@@ -21,15 +19,7 @@ def test_dgrad_views_are_the_loop_nest(problem, data):
     shape = (problem.K, *problem.taps, problem.C)
     order = data.draw(st.permutations(range(len(shape))), "order of the filter's modes")
     stored = data.draw(st.sampled_from([None, make_ordered_layout(shape, tuple(order))]))
-    expected = {flat(at, problem.activation): Counter() for at in ranges(*problem.activation)}
-    for voxel, tap, cell in meetings(problem):
-        for k, c in ranges(problem.K, problem.C):
-            weight = (k, *tap, c)
-            pair = (
-                flat((*voxel, k), problem.output),
-                stored(*weight) if stored else flat(weight, shape),
-            )
-            expected[flat((*cell, c), problem.activation)][pair] += 1
+    expected = Passes.of(Places(problem, filter=stored)).dgrad
     assert sums(*dgrad_views(problem, stored)) == expected
 
 
