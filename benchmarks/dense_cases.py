@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from math import nan
 from typing import Any
 
@@ -16,6 +15,11 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.depthwise import (
+    depthwise_dgrad_views,
+    depthwise_fprop_view,
+    depthwise_wgrad_view,
+)
 from layoutconv.gemm_view import GemmView
 
 DTYPES = {
@@ -170,15 +174,12 @@ def poison(out: Tensor) -> None:
 
 
 def _views(work: Workload, direction: str) -> tuple[GemmView, ...]:
-    if work.depthwise:
-        depthwise = import_module("layoutconv.conv.depthwise")
-        if direction == "dgrad":
-            return tuple(depthwise.depthwise_dgrad_views(work.problem))
-        make = {"fprop": "depthwise_fprop_view", "wgrad": "depthwise_wgrad_view"}[direction]
-        return (getattr(depthwise, make)(work.problem),)
+    problem = work.problem
+    if direction == "fprop":
+        return (depthwise_fprop_view(problem) if work.depthwise else fprop_view(problem),)
     if direction == "dgrad":
-        return dgrad_views(work.problem)
-    return ({"fprop": fprop_view, "wgrad": wgrad_view}[direction](work.problem),)
+        return depthwise_dgrad_views(problem) if work.depthwise else dgrad_views(problem)
+    return (depthwise_wgrad_view(problem) if work.depthwise else wgrad_view(problem),)
 
 
 def _of_torch(work: Workload, direction: str, x: Tensor, w: Tensor, y: Tensor) -> Tensor:

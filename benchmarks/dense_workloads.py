@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from layoutconv.conv import ConvProblem
 
@@ -28,10 +27,13 @@ class Workload:
 
     @property
     def problem(self) -> ConvProblem:
-        options: dict[str, Any] = {"groups": self.groups} if self.groups > 1 else {}
-        numbers = self.stride, self.padding, self.dilation
         return ConvProblem(
-            (self.N, *self.spatial, self.C), (self.K, *self.taps), *numbers, **options
+            (self.N, *self.spatial, self.C),
+            (self.K, *self.taps),
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
         )
 
     @property

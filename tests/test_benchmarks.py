@@ -91,12 +91,14 @@ def test_every_row_is_there_once(load):
     assert {job.dtype for job in module.jobs()} == set(load("dense_cases").DTYPES)
 
 
-# N, C, spatial, K, taps, stride, padding, dilation
+# N, C, spatial, K, taps, stride, padding, dilation, groups
 SMALL = {
     "3d": (3, 8, (4, 5, 6), 12, (3, 3, 3)),
     "strided": (2, 3, (9, 8), 20, (3, 2), 2),
     "dilated": (1, 24, (9,), 4, (3,), 1, 2, 2),
     "not reached": (2, 4, (6, 7), 4, (1, 1), 2, 0),
+    "grouped": (2, 6, (5, 4), 9, (3, 3), 1, 1, 1, 3),
+    "depthwise": (2, 5, (7, 6), 10, (3, 3), 2, 1, 1, 5),
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import layoutconv
 
-NAMES = ["ck_tile_windows", "gather_gemm_scatter", "gett", "wmma_conv3x3"]
+NAMES = ["ck_tile_windows", "gather_gemm_scatter", "gett", "memory_layouts", "wmma_conv3x3"]
 
 
 @pytest.fixture
@@ -18,8 +18,7 @@ def wrong(monkeypatch):
 
     def execute(view, a, b, *rest, **options):
         d = right(view, a, b, *rest, **options)
-        flat = d.view(-1)
-        flat[(flat == flat).nonzero()[-1]] += 0.5
+        d[tuple((d == d).nonzero()[-1])] += 0.5
         return d
 
     monkeypatch.setattr(layoutconv, "execute", execute)
@@ -109,3 +108,32 @@ def test_sums_of_fp16_are_exact_to_fp32(example, capsys):
         assert ours < 1e-6
         assert 1e-4 < of_torch < 1e-3
         assert between == pytest.approx(of_torch, rel=0.1)
+
+
+def test_the_memory_is_shown(example, capsys):
+    example("memory_layouts").main([])
+    shown = re.findall(r"^(\S.*)\n  A: (.*)\n", capsys.readouterr().out, re.M)
+    expected = {
+        "NHWC": "(2,10,12,128):(15360,1536,128,1)",
+        "NCHW": "(2,10,12,128):(15360,12,1,120)",
+        "NC/32HW32": "(2,10,12,32,4):(15360,384,32,1,3840)",
+        "NC/64HW64": "(2,10,12,64,2):(15360,768,64,1,7680)",
+        "channels of larger tensors": "(2,10,12,128):(46080,4608,384,1)",
+        "every second channel": "(2,10,12,128):(30720,3072,256,2)",
+        "images named by an index": "(6,10,12,128):(15360,1536,128,1) o "
+        "(N,H,W,C):(gather*1@0,1@1,1@2,1@3)",
+    }
+    assert dict(shown) == expected
+
+
+def test_what_is_beside_a_slice_is_left_alone(example, capsys, monkeypatch):
+    right = layoutconv.execute
+
+    def careless(view, a, b, out):
+        right(view, a, b, out)
+        if out._base is not None and out.stride(-2) > out.shape[-1]:
+            out._base[0, 0, 0, 0] = 0.0
+
+    monkeypatch.setattr(layoutconv, "execute", careless)
+    assert example("memory_layouts").main([]) == 1
+    assert capsys.readouterr().out.count("FAILED") == 1
