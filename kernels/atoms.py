@@ -38,7 +38,6 @@ class Data:
         memory: of the tensor argument, where that is another (fp8 arrives as bytes).
         accumulator: the type of sums.
         instruction: of a warp, "" for cute's own, or the CUDA cores' for fp64.
-        arch: the least compute capability, times ten.
     """
 
     name: str
@@ -46,7 +45,6 @@ class Data:
     accumulator: Any
     memory: Any = None
     instruction: str = ""
-    arch: int = 80
 
     @property
     def argument(self) -> Any:
@@ -55,11 +53,6 @@ class Data:
     @property
     def bytes(self) -> int:
         return self.element.width // 8
-
-    @property
-    def transposable(self) -> bool:
-        """Whether an operand may run along M or N: 8-bit fragments cannot be turned."""
-        return self.bytes > 1
 
 
 _MMA_8_BIT = "mma.sync.aligned.m16n8k32.row.col."
@@ -72,10 +65,8 @@ MULTIPLY = {
         Data("float32", TFloat32, Float32, memory=Float32),  # as three products of tf32
         Data("float64", Float64, Float64),
         Data("int8", Int8, Int32, instruction=_MMA_8_BIT + "s32.s8.s8.s32"),
-        Data(
-            "float8_e4m3fn", Float8E4M3FN, Float32, Uint8, _MMA_8_BIT + "f32.e4m3.e4m3.f32", 89
-        ),
-        Data("float8_e5m2", Float8E5M2, Float32, Uint8, _MMA_8_BIT + "f32.e5m2.e5m2.f32", 89),
+        Data("float8_e4m3fn", Float8E4M3FN, Float32, Uint8, _MMA_8_BIT + "f32.e4m3.e4m3.f32"),
+        Data("float8_e5m2", Float8E5M2, Float32, Uint8, _MMA_8_BIT + "f32.e5m2.e5m2.f32"),
     )
 }
 

@@ -14,6 +14,7 @@ BYTES = {
     "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
+LEAST_ARCH = {"float8_e4m3fn": 89, "float8_e5m2": 89}  # compute capability, times ten
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,14 @@ class Spec:
 
     @property
     def staged_bytes(self) -> int:
-        """Of an element while the epilogue turns its tile: wide if something comes after that."""
-        size = BYTES[self.out_dtype]
-        wide = 8 if self.dtype == "float64" else 4
-        return wide if size == 1 or "residual" in self.epilogue else size
+        return staged_bytes(self.dtype, self.out_dtype, self.epilogue)
+
+
+def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
+    """Of an element while the epilogue turns its tile: wide if something comes after that."""
+    size = BYTES[out_dtype]
+    wide = 8 if dtype == "float64" else 4
+    return wide if size == 1 or "residual" in epilogue else size
 
 
 def vectors_of(

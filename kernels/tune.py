@@ -1,80 +1,133 @@
-"""Which tile runs a problem: a small family, and a model of how each fills a GPU."""
+"""Which tile runs a problem, and how many CTAs share a sum: a small family, and a model of time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .spec import BYTES
 from .tile import Tile
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What of a GPU decides between tiles: multiprocessors, and shared memory in bytes."""
+    """What of a GPU decides: multiprocessors, shared memory in bytes, and roughly how fast it is.
+
+    ``products`` are multiply-adds of fp16 that a multiprocessor does in a microsecond, in a kernel
+    of the best tile; ``bandwidth`` bytes of memory in a microsecond.
+    """
 
     arch: str
     multiprocessors: int
     shared_per_block: int
     shared_per_multiprocessor: int
+    products: float = 1.0e6
+    bandwidth: float = 1.0e6
 
 
-# Limits of the compute capability; multiprocessors of A100, RTX 3090, RTX 4090 and H200. A GPU that
-# is present is asked for its own.
+# Limits of the compute capability; multiprocessors and speed of A100, RTX 3090, RTX 4090 and H200.
+# A GPU that is present is asked for its own limits.
 MACHINES = {
-    "sm_80": Machine("sm_80", 108, 163 << 10, 164 << 10),
-    "sm_86": Machine("sm_86", 82, 99 << 10, 100 << 10),
-    "sm_89": Machine("sm_89", 128, 99 << 10, 100 << 10),
-    "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10),
+    "sm_80": Machine("sm_80", 108, 163 << 10, 164 << 10, 1.1e6, 1.8e6),
+    "sm_86": Machine("sm_86", 82, 99 << 10, 100 << 10, 0.4e6, 0.8e6),
+    "sm_89": Machine("sm_89", 128, 99 << 10, 100 << 10, 0.6e6, 0.9e6),
+    "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
 REGISTERS = 65536  # of a multiprocessor
 RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
+WAVE = 2.0  # microseconds from a CTA's start to its first product, and from its last to the store
+LAUNCH = 3.0  # microseconds of a kernel that adds parts up, beside moving them
+WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
+MOST_SPLITS = 256
 
 # (m, n, warps_m, warps_n): share of the best tile's rate on a full GPU, measured on an H200 with
 # fp16 C = K = 32, 64, 256 and tf32 C = 64, K = 128; docs/performance.md has the runs.
 FAMILY = {
     (128, 32, 4, 1): 0.46,
     (256, 32, 4, 1): 0.48,
+    (32, 128, 1, 4): 0.46,
     (64, 64, 2, 2): 0.60,
     (128, 64, 2, 2): 0.74,
+    (64, 128, 2, 2): 0.74,
     (96, 128, 2, 2): 0.87,
     (128, 128, 2, 2): 0.95,
     (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
+# Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32.
+COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5}
 
 
-def choose_tile(
-    m: int, n: int, channels: int, operand_bytes: int, output_bytes: int, machine: Machine
-) -> Tile:
-    """The tile of the family that is expected to finish an (m, n) problem first.
+@dataclass(frozen=True)
+class Problem:
+    """The sizes that decide: of GEMM, of its groups, of memory's elements.
 
-    ``channels`` is the length of the contiguous mode of k. The size only picks from the family:
-    what is compiled for a problem serves every size that picks the same tile.
-
-    >>> choose_tile(10**6, 128, 64, 2, 2, MACHINES["sm_90a"])
-    Tile(m=256, n=128, k=64, warps_m=4, warps_n=2, stages=3)
-    >>> choose_tile(500, 128, 48, 2, 2, MACHINES["sm_90a"])
-    Tile(m=64, n=64, k=32, warps_m=2, warps_n=2, stages=3)
+    ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
+    be split only if ``splittable``.
     """
-    line = 128 // operand_bytes
-    k = line if channels % line == 0 else line // 2
-    tiles = [Tile(*shape, stages=3) for shape in ((a, b, k, c, d) for a, b, c, d in FAMILY)]
+
+    m: int
+    n: int
+    k: int
+    channels: int
+    dtype: str
+    staged_bytes: int
+    groups: int = 1
+    splittable: bool = False
+
+
+def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
+    """The tile and the number of parts of a sum that are expected to be done first.
+
+    The size only picks from the family: what is compiled for a problem serves every size that picks
+    the same tile.
+
+    >>> large = Problem(10**6, 128, 1728, 64, "float16", 2)
+    >>> choose(large, MACHINES["sm_90a"])
+    (Tile(m=256, n=128, k=64, warps_m=4, warps_n=2, stages=3), 1)
+    >>> few_outputs = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
+    >>> choose(few_outputs, MACHINES["sm_90a"])[1] > 16
+    True
+    """
+    line = 128 // BYTES[problem.dtype]
+    k = line if problem.channels % line == 0 else line // 2
+    if problem.dtype == "float64":  # of CUDA cores
+        tiles = [Tile(64, 64, k, 2, 2, 3)]
+    else:
+        tiles = [Tile(m, n, k, a, b, stages=3) for m, n, a, b in FAMILY]
+    if problem.dtype == "float32":  # twice the fragments in registers
+        tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.threads]
+    size = BYTES[problem.dtype]
     fitting = [
         tile
         for tile in tiles
-        if tile.shared_bytes(operand_bytes, output_bytes) <= machine.shared_per_block
+        if tile.shared_bytes(size, problem.staged_bytes) <= machine.shared_per_block
     ]
-    return min(fitting, key=lambda t: _time(t, m, n, operand_bytes, output_bytes, machine))
+    pairs = [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
+    return min(pairs, key=lambda pair: _time(problem, *pair, machine))
 
 
-def _time(
-    tile: Tile, m: int, n: int, operand_bytes: int, output_bytes: int, machine: Machine
-) -> float:
-    """Expected time, up to a factor: whole waves of CTAs, each as long as its tiles are large."""
-    shared = tile.shared_bytes(operand_bytes, output_bytes) + RESERVED
+def _splits(problem: Problem, tile: Tile) -> list[int]:
+    """Numbers of parts that are worth a thought: every part has a few k-tiles."""
+    if not problem.splittable:
+        return [1]
+    outputs = 4 * problem.m * problem.n * problem.groups
+    most = min(MOST_SPLITS, problem.k // (4 * tile.k), WORKSPACE // max(outputs, 1))
+    return [s for s in range(1, max(most, 1) + 1) if s <= 16 or s % 4 == 0]
+
+
+def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
+    """Microseconds, about: waves of CTAs, each as long as its tile is large; then the parts."""
+    size = BYTES[problem.dtype]
+    shared = tile.shared_bytes(size, problem.staged_bytes) + RESERVED
     registers = tile.threads * (tile.m * tile.n // tile.threads + 126)
     resident = max(1, min(machine.shared_per_multiprocessor // shared, REGISTERS // registers))
-    ctas = -(-m // tile.m) * -(-n // tile.n)
+    ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits
     per_multiprocessor = -(-ctas // machine.multiprocessors)
-    full, rest = divmod(per_multiprocessor, resident)
-    rate = FAMILY[tile.m, tile.n, tile.warps_m, tile.warps_n]
-    return tile.m * tile.n * (full * resident + rest) / rate
+    waves, rest = divmod(per_multiprocessor, resident)
+    rate = FAMILY.get((tile.m, tile.n, tile.warps_m, tile.warps_n), 0.5) * machine.products
+    products = tile.m * tile.n * -(-problem.k // splits) * COST.get(problem.dtype, 1.0)
+    time = products * (waves * resident + rest) / rate + WAVE * (waves + (rest > 0))
+    if splits > 1:
+        outputs = problem.m * problem.n * problem.groups
+        time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth
+    return time

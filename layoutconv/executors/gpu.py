@@ -2,91 +2,228 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..algebra.int_tuple import flatten
+from ..epilogue import Epilogue
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gemm_view import GemmView, stages
 from ..kernels.check import check_view
+from ..kernels.spec import LEAST_ARCH, Spec, staged_bytes, vectors_of
 from ..kernels.store import architecture, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
-from ..kernels.tune import Machine, choose_tile
+from ..kernels.tune import MACHINES, Machine, Problem, choose
+from .checks import expected
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The kernel's type of data, and its bytes: fp32 is multiplied as tf32, rounded to nearest.
-KERNEL_TYPES = {
-    torch.float16: ("float16", "float16", 2),
-    torch.bfloat16: ("bfloat16", "bfloat16", 2),
-    torch.float32: ("tfloat32", "float32", 4),
-}
+ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
+_BYTES_AS = {torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
+_NOTHING = Epilogue()
 
 
 class Plan:
-    """A view, a dtype and a device, bound to a compiled kernel and the integers that it takes.
+    """A view, dtypes and a device, bound to a compiled kernel and the integers that it takes.
 
     Calling it launches on torch's current stream and does nothing else: shapes, dtypes and devices
-    have been checked by ``execute``. ``tile`` overrides the model's choice.
+    have been checked by ``execute``. ``tile`` and ``splits``, into how many parts a sum is cut,
+    override the model's choice.
 
-    Raises ``ArgumentTypeError`` for a dtype that the kernels do not have, ``UnsupportedViewError``
+    Args:
+        precision: of float32: "tf32", or "fp32", three products of tf32.
+        atomic: parts of a sum are added as they come.
+        structure: of the epilogue.
+        aligned: bytes that the starts of A, B and D (and of tensors like D) are multiples of.
+
+    Raises ``ArgumentTypeError`` for a dtype that the GPU does not have, ``UnsupportedViewError``
     for a view that the template cannot run, ``RuntimeError`` for a GPU before compute capability 8.
     """
 
     def __init__(
-        self, view: GemmView, dtype: torch.dtype, device: int, tile: Tile | None = None
+        self,
+        view: GemmView,
+        dtype: torch.dtype,
+        device: int,
+        out_dtype: torch.dtype | None = None,
+        *,
+        precision: str = "tf32",
+        atomic: bool = False,
+        structure: str = "",
+        aligned: tuple[int, int, int] = ALIGNED,
+        tile: Tile | None = None,
+        splits: int | None = None,
     ) -> None:
-        if dtype not in KERNEL_TYPES:
-            kinds = "float16, bfloat16 or float32 on a GPU"
-            raise ArgumentTypeError("a", kinds, str(dtype))
-        operand, output, size = KERNEL_TYPES[dtype]
-        check_view(view, 16 // size, 16 // size)
         machine = machine_of(device)
-        channels = int(flatten(stages(view.a)[0].layout.shape[1])[0])
-        self.tile = tile or choose_tile(view.m, view.n, channels, size, size, machine)
-        self.device = device
-        self._kernel = load_kernel(view, operand, output, self.tile, machine.arch)
-        self._index_a, self._index_d = index_buffer(view.a), index_buffer(view.d)
-        self._integers = tuple(runtime_integers(view).values())
+        kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
+        _check_machine(kind, machine)
+        vectors, along = vectors_of(view, kind, out_kind, aligned)
+        check_view(view, along)
+        whole = expected(view).writes_all and _is_dense(view.d)
+        problem = Problem(
+            view.m, view.n, view.k,
+            channels=_channels(view, along),
+            dtype=kind,
+            staged_bytes=staged_bytes(kind, out_kind, structure),
+            groups=view.l,
+            splittable=whole and not structure and kind != "int8",
+        )  # fmt: skip
+        chosen, parts = choose(problem, machine)
+        self.tile, self.device, self.splits = tile or chosen, device, splits or parts
+        split = "" if self.splits == 1 else "atomic" if atomic else "partial"
+        self._sums = torch.float64 if dtype == torch.float64 else torch.float32
+        if split:
+            out_kind = _name(self._sums)
+            vectors = (*vectors[:2], min(vectors[2], 16 // self._sums.itemsize))
+        spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split)
+        self._kernel = load_kernel(view, spec)
+        self._parts = 0 if not split else 1 if atomic else self.splits
+        self._size = prod(expected(view).d.shape)
+        self._index = tuple(index_buffer(layout) for layout in (view.a, view.b, view.d))
+        self._integers = (self.splits, self._size, *runtime_integers(view).values())
+        self._m_tiles = -(-view.m // self.tile.m)
 
-    def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        if (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15:
-            _refuse_misaligned(a, b, out)
-        if torch.cuda.current_device() == self.device:
-            self._kernel(a, b, out, self._index_a, self._index_d, self._integers)
-        else:
+    def __call__(
+        self,
+        a: Tensor,
+        b: Tensor,
+        out: Tensor,
+        epilogue: Epilogue = _NOTHING,
+        statistics: Tensor | None = None,
+    ) -> None:
+        if torch.cuda.current_device() != self.device:
             with torch.cuda.device(self.device):
-                self._kernel(a, b, out, self._index_a, self._index_d, self._integers)
+                self(a, b, out, epilogue, statistics)
+        elif self._parts:
+            self._in_parts(a, b, out)
+        elif epilogue is _NOTHING:
+            self._kernel(a, b, out, *self._index, self._integers, None, None, None, None)
+        else:
+            self._with_epilogue(a, b, out, epilogue, statistics)
+
+    def _in_parts(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        """Parts of sums go to memory of their own, and are added up in a fixed order."""
+        make = torch.empty if self._parts > 1 else torch.zeros
+        sums = make((self._parts, *out.shape), dtype=self._sums, device=out.device)
+        self._kernel(a, b, sums[0], *self._index, self._integers, None, None, None, None)
+        if self._parts == 1:
+            out.copy_(sums[0])
+        else:
+            torch.sum(sums, 0, out=out)
+
+    def _with_epilogue(
+        self, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, statistics: Tensor | None
+    ) -> None:
+        parts = None
+        if statistics is not None:
+            size = self._m_tiles, statistics.numel()
+            parts = torch.empty(size, dtype=torch.float32, device=out.device)
+        self._kernel(
+            a, b, out, *self._index, self._integers,
+            epilogue.numbers or None,
+            epilogue.columns or None,
+            tuple(map(_as_bytes, epilogue.sources)) or None,
+            None if parts is None else parts.view(-1),
+        )  # fmt: skip
+        if statistics is not None and parts is not None:
+            torch.sum(parts, 0, out=statistics.view(-1))
 
 
-def execute_gpu(view: GemmView, a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+def execute_gpu(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    epilogue: Epilogue | None = None,
+    precision: str | None = None,
+    atomic: bool = False,
+    statistics: Tensor | None = None,
+) -> Tensor:
     """Run a view on the GPU that its tensors are on; ``execute`` has checked them."""
     plans: dict[Any, Plan] = view.__dict__.setdefault("_plans", {})
-    key = a.dtype, a.get_device()
+    dtype, device = a.dtype, a.get_device()
+    if dtype is torch.float32 and precision is None:
+        precision = "tf32" if torch.backends.cudnn.allow_tf32 else "fp32"
+    structure = "" if epilogue is None else epilogue.structure
+    sources = () if epilogue is None else epilogue.sources
+    key = dtype, device, out.dtype, precision, atomic, structure, _aligned(a, b, out, sources)
     plan = plans.get(key)
     if plan is None:
-        plan = plans[key] = Plan(view, *key)
-    plan(a, b, out)
+        plan = plans[key] = Plan(
+            view, dtype, device, out.dtype, precision=precision or "tf32", atomic=atomic,
+            structure=structure, aligned=key[-1],
+        )  # fmt: skip
+    plan(_as_bytes(a), _as_bytes(b), _as_bytes(out), epilogue or _NOTHING, statistics)
     return out
 
 
 def machine_of(device: int) -> Machine:
     """What decides between tiles on a GPU that is present."""
     found: Any = torch.cuda.get_device_properties(device)
+    arch = architecture((found.major, found.minor))
+    like = MACHINES.get(arch, MACHINES["sm_80"])
     return Machine(
-        architecture((found.major, found.minor)),
+        arch,
         found.multi_processor_count,
         found.shared_memory_per_block_optin,
         found.shared_memory_per_multiprocessor,
+        like.products,
+        like.bandwidth,
     )
 
 
-def _refuse_misaligned(a: Tensor, b: Tensor, out: Tensor) -> None:
-    for name, tensor in (("a", a), ("b", b), ("out", out)):
-        if tensor.data_ptr() % 16:
-            raise ArgumentError(
-                name, "memory that starts at a multiple of 16 bytes", hex(tensor.data_ptr())
-            )
+def _kernel_type(dtype: torch.dtype, precision: str) -> str:
+    """The kernel's name of a dtype of data: fp32 is multiplied as tf32, or as three of them."""
+    return "tfloat32" if dtype == torch.float32 and precision == "tf32" else _name(dtype)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_machine(kind: str, machine: Machine) -> None:
+    least = LEAST_ARCH.get(kind, 80)
+    number = int(machine.arch.removeprefix("sm_").rstrip("a"))
+    if number < least:
+        expected_capability = f"a GPU of compute capability {least / 10} or more for {kind}"
+        raise ArgumentTypeError("a", expected_capability, f"one of {number / 10}")
+
+
+def _channels(view: GemmView, along: tuple[int, int]) -> int:
+    """The length of the contiguous mode of k, 0 if k runs across memory in both operands."""
+    for layout, mode in zip((view.a, view.b), along, strict=True):
+        if mode == 1:
+            return int(flatten(stages(layout)[0].layout.shape[1])[0])
+    return 0
+
+
+def _is_dense(layout: Any) -> bool:
+    """Whether memory has no gaps: parts of sums lie as the result does."""
+    memory = stages(layout)[-1].layout
+    pairs = sorted(zip(flatten(memory.stride), flatten(memory.shape), strict=True))
+    reach = 1
+    for stride, extent in pairs:
+        if extent > 1 and stride != reach:
+            return False
+        reach *= int(extent)
+    return list(flatten(memory.stride)) == sorted(flatten(memory.stride), reverse=True)
+
+
+def _aligned(a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...]) -> tuple[int, int, int]:
+    """Bytes, up to 16, that the starts of the operands are multiples of."""
+    if (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15 == 0 and not sources:
+        return ALIGNED
+    of_d = out.data_ptr()
+    for source in sources:  # read at the same offsets as D, of elements of their own size
+        of_d |= source.data_ptr() * out.itemsize // source.itemsize
+    return tuple(min(16, p & -p if p else 16) for p in (a.data_ptr(), b.data_ptr(), of_d))  # type: ignore[return-value]
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """fp8 as bytes, which is how kernels are handed it."""
+    kind = _BYTES_AS.get(tensor.dtype)
+    return tensor if kind is None else tensor.view(kind)
