@@ -6,8 +6,8 @@
     D[:, scatter[j]] = A @ B[:, gather[j]]          columns
 
 An index buffer is one more map between the product and memory. Nothing is copied before the product
-and nothing after. Layouts say all of this. The kernels take an index for the rows of A, for those of
-D and for the columns of B; columns of D are scattered by the CPU executor alone.
+and nothing after. Layouts say all of this. The kernels take an index for the rows of A, for those
+of D and for the columns of B; columns of D are scattered by the CPU executor alone.
 """
 
 from __future__ import annotations
