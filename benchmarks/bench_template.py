@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from timing import host_microseconds, median_microseconds, relative_error
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
@@ -51,28 +50,6 @@ class Row:
             f"{self.workload:34s} {self.dtype:9s} {self.microseconds:9.1f} us "
             f"{self.tflops:6.1f} TFLOP/s  {ratio:28s} error {self.error:.1e}"
         )
-
-
-def median_microseconds(call: Callable[[], object], iterations: int, repeats: int = 7) -> float:
-    """Median over ``repeats`` of the mean time of a launch in a batch of ``iterations``."""
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(iterations):
-            call()
-        end.record()
-        end.synchronize()
-        times.append(1e3 * start.elapsed_time(end) / iterations)
-    return statistics.median(times)
-
-
-def relative_error(out: torch.Tensor, reference: torch.Tensor) -> float:
-    """``|out - reference| / |reference|`` in float64; NaN where anything was left unwritten."""
-    out, reference = out.double(), reference.double()
-    return float((out - reference).norm() / reference.norm())
 
 
 def example_59(path: Path | None, images: int) -> tuple[float | None, float | None]:
@@ -187,7 +164,7 @@ def kernel_map_row(rows: int, channels: int, dtype: torch.dtype, iterations: int
     return measure(name, view, x, w, check, ("(all 27 taps counted)", None), iterations)
 
 
-def host_microseconds() -> tuple[float, float]:
+def host_times() -> tuple[float, float]:
     """Host time of ``execute`` with an output given, and of a plan's call alone."""
     from layoutconv.executors.gpu import Plan
 
@@ -198,17 +175,10 @@ def host_microseconds() -> tuple[float, float]:
     out = lc.execute(view, x, w)
     plan = Plan(view, x.dtype, x.get_device())
 
-    def per_call(call: Callable[[], object]) -> float:
-        best = float("inf")
-        for _ in range(20):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(100):
-                call()
-            best = min(best, (time.perf_counter() - start) / 100)
-        return 1e6 * best
-
-    return per_call(lambda: lc.execute(view, x, w, out)), per_call(lambda: plan(x, w, out))
+    return (
+        host_microseconds(lambda: lc.execute(view, x, w, out)),
+        host_microseconds(lambda: plan(x, w, out)),
+    )
 
 
 def main() -> None:
@@ -229,7 +199,7 @@ def main() -> None:
         report(*example_59_rows(arguments.example59, images, repeats))
     report(dense_row(torch.float16, arguments.iterations))
     report(kernel_map_row(200_000, 128, torch.bfloat16, arguments.iterations))
-    execute, plan = host_microseconds()
+    execute, plan = host_times()
     print(f"host time per call: execute {execute:.2f} us, plan {plan:.2f} us")
     if arguments.json:
         content = {

@@ -1,0 +1,242 @@
+"""Dense convolution, every pass and type, ours and cuDNN's in one run. Needs a GPU.
+
+    python benchmarks/bench_dense.py [--rows PATTERN] [--quick] [--json FILE] [--plot FILE]
+
+A row is the median time of a launch on either side, batches of the two in turns; outputs are
+poisoned, and compared with float64, before they are timed. ``--rows "unet.* dgrad fp16"`` picks
+rows by a regular expression on what stands at their beginning. Kernels that were not compiled yet
+are compiled row by row; ``--compile 8`` has eight processes compile those of all rows first.
+
+A row that fails prints its error, and the others run. The exit status is 1 if one failed, or if an
+error is more than 1.1 times cuDNN's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import torch
+from dense_cases import case_of
+from dense_workloads import Job, jobs
+from timing import host_microseconds, interleaved_microseconds
+
+import layoutconv as lc
+
+ERROR_LIMIT = 1.1  # times cuDNN's
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured line: microseconds of both sides, and relative errors of both, where there are."""
+
+    name: str
+    microseconds: float
+    tflops: float
+    peer: str
+    peer_microseconds: float | None
+    error: float | None
+    peer_error: float | None
+    target: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Our rate in the peer's."""
+        return self.peer_microseconds / self.microseconds if self.peer_microseconds else None
+
+    @property
+    def right(self) -> bool:
+        """Whether nothing is NaN, and the error within what is allowed beside cuDNN's."""
+        if self.error is None:
+            return True
+        limit = ERROR_LIMIT * self.peer_error if self.peer == "cuDNN" and self.peer_error else None
+        return not isnan(self.error) and (limit is None or self.error <= limit)
+
+    def __str__(self) -> str:
+        beside = (
+            f"{self.ratio:6.2f}x {self.peer} ({self.peer_microseconds:.1f} us)"
+            if self.ratio
+            else ""
+        )
+        errors = " / ".join(f"{e:.1e}" for e in (self.error, self.peer_error) if e is not None)
+        notes = [] if self.right else ["WRONG"]
+        if self.ratio and self.target and self.ratio < self.target:
+            notes.append(f"below {self.target}x")
+        return (
+            f"{self.name:30s} {self.microseconds:9.1f} us {self.tflops:6.1f} TFLOP/s "
+            f"{beside:34s} error {errors:18s} {', '.join(notes)}"
+        ).rstrip()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; 0, 1 where a row failed or is wrong, 2 without a GPU."""
+    options = _options(arguments)
+    if not torch.cuda.is_available():
+        print("bench_dense: error: it measures a GPU, and torch sees none", file=sys.stderr)
+        return 2
+    chosen = [job for job in jobs(options.quick) if re.search(options.rows, job.name)]
+    if options.compile:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(options.compile, mp_context=context) as pool:
+            list(pool.map(_compile, [job for job in chosen if job.kind != "no loads"]))
+    print(_machine())
+    rows, failed = [], []
+    for job, found in zip(chosen, _measured(chosen, options.repeats), strict=True):
+        if isinstance(found, str):
+            failed.append(job.name)
+            print(f"{job.name:30s} FAILED: {found}", flush=True)
+        else:
+            rows.append(found)
+            print(found, flush=True)
+    host = _host_times()
+    if host:
+        print(
+            "host time of a call: " + ", ".join(f"{name} {us:.1f} us" for name, us in host.items())
+        )
+    wrong = [row.name for row in rows if not row.right]
+    print(f"{len(rows)} rows, {len(failed)} failed, {len(wrong)} wrong")
+    if options.json:
+        content = {
+            "device": _machine(),
+            "rows": [{**asdict(row), "ratio": row.ratio} for row in rows],
+            "failed": failed,
+            "host_microseconds": host,
+        }
+        options.json.write_text(json.dumps(content, indent=1))
+    if options.plot:
+        plot(rows, _machine(), options.plot)
+    return 1 if failed or wrong else 0
+
+
+def measure(job: Job, repeats: int) -> Row:
+    """Compare both sides with float64, then time them."""
+    case = case_of(job)
+    error = case.error() if case.error else None
+    peer_error = case.peer_error() if case.peer_error else None
+    calls = [case.ours, case.theirs] if case.theirs else [case.ours]
+    ours, *theirs = interleaved_microseconds(calls, repeats=repeats)
+    return Row(
+        job.name, ours, 1e-6 * job.workload.flop / ours,
+        case.peer, theirs[0] if theirs else None, error, peer_error, job.target,
+    )  # fmt: skip
+
+
+def _measured(chosen: Sequence[Job], repeats: int) -> Iterator[Row | str]:
+    """The row of each job, or what went wrong.
+
+    They are measured in a process of their own: a kernel that faults takes its process's GPU along,
+    and the rows after it are measured in another one.
+    """
+    pool = None
+    for job in chosen:
+        pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            row, alive = pool.submit(_attempt, job, repeats).result()
+        except Exception as error:  # BrokenProcessPool: the process died
+            row, alive = f"{type(error).__name__}: {_first_line(error)}", False
+        yield row
+        if not alive:
+            pool.shutdown()
+            pool = None
+    if pool:
+        pool.shutdown()
+
+
+def _attempt(job: Job, repeats: int) -> tuple[Row | str, bool]:
+    """A row or what went wrong, and whether this process can measure another."""
+    try:
+        return measure(job, repeats), True
+    except Exception as error:  # whatever it is, the other rows are wanted
+        message = f"{type(error).__name__}: {_first_line(error)}"
+    try:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    except RuntimeError:
+        return message, False
+    return message, True
+
+
+def plot(rows: Sequence[Row], title: str, file: Path) -> None:
+    """A bar per row that has a peer, from a line where the two are equal, on a logarithmic axis."""
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        print(f"bench_dense: no {file}: matplotlib is not installed", file=sys.stderr)
+        return
+    names = [f"{row.name} / {row.peer}" for row in rows if row.ratio]
+    ratios = [row.ratio for row in rows if row.ratio]
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.14 * len(ratios)), layout="constrained")
+    colours = ["tab:green" if ratio >= 1 else "tab:red" for ratio in ratios]
+    axes.barh(range(len(ratios)), [ratio - 1 for ratio in ratios], left=1.0, color=colours)
+    axes.set_yticks(range(len(ratios)), names, fontsize=6)
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.axvline(1.0, color="black", linewidth=0.8)
+    axes.grid(axis="x", linewidth=0.3)
+    axes.set_xlabel("time of the peer / our time: right of the line we are faster")
+    axes.set_title(title, fontsize=8)
+    figure.savefig(file)
+    pyplot.close(figure)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--rows", default="", metavar="PATTERN", help="a regular expression that rows match")
+    add("--quick", action="store_true", help="a few workloads")
+    add("--compile", type=int, default=0, metavar="N", help="compile first, in N processes")
+    add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")
+    add("--json", type=Path, metavar="FILE", help="write the rows here")
+    add("--plot", type=Path, metavar="FILE", help="write a bar chart of the ratios here")
+    return parser.parse_args(arguments)
+
+
+def _compile(job: Job) -> None:
+    """In a process of its own: run a row once, so that its kernels are on disk."""
+    try:
+        case_of(job).ours()
+    except Exception as error:  # said again where it is measured
+        print(f"while compiling {job.name}: {_first_line(error)}", file=sys.stderr)
+    torch.cuda.empty_cache()
+
+
+def _host_times() -> dict[str, float]:
+    """Microseconds that a call takes of Python, of a problem that the GPU does in less."""
+    x = torch.randn(1, 64, 4, 8, 8, device="cuda", dtype=torch.float16)
+    x = x.contiguous(memory_format=torch.channels_last_3d)
+    w = torch.randn(64, 64, 3, 3, 3, device="cuda", dtype=torch.float16)
+    w = w.contiguous(memory_format=torch.channels_last_3d)
+    sides: dict[str, Any] = {"lc.conv3d": lc.conv3d, "torch's conv3d": torch.nn.functional.conv3d}
+    found = {}
+    for name, conv in sides.items():
+        try:
+            found[name] = host_microseconds(partial(conv, x, w, padding=1))
+        except Exception as error:
+            print(f"host time of {name} FAILED: {_first_line(error)}")
+    return found
+
+
+def _machine() -> str:
+    cudnn = torch.backends.cudnn.version()
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {cudnn}"
+
+
+def _first_line(error: Any) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,139 @@
+"""Which dense convolutions ``bench_dense.py`` measures, and what is to be reached on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from layoutconv.conv import ConvProblem
+
+PASSES = ("fprop", "dgrad", "wgrad")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A convolution of (N, *spatial, C) with filters (K, *taps, C / groups)."""
+
+    name: str
+    N: int
+    C: int
+    spatial: tuple[int, ...]
+    K: int
+    taps: tuple[int, ...]
+    stride: int = 1
+    padding: int = 1
+    dilation: int = 1
+    groups: int = 1
+
+    @property
+    def problem(self) -> ConvProblem:
+        return ConvProblem(
+            (self.N, *self.spatial, self.C),
+            (self.K, *self.taps),
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.groups,
+        )
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups == self.C > 1
+
+    @property
+    def voxels(self) -> tuple[int, ...]:
+        """(Z, P, Q)."""
+        return tuple(
+            (cells + 2 * self.padding - self.dilation * (taps - 1) - 1) // self.stride + 1
+            for cells, taps in zip(self.spatial, self.taps, strict=True)
+        )
+
+    @property
+    def flop(self) -> int:
+        """Of any pass, padding counted: two per product."""
+        return 2 * self.N * prod(self.voxels) * self.K * prod(self.taps) * self.C // self.groups
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row of the benchmark: what runs, in which type, beside whom.
+
+    Attributes:
+        kind: a pass; or "bias+relu", "statistics" or "no loads", a forward pass with something
+            more or less, beside our own bare one.
+        dtype: "fp16", "bf16", "tf32", "fp32" (exact), "e4m3", "e5m2" or "int8".
+        target: the ratio that is to be reached, if there is one.
+    """
+
+    workload: Workload
+    kind: str
+    dtype: str
+    target: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload.name} {self.kind} {self.dtype}"
+
+    @property
+    def direction(self) -> str:
+        return self.kind if self.kind in PASSES else "fprop"
+
+
+def _cube(name: str, N: int, C: int, spatial: tuple[int, ...], K: int, **more: int) -> Workload:
+    return Workload(name, N, C, spatial, K, (3,) * len(spatial), **more)
+
+
+DENSE = [
+    _cube("unet_128", 2, 32, (128, 128, 128), 32),
+    _cube("unet_64", 2, 64, (64, 64, 64), 64),
+    _cube("unet_32", 2, 128, (32, 32, 32), 128),
+    _cube("unet_16", 2, 256, (16, 16, 16), 256),
+    _cube("unet_8", 2, 320, (8, 8, 8), 320),
+    _cube("unet_down", 2, 32, (128, 128, 128), 64, stride=2),
+    _cube("r3d_56", 8, 64, (8, 56, 56), 64),
+    _cube("r3d_28", 8, 128, (4, 28, 28), 128),
+    _cube("r3d_14", 8, 256, (2, 14, 14), 256),
+    _cube("vae", 1, 256, (16, 64, 64), 256),
+    _cube("vae_big", 1, 512, (8, 64, 64), 512),
+    _cube("dilated", 2, 64, (32, 64, 64), 64, padding=2, dilation=2),
+    _cube("resnet_56", 64, 64, (56, 56), 64),
+    _cube("resnet_28", 64, 128, (28, 28), 128),
+    _cube("resnet_14", 64, 256, (14, 14), 256),
+    _cube("resnet_7", 64, 512, (7, 7), 512),
+    Workload("resnet_1x1", 64, 64, (56, 56), 256, (1, 1), padding=0),
+]  # fmt: skip
+EXAMPLE_59 = _cube("unpadded", 131072, 64, (6, 4, 4), 128, padding=0)
+FEW_CHANNELS = [_cube(f"few_{C}", 2, C, (64, 64, 64), 32) for C in (1, 3, 4, 5)]
+GROUPED = [
+    _cube("depthwise_3d", 2, 64, (32, 32, 32), 64, groups=64),
+    Workload("depthwise_7x7", 32, 96, (56, 56), 96, (7, 7), padding=3, groups=96),
+    _cube("grouped_3d", 2, 128, (32, 32, 32), 128, groups=4),
+    _cube("resnext_28", 64, 256, (28, 28), 256, groups=32),
+]
+QUICK = {
+    *("unet_64", "unet_8", "unet_down", "r3d_28", "vae", "resnet_56"),
+    *("few_3", "depthwise_3d", "grouped_3d"),
+}
+
+
+def jobs(quick: bool = False) -> list[Job]:
+    """Every row, in the order in which it is printed; ``quick``: those of a few workloads."""
+    by_name = {w.name: w for w in DENSE}
+    # To be reached in a first, untuned version: 0.4 of cuDNN; 1 where cuDNN is weak itself.
+    weak = {("unet_down", "dgrad", "fp16")}
+    rows = [
+        Job(w, kind, dtype, 1.0 if (w.name, kind, dtype) in weak else 0.4)
+        for dtype in ("fp16", "tf32")
+        for w in DENSE
+        for kind in PASSES
+    ]
+    rows += [Job(EXAMPLE_59, "dgrad", "fp16", 1.0), Job(EXAMPLE_59, "fprop", "fp16")]
+    for name in ("vae", "r3d_28", "unet_64"):
+        rows.append(Job(by_name[name], "bias+relu", "fp16", 0.97))
+        rows.append(Job(by_name[name], "statistics", "fp16", 0.95))
+    for name in ("vae", "r3d_28"):
+        rows += [Job(by_name[name], "fprop", dtype) for dtype in ("bf16", "fp32")]
+        rows += [Job(by_name[name], "fprop", dtype) for dtype in ("e4m3", "e5m2", "int8")]
+    rows += [Job(w, kind, "fp16") for w in (*FEW_CHANNELS, *GROUPED) for kind in PASSES]
+    rows += [Job(by_name[name], "no loads", "fp16") for name in ("vae", "resnet_56")]
+    return [row for row in rows if not quick or row.workload.name in QUICK]

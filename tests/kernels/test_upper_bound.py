@@ -1,0 +1,50 @@
+"""The benchmarks' kernel without loads: it multiplies and writes as much as the template does."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from layoutconv.kernels.tile import Tile
+
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+
+from .launcher import compile_view
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+LOADS = (r"cp\.async\.c[ag]\.shared", r"ld\.global")
+REST = (r"cp\.async\.wait_group", r"ldmatrix", r"mma\.sync", r"st\.global", r"bar\.sync")
+
+
+@pytest.fixture
+def no_loads(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from upper_bound import no_loads
+
+    yield no_loads
+    sys.modules.pop("upper_bound", None)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_it_loads_nothing_and_does_the_rest(no_loads, gathered):
+    problem = ConvProblem((2, 8, 8, 64), (64, 3, 3), padding=1)
+    index = torch.arange(128, dtype=torch.int32)
+    view = gather_fprop_view(problem, index) if gathered else fprop_view(problem)
+    tile = Tile(64, 64, 32)
+
+    def counts() -> dict[str, int]:
+        ptx = compile_view(view, torch.float16, tile).ptx
+        return {i: len(re.findall(rf"^\s*(?:@\S+ )?{i}", ptx, re.M)) for i in (*LOADS, *REST)}
+
+    whole = counts()
+    with no_loads():
+        bare = counts()
+    assert whole[LOADS[0]] > 0
+    assert (whole[LOADS[1]] > 0) is gathered  # the index
+    assert [bare[i] for i in LOADS] == [0, 0]
+    assert [bare[i] for i in REST] == [whole[i] for i in REST]
+    assert all(bare[i] > 0 for i in REST)
+    assert counts() == whole  # and afterwards loads are back

@@ -1,0 +1,208 @@
+"""Benchmarks want a GPU; their workloads, their comparisons and their reports do not."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib import import_module
+from math import isnan, nan, prod
+from pathlib import Path
+
+import pytest
+import torch
+
+import layoutconv as lc
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+NAMES = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A module of the folder, which its scripts import from as their own."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield import_module
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def small(load):
+    """A row over a workload that a CPU does at once."""
+    workloads = load("dense_workloads")
+
+    def job(name, kind, dtype):
+        return workloads.Job(workloads.Workload(name, *SMALL[name]), kind, dtype)
+
+    return job
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_loads_without_a_gpu(load, name):
+    assert load(name).__doc__
+
+
+# GFLOP of a pass, padding counted, and the voxels of an image.
+KNOWN = {
+    "unet_128": (231.93, 128**3),
+    "unet_64": (115.96, 64**3),
+    "unet_32": (57.98, 32**3),
+    "unet_16": (28.99, 16**3),
+    "unet_8": (5.662, 8**3),
+    "unet_down": (57.98, 64**3),
+    "r3d_56": (44.39, 8 * 56 * 56),
+    "r3d_28": (22.20, 4 * 28 * 28),
+    "r3d_14": (11.10, 2 * 14 * 14),
+    "vae": (231.93, 16 * 64 * 64),
+    "vae_big": (463.86, 8 * 64 * 64),
+    "dilated": (57.98, 32 * 64 * 64),
+    "resnet_56": (14.80, 56 * 56),
+    "resnet_28": (14.80, 28 * 28),
+    "resnet_14": (14.80, 14 * 14),
+    "resnet_7": (14.80, 7 * 7),
+    "resnet_1x1": (6.577, 56 * 56),
+    "unpadded": (927.7, 4 * 2 * 2),  # example 59 of CUTLASS
+}
+
+
+def test_the_workloads_are_those_that_are_known(load):
+    module = load("dense_workloads")
+    table = {w.name: w for w in (*module.DENSE, module.EXAMPLE_59)}
+    assert table.keys() == KNOWN.keys()
+    for name, (gflop, voxels) in KNOWN.items():
+        work = table[name]
+        assert work.flop / 1e9 == pytest.approx(gflop, rel=1e-3)
+        assert prod(work.voxels) == voxels
+        assert work.problem.output == (work.N, *work.voxels, work.K)
+        view = lc.conv.fprop_view(work.problem)
+        assert 2 * view.m * view.n * view.k == work.flop
+
+
+def test_every_row_is_there_once(load):
+    module = load("dense_workloads")
+    names = [job.name for job in module.jobs()]
+    assert len(set(names)) == len(names)
+    for work in module.DENSE:
+        for kind in module.PASSES:
+            assert {f"{work.name} {kind} fp16", f"{work.name} {kind} tf32"} <= set(names)
+    quick = [job.name for job in module.jobs(quick=True)]
+    assert set(quick) < set(names)
+    assert {job.dtype for job in module.jobs()} == set(load("dense_cases").DTYPES)
+
+
+# N, C, spatial, K, taps, stride, padding, dilation, groups
+SMALL = {
+    "3d": (3, 8, (4, 5, 6), 12, (3, 3, 3)),
+    "strided": (2, 3, (9, 8), 20, (3, 2), 2),
+    "dilated": (1, 24, (9,), 4, (3,), 1, 2, 2),
+    "not reached": (2, 4, (6, 7), 4, (1, 1), 2, 0),
+    "grouped": (2, 6, (5, 4), 9, (3, 3), 1, 1, 1, 3),
+    "depthwise": (2, 5, (7, 6), 10, (3, 3), 2, 1, 1, 5),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
+def test_both_sides_are_compared_with_float64(load, small, name, kind, dtype):
+    job = small(name, kind, dtype)
+    case = load("dense_cases").case_of(job, "cpu")
+    bound = {"fp16": 1e-3, "bf16": 1e-2, "fp32": 1e-6}[dtype]
+    assert case.error() < bound
+    assert case.peer_error() < bound
+    assert case.peer == "cuDNN"
+
+
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+def test_what_is_wrong_is_seen(load, small, kind, monkeypatch):
+    job = small("3d", kind, "fp32")
+    cases = load("dense_cases")
+    execute = lc.execute
+
+    def unwritten(view, a, b, out, **options):
+        execute(view, a, b, out, **options)
+        out.view(-1)[-1] = nan
+
+    def wrong(view, a, b, out, **options):
+        execute(view, a, b, out, **options)
+        out.view(-1)[0] += 1
+
+    monkeypatch.setattr(lc, "execute", unwritten)
+    assert isnan(cases.case_of(job, "cpu").error())
+    monkeypatch.setattr(lc, "execute", wrong)
+    assert cases.case_of(job, "cpu").error() > 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["int8", "e4m3", "e5m2"])
+def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
+    job = small("3d", "fprop", dtype)
+    case = load("dense_cases").case_of(job, "cpu")
+    assert case.theirs is None
+    assert case.error() == 0 if dtype == "int8" else 0 < case.error() < 1e-3
+
+
+@pytest.mark.parametrize("kind", ["bias+relu", "statistics"])
+def test_fused_passes_are_beside_our_own(load, small, kind):
+    job = small("3d", kind, "fp16")
+    case = load("dense_cases").case_of(job, "cpu")
+    assert case.peer == "ours, bare"
+    assert case.error() < 1e-3
+    assert case.peer_error() < 1e-3
+
+
+def test_a_row_says_what_is_wrong_with_it(load):
+    row_of = load("bench_dense").Row
+    row = row_of("vae fprop fp16", 400.0, 580.0, "cuDNN", 300.0, 2.1e-4, 2.1e-4, 0.4)
+    assert row.right
+    assert "0.75x cuDNN (300.0 us)" in str(row)
+    assert "below" not in str(row)
+    slow = row_of("vae fprop fp16", 1000.0, 232.0, "cuDNN", 300.0, 2.1e-4, 2.1e-4, 0.4)
+    assert str(slow).endswith("below 0.4x")
+    for error in (2.4e-4, nan):
+        bad = row_of("vae fprop fp16", 400.0, 580.0, "cuDNN", 300.0, error, 2.1e-4, 0.4)
+        assert not bad.right
+        assert "WRONG" in str(bad)
+    alone = row_of("vae fprop int8", 400.0, 580.0, "", None, 0.0, None, None)
+    assert alone.ratio is None
+    assert alone.right
+
+
+def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, capsys, tmp_path):
+    """Every other row is reported, in the JSON too, and the exit status says that one failed."""
+    bench = load("bench_dense")
+
+    def measured(chosen, repeats):
+        for i, job in enumerate(chosen):
+            row = bench.Row(job.name, 10.0, 1.0, "cuDNN", 20.0, 1e-4, 1e-4, job.target)
+            yield "RuntimeError: no such kernel" if i == 1 else row
+
+    monkeypatch.setattr(bench, "_measured", measured)
+    monkeypatch.setattr(bench, "_machine", lambda: "a GPU")
+    monkeypatch.setattr(bench, "_host_times", lambda: {"lc.conv3d": 5.0})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found, picture = tmp_path / "rows.json", tmp_path / "rows.svg"
+    options = [
+        "--rows",
+        "^vae (fprop|dgrad|wgrad) fp16",
+        "--json",
+        str(found),
+        "--plot",
+        str(picture),
+    ]
+    assert bench.main(options) == 1
+    told = capsys.readouterr()
+    assert "vae dgrad fp16                 FAILED: RuntimeError: no such kernel\n" in told.out
+    assert re.search(r"^vae wgrad fp16 .* 2\.00x cuDNN", told.out, re.M)
+    assert "2 rows, 1 failed, 0 wrong" in told.out
+    content = json.loads(found.read_text())
+    assert [row["ratio"] for row in content["rows"]] == [2.0, 2.0]
+    assert content["failed"] == ["vae dgrad fp16"]
+    assert picture.exists() or "matplotlib is not installed" in told.err
+    assert bench.main(["--rows", "vae fprop fp16"]) == 0
+
+
+def test_without_a_gpu_it_says_so(load, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert load("bench_dense").main([]) == 2
+    assert "it measures a GPU" in capsys.readouterr().err
