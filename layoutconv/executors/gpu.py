@@ -18,6 +18,7 @@ from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
 from ..kernels.tune import MACHINES, Machine, Problem, choose
 from .checks import expected
+from .reduction import sum_partials
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,7 +117,7 @@ class Plan:
         if self._parts == 1:
             out.copy_(sums[0])
         else:
-            out.copy_(sums.sum(0))
+            sum_partials(sums.view(self._parts, -1), out)
 
     def _with_epilogue(
         self, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, statistics: Tensor | None
@@ -133,7 +134,7 @@ class Plan:
             None if parts is None else parts.view(-1),
         )  # fmt: skip
         if statistics is not None and parts is not None:
-            torch.sum(parts, 0, out=statistics.view(-1))
+            sum_partials(parts, statistics)
 
 
 def execute_gpu(
