@@ -194,6 +194,9 @@ class Operand:
         """
         if self.gather or self.live or self.fields or self.strays or self.group is not None:
             return None
+        offsets = (self.start, *(stage.offset for stage in self.fold))
+        if any(any(offset) for offset in offsets if offset):
+            return None
         shape, stride = flatten(self.row_shape), list(flatten(self.row_stride))
         for stage in (*self.fold, self.storage):
             stride = [d.value * stage.layout.stride[d.path[0]] for d in stride]
