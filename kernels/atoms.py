@@ -21,8 +21,8 @@ from cutlass import (
     Int32,
     TFloat32,
     Uint8,
+    select_,
 )
-from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 from cutlass.cute.nvgpu import MmaUniversalOp, warp
 
@@ -132,9 +132,7 @@ class Multiplier:
         if self.data.instruction:
             self._by_instruction(acc, a, b)
         elif self.data.name == "float32":
-            small_a, small_b = self._split(a), self._split(b)
-            for left, right in ((small_a, b), (a, small_b), (a, b)):
-                cute.gemm(self.mma, acc, left, right, acc)
+            self._in_three_products(acc, a, b)
         else:
             if self.data.name == "tfloat32":
                 self._round(a)
@@ -147,21 +145,21 @@ class Multiplier:
         for i in range(cute.size(block)):
             as_bits[i] = round_to_tf32(as_float[i], self.arch)
 
-    def _split(self, block: Any) -> Any:
-        """Round fp32 data to tf32 in place; returns what that left, as tf32.
+    def _in_three_products(self, acc: Any, a: Any, b: Any) -> None:
+        """fp32 data as two numbers of tf32 each; of their four products the least is left out.
 
-        Both together have 22 bits of mantissa; of the four products the least is left out.
+        Tensor cores cut sums off instead of rounding them, which over a long sum adds up to 30
+        times the error of fp32. So they only add the products of one k-block; that is added to the
+        accumulators by the CUDA cores, which round.
         """
-        rest = cute.make_fragment_like(block)
-        as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
-        rest_bits = cute.recast_tensor(rest, Int32)
-        rest_float = cute.recast_tensor(rest, Float32)
-        for i in range(cute.size(block)):
-            x = as_float[i]
-            as_bits[i] = round_to_tf32(x, self.arch)
-            rest_float[i] = x - as_float[i]
-            rest_bits[i] = round_to_tf32(rest_float[i], self.arch)
-        return rest
+        small_a, small_b = _rest(a, self.arch), _rest(b, self.arch)
+        for n in range(cute.size(acc, mode=[2])):
+            sums = _one(acc[None, None, n])
+            part = cute.make_fragment_like(sums)
+            part.fill(0.0)
+            for left, right in ((small_a, b), (a, small_b), (a, b)):
+                cute.gemm(self.mma, part, left, _one(right[None, n]), part)
+            sums.store(sums.load() + part.load())
 
     def _by_instruction(self, acc: Any, a: Any, b: Any) -> None:
         rows, columns = (cute.size(acc, mode=[mode]) for mode in (1, 2))
@@ -195,6 +193,29 @@ class Multiplier:
 def _registers(fragment: Any, kind: Any) -> list[Any]:
     words = cute.recast_tensor(fragment, kind)
     return [words[i] for i in range(cute.size(words))]
+
+
+def _one(tensor: Any) -> Any:
+    """A tensor with one mode more, of one element."""
+    layout = cute.append(tensor.layout, cute.make_layout(1, stride=0))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
+def _rest(block: Any, arch: int) -> Any:
+    """What tensor cores, which cut the last 13 bits of fp32 data off, leave of it; rounded to tf32.
+
+    Of an infinity, nothing.
+    """
+    rest = cute.make_fragment_like(block)
+    as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
+    cut = cute.make_rmem_tensor((1,), Int32)
+    cut_float, rest_bits = cute.recast_tensor(cut, Float32), cute.recast_tensor(rest, Int32)
+    for i in range(cute.size(block)):
+        cut[0] = as_bits[i] & -(1 << 13)
+        left = as_float[i] - cut_float[0]
+        left = select_(left == left, left, Float32(0.0))  # NaN is not equal to itself
+        rest_bits[i] = round_to_tf32(left, arch)
+    return rest
 
 
 def round_to_tf32(x: Any, arch: int) -> Int32:
