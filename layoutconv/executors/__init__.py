@@ -44,6 +44,8 @@ def execute(
 ) -> Any:
     """Compute ``D[m, n] = sum_k A[m, k] * B[n, k]`` of a GEMM view, where the tensors are.
 
+    A view with a third mode is a batch of such products, ``D[m, n, l]``.
+
     Args:
         view: the layouts of A, B and D; :mod:`layoutconv.conv` and :mod:`layoutconv.sparse` make
             them, or a user.

@@ -116,14 +116,14 @@ def test_steps_are_in_fp32_and_round_once(tiles, dtype, kind):
     assert (y.double() - expected).abs().le(eps * magnitude).all()
 
 
-@pytest.mark.parametrize("channels", [12, 2048])
+@pytest.mark.parametrize("channels", [12, 512, 2048])
 def test_sums_of_int8_are_exact(tiles, channels):
     """-128 squared, many times: beyond the 24 bits of fp32."""
     torch.manual_seed(0)
     x = torch.randint(-128, 128, (2, 5, channels), dtype=torch.int8)
     w = torch.randint(-128, 128, (3, 3, channels), dtype=torch.int8)
     x[0], w[0] = -128, -128
-    w[0, 0, 0] = 1
+    x[0, :, 0], w[0, 0, 0] = -127, 1  # an odd sum
     view = fprop_view(ConvProblem(tuple(x.shape), (3, 3), padding=1))
     y = execute(view, x, w)
     assert y.dtype == torch.int32
