@@ -179,7 +179,8 @@ def _one(
     tiled = _tiled(whole)
     depth = _depth(whole, short)
     most = max(1, min(8, ACCUMULATORS // vector))
-    enough = prod(whole.outer) // (THREADS * multiprocessors) if short else most
+    # A tile has about four times the loads in flight that one element has.
+    enough = 4 * prod(whole.outer) // (THREADS * multiprocessors) if short else most
     tile = _tile(whole.outer[tiled], most, max(enough, 1)) if tiled else 1
     extents = whole.outer[tiled], (whole.inner or (1,))[0]
     outer = list(whole.outer)

@@ -73,11 +73,17 @@ def check(
     out_dtype: Any = None,
     aligned: tuple[int, int, int] = (16, 16, 16),
     multiprocessors: int = 1,
+    infinite: str = "",
 ) -> list[DotSchedule]:
-    """Run the views of one result; all that they write is right, and nothing else is written."""
+    """Run the views of one result; all that they write is right, and nothing else is written.
+
+    Of the operand ``infinite`` the last row of channels is infinite.
+    """
     a, b = (
         integers(storage(layout), dtype, i) for i, layout in enumerate((views[0].a, views[0].b))
     )
+    if infinite:
+        {"a": a, "b": b}[infinite].view(-1, a.shape[-1])[-1] = torch.inf
     out = torch.full(storage(views[0].d), torch.nan, dtype=out_dtype or dtype)
     want, plans = out.double().flatten(), []
     for view in views:
@@ -191,6 +197,16 @@ def test_more_taps_than_are_unrolled(taps: tuple[int, ...]) -> None:
     views = passes(problem(4, *spatial, taps=taps, padding=2, N=1))["fprop"]
     (plan,) = check(views, torch.float32)
     assert not plan.products.shape.sums
+
+
+@pytest.mark.parametrize("infinite", ["a", "b"])
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+def test_what_is_infinite_stays_with_its_products(kind: str, infinite: str) -> None:
+    for p in (problem(8, 5, 15, padding=1), problem(4, 501, taps=2, N=1)):
+        check(passes(p)[kind], torch.float32, infinite=infinite)
+    if kind == "wgrad":  # in pieces, the last of which is not full
+        (view,) = passes(problem(5, 2500, taps=2, N=1))[kind]
+        check((view,), torch.float32, infinite=infinite)
 
 
 @pytest.mark.parametrize(
