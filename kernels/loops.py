@@ -128,12 +128,12 @@ def make_nest(operands: Sequence[tuple[str, OperandLayout, int | None]]) -> Nest
     return Nest(tuple(outer), tuple(inner), tuple(forms))
 
 
-def split(nest: Nest, pieces: int) -> tuple[Nest, Nest]:
+def split(nest: Nest, pieces: int, first: int = 0) -> tuple[Nest, Nest]:
     """Two nests that do the work of one: partial results of about ``pieces`` pieces, then those.
 
-    The longest loop over what is summed is divided, ``logical_divide`` of a mode. What is written
-    between lies in a workspace, contiguous in the order of the loops, the pieces slowest. A last
-    piece that is not full has one more bound.
+    The longest loop over what is summed, from the ``first`` on, is divided, ``logical_divide`` of a
+    mode. What is written between lies in a workspace, contiguous in the order of the loops, the
+    pieces slowest. A last piece that is not full has one more bound.
 
     >>> from layoutconv.algebra import Layout
     >>> whole = make_nest([("x", Layout((2, 10), (1, 2)), 1), ("out", Layout(2), None)])
@@ -143,7 +143,7 @@ def split(nest: Nest, pieces: int) -> tuple[Nest, Nest]:
     >>> second.outer, second.inner
     ((2,), (3,))
     """
-    at = max(range(len(nest.inner)), key=lambda i: (nest.inner[i], i))
+    at = max(range(first, len(nest.inner)), key=lambda i: (nest.inner[i], i))
     extent = nest.inner[at]
     length = max(-(-extent // pieces), 1)
     length += -length % (16 if at == 0 and extent >= 1024 else 1)  # whole vectors

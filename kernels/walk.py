@@ -58,7 +58,10 @@ class Walk:
 
     def outer(self, linear: Any) -> Values:
         """Every form at an index over what is kept: what does not depend on the sum."""
-        indices = self.indices(self.named.outer, linear)
+        return self.outer_at(self.indices(self.named.outer, linear))
+
+    def outer_at(self, indices: Values) -> Values:
+        """Every form at indices of the loops over what is kept."""
         return [
             self._sum(form, form.outer, indices, self._integer(form, form.offset))
             for form in self.named.forms
@@ -74,6 +77,14 @@ class Walk:
             self._sum(form, form.inner, indices, start)
             for form, start in zip(self.named.forms, row, strict=True)
         ]
+
+    def tile(self, values: Values, loop: int, t: int, u: int) -> Values:
+        """Every form ``t`` further along a loop over what is kept, ``u`` along the first summed."""
+        found = []
+        for form, value in zip(self.named.forms, values, strict=True):
+            value = self._sum(form, form.outer[loop : loop + 1], [t], value)
+            found.append(self._sum(form, form.inner[:1], [u] * len(form.inner[:1]), value))
+        return found
 
     def inside(self, values: Values, operand: int) -> Boolean | None:
         """Whether an operand has an element there; None where it always has."""

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from layoutconv.kernels import reduce as reduce_module
 from layoutconv.kernels import schedule as schedule_module
+from layoutconv.kernels import store
 from layoutconv.kernels.loops import make_nest
-from layoutconv.kernels.reduce import OPERATIONS, build
+from layoutconv.kernels.reduce import OPERATIONS, build, load_reduction
 from layoutconv.kernels.schedule import Launch, schedule
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.algebra import ComposedLayout, E, Layout
+from layoutconv.executors.functions import function_key
 from layoutconv.executors.reduction import _alignment, _operation
 from layoutconv.operands import row_major
 
@@ -274,3 +277,36 @@ def test_loops_are_merged_and_those_without_a_refinement_refused() -> None:
 def test_constants_are_those_of_the_kernel() -> None:
     assert schedule_module.FLIGHT & (schedule_module.FLIGHT - 1) == 0
     assert schedule_module.WARPS & (schedule_module.WARPS - 1) == 0
+
+
+def test_kernels_of_functions_are_kept_by_what_they_compute(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store, "_loaded", {})
+    compilations: list[Any] = []
+
+    def counted(*arguments: Any) -> Any:
+        compilations.append(arguments)
+        return build(*arguments)
+
+    monkeypatch.setattr(reduce_module, "build", counted)
+    view = partials(3, 8)
+    nest = make_nest([("source", view.source, 1), ("target", view.target, None)])
+    (launch,) = schedule(nest, "float32", "float32", "float32", (16, 16), 1)
+
+    def loaded(step: float) -> Any:
+        function = lambda a, b: a + b - step  # noqa: E731
+        name = function_key("op", function)
+        return load_reduction(launch.shape, function, name, step, "sm_80")
+
+    assert loaded(1) is loaded(1)
+    assert loaded(1) is not loaded(2)
+    assert len(compilations) == 2
+    monkeypatch.setattr(store, "_loaded", {})
+    assert callable(loaded(2))
+    assert len(compilations) == 2  # from disk
+    load_reduction(launch.shape, "sum", "sum", 0, "sm_80")
+    load_reduction(launch.shape, "sum", "sum", 0, "sm_90a")
+    assert len(compilations) == 4
+    assert len(list(tmp_path.iterdir())) == 4

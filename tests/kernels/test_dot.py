@@ -1,0 +1,245 @@
+"""The kernels of depthwise convolutions in the machine: all passes, odd everything."""
+
+from __future__ import annotations
+
+import tempfile
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.dot import build as build_dot
+from layoutconv.kernels.dot_schedule import DotSchedule, schedule_dot
+from layoutconv.kernels.reduce import OPERATIONS
+from layoutconv.kernels.reduce import build as build_reduction
+from torch import Tensor
+
+from layoutconv.conv import ConvProblem
+from layoutconv.conv.depthwise import (
+    depthwise_dgrad_views,
+    depthwise_fprop_view,
+    depthwise_wgrad_view,
+)
+from layoutconv.gemm_view import GemmView, locate, stages
+
+from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
+
+_compiled: dict[Any, Any] = {}
+
+
+def compiled(build: Any, *key: Any) -> Any:
+    whole = (build, *key)
+    if whole not in _compiled:
+        with tempfile.TemporaryDirectory() as folder:
+            function = build(*key, dump=folder)
+            _compiled[whole] = function, parse(function.__ptx__)
+    return _compiled[whole]
+
+
+def storage(layout: Any) -> tuple[int, ...]:
+    return tuple(map(int, stages(layout)[-1].layout.shape))
+
+
+def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    sign = 2 * torch.randint(0, 2, shape, generator=generator) - 1
+    return (torch.randint(1, 5, shape, generator=generator) * sign).to(dtype)
+
+
+def read(layout: Any, x: Tensor, k: int, l: int) -> Tensor:
+    """An operand as (k, l) in float64, by the definition of a view."""
+    offset, valid = locate(layout, 0, torch.arange(k)[:, None], torch.arange(l)[None])
+    offset, valid = (torch.as_tensor(t).expand(k, l) for t in (offset, valid))
+    memory = torch.cat([x.double().flatten(), torch.zeros(1, dtype=torch.float64)])
+    return torch.where(valid, memory[offset], 0.0)
+
+
+def launch(memory: Memory, kernel: Any, tensors: list[Any], numbers: Any) -> Stats:
+    function, program = kernel
+    asked = launch_of(program, function, *tensors, numbers)
+    return run(program, memory, asked.arguments, asked.grid, shared_bytes=asked.shared_bytes)
+
+
+def on_device(memory: Memory, name: str, x: Tensor, written: bool = False) -> DeviceTensor:
+    address = memory.add(
+        x.view(-1).view(torch.uint8).numpy(), name, writable=written, output=written
+    )
+    return DeviceTensor(address, (x.numel(),), str(x.dtype)[6:])
+
+
+def check(
+    views: tuple[GemmView, ...],
+    dtype: torch.dtype,
+    out_dtype: Any = None,
+    aligned: tuple[int, int, int] = (16, 16, 16),
+    multiprocessors: int = 1,
+    infinite: str = "",
+) -> list[DotSchedule]:
+    """Run the views of one result; all that they write is right, and nothing else is written.
+
+    Of the operand ``infinite`` the last row of channels is infinite.
+    """
+    a, b = (
+        integers(storage(layout), dtype, i) for i, layout in enumerate((views[0].a, views[0].b))
+    )
+    if infinite:
+        {"a": a, "b": b}[infinite].view(-1, a.shape[-1])[-1] = torch.inf
+    out = torch.full(storage(views[0].d), torch.nan, dtype=out_dtype or dtype)
+    want, plans = out.double().flatten(), []
+    for view in views:
+        names = str(dtype)[6:], str(out.dtype)[6:]
+        plan = schedule_dot(view, *names, aligned, multiprocessors)
+        plans.append(plan)
+        memory = Memory()
+        tensors = [on_device(memory, "a", a), on_device(memory, "b", b)]
+        to = out
+        if plan.workspace:
+            kind = getattr(torch, plan.products.shape.accumulator)
+            to = torch.full((plan.workspace,), torch.nan, dtype=kind)
+        tensors.append(on_device(memory, "d", to, True))
+        kernel = compiled(build_dot, plan.products.shape, "sm_80")
+        launch(memory, kernel, tensors, plan.products.integers)
+        for finish in plan.finish:
+            memory = Memory()
+            tensors = [on_device(memory, "w", to), on_device(memory, "d", out, True)]
+            kernel = compiled(build_reduction, finish.shape, OPERATIONS["sum"], 0, False, "sm_80")
+            launch(memory, kernel, tensors, finish.integers)
+        offset, valid = locate(view.d, 0, 0, torch.arange(view.l))
+        offset, valid = (torch.as_tensor(t).expand(view.l) for t in (offset, valid))
+        sums = (read(view.a, a, view.k, view.l) * read(view.b, b, view.k, view.l)).sum(0)
+        want[offset[valid]] = sums[valid]
+    got = out.double().flatten()
+    torch.testing.assert_close(got, want.to(out.dtype).double(), rtol=0, atol=0, equal_nan=True)
+    return plans
+
+
+def problem(
+    C: int, *spatial: int, K: int = 0, taps: Any = 3, N: int = 2, **more: Any
+) -> ConvProblem:
+    taps = (taps,) * len(spatial) if isinstance(taps, int) else taps
+    return ConvProblem((N, *spatial, C), (K or C, *taps), groups=C, **more)
+
+
+def passes(p: ConvProblem) -> dict[str, tuple[GemmView, ...]]:
+    return {
+        "fprop": (depthwise_fprop_view(p),),
+        "dgrad": depthwise_dgrad_views(p),
+        "wgrad": (depthwise_wgrad_view(p),),
+    }
+
+
+PROBLEMS = {
+    "1d": problem(16, 19, padding=1),
+    "2d": problem(8, 6, 9, padding=1),
+    "3d": problem(8, 3, 4, 5, padding=1),
+    "unpadded": problem(8, 5, 6),
+    "strided": problem(8, 7, 8, padding=1, stride=2),
+    "uneven": problem(8, 8, 7, padding=((0, 1), (2, 1)), stride=(1, 3), dilation=(2, 1)),
+    "dilated": problem(8, 9, 10, padding=2, dilation=2),
+    "far": problem(8, 5, 5, padding=((0, 3), (4, 0))),
+    "pointwise": problem(8, 4, 5, taps=1),
+    "gaps": problem(8, 7, 7, taps=1, stride=2),
+    "multiplied": problem(8, 4, 6, K=24, padding=1),
+    "five": problem(4, 6, 11, taps=5, padding=2),
+    "many": problem(4, 3, 20, taps=(3, 9), padding=(1, 4), N=1),
+}
+
+
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_passes(name: str, kind: str) -> None:
+    check(passes(PROBLEMS[name])[kind], torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("C", [1, 3, 5, 12, 64])
+def test_channels(C: int, kind: str) -> None:
+    views = passes(problem(C, 5, 6, padding=1, N=1))[kind]
+    (plan,) = check(views, torch.float16)
+    assert plan.products.shape.vector == {12: 4, 64: 8}.get(C, 1)
+
+
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+def test_types(kind: str) -> None:
+    views = passes(problem(8, 5, 6, padding=1, N=1))[kind]
+    check(views, torch.bfloat16)
+    # The machine has no fma of f64: it is a matter of types alone.
+    (plan,) = (schedule_dot(view, "float64", "float64") for view in views)
+    _, program = compiled(build_dot, plan.products.shape, "sm_80")
+    opcodes = {instruction.opcode for instruction in program.instructions}
+    assert "fma.rn.f64" in opcodes
+    assert not any(opcode.startswith("fma") and opcode.endswith("f32") for opcode in opcodes)
+
+
+@pytest.mark.parametrize("kind", ["fprop", "wgrad"])
+def test_results_of_another_type(kind: str) -> None:
+    views = passes(problem(8, 5, 6, padding=1, N=1))[kind]
+    check(views, torch.float16, torch.float32)
+    check(views, torch.float32, torch.float16)
+
+
+@pytest.mark.parametrize("aligned", [(4, 16, 16), (16, 2, 16), (16, 16, 2), (8, 8, 4)])
+@pytest.mark.parametrize("kind", ["fprop", "wgrad"])
+def test_what_memory_starts_at(aligned: tuple[int, int, int], kind: str) -> None:
+    views = passes(problem(16, 5, 6, padding=1, N=1))[kind]
+    (plan,) = check(views, torch.float16, aligned=aligned)
+    assert plan.products.shape.vector == min(8, aligned[0] // 2)
+
+
+def test_more_channels_than_a_cta_takes() -> None:
+    check(passes(problem(132, 5, padding=1, N=1))["fprop"], torch.float32)
+    check(passes(problem(270, 3, padding=1, N=1))["fprop"], torch.float16)
+
+
+@pytest.mark.parametrize("taps", [(8, 9), (70,)])
+def test_more_taps_than_are_unrolled(taps: tuple[int, ...]) -> None:
+    spatial = (9, 10)[: len(taps)] if len(taps) > 1 else (75,)
+    views = passes(problem(4, *spatial, taps=taps, padding=2, N=1))["fprop"]
+    (plan,) = check(views, torch.float32)
+    assert not plan.products.shape.sums
+
+
+@pytest.mark.parametrize("infinite", ["a", "b"])
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+def test_what_is_infinite_stays_with_its_products(kind: str, infinite: str) -> None:
+    for p in (problem(8, 5, 15, padding=1), problem(4, 501, taps=2, N=1)):
+        check(passes(p)[kind], torch.float32, infinite=infinite)
+    if kind == "wgrad":  # in pieces, the last of which is not full
+        (view,) = passes(problem(5, 2500, taps=2, N=1))[kind]
+        check((view,), torch.float32, infinite=infinite)
+
+
+@pytest.mark.parametrize(
+    ("p", "pieces"),
+    [
+        (problem(8, 30, 31, padding=1, N=3), 5),  # of the rows of an image, and 31 cells by fours
+        (problem(5, 2500, taps=2, N=1), 5),  # a last one that is not full
+        (problem(3, 1000, padding=1, N=2), 0),  # warps alone
+        (problem(1, 40, 13, stride=2, padding=2, N=7), 0),
+    ],
+)
+def test_long_sums_are_cut(p: ConvProblem, pieces: int) -> None:
+    (plan,) = check(passes(p)["wgrad"], torch.float32)
+    assert plan.workspace == pieces * p.C * prod(p.taps)
+    assert len(plan.finish) == (pieces > 0)
+
+
+def test_windows_that_overlap_are_read_once() -> None:
+    shape = schedule_dot(passes(problem(64, 56, 56, padding=1, N=32))["fprop"][0], *["float16"] * 2)
+    shape = shape.products.shape
+    assert (shape.vector, shape.tile, shape.depth, shape.staged) == (8, 4, 3, True)
+    assert [len(places) for places in shape.sharers] == [6, 3]  # of 12 products
+    shape = schedule_dot(passes(problem(64, 56, 56, padding=1, N=32))["wgrad"][0], *["float16"] * 2)
+    shape = shape.products.shape
+    assert [len(places) for places in shape.sharers] == [shape.depth, shape.depth + 2]
+
+
+@pytest.mark.parametrize("kind", ["fprop", "dgrad", "wgrad"])
+def test_one_kernel_serves_all_sizes(kind: str) -> None:
+    def shapes(*size: int) -> list[Any]:
+        N, *spatial = size
+        views = passes(problem(64, *spatial, padding=1, N=N))[kind]
+        plans = [schedule_dot(view, "float16", "float16") for view in views]
+        return [plan.products.shape for plan in plans]
+
+    assert shapes(32, 56, 56) == shapes(64, 112, 56) == shapes(17, 300, 200)
