@@ -123,9 +123,7 @@ class Multiplier:
 
     def accumulators(self, tile: Tile) -> Any:
         shape = self.mma.partition_shape_C((tile.m, tile.n))
-        return cute.make_rmem_tensor_like(
-            self.mma.make_fragment_C(shape), self.data.accumulator
-        )
+        return cute.make_rmem_tensor_like(self.mma.make_fragment_C(shape), self.data.accumulator)
 
     def __call__(self, acc: Any, a: Any, b: Any) -> None:
         """``acc += a * b`` for the fragments of one k-block."""

@@ -78,9 +78,7 @@ class Epilogue:
         across = const_expr(self.tile.n // self.vector)
         threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
         bits = const_expr(self.vector * self.dtype.width)
-        atom = cute.make_copy_atom(
-            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits
-        )
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
         read = cute.make_copy_atom(
             cute.nvgpu.CopyUniversalOp(), self.staged, num_bits_per_copy=self.staged.width
         )
@@ -195,9 +193,7 @@ class Epilogue:
             sums[i, 1] = sums[i, 1] + x * x
 
     @cute.jit
-    def _write_sums(
-        self, sums: Any, base: Any, tid: Any, n0: Any, count: int, extras: Extras
-    ):
+    def _write_sums(self, sums: Any, base: Any, tid: Any, n0: Any, count: int, extras: Extras):
         """Sum over the CTA's rows, in a fixed order, and write the CTA's own row of partial sums."""
         across = const_expr(self.tile.n // self.vector)
         down = const_expr(self.tile.threads // across)

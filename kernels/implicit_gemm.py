@@ -35,6 +35,7 @@ class ImplicitGemm:
         self.view, self.spec, self.tile = view, spec, spec.tile
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
+        self.resident = spec.resident
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
 
@@ -81,7 +82,8 @@ class ImplicitGemm:
         ).launch(
             grid=[m_tiles * n_tiles, Int32(splits), groups],
             block=[self.tile.threads, 1, 1],
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=self.resident,
+            preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
             stream=stream,
         )
@@ -114,12 +116,26 @@ class ImplicitGemm:
         vector_a, vector_b, vector_d = spec.vectors
         along_a, along_b = spec.along
         operand_a = Operand(
-            self.view.a, args, a, index_a, group=group, along=along_a, vector=vector_a,
-            column_tile=tile.k if along_a else tile.m, hoist_rows=along_a == 1,
+            self.view.a,
+            args,
+            a,
+            index_a,
+            group=group,
+            along=along_a,
+            vector=vector_a,
+            column_tile=tile.k if along_a else tile.m,
+            hoist_rows=along_a == 1,
         )
         operand_b = Operand(
-            self.view.b, args, b, index_b, group=group, along=along_b, vector=vector_b,
-            column_tile=tile.k if along_b else tile.n, hoist_rows=along_b == 1,
+            self.view.b,
+            args,
+            b,
+            index_b,
+            group=group,
+            along=along_b,
+            vector=vector_b,
+            column_tile=tile.k if along_b else tile.n,
+            hoist_rows=along_b == 1,
         )
         splits, split_stride = split
         if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every part

@@ -153,7 +153,5 @@ class MainloopSm80:
     def _fragments(self, producer: Producer, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
         """What loads this thread's fragments of a k-block from a stage, and the fragments."""
         multiply, along = self.multiplier, producer.operand.along
-        found = Fragments(
-            producer.shared, multiply.mma, multiply.unit, tid, is_a=is_a, along=along
-        )
+        found = Fragments(producer.shared, multiply.mma, multiply.unit, tid, is_a=is_a, along=along)
         return found.load, found.tensor

@@ -31,7 +31,7 @@ from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
 from layoutconv.algebra.layout import Layout, compact_stride
 from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
-from layoutconv.gemm_view import OperandLayout, Stage, gathers, stages
+from layoutconv.gemm_view import OperandLayout, gathers, stages
 
 from .arguments import Arguments, Extent
 

@@ -101,7 +101,9 @@ class Producer:
         held = cute.make_fragment_like(source)
         held.fill(0)
         width = self.dtype.width
-        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=width)
+        atom = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=width
+        )
         cute.copy(atom, source, held, pred=pred)
         cute.autovec_copy(held, target)
 
@@ -110,7 +112,5 @@ class Producer:
         displacement = self.shared.displacement(row_step, column_step)
         address = self.shared.at(self.start, displacement, stage)
         align = self.operand.vector * self.dtype.width // 8
-        pointer = cute.make_ptr(
-            self.dtype, address, cute.AddressSpace.smem, assumed_align=align
-        )
+        pointer = cute.make_ptr(self.dtype, address, cute.AddressSpace.smem, assumed_align=align)
         return cute.make_tensor(pointer, self.operand.vector_layout)

@@ -10,6 +10,8 @@ from layoutconv.vectors import vector_extent
 from .tile import Tile
 
 VECTOR_BYTES = 16
+SHARED = 228 << 10  # bytes of a multiprocessor, of the largest
+RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
 BYTES = {
     "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1,
@@ -58,6 +60,21 @@ class Spec:
     def shared_bytes(self) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
         return self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
+
+    @property
+    def resident(self) -> int:
+        """How many CTAs a multiprocessor should hold, by its registers and its shared memory.
+
+        One for data with twice the fragments or with accumulators of 64 bits: they get as many
+        registers as they take.
+        """
+        if self.dtype in ("float32", "float64"):
+            return 1
+        return max(1, min(self.tile.resident, SHARED // (self.shared_bytes + RESERVED)))
+
+    def carveout(self, resident: int) -> int:
+        """The share of a multiprocessor's shared memory that so many CTAs take, in percent."""
+        return min(100, -(-100 * resident * (self.shared_bytes + RESERVED) // SHARED))
 
     @property
     def staged_bytes(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .spec import BYTES
+from .spec import BYTES, RESERVED
 from .tile import Tile
 
 
@@ -32,8 +32,6 @@ MACHINES = {
     "sm_89": Machine("sm_89", 128, 99 << 10, 100 << 10, 0.6e6, 0.9e6),
     "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
-REGISTERS = 65536  # of a multiprocessor
-RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
 WAVE = 2.0  # microseconds from a CTA's start to its first product, and from its last to the store
 LAUNCH = 3.0  # microseconds of a kernel that adds parts up, beside moving them
 WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
@@ -119,8 +117,7 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     """Microseconds, about: waves of CTAs, each as long as its tile is large; then the parts."""
     size = BYTES[problem.dtype]
     shared = tile.shared_bytes(size, problem.staged_bytes) + RESERVED
-    registers = tile.threads * (tile.m * tile.n // tile.threads + 126)
-    resident = max(1, min(machine.shared_per_multiprocessor // shared, REGISTERS // registers))
+    resident = max(1, min(machine.shared_per_multiprocessor // shared, tile.resident))
     ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits
     per_multiprocessor = -(-ctas // machine.multiprocessors)
     waves, rest = divmod(per_multiprocessor, resident)

@@ -32,7 +32,6 @@ from ..errors import ArgumentError
 from ..gemm_view import GemmView
 from . import execute
 from .checks import OUTPUTS
-from .finish import apply_steps, column_statistics, convert
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -168,16 +167,7 @@ def _wgrad(
 def _execute(
     views: Sequence[GemmView], a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
 ) -> Tensor | None:
-    """Run the views of a pass, which together write ``out``; returns the statistics of one.
-
-    A GPU's kernel of depthwise views has no epilogue: their sums are stored, and finished by torch.
-    """
-    if epilogue is not None and a.is_cuda and views[0].m == views[0].n == 1:
-        sums = torch.zeros_like(out, dtype=torch.promote_types(out.dtype, torch.float32))
-        _execute(views, a, b, sums, None)
-        finished = apply_steps(epilogue.steps, sums, slice(None), epilogue.sources)
-        out.copy_(convert(finished, out.dtype))
-        return column_statistics(out) if epilogue.statistics else None
+    """Run the views of a pass, which together write ``out``; returns the statistics of one."""
     for view in views:
         found = execute(view, a, b, out, epilogue=epilogue)
     return found[1] if epilogue is not None and epilogue.statistics else None

@@ -9,7 +9,7 @@ import torch
 
 from ..algebra.int_tuple import flatten
 from ..epilogue import Epilogue
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, stages
 from ..kernels.check import check_view
 from ..kernels.spec import LEAST_ARCH, Spec, staged_bytes, vectors_of
@@ -18,6 +18,7 @@ from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
 from ..kernels.tune import MACHINES, Machine, Problem, choose
 from .checks import expected
+from .dot import DotPlan
 from .reduction import sum_partials
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def execute_gpu(
     statistics: Tensor | None = None,
 ) -> Tensor:
     """Run a view on the GPU that its tensors are on; ``execute`` has checked them."""
-    plans: dict[Any, Plan] = view.__dict__.setdefault("_plans", {})
+    plans: dict[Any, Plan | DotPlan] = view.__dict__.setdefault("_plans", {})
     dtype, device = a.dtype, a.get_device()
     if dtype is torch.float32 and precision is None:
         precision = "tf32" if torch.backends.cudnn.allow_tf32 else "fp32"
@@ -157,12 +158,30 @@ def execute_gpu(
     key = dtype, device, out.dtype, precision, atomic, structure, _aligned(a, b, out, sources)
     plan = plans.get(key)
     if plan is None:
-        plan = plans[key] = Plan(
-            view, dtype, device, out.dtype, precision=precision or "tf32", atomic=atomic,
-            structure=structure, aligned=key[-1],
-        )  # fmt: skip
+        plan = plans[key] = _plan(view, *key)
     plan(_as_bytes(a), _as_bytes(b), _as_bytes(out), epilogue or _NOTHING, statistics)
     return out
+
+
+def _plan(
+    view: GemmView,
+    dtype: torch.dtype,
+    device: int,
+    out_dtype: torch.dtype,
+    precision: str | None,
+    atomic: bool,
+    structure: str,
+    aligned: tuple[int, int, int],
+) -> Plan | DotPlan:
+    if view.m == view.n == 1 and len(view.a.shape) == 3:
+        machine = machine_of(device)
+        return DotPlan(
+            view, dtype, device, out_dtype, machine, structure=structure, aligned=aligned
+        )
+    return Plan(
+        view, dtype, device, out_dtype, precision=precision or "tf32", atomic=atomic,
+        structure=structure, aligned=aligned,
+    )  # fmt: skip
 
 
 def machine_of(device: int) -> Machine:
@@ -223,7 +242,9 @@ def _is_dense(layout: Any) -> bool:
     return list(flatten(memory.stride)) == sorted(flatten(memory.stride), reverse=True)
 
 
-def _aligned(a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...]) -> tuple[int, int, int]:
+def _aligned(
+    a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...]
+) -> tuple[int, int, int]:
     """Bytes, up to 16, that the starts of the operands are multiples of."""
     if (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15 == 0 and not sources:
         return ALIGNED

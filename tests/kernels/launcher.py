@@ -42,7 +42,12 @@ class Compiled:
 
 
 def spec_of(
-    view: GemmView, dtype: torch.dtype, tile: Tile, arch: str = "sm_80", out: Any = None, **rest: Any
+    view: GemmView,
+    dtype: torch.dtype,
+    tile: Tile,
+    arch: str = "sm_80",
+    out: Any = None,
+    **rest: Any,
 ) -> Spec:
     """The spec for data of ``dtype``, and results of the same or ``out``; ``rest`` are its fields.
 
