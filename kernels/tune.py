@@ -46,11 +46,14 @@ FAMILY = {
     (64, 64, 2, 2): 0.60,
     (128, 64, 2, 2): 0.74,
     (64, 128, 2, 2): 0.74,
+    (256, 64, 4, 1): 0.85,
     (96, 128, 2, 2): 0.87,
     (128, 128, 2, 2): 0.95,
     (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
+# Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
+HALF_LINES = {(256, 64, 4, 1): 4}
 # Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32.
 COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5}
 
@@ -91,7 +94,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
     if problem.dtype == "float64":  # of CUDA cores
         tiles = [Tile(64, 64, k, 2, 2, 3)]
     else:
-        tiles = [Tile(m, n, k, a, b, stages=3) for m, n, a, b in FAMILY]
+        tiles = [_tile(shape, k, line // 2) for shape in FAMILY]
     if problem.dtype == "float32":  # twice the fragments in registers
         tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.threads]
     size = BYTES[problem.dtype]
@@ -102,6 +105,13 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
     ]
     pairs = [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
     return min(pairs, key=lambda pair: _time(problem, *pair, machine))
+
+
+def _tile(shape: tuple[int, int, int, int], k: int, half_line: int) -> Tile:
+    m, n, warps_m, warps_n = shape
+    if shape in HALF_LINES:
+        return Tile(m, n, half_line, warps_m, warps_n, HALF_LINES[shape])
+    return Tile(m, n, k, warps_m, warps_n, stages=3)
 
 
 def _splits(problem: Problem, tile: Tile) -> list[int]:

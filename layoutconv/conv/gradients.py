@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import compact_stride
+from ..errors import ArgumentError
 from ..gemm_view import GemmView
 from ..operands import runtime, static
 from .extents import Extents
@@ -32,6 +33,7 @@ def dgrad_views(
     *,
     activation_layout: Layout | None = None,
     output_layout: Layout | None = None,
+    side_by_side: tuple[int, ...] = (),
 ) -> tuple[GemmView, ...]:
     """The gradient of the activation: a unit-stride problem per residue of the cells.
 
@@ -42,12 +44,17 @@ def dgrad_views(
             contiguous mode (the filter permuted to (C, T, R, S, K)) they need no transposition.
         activation_layout, output_layout: where the gradients of the activation and of the output
             are stored, all three layouts as :func:`fprop_view` takes them.
+        side_by_side: spatial modes, of dilation 1, whose residues are columns of one view.
 
     ``logical_divide`` of a spatial mode by the stride, ``(stride, H / stride):(1, stride)``, has a
     slice of cells per residue; the taps that reach one are ``stride / gcd(stride, dilation)``
     apart. No product with a zero between voxels is formed. Every view writes its own cells of
     one result, and together they write all: a residue that no tap reaches is a view with ``k`` = 0,
     an empty sum. Residues come in the order of memory.
+
+    Residues ``side_by_side`` share the rows that they read: an M x N tile of few channels reads as
+    much for half the products. A residue whose taps are fewer than another's then has taps outside
+    the filter, which read zero: 4 products for 3 with 3 taps and a stride of 2.
 
     A transposed convolution is these views of :meth:`ConvProblem.transposed`.
 
@@ -63,15 +70,29 @@ def dgrad_views(
     D: (N,W,C):(W*C,C,1) o (0,0,0) o ((W0,N),C):((2@1,1@0),1@2)
     >>> even.k, odd.k  # one tap reaches the even cells, two the odd ones
     (32, 64)
+    >>> [both] = dgrad_views(ConvProblem((2, 8, 16), (32, 3), 2, 1), side_by_side=(0,))
+    >>> print(both)
+    A: (N,Q,K):(Q*K,K,1) o (0,1,0) o ((W0,N),(K,S0)):((1@1,1@0),(1@2,-1@1))
+    B: (K,S,C):(S*C,C,1) o (0,-1,0) o ((C,2),(K,S0)):((1@2,1@1),(1@0,2@1))
+    D: (N,W,C):(W*C,C,1) o (0,0,0) o ((W0,N),(C,2)):((2@1,1@0),(1@2,1@1))
     """
     stored = memories(problem, activation_layout, filter_layout, output_layout)
-    views = grouped_dgrad(problem, *stored)
+    for mode in side_by_side:
+        if not 0 <= mode < problem.rank or problem.dilation[mode] != 1:
+            expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
+            raise ArgumentError("side_by_side", expected, side_by_side)
+    views = grouped_dgrad(problem, *stored, side_by_side)
     return tuple(views if problem.groups > 1 else map(without_groups, views))
 
 
-def grouped_dgrad(problem: ConvProblem, x: Memory, w: Memory, y: Memory) -> Iterator[GemmView]:
+def grouped_dgrad(
+    problem: ConvProblem, x: Memory, w: Memory, y: Memory, side_by_side: tuple[int, ...] = ()
+) -> Iterator[GemmView]:
     """The views of all residues with the group as third mode, be it one group."""
-    residues = [_residues(problem, mode) for mode in range(problem.rank)]
+    residues = [
+        [_together(problem, mode)] if mode in side_by_side else _residues(problem, mode)
+        for mode in range(problem.rank)
+    ]
     return (_dgrad(problem, x, w, y, classes) for classes in product(*residues))
 
 
@@ -144,6 +165,29 @@ class _Residue(NamedTuple):
     tap_step: int
     voxel: int  # where the first cell meets the first tap
     voxel_step: int
+    residues: int = 1  # that are side by side, each a cell and a tap further
+
+
+def _together(problem: ConvProblem, mode: int) -> _Residue:
+    """All cells of a spatial mode as one class: residues side by side, from the least one on.
+
+    Tap ``tap + residue + j * stride`` is met in voxel ``voxel + i - j``, for every ``j`` for which
+    there is such a tap for some residue.
+    """
+    stride, near = problem.stride[mode], problem.padding[mode][0]
+    last = (stride - 1 + near) // stride
+    first = -((problem.taps[mode] - 1 - near) // stride)
+    cell_letter, tap_letter = (letters[mode - problem.rank] for letters in ("DHW", "TRS"))
+    return _Residue(
+        cell=0,
+        cells=runtime(-(-problem.spatial[mode] // stride), f"{cell_letter}0"),
+        tap=near - stride * last,
+        taps=static(last - first + 1, f"{tap_letter}0"),
+        tap_step=stride,
+        voxel=last,
+        voxel_step=1,
+        residues=stride,
+    )
 
 
 def _residues(problem: ConvProblem, mode: int) -> list[_Residue]:
@@ -197,7 +241,9 @@ def _dgrad(
     cells = (*(problem.stride[i - 1] * E(i) for i, _ in by_mode), E(0))
     voxels = (*(E(i) for i, _ in by_mode), E(0))
     of_filter = tuple(length * E(0) for length in compact_stride(filters.shape))
-    (c_shape, c_steps), (n_shape, n_steps) = channels.mode, w_channels.mode
+    beside = tuple((c.residues, E(i)) for i, c in by_mode if c.residues > 1)
+    c_shape, c_steps = channels.beside(beside)
+    n_shape, n_steps = w_channels.beside(beside)
     return GemmView(
         a=in_groups(
             ComposedLayout(

@@ -8,7 +8,7 @@ a channel is a number of several digits, and each digit is a mode of the coordin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -148,6 +148,11 @@ class Channels(NamedTuple):
     def mode(self) -> tuple[Any, Any]:
         """Shape and steps of a mode that is nothing else."""
         return (self.shape[0], self.steps[0]) if len(self.shape) == 1 else (self.shape, self.steps)
+
+    def beside(self, others: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Shape and steps of a mode that has further digits, (extent, step) each, behind these."""
+        digits = [*zip(self.shape, self.steps, strict=True), *others]
+        return Channels(*zip(*digits, strict=True)).mode
 
 
 def in_groups(operand: ComposedLayout, groups: Channels) -> ComposedLayout:

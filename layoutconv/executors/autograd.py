@@ -32,6 +32,7 @@ from ..errors import ArgumentError
 from ..gemm_view import GemmView
 from . import execute
 from .checks import OUTPUTS
+from .residues import residues_side_by_side
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -140,7 +141,11 @@ def _dgrad(
     extents = (y.shape[0], *spatial, w.shape[-1] * groups)
     problem = _problem(extents, w.shape[:-1], *map(tuple, (stride, padding, dilation)), groups)
     epilogue = _epilogue(bias, scale, residual, activation, slope)
-    views = (depthwise_dgrad_views if _is_depthwise(problem) else dgrad_views)(problem)
+    if _is_depthwise(problem):
+        views = depthwise_dgrad_views(problem)
+    else:
+        modes = residues_side_by_side(problem) if y.is_cuda else ()
+        views = dgrad_views(problem, side_by_side=modes)
     # What an epilogue makes of an empty sum need not be zero.
     needed = views if epilogue else tuple(view for view in views if view.k)
     allocate = y.new_empty if len(needed) == len(views) else y.new_zeros

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,6 +41,23 @@ def test_no_product_is_formed_between_voxels(problem):
     )
     formed = sum(view.m * view.k for view in dgrad_views(problem))
     assert formed == problem.N * problem.K * reached
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems(), data=st.data())
+def test_residues_side_by_side_are_the_loop_nest(problem, data):
+    modes = [i for i, dilation in enumerate(problem.dilation) if dilation == 1]
+    chosen = tuple(mode for mode in modes if data.draw(st.booleans(), f"mode {mode}"))
+    views = dgrad_views(problem, side_by_side=chosen)
+    assert sums(*views) == Passes.of(Places(problem)).dgrad
+    apart = [min(problem.stride[i], problem.spatial[i]) for i in range(problem.rank)]
+    assert len(views) == prod(n for i, n in enumerate(apart) if i not in chosen)
+
+
+def test_residues_of_a_dilated_mode_are_not_side_by_side():
+    problem = ConvProblem((1, 9, 9, 4), (8, 3, 3), stride=2, dilation=(1, 2))
+    with pytest.raises(ArgumentError, match=r"`side_by_side`: .* dilation 1, 0 to 1, got \(1,\)"):
+        dgrad_views(problem, side_by_side=(1,))
 
 
 def test_residues_without_taps_are_empty_sums():
