@@ -18,6 +18,7 @@ import cutlass  # noqa: F401  what is timed here does not include its import
 import pytest
 import torch
 from layoutconv.kernels import build, store
+from layoutconv.kernels.spec import Spec
 from layoutconv.kernels.store import KernelKey, architecture, cache_directory, load_kernel
 from layoutconv.kernels.structure import runtime_integers, signature
 from layoutconv.kernels.tile import Tile
@@ -32,7 +33,8 @@ from .launcher import compiled_view, storage
 ROOT = Path(__file__).parents[2]
 TILE = Tile(16, 16, 32, 1, 1, 2)
 VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
-ARGUMENTS = VIEW, "float16", "float16", TILE, "sm_80"
+SPEC = Spec.of(VIEW, "float16", "float16", TILE, "sm_80")
+ARGUMENTS = VIEW, SPEC
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def files(folder: Path) -> list[str]:
 
 
 def digest() -> str:
-    return KernelKey(signature(VIEW), *ARGUMENTS[1:]).digest
+    return KernelKey(signature(VIEW), SPEC).digest
 
 
 # -- keeping and loading --------------------------------------------------------------------------
@@ -110,7 +112,8 @@ def launch_of_loaded(kernel: Callable[..., None]) -> HostLaunch:
     launches: list[HostLaunch] = []
     with host._pretend_device(program, launches):
         ready = map(tvm_ffi.from_dlpack, tensors)
-        kernel(*ready, None, None, tuple(runtime_integers(VIEW).values()))
+        integers = (1, 0, *runtime_integers(VIEW).values())
+        kernel(*ready, None, None, None, integers, None, None, None, None)
     (launch,) = launches
     return launch
 
@@ -209,6 +212,7 @@ import torch, tvm_ffi
 import conftest, cutlass
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels import build
+from layoutconv.kernels.spec import Spec
 from layoutconv.kernels.store import load_kernel
 from layoutconv.kernels.tile import Tile
 view = fprop_view(ConvProblem((9, 55, 8), (8, 1)))  # of another size than here
@@ -216,7 +220,8 @@ compiled = []
 original = build.build
 build.build = lambda *a: compiled.append(a) or original(*a)
 start = time.perf_counter()
-assert callable(load_kernel(view, "float16", "float16", {TILE!r}, "sm_80"))
+spec = Spec.of(view, "float16", "float16", {TILE!r}, "sm_80")
+assert callable(load_kernel(view, spec))
 print(len(compiled), time.perf_counter() - start)
 """
 
@@ -262,21 +267,25 @@ def test_processes_that_compile_at_once_leave_one_intact_file(
 # -- the key --------------------------------------------------------------------------------------
 
 
-def key(view: GemmView, **changes: Any) -> KernelKey:
-    return replace(KernelKey(signature(view), *ARGUMENTS[1:]), **changes)
+def key(**changes: Any) -> KernelKey:
+    return KernelKey(signature(VIEW), replace(SPEC, **changes))
 
 
-def test_the_key_has_types_tile_and_architecture() -> None:
+def test_the_key_has_all_of_the_spec() -> None:
     keys = [
-        key(VIEW),
-        key(VIEW, dtype="bfloat16"),
-        key(VIEW, out_dtype="float32"),
-        key(VIEW, tile=replace(TILE, m=32)),
-        key(VIEW, tile=replace(TILE, n=32)),
-        key(VIEW, tile=replace(TILE, k=64)),
-        key(VIEW, tile=replace(TILE, m=32, warps_m=2)),
-        key(VIEW, tile=replace(TILE, stages=3)),
-        key(VIEW, arch="sm_86"),
+        key(),
+        key(dtype="bfloat16"),
+        key(out_dtype="float32"),
+        key(tile=replace(TILE, m=32)),
+        key(tile=replace(TILE, n=32)),
+        key(tile=replace(TILE, k=64)),
+        key(tile=replace(TILE, m=32, warps_m=2)),
+        key(tile=replace(TILE, stages=3)),
+        key(arch="sm_86"),
+        *(key(vectors=(a, b, d)) for a, b, d in ((4, 8, 8), (8, 4, 8), (8, 8, 4))),
+        *(key(along=along) for along in ((0, 1), (1, 0))),
+        *(key(epilogue=words) for words in ("relu", "bias:float16", "bias:float32")),
+        *(key(split=split) for split in ("partial", "atomic")),
     ]
     assert len({k.digest for k in keys}) == len(keys)
 

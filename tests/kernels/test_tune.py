@@ -1,62 +1,98 @@
-"""The choice of a tile: always one that runs, and a sensible one."""
+"""The choice of a tile and of splits: always one that runs, and a sensible one."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layoutconv.kernels.spec import BYTES, staged_bytes
 from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import FAMILY, MACHINES, choose_tile
-
-sizes = st.one_of(st.integers(1, 5000), st.integers(1, 2**31 - 1))
-problems = given(
-    m=sizes,
-    n=st.integers(1, 300).map(lambda k: 4 * k),
-    channels=st.integers(1, 100).map(lambda c: 4 * c),
-    operand=st.sampled_from([2, 4]),
-    output=st.sampled_from([2, 4]),
-    arch=st.sampled_from(sorted(MACHINES)),
+from layoutconv.kernels.tune import (
+    FAMILY,
+    MACHINES,
+    MOST_SPLITS,
+    WORKSPACE,
+    Problem,
+    choose,
 )
 
+DTYPES = ["float16", "bfloat16", "tfloat32", "float32", "float64", "int8", "float8_e4m3fn"]
+sizes = st.one_of(st.integers(1, 5000), st.integers(1, 2**31 - 1))
+
+
+@st.composite
+def problems(draw: st.DrawFn, splittable: bool | None = None) -> Problem:
+    dtype = draw(st.sampled_from(DTYPES))
+    out = draw(st.sampled_from(["float16", "float32", "int8"]))
+    epilogue = draw(st.sampled_from(["", "residual:float16"]))
+    return Problem(
+        m=draw(sizes),
+        n=draw(st.integers(1, 1200)),
+        k=draw(sizes),
+        channels=draw(st.integers(0, 300)),
+        dtype=dtype,
+        staged_bytes=staged_bytes(dtype, "float64" if dtype == "float64" else out, epilogue),
+        groups=draw(st.integers(1, 9)),
+        splittable=draw(st.booleans()) if splittable is None else splittable,
+    )
+
+
+machines = st.sampled_from(sorted(MACHINES))
+
+
+def shape(tile: Tile) -> tuple[int, int, int, int]:
+    return tile.m, tile.n, tile.warps_m, tile.warps_n
+
+
+def shared_bytes(problem: Problem, tile: Tile) -> int:
+    return tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes)
+
 
 @settings(deadline=None)
-@problems
-def test_a_tile_of_the_family_that_fits_the_machine(
-    m: int, n: int, channels: int, operand: int, output: int, arch: str
-) -> None:
-    machine = MACHINES[arch]
-    tile = choose_tile(m, n, channels, operand, output, machine)
-    assert (tile.m, tile.n, tile.warps_m, tile.warps_n) in FAMILY
-    assert tile.shared_bytes(operand, output) <= machine.shared_per_block
-    line = 128 // operand
+@given(problem=problems(), arch=machines)
+def test_a_tile_of_the_family_that_fits_the_machine(problem: Problem, arch: str) -> None:
+    tile, _ = choose(problem, MACHINES[arch])
+    assert shape(tile) in FAMILY
+    assert shared_bytes(problem, tile) <= MACHINES[arch].shared_per_block
+    line = 128 // BYTES[problem.dtype]
     # Whole lines of 128 bytes where channels come in such; then no k-tile straddles taps.
-    assert tile.k == (line if channels % line == 0 else line // 2)
+    assert tile.k == (line if problem.channels % line == 0 else line // 2)
 
 
 @settings(deadline=None)
-@problems
-def test_a_tile_is_not_larger_than_it_needs_to_be_for_one_wave(
-    m: int, n: int, channels: int, operand: int, output: int, arch: str
-) -> None:
+@given(problem=problems(), arch=machines)
+def test_parts_of_a_sum_are_worth_it_and_fit_the_workspace(problem: Problem, arch: str) -> None:
+    tile, splits = choose(problem, MACHINES[arch])
+    assert 1 <= splits <= MOST_SPLITS
+    if not problem.splittable:
+        assert splits == 1
+    if splits > 1:
+        assert splits * 4 * tile.k <= problem.k
+        assert splits * problem.m * problem.n * problem.groups * 4 <= WORKSPACE
+
+
+@settings(deadline=None)
+@given(problem=problems(splittable=False), arch=machines)
+def test_a_tile_is_not_larger_than_it_needs_to_be_for_one_wave(problem: Problem, arch: str) -> None:
     """Where all CTAs run at once, the smallest of several tiles finishes first."""
     machine = MACHINES[arch]
-    tile = choose_tile(m, n, channels, operand, output, machine)
-    best = tile.m * tile.n / FAMILY[tile.m, tile.n, tile.warps_m, tile.warps_n]
-    for (bm, bn, warps_m, warps_n), rate in FAMILY.items():
-        one_wave = -(-m // bm) * -(-n // bn) <= machine.multiprocessors
-        fits = Tile(bm, bn, tile.k, warps_m, warps_n, 3).shared_bytes(operand, output)
-        if one_wave and fits <= machine.shared_per_block:
-            assert best <= bm * bn / rate
+    tile, _ = choose(problem, machine)
+    best = tile.m * tile.n / FAMILY[shape(tile)]
+    for (m, n, warps_m, warps_n), rate in FAMILY.items():
+        other = Tile(m, n, tile.k, warps_m, warps_n, 3)
+        ctas = -(-problem.m // m) * -(-problem.n // n) * problem.groups
+        fits = shared_bytes(problem, other) <= machine.shared_per_block
+        usable = problem.dtype not in ("float32", "float64")  # which take fewer tiles
+        if usable and ctas <= machine.multiprocessors and fits:
+            assert best <= m * n / rate
 
 
 @pytest.mark.parametrize("arch", MACHINES)
 @pytest.mark.parametrize("n", [64, 128, 256, 512])
 def test_the_tile_grows_with_the_problem(arch: str, n: int) -> None:
-    areas = []
-    for m in (1, 10**8):
-        tile = choose_tile(m, n, 64, 2, 2, MACHINES[arch])
-        areas.append(tile.m * tile.n)
-    small, large = areas
+    machine = MACHINES[arch]
+    tiles = [choose(Problem(m, n, 1728, 64, "float16", 2), machine)[0] for m in (1, 10**8)]
+    small, large = (tile.m * tile.n for tile in tiles)
     assert small <= 64 * 64
     assert large >= 2 * small
     # A full machine runs the tile with the best rate of those that waste no columns.
@@ -65,10 +101,19 @@ def test_the_tile_grows_with_the_problem(arch: str, n: int) -> None:
         for shape, rate in FAMILY.items()
         if n % shape[1] == 0
         and Tile(shape[0], shape[1], 64, *shape[2:], 3).shared_bytes(2, 2)
-        <= MACHINES[arch].shared_per_block
+        <= machine.shared_per_block
     }
-    tile = choose_tile(10**8, n, 64, 2, 2, MACHINES[arch])
-    assert FAMILY[tile.m, tile.n, tile.warps_m, tile.warps_n] >= 0.9 * max(whole.values())
+    assert FAMILY[shape(tiles[1])] >= 0.9 * max(whole.values())
+
+
+@pytest.mark.parametrize("arch", MACHINES)
+def test_long_sums_of_few_outputs_are_split_and_full_machines_are_not(arch: str) -> None:
+    def splits(m: int, n: int, k: int) -> int:
+        return choose(Problem(m, n, k, 0, "float16", 4, splittable=True), MACHINES[arch])[1]
+
+    assert splits(64, 576, 10**6) > 8
+    assert splits(10**5, 512, 10**6) == 1
+    assert splits(64, 576, 64) == 1
 
 
 @pytest.mark.parametrize(
@@ -86,7 +131,8 @@ def test_tiles_that_cannot_be(tile: tuple[int, ...], message: str) -> None:
 
 @given(
     m=st.sampled_from([16, 64, 96]), n=st.sampled_from([16, 64]), k=st.sampled_from([16, 32]),
-    stages=st.integers(2, 5), operand=st.sampled_from([2, 4]), output=st.sampled_from([2, 4]),
+    stages=st.integers(2, 5), operand=st.sampled_from([1, 2, 4, 8]),
+    output=st.sampled_from([2, 4, 8]),
 )  # fmt: skip
 def test_shared_memory_holds_the_pipeline_and_the_epilogue(
     m: int, n: int, k: int, stages: int, operand: int, output: int
@@ -94,3 +140,21 @@ def test_shared_memory_holds_the_pipeline_and_the_epilogue(
     held = Tile(m, n, k, 1, 1, stages).shared_bytes(operand, output)
     assert held >= stages * m * k * operand + stages * n * k * operand
     assert held >= m * n * output
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "epilogue", "size"),
+    [
+        ("float16", "float16", "bias:float32 relu", 2),
+        ("float16", "float16", "bias:float32 residual:float16", 4),
+        ("int8", "int8", "", 4),
+        ("float16", "float8_e5m2", "", 4),
+        ("float64", "float64", "residual:float64", 8),
+        ("float64", "int8", "", 8),
+        ("float16", "float32", "", 4),
+    ],
+)
+def test_what_turns_in_shared_memory_is_as_wide_as_what_comes_after(
+    dtype: str, out: str, epilogue: str, size: int
+) -> None:
+    assert staged_bytes(dtype, out, epilogue) == size
