@@ -20,6 +20,7 @@ from layoutconv.conv.depthwise import (
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
+from layoutconv.executors.residues import residues_side_by_side
 from layoutconv.gemm_view import GemmView
 
 DTYPES = {
@@ -178,7 +179,9 @@ def _views(work: Workload, direction: str) -> tuple[GemmView, ...]:
     if direction == "fprop":
         return (depthwise_fprop_view(problem) if work.depthwise else fprop_view(problem),)
     if direction == "dgrad":
-        return depthwise_dgrad_views(problem) if work.depthwise else dgrad_views(problem)
+        if work.depthwise:
+            return depthwise_dgrad_views(problem)
+        return dgrad_views(problem, side_by_side=residues_side_by_side(problem))
     return (depthwise_wgrad_view(problem) if work.depthwise else wgrad_view(problem),)
 
 

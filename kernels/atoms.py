@@ -23,10 +23,12 @@ from cutlass import (
     Uint8,
     select_,
 )
-from cutlass._mlir.dialects import llvm
+from cutlass._mlir import dialects
 from cutlass.cute.nvgpu import MmaUniversalOp, warp
 
 from .tile import Tile
+
+llvm: Any = dialects.llvm
 
 
 @dataclass(frozen=True)
@@ -107,9 +109,10 @@ class Multiplier:
             atoms, permutation, self.k = (16, tile.threads // 16, 1), None, 1
         else:
             self.k = 32 // data.bytes
-            kind = warp.MmaTF32Op if data.element is TFloat32 else warp.MmaF16BF16Op
-            types = () if data.element is TFloat32 else (self.unit, Float32)
-            op = kind(*types, (16, 8, 8 if data.element is TFloat32 else 16))
+            if data.element is TFloat32:
+                op = warp.MmaTF32Op((16, 8, 8))
+            else:
+                op = warp.MmaF16BF16Op(self.unit, Float32, (16, 8, 16))
             atoms = (tile.warps_m, tile.warps_n, 1)
             # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both.
             permutation = (16 * tile.warps_m, 16 * tile.warps_n, op.shape_mnk[2])

@@ -46,7 +46,7 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
 
 
 def _tensor(layout: OperandLayout, element: Any, vector: int) -> Any:
-    """A tensor argument of any extents and strides, as the view has the layout, of whole vectors."""
+    """A tensor argument of any extents and strides (the view has the layout), of whole vectors."""
     rank = len(stages(layout)[-1].layout.shape)
     shape: Any = tuple(cute.sym_int() for _ in range(rank))
     stride: Any = tuple(cute.sym_int64() for _ in range(rank))

@@ -69,7 +69,7 @@ class Epilogue:
         x = acc.load()
         if const_expr(self.by_fragment):
             columns = self._by_fragment(mma, tid, n0, d.col_count, extras)
-            x = self.steps(x.to(self.work), extras.numbers, columns, None)
+            x = self.steps(x.to(self.work), extras.numbers, columns)
         turned = cute.make_fragment_like(acc, self.staged)
         turned.store(converted(x, self.staged))
         cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
@@ -120,13 +120,12 @@ class Epilogue:
         """The numbers of columns, at the places of a thread's accumulators."""
         thread, shape = mma.get_slice(tid), (self.tile.m, self.tile.n)
         first = n0 + thread.partition_C(cute.make_identity_tensor(shape))[0][1]
-        columns = cute.make_layout(shape, stride=(0, 1))
-        layout = thread.partition_C(cute.make_tensor(extras.columns[0], columns)).layout if (
-            extras.columns
-        ) else None  # fmt: skip
+        columns = cute.make_layout(shape, stride=(0, 1))  # of a row: all rows alike
 
         def column(number: int) -> Any:
-            pointer, found = extras.columns[number], {}
+            pointer = extras.columns[number]
+            layout = thread.partition_C(cute.make_tensor(pointer, columns)).layout
+            found: dict[Any, Any] = {}
             values = cute.make_rmem_tensor(layout.shape, self.work)
             for i in range(cute.size(layout)):
                 step = layout(i)
@@ -194,7 +193,7 @@ class Epilogue:
 
     @cute.jit
     def _write_sums(self, sums: Any, base: Any, tid: Any, n0: Any, count: int, extras: Extras):
-        """Sum over the CTA's rows, in a fixed order, and write the CTA's own row of partial sums."""
+        """Sum over the CTA's rows in a fixed order; write the CTA's own row of partial sums."""
         across = const_expr(self.tile.n // self.vector)
         down = const_expr(self.tile.threads // across)
         n = const_expr(self.tile.n)

@@ -1,4 +1,4 @@
-"""THE template: ``D[m, n, l] = sum_k A[m, k, l] * B[n, k, l]`` over three operands that are layouts.
+"""THE template: ``D[m, n, l] = sum_k A[m, k, l] * B[n, k, l]``, three operands that are layouts.
 
 Dense convolution and its gradients, gather/scatter, kernel maps: what differs is read off the
 operands' layouts (``Operand``); there is one prologue, one main loop and one epilogue.
@@ -55,8 +55,8 @@ class ImplicitGemm:
         statistics: Any,
         stream: Any,
     ):
-        splits, split_stride, *integers = integers
-        values = {name: Int64(v) for name, v in zip(self.names, integers, strict=True)}
+        splits, split_stride, *of_view = integers
+        values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
         fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
         }
@@ -167,8 +167,8 @@ class ImplicitGemm:
         if cutlass.const_expr(self.steps.statistics):
             statistics = statistics + Int64(m_tile) * (2 * all_columns)
         extras = Extras(
-            *map(_tuple, (numbers, columns, sources)),
-            statistics, group * self.view.n, all_columns,
+            _tuple(numbers), _tuple(columns), _tuple(sources), statistics,
+            first_column=group * self.view.n, all_columns=all_columns,
         )  # fmt: skip
         epilogue = Epilogue(
             tile, self.out.element, self.data.accumulator, vector_d, self.steps,

@@ -63,7 +63,7 @@ class Producer:
             self.atom = None
 
     def _rows_and_columns(self, first_k: Any) -> tuple[list[Row], list[Column]]:
-        """This thread's rows, and the first columns of its segments, of the k-tile at ``first_k``."""
+        """This thread's rows, and the first columns of its segments, of a k-tile."""
         operand = self.operand
         if operand.hoist_rows:
             first = first_k + self.column_number

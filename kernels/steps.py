@@ -1,6 +1,6 @@
 """The steps of an epilogue on vectors of accumulators, traced from their structure.
 
-``layoutconv.epilogue`` defines them; a structure is its text, such as ``"scale bias:float16 relu"``.
+``layoutconv.epilogue`` defines them; a structure is its text: ``"scale bias:float16 relu"``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 import cutlass.cute as cute
 
 Vector = Any  # cute.TensorSSA
+_math: Any = cute.math
 
 _LOG2_E = 1.4426950408889634
 _SQRT_HALF = 0.7071067811865476
@@ -42,9 +43,10 @@ class Steps:
         x: Vector,
         numbers: tuple[Any, ...],
         column: Callable[[int], Vector],
-        source: Callable[[int], Vector],
+        source: Callable[[int], Vector] | None = None,
     ) -> Vector:
         """``x`` after all steps; ``column(i)`` and ``source(i)`` are what the i-th tensor has."""
+        of_source: Any = source
         number, columns, sources = iter(numbers), iter(range(99)), iter(range(99))
         for word in self.words:
             name, _, dtype = word.partition(":")
@@ -53,7 +55,7 @@ class Steps:
             elif name == "bias":
                 x = x + column(next(columns))
             elif name == "residual":
-                x = x + next(number) * source(next(sources))
+                x = x + next(number) * of_source(next(sources))
             else:
                 x = _FUNCTIONS[name](x, number)
         return x
@@ -67,11 +69,11 @@ def _where(condition: Any, x: Any, y: Any) -> Vector:
 
 
 def _sigmoid(x: Vector) -> Vector:
-    return 1.0 / (1.0 + cute.math.exp2(x * -_LOG2_E, fastmath=True))
+    return 1.0 / (1.0 + _math.exp2(x * -_LOG2_E, fastmath=True))
 
 
 def _gelu_tanh(x: Vector) -> Vector:
-    return 0.5 * x * (1.0 + cute.math.tanh(_GELU_SCALE * (x + _GELU_CUBE * x * x * x)))
+    return 0.5 * x * (1.0 + _math.tanh(_GELU_SCALE * (x + _GELU_CUBE * x * x * x)))
 
 
 def _clamp(x: Vector, low: Any, high: Any) -> Vector:
@@ -84,11 +86,11 @@ _NUMBERS = {"scale": 1, "residual": 1, "leaky_relu": 1, "clamp": 2}
 _FUNCTIONS: dict[str, Callable[[Vector, Iterator[Any]], Vector]] = {
     "relu": lambda x, _: _where(x < 0.0, 0.0, x),
     "leaky_relu": lambda x, n: _where(x < 0.0, x * next(n), x),
-    "gelu": lambda x, _: 0.5 * x * (1.0 + cute.math.erf(x * _SQRT_HALF)),
+    "gelu": lambda x, _: 0.5 * x * (1.0 + _math.erf(x * _SQRT_HALF)),
     "gelu_tanh": lambda x, _: _gelu_tanh(x),
     "silu": lambda x, _: x * _sigmoid(x),
     "sigmoid": lambda x, _: _sigmoid(x),
-    "tanh": lambda x, _: cute.math.tanh(x),
+    "tanh": lambda x, _: _math.tanh(x),
     "hardswish": lambda x, _: x * _clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0),
     "clamp": lambda x, n: _clamp(x, next(n), next(n)),
 }

@@ -104,7 +104,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
         if tile.shared_bytes(size, problem.staged_bytes) <= machine.shared_per_block
     ]
     pairs = [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
-    return min(pairs, key=lambda pair: _time(problem, *pair, machine))
+    return min(pairs, key=lambda pair: _time(problem, pair[0], pair[1], machine))
 
 
 def _tile(shape: tuple[int, int, int, int], k: int, half_line: int) -> Tile:
