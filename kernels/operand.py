@@ -260,7 +260,8 @@ class Operand:
     def row(self, m: Any) -> Row:
         """Everything about row ``m`` that does not depend on the column."""
         if self.row_step is not None:
-            return Row(Int64(m) * self.row_step, None, self._mask(m, None), None)
+            origin = self._memory(self._folded(self._all_modes(0) + _offset(self.start)))
+            return Row(origin + Int64(m) * self.row_step, None, self._mask(m, None), None)
         coords = self._row_coords(m)
         mask = self._mask(m, coords)
         folded = self._folded(coords)

@@ -29,6 +29,12 @@ class SharedTile:
         self.dtype, self.bytes = dtype, dtype.width // 8
         self.rows, self.columns, self.read = rows, columns, read
         row_bytes = columns * self.bytes
+        least = LINE_BYTES if read == "words" else LINE_BYTES // 2
+        if row_bytes % least:
+            raise ValueError(
+                f"a tile with {columns} of {dtype} side by side in shared memory: expected a "
+                f"multiple of {least} bytes, got {row_bytes}"
+            )
         self.line_bytes = LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2
         self.line = self.line_bytes // self.bytes
         self.panel_bytes = rows * self.line_bytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -20,11 +21,36 @@ from layoutconv.kernels.tile import Tile
 from torch import Tensor
 
 from layoutconv.epilogue import Epilogue
+from layoutconv.executors.finish import convert
 from layoutconv.gemm_view import GemmView, OperandLayout, locate, stages
 
 from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
 from ..machine.ptx import Kernel
 
+
+@dataclass(frozen=True)
+class Kind:
+    """A type that kernels multiply: its name there, the dtypes of data and of results, a machine."""
+
+    name: str
+    dtype: torch.dtype
+    out: torch.dtype
+    arch: str = "sm_80"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+KINDS = [
+    Kind("float16", torch.float16, torch.float16),
+    Kind("bfloat16", torch.bfloat16, torch.float32),
+    Kind("tfloat32", torch.float32, torch.float32),
+    Kind("float32", torch.float32, torch.float32),
+    Kind("float64", torch.float64, torch.float64),
+    Kind("int8", torch.int8, torch.int32),
+    Kind("float8_e4m3fn", torch.float8_e4m3fn, torch.float16, "sm_89"),
+    Kind("float8_e5m2", torch.float8_e5m2, torch.float32, "sm_89"),
+]
 # Of a dtype of data: the kernel's name for it.
 NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "tfloat32"}
 DTYPES = list(NAMES)
@@ -56,6 +82,8 @@ def spec_of(
     kind = rest.pop("kind", NAMES.get(dtype, dtype_name(dtype)))
     aligned = rest.pop("aligned", (16, 16, 16))
     vectors, along = vectors_of(view, kind, dtype_name(out or dtype), aligned)
+    if not view.k:  # sums of nothing, as an executor does it
+        vectors, along = (1, 1, vectors[2]), (1, 1)
     return Spec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
 
 
@@ -90,9 +118,28 @@ def half_line(dtype: torch.dtype) -> int:
     return 64 // dtype.itemsize
 
 
+# (m, n, half lines of k, warps_m, warps_n, stages), so that a small problem has many CTAs.
+SMALL = [(64, 64, 1, 2, 2, 3), (32, 64, 2, 1, 2, 2), (32, 32, 1, 1, 1, 4), (64, 32, 2, 2, 1, 3)]
+
+
+def tile_of(number: int, kind: Kind) -> Tile:
+    """A small tile, by number, that runs every pass of a kind of data."""
+    m, n, lines, *warps, stages = SMALL[number % len(SMALL)]
+    if kind.dtype == torch.float64:
+        warps = [2, 2]
+    return Tile(m, n, lines * half_line(kind.dtype), *warps, stages)
+
+
 def storage(layout: OperandLayout) -> tuple[int, ...]:
-    """The shape of the tensor that an operand expects."""
-    return tuple(map(int, stages(layout)[-1].layout.shape))
+    """The shape of the tensor that an operand expects, if that is contiguous; else of its memory.
+
+    Memory is a vector, from the first element to the last.
+    """
+    memory = stages(layout)[-1].layout
+    shape, stride = (tuple(map(int, t)) for t in (memory.shape, memory.stride))
+    if 0 in shape or stride == tuple(prod(shape[i + 1 :]) for i in range(len(shape))):
+        return shape
+    return (1 + sum((s - 1) * d for s, d in zip(shape, stride, strict=True)),)
 
 
 def integers(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
@@ -137,24 +184,40 @@ class Ran:
     statistics: Tensor | None = None
 
 
-def run_case(case: Case, compiled: Compiled, *, splits: int = 1, **options: Any) -> Ran:
+def run_case(
+    case: Case,
+    compiled: Compiled,
+    *,
+    splits: int = 1,
+    shift: tuple[int, int, int] = (0, 0, 0),
+    **options: Any,
+) -> Ran:
     """Run all CTAs of a kernel; raises a Fault where it breaks a rule of the machine.
 
-    Of a kernel that keeps the parts of its sums, the output is (splits, *shape of D).
+    Of a kernel that keeps the parts of its sums, the output is (splits, *shape of D). ``shift`` is
+    how many bytes behind a multiple of 16 the three tensors start.
     """
     memory, view, epilogue = Memory(), case.view, case.epilogue
     partial = compiled.spec.split == "partial"
-    out = torch.stack([case.out] * splits) if partial else case.out.clone()
-    tensors = [_on_device(memory, *pair) for pair in (("a", case.a), ("b", case.b))]
+    out = torch.stack([case.out] * splits) if partial else case.out
+    bytes_of_d, out = _shifted(out, shift[2])
+    tensors = []
+    for name, tensor, layout, by in (
+        ("a", case.a, view.a, shift[0]), ("b", case.b, view.b, shift[1])
+    ):  # fmt: skip
+        held, moved = _shifted(tensor, by)
+        tensors.append(_on_device(memory, name, moved, layout, held))
     name = "sums" if compiled.spec.split == "atomic" else "d"
-    tensors.append(_on_device(memory, name, out, tuple(case.out.shape)))
+    tensors.append(_on_device(memory, name, out, view.d, bytes_of_d))
     indices = [
         None if index is None else _on_device(memory, f"index {i}", index)
         for i, index in enumerate(map(index_buffer, (view.a, view.b, view.d)))
     ]
     columns, sources = (
-        tuple(_on_device(memory, f"{name} {i}", t) for i, t in enumerate(found)) or None
-        for name, found in (("column", epilogue.columns), ("source", epilogue.sources))
+        tuple(_on_device(memory, f"{name} {i}", t, like) for i, t in enumerate(found)) or None
+        for name, found, like in (
+            ("column", epilogue.columns, None), ("source", epilogue.sources, view.d)
+        )
     )
     parts = None
     if epilogue.statistics:
@@ -171,18 +234,39 @@ def run_case(case: Case, compiled: Compiled, *, splits: int = 1, **options: Any)
     if compiled.spec.split == "atomic":
         written = torch.ones(out.shape, dtype=torch.bool)
     else:
-        found = torch.from_numpy(memory.written(memory.find("d")))
+        found = torch.from_numpy(memory.written(memory.find("d")))[shift[2] :]
         written = found.view(-1, out.itemsize).all(dim=1).view(out.shape)
     return Ran(out, written, launch, stats, parts)
 
 
-def _on_device(memory: Memory, name: str, tensor: Tensor, shape: Any = None) -> DeviceTensor:
-    """A tensor in the machine; only the output may be written, and an element by one thread."""
-    raw = tensor.view(torch.uint8).numpy()
+def _shifted(tensor: Tensor, shift: int) -> tuple[Tensor, Tensor]:
+    """A copy of a tensor some bytes into memory of its own: that memory, and the copy."""
+    held = torch.zeros(shift + tensor.nbytes, dtype=torch.uint8)
+    moved = held[shift:].view(tensor.dtype).view(tensor.shape)
+    return held, moved.copy_(tensor)
+
+
+def _on_device(
+    memory: Memory,
+    name: str,
+    tensor: Tensor,
+    layout: OperandLayout | None = None,
+    held: Tensor | None = None,
+) -> DeviceTensor:
+    """A tensor in the machine; only the output may be written, and an element by one thread.
+
+    ``layout`` is that of an operand, which has the tensor's shape and strides. ``held`` is the
+    memory that ends with the tensor.
+    """
+    raw = tensor.view(torch.uint8) if held is None else held
     written = name in ("d", "statistics")
-    address = memory.add(raw, name, writable=written or name == "sums", output=written)
+    address = memory.add(raw.numpy(), name, writable=written or name == "sums", output=written)
     dtype = "uint8" if "float8" in str(tensor.dtype) else dtype_name(tensor.dtype)
-    return DeviceTensor(address, shape or tuple(tensor.shape), dtype)
+    shape, stride = tuple(tensor.shape), None
+    if layout is not None:
+        stored = stages(layout)[-1].layout
+        shape, stride = (tuple(map(int, t)) for t in (stored.shape, stored.stride))
+    return DeviceTensor(address + (0 if held is None else len(held) - tensor.nbytes), shape, dtype, stride)
 
 
 def reference(case: Case) -> tuple[Tensor, Tensor]:
@@ -215,7 +299,7 @@ def check_exact(case: Case, ran: Ran) -> None:
     """What should be written is, by its exact value; nothing else is touched."""
     want, written = reference(case)
     assert torch.equal(ran.written, written)
-    got, rounded = ran.out[written].double(), want[written].to(case.out.dtype).double()
+    got, rounded = (t.double() for t in (ran.out[written], convert(want[written], case.out.dtype)))
     torch.testing.assert_close(got, rounded, rtol=0, atol=0, equal_nan=True)
     words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[case.out.itemsize]
     assert torch.equal(ran.out.view(words)[~written], case.out.view(words)[~written])
@@ -237,3 +321,10 @@ def check_view_runs(
     ran = run_case(case, compiled_view(view, dtype, tile, arch, out, **rest), **options)
     check_exact(case, ran)
     return ran
+
+
+def check_kind_runs(view: GemmView, kind: Kind, tile: Tile) -> Ran:
+    """The same for a kind of data."""
+    return check_view_runs(
+        view, kind.dtype, tile, arch=kind.arch, out=kind.out, kind=kind.name
+    )
