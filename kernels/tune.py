@@ -35,7 +35,9 @@ MACHINES = {
 WAVE = 2.0  # microseconds from a CTA's start to its first product, and from its last to the store
 LAUNCH = 3.0  # microseconds of a kernel that adds parts up, beside moving them
 WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
-MOST_SPLITS = 256
+MOST_SPLITS = 1024
+# Tensor cores cut sums off instead of rounding them: after so many products that is 2e-4 of a sum.
+LONGEST_SUM = 1 << 17
 
 # (m, n, warps_m, warps_n): share of the best tile's rate on a full GPU, measured on an H200 with
 # fp16 C = K = 32, 64, 256 and tf32 C = 64, K = 128; docs/performance.md has the runs.
@@ -120,7 +122,8 @@ def _splits(problem: Problem, tile: Tile) -> list[int]:
         return [1]
     outputs = 4 * problem.m * problem.n * problem.groups
     most = min(MOST_SPLITS, problem.k // (4 * tile.k), WORKSPACE // max(outputs, 1))
-    return [s for s in range(1, max(most, 1) + 1) if s <= 16 or s % 4 == 0]
+    least = min(-(-problem.k // LONGEST_SUM), max(most, 1))
+    return [s for s in range(least, max(most, 1) + 1) if s <= 16 or s % 4 == 0 or s == least]
 
 
 def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
