@@ -20,17 +20,12 @@ there is none here. ``statistics`` are fp32 (2, K), as ``execute`` makes them, w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from ..conv.depthwise import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
-from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..errors import ArgumentError
-from ..gemm_view import GemmView
-from . import execute
+from . import passes
 from .checks import OUTPUTS
 
 if TYPE_CHECKING:
@@ -57,127 +52,11 @@ conv_fprop_statistics = torch.ops.layoutconv.conv_fprop_statistics.default
 conv_dgrad = torch.ops.layoutconv.conv_dgrad.default
 conv_wgrad = torch.ops.layoutconv.conv_wgrad.default
 
-
-# -- what they compute -----------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1024)
-def _problem(
-    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> ConvProblem:
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    return ConvProblem(activation, filter, stride, pairs, dilation, groups)
-
-
-def _is_depthwise(problem: ConvProblem) -> bool:
-    """Whether every channel is a group: no products of matrices, but of elements."""
-    return problem.groups > 1 and problem.groups == problem.C
-
-
-def _epilogue(
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    statistics: bool = False,
-) -> Epilogue | None:
-    steps: list[Step] = []
-    if scale is not None:
-        steps.append(Scale(scale.contiguous()))
-    if bias is not None:
-        steps.append(Bias(bias.contiguous()))
-    if residual is not None:
-        steps.append(Residual(residual.contiguous()))
-    if activation is not None:
-        steps.append(Activation(activation, slope))
-    return Epilogue(tuple(steps), statistics) if steps or statistics else None
-
-
-def _fprop(
-    x: Tensor,
-    w: Tensor,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    out_dtype: torch.dtype | None = None,
-    statistics: bool = False,
-) -> Any:
-    problem = _problem(x.shape, w.shape[:-1], *map(tuple, (stride, padding, dilation)), groups)
-    epilogue = _epilogue(bias, scale, residual, activation, slope, statistics)
-    view = (depthwise_fprop_view if _is_depthwise(problem) else fprop_view)(problem)
-    y = x.new_empty(problem.output, dtype=out_dtype or OUTPUTS.get(x.dtype))
-    found = _execute((view,), x.contiguous(), w.contiguous(), y, epilogue)
-    return (y, found) if statistics else y
-
-
-def _fprop_statistics(x: Tensor, w: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    options["statistics"] = True
-    return _fprop(x, w, *args, **options)
-
-
-def _dgrad(
-    y: Tensor,
-    w: Tensor,
-    spatial: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    extents = (y.shape[0], *spatial, w.shape[-1] * groups)
-    problem = _problem(extents, w.shape[:-1], *map(tuple, (stride, padding, dilation)), groups)
-    epilogue = _epilogue(bias, scale, residual, activation, slope)
-    views = (depthwise_dgrad_views if _is_depthwise(problem) else dgrad_views)(problem)
-    # What an epilogue makes of an empty sum need not be zero.
-    needed = views if epilogue else tuple(view for view in views if view.k)
-    allocate = y.new_empty if len(needed) == len(views) else y.new_zeros
-    x = allocate(extents, dtype=out_dtype or OUTPUTS.get(y.dtype))
-    _execute(needed, y.contiguous(), w.contiguous(), x, epilogue)
-    return x
-
-
-def _wgrad(
-    y: Tensor,
-    x: Tensor,
-    taps: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
-) -> Tensor:
-    filter = (y.shape[-1], *taps)
-    problem = _problem(x.shape, filter, *map(tuple, (stride, padding, dilation)), groups)
-    view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
-    return execute(view, y.contiguous(), x.contiguous())
-
-
-def _execute(
-    views: Sequence[GemmView], a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
-) -> Tensor | None:
-    """Run the views of a pass, which together write ``out``; returns the statistics of one."""
-    for view in views:
-        found = execute(view, a, b, out, epilogue=epilogue)
-    return found[1] if epilogue is not None and epilogue.statistics else None
-
-
 for _device in ("cpu", "cuda"):
-    torch.library.impl("layoutconv::conv_fprop", _device, _fprop)
-    torch.library.impl("layoutconv::conv_fprop_statistics", _device, _fprop_statistics)
-    torch.library.impl("layoutconv::conv_dgrad", _device, _dgrad)
-    torch.library.impl("layoutconv::conv_wgrad", _device, _wgrad)
+    torch.library.impl("layoutconv::conv_fprop", _device, passes.fprop)
+    torch.library.impl("layoutconv::conv_fprop_statistics", _device, passes.fprop_statistics)
+    torch.library.impl("layoutconv::conv_dgrad", _device, passes.dgrad)
+    torch.library.impl("layoutconv::conv_wgrad", _device, passes.wgrad)
 
 
 # -- what they would return: shapes without data ---------------------------------------------------
