@@ -27,6 +27,7 @@ import torch
 from ..errors import ArgumentError
 from . import passes
 from .checks import OUTPUTS
+from .plain import is_plain, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,7 +147,8 @@ def has_gradient(activation: str | None, slope: float) -> bool:
     return activation is None or activation in _BACKWARD
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Save what ``fprop_backward`` and ``dgrad_backward`` need of an operator's inputs."""
     first, second, *numbers = inputs
     bias, scale, residual, activation, slope, _ = numbers[-6:]
     result = output[0] if isinstance(output, tuple) else output
@@ -190,25 +192,40 @@ def _through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
     return sums.to(ctx.dtype), (bias, None, residual, None, None, None)
 
 
-def _fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+def _around(op: Any, function: Any) -> Any:
+    """An operator that is called past the dispatcher where that makes no difference."""
+
+    def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
+        plain = is_plain(a, b) and not wants_gradient(a, b)
+        return (function if plain else op)(a, b, *numbers)
+
+    return call
+
+
+_fprop = _around(conv_fprop, passes.fprop)
+_dgrad = _around(conv_dgrad, passes.dgrad)
+_wgrad = _around(conv_wgrad, passes.wgrad)
+
+
+def fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     (x, w, *_), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
     grad, others = _through_epilogue(ctx, grad)
     dx, dw = None, None
     if ctx.needs_input_grad[0]:
-        dx = conv_dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
+        dx = _dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dw = conv_wgrad(grad, x, w_shape[1:-1], *ctx.numbers)
+        dw = _wgrad(grad, x, w_shape[1:-1], *ctx.numbers)
     return dx, dw, None, None, None, None, *others
 
 
-def _dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (y, w, *_), (_, w_shape) = ctx.saved_tensors, ctx.shapes
     grad, others = _through_epilogue(ctx, grad)
     dy, dw = None, None
     if ctx.needs_input_grad[0]:
-        dy = conv_fprop(grad, w, *ctx.numbers)
+        dy = _fprop(grad, w, *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dw = conv_wgrad(y, grad, w_shape[1:-1], *ctx.numbers)
+        dw = _wgrad(y, grad, w_shape[1:-1], *ctx.numbers)
     return dy, dw, None, None, None, None, None, *others
 
 
@@ -223,16 +240,16 @@ def _wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     y, x = ctx.saved_tensors
     dy, dx = None, None
     if ctx.needs_input_grad[0]:
-        dy = conv_fprop(x, grad, *ctx.numbers)
+        dy = _fprop(x, grad, *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dx = conv_dgrad(y, grad, ctx.spatial, *ctx.numbers)
+        dx = _dgrad(y, grad, ctx.spatial, *ctx.numbers)
     return dy, dx, None, None, None, None, None
 
 
 for _name, _backward, _setup in (
-    ("conv_fprop", _fprop_backward, _keep),
-    ("conv_fprop_statistics", _fprop_backward, _keep),
-    ("conv_dgrad", _dgrad_backward, _keep),
+    ("conv_fprop", fprop_backward, keep),
+    ("conv_fprop_statistics", fprop_backward, keep),
+    ("conv_dgrad", dgrad_backward, keep),
     ("conv_wgrad", _wgrad_backward, _keep_wgrad),
 ):
     torch.library.register_autograd(f"layoutconv::{_name}", _backward, setup_context=_setup)
