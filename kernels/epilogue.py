@@ -7,10 +7,10 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from .convert import converted
-from .operand import Operand
+from .operand import Operand, Row
 from .statistics import Columns, SumsByRow, SumsOfMatrices
 from .steps import Steps
 from .tile import Tile
@@ -80,6 +80,9 @@ class Epilogue:
         turned = cute.make_fragment_like(acc, self.staged)
         turned.store(converted(x, self.staged))
         cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
+        table = self._row_table(base)
+        if const_expr(self._in_table(d)):
+            self._fill(table, d, m0, tid)
         cute.arch.sync_threads()
 
         across = const_expr(self.tile.n // self.vector)
@@ -97,11 +100,11 @@ class Epilogue:
         first = n0 + where[(0, 0), 0, 0][1]
         column = d.column(first)
         by_column = self._by_vector(first, d.col_count, extras)
-        by_row = SumsByRow(self.tile, self.vector) if self.sums_by_row else None
+        by_row: Any = SumsByRow(self.tile, self.vector) if self.sums_by_row else None
         count = const_expr(cute.size(where, mode=[1]))
         for start in range_constexpr(0, count, BATCH):
             batch = const_expr(range(start, min(start + BATCH, count)))
-            rows = [d.row(m0 + where[(0, 0), i, 0][0]) for i in batch]
+            rows = [self._row(d, table, m0, where[(0, 0), i, 0][0]) for i in batch]
             index = [d.load_index(row, column, written=True) if d.gather else None for row in rows]
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
@@ -127,6 +130,35 @@ class Epilogue:
                 by_row.write(base, tid, columns)
             else:
                 SumsOfMatrices(self.tile, self.dtype, self._swizzle()).write(base, tid, columns)
+
+    # -- the rows of D ---------------------------------------------------------------------------
+
+    def _in_table(self, d: Operand) -> bool:
+        """Whether rows are computed once for all threads: not if that is one multiplication."""
+        return d.row_step is None and not d.gather and not d.live
+
+    def _row_table(self, base: Any) -> Any:
+        """(offset and mask, row) in shared memory, behind the turned tile."""
+        turned = self.tile.m * self.tile.n * self.staged.width // 64
+        pointer = cute.recast_ptr(base, dtype=Int64) + turned
+        return cute.make_tensor(pointer, cute.make_layout((2, self.tile.m)))
+
+    @cute.jit
+    def _fill(self, table: Any, d: Operand, m0: Any, tid: Any):
+        for part in range_constexpr(-(-self.tile.m // self.tile.threads)):
+            number = tid + part * self.tile.threads
+            row = d.row(m0 + number)
+            offset, mask = Int64(row.linear), Int64(row.mask)
+            if number < self.tile.m:
+                table[0, number] = offset
+                table[1, number] = mask
+
+    def _row(self, d: Operand, table: Any, m0: Any, number: Any) -> Row:
+        """Row ``number`` of the CTA's, from the table or computed now."""
+        if not self._in_table(d):
+            return d.row(m0 + number)
+        word = Int64 if d.mask_bits > 32 else Int32
+        return Row(table[0, number], None, word(table[1, number]), None)
 
     # -- what the steps read ---------------------------------------------------------------------
 
@@ -169,7 +201,7 @@ class Epilogue:
 
     def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:
         """What the tensors like D have at an offset; at 0 where D has nothing there."""
-        safe = cutlass.select_(there, cutlass.Int64(offset), cutlass.Int64(0))
+        safe = cutlass.select_(there, Int64(offset), Int64(0))
 
         def source(number: int) -> Any:
             pointer = d.at(extras.sources[number], safe)
