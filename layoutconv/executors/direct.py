@@ -21,7 +21,7 @@ import torch
 
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
-from .passes import dgrad_pass, epilogue_of, fprop_pass, run
+from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
 from .plain import is_plain, wants_gradient
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class Call:
         self.back = (0, input.dim() - 1, *range(1, input.dim() - 1))
         self.numbers, self.device = numbers, result.device
         self.shape, self.stride, self.dtype = tuple(result.shape), result.stride(), result.dtype
-        self.scale = None if isinstance(scale, torch.Tensor) else scale
+        self.scaled = isinstance(scale, torch.Tensor)  # else by a number, if at all
         epilogue = epilogue_of(bias, scale, residual, self.activation, self.slope)
         x, w = (tuple(t.shape[i] for i in self.order) for t in (input, weight))
         if transposed:
@@ -141,9 +141,7 @@ class Call:
         self.wanted = wants_gradient(input, weight, bias, residual)
         tensors = [t for t in (input, weight, residual) if t is not None]
         self.in_order = all(t.permute(self.order).is_contiguous() for t in tensors)
-        # Kernels that take memory, whatever the order of its modes.
-        kinds = {input.dtype, result.dtype}
-        self.on_gpu = input.is_cuda and not found.is_depthwise and not kinds & FP8
+        self.on_gpu = _takes_memory(found, input, result)
         if self.on_gpu:
             from . import gpu
 
@@ -184,7 +182,6 @@ class Call:
         if self.on_gpu:
             self._launch(a, b, out, bias, scale, residual)
             return
-        scale = self.scale if scale is None else scale
         epilogue = epilogue_of(bias, scale, residual, self.activation, self.slope)
         run(self.views, a, b, out, epilogue)
 
@@ -194,7 +191,8 @@ class Call:
         gpu, reads = self.gpu, self.gpu.NOTHING
         sources = () if residual is None else (residual,)
         if self.structure:
-            columns = tuple([t for t in (scale, bias) if t is not None])
+            columns = (scale,) if self.scaled else ()
+            columns = columns if bias is None else (*columns, bias)
             reads = gpu.Reads(self.constants, columns, sources)
         key = gpu.multiplied_as(self.operand), gpu.aligned_to(a, b, out, sources)
         plans = self.plans.get(key)
@@ -229,6 +227,11 @@ class _Transposed(_Recorded):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         return (*dgrad_backward(ctx, grad), None)
+
+
+def _takes_memory(found: Pass, input: Tensor, result: Tensor) -> bool:
+    """Whether the kernels of a pass take memory, whatever the order of its modes."""
+    return input.is_cuda and not found.is_depthwise and not {input.dtype, result.dtype} & FP8
 
 
 def _of(tensor: Any) -> tuple[Any, ...] | None:

@@ -118,6 +118,17 @@ def test_dtypes(call, taken):
         assert taken == [False]
 
 
+def test_cells_that_no_window_covers_are_zero(taken):
+    """New memory is full of NaN here."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, later = both(lambda: lc.conv_transpose2d(X, W[:, :, :1, :1], stride=3))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first, later)
+    assert taken == [False]
+
+
 def test_a_module_is_a_call_too(taken):
     for module in (lc.nn.Conv2d(6, 4, 3, activation="relu"), lc.nn.ConvTranspose2d(6, 4, 3)):
         with torch.inference_mode():
