@@ -216,7 +216,8 @@ def run_case(
     columns, sources = (
         tuple(_on_device(memory, f"{name} {i}", t, like) for i, t in enumerate(found)) or None
         for name, found, like in (
-            ("column", epilogue.columns, None), ("source", epilogue.sources, view.d)
+            ("column", epilogue.columns, None),
+            ("source", epilogue.sources, view.d),
         )
     )
     parts = None
@@ -266,7 +267,9 @@ def _on_device(
     if layout is not None:
         stored = stages(layout)[-1].layout
         shape, stride = (tuple(map(int, t)) for t in (stored.shape, stored.stride))
-    return DeviceTensor(address + (0 if held is None else len(held) - tensor.nbytes), shape, dtype, stride)
+    return DeviceTensor(
+        address + (0 if held is None else len(held) - tensor.nbytes), shape, dtype, stride
+    )
 
 
 def reference(case: Case) -> tuple[Tensor, Tensor]:
@@ -325,6 +328,4 @@ def check_view_runs(
 
 def check_kind_runs(view: GemmView, kind: Kind, tile: Tile) -> Ran:
     """The same for a kind of data."""
-    return check_view_runs(
-        view, kind.dtype, tile, arch=kind.arch, out=kind.out, kind=kind.name
-    )
+    return check_view_runs(view, kind.dtype, tile, arch=kind.arch, out=kind.out, kind=kind.name)

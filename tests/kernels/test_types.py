@@ -170,9 +170,7 @@ def test_a_number_becomes_the_nearest_of_a_type_and_stays_within_it(dtype: torch
     got = ran(case, "float16", dtype).out[0]
     want = convert(numbers.float(), dtype)
     for column in got.unbind(1):
-        torch.testing.assert_close(
-            column.double(), want.double(), rtol=0, atol=0, equal_nan=True
-        )
+        torch.testing.assert_close(column.double(), want.double(), rtol=0, atol=0, equal_nan=True)
 
 
 # -- tiles that a type cannot have ----------------------------------------------------------------
