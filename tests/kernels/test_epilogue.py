@@ -192,7 +192,7 @@ def test_statistics_without_a_step() -> None:
 
 def test_statistics_are_of_rounded_values() -> None:
     """Of what is stored, not of what was computed: in int8, that is far from it."""
-    case, ran = run(
+    _, ran = run(
         VIEWS["fprop"], KINDS[0], lambda n, s: [Scale(0.3)], out=torch.int8, statistics=True
     )
     stored = ran.out.double().reshape(-1, 40)

@@ -69,9 +69,7 @@ def batch(count: int, m: int, n: int, k: int, order: tuple[int, int]) -> GemmVie
         memory = Layout((count, rows, k), (rows * k, *strides))
         return ComposedLayout(memory, 0, Layout((rows, k, count), (E(1), E(2), E(0))))
 
-    d = ComposedLayout(
-        row_major((count, m, n)), 0, Layout((m, n, count), (E(1), E(2), E(0)))
-    )
+    d = ComposedLayout(row_major((count, m, n)), 0, Layout((m, n, count), (E(1), E(2), E(0))))
     return GemmView(operand(m, order[0]), operand(n, order[1]), d)
 
 
@@ -84,9 +82,7 @@ def test_a_batch_of_matrix_products(order: tuple[int, int]) -> None:
 
 
 def test_groups_are_one_kernel_whatever_the_image() -> None:
-    views = [
-        fprop_view(ConvProblem((N, 5, 8), (16, 3), padding=1, groups=2)) for N in (1, 3)
-    ]
+    views = [fprop_view(ConvProblem((N, 5, 8), (16, 3), padding=1, groups=2)) for N in (1, 3)]
     kind = KINDS[0]
     kernels = {id(compiled_view(view, kind.dtype, tile_of(0, kind))) for view in views}
     assert len(kernels) == 1
