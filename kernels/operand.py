@@ -260,8 +260,7 @@ class Operand:
     def row(self, m: Any) -> Row:
         """Everything about row ``m`` that does not depend on the column."""
         if self.row_step is not None:
-            origin = self._memory(self._folded(self._all_modes(0) + _offset(self.start)))
-            return Row(origin + Int64(m) * self.row_step, None, self._mask(m, None), None)
+            return Row(Int64(m) * self.row_step, None, self._mask(m, None), None)
         coords = self._row_coords(m)
         mask = self._mask(m, coords)
         folded = self._folded(coords)
@@ -296,7 +295,7 @@ class Operand:
             None,
         )
         if self.gather:
-            linear, *coords = ArithmeticTuple((0,)) + linear
+            linear, *coords = ArithmeticTuple((0,) * len(self.storage.layout.shape)) + linear
             behind = self._memory((0, *coords))
         valid = k < self.col_count if self.ragged else None
         coords = self._col_coords(k) if self.live else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from layoutconv.algebra.int_tuple import flatten
+from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout
 from layoutconv.vectors import vector_extent
 
@@ -109,10 +111,17 @@ def vectors_of(
 
 
 def _longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
-    """The longest vector and its mode; data of 8 bits have to run along k, and do so in a tie."""
+    """The longest vector and its mode, k in a tie; data of 8 bits have to run along k.
+
+    A sum whose length is an argument wins no tie: a kernel is unrolled over what runs along memory.
+    """
     along_k = _vector(layout, 1, size, aligned)
-    along_rows = 1 if size == 1 else _vector(layout, 0, size, aligned)
-    return (along_rows, 0) if along_rows > along_k else (along_k, 1)
+    if size == 1:
+        return along_k, 1
+    along_rows = _vector(layout, 0, size, aligned)
+    argument = any(map(is_runtime, flatten(layout.shape[1])))
+    rows = along_rows > along_k or (along_rows == along_k and argument)
+    return (along_rows, 0) if rows else (along_k, 1)
 
 
 def _vector(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:

@@ -30,7 +30,7 @@ from ..machine.ptx import Kernel
 
 @dataclass(frozen=True)
 class Kind:
-    """A type that kernels multiply: its name there, the dtypes of data and of results, a machine."""
+    """A type that kernels multiply: its name there, dtypes of data and results, a machine."""
 
     name: str
     dtype: torch.dtype

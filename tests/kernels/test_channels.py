@@ -49,7 +49,8 @@ SHIFTS = [(2, 4, 8), (8, 2, 4), (4, 8, 2)]
 def test_tensors_that_start_anywhere(shift: tuple[int, int, int], name: str) -> None:
     number = SHIFTS.index(shift) + PASSES.index(name)
     kind = KINDS[0] if number % 2 else KINDS[5]
-    shift = tuple(max(s, t.itemsize) for s, t in zip(shift, (kind.dtype,) * 2 + (kind.out,)))
+    types = kind.dtype, kind.dtype, kind.out
+    shift = tuple(max(s, t.itemsize) for s, t in zip(shift, types, strict=True))
     view = view_of(ConvProblem((2, 5, 6, 16), (32, 3, 3), padding=1), name)
     check_shifted(view, kind, number, shift)
 
@@ -60,8 +61,8 @@ def check_shifted(view: GemmView, kind: Kind, number: int, shift: tuple[int, int
     options = {"kind": kind.name, "aligned": aligned}
     compiled = compiled_view(view, kind.dtype, tile, kind.arch, kind.out, **options)
     sizes = kind.dtype.itemsize, kind.dtype.itemsize, kind.out.itemsize
-    at_once = [v * s for v, s in zip(compiled.spec.vectors, sizes)]
-    assert all(width <= bytes_ for width, bytes_ in zip(at_once, aligned))
+    at_once = [v * s for v, s in zip(compiled.spec.vectors, sizes, strict=True)]
+    assert all(width <= bytes_ for width, bytes_ in zip(at_once, aligned, strict=True))
     case = Case.of(view, kind.dtype, kind.out)
     check_exact(case, run_case(case, compiled, shift=shift))
 
@@ -77,5 +78,5 @@ def test_a_kernel_for_aligned_tensors_faults_on_one_that_is_not() -> None:
     view = fprop_view(ConvProblem((1, 9, 16), (16, 3), padding=1))
     compiled = compiled_view(view, torch.float16, tile_of(0, KINDS[0]))
     case = Case.of(view, torch.float16)
-    with pytest.raises(Exception, match="misaligned|align"):
+    with pytest.raises(Exception, match="align"):
         run_case(case, compiled, shift=(8, 0, 0))

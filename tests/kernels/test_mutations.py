@@ -7,25 +7,45 @@ machine or give another result on a problem that the template itself gets right.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 import pytest
 import torch
-from cutlass import Boolean, Int32
-from layoutconv.kernels import operand
-from layoutconv.kernels.mainloop_sm80 import MainloopSm80, Producer
+from cutlass import Boolean, Float32, Int32
+from layoutconv.kernels import atoms, implicit_gemm, operand
+from layoutconv.kernels import convert as convert_
+from layoutconv.kernels.atoms import Multiplier
+from layoutconv.kernels.epilogue import Epilogue as Epilogue_
+from layoutconv.kernels.mainloop_sm80 import KTiles
 from layoutconv.kernels.operand import Column, Operand
+from layoutconv.kernels.producer import Producer
 from layoutconv.kernels.shared import SharedTile
 from layoutconv.kernels.tile import Tile
 
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.algebra import make_ordered_layout
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
+from layoutconv.epilogue import Bias, Epilogue, Residual
+from layoutconv.executors.finish import apply_steps, convert
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault
-from .launcher import Case, Compiled, check_exact, compile_view, compiled_view, half_line, run_case
+from .launcher import (
+    KINDS,
+    Case,
+    Compiled,
+    Kind,
+    compile_view,
+    compiled_view,
+    half_line,
+    integers,
+    reference,
+    run_case,
+)
 
 Patch = pytest.MonkeyPatch
 Mutation = Callable[[Patch], None]
@@ -70,35 +90,138 @@ def neighbours() -> GemmView:
     return kernel_map_view(entries.T.contiguous().T, 64, 40, kernel_size=(3,), in_rows=77)
 
 
-PROBLEMS = {p.__name__: p for p in (dense, straddling, large_filter, long_filter, grid, neighbours)}
+def one_tap() -> GemmView:
+    """Five k-tiles, all of them full."""
+    return fprop_view(ConvProblem((1, 40, 160), (40, 1)))
+
+
+def weights() -> GemmView:
+    """A sum over voxels in the rows of both operands; its last k-tile is not full."""
+    return wgrad_view(ConvProblem((2, 7, 5, 40), (24, 2, 3), padding=1))
+
+
+def residue() -> GemmView:
+    """Taps of which the first is not the filter's first, K side by side in the filter."""
+    problem = ConvProblem((1, 11, 16), (24, 3), stride=2, padding=1)
+    filter_layout = make_ordered_layout(problem.stored_filter, (0, 1, 2))
+    return next(view for view in dgrad_views(problem, filter_layout) if view.b.offset)
+
+
+def groups() -> GemmView:
+    """Three groups, of columns that no tile divides."""
+    return fprop_view(ConvProblem((1, 7, 24), (120, 3), padding=1, groups=3))
+
+
+def bias(view: GemmView, case: Case) -> Epilogue:
+    return Epilogue((Bias(integers((view.n,), torch.float32, 3)),))
+
+
+def residual(view: GemmView, case: Case) -> Epilogue:
+    return Epilogue((Residual(integers(tuple(case.out.shape), torch.float16, 3)),))
+
+
+def statistics(view: GemmView, case: Case) -> Epilogue:
+    return Epilogue(statistics=True)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a kernel is compiled for and run on."""
+
+    view: Callable[[], GemmView]
+    kind: Kind = KINDS[0]
+    out: torch.dtype = torch.float16
+    epilogue: Callable[[GemmView, Case], Epilogue] | None = None
+    split: str = ""
+    splits: int = 1
+
+    def case(self) -> Case:
+        view = self.view()
+        case = Case.of(view, self.kind.dtype, self.out)
+        if self.epilogue:
+            case.epilogue = self.epilogue(view, case)
+        if self.split == "atomic":
+            case.out.zero_()
+        return case
+
+    def compile(self, compile_: Any) -> Compiled:
+        case = self.case()
+        return compile_(
+            case.view, self.kind.dtype, Tile(64, 64, half_line(self.kind.dtype), 2, 2, 3),
+            self.kind.arch, self.out,
+            kind=self.kind.name, epilogue=case.epilogue.structure, split=self.split,
+        )  # fmt: skip
+
+    def check(self, compiled: Compiled) -> None:
+        """Raises where a kernel is wrong."""
+        case = self.case()
+        if self.kind.name == "tfloat32":
+            powers = case.a.sign() * 2.0 ** case.a.abs()
+            case.a = powers * ABOVE_A_TIE
+            ran = run_case(case, compiled)
+            case.a = powers * ROUNDED
+        elif self.kind.name == "float32":
+            case.a = case.a * (1 + 2.0**-14)  # more bits than tf32 has
+            case.b = case.b * (1 + 2.0**-14)
+            ran = run_case(case, compiled)
+            want, written = reference(case)
+            assert torch.equal(ran.written, written)
+            torch.testing.assert_close(ran.out.double(), want, rtol=0, atol=1e-3)
+            return
+        else:
+            ran = run_case(case, compiled, splits=self.splits)
+        if self.split:
+            want, _ = reference(case)
+            got = ran.out if self.split == "atomic" else ran.out.sum(0)
+            assert torch.equal(got.double(), want)
+            return
+        if ran.statistics is not None:
+            stored = torch.where(ran.written, ran.out, 0.0).double().view(-1, case.view.n)
+            want = torch.stack([stored.sum(0), stored.square().sum(0)])
+            assert torch.equal(ran.statistics.double().sum(0), want)
+        sums, written = reference(case)
+        assert torch.equal(ran.written, written)
+        columns = case.view.l * case.view.n
+        want = apply_steps(
+            case.epilogue.steps, sums.view(-1, columns), slice(None),
+            [source.double().view(-1, columns) for source in case.epilogue.sources],
+        )  # fmt: skip
+        want = convert(want, self.out).double().view(sums.shape)
+        assert torch.equal(ran.out.double()[written], want[written])
+
+
+BY_NAME = {kind.name: kind for kind in KINDS}
+FP32 = {"kind": BY_NAME["tfloat32"], "out": torch.float32}
+PROBLEMS = {
+    "dense": Problem(dense),
+    "dense fp32": Problem(dense, **FP32),
+    "dense three products": Problem(dense, BY_NAME["float32"], torch.float32),
+    "dense int8": Problem(dense, BY_NAME["int8"], torch.int8),
+    "straddling": Problem(straddling),
+    "large_filter": Problem(large_filter),
+    "long_filter": Problem(long_filter),
+    "grid": Problem(grid),
+    "grid statistics": Problem(grid, epilogue=statistics),
+    "neighbours": Problem(neighbours),
+    "weights": Problem(weights),
+    "weights fp32": Problem(weights, **FP32),
+    "weights in parts": Problem(weights, out=torch.float32, split="partial", splits=3),
+    "weights in one": Problem(weights, out=torch.float32, split="atomic", splits=3),
+    "one tap in parts": Problem(one_tap, out=torch.float32, split="partial", splits=3),
+    "residue": Problem(residue),
+    "groups": Problem(groups),
+    "dense bias": Problem(dense, epilogue=bias),
+    "dense residual": Problem(dense, epilogue=residual),
+    "grid residual": Problem(grid, epilogue=residual),
+}
 ABOVE_A_TIE = 1 + 2**-11 + 2**-13  # tf32 nearest to it is ROUNDED; truncated, it is 1
 ROUNDED = 1 + 2**-10
 
 
-def compile_problem(compile_: Any, problem: str, dtype: torch.dtype) -> Compiled:
-    return compile_(PROBLEMS[problem](), dtype, Tile(64, 64, half_line(dtype), 2, 2, 3))
-
-
-def check(problem: str, dtype: torch.dtype, compiled: Compiled) -> None:
-    """Raises where a kernel is wrong."""
-    case = Case.of(PROBLEMS[problem](), dtype)
-    if dtype == torch.float32:
-        powers = case.a.sign() * 2.0 ** case.a.abs()
-        case.a = powers * ABOVE_A_TIE
-        ran = run_case(case, compiled)
-        case.a = powers * ROUNDED
-    else:
-        ran = run_case(case, compiled)
-    check_exact(case, ran)
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_template_is_right(problem: str) -> None:
-    check(problem, torch.float16, compile_problem(compiled_view, problem, torch.float16))
-
-
-def test_the_template_rounds() -> None:
-    check("dense", torch.float32, compile_problem(compiled_view, "dense", torch.float32))
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_template_is_right(name: str) -> None:
+    problem = PROBLEMS[name]
+    problem.check(problem.compile(compiled_view))
 
 
 # -- ways to change the template ------------------------------------------------------------------
@@ -125,8 +248,8 @@ def with_operand(name: str, **attributes: Any) -> Mutation:
     def make(original: Any) -> Any:
         names = iter("ABD")
 
-        def init(self: Operand, *args: Any) -> None:
-            original(self, *args)
+        def init(self: Operand, *args: Any, **rest: Any) -> None:
+            original(self, *args, **rest)
             if next(names) == name:
                 vars(self).update(attributes)
 
@@ -169,8 +292,8 @@ def shift_taps(column: Any) -> Any:
     return shifted
 
 
-def steps_added(pointer: Any) -> Any:
-    return lambda self, start, step, stage: pointer(self, start + step, 0, stage)
+def steps_added(at: Any) -> Any:
+    return lambda self, start, step, stage: at(self, start + step, 0, stage)
 
 
 def first_bit(column: Any) -> Any:
@@ -182,8 +305,67 @@ def first_bit(column: Any) -> Any:
     return only
 
 
-def straight_on(k_tiles: Any) -> Any:
-    return lambda self, a: (k_tiles(self, a)[0], lambda first: first + a.vector_extent)
+def straight_on(advance: Any) -> Any:
+    return lambda self, first: first + self.channels
+
+
+def of_gathers(name: str, change: Callable[[Any], Any]) -> Mutation:
+    """Change what a method returns, for operands with an index buffer."""
+
+    def make(original: Any) -> Any:
+        def method(self: Operand, *args: Any) -> Any:
+            result = original(self, *args)
+            return change(result) if self.gather else result
+
+        return method
+
+    return replace(Operand, name, make)
+
+
+def words_like_rows(start: Any) -> Any:
+    def permuted(self: SharedTile, logical: Any) -> Any:
+        read, self.read = self.read, "rows" if self.read == "words" else self.read
+        try:
+            return start(self, logical)
+        finally:
+            self.read = read
+
+    return permuted
+
+
+def unclamped(column: Any) -> Any:
+    return lambda self, pointer, number, count, extras: column(self, pointer, number, 2**30, extras)
+
+
+def not_atomic(store: Any) -> Any:
+    def plain(self: Epilogue_, *args: Any) -> None:
+        self.atomic = False
+        store(self, *args)
+
+    return plain
+
+
+def source_everywhere(at: Any) -> Any:
+    return lambda self, d, offset, _, extras: at(self, d, offset, Boolean(True), extras)
+
+
+def no_stride(int64: Any) -> Any:
+    return lambda x: int64(x) if not isinstance(x, Int32) else int64(0)
+
+
+def nothing_left(rest: Any) -> Any:
+    def zeros(*args: Any) -> Any:
+        result = rest(*args)
+        cute.recast_tensor(result, Float32).fill(0.0)
+        return result
+
+    return zeros
+
+
+def nothing_left_of_b(rest: Any) -> Any:
+    calls = count()
+    zeros = nothing_left(rest)
+    return lambda *args: (zeros if next(calls) % 2 else rest)(*args)
 
 
 BOUNDLESS: dict[str, Any] = {"fields": [], "by_row": [], "row_count": 2**30}
@@ -208,18 +390,37 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "the mask of the next tap": ("dense", replace(Operand, "column", shift_taps)),
     # index buffers
-    "the index of a cell outside is read": (
-        "grid",
-        replace(Operand, "present", lambda f: lambda self, row, col: Int32(1)),
-    ),
+    "the index of a cell outside is read": ("grid", of_gathers("absent", lambda _: Int32(0))),
     "absent rows are read": (
-        "neighbours",
-        replace(Operand, "locate", lambda f: lambda *a: (f(*a)[0], Boolean(True))),
+        "neighbours", of_gathers("locate", lambda found: (found[0], Boolean(True)))
     ),
     "the index is that of the first k-tile": (
         "neighbours",
         replace(Producer, "read_index", lambda f: lambda self, first: f(self, first * 0)),
     ),
+    # sums over rows
+    "windows beyond the image are read": ("weights", with_operand("B", live=[])),
+    "rows of A beyond the sum are read": ("weights", with_operand("A", row_count=2**30)),
+    "rows of B beyond the sum are read": ("weights", with_operand("B", row_count=2**30)),
+    "columns of A beyond M are read": ("weights", with_operand("A", ragged=False)),
+    "words are permuted as rows are": (
+        "weights fp32", replace(SharedTile, "start", words_like_rows)
+    ),
+    # sums in parts
+    "every part starts at the first k-tile": (
+        "one tap in parts", replace(KTiles, "first", lambda f: lambda self, number: f(self, 0))
+    ),
+    "every part of a sum over rows starts at the first": (
+        "weights in parts", replace(KTiles, "first", lambda f: lambda self, number: f(self, 0))
+    ),
+    "the last part is as long as the others": (
+        "one tap in parts", replace(cutlass, "min", lambda f: lambda a, b: a)
+    ),
+    "parts overwrite each other": ("weights in one", replace(Epilogue_, "_store", not_atomic)),
+    "parts are one result": ("weights in parts", replace(implicit_gemm, "Int64", no_stride)),
+    # groups, offsets
+    "the group is left out": ("groups", replace(Operand, "_group", lambda f: lambda *_: None)),
+    "the first tap is left out": ("residue", with_operand("B", start=0)),
     # the pipeline
     "waits are one too lax": (
         "dense", replace(cute.arch, WAIT, lambda f: lambda n: f(n + 1))
@@ -236,22 +437,49 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "A is copied into the stage that is read": (
         "dense", replace(Producer, "copy", of_first(into_the_stage_that_is_read))
     ),
-    "k-tiles go on to the next row of B": ("dense", replace(MainloopSm80, "k_tiles", straight_on)),
+    "k-tiles go on to the next row of B": ("dense", replace(KTiles, "advance", straight_on)),
     # addresses and numbers
-    "steps along k are added, not XORed": ("dense", replace(SharedTile, "pointer", steps_added)),
+    "steps along k are added, not XORed": ("dense", replace(SharedTile, "at", steps_added)),
     "fp32 is not rounded": (
-        "dense fp32", replace(MainloopSm80, "_round", lambda f: lambda *_: None)
+        "dense fp32", replace(Multiplier, "_round", lambda f: lambda *_: None)
+    ),
+    "the small products are left out": (
+        "dense three products", replace(atoms, "_rest", nothing_left)
+    ),
+    "a product of small numbers is missing": (
+        "dense three products", replace(atoms, "_rest", nothing_left_of_b)
+    ),
+    "results in int8 wrap": (
+        "dense int8",
+        replace(convert_, "_each", lambda f: lambda x, t, i: f(x, t, i.replace(".sat", ""))),
+    ),
+    # the epilogue
+    "numbers of columns beyond N are read": (
+        "dense bias", replace(Epilogue_, "_column", unclamped)
+    ),
+    "a source is read where D has nothing": (
+        "grid residual",
+        replace(Epilogue_, "_at", source_everywhere),
+    ),
+    "rows that are not written are in the statistics": (
+        "grid statistics",
+        replace(Epilogue_, "_add", lambda f: lambda self, s, x, _: f(self, s, x, Boolean(True))),
+    ),
+    "the statistics' first barrier is dropped": (
+        "grid statistics", without_call(cute.arch, BARRIER, 4)
+    ),
+    "the statistics' second barrier is dropped": (
+        "grid statistics", without_call(cute.arch, BARRIER, 5)
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutation_is_caught(name: str, monkeypatch: Patch) -> None:
-    problem, mutate = MUTATIONS[name]
-    dtype = torch.float32 if problem.endswith("fp32") else torch.float16
-    problem = problem.removesuffix(" fp32")
+    of, mutate = MUTATIONS[name]
+    problem = PROBLEMS[of]
     with monkeypatch.context() as patch:
         mutate(patch)
-        compiled = compile_problem(compile_view, problem, dtype)
+        compiled = problem.compile(compile_view)
     with pytest.raises((Fault, AssertionError)):
-        check(problem, dtype, compiled)
+        problem.check(compiled)

@@ -41,7 +41,6 @@ def test_parts_add_up_to_the_sum(name: str) -> None:
     )
     case = Case.of(view, kind.dtype, torch.float32)
     want, written = reference(case)
-    k_tiles = -(-view.k // tile.k)
     for splits in sorted({_without_empty_parts(view.k, tile, most) for most in (1, 2, 5)}):
         ran = run_case(case, compiled, splits=splits)
         assert ran.launch.grid[1] == splits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -137,17 +138,31 @@ def fused_multiply_add_64(
     """a * b + c of float64 values, rounded once.
 
     Where product and sum are exact, as of small integers, in one go; else in rational numbers.
+
+    >>> x = np.array([1 + 2.0**-30])
+    >>> fused_multiply_add_64(x, x, np.array([-1 - 2.0**-29])).tolist() == [2.0**-60]
+    True
     """
+    a, b, c = np.broadcast_arrays(a, b, c)
     with np.errstate(all="ignore"):
         plain = a * b + c
         wide = a.astype(np.longdouble) * b + c
     exact = (np.abs(a) < 2**26) & (np.abs(b) < 2**26) & (np.abs(c) < 2**52)
     exact &= (a == np.rint(a)) & (b == np.rint(b)) & (c == np.rint(c))
-    exact |= ~np.isfinite(plain) | ~np.isfinite(wide)
+    exact |= ~np.isfinite(wide)  # an operand is infinite, or NaN
     for i in np.flatnonzero(~exact):
         total = Fraction(float(a[i])) * Fraction(float(b[i])) + Fraction(float(c[i]))
-        plain[i] = float(total) if total else plain[i]
+        if total:  # else the sign of the zero is that of the plain sum
+            plain[i] = _nearest(total)
     return plain
+
+
+def _nearest(value: Fraction) -> float:
+    """The nearest float64; an infinity beyond the greatest."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def fused_multiply_add(a: NDArray, b: NDArray, c: NDArray) -> NDArray[np.float64]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from .formats import FORMATS, decode, encode, fused_multiply_add
+from .formats import FORMATS, decode, encode, fused_multiply_add, fused_multiply_add_64
 from .snippets import elementwise
 
 # Infinity times zero and the like are meant.
@@ -91,6 +93,57 @@ def test_fma_rounds_once() -> None:
     assert fused_multiply_add(x, y, np.zeros(1, np.float32))[0] == float(a) * float(b)
     nan = fused_multiply_add(np.array([np.inf]), np.zeros(1), np.ones(1))
     assert np.isnan(nan[0])
+
+
+def rounded(value: Fraction) -> float:
+    """The nearest float64, by comparing with both neighbours; ties to the even one."""
+    near = float(value)
+    candidates = (np.nextafter(near, -np.inf), near, np.nextafter(near, np.inf))
+    distances = [abs(Fraction(float(x)) - value) for x in candidates]
+    even = [int(np.float64(x).view(np.int64)) & 1 for x in candidates]
+    return float(min(zip(distances, even, candidates, strict=True))[2])
+
+
+doubles = st.floats(-(2.0**300), 2.0**300, allow_subnormal=False)
+
+
+@settings(deadline=None)
+@given(a=doubles, b=doubles, c=doubles, cancels=st.booleans())
+def test_fma_of_doubles_rounds_once(a: float, b: float, c: float, cancels: bool) -> None:
+    c = -a * b if cancels else c  # what is left is the rounding error of the product
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    (got,) = fused_multiply_add_64(np.array([a]), np.array([b]), np.array([c]))
+    assert got == (rounded(exact) if exact else 0.0)
+
+
+def test_fma_of_doubles_does_not_round_twice() -> None:
+    # The product ends just below a tie of the sum; rounded first, it is on it.
+    a, b, c = np.array([1 + 2.0**-30]), np.array([0.5 - 2.0**-31]), np.array([2.0**52 + 1])
+    assert (a * b + c).tolist() == [2.0**52 + 2]
+    assert fused_multiply_add_64(a, b, c).tolist() == [2.0**52 + 1]
+
+
+def test_fma_of_doubles_at_the_ends() -> None:
+    huge, one = np.array([1.5e308]), np.ones(1)
+    assert fused_multiply_add_64(huge, 2 * one, -huge).tolist() == [1.5e308]  # a * b is beyond
+    assert fused_multiply_add_64(huge, -2 * one, -huge).tolist() == [-np.inf]
+    tiny = np.array([2.0**-1000])
+    assert fused_multiply_add_64(tiny, tiny, np.array([2.0**-1074])).tolist() == [2.0**-1074]
+    zero = fused_multiply_add_64(-one, 0 * one, -0.0 * one)
+    assert zero[0] == 0
+    assert np.signbit(zero[0])
+    special = np.array([np.inf, -np.inf, np.nan, np.inf])
+    got = fused_multiply_add_64(special, np.array([1.0, 2.0, 3.0, 0.0]), np.ones(4))
+    np.testing.assert_array_equal(got, [np.inf, -np.inf, np.nan, np.nan])
+
+
+def test_fma_of_doubles_as_an_instruction() -> None:
+    """Registers and immediate numbers: ``fma.rn.f64`` with one of them is as many lanes wide."""
+    x = np.random.default_rng(7).standard_normal((3, 32))
+    got = elementwise("fma.rn.f64 %d, %a, %b, %c;", list(x), "f8")
+    np.testing.assert_array_equal(got, fused_multiply_add_64(*x))
+    third = elementwise("fma.rn.f64 %d, %a, 0d3FD5555555555555, %b;", list(x[:2]), "f8")
+    np.testing.assert_array_equal(third, fused_multiply_add_64(x[0], np.full(32, 1 / 3), x[1]))
 
 
 SPECIAL = np.array(
