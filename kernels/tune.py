@@ -32,7 +32,7 @@ MACHINES = {
     "sm_89": Machine("sm_89", 128, 99 << 10, 100 << 10, 0.6e6, 0.9e6),
     "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
-WAVE = 2.0  # microseconds from a CTA's start to its first product, and from its last to the store
+WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
 LAUNCH = 3.0  # microseconds of a kernel that adds parts up, beside moving them
 WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
 MOST_SPLITS = 1024
@@ -56,6 +56,8 @@ FAMILY = {
 }
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
+# Microseconds of a wave beside its products where that is not WAVE: many rows to start with.
+SLOW_START = {(256, 64, 4, 1): 5.4}
 # Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32.
 COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5}
 
@@ -134,9 +136,11 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits
     per_multiprocessor = -(-ctas // machine.multiprocessors)
     waves, rest = divmod(per_multiprocessor, resident)
-    rate = FAMILY.get((tile.m, tile.n, tile.warps_m, tile.warps_n), 0.5) * machine.products
+    shape = tile.m, tile.n, tile.warps_m, tile.warps_n
+    rate = FAMILY.get(shape, 0.5) * machine.products
     products = tile.m * tile.n * -(-problem.k // splits) * COST.get(problem.dtype, 1.0)
-    time = products * (waves * resident + rest) / rate + WAVE * (waves + (rest > 0))
+    time = products * (waves * resident + rest) / rate
+    time += SLOW_START.get(shape, WAVE) * (waves + (rest > 0))
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups
         time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth
