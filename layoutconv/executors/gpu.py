@@ -12,7 +12,7 @@ from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, stages
 from ..kernels.check import check_view
-from ..kernels.spec import BYTES, LEAST_ARCH, Spec, staged_bytes, vectors_of
+from ..kernels.spec import BYTES, LEAST_ARCH, Spec, can_skip, staged_bytes, vectors_of
 from ..kernels.store import architecture, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
@@ -99,7 +99,8 @@ class Plan:
         if split:
             out_kind = _name(self._sums)
             vectors = (*vectors[:2], min(vectors[2], 16 // self._sums.itemsize))
-        spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split)
+        skip = not split and can_skip(view, along, self.tile)
+        spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split, skip)
         self._kernel = load_kernel(view, spec)
         self._parts = 0 if not split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8

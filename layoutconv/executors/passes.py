@@ -18,7 +18,7 @@ from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..gemm_view import GemmView
 from . import execute
 from .checks import OUTPUTS
-from .residues import residues_side_by_side
+from .residues import arranged_dgrad
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,8 +78,7 @@ def dgrad_pass(
     if _is_depthwise(problem):
         views = depthwise_dgrad_views(problem)
     else:
-        modes = residues_side_by_side(problem) if on_gpu and not ends else ()
-        views = dgrad_views(problem, side_by_side=modes)
+        views = (arranged_dgrad if on_gpu and not ends else dgrad_views)(problem)
     needed = views if ends else tuple(view for view in views if view.k)
     return Pass(needed, shape, len(needed) < len(views))
 
