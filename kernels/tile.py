@@ -7,6 +7,7 @@ from dataclasses import dataclass
 REGISTERS = 65536  # of a multiprocessor
 ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
+ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,16 @@ class Tile:
 
         >>> Tile(128, 64, 64, 2, 2).resident, Tile(128, 128, 64, 2, 2).resident
         (3, 2)
+
+        With fewer than they need, kernels spill: all of 256x32 that copy 8 rows a thread did.
+
+        >>> Tile(256, 32, 32, 4, 1).resident
+        2
         """
         accumulators = self.m * self.n // self.threads
-        return max(1, REGISTERS // (self.threads * (accumulators + OTHER_REGISTERS)))
+        more_rows = max(0, 4 * self.m // self.threads - ROWS)  # 4 threads share a row
+        registers = accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
+        return max(1, REGISTERS // (self.threads * registers))
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import FAMILY, MACHINES, REGISTERS
+from layoutconv.kernels.tile import REGISTERS, Tile
+from layoutconv.kernels.tune import FAMILY, MACHINES, _tile
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.gemm_view import GemmView
@@ -57,12 +57,11 @@ VIEWS = {
 
 
 def choice(shape: tuple[int, int, int, int], *rest: str | torch.dtype) -> Choice:
-    """A kernel of the family with the ``k`` that ``choose_tile`` gives these channels."""
+    """A kernel of the family with the ``k`` and the stages that ``choose`` gives these channels."""
     arch, dtype, kind, channels = rest
     assert isinstance(dtype, torch.dtype)
-    lines = 2 if channels == "lines" else 1
-    m, n, warps_m, warps_n = shape
-    tile = Tile(m, n, lines * half_line(dtype), warps_m, warps_n, stages=3)
+    half = half_line(dtype)
+    tile = _tile(shape, 2 * half if channels == "lines" else half, half)
     return Choice(tile, str(arch), dtype, str(kind), str(channels))
 
 
