@@ -10,7 +10,7 @@ import torch
 from ..algebra.int_tuple import flatten
 from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
-from ..gemm_view import GemmView, stages
+from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import check_view
 from ..kernels.spec import BYTES, LEAST_ARCH, Spec, can_skip, staged_bytes, vectors_of
 from ..kernels.store import architecture, load_kernel
@@ -81,7 +81,7 @@ class Plan:
         check_view(view, along)
         whole = expected(view).writes_all and _is_dense(view.d)
         problem = Problem(
-            view.m, view.n, view.k,
+            view.m, view.n, _summed(view, along),
             channels=_channels(view, along),
             dtype=kind,
             staged_bytes=staged_bytes(kind, out_kind, structure),
@@ -284,6 +284,16 @@ def _check_machine(kind: str, machine: Machine) -> None:
     if number < least:
         expected_capability = f"a GPU of compute capability {least / 10} or more for {kind}"
         raise ArgumentTypeError("a", expected_capability, f"one of {number / 10}")
+
+
+def _summed(view: GemmView, along: tuple[int, int]) -> int:
+    """The length of the sums, without the taps that tiles leave out."""
+    if not can_skip(view, along, Tile(64, 64, 16)):
+        return view.k
+    channels, *_ = flatten(stages(view.a)[0].layout.shape[1])
+    rows = torch.arange(0, view.m, max(1, view.m // 4096))
+    _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
+    return max(1, int(view.k * float(torch.as_tensor(there).double().mean())))
 
 
 def _channels(view: GemmView, along: tuple[int, int]) -> int:
