@@ -33,7 +33,7 @@ MACHINES = {
     "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-LAUNCH = 3.0  # microseconds of a kernel that adds parts up, beside moving them
+LAUNCH = 10.0  # microseconds of a kernel that adds parts up, the host's among them
 WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
 MOST_SPLITS = 1024
 # Tensor cores cut sums off instead of rounding them: after so many products that is 2e-4 of a sum.
@@ -124,8 +124,9 @@ def _splits(problem: Problem, tile: Tile) -> list[int]:
         return [1]
     outputs = 4 * problem.m * problem.n * problem.groups
     most = min(MOST_SPLITS, problem.k // (4 * tile.k), WORKSPACE // max(outputs, 1))
-    least = min(-(-problem.k // LONGEST_SUM), max(most, 1))
-    return [s for s in range(least, max(most, 1) + 1) if s <= 16 or s % 4 == 0 or s == least]
+    most = max(most, 1)
+    least = max(1, min(-(-problem.k // LONGEST_SUM), most))
+    return [s for s in range(least, most + 1) if s <= 16 or s % 4 == 0 or s == least]
 
 
 def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
