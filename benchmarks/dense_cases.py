@@ -14,13 +14,13 @@ from timing import relative_error
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.conv import dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv import fprop_view, wgrad_view
 from layoutconv.conv.depthwise import (
     depthwise_dgrad_views,
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
-from layoutconv.executors.residues import residues_side_by_side
+from layoutconv.executors.residues import arranged_dgrad
 from layoutconv.gemm_view import GemmView
 
 DTYPES = {
@@ -181,7 +181,7 @@ def _views(work: Workload, direction: str) -> tuple[GemmView, ...]:
     if direction == "dgrad":
         if work.depthwise:
             return depthwise_dgrad_views(problem)
-        return dgrad_views(problem, side_by_side=residues_side_by_side(problem))
+        return arranged_dgrad(problem)
     return (depthwise_wgrad_view(problem) if work.depthwise else wgrad_view(problem),)
 
 

@@ -171,26 +171,51 @@ class Multiplier:
             for m in range(rows):
                 left = _registers(a[None, m], Int32)
                 sums = acc[None, m, n]
-                for i, value in enumerate(self._instruction(sums, left, right)):
+                before = [sums[i] for i in range(4)]
+                kind, instruction = self.data.accumulator, self.data.instruction
+                for i, value in enumerate(_multiply(instruction, kind, before, left, right)):
                     sums[i] = value
 
-    def _instruction(self, sums: Any, a: list[Any], b: list[Any]) -> list[Any]:
-        kind = self.data.accumulator
-        letter = "r" if kind is Int32 else "f"
-        numbers = [sums[i] for i in range(4)]
-        names = [f"${i}" for i in range(14)]
-        operands = [", ".join(names[i:j]) for i, j in ((0, 4), (4, 8), (8, 10), (10, 14))]
-        text = f"{self.data.instruction} " + ", ".join(f"{{{o}}}" for o in operands) + ";"
-        found = llvm.inline_asm(
-            llvm.StructType.get_literal([kind.mlir_type] * 4),
-            [x.ir_value() for x in (*a, *b, *numbers)],
-            text,
-            ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4),
-            has_side_effects=False,
-            is_align_stack=False,
-            asm_dialect=llvm.AsmDialect.AD_ATT,
-        )
-        return [kind(llvm.extractvalue(kind.mlir_type, found, [i])) for i in range(4)]
+
+def multiply_16_bit(dtype: Any, a: list[Any], b: list[Any], sums: list[Any]) -> list[Any]:
+    """``sums + a * b`` of one warp's 16 x 8 x 16 fragments of fp16 or bf16, as registers."""
+    name = "f16" if dtype is Float16 else "bf16"
+    instruction = f"mma.sync.aligned.m16n8k16.row.col.f32.{name}.{name}.f32"
+    return _multiply(instruction, Float32, sums, a, b)
+
+
+def load_matrices(address: Any) -> list[Any]:
+    """Four 8 x 8 matrices of 16-bit elements, transposed, each row at the address of a lane."""
+    found = llvm.inline_asm(
+        llvm.StructType.get_literal([Int32.mlir_type] * 4),
+        [Int32(address).ir_value()],
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0, $1, $2, $3}, [$4];",
+        "=r,=r,=r,=r,r",
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return [Int32(llvm.extractvalue(Int32.mlir_type, found, [i])) for i in range(4)]
+
+
+def _multiply(
+    instruction: str, kind: Any, sums: list[Any], a: list[Any], b: list[Any]
+) -> list[Any]:
+    """One MMA instruction on registers."""
+    letter = "r" if kind is Int32 else "f"
+    names = [f"${i}" for i in range(14)]
+    operands = [", ".join(names[i:j]) for i, j in ((0, 4), (4, 8), (8, 10), (10, 14))]
+    text = f"{instruction} " + ", ".join(f"{{{o}}}" for o in operands) + ";"
+    found = llvm.inline_asm(
+        llvm.StructType.get_literal([kind.mlir_type] * 4),
+        [x.ir_value() for x in (*a, *b, *sums)],
+        text,
+        ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4),
+        has_side_effects=False,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return [kind(llvm.extractvalue(kind.mlir_type, found, [i])) for i in range(4)]
 
 
 def _registers(fragment: Any, kind: Any) -> list[Any]:

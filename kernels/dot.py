@@ -22,9 +22,9 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments, Extent
-from .dot_schedule import CHANNELS, DotShape, schedule_dot
+from .dot_schedule import CHANNELS, WARPS, DotShape, schedule_dot
 from .reduce import load_reduction
-from .schedule import LANES, WARPS
+from .schedule import LANES
 from .store import load
 from .walk import TYPES, Values, Walk, bind, read, select
 

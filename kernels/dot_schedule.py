@@ -19,8 +19,9 @@ from layoutconv.gemm_view import GemmView
 
 from .check import UnsupportedViewError
 from .loops import Form, Nest, in_vectors, make_nest, split, together
-from .schedule import BYTES, LANES, THREADS, WARPS, Launch, schedule
+from .schedule import BYTES, LANES, THREADS, Launch, schedule
 
+WARPS = 8  # of a CTA
 UNROLLED = 64  # products of one element of the batch that a kernel has no loop for
 ACCUMULATORS = 64  # of a thread
 CHANNELS = 32  # vectors of the first loop that a CTA takes

@@ -7,10 +7,11 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, const_expr, range_constexpr
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from .convert import converted
-from .operand import Operand
+from .operand import Operand, Row
+from .statistics import Columns, SumsByRow, SumsOfMatrices
 from .steps import Steps
 from .tile import Tile
 
@@ -51,13 +52,19 @@ class Epilogue:
         self.by_row = bool(steps.sources)
         self.by_fragment = bool(steps) and not self.by_row
         self.staged = staged_type(dtype, self.work, steps)
+        matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
+        self.sums_by_row = steps.statistics and not matrices
 
     def shared_layout(self) -> tuple[Any, Any]:
         """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""
         layout = cute.make_ordered_layout((self.tile.m, self.tile.n), order=(1, 0))
+        return layout, cute.make_swizzle(*self._swizzle())
+
+    def _swizzle(self) -> tuple[int, int, int]:
+        """Of byte addresses: which 16-byte vector of a row, by the number of the row."""
         vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # of a row
         row_bits = vectors.bit_length() - 1
-        return layout, cute.make_swizzle(min(3, row_bits), 4, row_bits)  # of byte addresses
+        return min(3, row_bits), 4, row_bits
 
     @cute.jit
     def __call__(
@@ -73,6 +80,9 @@ class Epilogue:
         turned = cute.make_fragment_like(acc, self.staged)
         turned.store(converted(x, self.staged))
         cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
+        table = self._row_table(base)
+        if const_expr(self._in_table(d)):
+            self._fill(table, d, m0, tid)
         cute.arch.sync_threads()
 
         across = const_expr(self.tile.n // self.vector)
@@ -90,12 +100,11 @@ class Epilogue:
         first = n0 + where[(0, 0), 0, 0][1]
         column = d.column(first)
         by_column = self._by_vector(first, d.col_count, extras)
-        sums = cute.make_rmem_tensor((self.vector, 2), Float32)
-        sums.fill(0.0)
+        by_row: Any = SumsByRow(self.tile, self.vector) if self.sums_by_row else None
         count = const_expr(cute.size(where, mode=[1]))
         for start in range_constexpr(0, count, BATCH):
             batch = const_expr(range(start, min(start + BATCH, count)))
-            rows = [d.row(m0 + where[(0, 0), i, 0][0]) for i in batch]
+            rows = [self._row(d, table, m0, where[(0, 0), i, 0][0]) for i in batch]
             index = [d.load_index(row, column, written=True) if d.gather else None for row in rows]
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
@@ -108,11 +117,48 @@ class Epilogue:
                     y = self.steps(y.to(self.work), extras.numbers, by_column, sources)
                 out = cute.make_rmem_tensor((self.vector,), self.dtype)
                 out.store(converted(y, self.dtype))
-                if const_expr(self.steps.statistics):
-                    self._add(sums, out, there)
+                if const_expr(self.sums_by_row):
+                    by_row.add(out, there)
+                elif const_expr(self.steps.statistics and self._may_count(d)):
+                    self._clear(source[None, batch[i], 0], there)
                 self._store(atom, out, d.at(d.pointer, offset), there)
         if const_expr(self.steps.statistics):
-            self._write_sums(sums, base, tid, n0, d.col_count, extras)
+            columns = Columns(
+                extras.statistics, extras.first_column + n0, d.col_count - n0, extras.all_columns
+            )
+            if const_expr(self.sums_by_row):
+                by_row.write(base, tid, columns)
+            else:
+                SumsOfMatrices(self.tile, self.dtype, self._swizzle()).write(base, tid, columns)
+
+    # -- the rows of D ---------------------------------------------------------------------------
+
+    def _in_table(self, d: Operand) -> bool:
+        """Whether rows are computed once for all threads: not if that is one multiplication."""
+        return d.row_step is None and not d.gather and not d.live
+
+    def _row_table(self, base: Any) -> Any:
+        """(offset and mask, row) in shared memory, behind the turned tile."""
+        turned = self.tile.m * self.tile.n * self.staged.width // 64
+        pointer = cute.recast_ptr(base, dtype=Int64) + turned
+        return cute.make_tensor(pointer, cute.make_layout((2, self.tile.m)))
+
+    @cute.jit
+    def _fill(self, table: Any, d: Operand, m0: Any, tid: Any):
+        for part in range_constexpr(-(-self.tile.m // self.tile.threads)):
+            number = tid + part * self.tile.threads
+            row = d.row(m0 + number)
+            offset, mask = Int64(row.linear), Int64(row.mask)
+            if number < self.tile.m:
+                table[0, number] = offset
+                table[1, number] = mask
+
+    def _row(self, d: Operand, table: Any, m0: Any, number: Any) -> Row:
+        """Row ``number`` of the CTA's, from the table or computed now."""
+        if not self._in_table(d):
+            return d.row(m0 + number)
+        word = Int64 if d.mask_bits > 32 else Int32
+        return Row(table[0, number], None, word(table[1, number]), None)
 
     # -- what the steps read ---------------------------------------------------------------------
 
@@ -155,7 +201,7 @@ class Epilogue:
 
     def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:
         """What the tensors like D have at an offset; at 0 where D has nothing there."""
-        safe = cutlass.select_(there, cutlass.Int64(offset), cutlass.Int64(0))
+        safe = cutlass.select_(there, Int64(offset), Int64(0))
 
         def source(number: int) -> Any:
             pointer = d.at(extras.sources[number], safe)
@@ -184,37 +230,21 @@ class Epilogue:
                 pred=pred,
             )
 
-    def _add(self, sums: Any, out: Any, there: Any) -> None:
-        """Add a row's values, as they are stored, to the sums of their columns."""
-        for i in range(self.vector):
-            x = cutlass.select_(there, Float32(out[i]), Float32(0.0))
-            sums[i, 0] = sums[i, 0] + x
-            sums[i, 1] = sums[i, 1] + x * x
+    def _may_count(self, d: Operand) -> bool:
+        """Whether what is not stored could be another number than zero.
+
+        Rows past the last are sums of zeros. (That is a branch for every row: with it, kernels of
+        256x64 grew beyond 32 KB of code, and took 15% longer.)
+        """
+        return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
 
     @cute.jit
-    def _write_sums(self, sums: Any, base: Any, tid: Any, n0: Any, count: int, extras: Extras):
-        """Sum over the CTA's rows in a fixed order; write the CTA's own row of partial sums."""
-        across = const_expr(self.tile.n // self.vector)
-        down = const_expr(self.tile.threads // across)
-        n = const_expr(self.tile.n)
-        partial = cute.make_tensor(
-            cute.recast_ptr(base, dtype=Float32), cute.make_layout((n, 2, down))
-        )
-        cute.arch.sync_threads()
-        row, column = tid // across, (tid & (across - 1)) * self.vector
-        for i in range_constexpr(self.vector):
-            for kind in range_constexpr(2):
-                partial[column + i, kind, row] = sums[i, kind]
-        cute.arch.sync_threads()
-        for part in range_constexpr(-(-2 * n // self.tile.threads)):
-            number = tid + part * self.tile.threads
-            kind, own = number // n, number % n
-            if (number < 2 * n) & (n0 + own < count):
-                total = Float32(0.0)
-                for i in range_constexpr(down):
-                    total = total + partial[own, kind, i]
-                at = kind * extras.all_columns + extras.first_column + n0 + own
-                cute.make_tensor(extras.statistics + at, cute.make_layout(1))[0] = total
+    def _clear(self, staged: Any, there: Any):
+        """Zeros in the turned tile for what is not stored: it takes no part in statistics."""
+        if not there:
+            zeros = cute.make_fragment_like(staged)
+            zeros.fill(0)
+            cute.autovec_copy(zeros, staged)
 
 
 def staged_type(dtype: Any, work: Any, steps: Steps) -> Any:

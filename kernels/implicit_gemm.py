@@ -153,16 +153,16 @@ class ImplicitGemm:
             acc.fill(0)
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k)
+            producer_a = mainloop.producer(operand_a, s_a, m0, tid)
+            producer_b = mainloop.producer(operand_b, s_b, n0, tid)
+            if cutlass.const_expr(spec.skip and bool(operand_a.fields)):
+                k_tiles.taps = producer_a.taps(tid)
             begin, count = 0, k_tiles.count
             if cutlass.const_expr(spec.split):
                 share = (count + splits - 1) // splits
                 begin = part * share
                 count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
-            mainloop(
-                mainloop.producer(operand_a, s_a, m0, tid),
-                mainloop.producer(operand_b, s_b, n0, tid),
-                k_tiles, begin, count, tid, acc,
-            )  # fmt: skip
+            mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
         all_columns = self.view.n * cute.arch.grid_dim()[2]
         if cutlass.const_expr(self.steps.statistics):
             statistics = statistics + Int64(m_tile) * (2 * all_columns)

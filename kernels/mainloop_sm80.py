@@ -14,6 +14,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
+from .arguments import Extent
 from .atoms import Data, Multiplier
 from .fragments import Fragments
 from .operand import Operand
@@ -35,6 +36,7 @@ class KTiles:
     total: Any  # the length of the sums
     channels: int  # of a tap; as many as ``total`` where they are not told apart
     step: int
+    taps: Any = None  # bits of the taps that are summed, at least one, where not all are
 
     @classmethod
     def of(cls, a: Operand, b: Operand, step: int) -> KTiles:
@@ -46,10 +48,14 @@ class KTiles:
 
     @property
     def count(self) -> Any:
+        if self.taps is not None:
+            return cute.arch.popc(self.taps) * (self.channels // self.step)
         return (self.total + self.step - 1) // self.step
 
     def first(self, number: Any) -> Any:
         """The first column of a k-tile."""
+        if self.taps is not None:  # of all, the first
+            return _lowest(self.taps) * self.channels
         if not self._by_tap:
             return number * self.step
         taps = self.total // self.channels
@@ -57,6 +63,13 @@ class KTiles:
 
     def advance(self, first: Any) -> Any:
         """The first column of the k-tile after the one at a column."""
+        if self.taps is not None:
+            tap, channel = divmod(first, Extent(self.channels))
+            later = self.taps & -(Int32(2) << tap)  # bits above the tap's; of bit 31, none
+            none = later == 0
+            following = cutlass.select_(none, self.taps, later)
+            channel = channel + cutlass.select_(none, Int32(self.step), Int32(0))
+            return _lowest(following) * self.channels + channel
         if not self._by_tap:
             return first + self.step
         past = Int32(self.total - 1 - self.channels - first) >> 31  # all ones after the last tap
@@ -65,6 +78,11 @@ class KTiles:
     @property
     def _by_tap(self) -> bool:
         return self.channels not in (0, self.total)
+
+
+def _lowest(bits: Any) -> Int32:
+    """The number of the lowest bit that is set."""
+    return cute.arch.popc((bits & -bits) - 1)
 
 
 class MainloopSm80:

@@ -8,12 +8,12 @@ from math import prod
 from .check import UnsupportedViewError
 from .loops import Nest, in_vectors, split, together
 
-WARPS = 8  # of a CTA
+WARPS = 16  # of a CTA
 LANES = 32
-FLIGHT = 4  # loads that a thread issues before it waits for one
+FLIGHT = 8  # loads that a thread issues before it waits for one
 THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
 LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
-LONGEST = 64  # loads beyond which it does
+LONGEST = 32  # loads beyond which it does
 BYTES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
     "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -79,7 +79,7 @@ def schedule(
     >>> [launch.shape.vector for launch in launches(10**6, 8)]
     [4]
     >>> [launch.workspace for launch in launches(64, 10**6)]  # pieces, then the sum of those
-    [33664, 0]
+    [16896, 0]
     """
     types = dtype, accumulator, out_dtype
     launch, loads, threads = _one(nest, types, aligned, multiprocessors)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from layoutconv.algebra.int_tuple import flatten
+from layoutconv.algebra.int_tuple import flatten, product
+from layoutconv.algebra.stride import ScaledBasis
 from layoutconv.algebra.symint import is_runtime
-from layoutconv.gemm_view import GemmView, OperandLayout
+from layoutconv.gemm_view import GemmView, OperandLayout, stages
 from layoutconv.vectors import vector_extent
 
 from .tile import Tile
@@ -33,6 +34,7 @@ class Spec:
         vectors: how many elements of A, B and D are read or written at once.
         along: the mode of (m, k) and of (n, k) that runs along memory, 1 or 0.
         epilogue: ``layoutconv.epilogue.Epilogue.structure``.
+        skip: whether a tile leaves out the taps that none of its rows has.
         split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
             of each, "atomic" where they add to one.
     """
@@ -45,6 +47,7 @@ class Spec:
     along: tuple[int, int] = (1, 1)
     epilogue: str = ""
     split: str = ""
+    skip: bool = False
 
     @classmethod
     def of(
@@ -81,6 +84,25 @@ class Spec:
     @property
     def staged_bytes(self) -> int:
         return staged_bytes(self.dtype, self.out_dtype, self.epilogue)
+
+
+def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
+    """Whether tiles should leave out the taps that none of their rows has.
+
+    That pays where neighbouring rows have the same taps: where the first mode of the rows of A
+    moves no coordinate that a tap moves, as it runs over images, and fills a tile. There has to be
+    a bit for every tap, and k-tiles within one.
+    """
+    if along[0] != 1:
+        return False
+    domain = stages(view.a)[0].layout
+    (row, *_), (channels, *taps) = (flatten(mode) for mode in domain.shape[:2])
+    (row_step, *row_steps), (_, *tap_steps) = (flatten(mode) for mode in domain.stride[:2])
+    tapped = {step.path for step in tap_steps}
+    shared = tapped & {step.path for step in row_steps}
+    fits = 1 < product(tuple(taps)) <= 32 and channels % tile.k == 0
+    plain = all(isinstance(step, ScaledBasis) for step in (row_step, *row_steps, *tap_steps))
+    return plain and fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
 
 
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:

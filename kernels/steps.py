@@ -35,6 +35,11 @@ class Steps:
         self.numbers = sum(_NUMBERS.get(word.split(":")[0], 0) for word in self.words)
         self.numbers -= sum(word.startswith("scale:") for word in self.words)
 
+    @property
+    def keep_zero(self) -> bool:
+        """Whether zero stays zero."""
+        return all(word.split(":")[0] in _KEEP_ZERO for word in self.words)
+
     def __bool__(self) -> bool:
         return bool(self.words)
 
@@ -82,6 +87,7 @@ def _clamp(x: Vector, low: Any, high: Any) -> Vector:
     return _where(x > high, high, x)
 
 
+_KEEP_ZERO = {"scale", "relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "tanh", "hardswish"}
 _NUMBERS = {"scale": 1, "residual": 1, "leaky_relu": 1, "clamp": 2}
 _FUNCTIONS: dict[str, Callable[[Vector, Iterator[Any]], Vector]] = {
     "relu": lambda x, _: _where(x < 0.0, 0.0, x),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 REGISTERS = 65536  # of a multiprocessor
+ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
 
@@ -60,4 +61,4 @@ class Tile:
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
         mainloop = self.stages * (self.m + self.n) * self.k * operand_bytes
-        return max(mainloop, self.m * self.n * output_bytes)
+        return max(mainloop, self.m * (self.n * output_bytes + ROW_BYTES))

@@ -32,10 +32,12 @@ MACHINES = {
     "sm_89": Machine("sm_89", 128, 99 << 10, 100 << 10, 0.6e6, 0.9e6),
     "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
-WAVE = 2.0  # microseconds from a CTA's start to its first product, and from its last to the store
-LAUNCH = 3.0  # microseconds of a kernel that adds parts up, beside moving them
+WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
+LAUNCH = 10.0  # microseconds of a kernel that adds parts up, the host's among them
 WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
-MOST_SPLITS = 256
+MOST_SPLITS = 1024
+# Tensor cores cut sums off instead of rounding them: after so many products that is 2e-4 of a sum.
+LONGEST_SUM = 1 << 17
 
 # (m, n, warps_m, warps_n): share of the best tile's rate on a full GPU, measured on an H200 with
 # fp16 C = K = 32, 64, 256 and tf32 C = 64, K = 128; docs/performance.md has the runs.
@@ -54,6 +56,8 @@ FAMILY = {
 }
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
+# Microseconds of a wave beside its products where that is not WAVE: many rows to start with.
+SLOW_START = {(256, 64, 4, 1): 5.4}
 # Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32.
 COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5}
 
@@ -120,7 +124,9 @@ def _splits(problem: Problem, tile: Tile) -> list[int]:
         return [1]
     outputs = 4 * problem.m * problem.n * problem.groups
     most = min(MOST_SPLITS, problem.k // (4 * tile.k), WORKSPACE // max(outputs, 1))
-    return [s for s in range(1, max(most, 1) + 1) if s <= 16 or s % 4 == 0]
+    most = max(most, 1)
+    least = max(1, min(-(-problem.k // LONGEST_SUM), most))
+    return [s for s in range(least, most + 1) if s <= 16 or s % 4 == 0 or s == least]
 
 
 def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
@@ -131,9 +137,11 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits
     per_multiprocessor = -(-ctas // machine.multiprocessors)
     waves, rest = divmod(per_multiprocessor, resident)
-    rate = FAMILY.get((tile.m, tile.n, tile.warps_m, tile.warps_n), 0.5) * machine.products
+    shape = tile.m, tile.n, tile.warps_m, tile.warps_n
+    rate = FAMILY.get(shape, 0.5) * machine.products
     products = tile.m * tile.n * -(-problem.k // splits) * COST.get(problem.dtype, 1.0)
-    time = products * (waves * resident + rest) / rate + WAVE * (waves + (rest > 0))
+    time = products * (waves * resident + rest) / rate
+    time += SLOW_START.get(shape, WAVE) * (waves + (rest > 0))
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups
         time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth

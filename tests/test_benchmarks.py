@@ -203,6 +203,12 @@ def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, capsys, tmp_pa
     assert bench.main(["--rows", "vae fprop fp16"]) == 0
 
 
+def test_the_host_is_timed_with_calls_that_agree(load):
+    for name, (ours, theirs) in load("bench_host").calls((1, 8, 4, 5, 6), "cpu", torch.float32):
+        for _ in range(2):
+            torch.testing.assert_close(ours(), theirs(), atol=1e-4, rtol=1e-4, msg=name)
+
+
 def test_without_a_gpu_it_says_so(load, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load("bench_dense").main([]) == 2

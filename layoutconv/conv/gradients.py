@@ -34,6 +34,7 @@ def dgrad_views(
     activation_layout: Layout | None = None,
     output_layout: Layout | None = None,
     side_by_side: tuple[int, ...] = (),
+    images_first: bool = False,
 ) -> tuple[GemmView, ...]:
     """The gradient of the activation: a unit-stride problem per residue of the cells.
 
@@ -45,6 +46,8 @@ def dgrad_views(
         activation_layout, output_layout: where the gradients of the activation and of the output
             are stored, all three layouts as :func:`fprop_view` takes them.
         side_by_side: spatial modes, of dilation 1, whose residues are columns of one view.
+        images_first: rows run over the images first, then over the cells of one: neighbouring rows
+            then lack the same taps, those that fall outside the output, and a tile can skip them.
 
     ``logical_divide`` of a spatial mode by the stride, ``(stride, H / stride):(1, stride)``, has a
     slice of cells per residue; the taps that reach one are ``stride / gcd(stride, dilation)``
@@ -81,19 +84,24 @@ def dgrad_views(
         if not 0 <= mode < problem.rank or problem.dilation[mode] != 1:
             expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
             raise ArgumentError("side_by_side", expected, side_by_side)
-    views = grouped_dgrad(problem, *stored, side_by_side)
+    views = grouped_dgrad(problem, *stored, side_by_side, images_first)
     return tuple(views if problem.groups > 1 else map(without_groups, views))
 
 
 def grouped_dgrad(
-    problem: ConvProblem, x: Memory, w: Memory, y: Memory, side_by_side: tuple[int, ...] = ()
+    problem: ConvProblem,
+    x: Memory,
+    w: Memory,
+    y: Memory,
+    side_by_side: tuple[int, ...] = (),
+    images_first: bool = False,
 ) -> Iterator[GemmView]:
     """The views of all residues with the group as third mode, be it one group."""
     residues = [
         [_together(problem, mode)] if mode in side_by_side else _residues(problem, mode)
         for mode in range(problem.rank)
     ]
-    return (_dgrad(problem, x, w, y, classes) for classes in product(*residues))
+    return (_dgrad(problem, x, w, y, classes, images_first) for classes in product(*residues))
 
 
 @lru_cache(maxsize=1024)
@@ -223,7 +231,12 @@ def _residues(problem: ConvProblem, mode: int) -> list[_Residue]:
 
 
 def _dgrad(
-    problem: ConvProblem, x: Memory, w: Memory, y: Memory, classes: tuple[_Residue, ...]
+    problem: ConvProblem,
+    x: Memory,
+    w: Memory,
+    y: Memory,
+    classes: tuple[_Residue, ...],
+    images_first: bool,
 ) -> GemmView:
     """The view of the cells that belong to one class in every spatial mode."""
     extents = Extents.of(problem)
@@ -237,9 +250,10 @@ def _dgrad(
     taps = tuple(c.tap_step * E(i) for i, c in by_mode)
     if not all(reached):  # an empty sum, of no tap in no mode
         reached, back, taps = (runtime(0, "no_taps"),), back[:1], taps[:1]
-    m_shape, k_shape = (*(c.cells for _, c in by_mode), N), (*filters.shape, *reached)
-    cells = (*(problem.stride[i - 1] * E(i) for i, _ in by_mode), E(0))
-    voxels = (*(E(i) for i, _ in by_mode), E(0))
+    rows = [(c.cells, problem.stride[i - 1] * E(i), E(i)) for i, c in by_mode]
+    rows.insert(0 if images_first else len(rows), (N, E(0), E(0)))
+    m_shape, cells, voxels = zip(*rows, strict=True)
+    k_shape = (*filters.shape, *reached)
     of_filter = tuple(length * E(0) for length in compact_stride(filters.shape))
     beside = tuple((c.residues, E(i)) for i, c in by_mode if c.residues > 1)
     c_shape, c_steps = channels.beside(beside)

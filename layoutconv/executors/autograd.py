@@ -20,19 +20,14 @@ there is none here. ``statistics`` are fp32 (2, K), as ``execute`` makes them, w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from ..conv.depthwise import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
-from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..errors import ArgumentError
-from ..gemm_view import GemmView
-from . import execute
+from . import passes
 from .checks import OUTPUTS
-from .residues import residues_side_by_side
+from .plain import is_plain, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,131 +53,11 @@ conv_fprop_statistics = torch.ops.layoutconv.conv_fprop_statistics.default
 conv_dgrad = torch.ops.layoutconv.conv_dgrad.default
 conv_wgrad = torch.ops.layoutconv.conv_wgrad.default
 
-
-# -- what they compute -----------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1024)
-def _problem(
-    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> ConvProblem:
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    return ConvProblem(activation, filter, stride, pairs, dilation, groups)
-
-
-def _is_depthwise(problem: ConvProblem) -> bool:
-    """Whether every channel is a group: no products of matrices, but of elements."""
-    return problem.groups > 1 and problem.groups == problem.C
-
-
-def _epilogue(
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    statistics: bool = False,
-) -> Epilogue | None:
-    steps: list[Step] = []
-    if scale is not None:
-        steps.append(Scale(scale.contiguous()))
-    if bias is not None:
-        steps.append(Bias(bias.contiguous()))
-    if residual is not None:
-        steps.append(Residual(residual.contiguous()))
-    if activation is not None:
-        steps.append(Activation(activation, slope))
-    return Epilogue(tuple(steps), statistics) if steps or statistics else None
-
-
-def _fprop(
-    x: Tensor,
-    w: Tensor,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    out_dtype: torch.dtype | None = None,
-    statistics: bool = False,
-) -> Any:
-    problem = _problem(x.shape, w.shape[:-1], *map(tuple, (stride, padding, dilation)), groups)
-    epilogue = _epilogue(bias, scale, residual, activation, slope, statistics)
-    view = (depthwise_fprop_view if _is_depthwise(problem) else fprop_view)(problem)
-    y = x.new_empty(problem.output, dtype=out_dtype or OUTPUTS.get(x.dtype))
-    found = _execute((view,), x.contiguous(), w.contiguous(), y, epilogue)
-    return (y, found) if statistics else y
-
-
-def _fprop_statistics(x: Tensor, w: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    options["statistics"] = True
-    return _fprop(x, w, *args, **options)
-
-
-def _dgrad(
-    y: Tensor,
-    w: Tensor,
-    spatial: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    extents = (y.shape[0], *spatial, w.shape[-1] * groups)
-    problem = _problem(extents, w.shape[:-1], *map(tuple, (stride, padding, dilation)), groups)
-    epilogue = _epilogue(bias, scale, residual, activation, slope)
-    if _is_depthwise(problem):
-        views = depthwise_dgrad_views(problem)
-    else:
-        modes = residues_side_by_side(problem) if y.is_cuda else ()
-        views = dgrad_views(problem, side_by_side=modes)
-    # What an epilogue makes of an empty sum need not be zero.
-    needed = views if epilogue else tuple(view for view in views if view.k)
-    allocate = y.new_empty if len(needed) == len(views) else y.new_zeros
-    x = allocate(extents, dtype=out_dtype or OUTPUTS.get(y.dtype))
-    _execute(needed, y.contiguous(), w.contiguous(), x, epilogue)
-    return x
-
-
-def _wgrad(
-    y: Tensor,
-    x: Tensor,
-    taps: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
-) -> Tensor:
-    filter = (y.shape[-1], *taps)
-    problem = _problem(x.shape, filter, *map(tuple, (stride, padding, dilation)), groups)
-    view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
-    return execute(view, y.contiguous(), x.contiguous())
-
-
-def _execute(
-    views: Sequence[GemmView], a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
-) -> Tensor | None:
-    """Run the views of a pass, which together write ``out``; returns the statistics of one."""
-    for view in views:
-        found = execute(view, a, b, out, epilogue=epilogue)
-    return found[1] if epilogue is not None and epilogue.statistics else None
-
-
 for _device in ("cpu", "cuda"):
-    torch.library.impl("layoutconv::conv_fprop", _device, _fprop)
-    torch.library.impl("layoutconv::conv_fprop_statistics", _device, _fprop_statistics)
-    torch.library.impl("layoutconv::conv_dgrad", _device, _dgrad)
-    torch.library.impl("layoutconv::conv_wgrad", _device, _wgrad)
+    torch.library.impl("layoutconv::conv_fprop", _device, passes.fprop)
+    torch.library.impl("layoutconv::conv_fprop_statistics", _device, passes.fprop_statistics)
+    torch.library.impl("layoutconv::conv_dgrad", _device, passes.dgrad)
+    torch.library.impl("layoutconv::conv_wgrad", _device, passes.wgrad)
 
 
 # -- what they would return: shapes without data ---------------------------------------------------
@@ -272,7 +147,8 @@ def has_gradient(activation: str | None, slope: float) -> bool:
     return activation is None or activation in _BACKWARD
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Save what ``fprop_backward`` and ``dgrad_backward`` need of an operator's inputs."""
     first, second, *numbers = inputs
     bias, scale, residual, activation, slope, _ = numbers[-6:]
     result = output[0] if isinstance(output, tuple) else output
@@ -316,25 +192,40 @@ def _through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
     return sums.to(ctx.dtype), (bias, None, residual, None, None, None)
 
 
-def _fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+def _around(op: Any, function: Any) -> Any:
+    """An operator that is called past the dispatcher where that makes no difference."""
+
+    def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
+        plain = is_plain(a, b) and not wants_gradient(a, b)
+        return (function if plain else op)(a, b, *numbers)
+
+    return call
+
+
+_fprop = _around(conv_fprop, passes.fprop)
+_dgrad = _around(conv_dgrad, passes.dgrad)
+_wgrad = _around(conv_wgrad, passes.wgrad)
+
+
+def fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     (x, w, *_), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
     grad, others = _through_epilogue(ctx, grad)
     dx, dw = None, None
     if ctx.needs_input_grad[0]:
-        dx = conv_dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
+        dx = _dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dw = conv_wgrad(grad, x, w_shape[1:-1], *ctx.numbers)
+        dw = _wgrad(grad, x, w_shape[1:-1], *ctx.numbers)
     return dx, dw, None, None, None, None, *others
 
 
-def _dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (y, w, *_), (_, w_shape) = ctx.saved_tensors, ctx.shapes
     grad, others = _through_epilogue(ctx, grad)
     dy, dw = None, None
     if ctx.needs_input_grad[0]:
-        dy = conv_fprop(grad, w, *ctx.numbers)
+        dy = _fprop(grad, w, *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dw = conv_wgrad(y, grad, w_shape[1:-1], *ctx.numbers)
+        dw = _wgrad(y, grad, w_shape[1:-1], *ctx.numbers)
     return dy, dw, None, None, None, None, None, *others
 
 
@@ -349,16 +240,16 @@ def _wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     y, x = ctx.saved_tensors
     dy, dx = None, None
     if ctx.needs_input_grad[0]:
-        dy = conv_fprop(x, grad, *ctx.numbers)
+        dy = _fprop(x, grad, *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dx = conv_dgrad(y, grad, ctx.spatial, *ctx.numbers)
+        dx = _dgrad(y, grad, ctx.spatial, *ctx.numbers)
     return dy, dx, None, None, None, None, None
 
 
 for _name, _backward, _setup in (
-    ("conv_fprop", _fprop_backward, _keep),
-    ("conv_fprop_statistics", _fprop_backward, _keep),
-    ("conv_dgrad", _dgrad_backward, _keep),
+    ("conv_fprop", fprop_backward, keep),
+    ("conv_fprop_statistics", fprop_backward, keep),
+    ("conv_dgrad", dgrad_backward, keep),
     ("conv_wgrad", _wgrad_backward, _keep_wgrad),
 ):
     torch.library.register_autograd(f"layoutconv::{_name}", _backward, setup_context=_setup)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -58,7 +58,7 @@ class DotPlan:
         a: Tensor,
         b: Tensor,
         out: Tensor,
-        epilogue: Epilogue | None = None,
+        reads: Any = None,
         statistics: Tensor | None = None,
     ) -> None:
         with torch.cuda.device(self.device):
@@ -70,8 +70,8 @@ class DotPlan:
                 raise ArgumentError("epilogue", expected, f"shape {tuple(out.shape)}")
             sums = torch.zeros_like(out, dtype=self.sums)
             self._launch(a, b, sums)
-            if epilogue is not None:
-                sums = apply_steps(epilogue.steps, sums, slice(None), epilogue.sources)
+            if isinstance(reads, Epilogue):
+                sums = apply_steps(reads.steps, sums, slice(None), reads.sources)
             out.copy_(convert(sums, out.dtype))
             if statistics is not None:
                 statistics.copy_(column_statistics(out))

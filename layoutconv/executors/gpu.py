@@ -3,38 +3,50 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ..algebra.int_tuple import flatten
 from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
-from ..gemm_view import GemmView, stages
+from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import check_view
-from ..kernels.spec import LEAST_ARCH, Spec, staged_bytes, vectors_of
+from ..kernels.spec import BYTES, LEAST_ARCH, Spec, can_skip, staged_bytes, vectors_of
 from ..kernels.store import architecture, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
 from ..kernels.tune import MACHINES, Machine, Problem, choose
 from .checks import expected
 from .dot import DotPlan
-from .reduction import sum_partials
+from .finish import FP8
+from .reduction import add_parts, sum_partials
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
-_BYTES_AS = {torch.float8_e4m3fn: torch.uint8, torch.float8_e5m2: torch.uint8}
-_NOTHING = Epilogue()
+
+
+class Reads(NamedTuple):
+    """What an epilogue reads when it runs, as the attributes of an ``Epilogue``."""
+
+    numbers: tuple[float, ...] = ()
+    columns: tuple[Tensor, ...] = ()
+    sources: tuple[Tensor, ...] = ()
+
+
+NOTHING = Reads()
 
 
 class Plan:
     """A view, dtypes and a device, bound to a compiled kernel and the integers that it takes.
 
     Calling it launches on torch's current stream and does nothing else: shapes, dtypes and devices
-    have been checked by ``execute``. ``tile`` and ``splits``, into how many parts a sum is cut,
-    override the model's choice.
+    have been checked by ``execute``. A kernel takes the memory of its operands: of dense tensors
+    the modes may come in any order, as those of a ``channels_last`` tensor do. ``tile`` and
+    ``splits``, into how many parts a sum is cut where that can be done, override the model's
+    choice.
 
     Args:
         precision: of float32: "tf32", or "fp32", three products of tf32.
@@ -69,25 +81,32 @@ class Plan:
         check_view(view, along)
         whole = expected(view).writes_all and _is_dense(view.d)
         problem = Problem(
-            view.m, view.n, view.k,
+            view.m, view.n, _summed(view, along),
             channels=_channels(view, along),
             dtype=kind,
             staged_bytes=staged_bytes(kind, out_kind, structure),
             groups=view.l,
-            splittable=whole and not structure and kind != "int8",
+            # Parts are added up as floating-point numbers, and stored without saturation.
+            splittable=whole and not structure and kind != "int8" and BYTES[out_kind] > 1,
         )  # fmt: skip
         chosen, parts = choose(problem, machine)
+        if splits and problem.splittable:
+            parts = splits
         self.tile, self.device = tile or chosen, device
-        self.splits = _without_empty_parts(view.k, self.tile, splits or parts)
+        self.splits = _without_empty_parts(view.k, self.tile, parts)
         split = "" if self.splits == 1 else "atomic" if atomic else "partial"
         self._sums = torch.float64 if dtype == torch.float64 else torch.float32
         if split:
             out_kind = _name(self._sums)
             vectors = (*vectors[:2], min(vectors[2], 16 // self._sums.itemsize))
-        spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split)
+        skip = not split and can_skip(view, along, self.tile)
+        spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split, skip)
         self._kernel = load_kernel(view, spec)
         self._parts = 0 if not split else 1 if atomic else self.splits
-        self._size = prod(expected(view).d.shape)
+        self._in_bytes = dtype in FP8 or out_dtype in FP8
+        images, *others = expected(view).d.shape
+        self._size = images * prod(others)
+        self._sums_shape = self._parts * images, *others  # of as many modes as D has
         self._index = tuple(index_buffer(layout) for layout in (view.a, view.b, view.d))
         self._integers = (self.splits, self._size, *runtime_integers(view).values())
         self._m_tiles = -(-view.m // self.tile.m)
@@ -97,31 +116,35 @@ class Plan:
         a: Tensor,
         b: Tensor,
         out: Tensor,
-        epilogue: Epilogue = _NOTHING,
+        reads: Epilogue | Reads = NOTHING,
         statistics: Tensor | None = None,
     ) -> None:
         if torch.cuda.current_device() != self.device:
             with torch.cuda.device(self.device):
-                self(a, b, out, epilogue, statistics)
-        elif self._parts:
-            self._in_parts(a, b, out)
-        elif epilogue is _NOTHING:
+                self(a, b, out, reads, statistics)
+            return
+        if self._in_bytes:
+            a, b, out = _as_bytes(a), _as_bytes(b), _as_bytes(out)
+        if self._parts:
+            self._run_in_parts(a, b, out)
+        elif reads is NOTHING:
             self._kernel(a, b, out, *self._index, self._integers, None, None, None, None)
         else:
-            self._with_epilogue(a, b, out, epilogue, statistics)
+            self._run_with_epilogue(a, b, out, reads, statistics)
 
-    def _in_parts(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def _run_in_parts(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """Parts of sums go to memory of their own, and are added up in a fixed order."""
         make = torch.empty if self._parts > 1 else torch.zeros
-        sums = make((self._parts, *out.shape), dtype=self._sums, device=out.device)
-        self._kernel(a, b, sums[0], *self._index, self._integers, None, None, None, None)
+        sums = make(self._sums_shape, dtype=self._sums, device=out.device)
+        self._kernel(a, b, sums, *self._index, self._integers, None, None, None, None)
+        flat = out.as_strided((self._size,), (1,))
         if self._parts == 1:
-            out.copy_(sums[0])
+            flat.copy_(sums.view(-1))
         else:
-            sum_partials(sums.view(self._parts, -1), out)
+            add_parts(sums.view(-1), flat, self._parts)
 
-    def _with_epilogue(
-        self, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue, statistics: Tensor | None
+    def _run_with_epilogue(
+        self, a: Tensor, b: Tensor, out: Tensor, reads: Epilogue | Reads, statistics: Tensor | None
     ) -> None:
         parts = None
         if statistics is not None:
@@ -129,9 +152,9 @@ class Plan:
             parts = torch.empty(size, dtype=torch.float32, device=out.device)
         self._kernel(
             a, b, out, *self._index, self._integers,
-            epilogue.numbers or None,
-            epilogue.columns or None,
-            tuple(map(_as_bytes, epilogue.sources)) or None,
+            reads.numbers or None,
+            reads.columns or None,
+            reads.sources or None,
             None if parts is None else parts.view(-1),
         )  # fmt: skip
         if statistics is not None and parts is not None:
@@ -149,18 +172,33 @@ def execute_gpu(
     statistics: Tensor | None = None,
 ) -> Tensor:
     """Run a view on the GPU that its tensors are on; ``execute`` has checked them."""
+    structure, sources = "", ()
+    if epilogue is not None:
+        structure, sources = epilogue.structure, epilogue.sources
+    dtype, aligned = a.dtype, aligned_to(a, b, out, sources)
+    precision = multiplied_as(dtype, precision)
+    plan = plan_of(view, dtype, a.get_device(), out.dtype, precision, atomic, structure, aligned)
+    plan(a, b, out, NOTHING if epilogue is None else epilogue, statistics)
+    return out
+
+
+def plan_of(
+    view: GemmView,
+    dtype: torch.dtype,
+    device: int,
+    out_dtype: torch.dtype,
+    precision: str | None,
+    atomic: bool,
+    structure: str,
+    aligned: tuple[int, int, int],
+) -> Plan | DotPlan:
+    """The plan for tensors of these dtypes on a device: made once, and kept with the view."""
     plans: dict[Any, Plan | DotPlan] = view.__dict__.setdefault("_plans", {})
-    dtype, device = a.dtype, a.get_device()
-    if dtype is torch.float32 and precision is None:
-        precision = "tf32" if torch.backends.cudnn.allow_tf32 else "fp32"
-    structure = "" if epilogue is None else epilogue.structure
-    sources = () if epilogue is None else epilogue.sources
-    key = dtype, device, out.dtype, precision, atomic, structure, _aligned(a, b, out, sources)
+    key = dtype, device, out_dtype, precision, atomic, structure, aligned
     plan = plans.get(key)
     if plan is None:
         plan = plans[key] = _plan(view, *key)
-    plan(_as_bytes(a), _as_bytes(b), _as_bytes(out), epilogue or _NOTHING, statistics)
-    return out
+    return plan
 
 
 def _plan(
@@ -182,6 +220,32 @@ def _plan(
         view, dtype, device, out_dtype, precision=precision or "tf32", atomic=atomic,
         structure=structure, aligned=aligned,
     )  # fmt: skip
+
+
+def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
+    """The precision of a product that was asked for ``precision``: of fp32, by torch's setting.
+
+    >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
+    ('fp32', None)
+    """
+    if dtype is torch.float32 and precision is None:
+        return "tf32" if torch.backends.cudnn.allow_tf32 else "fp32"
+    return precision
+
+
+def aligned_to(
+    a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...] = ()
+) -> tuple[int, int, int]:
+    """Bytes, up to 16, that the starts of the operands are multiples of.
+
+    ``sources`` are read at the same offsets as D, of elements of their own size.
+    """
+    at_a, at_b, at_d = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    for source in sources:
+        at_d |= source.data_ptr() * out.itemsize // source.itemsize
+    if (at_a | at_b | at_d) & 15 == 0:
+        return ALIGNED
+    return tuple(min(16, p & -p if p else 16) for p in (at_a, at_b, at_d))  # type: ignore[return-value]
 
 
 def machine_of(device: int) -> Machine:
@@ -222,6 +286,16 @@ def _check_machine(kind: str, machine: Machine) -> None:
         raise ArgumentTypeError("a", expected_capability, f"one of {number / 10}")
 
 
+def _summed(view: GemmView, along: tuple[int, int]) -> int:
+    """The length of the sums, without the taps that tiles leave out."""
+    if not can_skip(view, along, Tile(64, 64, 16)):
+        return view.k
+    channels, *_ = flatten(stages(view.a)[0].layout.shape[1])
+    rows = torch.arange(0, view.m, max(1, view.m // 4096))
+    _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
+    return max(1, int(view.k * float(torch.as_tensor(there).double().mean())))
+
+
 def _channels(view: GemmView, along: tuple[int, int]) -> int:
     """The length of the contiguous mode of k, 0 if k runs across memory in both operands."""
     for layout, mode in zip((view.a, view.b), along, strict=True):
@@ -242,19 +316,6 @@ def _is_dense(layout: Any) -> bool:
     return list(flatten(memory.stride)) == sorted(flatten(memory.stride), reverse=True)
 
 
-def _aligned(
-    a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...]
-) -> tuple[int, int, int]:
-    """Bytes, up to 16, that the starts of the operands are multiples of."""
-    if (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15 == 0 and not sources:
-        return ALIGNED
-    of_d = out.data_ptr()
-    for source in sources:  # read at the same offsets as D, of elements of their own size
-        of_d |= source.data_ptr() * out.itemsize // source.itemsize
-    return tuple(min(16, p & -p if p else 16) for p in (a.data_ptr(), b.data_ptr(), of_d))  # type: ignore[return-value]
-
-
 def _as_bytes(tensor: Tensor) -> Tensor:
     """fp8 as bytes, which is how kernels are handed it."""
-    kind = _BYTES_AS.get(tensor.dtype)
-    return tensor if kind is None else tensor.view(kind)
+    return tensor.view(torch.uint8) if tensor.dtype in FP8 else tensor

@@ -119,10 +119,14 @@ def sum_partials(workspace: Tensor, out: Tensor) -> None:
     if not pieces or not workspace.is_cuda:
         out.copy_(workspace.sum(0).view(out.shape))
         return
-    device = workspace.get_device()
+    add_parts(workspace.view(-1), out.view(-1), pieces)
+
+
+def add_parts(workspace: Tensor, out: Tensor, pieces: int) -> None:
+    """``sum_partials`` of flat memory on a GPU, of one piece and one result or more."""
     at = workspace.data_ptr() & 15, out.data_ptr() & 15
-    plan = _partials(pieces, results, workspace.dtype, out.dtype, device, at)
-    plan(workspace.view(-1), out.view(-1))
+    device = workspace.get_device()
+    _partials(pieces, out.numel(), workspace.dtype, out.dtype, device, at)(workspace, out)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def check_tensors(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    scale: Tensor | None,
+    scale: Tensor | float | None,
     residual: Tensor | None,
     groups: int,
     *,
@@ -57,11 +57,16 @@ def check_tensors(
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
     """
-    named = {"input": input, "weight": weight, "bias": bias, "scale": scale, "residual": residual}
+    numeric = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if numeric and scale != scale:
+        raise ArgumentError("scale", "a torch tensor or a number", scale)
+    named: dict[str, Any] = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+    named["scale"] = None if numeric else scale
     for name, tensor in named.items():
         optional = name not in ("input", "weight")
         if not isinstance(tensor, torch.Tensor) and not (optional and tensor is None):
-            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
+            kinds = "a torch tensor or a number" if name == "scale" else "a torch tensor"
+            raise ArgumentTypeError(name, kinds, type(tensor).__name__)
     if input.dim() not in (rank + 1, rank + 2):
         expected = f"(N, C) or (C,) and {rank} spatial modes"
         raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
@@ -69,7 +74,7 @@ def check_tensors(
         expected = f"2 modes of channels and {rank} of taps"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
     K = _check_channels(input.shape[-rank - 1], weight, groups, transposed)
-    for name, tensor in (("bias", bias), ("scale", scale)):
+    for name, tensor in (("bias", bias), ("scale", named["scale"])):
         if tensor is not None and tuple(tensor.shape) != (K,):
             expected = f"shape ({K},), an entry per channel of the output"
             raise ArgumentError(name, expected, f"shape {tuple(tensor.shape)}")

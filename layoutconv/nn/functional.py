@@ -17,6 +17,7 @@ import torch
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
+from ..executors import direct
 from . import fuse
 from .arguments import check_activation, check_residual, check_tensors, near_and_far
 from .complex import complex_channels, real_channels, real_filter
@@ -48,7 +49,7 @@ def conv1d(
     *,
     activation: str | None = None,
     slope: float = 0.01,
-    scale: Tensor | None = None,
+    scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     return_statistics: bool = False,
@@ -59,9 +60,10 @@ def conv1d(
     >>> conv1d(x, torch.tensor([[[1.0, 10, 100]]]), padding=((2, 0),))
     tensor([[[100., 210., 321., 432.]]])
     """
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
-    numbers = stride, padding, dilation, groups
-    return _convolution(1, input, weight, ending, *numbers, return_statistics)
+    return _convolution(
+        1, input, weight, bias, scale, residual, activation, slope, out_dtype,
+        stride, padding, dilation, groups, return_statistics,
+    )  # fmt: skip
 
 
 def conv2d(
@@ -75,7 +77,7 @@ def conv2d(
     *,
     activation: str | None = None,
     slope: float = 0.01,
-    scale: Tensor | None = None,
+    scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     return_statistics: bool = False,
@@ -90,9 +92,10 @@ def conv2d(
             [21., 36., 27.],
             [20., 33., 24.]])
     """
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
-    numbers = stride, padding, dilation, groups
-    return _convolution(2, input, weight, ending, *numbers, return_statistics)
+    return _convolution(
+        2, input, weight, bias, scale, residual, activation, slope, out_dtype,
+        stride, padding, dilation, groups, return_statistics,
+    )  # fmt: skip
 
 
 def conv3d(
@@ -106,7 +109,7 @@ def conv3d(
     *,
     activation: str | None = None,
     slope: float = 0.01,
-    scale: Tensor | None = None,
+    scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     return_statistics: bool = False,
@@ -127,7 +130,7 @@ def conv3d(
             C, the convolution is depthwise.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
             "sigmoid", "tanh" or "hardswish".
-        scale: (K,), what the sums are multiplied by first.
+        scale: (K,) or a number, what the sums are multiplied by first.
         residual: (N, K, Z, P, Q), added before the activation.
         out_dtype: the dtype of the output: float16, bfloat16, float32, int8, float8_e4m3fn or
             float8_e5m2, converted with saturation. By default that of ``input``, int32 for int8,
@@ -158,9 +161,10 @@ def conv3d(
     >>> torch.allclose(z, torch.relu(2 * y), atol=1e-4)
     True
     """
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
-    numbers = stride, padding, dilation, groups
-    return _convolution(3, input, weight, ending, *numbers, return_statistics)
+    return _convolution(
+        3, input, weight, bias, scale, residual, activation, slope, out_dtype,
+        stride, padding, dilation, groups, return_statistics,
+    )  # fmt: skip
 
 
 def conv_transpose1d(
@@ -175,7 +179,7 @@ def conv_transpose1d(
     *,
     activation: str | None = None,
     slope: float = 0.01,
-    scale: Tensor | None = None,
+    scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
@@ -185,9 +189,10 @@ def conv_transpose1d(
     >>> conv_transpose1d(x, torch.tensor([[[1.0, 10, 100]]]), stride=2)
     tensor([[[  1.,  10., 102.,  20., 200.]]])
     """
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
-    numbers = stride, padding, output_padding, groups, dilation
-    return _transposed(1, input, weight, ending, *numbers)
+    return _transposed(
+        1, input, weight, bias, scale, residual, activation, slope, out_dtype,
+        stride, padding, output_padding, groups, dilation,
+    )  # fmt: skip
 
 
 def conv_transpose2d(
@@ -202,7 +207,7 @@ def conv_transpose2d(
     *,
     activation: str | None = None,
     slope: float = 0.01,
-    scale: Tensor | None = None,
+    scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
@@ -215,9 +220,10 @@ def conv_transpose2d(
               [2., 1.],
               [1., 1.]]]])
     """
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
-    numbers = stride, padding, output_padding, groups, dilation
-    return _transposed(2, input, weight, ending, *numbers)
+    return _transposed(
+        2, input, weight, bias, scale, residual, activation, slope, out_dtype,
+        stride, padding, output_padding, groups, dilation,
+    )  # fmt: skip
 
 
 def conv_transpose3d(
@@ -232,7 +238,7 @@ def conv_transpose3d(
     *,
     activation: str | None = None,
     slope: float = 0.01,
-    scale: Tensor | None = None,
+    scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
@@ -247,7 +253,7 @@ def conv_transpose3d(
         output_padding: cells that are added at the far side, an int or one per spatial mode; below
             the stride, or no more than ``far``.
         stride, groups, dilation, activation, slope, scale, residual, out_dtype: as in
-            :func:`conv3d`, whose dtypes and memory these are; ``scale`` is (C,).
+            :func:`conv3d`, whose dtypes and memory these are; ``scale`` is (C,) or a number.
 
     Returns (N, C, ...) with ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 +
     output_padding`` cells in a spatial mode.
@@ -259,29 +265,45 @@ def conv_transpose3d(
     >>> torch.allclose(y, torch.nn.functional.conv_transpose3d(x, w, None, 2, 1, 1), atol=1e-4)
     True
     """
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)
-    numbers = stride, padding, output_padding, groups, dilation
-    return _transposed(3, input, weight, ending, *numbers)
+    return _transposed(
+        3, input, weight, bias, scale, residual, activation, slope, out_dtype,
+        stride, padding, output_padding, groups, dilation,
+    )  # fmt: skip
 
 
 def _convolution(
     rank: int,
     input: Tensor,
     weight: Tensor,
-    ending: Ending,
+    bias: Tensor | None,
+    scale: Tensor | float | None,
+    residual: Tensor | None,
+    activation: str | None,
+    slope: float,
+    out_dtype: torch.dtype | None,
     stride: Ints,
     padding: Padding | str,
     dilation: Ints,
     groups: int,
     statistics: bool,
 ) -> Any:
-    _check(rank, input, weight, ending, groups, transposed=False)
+    key = None
+    if not statistics and not torch.compiler.is_compiling():
+        given = rank, stride, padding, dilation, groups, activation, slope
+        key = direct.signature("conv", input, weight, bias, scale, residual, out_dtype, given)
+        call = direct.find(key)
+        if call is not None:
+            return call(input, weight, bias, scale, residual)
+    ending = _checked(
+        rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
+        transposed=False,
+    )  # fmt: skip
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     pairs = near_and_far(padding, steps, apart, weight.shape[2:])
-    if ending.residual is not None:
+    if residual is not None:
         modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
         voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
-        check_residual(ending.residual, input, weight.shape[0], voxels)
+        check_residual(residual, input, weight.shape[0], voxels)
     numbers = steps, _flat(pairs), apart, groups
     if statistics:
         if input.is_complex():
@@ -289,21 +311,41 @@ def _convolution(
         x, w, ending = _in_memory_order(input, rank), weight.movedim(1, -1), _moved(ending, rank)
         y, sums = fuse.fprop_statistics(x, w, numbers, ending)
         return _in_torch_order(y, input, rank), sums
-    return _run(fuse.fprop, rank, input, weight, numbers, ending)
+    y = _run(fuse.fprop, rank, input, weight, numbers, ending)
+    if key is not None:
+        tensors = input, weight, bias, scale, residual
+        direct.remember(key, y, *tensors, activation, slope, numbers, transposed=False)
+    return y
 
 
 def _transposed(
     rank: int,
     input: Tensor,
     weight: Tensor,
-    ending: Ending,
+    bias: Tensor | None,
+    scale: Tensor | float | None,
+    residual: Tensor | None,
+    activation: str | None,
+    slope: float,
+    out_dtype: torch.dtype | None,
     stride: Ints,
     padding: Padding,
     output_padding: Ints,
     groups: int,
     dilation: Ints,
 ) -> Tensor:
-    _check(rank, input, weight, ending, groups, transposed=True)
+    key = None
+    if not torch.compiler.is_compiling():
+        given = rank, stride, padding, output_padding, groups, dilation, activation, slope
+        tensors = input, weight, bias, scale, residual
+        key = direct.signature("conv_transpose", *tensors, out_dtype, given)
+        call = direct.find(key)
+        if call is not None:
+            return call(*tensors)
+    ending = _checked(
+        rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
+        transposed=True,
+    )  # fmt: skip
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     spans = [d * (t - 1) + 1 for d, t in zip(apart, weight.shape[2:], strict=True)]
     extra = per_mode("output_padding", output_padding, rank, least=0)
@@ -312,19 +354,38 @@ def _transposed(
     cells_and_pairs = [transposed_mode(*mode) for mode in modes]
     spatial = [cells for cells, _ in cells_and_pairs]
     sides = _flat(pair for _, pair in cells_and_pairs)
-    check_residual(ending.residual, input, weight.shape[1] * groups, spatial)
+    check_residual(residual, input, weight.shape[1] * groups, spatial)
     numbers = spatial, steps, sides, apart, groups
-    return _run(fuse.dgrad, rank, input, weight, numbers, ending)
+    x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
+    if key is not None:
+        direct.remember(key, x, *tensors, activation, slope, numbers, transposed=True)
+    return x
 
 
-def _check(
-    rank: int, input: Tensor, weight: Tensor, ending: Ending, groups: int, *, transposed: bool
-) -> None:
-    bias, scale, residual, activation, _, out_dtype = ending
+def _checked(
+    rank: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    scale: Tensor | float | None,
+    residual: Tensor | None,
+    activation: str | None,
+    slope: float,
+    out_dtype: torch.dtype | None,
+    groups: int,
+    *,
+    transposed: bool,
+) -> Ending:
+    """What follows the sums, with a tensor for a scale that is a number."""
     check_tensors(rank, input, weight, bias, scale, residual, groups, transposed=transposed)
     check_activation(activation, input)
     if out_dtype is not None and input.is_complex():
         raise ArgumentError("out_dtype", "None for complex numbers", out_dtype)
+    if scale is not None and not isinstance(scale, torch.Tensor):
+        wide = input.dtype in (torch.float64, torch.complex128)
+        K = weight.shape[1] * groups if transposed else weight.shape[0]
+        scale = input.new_full((K,), scale, dtype=torch.float64 if wide else torch.float32)
+    return Ending(bias, scale, residual, activation, slope, out_dtype)
 
 
 def _run(

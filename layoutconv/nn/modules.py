@@ -26,11 +26,27 @@ class _ChannelsLast:
         to_channels_last(self.weight)
 
 
-class _Conv(_ChannelsLast):
-    """What a forward pass of torch's modules calls, in place of torch's functions."""
+class _Activated(_ChannelsLast):
+    """What follows the sums, in the forward pass and in the text of a module."""
 
     activation: str | None = None  # also of modules that `convert` swaps
     slope: float = 0.01
+
+    def _activate(self: Any, activation: str | None, slope: float) -> None:
+        check_activation(activation, self.weight)
+        self.activation, self.slope = activation, slope
+
+    def extra_repr(self: Any) -> str:
+        text = super().extra_repr()  # type: ignore[misc]
+        if self.activation is not None:
+            text += f", activation={self.activation}"
+        return text + f", slope={self.slope}" if self.activation == "leaky_relu" else text
+
+
+class _Conv(_Activated):
+    """What a forward pass of torch's modules calls, in place of torch's functions."""
+
+    _function: Any
 
     def __init__(
         self,
@@ -51,30 +67,48 @@ class _Conv(_ChannelsLast):
     ) -> None:
         sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
         super().__init__(*sizes, bias, padding_mode, device, dtype)  # type: ignore[call-arg]
-        check_activation(activation, self.weight)  # type: ignore[attr-defined]
-        self.activation, self.slope = activation, slope
-
-    def extra_repr(self: Any) -> str:
-        text = super().extra_repr()  # type: ignore[misc]
-        if self.activation is not None:
-            text += f", activation={self.activation}"
-        return text + f", slope={self.slope}" if self.activation == "leaky_relu" else text
+        self._activate(activation, slope)
 
     def _conv_forward(self: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        rank, padding = len(self.kernel_size), self.padding
+        padding = self.padding
         if self.padding_mode != "zeros":
             pairs = near_and_far(padding, self.stride, self.dilation, self.kernel_size)
             sides = [side for pair in reversed(pairs) for side in pair]
             input = torch.nn.functional.pad(input, sides, mode=self.padding_mode)
             padding = 0
-        conv = getattr(functional, f"conv{rank}d")
-        numbers = self.stride, padding, self.dilation, self.groups
-        ending = {"activation": self.activation, "slope": self.slope}
-        return conv(input, weight, bias, *numbers, **ending)
+        return self._function(
+            input, weight, bias, self.stride, padding, self.dilation, self.groups,
+            activation=self.activation, slope=self.slope,
+        )  # fmt: skip
 
 
-class _ConvTranspose(_ChannelsLast):
+class _ConvTranspose(_Activated):
     """The forward pass of transposed convolutions."""
+
+    _function: Any
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        slope: float = 0.01,
+    ) -> None:
+        sizes = in_channels, out_channels, kernel_size, stride, padding, output_padding, groups
+        others = bias, dilation, padding_mode, device, dtype
+        super().__init__(*sizes, *others)  # type: ignore[call-arg]
+        self._activate(activation, slope)
 
     def forward(self: Any, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         rank = len(self.kernel_size)
@@ -84,9 +118,10 @@ class _ConvTranspose(_ChannelsLast):
         extra = self._output_padding(
             input, output_size, self.stride, self.padding, self.kernel_size, rank, self.dilation
         )
-        conv = getattr(functional, f"conv_transpose{rank}d")
-        numbers = self.stride, self.padding, tuple(extra), self.groups, self.dilation
-        return conv(input, self.weight, self.bias, *numbers)
+        return self._function(
+            input, self.weight, self.bias, self.stride, self.padding, tuple(extra),
+            self.groups, self.dilation, activation=self.activation, slope=self.slope,
+        )  # fmt: skip
 
 
 def to_channels_last(weight: torch.nn.Parameter) -> None:
@@ -112,6 +147,8 @@ class Conv1d(_Conv, torch.nn.Conv1d):
     True
     """
 
+    _function = staticmethod(functional.conv1d)
+
 
 class Conv2d(_Conv, torch.nn.Conv2d):
     """:class:`torch.nn.Conv2d`, computed by :func:`layoutconv.conv2d`, whose limits it has.
@@ -125,6 +162,8 @@ class Conv2d(_Conv, torch.nn.Conv2d):
     Conv2d(8, 8, kernel_size=(3, 3), stride=(1, 1), groups=8, activation=relu)
     """
 
+    _function = staticmethod(functional.conv2d)
+
 
 class Conv3d(_Conv, torch.nn.Conv3d):
     """:class:`torch.nn.Conv3d`, computed by :func:`layoutconv.conv3d`, whose limits it has.
@@ -137,26 +176,40 @@ class Conv3d(_Conv, torch.nn.Conv3d):
     True
     """
 
+    _function = staticmethod(functional.conv3d)
+
 
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):
     """:class:`torch.nn.ConvTranspose1d`, by :func:`layoutconv.conv_transpose1d`.
+
+    ``activation`` and ``slope`` are those of the function, as in :class:`Conv1d`.
 
     >>> ConvTranspose1d(8, 4, 3, stride=2)(torch.randn(1, 8, 10), output_size=[22]).shape
     torch.Size([1, 4, 22])
     """
 
+    _function = staticmethod(functional.conv_transpose1d)
+
 
 class ConvTranspose2d(_ConvTranspose, torch.nn.ConvTranspose2d):
     """:class:`torch.nn.ConvTranspose2d`, by :func:`layoutconv.conv_transpose2d`.
+
+    ``activation`` and ``slope`` are those of the function, as in :class:`Conv2d`.
 
     >>> ConvTranspose2d(8, 4, 3, 2, padding=1, output_padding=1)(torch.randn(1, 8, 5, 5)).shape
     torch.Size([1, 4, 10, 10])
     """
 
+    _function = staticmethod(functional.conv_transpose2d)
+
 
 class ConvTranspose3d(_ConvTranspose, torch.nn.ConvTranspose3d):
     """:class:`torch.nn.ConvTranspose3d`, by :func:`layoutconv.conv_transpose3d`.
 
+    ``activation`` and ``slope`` are those of the function, as in :class:`Conv3d`.
+
     >>> ConvTranspose3d(8, 4, 2, stride=2)(torch.randn(1, 8, 2, 3, 4)).shape
     torch.Size([1, 4, 4, 6, 8])
     """
+
+    _function = staticmethod(functional.conv_transpose3d)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,13 +15,14 @@ from layoutconv.conv import ConvProblem
 from layoutconv.conv.depthwise import depthwise_fprop_view
 from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.errors import ArgumentError
-from layoutconv.executors import autograd
 from layoutconv.executors.autograd import (
     conv_dgrad,
     conv_fprop,
     conv_fprop_statistics,
     conv_wgrad,
 )
+from layoutconv.executors.cpu import execute_cpu
+from layoutconv.executors.dot import DotPlan
 from layoutconv.executors.finish import activate
 
 from ..conv.loops import problems
@@ -125,20 +129,21 @@ def test_operators_keep_the_rules_of_torch_library(problem):
     torch.library.opcheck(conv_wgrad, (tensors(problem)[2], x, list(problem.taps), *n))
 
 
-def test_what_finishes_depthwise_sums_on_a_gpu():
+def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch):
     """Sums that are stored, and finished by torch, are those that an executor finishes."""
     x, w, _ = (t.detach().float() for t in tensors(DEPTHWISE))
     bias, residual = torch.randn(DEPTHWISE.K), torch.randn(DEPTHWISE.output)
     arguments = x, w, *numbers(DEPTHWISE), bias, None, residual, "silu", 0.01, torch.int8
     fused = conv_fprop_statistics(*arguments)
 
-    class OnGpu(torch.Tensor):
-        is_cuda = True
-
     view = depthwise_fprop_view(DEPTHWISE)
+    plan = object.__new__(DotPlan)  # all but its kernels, which want a GPU
+    plan.device, plan.columns, plan.sums, plan.in_torch = 0, DEPTHWISE.K, torch.float32, True
+    monkeypatch.setattr(plan, "_launch", partial(execute_cpu, view), raising=False)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
     epilogue = Epilogue((Bias(bias), Residual(residual), Activation("silu")), statistics=True)
-    y = torch.empty(DEPTHWISE.output, dtype=torch.int8)
-    statistics = autograd._execute((view,), x.as_subclass(OnGpu), w, y, epilogue)
+    y, statistics = torch.empty(DEPTHWISE.output, dtype=torch.int8), torch.empty(2, DEPTHWISE.K)
+    plan(x, w, y, epilogue, statistics)
     assert torch.equal(y, fused[0])
     torch.testing.assert_close(statistics, fused[1])
 

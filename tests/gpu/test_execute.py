@@ -336,29 +336,24 @@ VIEW = fprop_view(ConvProblem((1, 6, 16), (8, 3), padding=1))
 def test_memory_that_is_not_aligned() -> None:
     a, b = operands(VIEW, torch.float16)
     out = torch.empty(1, 6, 8, dtype=torch.float16, device="cuda")
-    for name, tensors in (("a", (a, b, out)), ("b", (a, b, out)), ("out", (a, b, out))):
-        shifted = {"a": 0, "b": 1, "out": 2}[name]
-        moved = list(tensors)
+    want = execute(VIEW, a, b)
+    for shifted in range(3):
+        moved = [a, b, out]
         memory = torch.empty(moved[shifted].numel() + 1, dtype=torch.float16, device="cuda")
-        moved[shifted] = memory[1:].view(moved[shifted].shape)
-        with pytest.raises(ArgumentError, match=f"`{name}`: expected memory .* 16 bytes"):
-            execute(VIEW, *moved)
+        moved[shifted] = memory[1:].view(moved[shifted].shape).copy_(moved[shifted])
+        torch.testing.assert_close(execute(VIEW, *moved), want, rtol=2e-3, atol=2e-3)
 
 
 def test_channels_that_vectors_do_not_divide() -> None:
-    for C, K, name, dtype in (
-        (12, 16, "a", torch.float16), (16, 12, "d", torch.float16), (6, 8, "a", torch.float32)
-    ):  # fmt: skip
+    for C, K, dtype in ((12, 16, torch.float16), (16, 13, torch.float16), (7, 8, torch.float32)):
         view = fprop_view(ConvProblem((1, 6, C), (K, 3)))
-        count = 16 // dtype.itemsize
-        with pytest.raises(ValueError, match=rf"`{name}`.* multiple of {count} channels \(16 byt"):
-            execute(view, *operands(view, dtype))
+        check_view(view, view, dtype)
 
 
 def test_dtypes_and_devices() -> None:
     a, b = operands(VIEW, torch.float16)
-    with pytest.raises(ArgumentTypeError, match="float16, bfloat16 or float32"):
-        execute(VIEW, a.double(), b.double())
+    with pytest.raises(ArgumentTypeError, match="float16, bfloat16, float32, float64, int8"):
+        execute(VIEW, a.long(), b.long())
     with pytest.raises(ArgumentTypeError, match=r"`b`: expected torch\.float16, the dtype of `a`"):
         execute(VIEW, a, b.bfloat16())
     with pytest.raises(ArgumentError, match="`b`: expected device cuda:0, that of `a`, got cpu"):

@@ -106,7 +106,23 @@ INTEGER += [
     _case("dp4a.s32.s32 %d, %a, %b, %c;", "u4", "i4", lambda a, b, c: _dot(a, b, "b", "b") + c),
     _case("dp4a.u32.s32 %d, %a, %b, %c;", "u4", "i4", lambda a, b, c: _dot(a, b, "B", "b") + c),
     _case("dp4a.u32.u32 %d, %a, %b, %c;", "u4", "u4", lambda a, b, c: _dot(a, b, "B", "B") + c),
+    _case("dp2a.lo.u32.u32 %d, %a, %b, %c;", "u4", "u4", lambda a, b, c: _dot2(a, b, 0) + c),
+    _case("dp2a.hi.s32.s32 %d, %a, %b, %c;", "i4", "i4", lambda a, b, c: _dot2(a, b, 2) + c),
 ]
+
+
+def _dot2(a: int, b: int, first: int) -> int:
+    """Signed where the case's numbers are: a negative one has come as a negative int."""
+    signed = first == 2
+    words = [
+        int.from_bytes((a % 2**32).to_bytes(4, "little")[i : i + 2], "little", signed=signed)
+        for i in (0, 2)
+    ]
+    four = [
+        int.from_bytes([byte], "little", signed=signed)
+        for byte in (b % 2**32).to_bytes(4, "little")
+    ]
+    return words[0] * four[first] + words[1] * four[first + 1]
 
 
 def _low24(a: int) -> int:

@@ -12,6 +12,7 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem
 from layoutconv.epilogue import ACTIVATIONS
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.executors import direct
 from layoutconv.executors.autograd import conv_fprop
 from layoutconv.nn import functional as ours
 
@@ -187,11 +188,30 @@ def test_what_follows_the_sums(problem, transposed, activation, parts):
         )
 
 
+@PROBLEMS
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_scale_that_is_a_number_is_that_of_every_channel(problem, transposed, wanted):
+    direct.forget()
+    x, w = (t.requires_grad_(wanted) for t in pair(problem, transposed, torch.float32))
+    y = convolve(problem, transposed, x, w, scale=0.3, activation="relu")
+    of_all = torch.full((y.shape[1],), 0.3)
+    for _ in range(2):
+        for scale in (0.3, of_all):
+            found = convolve(problem, transposed, x, w, scale=scale, activation="relu")
+            assert torch.equal(found, y)
+    twice = convolve(problem, transposed, x, w, scale=2)
+    assert torch.equal(twice, convolve(problem, transposed, x, w) * 2)
+    z = convolve(problem, transposed, x.to(torch.complex64), w.to(torch.complex64), scale=2)
+    torch.testing.assert_close(z.real, twice)
+
+
 def test_what_is_fused(monkeypatch):
     """One operator, but where a gradient is wanted that it does not have."""
     x, w, bias = torch_tensors(ConvProblem((2, 9, 3), (4, 3)))
     scale = torch.ones(4, dtype=torch.float64)
     called = []
+    direct.forget()  # else what was called before is
 
     def spy(*arguments):
         called.append(arguments[6:])
@@ -384,7 +404,9 @@ X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
         ({"groups": 1.0}, ArgumentTypeError, "`groups`: expected an int >= 1, got 1.0"),
         ({"activation": "elu"}, ArgumentError, "`activation`: expected None or one of relu, lea"),
         ({"scale": W[:3, 0, 0]}, ArgumentError, "`scale`: expected shape (4,), an entry per cha"),
-        ({"scale": 2.0}, ArgumentTypeError, "`scale`: expected a torch tensor, got float"),
+        ({"scale": True}, ArgumentTypeError, "expected a torch tensor or a number, got bool"),
+        ({"scale": "2"}, ArgumentTypeError, "expected a torch tensor or a number, got str"),
+        ({"scale": float("nan")}, ArgumentError, "expected a torch tensor or a number, got nan"),
         ({"bias": W[:, 0, 0].int()}, ArgumentTypeError, "`bias`: expected float16, bfloat16 or"),
         ({"residual": X}, ArgumentError, "`residual`: expected shape (2, 4, 6), that of the"),
         ({"out_dtype": torch.int32}, ArgumentTypeError, "expected torch.bfloat16, torch.float16,"),

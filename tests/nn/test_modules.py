@@ -32,7 +32,7 @@ def test_a_module_of_torch_loads_and_computes_the_same(name, groups):
         numbers["output_padding"] = 1
     theirs = getattr(torch.nn, name)(4, 8, 3, **numbers)
     ours = getattr(lc.nn, name)(4, 8, 3, **numbers)
-    more = {} if "Transpose" in name else {"activation": None, "slope": 0.01}
+    more = {"activation": None, "slope": 0.01}
     assert parameters(type(ours)) == {**parameters(type(theirs)), **more}
     ours.load_state_dict(theirs.state_dict())
     x, copied = image(name, 4), deepcopy(ours)
@@ -121,7 +121,7 @@ def test_convert_swaps_grouped_convolutions(groups):
 
 
 @pytest.mark.parametrize("activation", ["leaky_relu", "gelu"])
-@pytest.mark.parametrize("name", ["Conv1d", "Conv2d", "Conv3d"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_activation_is_no_part_of_the_state(name, activation):
     theirs = getattr(torch.nn, name)(4, 6, 3, dtype=torch.float64)
     ours = getattr(lc.nn, name)(4, 6, 3, dtype=torch.float64, activation=activation, slope=0.2)

@@ -178,3 +178,22 @@ def dot_product(op: Operation) -> Run:
         write(t, (products.sum(axis=1) + c(t)).astype(c_dtype))
 
     return run
+
+
+@instruction("dp2a")
+def dot_product_of_pairs(op: Operation) -> Run:
+    """Two numbers of 16 bits times two of 8 bits, the lower or the upper ones of four."""
+    half, a_type, b_type = op.modifiers
+    op.modifiers.clear()
+    c_dtype = np.dtype(np.int32 if "s32" in (a_type, b_type) else np.uint32)
+    a, b = op.read(1, "u4"), op.read(2, "u4")
+    c, write = op.read(3, c_dtype), op.write(0, c_dtype)
+    first = 2 if half == "hi" else 0
+
+    def run(t: Team) -> None:
+        words = a(t).view("i2" if a_type == "s32" else "u2").reshape(-1, 2).astype(np.int64)
+        four = b(t).view("i1" if b_type == "s32" else "u1").reshape(-1, 4).astype(np.int64)
+        products = words * four[:, first : first + 2]
+        write(t, (products.sum(axis=1) + c(t)).astype(c_dtype))
+
+    return run

@@ -1,0 +1,84 @@
+"""Host time of a convolution, ours and torch's in one run. Needs a GPU.
+
+    python benchmarks/bench_host.py [--json FILE]
+
+A row is what Python and the driver take for a call: the best mean of a few batches, the device not
+waited for. The convolutions are so small that the device keeps up; one has sums that are worth
+splitting, which is two launches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from timing import host_microseconds
+
+import layoutconv as lc
+
+SHAPES = {"64 channels, split": (1, 64, 4, 8, 8), "64 channels": (1, 64, 16, 32, 32)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; 0, or 2 without a GPU."""
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+    options = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        print("bench_host: error: it measures a GPU, and torch sees none", file=sys.stderr)
+        return 2
+    rows = {}
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for title, shape in SHAPES.items():
+        for name, sides in calls(shape):
+            ours, theirs = (host_microseconds(call) for call in sides)
+            rows[f"{title}: {name}"] = {"ours": ours, "torch": theirs, "ratio": theirs / ours}
+            print(f"{title:20s} {name:24s} {ours:7.1f} us  {theirs / ours:5.2f}x torch", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1))
+    return 0
+
+
+def calls(
+    shape: tuple[int, ...], device: str = "cuda", dtype: torch.dtype = torch.float16
+) -> Iterator[tuple[str, tuple[Callable[[], Any], Callable[[], Any]]]]:
+    """Rows by name: our call, and torch's."""
+    C, order = shape[1], torch.channels_last_3d
+    kind: dict[str, Any] = {"device": device, "dtype": dtype}
+    x = torch.randn(shape, **kind).contiguous(memory_format=order)
+    theirs = torch.nn.Conv3d(C, C, 3, padding=1, **kind)
+    theirs.weight.data = theirs.weight.data.contiguous(memory_format=order)
+    ours = lc.nn.Conv3d(C, C, 3, padding=1, **kind)
+    ours.load_state_dict(theirs.state_dict())
+    w = theirs.weight.detach()
+    functions = lc.conv3d, torch.nn.functional.conv3d
+    modules = ours, theirs
+
+    def both(sides: Sequence[Any], *given: Any, **numbers: Any) -> tuple[Any, Any]:
+        first, second = (partial(side, *given, **numbers) for side in sides)
+        return first, second
+
+    yield "conv3d", both(functions, x, w, padding=1)
+    yield "conv3d, stride 2", both(functions, x, w, stride=2, padding=1)
+    transposed = lc.conv_transpose3d, torch.nn.functional.conv_transpose3d
+    yield "conv_transpose3d", both(transposed, x, w, stride=2, padding=1)
+    frozen = [deepcopy(module).requires_grad_(False) for module in modules]
+    yield "module, no gradient", both(frozen, x)
+    yield "module, forward", both(modules, x)
+
+    def step(module: Any) -> Any:
+        return torch.autograd.grad(module(x).sum(), module.weight)[0]
+
+    yield "module and backward", (partial(step, ours), partial(step, theirs))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,157 @@
+"""How plans call kernels, with functions on the CPU for kernels: memory, numbers, parts of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.tune import MACHINES
+from torch import Tensor
+
+import layoutconv as lc
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from layoutconv.executors import direct, gpu
+from layoutconv.executors.checks import expected
+from layoutconv.executors.cpu import execute_cpu
+from layoutconv.gemm_view import GemmView
+
+
+class StandIn:
+    """A kernel that computes on the CPU, and takes what the template takes: memory above all."""
+
+    def __init__(self, view: GemmView, spec: Any) -> None:
+        self.view, self.spec = view, spec
+
+    def __call__(self, a: Tensor, b: Tensor, d: Tensor, *rest: Any) -> None:
+        launched.append(self.spec)
+        want = expected(self.view)
+        *_, integers, numbers, columns, sources, _statistics = rest
+        ranks = [t.dim() for t in (a, b, d, *(sources or ()))]
+        assert ranks == [len(want.d.shape)] * len(ranks)
+        assert [str(t.dtype) for t in (a, d)] == [
+            f"torch.{self.spec.dtype.replace('tfloat', 'float')}", f"torch.{self.spec.out_dtype}"
+        ]  # fmt: skip
+        a, b = (t.as_strided(s.shape, s.stride) for t, s in ((a, want.a), (b, want.b)))
+        out = d.as_strided(want.d.shape, want.d.stride)
+        sources = [t.as_strided(want.d.shape, want.d.stride) for t in sources or ()]
+        epilogue = self._epilogue(list(numbers or ()), list(columns or ()), sources)
+        parts, size = integers[:2]
+        assert size == out.numel()
+        if self.spec.split == "atomic":
+            out += execute_cpu(self.view, a, b, torch.empty_like(out))
+            return
+        execute_cpu(self.view, a, b, out, epilogue)
+        if parts > 1:  # of which the first has it all
+            d.view(-1)[size:] = 0
+            assert d.numel() == parts * size
+
+    def _epilogue(
+        self, numbers: list[float], columns: list[Tensor], sources: list[Tensor]
+    ) -> Epilogue | None:
+        steps: list[Step] = []
+        for word in self.spec.epilogue.split():
+            kind, _, tensor = word.partition(":")
+            if kind == "scale":
+                steps.append(Scale(columns.pop(0) if tensor else numbers.pop(0)))
+            elif kind == "bias":
+                steps.append(Bias(columns.pop(0)))
+            elif kind == "residual":
+                steps.append(Residual(sources.pop(0), numbers.pop(0)))
+            else:
+                steps.append(Activation(kind, numbers.pop(0) if kind == "leaky_relu" else 0.01))
+        assert numbers == columns == sources == []
+        return Epilogue(tuple(steps)) if steps else None
+
+
+launched: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    def add(workspace: Tensor, out: Tensor, pieces: int) -> None:
+        out.copy_(workspace.view(pieces, -1).sum(0))
+
+    launched.clear()
+    direct.forget()
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu, "load_kernel", StandIn)
+    monkeypatch.setattr(gpu, "add_parts", add)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    monkeypatch.setattr(direct, "_takes_memory", lambda found, *_: not found.is_depthwise)
+    yield
+    direct.forget()
+
+
+def integers(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    """Numbers whose sums are exact, in the order of channels_last."""
+    t = torch.randint(-2, 3, shape).to(dtype)
+    return t.movedim(1, -1).contiguous().movedim(-1, 1) if len(shape) > 1 else t
+
+
+X, W = integers(2, 16, 9, 8), integers(16, 16, 3, 3)
+TALL = integers(1, 64, 4, 8, 8), integers(64, 64, 3, 3, 3)  # few rows, long sums
+ENDINGS: list[dict[str, Any]] = [
+    {},
+    {"bias": integers(16)},
+    {"scale": 0.5, "activation": "leaky_relu", "slope": 0.25},
+    {"bias": integers(16, dtype=torch.float32), "scale": integers(16), "activation": "relu"},
+    {"residual": True, "bias": integers(16)},
+]
+
+
+def twice(call: Any) -> Sequence[Tensor]:
+    """By the operator, and by plans."""
+    return call(), call()
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda e: " ".join(e) or "none")
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("wanted", [False, True])
+@pytest.mark.parametrize("order", ["channels last", "channels first", "unaligned"])
+def test_calls_launch_what_the_operators_compute(ending, transposed, wanted, order):
+    convolve = lc.conv_transpose2d if transposed else lc.conv2d
+    x, w = X, W
+    if order == "channels first":
+        x, w = x.contiguous(), w.contiguous()
+    if order == "unaligned":
+        memory = torch.cat((torch.zeros(1).half(), X.movedim(1, -1).flatten()))[1:]
+        x = memory.view(2, 9, 8, 16).movedim(-1, 1)
+        assert x.data_ptr() % 16 == 2
+    options = {"stride": 2, "padding": 1, **ending}
+    if "residual" in options:
+        options["residual"] = integers(*convolve(x, w, stride=2, padding=1).shape)
+    number = isinstance(options.get("scale"), float)
+    w = w.detach().requires_grad_(wanted)
+    operator, call = twice(lambda: convolve(x, w, **options))
+    assert bool(launched) is not (number and wanted)
+    assert torch.equal(operator, call)
+    assert operator.stride() == call.stride()
+    assert call.requires_grad is wanted
+    aligned = {spec.vectors[0] for spec in launched}
+    assert aligned <= ({1} if order == "unaligned" else {8})
+
+
+def test_sums_in_parts():
+    operator, call = twice(lambda: lc.conv3d(*TALL, padding=1))
+    assert [spec.split for spec in launched] == ["partial"]
+    assert launched[0].out_dtype == "float32"
+    assert torch.equal(operator, call)
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn])
+def test_sums_that_saturate_are_in_one_part(dtype, atomic):
+    view = fprop_view(ConvProblem((1, 4, 8, 8, 64), (64, 3, 3, 3), padding=1))
+    a, b = (t.movedim(1, -1) for t in TALL)
+    out = torch.empty(1, 4, 8, 8, 64, dtype=dtype)
+    want = execute_cpu(view, a, b, torch.empty_like(out))
+    narrow = dtype.itemsize == 1
+    for splits in (None, 3):
+        plan = gpu.Plan(view, a.dtype, -1, dtype, atomic=atomic, splits=splits)
+        assert (plan.splits == 1) is narrow
+        if dtype is not torch.float8_e4m3fn:  # which kernels get as bytes
+            plan(a, b, out.zero_())
+            assert torch.equal(out, want)

@@ -1,0 +1,282 @@
+"""Calls past torch's dispatcher: the operators' bits and errors, and who has to take those."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import layoutconv as lc
+from layoutconv.errors import ArgumentError
+from layoutconv.executors import direct
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    direct.forget()
+
+
+@pytest.fixture
+def taken(monkeypatch) -> list[bool]:
+    """Grows by whether a gradient is wanted, with every call that goes past the dispatcher."""
+    calls: list[bool] = []
+    call = direct.Call.__call__
+
+    def spy(self: Any, *tensors: Any) -> torch.Tensor:
+        calls.append(self.wanted)
+        return call(self, *tensors)
+
+    monkeypatch.setattr(direct.Call, "__call__", spy)
+    return calls
+
+
+def both(function: Any) -> tuple[Any, Any]:
+    """What the operator gives, in a first call, and what a later call gives."""
+    direct.forget()
+    return function(), function()
+
+
+X = torch.randn(2, 6, 5, 7).contiguous(memory_format=torch.channels_last)
+W = torch.randn(6, 6, 3, 3).contiguous(memory_format=torch.channels_last)
+BIAS, SCALE = torch.randn(2, 6)
+NUMBERS = {"stride": (2, 1), "padding": 1}
+
+
+def convolve(x=X, w=W, **options) -> torch.Tensor:
+    return lc.conv2d(x, w, **{**NUMBERS, **options})
+
+
+def transposed(x=X, w=W, **options) -> torch.Tensor:
+    return lc.conv_transpose2d(x, w, **{**NUMBERS, "output_padding": (1, 0), **options})
+
+
+CALLS = pytest.mark.parametrize("call", [convolve, transposed])
+ENDINGS: list[dict[str, Any]] = [
+    {},
+    {"bias": BIAS},
+    {"scale": 0.5, "activation": "gelu", "out_dtype": torch.int8},
+    {"bias": BIAS, "scale": SCALE, "activation": "leaky_relu", "slope": 0.3},
+    {"bias": BIAS, "residual": True, "activation": "relu"},
+]
+
+
+def with_residual(call: Any, options: dict[str, Any]) -> dict[str, Any]:
+    return {**options, "residual": call() + 1} if "residual" in options else options
+
+
+@CALLS
+@pytest.mark.parametrize("ending", ENDINGS, ids=[" ".join(e) or "none" for e in ENDINGS])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("contiguous", [False, True])
+def test_the_same_bits(call, ending, groups, contiguous, taken):
+    x, w = X, W[:, : 6 // groups]
+    if contiguous:  # in torch's order, which is copied
+        x, w = x.contiguous(), w.contiguous()
+    ending = with_residual(lambda: call(x, w, groups=groups), ending)
+    taken.clear()
+    first, later = both(lambda: call(x, w, groups=groups, **ending))
+    assert taken == [False]
+    assert torch.equal(first, later)
+    assert first.stride() == later.stride()
+    assert first.dtype == later.dtype
+
+
+@CALLS
+@pytest.mark.parametrize("ending", ENDINGS[:2] + ENDINGS[3:], ids=lambda e: " ".join(e) or "none")
+def test_the_same_gradients(call, ending, taken):
+    """Of first and of second order, of everything that has one."""
+    ending = with_residual(call, ending)
+    taken.clear()
+    tensors = {"x": X, "w": W, **{k: v for k, v in ending.items() if k in ("bias", "residual")}}
+
+    def step() -> list[torch.Tensor]:
+        inputs = {k: t.clone().double().requires_grad_() for k, t in tensors.items()}
+        scale = {"scale": SCALE.double()} if "scale" in ending else {}
+        y = call(**{**ending, **inputs, **scale})
+        grads = torch.autograd.grad(y.square().sum(), inputs.values(), create_graph=True)
+        total = sum(g.square().sum() for g in grads)
+        return [y, *grads, *torch.autograd.grad(total, inputs.values())]
+
+    for a, b in zip(*both(step), strict=True):
+        assert torch.equal(a, b)
+    assert taken == [True]
+
+
+@CALLS
+def test_dtypes(call, taken):
+    for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.float8_e4m3fn):
+        taken.clear()
+        x, w = (t.mul(3).to(dtype) for t in (X, W))
+        first, later = both(lambda x=x, w=w: call(x, w))
+        assert torch.equal(first, later)
+        assert taken == [False]
+
+
+def test_cells_that_no_window_covers_are_zero(taken):
+    """New memory is full of NaN here."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, later = both(lambda: lc.conv_transpose2d(X, W[:, :, :1, :1], stride=3))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert torch.equal(first, later)
+    assert taken == [False]
+
+
+def test_a_module_is_a_call_too(taken):
+    for module in (lc.nn.Conv2d(6, 4, 3, activation="relu"), lc.nn.ConvTranspose2d(6, 4, 3)):
+        with torch.inference_mode():
+            first, later = both(lambda module=module: module(X))
+        assert torch.equal(first, later)
+        assert torch.equal(*both(lambda module=module: module(X)))
+    assert taken == [False, True] * 2
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"x": X[:, :5]}, {"x": X[0, 0]}, {"x": X.double()}, {"x": X.numpy()}, {"x": X.to("meta")},
+        {"w": W[:, :5]}, {"w": W[0]}, {"bias": BIAS[:5]}, {"bias": BIAS.double()}, {"bias": 1.0},
+        {"scale": SCALE[:5]}, {"scale": True}, {"residual": X}, {"groups": 1.0}, {"groups": True},
+        {"stride": (2.0, 1)}, {"stride": (2, True, 1)}, {"stride": "2"}, {"padding": 1.0},
+        {"padding": True, "stride": (2.0, 1)}, {"padding": ((1, 1.0), 1)}, {"dilation": 0},
+        {"activation": "swish"}, {"out_dtype": torch.int32},
+    ],
+)  # fmt: skip
+@CALLS
+def test_the_same_errors(call, wrong):
+    """After the same call without the mistake, and after calls equal to it but for types."""
+
+    def caught() -> tuple[type, str]:
+        with pytest.raises((ArgumentError, TypeError, ValueError, RuntimeError)) as found:
+            call(**{"bias": BIAS, "scale": SCALE, "groups": 1, "dilation": 1, **wrong})
+        return found.type, str(found.value)
+
+    first = caught()
+    for bias in (BIAS, None):
+        for numbers in ({}, {"stride": (2, 1)}, {"padding": ((1, 1), 1)}):
+            for scale in (SCALE, 1, 1.0):
+                call(bias=bias, scale=scale, **numbers)
+                call(bias=bias, scale=scale, groups=1, dilation=1, **numbers)
+    assert caught() == first
+
+
+class Noted(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def vmapped() -> torch.Tensor:
+    return torch.vmap(convolve)(X[None])[0]
+
+
+def compiled() -> torch.Tensor:
+    return torch.compile(convolve, backend="eager", fullgraph=True)(X)
+
+
+def autocast() -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return convolve()
+
+
+def faked() -> torch.Tensor:
+    with FakeTensorMode() as mode:
+        return convolve(mode.from_tensor(X), mode.from_tensor(W))
+
+
+def dispatched() -> torch.Tensor:
+    with Noted():
+        return convolve()
+
+
+def overridden() -> torch.Tensor:
+    with torch.device("cpu"):  # a mode of torch functions
+        return convolve()
+
+
+def traced() -> torch.Tensor:
+    return make_fx(lambda x: convolve(x))(X)(X)
+
+
+def subclassed() -> torch.Tensor:
+    return convolve(X.as_subclass(Own))
+
+
+def negated() -> torch.Tensor:
+    x = torch.complex(X, -X).conj().imag  # X, lazily negated
+    assert x.is_neg()
+    for _ in range(2):
+        y = convolve(x)
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [compiled, autocast, faked, dispatched, overridden, traced, subclassed, negated],
+)
+def test_what_torch_has_to_see_takes_the_operator(function, taken):
+    expected = convolve()
+    convolve()
+    assert taken == [False]
+    found = function()
+    assert taken == [False]
+    if function is not faked:
+        tolerance = 0.1 if function is autocast else 1e-5
+        torch.testing.assert_close(
+            found.as_subclass(torch.Tensor), expected, check_dtype=function is not autocast,
+            atol=tolerance, rtol=tolerance,
+        )  # fmt: skip
+
+
+def test_transforms_take_the_operator(taken):
+    convolve()
+    convolve()
+    for attempt in (
+        vmapped,
+        lambda: torch.func.grad(lambda x: convolve(x).sum())(X),
+        lambda: torch.func.jvp(convolve, (X,), (X,)),
+        dual,
+    ):
+        with suppress(RuntimeError, NotImplementedError):  # what the operators do not have
+            attempt()
+        assert taken == [False]
+
+
+def dual() -> torch.Tensor:
+    with forward_ad.dual_level():
+        return convolve(forward_ad.make_dual(X, X))
+
+
+def test_a_gradient_that_is_wanted_is_recorded(taken):
+    convolve()
+    w = W.clone().requires_grad_()
+    for _ in range(2):
+        assert convolve(w=w).requires_grad
+        with torch.no_grad():
+            assert not convolve(w=w).requires_grad
+    assert sorted(taken) == [False, False, True]
+    taken.clear()
+    scale = SCALE.clone().requires_grad_()
+    for options in ({"activation": "silu"}, {"scale": scale}, {"scale": 2.0}):
+        for _ in range(2):
+            assert convolve(w=w, **options).requires_grad
+    assert not taken
+
+
+def test_signatures_are_not_kept_without_end(monkeypatch, taken):
+    monkeypatch.setattr(direct, "LIMIT", 3)
+    for size in range(3, 9):
+        assert torch.equal(*both(lambda size=size: convolve(X[..., :size])))
+    for size in range(3, 9):
+        convolve(X[..., :size])
+        assert len(direct._kept) <= 3
