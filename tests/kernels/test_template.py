@@ -70,10 +70,10 @@ DENSE = {
 }
 
 
-@each_dtype
 @pytest.mark.parametrize("name", DENSE)
-def test_dense(name: str, dtype: torch.dtype) -> None:
-    number = list(DENSE).index(name) + DTYPES.index(dtype)
+def test_dense(name: str) -> None:
+    number = list(DENSE).index(name)
+    dtype = DTYPES[number % 3]
     check_view_runs(fprop_view(DENSE[name]), dtype, small_tile(number, dtype))
 
 
@@ -106,10 +106,10 @@ GRIDS = {
 }
 
 
-@each_dtype
 @pytest.mark.parametrize("name", GRIDS)
-def test_grid(name: str, dtype: torch.dtype) -> None:
-    number = list(GRIDS).index(name) + DTYPES.index(dtype)
+def test_grid(name: str) -> None:
+    number = list(GRIDS).index(name) + 1
+    dtype = DTYPES[number % 3]
     check_view_runs(grid(GRIDS[name], True, True), dtype, small_tile(number, dtype))
 
 
@@ -186,8 +186,7 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     m, n, warps_m, warps_n = shape
     tile = Tile(m, n, (1 + number % 2) * half_line(dtype), warps_m, warps_n, stages=3)
     problem = ConvProblem((1, m + 9, 16), (n + 8, 3), padding=1)  # a rest of every kind of tile
-    views = [fprop_view(problem), grid(problem, True, True)]
-    for view in views:
-        ran = check_view_runs(view, dtype, tile)
-        assert ran.launch.grid == (4, 1, 1)
-        assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)
+    view = grid(problem, True, True) if number // 2 % 2 else fprop_view(problem)
+    ran = check_view_runs(view, dtype, tile)
+    assert ran.launch.grid == (4, 1, 1)
+    assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)
