@@ -24,6 +24,8 @@ from layoutconv.kernels.mainloop_sm80 import KTiles
 from layoutconv.kernels.operand import Column, Operand
 from layoutconv.kernels.producer import Producer
 from layoutconv.kernels.shared import SharedTile
+from layoutconv.kernels.statistics import SumsByRow
+from layoutconv.kernels.steps import Steps
 from layoutconv.kernels.tile import Tile
 
 from layoutconv.algebra import make_ordered_layout
@@ -112,8 +114,17 @@ def groups() -> GemmView:
     return fprop_view(ConvProblem((1, 7, 24), (120, 3), padding=1, groups=3))
 
 
+def images() -> GemmView:
+    """Rows that run over images first: tiles have taps in common, and lack the others."""
+    return dgrad_views(ConvProblem((70, 3, 4, 64), (64, 2, 4)), images_first=True)[0]
+
+
 def bias(view: GemmView, case: Case) -> Epilogue:
     return Epilogue((Bias(integers((view.n,), torch.float32, 3)),))
+
+
+def bias_and_statistics(view: GemmView, case: Case) -> Epilogue:
+    return Epilogue(bias(view, case).steps, statistics=True)
 
 
 def residual(view: GemmView, case: Case) -> Epilogue:
@@ -134,6 +145,7 @@ class Problem:
     epilogue: Callable[[GemmView, Case], Epilogue] | None = None
     split: str = ""
     splits: int = 1
+    skip: bool = False
 
     def case(self) -> Case:
         view = self.view()
@@ -150,6 +162,7 @@ class Problem:
             case.view, self.kind.dtype, Tile(64, 64, half_line(self.kind.dtype), 2, 2, 3),
             self.kind.arch, self.out,
             kind=self.kind.name, epilogue=case.epilogue.structure, split=self.split,
+            skip=self.skip,
         )  # fmt: skip
 
     def check(self, compiled: Compiled) -> None:
@@ -202,6 +215,7 @@ PROBLEMS = {
     "long_filter": Problem(long_filter),
     "grid": Problem(grid),
     "grid statistics": Problem(grid, epilogue=statistics),
+    "grid statistics by row": Problem(grid, out=torch.float32, epilogue=statistics),
     "neighbours": Problem(neighbours),
     "weights": Problem(weights),
     "weights fp32": Problem(weights, **FP32),
@@ -211,6 +225,8 @@ PROBLEMS = {
     "residue": Problem(residue),
     "groups": Problem(groups),
     "dense bias": Problem(dense, epilogue=bias),
+    "dense bias and statistics": Problem(dense, epilogue=bias_and_statistics),
+    "skipping": Problem(images, skip=True),
     "dense residual": Problem(dense, epilogue=residual),
     "grid residual": Problem(grid, epilogue=residual),
 }
@@ -349,6 +365,19 @@ def source_everywhere(at: Any) -> Any:
     return lambda self, d, offset, _, extras: at(self, d, offset, Boolean(True), extras)
 
 
+def own_warp(taps: Any) -> Any:
+    """Of the first warp that comes: no other's word is looked at."""
+
+    def first(self: Producer, tid: Any) -> Int32:
+        warps, self.warps = self.warps, 1
+        try:
+            return taps(self, tid)
+        finally:
+            self.warps = warps
+
+    return first
+
+
 def no_stride(int64: Any) -> Any:
     return lambda x: int64(x) if not isinstance(x, Int32) else int64(0)
 
@@ -462,15 +491,34 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         replace(Epilogue_, "_at", source_everywhere),
     ),
     "rows that are not written are in the statistics": (
-        "grid statistics",
-        replace(Epilogue_, "_add", lambda f: lambda self, s, x, _: f(self, s, x, Boolean(True))),
+        "grid statistics by row",
+        replace(SumsByRow, "add", lambda f: lambda self, row, _: f(self, row, Boolean(True))),
     ),
-    "the statistics' first barrier is dropped": (
-        "grid statistics", without_call(cute.arch, BARRIER, 4)
+    "rows that are not written stay in the turned tile": (
+        "grid statistics", replace(Epilogue_, "_clear", lambda f: lambda *_: None)
     ),
-    "the statistics' second barrier is dropped": (
-        "grid statistics", without_call(cute.arch, BARRIER, 5)
+    "rows past the last are counted": (
+        "dense bias and statistics", replace(Steps, "keep_zero", lambda _: True)
     ),
+    **{
+        f"barrier {number - 3} of the statistics {kind} is dropped": (
+            problem, without_call(cute.arch, BARRIER, number)
+        )
+        for kind, problem, numbers in (
+            ("by matrix", "grid statistics", (4, 5, 6)),
+            ("by row", "grid statistics by row", (4, 5)),
+        )
+        for number in numbers
+    },
+    # taps that are left out
+    "a tap that another lane has is left out": (
+        "skipping", replace(cute.arch, "warp_redux_sync", lambda f: lambda own, _: own)
+    ),
+    "a tap that another warp has is left out": (
+        "skipping", replace(Producer, "taps", own_warp)
+    ),
+    "the taps' first barrier is dropped": ("skipping", without_call(cute.arch, BARRIER, 0)),
+    "the taps' second barrier is dropped": ("skipping", without_call(cute.arch, BARRIER, 1)),
 }  # fmt: skip
 
 
