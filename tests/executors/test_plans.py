@@ -92,7 +92,7 @@ def integers(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
 
 
 X, W = integers(2, 16, 9, 8), integers(16, 16, 3, 3)
-TALL = integers(1, 64, 4, 8, 8), integers(64, 64, 3, 3, 3)  # few rows, long sums
+TALL = integers(1, 512, 4, 8, 8), integers(64, 512, 3, 3, 3)  # few rows, long sums
 ENDINGS: list[dict[str, Any]] = [
     {},
     {"bias": integers(16)},
@@ -144,7 +144,7 @@ def test_sums_in_parts():
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int8, torch.float8_e4m3fn])
 def test_sums_that_saturate_are_in_one_part(dtype, atomic):
-    view = fprop_view(ConvProblem((1, 4, 8, 8, 64), (64, 3, 3, 3), padding=1))
+    view = fprop_view(ConvProblem((1, 4, 8, 8, 512), (64, 3, 3, 3), padding=1))
     a, b = (t.movedim(1, -1) for t in TALL)
     out = torch.empty(1, 4, 8, 8, 64, dtype=dtype)
     want = execute_cpu(view, a, b, torch.empty_like(out))
