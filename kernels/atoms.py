@@ -153,16 +153,22 @@ class Multiplier:
 
         Tensor cores cut sums off instead of rounding them, which over a long sum adds up to 30
         times the error of fp32. So they only add the products of one k-block; that is added to the
-        accumulators by the CUDA cores, which round.
+        accumulators by the CUDA cores, which round. The products with what was cut off are left out
+        where they are not finite: infinity times a rest of 0 is no number, but the sum is infinite.
         """
         small_a, small_b = _rest(a, self.arch), _rest(b, self.arch)
         for n in range(cute.size(acc, mode=[2])):
             sums = _one(acc[None, None, n])
             part = cute.make_fragment_like(sums)
             part.fill(0.0)
-            for left, right in ((small_a, b), (a, small_b), (a, b)):
-                cute.gemm(self.mma, part, left, _one(right[None, n]), part)
-            sums.store(sums.load() + part.load())
+            cute.gemm(self.mma, part, small_a, _one(b[None, n]), part)
+            cute.gemm(self.mma, part, a, _one(small_b[None, n]), part)
+            correction = part.load()
+            finite = correction - correction == cute.full_like(correction, 0.0)
+            correction = cute.where(finite, correction, cute.full_like(correction, 0.0))
+            part.fill(0.0)
+            cute.gemm(self.mma, part, a, _one(b[None, n]), part)
+            sums.store(sums.load() + part.load() + correction)
 
     def _by_instruction(self, acc: Any, a: Any, b: Any) -> None:
         rows, columns = (cute.size(acc, mode=[mode]) for mode in (1, 2))

@@ -231,11 +231,7 @@ class Epilogue:
             )
 
     def _may_count(self, d: Operand) -> bool:
-        """Whether what is not stored could be another number than zero.
-
-        Rows past the last are sums of zeros. (That is a branch for every row: with it, kernels of
-        256x64 grew beyond 32 KB of code, and took 15% longer.)
-        """
+        """Whether what is not stored may be no zero: sums of rows past the last are."""
         return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
 
     @cute.jit

@@ -116,27 +116,13 @@ class ImplicitGemm:
         vector_a, vector_b, vector_d = spec.vectors
         along_a, along_b = spec.along
         operand_a = Operand(
-            self.view.a,
-            args,
-            a,
-            index_a,
-            group=group,
-            along=along_a,
-            vector=vector_a,
-            column_tile=tile.k if along_a else tile.m,
-            hoist_rows=along_a == 1,
-        )
+            self.view.a, args, a, index_a, group=group, along=along_a, vector=vector_a,
+            column_tile=tile.k if along_a else tile.m, hoist_rows=along_a == 1,
+        )  # fmt: skip
         operand_b = Operand(
-            self.view.b,
-            args,
-            b,
-            index_b,
-            group=group,
-            along=along_b,
-            vector=vector_b,
-            column_tile=tile.k if along_b else tile.n,
-            hoist_rows=along_b == 1,
-        )
+            self.view.b, args, b, index_b, group=group, along=along_b, vector=vector_b,
+            column_tile=tile.k if along_b else tile.n, hoist_rows=along_b == 1,
+        )  # fmt: skip
         splits, split_stride = split
         if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every part
             d = d + cute.assume(Int64(part) * split_stride, divby=vector_d)

@@ -34,9 +34,9 @@ class Spec:
         vectors: how many elements of A, B and D are read or written at once.
         along: the mode of (m, k) and of (n, k) that runs along memory, 1 or 0.
         epilogue: ``layoutconv.epilogue.Epilogue.structure``.
-        skip: whether a tile leaves out the taps that none of its rows has.
         split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
             of each, "atomic" where they add to one.
+        skip: whether a tile leaves out the taps that none of its rows has.
     """
 
     dtype: str

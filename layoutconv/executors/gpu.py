@@ -196,30 +196,20 @@ def plan_of(
     plans: dict[Any, Plan | DotPlan] = view.__dict__.setdefault("_plans", {})
     key = dtype, device, out_dtype, precision, atomic, structure, aligned
     plan = plans.get(key)
-    if plan is None:
-        plan = plans[key] = _plan(view, *key)
-    return plan
-
-
-def _plan(
-    view: GemmView,
-    dtype: torch.dtype,
-    device: int,
-    out_dtype: torch.dtype,
-    precision: str | None,
-    atomic: bool,
-    structure: str,
-    aligned: tuple[int, int, int],
-) -> Plan | DotPlan:
+    if plan is not None:
+        return plan
     if view.m == view.n == 1 and len(view.a.shape) == 3:
-        machine = machine_of(device)
-        return DotPlan(
-            view, dtype, device, out_dtype, machine, structure=structure, aligned=aligned
-        )
-    return Plan(
-        view, dtype, device, out_dtype, precision=precision or "tf32", atomic=atomic,
-        structure=structure, aligned=aligned,
-    )  # fmt: skip
+        plan = DotPlan(
+            view, dtype, device, out_dtype, machine_of(device),
+            structure=structure, aligned=aligned,
+        )  # fmt: skip
+    else:
+        plan = Plan(
+            view, dtype, device, out_dtype, precision=precision or "tf32", atomic=atomic,
+            structure=structure, aligned=aligned,
+        )  # fmt: skip
+    plans[key] = plan
+    return plan
 
 
 def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
