@@ -1,14 +1,14 @@
-"""Makes ``layoutconv.kernels`` importable from a checkout that is not installed."""
+"""Makes ``layoutconv.kernels`` the folder ``kernels`` of this checkout, installed or not."""
 
 import os
 import sys
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
-if find_spec("layoutconv.kernels") is None:
-    folder = Path(__file__).parent / "kernels"
+_folder = Path(__file__).parent / "kernels"
+if (_folder / "__init__.py").exists():
     spec = spec_from_file_location(
-        "layoutconv.kernels", folder / "__init__.py", submodule_search_locations=[str(folder)]
+        "layoutconv.kernels", _folder / "__init__.py", submodule_search_locations=[str(_folder)]
     )
     assert spec is not None
     assert spec.loader is not None
