@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import conv3d
 
 import layoutconv as lc
-from layoutconv.sparse.kernel_map import submanifold_kernel_map
+from layoutconv.sparse import Coordinates, submanifold_map
 
 DENSE = [  # N, extent of the cube, C = K, stride
     (2, 16, 32, 1),
@@ -70,7 +70,7 @@ def surface(voxels: int) -> torch.Tensor:
 def kernel_map(repeat: int, voxels: int, C: int) -> dict[str, Any]:
     coords = surface(voxels)
     shape = tuple(int(e) + 1 for e in coords[:, 1:].amax(0))
-    neighbours = submanifold_kernel_map(coords, shape, 1)
+    neighbours = submanifold_map(Coordinates(coords, shape, 1)).index
     view = lc.sparse.kernel_map_view(neighbours, C, C)
     x, w = torch.randn(voxels, C), torch.randn(C, 3, 3, 3, C)
     taps = w.view(C, 27, C).permute(1, 2, 0).contiguous()

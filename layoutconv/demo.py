@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -47,7 +48,8 @@ def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
     """
     import torch
 
-    from .sparse.kernel_map import submanifold_kernel_map
+    from .sparse.coordinates import Coordinates
+    from .sparse.kernel_map import submanifold_map
     from .sparse.voxels import voxelize
     from .stencils import lift, stencil_weight
 
@@ -63,8 +65,8 @@ def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
 
     with progress.step("Building voxels and the index buffer"):
         voxels = voxelize(cloud, options.voxel_size)
-        grid = (voxels.coords, voxels.spatial_shape, voxels.batch_size)
-        kernel_map, map_time = _timed(lambda: submanifold_kernel_map(*grid, kernel_size=3))
+        fresh = partial(Coordinates, voxels.coords, voxels.spatial_shape, 1, valid=True)
+        kernel_map, map_time = _timed(lambda: submanifold_map(fresh()).index)
         features = lift(voxels, options.channels).to(dtype)
         weight = stencil_weight(options.channels).to(device=device, dtype=dtype)
     D, H, W = voxels.spatial_shape
@@ -143,11 +145,11 @@ class _Task:
         from .conv import ConvProblem, fprop_view
         from .executors import execute
         from .reference import dense_reference
-        from .sparse.kernel_map import dense_index
+        from .sparse.grid_index import dense_index
 
         low, high = _fullest_box(self.voxels)
         rim = [c - 1 for c in low], [c + 1 for c in high]
-        index = dense_index(self.voxels.coords, self.voxels.spatial_shape, 1, box=rim)
+        index = dense_index(self.voxels.coordinates, box=rim)
         # Row -1, the last, is the empty cell's.
         rows = torch.cat([self.features, torch.zeros_like(self.features[:1])])
         grid = rows[index.long()]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import ArgumentError
-from .sparse.kernel_map import tap_offsets
+from .sparse.taps import tap_offsets
 
 if TYPE_CHECKING:
     from torch import Tensor

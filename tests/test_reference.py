@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.reference import dense_reference, sparse_reference
-from layoutconv.sparse.kernel_map import submanifold_kernel_map
+from layoutconv.sparse.kernel_map import submanifold_map
 from layoutconv.sparse.sparse_tensor import SparseTensor
 from layoutconv.stencils import RESPONSES, lift, stencil_weight
 
@@ -33,7 +33,7 @@ def test_both_references_are_the_convolution(seed, taps):
     torch.testing.assert_close(dense.magnitude, conv3d(grid.abs(), weight.abs()))
 
     voxels = SparseTensor.from_dense(grid)
-    kernel_map = submanifold_kernel_map(voxels.coords, voxels.spatial_shape, 2, taps)
+    kernel_map = submanifold_map(voxels.coordinates, taps).index
     sparse = sparse_reference(voxels.features, weight, kernel_map)
     where = tuple(voxels.coords.long().T)
     torch.testing.assert_close(sparse.value, expected[where])
@@ -77,7 +77,7 @@ def test_the_norm_over_channels_is_the_norm_of_the_stencils_responses(channels):
     random = torch.Generator().manual_seed(3)
     points = torch.rand(300, 4, generator=random)
     voxels = voxelize(points, 0.15)
-    kernel_map = submanifold_kernel_map(voxels.coords, voxels.spatial_shape, 1)
+    kernel_map = submanifold_map(voxels.coordinates).index
     features, weight = lift(voxels, channels), stencil_weight(channels)
     energy = sparse_reference(features, weight, kernel_map).value.norm(dim=1)
 

@@ -1,21 +1,34 @@
 """Point clouds: readers, voxels, kernel maps, and the GEMM views that gather through them.
 
-May import ``layoutconv.algebra`` and ``layoutconv.gemm_view``; torch is imported where it is used.
+May import ``layoutconv.algebra``, ``layoutconv.gemm_view`` and the arguments of convolutions from
+``layoutconv.conv.problem``; torch is imported where it is used, and ``layoutconv.kernels`` for maps
+that are made on a GPU.
 """
 
-from .kernel_map import dense_index, submanifold_kernel_map, tap_offsets
+from .coordinates import Coordinates
+from .grid_index import dense_index
+from .kernel_map import KernelMap, strided_map, submanifold_map, transposed_map
+from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
 from .sparse_tensor import SparseTensor
+from .taps import tap_offsets
 from .views import kernel_map_view
 from .voxels import Voxels, voxelize
 
 __all__ = [
+    "Coordinates",
+    "KernelMap",
     "SparseTensor",
     "Voxels",
     "dense_index",
     "kernel_map_view",
+    "morton_order",
     "read_points",
-    "submanifold_kernel_map",
+    "strided_map",
+    "submanifold_map",
+    "tap_masks",
     "tap_offsets",
+    "tile_taps",
+    "transposed_map",
     "voxelize",
 ]

@@ -1,105 +1,165 @@
-"""Voxel coordinates as 64-bit keys whose order is the lexicographic order of the coordinates.
-
-A key is the offset of ``(batch, z, y, x)`` in a row-major grid, so it is a layout with integer
-strides. A grid that is given a *halo* is wider than the cells that can be occupied: a neighbour's
-key is then the cell's own key plus a constant, and a neighbour outside the grid has a key that no
-cell has.
-"""
+"""The cells of a batch of grids that are there, and what has been found out about them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
-from operator import mul
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError
+from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
+from .table import Table, table_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAX_KEY = 2**63 - 1
+    from .kernel_map import KernelMap
 
 
-def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
-    """``spatial_shape`` as a tuple, if it and ``batch_size`` suit int32 coordinates."""
-    shape = tuple(int(extent) for extent in spatial_shape)
-    if not 1 <= len(shape) <= 4:
-        raise ArgumentError("spatial_shape", "1 to 4 extents", shape)
-    for name, extent in (("batch_size", batch_size), *(("spatial_shape", e) for e in shape)):
-        if not 0 <= extent < 2**31:
-            raise ArgumentError(name, "extents from 0 to 2**31 - 1", extent)
-    return shape
+class Coordinates:
+    """Cells of a batch of grids, one to a row: tensors that share them share their kernel maps.
 
+    Args:
+        cells: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, in any order, no
+            cell twice. Not to be written to afterwards.
+        spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them.
+        batch_size: number N of grids; one of them may have no cells.
+        padded: whether rows whose batch is -1 are there to fill memory up: they are no cells, no
+            row reads them, and they read nothing. That is how a cloud of any size has the shape
+            that a CUDA graph was captured with.
+        valid: what :meth:`check` looks for is known not to be there.
 
-def check_coords(coords: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
-    """Raise ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank) inside the grid.
+    Making one looks at dtypes and shapes only and never waits for a GPU. The values are looked at
+    once, when the first kernel map is made (:meth:`check`).
 
-    The values are looked at, which waits for the device that computes them.
+    Two of them are equal if they are one object.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 0, 1, 2], [1, 3, 0, 0]], dtype=torch.int32)
+    >>> Coordinates(cells, (4, 2, 3), batch_size=2)
+    Coordinates(2 rows, spatial_shape=(4, 2, 3), batch_size=2)
     """
-    check_coords_type(coords, spatial_shape)
-    if not len(coords):
-        return
-    lowest = coords.amin(0).tolist()
-    highest = coords.amax(0).tolist()
-    for axis, limit in enumerate((batch_size, *spatial_shape)):
-        if lowest[axis] < 0 or highest[axis] >= limit:
-            outside = (coords[:, axis] < 0) | (coords[:, axis] >= limit)
-            row = int(outside.nonzero()[0])
-            raise ArgumentError(
-                "coords",
-                f"column {axis} in [0, {limit})",
-                f"{coords[row].tolist()} in row {row} ({int(outside.sum())} rows are outside)",
-            )
 
+    def __init__(
+        self,
+        cells: Tensor,
+        spatial_shape: Sequence[int],
+        batch_size: int,
+        *,
+        padded: bool = False,
+        valid: bool = False,
+    ) -> None:
+        self.spatial_shape = check_spatial_shape(spatial_shape, batch_size)
+        check_coords_type(cells, self.spatial_shape)
+        if len(cells) >= 2**31:
+            raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
+        self.cells = cells
+        self.batch_size = int(batch_size)
+        self.padded = padded
+        self.maps: dict[Any, KernelMap] = {}  # by what they were asked for with
+        self.origin: KernelMap | None = None  # the map whose outputs these are
+        self._valid = valid
+        self._table: Table | None = None
 
-def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> None:
-    """Raise ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
-    import torch
+    def __len__(self) -> int:
+        return len(self.cells)
 
-    columns = 1 + len(spatial_shape)
-    if coords.dtype != torch.int32:
-        raise ArgumentTypeError("coords", "a torch tensor of int32", coords.dtype)
-    if coords.ndim != 2 or coords.shape[1] != columns:
+    def __repr__(self) -> str:
+        padded = ", padded" if self.padded else ""
+        grid = f"spatial_shape={self.spatial_shape}, batch_size={self.batch_size}"
+        return f"Coordinates({len(self)} rows, {grid}{padded})"
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial modes."""
+        return len(self.spatial_shape)
+
+    @property
+    def device(self) -> Any:
+        return self.cells.device
+
+    @property
+    def table(self) -> Table:
+        """Rows by the keys of their cells; made once."""
+        if self._table is None:
+            self._table = table_of(self.cells, self.spatial_shape, self.batch_size)
+        return self._table
+
+    def check(self) -> Coordinates:
+        """These, if every cell is inside the grid and none is there twice (waits for the device).
+
+        Looked at once; while a CUDA graph is captured not at all.
+
+        Raises :class:`~layoutconv.errors.ArgumentError` that names a row, or two.
+
+        >>> import torch
+        >>> Coordinates(torch.tensor([[0, 7]], dtype=torch.int32), (4,), 1).check()
+        Traceback (most recent call last):
+        layoutconv.errors.ArgumentError: argument `coords`: expected column 1 in [0, 4), got [0, 7]\
+ in row 0 (1 rows are outside)
+        """
+        import torch
+
+        if self._valid or not len(self):
+            return self
+        if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
+            return self
+        status = self.table.status
+        absent = status.new_zeros(1) if self.padded else (self.cells[:, :1] < 0).any(0)
+        repeated, outside, absent_rows = torch.cat([status, absent]).tolist()
+        if absent_rows:
+            self._refuse_outside(int((self.cells[:, 0] < 0).nonzero()[0]))
+        if outside:
+            self._refuse_outside(outside - 1)
+        if repeated:
+            self._refuse_repeated(repeated - 1)
+        self._valid = True
+        return self
+
+    def _refuse_outside(self, row: int) -> None:
+        cell = self.cells[row].tolist()
+        for axis, limit in enumerate((self.batch_size, *self.spatial_shape)):
+            if not 0 <= cell[axis] < limit:
+                column = self.cells[:, axis]
+                here = (column >= limit) | (column < 0)
+                raise ArgumentError(
+                    "coords",
+                    f"column {axis} in [0, {limit})",
+                    f"{cell} in row {row} ({int(here.sum())} rows are outside)",
+                )
+
+    def _refuse_repeated(self, row: int) -> None:
+        cell = self.cells[row]
+        first = int((self.cells == cell).all(1).nonzero()[0])
         raise ArgumentError(
             "coords",
-            f"(rows, {columns}) for spatial_shape {tuple(spatial_shape)}",
-            tuple(coords.shape),
+            "no cell twice",
+            f"{cell.tolist()} in rows {first} and {row}",
         )
 
-
-def key_strides(
-    spatial_shape: Sequence[int], batch_size: int, halo: Sequence[int] | None = None
-) -> tuple[int, ...]:
-    """Strides of the key of ``(batch, z, y, x)``, row-major over a grid widened by ``halo`` cells
-    per spatial axis.
-
-    One halo serves both sides: the cells past the end of a row are the cells before the start of
-    the next.
-
-    Raises ``ArgumentError`` if the largest key does not fit in 63 bits.
-
-    >>> key_strides((4, 3, 5), batch_size=2)
-    (60, 15, 5, 1)
-    >>> key_strides((4, 3, 5), batch_size=2, halo=(1, 1, 1))
-    (120, 24, 6, 1)
-    """
-    halo = halo or (0,) * len(spatial_shape)
-    widened = [extent + width for extent, width in zip(spatial_shape, halo, strict=True)]
-    *inner, per_batch = accumulate(reversed(widened), mul, initial=1)
-    # One more image stands for the halo in front of the first one and behind the last one.
-    if (batch_size + 2) * per_batch > MAX_KEY:
-        raise ArgumentError(
-            "spatial_shape",
-            "fewer than 2**63 voxels, a 64-bit key's worth, in all (larger voxels, or a crop)",
-            f"{tuple(spatial_shape)} with batch_size {batch_size}",
+    def to(self, device: Any) -> Coordinates:
+        """The same cells on another device, where their maps are made anew."""
+        cells = self.cells.to(device)
+        if cells is self.cells:
+            return self
+        return Coordinates(
+            cells, self.spatial_shape, self.batch_size, padded=self.padded, valid=self._valid
         )
-    return (per_batch, *reversed(inner))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: the cells. What was found out is found out again."""
+        return {**self.__dict__, "maps": {}, "origin": None, "_table": None}
 
-def pack(coords: Tensor, strides: Sequence[int]) -> Tensor:
-    """Keys, int64 (rows,), of ``coords`` (rows, 1 + rank): the inner product with ``strides``."""
-    keys = coords[:, -1].long() * strides[-1]
-    for axis, stride in enumerate(strides[:-1]):
-        keys += coords[:, axis].long() * stride
-    return keys
+    def __deepcopy__(self, memo: Any) -> Coordinates:
+        return self  # nothing of it changes but what is found out
+
+    @classmethod
+    def of_keys(cls, keys: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Coordinates:
+        """Cells in the order of their keys, each different, in a grid without a halo."""
+        cells = unpack(keys, tuple(spatial_shape))
+        return cls(cells, spatial_shape, batch_size, valid=True)
+
+    def keys(self) -> Tensor:
+        """The number of each cell in its grid, images outermost: int64 (rows,)."""
+        return pack(self.cells, key_strides(self.spatial_shape, self.batch_size))

@@ -1,34 +1,29 @@
-"""A tensor that is stored only where it is not zero: voxels, and the features they have."""
+"""A tensor that is stored only where it is not zero: cells, and the features they have."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
-from .coordinates import (
-    check_coords,
-    check_coords_type,
-    check_spatial_shape,
-    key_strides,
-    pack,
-)
+from .coordinates import Coordinates
 
 if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
 
-@dataclass(frozen=True, eq=False)
 class SparseTensor:
-    """Features at integer coordinates of a batch of grids.
+    """Features at integer coordinates of a batch of grids. It cannot be changed.
 
     Args:
         features: (rows, C), any dtype.
         coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, on the device of
-            ``features``.
-        spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them.
-        batch_size: number N of grids; one of them may have no rows.
+            ``features``, no cell twice; or :class:`Coordinates`, which are then shared with all
+            that is known of them.
+        spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them; not with
+            ``Coordinates``, which have them.
+        batch_size: number N of grids; one of them may have no rows; not with ``Coordinates``.
 
     Building one looks at dtypes and shapes only, so it never waits for a GPU; :meth:`check` looks
     at the values.
@@ -43,15 +38,25 @@ class SparseTensor:
     """
 
     features: Tensor
-    coords: Tensor
-    spatial_shape: tuple[int, ...]
-    batch_size: int
+    coordinates: Coordinates
 
-    def __post_init__(self) -> None:
-        shape = check_spatial_shape(self.spatial_shape, self.batch_size)
-        object.__setattr__(self, "spatial_shape", shape)
-        coords, features = self.coords, self.features
-        check_coords_type(coords, shape)
+    def __init__(
+        self,
+        features: Tensor,
+        coords: Tensor | Coordinates,
+        spatial_shape: Sequence[int] | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        if isinstance(coords, Coordinates):
+            for name, given in (("spatial_shape", spatial_shape), ("batch_size", batch_size)):
+                if given is not None:
+                    raise ArgumentError(name, "None: `coords` are Coordinates, which say it", given)
+        else:
+            if spatial_shape is None:
+                raise ArgumentError("spatial_shape", "the extents (D, H, W) of the grid", None)
+            if batch_size is None:
+                raise ArgumentError("batch_size", "the number of grids", None)
+            coords = Coordinates(coords, spatial_shape, batch_size)
         if features.ndim != 2 or len(features) != len(coords):
             raise ArgumentError(
                 "features", f"({len(coords)}, C), a row per row of coords", tuple(features.shape)
@@ -60,31 +65,58 @@ class SparseTensor:
             raise ArgumentError(
                 "features", f"a tensor on the device of coords, {coords.device}", features.device
             )
+        self.__dict__.update(features=features, coordinates=coords)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"a {type(self).__name__} cannot be changed: replace(features) makes another"
+        )
+
+    @property
+    def coords(self) -> Tensor:
+        """int32 (rows, 1 + rank), columns ``(batch, z, y, x)``."""
+        return self.coordinates.cells
+
+    @property
+    def spatial_shape(self) -> tuple[int, ...]:
+        """Extents ``(D, H, W)`` of the grid."""
+        return self.coordinates.spatial_shape
+
+    @property
+    def batch_size(self) -> int:
+        """The number N of grids."""
+        return self.coordinates.batch_size
 
     def __len__(self) -> int:
         """The number of rows."""
-        return len(self.coords)
+        return len(self.coordinates)
 
     def check(self) -> Self:
-        """This tensor, if all its coordinates lie inside the grid (waits for the device)."""
-        check_coords(self.coords, self.spatial_shape, self.batch_size)
+        """This tensor, if no cell is outside the grid or there twice (waits for the device)."""
+        self.coordinates.check()
         return self
 
     def replace(self, features: Tensor) -> Self:
-        """The same voxels with other features, (rows, any C); the coordinates are shared."""
-        return replace(self, features=features)
+        """The same cells with other features, (rows, any C); the coordinates are shared."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        SparseTensor.__init__(made, features, self.coordinates)
+        return made
 
     def dense(self) -> Tensor:
         """The stored grid, (N, D, H, W, C), with zeros where there is no row.
 
-        Raises ``ArgumentError`` for a coordinate outside the grid. Of rows with the same
-        coordinates, one is kept.
+        Raises ``ArgumentError`` for a coordinate outside the grid, and for a cell that is there
+        twice.
         """
         self.check()
         channels = self.features.shape[1]
         grid = self.features.new_zeros(self.batch_size, *self.spatial_shape, channels)
-        cells = pack(self.coords, key_strides(self.spatial_shape, self.batch_size))
-        grid.view(-1, channels)[cells] = self.features
+        cells, features = self.coordinates.keys(), self.features
+        if self.coordinates.padded:
+            there = self.coords[:, 0] >= 0
+            cells, features = cells[there], features[there]
+        grid.view(-1, channels)[cells] = features
         return grid
 
     @classmethod
@@ -100,9 +132,5 @@ class SparseTensor:
         if not 3 <= grid.ndim <= 6:
             raise ArgumentError("grid", "(N, D, H, W, C), 1 to 4 spatial modes", tuple(grid.shape))
         where = (grid != 0).any(-1).nonzero()
-        return SparseTensor(
-            features=grid[tuple(where.T)],
-            coords=where.int(),
-            spatial_shape=tuple(grid.shape[1:-1]),
-            batch_size=grid.shape[0],
-        )
+        coordinates = Coordinates(where.int(), grid.shape[1:-1], grid.shape[0], valid=True)
+        return SparseTensor(grid[tuple(where.T)], coordinates)

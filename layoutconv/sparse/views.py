@@ -38,7 +38,7 @@ def kernel_map_view(
     Args:
         kernel_map: int32 (rows, taps) of any strides: the row of ``a`` that a tap of an output row
             reads, -1 where there is none. Tap ``s + S*(r + R*t)`` of a T x R x S filter, as
-            :func:`~layoutconv.sparse.submanifold_kernel_map` numbers them.
+            :func:`~layoutconv.sparse.submanifold_map` numbers them.
         in_channels, out_channels: C and K.
         kernel_size: taps as ``(T, R, S)``, ``(R, S)`` or ``(S,)``; an int is a cube.
         in_rows: how many rows ``a`` has; as many as ``kernel_map`` by default (a submanifold

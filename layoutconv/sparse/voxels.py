@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .coordinates import key_strides, pack
+from .coordinates import Coordinates
+from .keys import key_strides, pack
 from .sparse_tensor import SparseTensor
 
 if TYPE_CHECKING:
@@ -22,11 +22,10 @@ Reduce = Literal["mean", "sum", "max", "min", "first"]
 _PARTIAL_CELL = 1e-4
 
 
-@dataclass(frozen=True, eq=False)
 class Voxels(SparseTensor):
     """A :class:`SparseTensor` whose rows come from points, as :func:`voxelize` returns it.
 
-    Args:
+    Attributes:
         point_to_voxel: int64 (points,), the row of each point, -1 for a point outside the range.
         voxel_size: edges ``(x, y, z)`` of a cell, in the unit of the points.
         origin: the corner ``(x, y, z)`` of cell ``(z, y, x) = (0, 0, 0)``, in the unit of the
@@ -38,6 +37,21 @@ class Voxels(SparseTensor):
     voxel_size: tuple[float, float, float]
     origin: tuple[float, float, float]
     dropped: int
+
+    def __init__(
+        self,
+        features: Tensor,
+        coordinates: Coordinates,
+        *,
+        point_to_voxel: Tensor,
+        voxel_size: tuple[float, float, float],
+        origin: tuple[float, float, float],
+        dropped: int,
+    ) -> None:
+        super().__init__(features, coordinates)
+        self.__dict__.update(
+            point_to_voxel=point_to_voxel, voxel_size=voxel_size, origin=origin, dropped=dropped
+        )
 
     def centres(self) -> Tensor:
         """The centres of the cells, float64 (rows, 3) as x, y, z in the unit of the points."""
@@ -113,9 +127,7 @@ def voxelize(
     point_to_voxel[kept[order]] = row_of_sorted
     return Voxels(
         features=_reduce(cloud[kept[order]], counts, first, reduce),
-        coords=coords[order[first]].int(),
-        spatial_shape=shape,
-        batch_size=len(tensors),
+        coordinates=Coordinates(coords[order[first]].int(), shape, len(tensors), valid=True),
         point_to_voxel=point_to_voxel,
         voxel_size=size,
         origin=origin,

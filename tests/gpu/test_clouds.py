@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layoutconv.sparse.kernel_map import dense_index, submanifold_kernel_map
+from layoutconv.sparse import Coordinates, dense_index, submanifold_map
 from layoutconv.sparse.street import street
 from layoutconv.sparse.voxels import Voxels, voxelize
 
@@ -39,19 +39,19 @@ def test_index_buffers_are_those_of_the_cpu(kernel_size, dilation):
     # Rows in an order of their own, so that a search that forgets to undo its sort is seen.
     shuffled = torch.randperm(len(voxels), generator=torch.Generator().manual_seed(0))
     coords, shape = voxels.coords[shuffled], voxels.spatial_shape
-    here = submanifold_kernel_map(coords, shape, 2, kernel_size, dilation)
-    there = submanifold_kernel_map(coords.cuda(), shape, 2, kernel_size, dilation)
-    assert torch.equal(there.cpu(), here)
-    assert there.stride() == (1, len(coords))
-    assert torch.equal(dense_index(coords.cuda(), shape, 2).cpu(), dense_index(coords, shape, 2))
+    here, there = Coordinates(coords, shape, 2), Coordinates(coords.cuda(), shape, 2)
+    index = submanifold_map(there, kernel_size, dilation).index
+    assert torch.equal(index.cpu(), submanifold_map(here, kernel_size, dilation).index)
+    assert index.stride() == (1, len(coords))
+    assert torch.equal(dense_index(there).cpu(), dense_index(here))
 
 
 def test_errors_reach_the_caller_before_the_gpu_does_anything_wrong():
     coords = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3]], dtype=torch.int32, device="cuda")
     with pytest.raises(ValueError, match="in rows 0 and 1"):
-        submanifold_kernel_map(coords, (4, 4, 4), 1)
+        submanifold_map(Coordinates(coords, (4, 4, 4), 1))
     with pytest.raises(ValueError, match=r"column 3 in \[0, 3\)"):
-        submanifold_kernel_map(coords[:1], (4, 4, 3), 1)
+        submanifold_map(Coordinates(coords[:1], (4, 4, 3), 1))
     with pytest.raises(ValueError, match="1 of 1 points that are not finite"):
         voxelize(torch.full((1, 3), torch.inf, device="cuda"), 0.1)
     torch.cuda.synchronize()

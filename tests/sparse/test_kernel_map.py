@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.sparse import kernel_map as module
-from layoutconv.sparse.kernel_map import dense_index, submanifold_kernel_map, tap_offsets
+from layoutconv.sparse import Coordinates, dense_index, submanifold_map, tap_offsets
+from layoutconv.sparse import table as module
 
 
 @st.composite
@@ -40,7 +40,9 @@ def test_entry_is_the_row_of_the_neighbour_or_minus_one(data, rank):
         ]
         for b, *cell in coords.tolist()
     ]
-    kernel_map = submanifold_kernel_map(coords, shape, batch_size, kernel_size, dilation)
+    kernel_map = submanifold_map(
+        Coordinates(coords, shape, batch_size), kernel_size, dilation
+    ).index
     assert kernel_map.tolist() == expected
     assert kernel_map.dtype == torch.int32
     if len(coords) > 1:
@@ -51,7 +53,9 @@ def test_entry_is_the_row_of_the_neighbour_or_minus_one(data, rank):
 @given(clouds(), st.sampled_from([1, 3, 5, (1, 3, 5)]), st.integers(1, 3))
 def test_odd_filters_are_mirror_symmetric_about_the_row_itself(cloud, kernel_size, dilation):
     coords, shape, batch_size = cloud
-    kernel_map = submanifold_kernel_map(coords, shape, batch_size, kernel_size, dilation)
+    kernel_map = submanifold_map(
+        Coordinates(coords, shape, batch_size), kernel_size, dilation
+    ).index
     rows, taps = kernel_map.shape
     assert kernel_map[:, taps // 2].tolist() == list(range(rows))
     for row, tap in (kernel_map >= 0).nonzero().tolist():
@@ -71,15 +75,15 @@ def test_taps_are_numbered_s_fastest_then_r_then_t():
 def test_chunks_of_taps_do_not_change_the_map(monkeypatch):
     grid = torch.arange(5 * 4 * 3).reshape(5, 4, 3)
     coords = torch.nn.functional.pad((grid % 7 > 2).nonzero(), (1, 0)).int()
-    whole = submanifold_kernel_map(coords, grid.shape, 1)
+    whole = submanifold_map(Coordinates(coords, grid.shape, 1)).index
     monkeypatch.setattr(module, "_CHUNK", 2 * len(coords))
-    assert torch.equal(submanifold_kernel_map(coords, grid.shape, 1), whole)
+    assert torch.equal(submanifold_map(Coordinates(coords, grid.shape, 1)).index, whole)
 
 
 def test_cells_at_the_end_of_int32_have_neighbours():
     last = 2**31 - 2
     coords = torch.tensor([[0, 0, 0, last], [0, 0, 0, last - 1]], dtype=torch.int32)
-    kernel_map = submanifold_kernel_map(coords, (1, 1, last + 1), 1, kernel_size=(1, 1, 3))
+    kernel_map = submanifold_map(Coordinates(coords, (1, 1, last + 1), 1), (1, 1, 3)).index
     assert kernel_map.tolist() == [[1, 0, -1], [-1, 1, 0]]
 
 
@@ -89,7 +93,7 @@ def test_dense_index_finds_every_row_of_the_box_and_nothing_else(data, cloud):
     coords, shape, batch_size = cloud
     low = tuple(data.draw(st.integers(-2, e)) for e in shape)
     high = tuple(data.draw(st.integers(a, e + 2)) for a, e in zip(low, shape, strict=True))
-    index = dense_index(coords, shape, batch_size, box=(low, high))
+    index = dense_index(Coordinates(coords, shape, batch_size), box=(low, high))
     assert index.shape == (batch_size, *(b - a for a, b in zip(low, high, strict=True)))
     expected = torch.full_like(index, -1)
     for row, (n, z, y, x) in enumerate(coords.tolist()):
@@ -101,8 +105,11 @@ def test_dense_index_finds_every_row_of_the_box_and_nothing_else(data, cloud):
 CELL = torch.tensor([[0, 1, 2, 3], [1, 0, 0, 0], [0, 1, 2, 3]], dtype=torch.int32)
 
 
-@pytest.mark.parametrize("build", [submanifold_kernel_map, dense_index])
-def test_errors_name_the_rows_at_fault(build):
+@pytest.mark.parametrize("function", [submanifold_map, dense_index])
+def test_errors_name_the_rows_at_fault(function):
+    def build(*grid):
+        return function(Coordinates(*grid))
+
     with pytest.raises(
         ValueError, match=r"`coords`: expected no cell twice, got \[0, 1, 2, 3\] in rows 0 and 2"
     ):
@@ -124,12 +131,10 @@ def test_errors_name_the_rows_at_fault(build):
 def test_a_grid_too_large_for_its_keys_is_an_error():
     huge = (2**31 - 1,) * 3
     with pytest.raises(ValueError, match=r"fewer than 2\*\*63 voxels"):
-        submanifold_kernel_map(CELL[:1], huge, 1)
+        submanifold_map(Coordinates(CELL[:1], huge, 1))
     with pytest.raises(ValueError, match="`box`: expected fewer than"):
-        dense_index(CELL[:1], (1 << 11, 1 << 10, 1 << 10), 1)
-    with pytest.raises(
-        ValueError, match="`kernel_size`: expected a positive integer, or 3 of them"
-    ):
-        submanifold_kernel_map(CELL[:1], (4, 4, 4), 1, kernel_size=(3, 3))
-    with pytest.raises(ValueError, match="`dilation`: expected a positive integer"):
-        submanifold_kernel_map(CELL[:1], (4, 4, 4), 1, dilation=0)
+        dense_index(Coordinates(CELL[:1], (1 << 11, 1 << 10, 1 << 10), 1))
+    with pytest.raises(ValueError, match="`kernel_size`: expected an integer >= 1, or 3 of them"):
+        submanifold_map(Coordinates(CELL[:1], (4, 4, 4), 1), (3, 3))
+    with pytest.raises(ValueError, match="`dilation`: expected an integer >= 1"):
+        submanifold_map(Coordinates(CELL[:1], (4, 4, 4), 1), dilation=0)

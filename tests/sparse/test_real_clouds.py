@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from layoutconv.sparse.kernel_map import submanifold_kernel_map
+from layoutconv.sparse.kernel_map import submanifold_map
 from layoutconv.sparse.points import read_points
 from layoutconv.sparse.voxels import voxelize
 
@@ -25,7 +25,7 @@ def test_real_cloud(shared_cloud, name, columns, count, size, neighbours):
     np.testing.assert_array_equal(voxels.coords[:, 1:], cells - cells.min(axis=0))
     np.testing.assert_array_equal(voxels.point_to_voxel, inverse.ravel())
 
-    kernel_map = submanifold_kernel_map(voxels.coords, voxels.spatial_shape, 1)
+    kernel_map = submanifold_map(voxels.coordinates).index
     mean = int((kernel_map >= 0).sum()) / len(voxels)
     assert mean == pytest.approx(neighbours, abs=0.01)
     occupied = torch.zeros(voxels.spatial_shape, dtype=torch.float64)

@@ -1,0 +1,100 @@
+"""Cells as 64-bit keys whose order is the lexicographic order of their coordinates.
+
+A key is the offset of ``(batch, z, y, x)`` in a row-major grid, so it is a layout with integer
+strides. A grid that is given a *halo* is wider than the cells that can be occupied: a neighbour's
+key is then the cell's own key plus a constant, and a neighbour outside the grid has a key that no
+cell has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
+from typing import TYPE_CHECKING
+
+from ..errors import ArgumentError, ArgumentTypeError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MAX_KEY = 2**63 - 1
+
+
+def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    """``spatial_shape`` as a tuple, if it and ``batch_size`` suit int32 coordinates."""
+    shape = tuple(int(extent) for extent in spatial_shape)
+    if not 1 <= len(shape) <= 4:
+        raise ArgumentError("spatial_shape", "1 to 4 extents", shape)
+    for name, extent in (("batch_size", batch_size), *(("spatial_shape", e) for e in shape)):
+        if not 0 <= extent < 2**31:
+            raise ArgumentError(name, "extents from 0 to 2**31 - 1", extent)
+    return shape
+
+
+def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> None:
+    """Raise ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
+    import torch
+
+    columns = 1 + len(spatial_shape)
+    if coords.dtype != torch.int32:
+        raise ArgumentTypeError("coords", "a torch tensor of int32", coords.dtype)
+    if coords.ndim != 2 or coords.shape[1] != columns:
+        raise ArgumentError(
+            "coords",
+            f"(rows, {columns}) for spatial_shape {tuple(spatial_shape)}",
+            tuple(coords.shape),
+        )
+
+
+def key_strides(
+    spatial_shape: Sequence[int], batch_size: int, halo: Sequence[int] | None = None
+) -> tuple[int, ...]:
+    """Strides of the key of ``(batch, z, y, x)``, row-major over a grid widened by ``halo`` cells
+    per spatial axis.
+
+    One halo serves both sides: the cells past the end of a row are the cells before the start of
+    the next.
+
+    Raises ``ArgumentError`` if the largest key does not fit in 63 bits.
+
+    >>> key_strides((4, 3, 5), batch_size=2)
+    (60, 15, 5, 1)
+    >>> key_strides((4, 3, 5), batch_size=2, halo=(1, 1, 1))
+    (120, 24, 6, 1)
+    """
+    halo = halo or (0,) * len(spatial_shape)
+    widened = [extent + width for extent, width in zip(spatial_shape, halo, strict=True)]
+    *inner, per_batch = accumulate(reversed(widened), mul, initial=1)
+    # One more image stands for the halo in front of the first one and behind the last one.
+    if (batch_size + 2) * per_batch > MAX_KEY:
+        raise ArgumentError(
+            "spatial_shape",
+            "fewer than 2**63 voxels, a 64-bit key's worth, in all (larger voxels, or a crop)",
+            f"{tuple(spatial_shape)} with batch_size {batch_size}",
+        )
+    return (per_batch, *reversed(inner))
+
+
+def pack(coords: Tensor, strides: Sequence[int]) -> Tensor:
+    """Keys, int64 (rows,), of ``coords`` (rows, 1 + rank): the inner product with ``strides``."""
+    keys = coords[:, -1].long() * strides[-1]
+    for axis, stride in enumerate(strides[:-1]):
+        keys += coords[:, axis].long() * stride
+    return keys
+
+
+def unpack(keys: Tensor, shape: Sequence[int]) -> Tensor:
+    """The coordinates, int32 (rows, 1 + rank), of keys in a grid of ``shape`` without a halo.
+
+    >>> import torch
+    >>> unpack(torch.tensor([0, 61, 119]), (4, 3, 5)).tolist()
+    [[0, 0, 0, 0], [1, 0, 0, 1], [1, 3, 2, 4]]
+    """
+    import torch
+
+    columns = []
+    for extent in reversed(shape):
+        columns.append(keys % extent)
+        keys = keys // extent
+    return torch.stack([keys, *reversed(columns)], dim=1).int()
