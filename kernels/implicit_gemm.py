@@ -18,8 +18,11 @@ from layoutconv.gemm_view import GemmView
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
 from .epilogue import Epilogue, Extras
-from .mainloop_sm80 import KTiles, MainloopSm80
+from .k_tiles import KTiles
+from .mainloop_sm80 import MainloopSm80
 from .operand import Operand
+from .present import units_of_index, units_of_rows
+from .producer import Producer
 from .spec import Spec
 from .steps import Steps
 from .structure import divisors, runtime_integers
@@ -141,8 +144,8 @@ class ImplicitGemm:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k)
             producer_a = mainloop.producer(operand_a, s_a, m0, tid)
             producer_b = mainloop.producer(operand_b, s_b, n0, tid)
-            if cutlass.const_expr(spec.skip and bool(operand_a.fields)):
-                k_tiles.taps = producer_a.taps(tid)
+            if cutlass.const_expr(spec.skip):
+                k_tiles = self._present(k_tiles, producer_a, m0, tid)
             begin, count = 0, k_tiles.count
             if cutlass.const_expr(spec.split):
                 share = (count + splits - 1) // splits
@@ -161,6 +164,18 @@ class ImplicitGemm:
             atomic=spec.split == "atomic",
         )  # fmt: skip
         epilogue(acc, mainloop.multiplier.mma, operand_d, s_a.base, m0, n0, tid, extras)
+
+    def _present(self, k_tiles: KTiles, producer: Producer, first: Any, tid: Any) -> KTiles:
+        """Those of the taps that some row of the CTA's tile has."""
+        operand, base, warps = producer.operand, producer.shared.base, self.tile.threads // 32
+        if operand.gather:
+            unit = KTiles.of_units(operand, self.tile.k, []).unit
+            found = units_of_index(operand, first, self.tile.m, unit, base, warps, tid)
+        elif operand.fields:
+            found = units_of_rows(producer.rows, base, warps, tid)
+        else:  # no tap is ever outside
+            return k_tiles
+        return KTiles.of_units(operand, self.tile.k, found)
 
 
 def _tuple(found: tuple[Any, ...] | None) -> tuple[Any, ...]:

@@ -7,82 +7,19 @@ are issued, and the index buffer is read one k-tile further ahead: no latency is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
-from .arguments import Extent
 from .atoms import Data, Multiplier
 from .fragments import Fragments
+from .k_tiles import KTiles
 from .operand import Operand
 from .producer import Producer
 from .shared import SharedTile
 from .tile import Tile
-
-
-@dataclass
-class KTiles:
-    """The k-tiles that a CTA sums: how many, the first column, and how to come to the next.
-
-    ``of(operands, step)`` are all of them. Where one operand runs along k and a k-tile lies within
-    one tap, taps run fastest, then blocks of channels: neighbouring taps read mostly the same rows,
-    which stay in the caches (N4 16x32x32 C256 K256, fp16, H200: 420 TFLOP/s; with channels
-    fastest 329).
-    """
-
-    total: Any  # the length of the sums
-    channels: int  # of a tap; as many as ``total`` where they are not told apart
-    step: int
-    taps: Any = None  # bits of the taps that are summed, at least one, where not all are
-
-    @classmethod
-    def of(cls, a: Operand, b: Operand, step: int) -> KTiles:
-        for operand in (a, b):
-            if operand.hoist_rows:
-                total, channels = operand.col_count, operand.vector_extent
-                return cls(total, channels if channels % step == 0 else total, step)
-        return cls(a.row_count, 0, step)
-
-    @property
-    def count(self) -> Any:
-        if self.taps is not None:
-            return cute.arch.popc(self.taps) * (self.channels // self.step)
-        return (self.total + self.step - 1) // self.step
-
-    def first(self, number: Any) -> Any:
-        """The first column of a k-tile."""
-        if self.taps is not None:  # of all, the first
-            return _lowest(self.taps) * self.channels
-        if not self._by_tap:
-            return number * self.step
-        taps = self.total // self.channels
-        return number % taps * self.channels + number // taps * self.step
-
-    def advance(self, first: Any) -> Any:
-        """The first column of the k-tile after the one at a column."""
-        if self.taps is not None:
-            tap, channel = divmod(first, Extent(self.channels))
-            later = self.taps & -(Int32(2) << tap)  # bits above the tap's; of bit 31, none
-            none = later == 0
-            following = cutlass.select_(none, self.taps, later)
-            channel = channel + cutlass.select_(none, Int32(self.step), Int32(0))
-            return _lowest(following) * self.channels + channel
-        if not self._by_tap:
-            return first + self.step
-        past = Int32(self.total - 1 - self.channels - first) >> 31  # all ones after the last tap
-        return first + self.channels - ((self.total - self.step) & past)
-
-    @property
-    def _by_tap(self) -> bool:
-        return self.channels not in (0, self.total)
-
-
-def _lowest(bits: Any) -> Int32:
-    """The number of the lowest bit that is set."""
-    return cute.arch.popc((bits & -bits) - 1)
 
 
 class MainloopSm80:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32
 from cutlass.cute.nvgpu import cpasync
@@ -31,7 +30,6 @@ class Producer:
         self, operand: Operand, shared: SharedTile, dtype: Any, threads: int, tid: Any, first: Any
     ) -> None:
         self.operand, self.shared, self.dtype = operand, shared, dtype
-        self.warps = threads // 32
         vector, rows = operand.vector, shared.rows
         per_row = shared.columns // vector
         across = min(per_row, max(THREADS_PER_ROW, threads // rows))
@@ -72,27 +70,6 @@ class Producer:
             return self.rows, [operand.column(first + step) for step, _ in self.segments]
         first = first_k + self.row_number
         return [operand.row(first + step) for step in self.row_steps], self.columns
-
-    def taps(self, tid: Any) -> Int32:
-        """Bits of the taps that some row of the CTA has; of none, that of tap 0, which reads zeros.
-
-        Only of an operand whose rows have one bit for every tap. Shared memory is free again after
-        a barrier, which there is before a stage is read, and stages are not written before one.
-        """
-        own = Int32(0)
-        for row in self.rows:
-            own = own | row.mask
-        own = cute.arch.warp_redux_sync(own, "or")
-        words = cute.make_tensor(
-            cute.recast_ptr(self.shared.base, dtype=Int32), cute.make_layout(self.warps)
-        )
-        words[tid // 32] = own  # by all lanes alike
-        cute.arch.sync_threads()
-        every = Int32(0)
-        for warp in range(self.warps):
-            every = every | words[warp]
-        cute.arch.sync_threads()
-        return cutlass.select_(every == 0, Int32(1), every)
 
     def read_index(self, first_k: Any) -> None:
         """Read the index buffer for the k-tile at ``first_k``, if the operand has one."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import lcm
 
 from layoutconv.algebra.int_tuple import flatten, product
 from layoutconv.algebra.stride import ScaledBasis
 from layoutconv.algebra.symint import is_runtime
-from layoutconv.gemm_view import GemmView, OperandLayout, stages
+from layoutconv.gemm_view import GemmView, OperandLayout, gathers, stages
 from layoutconv.vectors import vector_extent
 
 from .tile import Tile
 
 VECTOR_BYTES = 16
 SHARED = 228 << 10  # bytes of a multiprocessor, of the largest
+MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
 RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
 BYTES = {
     "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
@@ -89,20 +91,27 @@ class Spec:
 def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
     """Whether tiles should leave out the taps that none of their rows has.
 
-    That pays where neighbouring rows have the same taps: where the first mode of the rows of A
-    moves no coordinate that a tap moves, as it runs over images, and fills a tile. There has to be
-    a bit for every tap, and k-tiles within one.
+    They should of a kernel map, where most taps of a row are absent: of a gathered A whose index
+    buffer has an entry for every row and tap. Otherwise that pays where neighbouring rows have the
+    same taps: where the first mode of the rows of A moves no coordinate that a tap moves, as it
+    runs over images, and fills a tile. There has to be a bit for every tap then, and k-tiles within
+    one.
     """
     if along[0] != 1:
         return False
-    domain = stages(view.a)[0].layout
+    chain = stages(view.a)
+    domain = chain[0].layout
     (row, *_), (channels, *taps) = (flatten(mode) for mode in domain.shape[:2])
     (row_step, *row_steps), (_, *tap_steps) = (flatten(mode) for mode in domain.stride[:2])
+    if not all(isinstance(step, ScaledBasis) for step in (row_step, *row_steps, *tap_steps)):
+        return False
     tapped = {step.path for step in tap_steps}
-    shared = tapped & {step.path for step in row_steps}
+    shared = tapped & {step.path for step in (row_step, *row_steps)}
+    if any(map(gathers, chain)):
+        units = -(-view.k // lcm(channels, tile.k))
+        return bool(tapped) and not shared and 1 < units <= MOST_UNITS
     fits = 1 < product(tuple(taps)) <= 32 and channels % tile.k == 0
-    plain = all(isinstance(step, ScaledBasis) for step in (row_step, *row_steps, *tap_steps))
-    return plain and fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
+    return fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
 
 
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:

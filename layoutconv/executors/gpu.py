@@ -25,6 +25,8 @@ from .reduction import add_parts, sum_partials
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
+_PRESENT = 0.5
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
 
 
@@ -280,6 +282,8 @@ def _summed(view: GemmView, along: tuple[int, int]) -> int:
     """The length of the sums, without the taps that tiles leave out."""
     if not can_skip(view, along, Tile(64, 64, 16)):
         return view.k
+    if index_buffer(view.a) is not None:
+        return max(1, int(view.k * _PRESENT))
     channels, *_ = flatten(stages(view.a)[0].layout.shape[1])
     rows = torch.arange(0, view.m, max(1, view.m // 4096))
     _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])

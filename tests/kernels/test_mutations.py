@@ -20,7 +20,7 @@ from layoutconv.kernels import atoms, implicit_gemm, operand
 from layoutconv.kernels import convert as convert_
 from layoutconv.kernels.atoms import Multiplier
 from layoutconv.kernels.epilogue import Epilogue as Epilogue_
-from layoutconv.kernels.mainloop_sm80 import KTiles
+from layoutconv.kernels.k_tiles import KTiles
 from layoutconv.kernels.operand import Column, Operand
 from layoutconv.kernels.producer import Producer
 from layoutconv.kernels.shared import SharedTile

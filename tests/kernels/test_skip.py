@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import lcm, prod
+
 import pytest
 import torch
 from layoutconv.kernels.spec import can_skip
 from layoutconv.kernels.tile import Tile
 
-from layoutconv.conv import ConvProblem, dgrad_views
+from layoutconv.conv import ConvProblem, dgrad_views, gather_fprop_view
 from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view, tile_taps
 
 from .launcher import Case, Ran, check_exact, compiled_view, half_line, run_case
 
@@ -56,3 +59,54 @@ def test_where_tiles_skip() -> None:
     few = ConvProblem((16, 4, 4, 64), (32, 3, 3))
     assert not can_skip(*dgrad_views(few, images_first=True), (1, 0), tile)
     assert not can_skip(images_first, (1, 0), Tile(64, 64, 64))  # k-tiles of several taps
+
+
+def kernel_map(rows: int, taps: int, share: float, seed: int = 0) -> torch.Tensor:
+    """An index buffer whose rows have a few taps, neighbours the same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(0, rows, (taps, rows), generator=generator, dtype=torch.int32)
+    there = torch.rand(taps, -(-rows // 32), generator=generator) < share
+    index[~there.repeat_interleave(32, dim=1)[:, :rows]] = -1
+    return index.T
+
+
+MAPS = {  # channels, taps, rows, tile
+    "k-tiles within a tap": (64, (3, 3, 3), 150, (64, 64, 32, 2, 2, 2)),
+    "a k-tile is two taps": (16, (3, 3, 3), 150, (64, 64, 32, 2, 2, 2)),
+    "two taps are three k-tiles": (48, (3, 3), 100, (32, 64, 32, 2, 2, 2)),
+    "more rows than threads": (32, (3, 3), 300, (256, 32, 32, 4, 1, 2)),
+    "four threads a row": (32, (3, 3, 3), 70, (32, 64, 32, 2, 2, 2)),
+    "125 taps": (32, (5, 5, 5), 70, (64, 32, 32, 4, 1, 2)),
+    "343 taps, two to a k-tile": (16, (7, 7, 7), 40, (32, 32, 32, 2, 2, 2)),
+    "odd channels": (5, (3, 3, 3), 70, (64, 32, 32, 4, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_taps_that_a_kernel_map_lacks_are_not_multiplied(name: str) -> None:
+    channels, taps, rows, sizes = MAPS[name]
+    tile = Tile(*sizes)
+    index = kernel_map(rows, prod(taps), 0.3)
+    index[-40:] = -1  # rows, and tiles, without any tap
+    view = kernel_map_view(index, channels, 32, kernel_size=taps)
+    assert can_skip(view, (1, 1), tile) == (name != "odd channels" or lcm(5, 32) < view.k)
+    skipping = ran_with(view, tile, torch.float16, skip=True)
+    everything = ran_with(view, tile, torch.float16, skip=False)
+    unit = lcm(channels, tile.k) // channels
+    there = tile_taps(index, tile.m)
+    there = torch.nn.functional.pad(there, (0, -prod(taps) % unit))
+    there = there.view(len(there), -1, unit).any(2)
+    units = there.sum(1).clamp(min=1)  # a tile of no tap has one, of zeros
+    whole = products(everything) / (len(there) * -(-view.k // tile.k))
+    assert products(skipping) == int(units.sum()) * whole * lcm(channels, tile.k) // tile.k
+
+
+def test_a_grid_that_is_gathered_has_its_taps() -> None:
+    index = torch.arange(2 * 8 * 8, dtype=torch.int32)
+    view = gather_fprop_view(ConvProblem((2, 8, 8, 64), (32, 3, 3), padding=1), index)
+    assert not can_skip(view, (1, 1), Tile(64, 64, 32))
+
+
+def test_more_taps_than_bits_are_all_multiplied() -> None:
+    view = kernel_map_view(kernel_map(9, 512, 0.5), 32, 32, kernel_size=8)
+    assert not can_skip(view, (1, 1), Tile(64, 64, 32))

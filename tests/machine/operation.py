@@ -158,9 +158,15 @@ class Operation:
             raise self.unsupported(f"operand {position} must be a constant")
         return operand.value
 
-    def read(self, position: int, dtype: DTypeLike) -> Read:
-        """A function that returns a source operand as ``dtype``: shape (lanes,), or (1,)."""
-        return self.reader(self.operand(position), np.dtype(dtype))
+    def read(self, position: int, dtype: DTypeLike, *, or_noise: bool = False) -> Read:
+        """A function that returns a source operand as ``dtype``: shape (lanes,), or (1,).
+
+        A register that was never written is a fault, or noise if the instruction may ignore it.
+        """
+        operand, dtype = self.operand(position), np.dtype(dtype)
+        if or_noise and isinstance(operand, Register) and operand.bits == 8 * dtype.itemsize:
+            return lambda team: team.get_or_noise(operand.index).view(dtype)
+        return self.reader(operand, dtype)
 
     def reader(self, operand: Operand, dtype: np.dtype) -> Read:
         """:meth:`read` of an operand that is at hand."""

@@ -98,7 +98,7 @@ def test_printing():
             ArgumentError,
             "`kernel_map`: expected 9 taps, as kernel_size (3, 3) has, got shape (5, 27)",
         ),
-        ({"kernel_size": 0}, ArgumentError, "`kernel_size`: expected an int >= 1, or 1 to 3"),
+        ({"kernel_size": 0}, ArgumentError, "`kernel_size`: expected an int >= 1, or 1 to 4"),
         ({"in_channels": 0}, ArgumentError, "`in_channels`: expected a number of channels >= 1"),
         ({"out_channels": 0}, ArgumentError, "`out_channels`: expected a number of channels"),
         ({"in_rows": -1}, ArgumentError, "`in_rows`: expected a number of rows >= 0, got -1"),

@@ -200,7 +200,9 @@ _PERMUTATIONS = {
 @instruction("prmt.b32")
 def permute_bytes(op: Operation) -> Run:
     mode = op.one_of(*_PERMUTATIONS, default="")
-    a, b, selector, write = op.read(1, "u4"), op.read(2, "u4"), op.read(3, "u4"), op.write(0, "u4")
+    # Compilers fill bytes that nobody looks at from registers that were never written.
+    a, b = op.read(1, "u4", or_noise=True), op.read(2, "u4", or_noise=True)
+    selector, write = op.read(3, "u4"), op.write(0, "u4")
 
     def selectors(t: Team) -> NDArray[np.uint32]:
         if not mode:

@@ -1,0 +1,76 @@
+"""Which taps some row of a CTA's tile has: what the others would multiply is zero.
+
+A row has a tap if that is inside the bounds, which its mask says, or, of a kernel map, if the index
+buffer has a row for it. The latter is read once, tap by tap, by threads that have a row each: the
+same memory that the main loop will read, so that it is in the caches then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from .k_tiles import WORD
+from .operand import Operand, Row
+
+
+def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> list[Int32]:
+    """The units of threads' rows that have a bit for each in their masks; 32 at most."""
+    own = Int32(0)
+    for row in rows:
+        own = own | row.mask
+    return _of_all([own], base, warps, tid)
+
+
+def units_of_index(
+    operand: Operand, first: Any, rows: int, unit: int, base: Any, warps: int, tid: Any
+) -> list[Int32]:
+    """The units that the index buffer has for some of ``rows`` rows from ``first`` on.
+
+    Where there are more threads than rows, these share the taps of a row.
+    """
+    threads = 32 * warps
+    channels = operand.vector_extent
+    taps, per_unit = operand.col_count // channels, unit // channels
+    parts = max(1, threads // rows)
+    parts = 4 if parts > 4 else 2 if parts == 3 else parts  # that divide a word
+    part = cutlass.min(tid // rows, Int32(parts - 1))
+    words = [Int32(0) for _ in range(-(-taps // (per_unit * WORD)))]
+    for step in range(0, rows, threads):
+        row = operand.row(first + step + tid % min(rows, threads))
+        for tap in range(0, taps, parts):
+            number = cutlass.min(tap + part, Int32(taps - 1)) if parts > 1 else Int32(tap)
+            entry = operand.load_index(row, operand.column(number * channels), written=True)
+            there = Int32(1) + (entry >> 31)
+            bit = number // per_unit if per_unit > 1 else number
+            word = tap // per_unit // WORD
+            words[word] = words[word] | (there << (bit - WORD * word))
+    return _of_all(words, base, warps, tid)
+
+
+def _of_all(own: list[Any], base: Any, warps: int, tid: Any) -> list[Int32]:
+    """The units of all threads; of none, unit 0, whose rows read zeros.
+
+    Shared memory is free again after a barrier, which there is before a stage is read, and stages
+    are not written before one.
+    """
+    pointer = cute.recast_ptr(base, dtype=Int32)
+    shared = cute.make_tensor(pointer, cute.make_layout(warps * len(own)))
+    for i, word in enumerate(own):
+        shared[tid // 32 + warps * i] = cute.arch.warp_redux_sync(word, "or")  # by all lanes alike
+    cute.arch.sync_threads()
+    every = []
+    for i in range(len(own)):
+        word = Int32(0)
+        for warp in range(warps):
+            word = word | shared[warp + warps * i]
+        every.append(word)
+    cute.arch.sync_threads()
+    none = Int32(0)
+    for word in every:
+        none = none | word
+    every[0] = cutlass.select_(none == 0, Int32(1), every[0])
+    return every

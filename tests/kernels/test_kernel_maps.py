@@ -1,0 +1,81 @@
+"""The passes of sparse convolutions in the machine: maps, inverse maps, pairs of rows, groups."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from layoutconv.kernels.spec import can_skip
+
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
+from layoutconv.sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
+
+from .launcher import KINDS, Case, Kind, check_exact, compiled_view, run_case, tile_of
+
+
+def cloud(rank: int, rows: int, extent: int) -> Coordinates:
+    keys = torch.randperm(2 * extent**rank, generator=torch.Generator().manual_seed(rank))[:rows]
+    return Coordinates.of_keys(keys, (extent,) * rank, 2)
+
+
+MAPS = {
+    "submanifold": lambda: submanifold_map(cloud(3, 90, 6)),
+    "set": lambda: submanifold_map(cloud(3, 90, 6), offsets=[(0, 0, 0), (1, 0, -1), (0, 2, 0)]),
+    "strided": lambda: strided_map(cloud(3, 90, 6), 3, 2, padding=1),
+    "transposed": lambda: transposed_map(cloud(2, 20, 5), 3, 2, padding=1),
+    "4-D": lambda: submanifold_map(cloud(4, 70, 4)),
+}
+
+
+def views(found: KernelMap, C: int, K: int, groups: int = 1) -> dict[str, GemmView]:
+    rows_in, rows_out = len(found.inputs), len(found.outputs)
+    options = {"kernel_size": found.taps, "groups": groups}
+    index, order = found.sorted
+    back, back_order = found.inverse.sorted
+    rows = {"in_rows": rows_in, "out_rows": rows_out}
+    return {
+        "fprop": kernel_map_view(index, C, K, scatter_index=order, **rows, **options),
+        "dgrad": kernel_map_dgrad_view(back, C, K, scatter_index=back_order, **rows, **options),
+        "wgrad": pairs_wgrad_view(found.pairs(24), C, K, groups=groups, **rows),
+    }
+
+
+def check(view: GemmView, kind: Kind, number: int, out: torch.dtype) -> None:
+    tile = tile_of(number, kind)
+    case = Case.of(view, kind.dtype, out)
+    options = {"kind": kind.name}
+    compiled = compiled_view(view, kind.dtype, tile, kind.arch, out, **options)
+    if can_skip(view, compiled.spec.along, tile):
+        compiled = compiled_view(view, kind.dtype, tile, kind.arch, out, skip=True, **options)
+    check_exact(case, run_case(case, compiled))
+
+
+@pytest.mark.parametrize("channels", [(16, 32), (5, 7)], ids=str)
+@pytest.mark.parametrize("name", MAPS)
+def test_passes_of_every_map(name: str, channels: tuple[int, int]) -> None:
+    for number, view in enumerate(views(MAPS[name](), *channels).values()):
+        check(view, KINDS[0], number, torch.float32 if number == 2 else torch.float16)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_passes_of_every_type(kind: Kind) -> None:
+    found = views(MAPS["strided"](), 32, 32)
+    for number, view in enumerate(found.values()):
+        if number == 2 and kind.dtype.itemsize == 1:
+            continue  # gradients of filters are not asked for in 8 bits
+        check(view, kind, number, kind.out)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_passes_in_groups(groups: int) -> None:
+    for number, view in enumerate(views(MAPS["submanifold"](), 32, 16, groups).values()):
+        check(view, KINDS[0], number, torch.float16)
+
+
+def test_a_mirrored_map_is_its_own_inverse() -> None:
+    found = MAPS["submanifold"]()
+    index, order = found.sorted
+    view = kernel_map_dgrad_view(
+        index, 16, 32, kernel_size=found.taps, mirrored=True, scatter_index=order
+    )
+    check(view, KINDS[0], 0, torch.float16)
