@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 Ints = Sequence[int]
 
 _NUMBERS = "int[] stride, int[] padding, int[] dilation, int groups=1"
-_EPILOGUE = (
+EPILOGUE = (
     "Tensor? bias=None, Tensor? scale=None, Tensor? residual=None, "
     "str? activation=None, float slope=0.01, ScalarType? out_dtype=None"
 )
 _SCHEMAS = {
-    "conv_fprop": f"(Tensor x, Tensor w, {_NUMBERS}, {_EPILOGUE}) -> Tensor",
-    "conv_fprop_statistics": f"(Tensor x, Tensor w, {_NUMBERS}, {_EPILOGUE}) -> (Tensor, Tensor)",
-    "conv_dgrad": f"(Tensor y, Tensor w, SymInt[] spatial, {_NUMBERS}, {_EPILOGUE}) -> Tensor",
+    "conv_fprop": f"(Tensor x, Tensor w, {_NUMBERS}, {EPILOGUE}) -> Tensor",
+    "conv_fprop_statistics": f"(Tensor x, Tensor w, {_NUMBERS}, {EPILOGUE}) -> (Tensor, Tensor)",
+    "conv_dgrad": f"(Tensor y, Tensor w, SymInt[] spatial, {_NUMBERS}, {EPILOGUE}) -> Tensor",
     "conv_wgrad": f"(Tensor y, Tensor x, SymInt[] taps, {_NUMBERS}) -> Tensor",
 }
 for _name, _schema in _SCHEMAS.items():
@@ -148,7 +148,7 @@ def has_gradient(activation: str | None, slope: float) -> bool:
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Save what ``fprop_backward`` and ``dgrad_backward`` need of an operator's inputs."""
+    """Save what backward passes need of an operator's inputs: two tensors, numbers, an ending."""
     first, second, *numbers = inputs
     bias, scale, residual, activation, slope, _ = numbers[-6:]
     result = output[0] if isinstance(output, tuple) else output
@@ -164,12 +164,12 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.shapes = first.shape, second.shape
     ctx.dtype = first.dtype
     ctx.linear = len(inputs) - 6  # arguments before `bias`
-    ctx.numbers = tuple(numbers[-10:-6])
+    ctx.numbers = tuple(numbers[:-6])
     ctx.others = tuple(None if t is None else t.dtype for t in (bias, residual))
     ctx.activation = activation, slope
 
 
-def _through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
+def through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
     """The gradient of the sums, and those of an operator's inputs from ``bias`` on."""
     _, _, scale, result = ctx.saved_tensors
     (activation, slope), (bias_dtype, residual_dtype) = ctx.activation, ctx.others
@@ -192,7 +192,7 @@ def _through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
     return sums.to(ctx.dtype), (bias, None, residual, None, None, None)
 
 
-def _around(op: Any, function: Any) -> Any:
+def around(op: Any, function: Any) -> Any:
     """An operator that is called past the dispatcher where that makes no difference."""
 
     def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
@@ -202,14 +202,14 @@ def _around(op: Any, function: Any) -> Any:
     return call
 
 
-_fprop = _around(conv_fprop, passes.fprop)
-_dgrad = _around(conv_dgrad, passes.dgrad)
-_wgrad = _around(conv_wgrad, passes.wgrad)
+_fprop = around(conv_fprop, passes.fprop)
+_dgrad = around(conv_dgrad, passes.dgrad)
+_wgrad = around(conv_wgrad, passes.wgrad)
 
 
 def fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     (x, w, *_), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
-    grad, others = _through_epilogue(ctx, grad)
+    grad, others = through_epilogue(ctx, grad)
     dx, dw = None, None
     if ctx.needs_input_grad[0]:
         dx = _dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
@@ -220,12 +220,13 @@ def fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
 
 def dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     (y, w, *_), (_, w_shape) = ctx.saved_tensors, ctx.shapes
-    grad, others = _through_epilogue(ctx, grad)
+    grad, others = through_epilogue(ctx, grad)
+    _, *numbers = ctx.numbers
     dy, dw = None, None
     if ctx.needs_input_grad[0]:
-        dy = _fprop(grad, w, *ctx.numbers)
+        dy = _fprop(grad, w, *numbers)
     if ctx.needs_input_grad[1]:
-        dw = _wgrad(y, grad, w_shape[1:-1], *ctx.numbers)
+        dw = _wgrad(y, grad, w_shape[1:-1], *numbers)
     return dy, dw, None, None, None, None, None, *others
 
 
@@ -260,7 +261,7 @@ for _name, _backward, _setup in (
 _LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
 
 
-def _autocast(op: Any, device: str) -> Any:
+def autocast(op: Any, device: str) -> Any:
     def lowered(a: Tensor, b: Tensor, *others: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
@@ -274,5 +275,5 @@ def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 for _op in (conv_fprop, conv_fprop_statistics, conv_dgrad, conv_wgrad):
-    torch.library.impl(_op.name(), "AutocastCPU")(_autocast(_op, "cpu"))
-    torch.library.impl(_op.name(), "AutocastCUDA")(_autocast(_op, "cuda"))
+    torch.library.impl(_op.name(), "AutocastCPU")(autocast(_op, "cpu"))
+    torch.library.impl(_op.name(), "AutocastCUDA")(autocast(_op, "cuda"))

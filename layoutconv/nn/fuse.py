@@ -31,12 +31,12 @@ class Ending(NamedTuple):
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
     """The forward pass of tensors in the order of memory, and its ending."""
-    return _fused_or_not(conv_fprop, x, w, numbers, ending)
+    return fused_or_not(conv_fprop, x, w, numbers, ending)
 
 
 def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
     """The transposed convolution, and its ending."""
-    return _fused_or_not(conv_dgrad, y, w, numbers, ending)
+    return fused_or_not(conv_dgrad, y, w, numbers, ending)
 
 
 def fprop_statistics(
@@ -60,9 +60,7 @@ def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
     return not scales and has_gradient(ending.activation, ending.slope)
 
 
-def _fused_or_not(
-    op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: Ending
-) -> Tensor:
+def fused_or_not(op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
     """One operator, or one and the rest of the ending as operations of torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
     if _is_fused(a, b, ending):

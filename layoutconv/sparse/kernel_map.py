@@ -18,8 +18,6 @@ from .taps import Ints, Taps, per_axis
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..gemm_view import GemmView
-
 
 @dataclass(eq=False)
 class KernelMap:
@@ -43,7 +41,7 @@ class KernelMap:
     taps: tuple[int, ...]
     index: Tensor
     mirrored: bool = False
-    views: dict[Any, GemmView] = field(default_factory=dict, repr=False)
+    views: dict[Any, Any] = field(default_factory=dict, repr=False)
     _pairs: dict[int, Pairs] = field(default_factory=dict, repr=False)
     _inverse: KernelMap | None = field(default=None, repr=False)
 

@@ -1,0 +1,283 @@
+"""The passes of sparse convolutions as differentiable torch operators, ``torch.ops.layoutconv.*``.
+
+    sparse_conv(x, w, *maps, rows, groups, transposed, mirrored, bias, ..., out_dtype) -> y
+    sparse_wgrad(y, x, *maps, taps, groups, mirrored) -> w
+
+``x`` (inputs, C), ``w`` (K, *taps, C / groups), ``y`` (outputs, K). ``maps`` are the seven tensors
+of a kernel map that :func:`tables` makes. ``transposed`` goes the other way, from ``y`` and ``w``
+to ``x``: the gradient of the inputs, ``rows`` of them; else ``rows`` is the number of outputs. The
+result is ``activation(scale * sum + bias + residual)``, as of the dense operators.
+
+``sparse_conv`` is linear in both its tensors, and so is ``sparse_wgrad``; the gradients of each are
+the others, to any order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..gemm_view import GemmView
+from ..sparse.kernel_map import KernelMap, reversed_index
+from ..sparse.pairs import Pairs, pairs_of
+from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
+from . import execute
+from .autograd import EPILOGUE, around, autocast, keep, through_epilogue
+from .checks import OUTPUTS
+from .passes import epilogue_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = Sequence[int]
+
+_CHUNKS = 264  # of pairs, about, that a filter's gradient is cut into where its outputs are few
+_LEAST_CHUNK = 512
+
+
+class Maps(NamedTuple):
+    """The tensors of a kernel map, in the order in which operators take them; empty where not made.
+
+    ``forward`` is the index (outputs, taps) of the map, its rows in ``order``; if that is empty,
+    in their own. ``backward`` and ``backward_order`` are those of the inverse map, which a mirrored
+    map does not need. The rest are the map's pairs.
+    """
+
+    forward: Tensor
+    order: Tensor
+    backward: Tensor
+    backward_order: Tensor
+    pair_outputs: Tensor
+    pair_inputs: Tensor
+    pair_chunks: Tensor
+
+
+def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> Maps:
+    """The tensors of a map; with ``gradients`` those that its gradients need, too.
+
+    ``channels`` are C and K. Rows are sorted by their taps on a GPU, where tiles of neighbouring
+    rows share what they leave out.
+    """
+    key = found.index.is_cuda, gradients, chunk_of(found, channels) if gradients else 0
+    kept = found.views.get(key)
+    if kept is not None:
+        return kept
+    none = found.index.new_empty(0)
+    index, order = _rows(found)
+    back = back_order = outputs = inputs = lengths = none
+    if gradients:
+        if not found.mirrored:
+            back, back_order = _rows(found.inverse)
+        pairs = found.pairs(key[2])
+        outputs, inputs, lengths = pairs.outputs, pairs.inputs, pairs.lengths
+    made = Maps(index, order, back, back_order, outputs, inputs, lengths)
+    for tensor in (index, back, outputs):
+        if tensor is not none:
+            tensor._layoutconv_owner = weakref.ref(found)  # type: ignore[attr-defined]
+    found.views[key] = made
+    return made
+
+
+def _rows(found: KernelMap) -> tuple[Tensor, Tensor]:
+    return found.sorted if found.index.is_cuda else (found.index, found.index.new_empty(0))
+
+
+def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
+    """How many pairs of a tap one product of the filter's gradient sums over.
+
+    Few where the filter is small, so that there are products enough for a GPU; many where it is
+    large: each writes a result of its own.
+    """
+    rows, taps = found.index.shape
+    tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
+    chunk = max(_LEAST_CHUNK, rows * taps * tiles // (2 * _CHUNKS))
+    return 1 << (chunk - 1).bit_length()
+
+
+def _view(owner: Tensor, key: Any, make: Any) -> GemmView:
+    """A view over an index buffer, kept with the map that this belongs to."""
+    reference = getattr(owner, "_layoutconv_owner", None)
+    found = None if reference is None else reference()
+    if found is None:
+        return make()
+    view = found.views.get(key)
+    if view is None:
+        view = found.views[key] = make()
+    return view
+
+
+def _natural(index: Tensor, order: Tensor) -> Tensor:
+    """An index with its rows in their own order."""
+    if not order.numel():
+        return index
+    return torch.empty_like(index.T).index_copy_(1, order.long(), index.T).T
+
+
+def conv(
+    x: Tensor,
+    w: Tensor,
+    forward: Tensor,
+    order: Tensor,
+    backward: Tensor,
+    backward_order: Tensor,
+    pair_outputs: Tensor,
+    pair_inputs: Tensor,
+    pair_chunks: Tensor,
+    rows: int,
+    groups: int = 1,
+    transposed: bool = False,
+    mirrored: bool = False,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C)."""
+    found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
+    index, order = found.forward, found.order
+    backwards = transposed and mirrored
+    if transposed and not mirrored:
+        index, order = found.backward, found.backward_order
+        if not index.numel():
+            index = reversed_index(_natural(found.forward, found.order), rows)
+            order = index.new_empty(0)
+    K, taps, C = w.shape[0], tuple(w.shape[1:-1]), w.shape[-1] * groups
+    options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
+    if order.numel():
+        options["scatter_index"] = order
+
+    def make() -> GemmView:
+        if transposed:
+            of = {"mirrored": backwards, "out_rows": len(x), **options}
+            return kernel_map_dgrad_view(index, C, K, **of)
+        return kernel_map_view(index, C, K, in_rows=len(x), **options)
+
+    view = _view(index, (transposed, K, taps, C, groups, len(x), bool(order.numel())), make)
+    y = x.new_empty((rows, C if transposed else K), dtype=out_dtype or OUTPUTS.get(x.dtype))
+    epilogue = epilogue_of(bias, scale, residual, activation, slope)
+    execute(view, x.contiguous(), w.contiguous(), y, epilogue=epilogue)
+    return y
+
+
+def wgrad(
+    y: Tensor,
+    x: Tensor,
+    forward: Tensor,
+    order: Tensor,
+    backward: Tensor,
+    backward_order: Tensor,
+    pair_outputs: Tensor,
+    pair_inputs: Tensor,
+    pair_chunks: Tensor,
+    taps: Ints,
+    groups: int = 1,
+    mirrored: bool = False,
+) -> Tensor:
+    """The gradient of the filter, (K, *taps, C / groups): products of pairs, summed in order."""
+    found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
+    pairs = Pairs(found.pair_outputs, found.pair_inputs, found.pair_chunks, 0)
+    if not found.pair_chunks.numel():
+        pairs = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
+    C, K = x.shape[1], y.shape[1]
+    rows = {"in_rows": len(x), "out_rows": len(y)}
+    key = "wgrad", C, K, groups, len(x), len(y)
+    owner = pairs.outputs
+    view = _view(owner, key, lambda: pairs_wgrad_view(pairs, C, K, groups=groups, **rows))
+    exact = torch.promote_types(x.dtype, torch.float32)
+    parts = execute(view, y.contiguous(), x.contiguous(), out_dtype=exact)
+    rest = len(parts) - pairs.lengths.sum(0, keepdim=True)  # chunks without a pair
+    lengths = torch.cat([pairs.lengths, rest])
+    flat = parts.view(len(parts), -1)
+    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+    summed = summed[:-1].view(prod(taps), K, C // groups).transpose(0, 1)
+    return summed.to(x.dtype).reshape(K, *taps, C // groups)
+
+
+# -- as operators of torch -------------------------------------------------------------------------
+
+_MAPS = ", ".join(f"Tensor {name}" for name in Maps._fields)
+_SCHEMAS = {
+    "sparse_conv": (
+        f"(Tensor x, Tensor w, {_MAPS}, SymInt rows, int groups=1, bool transposed=False, "
+        f"bool mirrored=False, {EPILOGUE}) -> Tensor"
+    ),
+    "sparse_wgrad": (
+        f"(Tensor y, Tensor x, {_MAPS}, SymInt[] taps, int groups=1, bool mirrored=False) -> Tensor"
+    ),
+}
+for _name, _schema in _SCHEMAS.items():
+    torch.library.define(f"layoutconv::{_name}", _schema, tags=torch.Tag.pt2_compliant_tag)
+
+sparse_conv = torch.ops.layoutconv.sparse_conv.default
+sparse_wgrad = torch.ops.layoutconv.sparse_wgrad.default
+
+for _device in ("cpu", "cuda"):
+    torch.library.impl("layoutconv::sparse_conv", _device, conv)
+    torch.library.impl("layoutconv::sparse_wgrad", _device, wgrad)
+
+
+@torch.library.register_fake("layoutconv::sparse_conv")
+def _fake_conv(x: Tensor, w: Tensor, *numbers: Any, **options: Any) -> Tensor:
+    rows, *rest = numbers[len(Maps._fields) :]
+    given: list[Any] = [*rest, *(1, False)[len(rest) :]]
+    groups, transposed, *ending = given
+    out_dtype = ending[7] if len(ending) > 7 else options.get("out_dtype")
+    channels = w.shape[-1] * groups if transposed else w.shape[0]
+    return x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
+
+
+@torch.library.register_fake("layoutconv::sparse_wgrad")
+def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
+    taps, *rest = numbers[len(Maps._fields) :]
+    groups = rest[0] if rest else 1
+    return y.new_empty((y.shape[1], *taps, x.shape[1] // groups))
+
+
+# Past the dispatcher where that makes no difference.
+conv_of_tensors, _wgrad = around(sparse_conv, conv), around(sparse_wgrad, wgrad)
+
+
+def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    (x, w, *_), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
+    *maps, _, groups, transposed, mirrored = ctx.numbers
+    grad, others = through_epilogue(ctx, grad)
+    dx, dw = None, None
+    if ctx.needs_input_grad[0]:
+        dx = conv_of_tensors(grad, w, *maps, x_shape[0], groups, not transposed, mirrored)
+    if ctx.needs_input_grad[1]:
+        pair = (x, grad) if transposed else (grad, x)
+        dw = _wgrad(*pair, *maps, w_shape[1:-1], groups, mirrored)
+    return dx, dw, *[None] * len(ctx.numbers), *others
+
+
+def _keep_wgrad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    y, x, *numbers = inputs
+    needed = ctx.needs_input_grad
+    ctx.save_for_backward(y if needed[1] else None, x if needed[0] else None)
+    ctx.rows, ctx.numbers = (len(y), len(x)), tuple(numbers)
+
+
+def _wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    y, x = ctx.saved_tensors
+    *maps, _, groups, mirrored = ctx.numbers
+    dy, dx = None, None
+    if ctx.needs_input_grad[0]:
+        dy = conv_of_tensors(x, grad, *maps, ctx.rows[0], groups, False, mirrored)
+    if ctx.needs_input_grad[1]:
+        dx = conv_of_tensors(y, grad, *maps, ctx.rows[1], groups, True, mirrored)
+    return dy, dx, *[None] * len(ctx.numbers)
+
+
+torch.library.register_autograd("layoutconv::sparse_conv", _conv_backward, setup_context=keep)
+torch.library.register_autograd(
+    "layoutconv::sparse_wgrad", _wgrad_backward, setup_context=_keep_wgrad
+)
+for _op in (sparse_conv, sparse_wgrad):
+    torch.library.impl(_op.name(), "AutocastCPU")(autocast(_op, "cpu"))
+    torch.library.impl(_op.name(), "AutocastCUDA")(autocast(_op, "cuda"))

@@ -1,0 +1,289 @@
+"""Sparse convolutions as functions of sparse tensors.
+
+A weight is (K, *taps, C / groups), the order of memory: its modes between the channels are the
+filter's, (T, R, S) in 3-D, so a function needs no kernel size. Each function finds or makes its
+kernel map, which tensors on the same coordinates share; ``kernel_map`` gives it one instead, and
+then nothing is looked up: that is what ``torch.compile`` and CUDA graphs want.
+
+Each has what may follow the sums fused into it: ``activation(scale * sum + bias + residual)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..conv.problem import Padding
+from ..errors import ArgumentError, ArgumentTypeError
+from ..executors import sparse as executor
+from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
+from .arguments import check_activation
+from .fuse import Ending, fused_or_not
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..sparse import Coordinates
+
+Ints = int | Sequence[int]
+
+_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+__all__ = ["sparse_conv", "sparse_conv_transpose", "sparse_inverse_conv", "subm_conv"]
+
+
+def subm_conv(
+    input: SparseTensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    offsets: Sequence[Sequence[int]] | None = None,
+    kernel_map: KernelMap | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | float | None = None,
+    residual: SparseTensor | Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> SparseTensor:
+    """Submanifold convolution: its outputs are its inputs' cells, row for row (Graham and van der
+    Maaten, *Submanifold Sparse Convolutional Networks*, 2017).
+
+    Args:
+        input: features (rows, C) of float16, bfloat16, float32 or float64.
+        weight: (K, *taps, C / groups) of the dtype of the features. An even filter reaches one cell
+            further down than up.
+        bias: (K,).
+        dilation: an int >= 1, or one per spatial mode.
+        groups: how many groups of channels convolve by themselves; it divides C and K.
+        offsets: a cell ``(dz, dy, dx)`` for each tap, any set of them: ``weight`` is then (K, taps,
+            C / groups).
+        kernel_map: the map to use, in place of that of ``dilation`` or ``offsets``.
+        activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
+            "sigmoid", "tanh" or "hardswish".
+        scale: (K,) or a number, what the sums are multiplied by first.
+        residual: (rows, K), or a tensor of these cells, added before the activation.
+        out_dtype: the dtype of the result, by default that of the features.
+
+    Returns a tensor of K channels on the coordinates of ``input``. Differentiable any number of
+    times, in features, weight, bias and residual; lowered under autocast; sums in fp32 (fp64 for
+    float64), the same bits every time.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
+
+    >>> cells = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 3, 0]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [10.0], [100.0]]), cells, (4, 4), batch_size=1)
+    >>> subm_conv(x, torch.ones(1, 3, 3, 1)).features.T
+    tensor([[ 11.,  11., 100.]])
+    """
+    _check_input(input)
+    if kernel_map is None:
+        taps = _taps(input, weight, offsets)
+        kernel_map = submanifold_map(input.coordinates, taps, dilation, offsets)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+    return _convolution(input, weight, kernel_map, groups, ending)
+
+
+def sparse_conv(
+    input: SparseTensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    offsets: Sequence[Sequence[int]] | None = None,
+    outputs: Coordinates | None = None,
+    capacity: int | None = None,
+    kernel_map: KernelMap | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | float | None = None,
+    residual: SparseTensor | Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> SparseTensor:
+    """Convolution whose outputs are all cells that some input reaches.
+
+    Args:
+        stride, padding, dilation: of a dense convolution, whose grid the outputs have.
+        outputs: the cells to compute, in place of all.
+        capacity: how many rows the result has, whatever the number of cells: see
+            :func:`~layoutconv.sparse.strided_map`.
+        input, weight, bias, groups, offsets, kernel_map, activation, slope, scale, residual,
+            out_dtype: as of :func:`subm_conv`.
+
+    Returns a tensor of K channels, rows in lexicographic order of ``(batch, z, y, x)``.
+
+    >>> x = SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1))
+    >>> y = sparse_conv(x, torch.ones(1, 2, 2, 1), stride=2)
+    >>> y.coords.tolist(), y.features.tolist()
+    ([[0, 0, 0], [0, 1, 1]], [[2.0], [2.0]])
+    """
+    _check_input(input)
+    if kernel_map is None:
+        kernel_map = strided_map(
+            input.coordinates, _taps(input, weight, offsets), stride, padding, dilation,
+            offsets=offsets, outputs=outputs, capacity=capacity,
+        )  # fmt: skip
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+    return _convolution(input, weight, kernel_map, groups, ending)
+
+
+def sparse_conv_transpose(
+    input: SparseTensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
+    *,
+    offsets: Sequence[Sequence[int]] | None = None,
+    outputs: Coordinates | None = None,
+    capacity: int | None = None,
+    kernel_map: KernelMap | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | float | None = None,
+    residual: SparseTensor | Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> SparseTensor:
+    """Transposed convolution: generative, unless ``outputs`` names the cells to compute.
+
+    Args:
+        stride, padding, output_padding, dilation: of ``torch.nn.functional.conv_transpose3d``,
+            whose grid the outputs have.
+        input, weight, bias, groups, offsets, outputs, capacity, kernel_map, activation, slope,
+            scale, residual, out_dtype: as of :func:`sparse_conv`; ``weight`` is (K, *taps, C /
+            groups), K channels come out.
+
+    >>> x = SparseTensor.from_dense(torch.tensor([[[0.0], [3.0]]]))
+    >>> y = sparse_conv_transpose(x, torch.tensor([[[1.0], [10.0]]]), stride=2)
+    >>> y.coords.tolist(), y.features.tolist()
+    ([[0, 2], [0, 3]], [[3.0], [30.0]])
+    """
+    _check_input(input)
+    if kernel_map is None:
+        kernel_map = transposed_map(
+            input.coordinates, _taps(input, weight, offsets), stride, padding, output_padding,
+            dilation, offsets=offsets, outputs=outputs, capacity=capacity,
+        )  # fmt: skip
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+    return _convolution(input, weight, kernel_map, groups, ending)
+
+
+def sparse_inverse_conv(
+    input: SparseTensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    groups: int = 1,
+    *,
+    kernel_map: KernelMap | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    scale: Tensor | float | None = None,
+    residual: SparseTensor | Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> SparseTensor:
+    """The way back from a strided convolution: to the cells that this had as inputs.
+
+    Args:
+        kernel_map: the map of the convolution that is gone back through; by default the one that
+            ``input``'s coordinates came from.
+        input, weight, bias, groups, activation, slope, scale, residual, out_dtype: as of
+            :func:`subm_conv`; the filter has the taps of the map.
+
+    >>> x = SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1))
+    >>> y = sparse_conv(x, torch.ones(1, 2, 2, 1), stride=2)
+    >>> z = sparse_inverse_conv(y, torch.ones(1, 2, 2, 1))
+    >>> z.coordinates is x.coordinates, z.features.tolist()
+    (True, [[2.0], [2.0], [2.0], [2.0]])
+    """
+    _check_input(input)
+    found = input.coordinates.origin if kernel_map is None else kernel_map
+    if found is None:
+        expected = "the map to go back through: these coordinates came from no convolution"
+        raise ArgumentError("kernel_map", expected, None)
+    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+    return _convolution(input, weight, found.inverse, groups, ending)
+
+
+def _convolution(
+    input: SparseTensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending
+) -> SparseTensor:
+    x = input.features
+    _check(x, weight, found, groups, ending)
+    residual: Any = ending.residual
+    if isinstance(residual, SparseTensor):
+        if residual.coordinates is not found.outputs:
+            expected = "a tensor on the coordinates of the result, or features"
+            raise ArgumentError("residual", expected, residual.coordinates)
+        ending = ending._replace(residual=residual.features)
+    if isinstance(ending.scale, int | float):
+        K = weight.shape[0]
+        ending = ending._replace(scale=torch.full((K,), float(ending.scale), device=x.device))
+    tensors = (x, weight, ending.bias, ending.scale, ending.residual)
+    gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
+    numbers = *maps, len(found.outputs), groups, False, found.mirrored
+    operator = executor.sparse_conv if gradients else executor.conv_of_tensors
+    y = fused_or_not(operator, x, weight, numbers, ending)
+    return SparseTensor(y, found.outputs)
+
+
+def _taps(input: SparseTensor, weight: Tensor, offsets: Any) -> tuple[int, ...]:
+    if not isinstance(weight, torch.Tensor):
+        raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
+    rank = 1 if offsets is not None else input.coordinates.rank
+    if weight.dim() != rank + 2:
+        expected = f"(K, {'taps' if offsets is not None else f'{rank} modes of taps'}, C / groups)"
+        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    return tuple(weight.shape[1:-1])
+
+
+def _check_input(input: SparseTensor) -> None:
+    if not isinstance(input, SparseTensor):
+        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+
+
+def _check(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending) -> None:
+    if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1 or (
+        x.shape[1] % groups or weight.shape[0] % groups
+    ):  # fmt: skip
+        expected = f"an int >= 1 that divides C = {x.shape[1]} and K = {weight.shape[0]}"
+        raise ArgumentError("groups", expected, groups)
+    shape = weight.shape[0], *found.taps, x.shape[1] // groups
+    if tuple(weight.shape) != shape:
+        expected = f"shape {shape}, (K, *taps, C / groups)"
+        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    if len(x) != len(found.inputs):
+        expected = f"a map of the {len(x)} rows of `input`"
+        raise ArgumentError("kernel_map", expected, f"one of {len(found.inputs)}")
+    if x.dtype not in _DTYPES:
+        kinds = "features of float16, bfloat16, float32 or float64"
+        raise ArgumentTypeError("input", kinds, str(x.dtype))
+    lowered = torch.is_autocast_enabled(x.device.type)
+    if weight.dtype != x.dtype and not (lowered and weight.dtype in _DTYPES):
+        raise ArgumentTypeError("weight", f"{x.dtype}, as the features", str(weight.dtype))
+    check_activation(ending.activation, x)
+    K, rows = weight.shape[0], len(found.outputs)
+    for name, shape in (("bias", (K,)), ("scale", (K,)), ("residual", (rows, K))):
+        tensor = getattr(ending, name)
+        if isinstance(tensor, SparseTensor):
+            tensor = tensor.features
+        if tensor is None or (name == "scale" and isinstance(tensor, int | float)):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
+        if tuple(tensor.shape) != shape:
+            raise ArgumentError(name, f"shape {shape}", f"shape {tuple(tensor.shape)}")
+        if tensor.device != x.device:
+            raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
+    for name, tensor in (("weight", weight), ("kernel_map", found.index)):
+        if tensor.device != x.device:
+            raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
