@@ -227,7 +227,7 @@ def _fake_conv(x: Tensor, w: Tensor, *numbers: Any, **options: Any) -> Tensor:
     rows, *rest = numbers[len(Maps._fields) :]
     given: list[Any] = [*rest, *(1, False)[len(rest) :]]
     groups, transposed, *ending = given
-    out_dtype = ending[7] if len(ending) > 7 else options.get("out_dtype")
+    out_dtype = ending[6] if len(ending) > 6 else options.get("out_dtype")
     channels = w.shape[-1] * groups if transposed else w.shape[0]
     return x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
 
