@@ -183,8 +183,9 @@ class Insert(PerRank):
 class Search(PerRank):
     """The rows of the taps of centres, a thread a centre, rows of the index side by side.
 
-    All taps of a centre in one CTA: its rows' neighbourhoods overlap, and are read again from the
-    L1 cache. Four look-ups are under way at once, without a branch.
+    A warp writes 128 bytes in a row at every tap. All taps of a centre are in one CTA: its rows'
+    neighbourhoods overlap, and are read again from the L1 cache. What a thread waits for is the
+    table, so four look-ups are under way at once, and branch only where a slot has another's key.
     """
 
     @staticmethod

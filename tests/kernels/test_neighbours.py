@@ -246,7 +246,7 @@ def test_reached_cells_are_a_sorted_set(launches: Launches, data: Any) -> None:
 @pytest.mark.parametrize(("size", "dilation"), [(3, 1), (3, 2), (2, 1), (4, 3)])
 def test_filters_of_three_axes(launches: Launches, size: int, dilation: int) -> None:
     grid = (2, 9, 10, 11)
-    indices = cloud(size, 400, grid)
+    indices = cloud(size, 250, grid)
     offsets = box(3, size, dilation)
     table = table_of(indices, grid)
     want = search(rows_of(indices, grid), indices, (1, 1, 1), offsets)
@@ -261,6 +261,12 @@ def test_filters_of_three_axes(launches: Launches, size: int, dilation: int) -> 
         outputs, _ = reached(indices, stride, offsets, small[1:], 2)
         assert list(map(tuple, outputs.tolist())) == reaches(indices, stride, offsets, small, False)
         assert (table.search(outputs, stride, offsets) >= 0).any(1).all()
+
+
+def test_cells_before_the_first_one_are_divided_downwards(launches: Launches) -> None:
+    indices = torch.tensor([[0, -1, -3], [1, -2, 4], [0, -7, 5]], dtype=torch.int32)
+    cells, _ = reached(indices, (2, 3), [(-1, -3), (-2, 1), (-5, -1)], (4, 4), 2)
+    assert cells.tolist() == [[0, 0, 0], [1, 0, 1]]
 
 
 def test_more_taps_than_a_mask_has_bits(launches: Launches) -> None:
@@ -286,6 +292,16 @@ def test_the_result_does_not_depend_on_the_order_of_threads(launches: Launches) 
         parts = (table.status, found, cells, count)
         results.add(tuple(part.contiguous().numpy().tobytes() for part in parts))
     assert len(results) == 1
+
+
+def test_status_tells_of_the_second_row_of_a_cell(launches: Launches) -> None:
+    """Whichever of them comes first: rows of one warp, of two, and of two CTAs."""
+    indices = cloud(0, 500, (1, 1000))
+    for first, *others in ((3, 290), (3, 40, 290), (200, 210), (0, 130, 140), (270, 290)):
+        cells = indices[:300].clone()
+        cells[others] = indices[first]
+        for launches.seed in range(4):
+            assert table_of(cells, (1, 1000)).status.tolist() == [min(others) + 1, 0]
 
 
 # -- the table ------------------------------------------------------------------------------------
