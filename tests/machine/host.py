@@ -95,12 +95,11 @@ def launch_of(kernel: Kernel, compiled: Any, *arguments: Any) -> HostLaunch:
     """The launch that calling ``compiled(*arguments)`` makes.
 
     ``compiled`` is what ``cute.compile`` returned under ``--enable-tvm-ffi``, ``kernel`` its parsed
-    PTX; tensors among the arguments are :class:`DeviceTensor`. Raises what the host code raises for
-    arguments that it refuses, and RuntimeError where it launches anything but one kernel.
+    PTX; tensors among the arguments, and in tuples of them, are :class:`DeviceTensor`. Raises what
+    the host code raises for arguments that it refuses, and RuntimeError where it launches anything
+    but one kernel.
     """
-    import tvm_ffi
-
-    ready = [tvm_ffi.from_dlpack(a) if isinstance(a, DeviceTensor) else a for a in arguments]
+    ready = [_handed_over(argument) for argument in arguments]
     launches: list[HostLaunch] = []
     with tempfile.TemporaryDirectory() as folder:
         function = _load(compiled, Path(folder))
@@ -109,6 +108,15 @@ def launch_of(kernel: Kernel, compiled: Any, *arguments: Any) -> HostLaunch:
     if len(launches) != 1:
         raise RuntimeError(f"one launch expected, the host code made {len(launches)}")
     return launches[0]
+
+
+def _handed_over(argument: Any) -> Any:
+    """An argument as host code takes it."""
+    import tvm_ffi
+
+    if isinstance(argument, tuple):
+        return tuple(map(_handed_over, argument))
+    return tvm_ffi.from_dlpack(argument) if isinstance(argument, DeviceTensor) else argument
 
 
 def _load(compiled: Any, folder: Path) -> Callable[..., Any]:

@@ -1,0 +1,72 @@
+"""Cells of a batch of grids in a kernel: rows of int32 coordinates, their keys, and back.
+
+A cell is ``(batch, z, y, x)``, of one to four spatial axes; its key is its row-major number in the
+grid ``(batch_size, *spatial_shape)``, in 64 bits. A row of a negative batch is padding, which lies
+outside every grid. Coordinates are Int64 here: a cell times a stride plus an offset may leave 32
+bits on its way to a cell that is outside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+from .walk import read
+
+Cell = list[Any]  # of Int64
+
+
+def read_cell(cells: Any, row: Any, rank: int) -> Cell:
+    """Row ``row`` of int32 (rows, 1 + rank): by one load where that many are a vector."""
+    columns = 1 + rank
+    vector = vector_of(rank)
+    found: Cell = []
+    for first in range(0, columns, vector):
+        pointer = cells + cute.assume(row * columns + first, divby=vector)
+        values = read(pointer, Int32, vector)
+        found += [Int64(values[i]) for i in range(vector)]
+    return found
+
+
+def write_cell(cells: Any, row: Any, cell: Cell) -> None:
+    """The opposite of ``read_cell``."""
+    vector = vector_of(len(cell) - 1)
+    for first in range(0, len(cell), vector):
+        values = cute.make_rmem_tensor(vector, Int32)
+        for i in range(vector):
+            values[i] = Int32(cell[first + i])
+        pointer = cells + cute.assume(row * len(cell) + first, divby=vector)
+        cute.autovec_copy(values, cute.make_tensor(pointer, cute.make_layout(vector)))
+
+
+def vector_of(rank: int) -> int:
+    """How many coordinates are read at once: all, if a power of two."""
+    return 1 + rank if rank in (1, 3) else 1
+
+
+def inside(cell: Cell, grid: Cell) -> Any:
+    """Whether a cell is one of a grid's; one test of a sign for all axes."""
+    sign = Int64(0)
+    for c, extent in zip(cell, grid, strict=True):
+        sign = sign | c | (extent - 1 - c)
+    return sign >= 0
+
+
+def key_of(cell: Cell, grid: Cell) -> Any:
+    """The number of a cell in a grid."""
+    key = cell[0]
+    for c, extent in zip(cell[1:], grid[1:], strict=True):
+        key = key * extent + c
+    return key
+
+
+def cell_of(key: Any, grid: Cell) -> Cell:
+    """The cell of a number, at least 0."""
+    found: Cell = []
+    for extent in reversed(grid[1:]):
+        rest = key // extent
+        found.insert(0, key - rest * extent)
+        key = rest
+    return [key, *found]

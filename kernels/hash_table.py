@@ -1,0 +1,86 @@
+"""A hash set of 64-bit keys in global memory, as pieces that kernels are made of.
+
+Open addressing with linear probing over a power of two of slots, at least twice as many as keys. A
+slot holds a key, at least 0, or ``EMPTY``; a key never moves and never leaves, so a look-up may
+trust any slot that it once saw taken. Which slot a key gets depends on who came first. Whatever
+must not depend on it is kept beside the slot and combined by an atomic operation that commutes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Boolean, Int64, Uint64
+
+from .walk import select
+
+EMPTY = -1
+NOWHERE = -2  # the key of what is not there: no slot has it
+GROUP_BITS = 2
+FEWEST_BITS = 3
+
+# Odd numbers with about half of their bits set; the first is 2^64 over the golden ratio.
+_FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+
+
+def bits_for(keys: int) -> int:
+    """The binary logarithm of how many slots a table of that many keys has.
+
+    >>> [bits_for(n) for n in (0, 4, 5, 90_000)]
+    [3, 3, 4, 18]
+    """
+    return max(FEWEST_BITS, (2 * keys - 1).bit_length())
+
+
+def home(key: Any, bits: Any) -> Any:
+    """The slot where a key is looked for first, of ``2^bits``.
+
+    Four keys in a row, four cells along x, have four slots in a row: one sector of 32 bytes. Taps
+    of a filter and rows of a sorted cloud ask for such neighbours: of street scans (164k and 203k
+    voxels, 3x3x3) CTAs read half of the sectors that they would read if neighbours were
+    scattered, for 1.1 to 1.2 times the probes (counted on the host).
+    """
+    mixed = Uint64(key >> GROUP_BITS) * Uint64(_FACTORS[0])
+    mixed = (mixed ^ (mixed >> Uint64(32))) * Uint64(_FACTORS[1])
+    group = Int64(mixed >> Uint64(64 + GROUP_BITS - bits))
+    return (group << GROUP_BITS) | (key & ((1 << GROUP_BITS) - 1))
+
+
+def held(keys: Any, slot: Any) -> Any:
+    """The key in a slot, or ``EMPTY``."""
+    return cute.make_tensor(keys + slot, cute.make_layout(1))[0]
+
+
+@cute.jit
+def find(keys: Any, slot: Any, seen: Any, key: Any, bits: Any):
+    """The slot of a key, -1 if there is none, from its home ``slot`` and the key ``seen`` there.
+
+    Reading the first slot is left to the caller, who has more of them to read at once.
+    """
+    while (seen != key) & (seen != EMPTY):
+        slot = (slot + 1) & ((Int64(1) << bits) - 1)
+        seen = held(keys, slot)
+    return select(seen == key, slot, Int64(-1))
+
+
+@cute.jit
+def insert(keys: Any, key: Any, bits: Any):
+    """The slot of a key, which is put there if need be, and whether this call was the one that did.
+
+    A slot is read before it is claimed: where many insert one key, most of them only read. What is
+    read may be older than what is there, but a slot changes once, so the claim then tells.
+    """
+    slot = home(key, bits)
+    seen = held(keys, slot)
+    fresh = Boolean(False)
+    while seen != key:
+        if seen == EMPTY:
+            seen = cute.arch.atomic_cas(keys + slot, cmp=Int64(EMPTY), val=key)
+            if seen == EMPTY:
+                fresh = Boolean(True)
+                seen = key
+        if seen != key:
+            slot = (slot + 1) & ((Int64(1) << bits) - 1)
+            seen = held(keys, slot)
+    return slot, fresh

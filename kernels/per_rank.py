@@ -1,0 +1,171 @@
+"""Kernels of clouds: a thread a row, compiled for a number of spatial axes and for nothing else.
+
+How many rows and taps there are, the extents of the grid and where taps point are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import prod
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from layoutconv.errors import ArgumentError, ArgumentTypeError
+
+from .store import architecture, load
+from .walk import TYPES
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 multiprocessors.
+THREADS = 128
+
+Table = tuple[tuple[int, ...], ...]
+
+
+class PerRank:
+    """A kernel of a rank; the base of others, which say what their arguments are."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    @staticmethod
+    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+        """The types of its tensors, and what they are aligned to, in bytes."""
+        raise NotImplementedError
+
+    @staticmethod
+    def integers(rank: int) -> int:
+        """How many integers it takes. The first is the number of rows."""
+        raise NotImplementedError
+
+    @cute.jit
+    def __call__(self, tensors: tuple, integers: tuple, stream: Any):
+        pointers = [tensor.iterator for tensor in tensors]
+        self.kernel(pointers, integers).launch(
+            grid=[Int32((integers[0] + THREADS - 1) // THREADS), 1, 1],
+            block=[THREADS, 1, 1],
+            stream=stream,
+        )
+
+    def kernel(self, pointers: Any, integers: Any) -> Any:
+        raise NotImplementedError
+
+
+def build(kernel: PerRank, arch: str, dump: str | None = None) -> Any:
+    """The compiled kernel, a TVM-FFI function ``f(tensors, integers)`` of two tuples.
+
+    With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    """
+    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
+    tensors = tuple(
+        make_fake_tensor(TYPES[dtype], (cute.sym_int64(),), (1,), assumed_align=aligned)
+        for dtype, aligned in kernel.tensors(kernel.rank)
+    )
+    return cute.compile(
+        kernel,
+        tensors,
+        tuple(Int64(0) for _ in range(kernel.integers(kernel.rank))),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+    )
+
+
+def load_per_rank(kernel: PerRank, arch: str) -> Callable[..., None]:
+    """A kernel as ``build`` makes it: from memory, from disk, or compiled now. No GPU is needed."""
+    return load((type(kernel).__name__, kernel.rank, arch), lambda: build(kernel, arch))
+
+
+def launch(kernel: PerRank, tensors: tuple[Tensor, ...], integers: tuple[int, ...]) -> None:
+    """Launch a kernel on the GPU of its tensors, on torch's current stream there."""
+    import torch
+
+    device = tensors[0].get_device()
+    if torch.cuda.current_device() != device:
+        with torch.cuda.device(device):
+            launch(kernel, tensors, integers)
+        return
+    load_per_rank(kernel, _arch(device))(tensors, integers)
+
+
+@lru_cache
+def _arch(device: int) -> str:
+    import torch
+
+    return architecture(torch.cuda.get_device_capability(device))
+
+
+@lru_cache(1024)
+def device_table(table: Table, device: torch.device) -> Tensor:
+    """int32 (rows, columns) on a device, copied there once."""
+    import torch
+
+    return torch.tensor(table, dtype=torch.int32, device=device)
+
+
+# -- what callers pass ----------------------------------------------------------------------------
+
+
+def check_grid(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    """``(batch_size, *spatial_shape)``, if its cells have keys."""
+    grid = (int(batch_size), *(int(extent) for extent in spatial_shape))
+    if not 2 <= len(grid) <= 5:
+        raise ArgumentError("spatial_shape", "1 to 4 extents", tuple(spatial_shape))
+    for name, extent in zip(("batch_size", *["spatial_shape"] * 4), grid, strict=False):
+        if not 0 <= extent < 2**31:
+            raise ArgumentError(name, "extents from 0 to 2**31 - 1", extent)
+    if prod(grid) >= 2**63:
+        raise ArgumentError("spatial_shape", "fewer than 2**63 cells in all", grid)
+    return grid
+
+
+def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None = None) -> Tensor:
+    """int32 (rows, 1 + rank) as kernels read it: contiguous, and 16-byte aligned."""
+    import torch
+
+    if not isinstance(cells, torch.Tensor) or cells.dtype != torch.int32:
+        got = getattr(cells, "dtype", type(cells))
+        raise ArgumentTypeError(name, "a torch tensor of int32", got)
+    if cells.ndim != 2 or cells.shape[1] != 1 + rank:
+        raise ArgumentError(name, f"(rows, {1 + rank})", tuple(cells.shape))
+    if len(cells) >= 2**31:
+        raise ArgumentError(name, "fewer than 2**31 rows", len(cells))
+    if device is not None and cells.device != device:
+        raise ArgumentError(name, f"a tensor on {device}, where the table is", cells.device)
+    cells = cells.detach().contiguous()
+    return cells if cells.data_ptr() & 15 == 0 else cells.clone()
+
+
+def check_per_axis(name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
+    """One positive int32 per axis."""
+    found = _integers(name, values)
+    if len(found) != rank or not all(0 < v < 2**31 for v in found):
+        raise ArgumentError(name, f"{rank} integers from 1 to 2**31 - 1", values)
+    return found
+
+
+def check_table(name: str, rows: Sequence[Sequence[int]], rank: int) -> Table:
+    """One int32 per axis in every row."""
+    return _check_range(name, tuple(_integers(name, row) for row in rows), rank)
+
+
+@lru_cache(1024)
+def _check_range(name: str, rows: Table, rank: int) -> Table:
+    for row in rows:
+        if len(row) != rank or not all(abs(v) < 2**31 for v in row):
+            raise ArgumentError(name, f"{rank} integers of 32 bits a tap", row)
+    return rows
+
+
+def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, values))
+    except TypeError:
+        raise ArgumentTypeError(name, "integers", values) from None

@@ -1,0 +1,475 @@
+"""Kernel maps in the machine, against a Python dictionary."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from layoutconv.kernels import hash_table, neighbours, per_rank, store
+from layoutconv.kernels.neighbours import HashTable, Insert, Search
+from layoutconv.kernels.per_rank import PerRank, build, load_per_rank
+from layoutconv.kernels.reached import Reach, Unpack, reached
+from torch import Tensor
+
+from layoutconv.errors import ArgumentError, ArgumentTypeError
+
+from ..machine import DeviceTensor, Memory, launch_of, parse, run
+
+KINDS: list[type[PerRank]] = [Insert, Search, Reach, Unpack]
+# Of a kernel's tensors: those it updates by atomic operations, and those it writes and never reads.
+UPDATES = {Insert: (1, 2), Reach: (1,)}
+WRITES = {Search: 4, Reach: 3, Unpack: 1}
+
+Cell = tuple[int, ...]
+_compiled: dict[Any, Any] = {}
+
+
+def compiled(kernel: PerRank) -> Any:
+    key = type(kernel), kernel.rank
+    if key not in _compiled:
+        with tempfile.TemporaryDirectory() as folder:
+            function = build(kernel, "sm_80", dump=folder)
+            _compiled[key] = function, parse(function.__ptx__)
+    return _compiled[key]
+
+
+class Launches:
+    """Launches in the machine: warps and CTAs in an order that ``seed`` decides."""
+
+    def __init__(self) -> None:
+        self.seed = 0
+        self.kinds: list[type[PerRank]] = []
+
+    def __call__(
+        self, kernel: PerRank, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
+    ) -> None:
+        kind = type(kernel)
+        self.kinds.append(kind)
+        function, program = compiled(kernel)
+        memory = Memory()
+        addresses, arguments = [], []
+        for i, tensor in enumerate(tensors):
+            assert tensor.is_contiguous()
+            writes = WRITES.get(kind) == i
+            address = memory.add(
+                tensor.view(torch.uint8).numpy(), f"tensor {i}",
+                writable=writes or i in UPDATES.get(kind, ()), output=writes,
+            )  # fmt: skip
+            addresses.append(address)
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            arguments.append(DeviceTensor(address, tuple(tensor.shape), dtype))
+        asked = launch_of(program, function, tuple(arguments), integers)
+        random = np.random.default_rng(self.seed)
+        ctas = [(int(i), 0, 0) for i in random.permutation(asked.grid[0])]
+        run(program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas)
+        if kind in WRITES:
+            written = memory.written(addresses[WRITES[kind]])
+            count = written.size
+            if kind is Reach:
+                count = 8 * int(tensors[1][-1] + 1)
+            elif kind is Search and integers[3]:  # the rest was written before the launch
+                count = 4 * integers[0] * (integers[2] // 2)
+            assert written[:count].all()
+            assert kind is Search or not written[count:].any()
+
+
+@pytest.fixture(scope="module")
+def launches() -> Iterator[Launches]:
+    patch = pytest.MonkeyPatch()
+    patched = Launches()
+    patch.setattr(per_rank, "launch", patched)
+    yield patched
+    patch.undo()
+
+
+# -- definitions ----------------------------------------------------------------------------------
+
+
+def is_inside(cell: Cell, grid: Cell) -> bool:
+    return all(0 <= c < extent for c, extent in zip(cell, grid, strict=True))
+
+
+def rows_of(indices: Tensor, grid: Cell) -> dict[Cell, int]:
+    """The lowest row of every cell."""
+    found: dict[Cell, int] = {}
+    for row, cell in enumerate(map(tuple, indices.tolist())):
+        if is_inside(cell, grid):
+            found.setdefault(cell, row)
+    return found
+
+
+def search(rows: dict[Cell, int], centres: Tensor, stride: Cell, offsets: list[Cell]) -> Tensor:
+    index = torch.full((len(centres), len(offsets)), -1, dtype=torch.int32)
+    for i, (batch, *centre) in enumerate(centres.tolist()):
+        for t, offset in enumerate(offsets):
+            cell = [c * s + o for c, s, o in zip(centre, stride, offset, strict=True)]
+            index[i, t] = rows.get((batch, *cell), -1)
+    return index
+
+
+def status(indices: Tensor, grid: Cell) -> list[int]:
+    cells = list(map(tuple, indices.tolist()))
+    again = [i for i, c in enumerate(cells) if is_inside(c, grid) and c in cells[:i]]
+    outside = [i for i, c in enumerate(cells) if c[0] >= 0 and not is_inside(c, grid)]
+    return [next((i + 1 for i in found), 0) for found in (again, outside)]
+
+
+def reaches(
+    indices: Tensor, stride: Cell, offsets: list[Cell], grid: Cell, transposed: bool
+) -> list[Cell]:
+    found = set()
+    for (batch, *x), offset in product(indices.tolist(), offsets):
+        if transposed:
+            y = [c * s + o for c, s, o in zip(x, stride, offset, strict=True)]
+        elif all((c - o) % s == 0 for c, s, o in zip(x, stride, offset, strict=True)):
+            y = [(c - o) // s for c, s, o in zip(x, stride, offset, strict=True)]
+        else:
+            continue
+        if is_inside((batch, *y), grid):
+            found.add((batch, *y))
+    return sorted(found)
+
+
+def box(rank: int, size: int, dilation: int = 1) -> list[Cell]:
+    return [
+        tuple((tap - size // 2) * dilation for tap in taps)
+        for taps in product(range(size), repeat=rank)
+    ]
+
+
+def table_of(indices: Tensor, grid: Cell) -> HashTable:
+    return HashTable(indices, grid[1:], grid[0])
+
+
+def cloud(seed: int, rows: int, grid: Cell, beyond: int = 0, again: float = 0.0) -> Tensor:
+    """Random rows: some ``beyond`` the grid in any direction, some of them ``again``."""
+    random = np.random.default_rng(seed)
+    cells = random.integers([-beyond] * len(grid), [extent + beyond for extent in grid],
+                            (rows, len(grid)))  # fmt: skip
+    copied = random.random(rows) < again
+    cells[copied] = cells[random.integers(0, max(rows, 1), int(copied.sum()))]
+    if not beyond and not again:
+        cells = random.permutation(np.unique(cells, axis=0))
+    return torch.from_numpy(cells.astype(np.int32))
+
+
+@st.composite
+def grids(draw: Any) -> Cell:
+    rank = draw(st.integers(1, 4))
+    widest = {1: 200, 2: 20, 3: 8, 4: 5}[rank]
+    return (draw(st.integers(1, 3)), *(draw(st.integers(1, widest)) for _ in range(rank)))
+
+
+ROWS = st.sampled_from([0, 1, 5, 33, 70, 300])
+SEEDS = st.integers(0, 10**6)
+few = settings(
+    max_examples=12, deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+
+
+def taps(draw: Any, rank: int, most: int = 9) -> list[Cell]:
+    offset = st.tuples(*[st.integers(-3, 3)] * rank)
+    return draw(st.lists(offset, max_size=most))
+
+
+# -- laws -----------------------------------------------------------------------------------------
+
+
+@few
+@given(st.data())
+def test_search_is_a_dictionary(launches: Launches, data: Any) -> None:
+    grid = data.draw(grids())
+    rank = len(grid) - 1
+    beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
+    launches.seed = data.draw(SEEDS)
+    indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
+    centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
+    stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
+    offsets = taps(data.draw, rank)
+    table = table_of(indices, grid)
+    assert table.status.tolist() == status(indices, grid)
+    got = table.search(centres, stride, offsets)
+    assert torch.equal(got, search(rows_of(indices, grid), centres, stride, offsets))
+
+
+@few
+@given(st.data())
+def test_a_mirrored_filter_is_looked_up_by_half(launches: Launches, data: Any) -> None:
+    grid = data.draw(grids())
+    rank = len(grid) - 1
+    beyond, again = data.draw(st.sampled_from([(0, 0.0), (0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
+    indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
+    half = taps(data.draw, rank, 5)
+    middle = [(0,) * rank] if data.draw(st.booleans()) else []
+    offsets = half + middle + [tuple(-c for c in tap) for tap in reversed(half)]
+    launches.seed = data.draw(SEEDS)
+    table = table_of(indices, grid)
+    own = table.search_own(offsets)
+    launches.seed = data.draw(SEEDS)
+    assert torch.equal(own, table.search(indices, (1,) * rank, offsets))
+    assert torch.equal(own, search(rows_of(indices, grid), indices, (1,) * rank, offsets))
+    assert own.stride() == table.search(indices, (1,) * rank, offsets).stride()
+
+
+@few
+@given(st.data())
+def test_reached_cells_are_a_sorted_set(launches: Launches, data: Any) -> None:
+    grid = data.draw(grids())
+    rank = len(grid) - 1
+    indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, data.draw(st.integers(0, 3)), 0.2)
+    stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
+    offsets = taps(data.draw, rank)
+    transposed = data.draw(st.booleans())
+    launches.seed = data.draw(SEEDS)
+    want = reaches(indices, stride, offsets, grid, transposed)
+    arguments = (indices, stride, offsets, grid[1:], grid[0])
+    cells, count = reached(*arguments, transposed=transposed)
+    assert list(map(tuple, cells.tolist())) == want
+    assert (cells.shape, cells.dtype) == ((len(want), 1 + rank), torch.int32)
+    assert (count.shape, int(count)) == ((), len(want))
+
+    capacity = max(0, len(want) + data.draw(st.integers(-3, 5)))
+    cells, count = reached(*arguments, capacity, transposed=transposed)
+    padding = [(-1, *[0] * rank)] * (capacity - len(want))
+    assert list(map(tuple, cells.tolist())) == want[:capacity] + padding
+    assert int(count) == len(want)
+
+
+@pytest.mark.parametrize(("size", "dilation"), [(3, 1), (3, 2), (2, 1), (4, 3)])
+def test_filters_of_three_axes(launches: Launches, size: int, dilation: int) -> None:
+    grid = (2, 9, 10, 11)
+    indices = cloud(size, 250, grid)
+    offsets = box(3, size, dilation)
+    table = table_of(indices, grid)
+    want = search(rows_of(indices, grid), indices, (1, 1, 1), offsets)
+    got = table.search(indices, (1, 1, 1), offsets)
+    assert torch.equal(got, want)
+    assert got.stride() == (1, len(indices))
+    if size == 3:
+        assert torch.equal(table.search_own(offsets), want)
+    # Every neighbour reaches what it feeds.
+    for stride in ((1, 1, 1), (2, 2, 2), (3, 1, 2)):
+        small = (2, *(-(-extent // s) for extent, s in zip(grid[1:], stride, strict=True)))
+        outputs, _ = reached(indices, stride, offsets, small[1:], 2)
+        assert list(map(tuple, outputs.tolist())) == reaches(indices, stride, offsets, small, False)
+        assert (table.search(outputs, stride, offsets) >= 0).any(1).all()
+
+
+def test_cells_before_the_first_one_are_divided_downwards(launches: Launches) -> None:
+    indices = torch.tensor([[0, -1, -3], [1, -2, 4], [0, -7, 5]], dtype=torch.int32)
+    cells, _ = reached(indices, (2, 3), [(-1, -3), (-2, 1), (-5, -1)], (4, 4), 2)
+    assert cells.tolist() == [[0, 0, 0], [1, 0, 1]]
+
+
+def test_more_taps_than_a_mask_has_bits(launches: Launches) -> None:
+    grid = (1, 40, 40)
+    indices = cloud(1, 90, grid)
+    offsets = box(2, 7)
+    for transposed in (False, True):
+        cells, _ = reached(indices, (1, 2), offsets, grid[1:], 1, transposed=transposed)
+        assert list(map(tuple, cells.tolist())) == reaches(
+            indices, (1, 2), offsets, grid, transposed
+        )
+
+
+def test_the_result_does_not_depend_on_the_order_of_threads(launches: Launches) -> None:
+    grid = (1, 5, 6, 7)
+    indices = cloud(3, 600, grid, again=0.5)
+    results = set()
+    for seed in range(6):
+        launches.seed = seed
+        table = table_of(indices, grid)
+        found = table.search(indices, (1, 1, 1), box(3, 3)[:5])
+        cells, count = reached(indices, (2, 2, 2), box(3, 3), (3, 3, 4), 1)
+        parts = (table.status, found, cells, count)
+        results.add(tuple(part.contiguous().numpy().tobytes() for part in parts))
+    assert len(results) == 1
+
+
+def test_status_tells_of_the_second_row_of_a_cell(launches: Launches) -> None:
+    """Whichever of them comes first: rows of one warp, of two, and of two CTAs."""
+    indices = cloud(0, 500, (1, 1000))
+    for first, *others in ((3, 290), (3, 40, 290), (200, 210), (0, 130, 140), (270, 290)):
+        cells = indices[:300].clone()
+        cells[others] = indices[first]
+        for launches.seed in range(4):
+            assert table_of(cells, (1, 1000)).status.tolist() == [min(others) + 1, 0]
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def home_of(key: int, bits: int) -> int:
+    """``hash_table.home`` in Python's integers."""
+    first, second = hash_table._FACTORS
+    mixed = (key >> 2) * first % 2**64
+    mixed = (mixed ^ mixed >> 32) * second % 2**64
+    return (mixed >> (66 - bits)) << 2 | key & 3
+
+
+def test_keys_that_share_a_home(launches: Launches) -> None:
+    """They wrap around the end of the table, too."""
+    bits, width = 6, 2**31 - 1
+    last = [key for key in range(100_000) if home_of(key, bits) == 2**bits - 1]
+    cells = torch.tensor([[0, *divmod(key, width)] for key in last[:40]], dtype=torch.int32)
+    table = HashTable(cells[:32], (2, width), 1)
+    assert table._bits == bits
+    assert int(table._keys[-1]) in last  # the model above is the kernel's
+    found = table.search(cells, (1, 1), [(0, 0)])
+    assert found[:, 0].tolist() == [*range(32), *[-1] * 8]
+
+
+def test_a_table_with_one_free_slot(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "bits_for", lambda rows: 6)
+    indices = cloud(0, 10_000, (1, 64))[:63]
+    table = table_of(indices, (1, 64))
+    assert int((table._keys == hash_table.EMPTY).sum()) == 1
+    want = search(rows_of(indices, (1, 64)), indices, (1,), [(0,), (1,), (5,)])
+    assert torch.equal(table.search(indices, (1,), [(0,), (1,), (5,)]), want)
+
+
+# -- the ends of ranges ---------------------------------------------------------------------------
+
+
+def test_grids_of_almost_2_to_the_63_cells(launches: Launches) -> None:
+    top = 2**31 - 1
+    corner = torch.tensor([[1, top - 1, top - 1], [0, 0, 0], [1, top - 1, 0]], dtype=torch.int32)
+    table = HashTable(corner, (top, top), 2)
+    assert table.status.tolist() == [0, 0]
+    offsets = [(0, 0), (0, 1 - top), (0, top), (top, top), (-top, -top), (0, -1)]
+    want = search(rows_of(corner, (2, top, top)), corner, (1, 1), offsets)
+    assert want[0].tolist() == [0, 2, -1, -1, -1, -1]
+    assert torch.equal(table.search(corner, (1, 1), offsets), want)
+    # A centre times a stride leaves 32 bits, and an offset brings it back.
+    centres = torch.tensor([[1, 2**30, 2**30], [1, -3, top]], dtype=torch.int32)
+    assert table.search(centres, (2, 2), [(-2, -2), (-2, -(2**31) + 2)]).tolist() == [
+        [0, -1], [-1, -1],
+    ]  # fmt: skip
+    assert table.search(centres, (2, 1), [(-2, 0 - 2**30)]).tolist() == [[2], [-1]]
+    cells, _ = reached(corner, (1, 1), [(0, 0), (0, 1)], (top, top), 2)
+    assert cells.tolist() == sorted(
+        [[1, top - 1, top - 1], [0, 0, 0], [1, top - 1, 0], [1, top - 1, top - 2]]
+    )
+
+
+def test_nothing_is_found_in_nothing(launches: Launches) -> None:
+    launches.kinds.clear()
+    none = torch.empty(0, 4, dtype=torch.int32)
+    some = torch.zeros(3, 4, dtype=torch.int32)
+    ones, offsets = (1, 1, 1), box(3, 3)
+    table = HashTable(none, (4, 4, 4), 1)
+    assert table.status.tolist() == [0, 0]
+    assert table.search_own(offsets).shape == (0, 27)
+    assert table.search(some, ones, offsets).tolist() == [[-1] * 27] * 3
+    assert table.search(some, ones, []).shape == (3, 0)
+    for capacity in (None, 0, 2):
+        for indices, taps, shape, batches in [
+            (none, offsets, (4, 4, 4), 1), (some, [], (4, 4, 4), 1),
+            (some, offsets, (4, 0, 4), 1), (some, offsets, (4, 4, 4), 0),
+        ]:  # fmt: skip
+            cells, count = reached(indices, ones, taps, shape, batches, capacity)
+            assert int(count) == 0
+            assert cells.tolist() == [[-1, 0, 0, 0]] * (capacity or 0)
+    assert launches.kinds == []
+    # A grid without cells has every row outside.
+    table = HashTable(some, (4, 0, 4), 1)
+    assert table.status.tolist() == [0, 1]
+    assert table.search(some, ones, offsets).tolist() == [[-1] * 27] * 3
+    assert table.search_own(offsets).tolist() == [[-1] * 27] * 3
+
+
+def test_padding_finds_nothing_and_is_no_error(launches: Launches) -> None:
+    indices = torch.tensor([[-1, 0, 0], [0, 1, 1], [-1, 0, 0], [-5, 9, 9]], dtype=torch.int32)
+    table = HashTable(indices, (3, 3), 1)
+    assert table.status.tolist() == [0, 0]
+    want = [[-1] * 3, [-1, 1, -1], [-1] * 3, [-1] * 3]
+    offsets = [(0, -1), (0, 0), (0, 1)]
+    assert table.search_own(offsets).tolist() == want
+    assert table.search(indices, (1, 1), offsets).tolist() == want
+    assert reached(indices, (1, 1), offsets[:2], (3, 3), 1)[0].tolist() == [[0, 1, 1], [0, 1, 2]]
+
+
+def test_memory_that_starts_anywhere(launches: Launches) -> None:
+    grid = (1, 4, 4, 4)
+    indices = cloud(0, 50, grid)
+    shifted = torch.empty(4 * len(indices) + 1, dtype=torch.int32)[1:].view(-1, 4)
+    columns = torch.empty(4, len(indices), dtype=torch.int32).T
+    want = search(rows_of(indices, grid), indices, (1, 1, 1), box(3, 3))
+    for other in (shifted, columns):
+        other.copy_(indices)
+        assert torch.equal(table_of(other, grid).search(other, (1, 1, 1), box(3, 3)), want)
+
+
+# -- kernels --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_compile_for_every_architecture(kind: type[PerRank], arch: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        assert f".target {arch}" in build(kind(4), arch, dump=folder).__ptx__
+
+
+@pytest.mark.parametrize(("kind", "rank"), list(product(KINDS, (1, 2, 3, 4))))
+def test_cells_are_read_at_once_where_they_are_a_vector(kind: type[PerRank], rank: int) -> None:
+    _, program = compiled(kind(rank))
+    word = {1: "v2.b32", 3: "v4.b32"}.get(rank)
+    move = "st.global." if kind is Unpack else "ld.global."
+    found = {i.opcode for i in program.instructions if i.opcode.startswith(move + "v")}
+    assert found == ({move + word} if word else set())
+
+
+def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store, "_loaded", {})
+    built: list[Any] = []
+
+    def counted(*arguments: Any) -> Any:
+        built.append(arguments)
+        return build(*arguments)
+
+    monkeypatch.setattr(per_rank, "build", counted)
+    load: Callable[..., Any] = load_per_rank
+    assert load(Insert(1), "sm_80") is load(Insert(1), "sm_80")
+    assert load(Insert(1), "sm_80") is not load(Insert(2), "sm_80")
+    assert load(Unpack(1), "sm_80") is not load(Insert(1), "sm_80")
+    monkeypatch.setattr(store, "_loaded", {})
+    assert callable(load(Insert(2), "sm_80"))  # from disk
+    assert len(built) == len(list(tmp_path.iterdir())) == 3
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+def test_arguments_that_are_refused(launches: Launches) -> None:
+    indices = torch.zeros(2, 3, dtype=torch.int32)
+    for bad, error, message in [
+        (lambda: HashTable(indices.long(), (3, 3), 1), ArgumentTypeError, "`indices`.*int64"),
+        (lambda: HashTable(indices, (3, 3, 3), 1), ArgumentError, r"`indices`.*\(rows, 4\)"),
+        (lambda: HashTable(indices, (), 1), ArgumentError, "`spatial_shape`.*1 to 4"),
+        (lambda: HashTable(indices, (3, -1), 1), ArgumentError, "`spatial_shape`.*-1"),
+        (lambda: HashTable(indices, (3, 3), 2**31), ArgumentError, "`batch_size`"),
+        (lambda: HashTable(indices, (2**31 - 1,) * 2, 3), ArgumentError, r"2\*\*63"),
+        (lambda: HashTable(indices, (3, 3), 1).search(indices, (1,), []), ArgumentError, "stride"),
+        (lambda: HashTable(indices, (3, 3), 1).search(indices, (1, 0), []), ArgumentError, "stri"),
+        (lambda: HashTable(indices, (3, 3), 1).search(indices, (1, 1), [(1,)]), ArgumentError,
+         "`offsets`"),
+        (lambda: HashTable(indices, (3, 3), 1).search(indices, (1, 1), [(1, 0.5)]),
+         ArgumentTypeError, "`offsets`.*integers"),
+        (lambda: HashTable(indices, (3, 3), 1).search(indices, (1, 1), [(1, 2**31)]),
+         ArgumentError, "`offsets`.*32 bits"),
+        (lambda: HashTable(indices, (3, 3), 1).search_own([(0, 1), (0, 1)]), ArgumentError,
+         r"\(0, 1\) across from \(0, 1\)"),
+        (lambda: HashTable(indices, (3, 3), 1).search_own([(0, 1)]), ArgumentError, "`offsets`"),
+        (lambda: reached(indices, (1, 1), [], (3, 3), 1, -1), ArgumentError, "`capacity`"),
+    ]:  # fmt: skip
+        with pytest.raises(error, match=message):
+            bad()
