@@ -7,6 +7,8 @@ that are made on a GPU.
 
 from .coordinates import Coordinates
 from .grid_index import dense_index
+from .interpolation import devoxelize
+from .join import cat, collate, merge_repeated
 from .kernel_map import KernelMap, strided_map, submanifold_map, transposed_map
 from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
@@ -20,8 +22,12 @@ __all__ = [
     "KernelMap",
     "SparseTensor",
     "Voxels",
+    "cat",
+    "collate",
     "dense_index",
+    "devoxelize",
     "kernel_map_view",
+    "merge_repeated",
     "morton_order",
     "read_points",
     "strided_map",

@@ -134,7 +134,7 @@ class Coordinates:
         first = int((self.cells == cell).all(1).nonzero()[0])
         raise ArgumentError(
             "coords",
-            "no cell twice",
+            "no cell twice (lc.sparse.merge_repeated makes one row of them)",
             f"{cell.tolist()} in rows {first} and {row}",
         )
 
