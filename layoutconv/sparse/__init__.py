@@ -10,6 +10,7 @@ from .grid_index import dense_index
 from .interpolation import devoxelize
 from .join import cat, collate, merge_repeated
 from .kernel_map import KernelMap, strided_map, submanifold_map, transposed_map
+from .lattice import Lattice
 from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
 from .sparse_tensor import SparseTensor
@@ -20,6 +21,7 @@ from .voxels import Voxels, voxelize
 __all__ = [
     "Coordinates",
     "KernelMap",
+    "Lattice",
     "SparseTensor",
     "Voxels",
     "cat",

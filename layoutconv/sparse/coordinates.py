@@ -134,8 +134,8 @@ class Coordinates:
         first = int((self.cells == cell).all(1).nonzero()[0])
         raise ArgumentError(
             "coords",
-            "no cell twice (lc.sparse.merge_repeated makes one row of them)",
-            f"{cell.tolist()} in rows {first} and {row}",
+            "no cell twice",
+            f"{cell.tolist()} in rows {first} and {row} (lc.sparse.merge_repeated makes one of them)",
         )
 
     def to(self, device: Any) -> Coordinates:

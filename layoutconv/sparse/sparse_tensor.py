@@ -47,6 +47,8 @@ class SparseTensor:
         with torch.serialization.safe_globals([lc.SparseTensor, lc.sparse.Coordinates]):
             x = torch.load(path)
 
+    and ``lc.sparse.Voxels`` and ``lc.sparse.Lattice`` besides, where it is voxels that were saved.
+
     Raises ``ArgumentError``.
 
     >>> import torch
