@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .gemm_view import GemmView as GemmView
     from .reduction import ReductionView as ReductionView
     from .reduction import reduction_view as reduction_view
+    from .sparse import SparseTensor as SparseTensor
+    from .sparse import devoxelize as devoxelize
+    from .sparse import voxelize as voxelize
 
 __version__ = "0.1.0"
 
@@ -41,9 +44,12 @@ _HOME = {
     "Residual": "epilogue",
     "Scale": "epilogue",
     "ReductionView": "reduction",
+    "SparseTensor": "sparse.sparse_tensor",
+    "devoxelize": "sparse.interpolation",
     "execute": "executors",
     "reduce": "executors.reduction",
     "reduction_view": "reduction",
+    "voxelize": "sparse.voxels",
     "conv1d": "nn.functional",
     "conv2d": "nn.functional",
     "conv3d": "nn.functional",

@@ -50,7 +50,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.set_defaults(command=_demo)
     demo.add_argument(
-        "points", nargs="?", type=Path, help=".bin, .npy or .ply; a synthetic street without one"
+        "points",
+        nargs="?",
+        type=Path,
+        help=".bin, .npy, .ply, .pcd, .las or .laz; a synthetic street without one",
     )
     add = demo.add_argument
     add("--voxel-size", type=float, default=0.2, metavar="M", help="0.05 suits a room")

@@ -7,7 +7,10 @@ that are made on a GPU.
 
 from .coordinates import Coordinates
 from .grid_index import dense_index
+from .interpolation import devoxelize
+from .join import cat, collate, merge_repeated
 from .kernel_map import KernelMap, strided_map, submanifold_map, transposed_map
+from .lattice import Lattice
 from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
 from .sparse_tensor import SparseTensor
@@ -18,10 +21,15 @@ from .voxels import Voxels, voxelize
 __all__ = [
     "Coordinates",
     "KernelMap",
+    "Lattice",
     "SparseTensor",
     "Voxels",
+    "cat",
+    "collate",
     "dense_index",
+    "devoxelize",
     "kernel_map_view",
+    "merge_repeated",
     "morton_order",
     "read_points",
     "strided_map",

@@ -135,7 +135,7 @@ class Coordinates:
         raise ArgumentError(
             "coords",
             "no cell twice",
-            f"{cell.tolist()} in rows {first} and {row}",
+            f"{cell.tolist()} in rows {first} and {row} (lc.sparse.merge_repeated joins them)",
         )
 
     def to(self, device: Any) -> Coordinates:
