@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from .keys import MAX_KEY, fits_keys, key_strides, pack
@@ -63,8 +64,8 @@ class SortedTable:
         inside = ((cells >= 0) & (cells < limits)).all(1)
         outside = (~inside & (cells[:, 0] >= 0)).nonzero()
         rows = inside.nonzero()[:, 0]
-        keys, order = torch.sort(pack(cells[rows], strides), stable=True)
-        rows = rows[order]
+        keys, order = torch.sort(pack(cells.index_select(0, rows), strides), stable=True)
+        rows = rows.index_select(0, order)
         again = torch.zeros_like(keys, dtype=torch.bool)
         again[1:] = keys[1:] == keys[:-1]
         self.status = torch.stack([_first(rows[again]), _first(outside)])
@@ -75,35 +76,34 @@ class SortedTable:
 
         index = _nothing(centres, offsets)
         asking = ((centres[:, 0] >= 0) & (centres[:, 0] < self.batch_size)).nonzero()[:, 0]
-        at = centres[asking].long() * centres.new_tensor((1, *stride), dtype=torch.int64)
+        steps = centres.new_tensor((1, *stride), dtype=torch.int64)
+        at = centres.index_select(0, asking).long() * steps
+        # Asking in sorted order walks through the keys front to back, which caches like.
+        order = torch.sort(pack(at, key_strides(self.shape, self.batch_size))).indices
+        asking, at = asking.index_select(0, order), at.index_select(0, order)
         own = torch.cat([self.rows.int(), index.new_full((1,), -1)])  # a place may be past the end
-        for tap, order, place, there in self._neighbours(at, offsets):
+        for tap, place, there in self._neighbours(at, offsets):
             found = own.index_select(0, place).masked_fill_(~there, -1)
-            index[:, tap].scatter_(0, asking[order], found)
+            index[:, tap].scatter_(0, asking, found)
         return index
 
     def search_own(self, offsets: Offsets) -> Tensor:
         index = _nothing(self.cells, offsets)
         count = len(offsets)
-        own = self.rows.int()
-        at = self.cells[self.rows].long()
-        for tap, order, place, there in self._neighbours(at, offsets[: count // 2]):
-            found = there.nonzero()[:, 0]
-            one, other = order.index_select(0, found), place.index_select(0, found)
-            for rows, neighbours, t in ((one, other, tap), (other, one, count - 1 - tap)):
-                row, neighbour = (
-                    x.index_select(0, y) for x, y in ((self.rows, rows), (own, neighbours))
-                )
-                index[:, t].scatter_(0, row, neighbour)
+        rows, own = self.rows, self.rows.int()
+        at = self.cells.index_select(0, rows)
+        for tap, place, there in self._neighbours(at, offsets[: count // 2]):
+            one = there.nonzero()[:, 0]
+            other = place.index_select(0, one)
+            for t, row, neighbour in ((tap, one, other), (count - 1 - tap, other, one)):
+                index[:, t].scatter_(0, rows.index_select(0, row), own.index_select(0, neighbour))
         if count % 2:
-            index[self.rows, count // 2] = own
+            index[:, count // 2].scatter_(0, rows, own)
         return index
 
-    def _neighbours(
-        self, at: Tensor, offsets: Offsets
-    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
-        """For each tap, in any order: an order of ``at``, int64 (cells, 1 + rank); where among
-        ``rows`` its neighbours would be, if they are there; and whether they are."""
+    def _neighbours(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each tap, in any order: where among ``rows`` the neighbours of ``at``, integers
+        (cells, 1 + rank), would be, if they are there; and whether they are."""
         if not len(at) or not len(self.rows) or not offsets:
             return
         halo = self._halo(at, offsets)
@@ -114,46 +114,43 @@ class SortedTable:
 
     def _walked(
         self, at: Tensor, offsets: Offsets, strides: Sequence[int]
-    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
         """In a grid with a halo, where a tap adds a constant to a key."""
         import torch
 
-        keys = self._keys(strides)
-        # Asking in sorted order walks through the keys front to back, which caches like.
-        centres, order = torch.sort(pack(at, strides), stable=True)
+        keys, centres = self._keys(strides), pack(at, strides)
         steps = [sum(c * d for c, d in zip(o, strides[1:], strict=True)) for o in offsets]
         for run in _runs(steps):
             step = steps[run[0]]
             wanted = centres + step
             place = torch.searchsorted(keys, wanted, out_int32=True)
+            there = keys.index_select(0, place) == wanted
             for tap in run:
                 for _ in range(steps[tap] - step):
-                    place += keys.index_select(0, place) == wanted
+                    place += there  # past the key that was wanted, if it is there
                     wanted += 1
+                    there = keys.index_select(0, place) == wanted
                 step = steps[tap]
-                yield tap, order, place, keys.index_select(0, place) == wanted
+                yield tap, place, there
 
-    def _one_by_one(
-        self, at: Tensor, offsets: Offsets
-    ) -> Iterator[tuple[int, Tensor, Tensor, Tensor]]:
+    def _one_by_one(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
         """Where a halo would not fit into 64 bits: every neighbour's place in the grid is
         checked."""
         import torch
 
         strides = key_strides(self.shape, self.batch_size)
         keys = self._keys(strides)
-        order = torch.arange(len(at), device=at.device)
         limits = at.new_tensor((self.batch_size, *self.shape))
         for tap, offset in enumerate(offsets):
-            cells = at + at.new_tensor((0, *offset))
+            cells = at.long() + at.new_tensor((0, *offset), dtype=torch.int64)
             inside = ((cells >= 0) & (cells < limits)).all(1)
             wanted = pack(cells.masked_fill_(~inside[:, None], 0), strides)
             place = torch.searchsorted(keys, wanted, out_int32=True)
-            yield tap, order, place, inside & (keys.index_select(0, place) == wanted)
+            yield tap, place, inside & (keys.index_select(0, place) == wanted)
 
     def _halo(self, at: Tensor, offsets: Offsets) -> list[int]:
         """Cells beyond the grid that are asked for, on the side where there are more of them."""
-        first, last = (bound.tolist()[1:] for bound in at.aminmax(dim=0))
+        first, last = (bound.tolist()[1:] for bound in (at.amin(0), at.amax(0)))
         steps = list(zip(*offsets, strict=True))
         modes = zip(self.shape, first, last, steps, strict=True)
         return [max(0, -(a + min(s)), b + max(s) - (e - 1)) for e, a, b, s in modes]
@@ -163,7 +160,7 @@ class SortedTable:
         cell has."""
         import torch
 
-        keys = pack(self.cells[self.rows], strides)
+        keys = pack(self.cells.index_select(0, self.rows), strides)
         return torch.cat([keys, keys.new_full((1,), MAX_KEY)])
 
 
@@ -171,7 +168,7 @@ def _runs(steps: Sequence[int]) -> list[list[int]]:
     """Taps by what they add to a key, in runs that are walked from the first to the last."""
     taps = sorted(range(len(steps)), key=steps.__getitem__)
     runs = [taps[:1]]
-    for before, tap in zip(taps, taps[1:], strict=False):
+    for before, tap in pairwise(taps):
         if steps[tap] - steps[before] > _WALK:
             runs.append([])
         runs[-1].append(tap)
