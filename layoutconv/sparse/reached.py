@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from .coordinates import Coordinates
-from .keys import key_strides, pack, unpack
+from .keys import key_strides, unpack
 from .taps import Taps
 
 if TYPE_CHECKING:
