@@ -67,7 +67,7 @@ def by_taps(index: Tensor) -> tuple[Tensor, Tensor]:
     for tap in range(taps):
         _set_bit(keys, index[:, tap], tap * bits // taps)
     order = torch.sort(keys, stable=True).indices
-    return index.T.index_select(1, order).T, order.int()
+    return index.T.gather(1, order.expand(taps, rows)).T, order.int()
 
 
 def morton_order(cells: Tensor) -> Tensor:

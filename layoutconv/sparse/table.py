@@ -64,7 +64,7 @@ class SortedTable:
         inside = ((cells >= 0) & (cells < limits)).all(1)
         outside = (~inside & (cells[:, 0] >= 0)).nonzero()
         rows = inside.nonzero()[:, 0]
-        keys, order = torch.sort(pack(cells.index_select(0, rows), strides), stable=True)
+        keys, order = _in_order(pack(cells.index_select(0, rows), strides))
         rows = rows.index_select(0, order)
         again = torch.zeros_like(keys, dtype=torch.bool)
         again[1:] = keys[1:] == keys[:-1]
@@ -79,7 +79,7 @@ class SortedTable:
         steps = centres.new_tensor((1, *stride), dtype=torch.int64)
         at = centres.index_select(0, asking).long() * steps
         # Asking in sorted order walks through the keys front to back, which caches like.
-        order = torch.sort(pack(at, key_strides(self.shape, self.batch_size))).indices
+        order = _in_order(pack(at, key_strides(self.shape, self.batch_size)))[1]
         asking, at = asking.index_select(0, order), at.index_select(0, order)
         own = torch.cat([self.rows.int(), index.new_full((1,), -1)])  # a place may be past the end
         for tap, place, there in self._neighbours(at, offsets):
@@ -162,6 +162,16 @@ class SortedTable:
 
         keys = pack(self.cells.index_select(0, self.rows), strides)
         return torch.cat([keys, keys.new_full((1,), MAX_KEY)])
+
+
+def _in_order(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted keys and their order, stable; most that comes from another map is sorted already."""
+    import torch
+
+    if (keys[1:] >= keys[:-1]).all():
+        return keys, torch.arange(len(keys), device=keys.device)
+    found = torch.sort(keys, stable=True)
+    return found.values, found.indices
 
 
 def _runs(steps: Sequence[int]) -> list[list[int]]:
