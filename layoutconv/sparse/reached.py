@@ -101,7 +101,8 @@ class _Reach:
         """What keys reach along ``self.axes[done]``: distinct keys of a grid of other extent."""
         axis = self.axes[done]
         stride, before, after = self.stride[axis], self.inputs[axis], self.outputs[axis]
-        if stride == 1 and before == after and tuple(offsets) == (0,):
+        stays = stride == 1 and before == after and tuple(offsets) == (0,)
+        if stays and done + 1 < len(self.axes):  # the last axis leaves them in order
             return keys
         within = prod(
             (self.outputs if inner in self.axes[:done] else self.inputs)[inner]
