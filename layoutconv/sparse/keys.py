@@ -78,9 +78,7 @@ def fits_keys(
     spatial_shape: Sequence[int], batch_size: int, halo: Sequence[int] | None = None
 ) -> bool:
     """Whether the largest key of such a grid fits in 63 bits."""
-    # One more image stands for the halo in front of the first one and behind the last one.
-    images = batch_size + (2 if halo and any(halo) else 0)
-    return images * prod(_widened(spatial_shape, halo)) <= MAX_KEY
+    return batch_size * prod(_widened(spatial_shape, halo)) <= MAX_KEY
 
 
 def _widened(spatial_shape: Sequence[int], halo: Sequence[int] | None) -> list[int]:

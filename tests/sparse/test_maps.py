@@ -79,7 +79,7 @@ def check_outputs(found, offsets, stride, shape, *, is_transposed, capacity=None
     if capacity is not None:
         assert y.padded
         expected = expected[:capacity]
-        assert (y.cells[len(expected) :, 0] == -1).all()
+        assert (y.cells[len(expected) :] == torch.tensor([-1] + [0] * x.rank)).all()
         assert len(y) == capacity
     assert list(map(tuple, y.cells[: len(expected)].tolist())) == expected
     assert len(y) == len(expected) or capacity is not None
@@ -261,10 +261,11 @@ def test_permuting_the_rows_permutes_a_submanifold_map(data, rank, random):
 FAR = 2**31 - 1
 
 
-def test_cells_at_the_ends_of_int32_and_of_the_keys():
-    # 2^62 - 2^32 cells: no room in 63 bits for a halo on both sides and another image on each.
+@pytest.mark.parametrize("images", [1, 2])
+def test_cells_at_the_ends_of_int32_and_of_the_keys(images):
+    # Two images are 2^63 - 2^33 + 2 cells: with a halo they would not fit into 63 bits.
     rows = [(0, 0, 0), (0, 0, FAR - 1), (0, 1, 0), (0, FAR - 1, FAR - 1), (0, FAR - 1, 0)]
-    x = of_cells(rows, (FAR, FAR), 1)
+    x = of_cells([(images - 1, *at) for _, *at in rows], (FAR, FAR), images)
     for offsets in (
         [(0, -1), (0, 1)],
         [(-1, 1), (1, 0), (FAR, FAR), (-FAR, 2 - FAR), (0, 1 - FAR)],
@@ -274,8 +275,8 @@ def test_cells_at_the_ends_of_int32_and_of_the_keys():
     found = strided_map(x, 3, 2, 1)
     check_index(found, tap_offsets(3, 1, 2), (2, 2), is_transposed=False)
     half = (FAR - 1) // 2
-    ends = [(0, 0, 0), (0, 0, half), (0, 1, 0), (0, half, 0), (0, half, half)]
-    assert list(map(tuple, found.outputs.cells.tolist())) == ends
+    ends = [[0, 0], [0, half], [1, 0], [half, 0], [half, half]]
+    assert found.outputs.cells.tolist() == [[images - 1, *at] for at in ends]
 
 
 def test_axes_that_shrink_and_grow_never_pass_through_a_grid_that_is_too_great():
