@@ -77,7 +77,7 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     made = Maps(index, order, back, back_order, outputs, inputs, lengths)
     for tensor in (index, back, outputs):
         if tensor is not none:
-            tensor._layoutconv_owner = weakref.ref(found)  # type: ignore[attr-defined]
+            tensor._layoutconv_owner = weakref.ref(found.own)  # type: ignore[attr-defined]
     found.views[key] = made
     return made
 

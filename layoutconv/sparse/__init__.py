@@ -9,12 +9,13 @@ from .coordinates import Coordinates
 from .grid_index import dense_index
 from .interpolation import devoxelize
 from .join import cat, collate, merge_repeated
-from .kernel_map import KernelMap, strided_map, submanifold_map, transposed_map
+from .kernel_map import strided_map, submanifold_map, transposed_map
 from .lattice import Lattice
 from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
 from .sparse_tensor import SparseTensor
 from .taps import tap_offsets
+from .two_way import KernelMap
 from .views import kernel_map_view
 from .voxels import Voxels, voxelize
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .table import Table, table_of
+from .two_way import KernelMap, TwoWay
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from .kernel_map import KernelMap
 
 
 class Coordinates:
@@ -33,6 +33,11 @@ class Coordinates:
 
     Two of them are equal if they are one object.
 
+    Memory: maps are kept as long as the cells they start from, together with the cells that they
+    lead to; cells that a map leads to keep the cells that it starts from. All that one forward pass
+    makes is thus freed together, when the last of its tensors is: nothing waits for the garbage
+    collector, which does not know how much memory a GPU has left.
+
     Raises :class:`~layoutconv.errors.ArgumentError`.
 
     >>> import torch
@@ -50,17 +55,17 @@ class Coordinates:
         padded: bool = False,
         valid: bool = False,
     ) -> None:
-        self.spatial_shape = check_spatial_shape(spatial_shape, batch_size)
-        check_coords_type(cells, self.spatial_shape)
+        shape = check_spatial_shape(spatial_shape, batch_size)
+        check_coords_type(cells, shape)
         if len(cells) >= 2**31:
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
-        self.cells = cells
-        self.batch_size = int(batch_size)
-        self.padded = padded
-        self.maps: dict[Any, KernelMap] = {}  # by what they were asked for with
-        self.origin: KernelMap | None = None  # the map whose outputs these are
-        self._valid = valid
-        self._table: Table | None = None
+        self._stand_for(_Known(cells, shape, int(batch_size), padded, valid), None)
+
+    def _stand_for(self, known: _Known, source: _Source | None) -> None:
+        self.cells, self.spatial_shape = known.cells, known.spatial_shape
+        self.batch_size, self.padded = known.batch_size, known.padded
+        self._known, self._source = known, source
+        known.handle = weakref.ref(self)
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -82,9 +87,63 @@ class Coordinates:
     @property
     def table(self) -> Table:
         """Rows by the keys of their cells; made once."""
-        if self._table is None:
-            self._table = table_of(self.cells, self.spatial_shape, self.batch_size)
-        return self._table
+        known = self._known
+        if known.table is None:
+            known.table = table_of(self.cells, self.spatial_shape, self.batch_size)
+        return known.table
+
+    @property
+    def valid(self) -> bool:
+        """Whether these are known to be cells of the grid, none of them twice."""
+        return self._known.valid
+
+    @property
+    def total(self) -> Tensor | None:
+        """Of cells that were made with a capacity: how many there were, int64 () on the device.
+
+        More than rows: the capacity was too small, and the last are missing.
+        """
+        return self._known.total
+
+    @total.setter
+    def total(self, total: Tensor) -> None:
+        self._known.total = total
+
+    @property
+    def origin(self) -> KernelMap | None:
+        """The map that made these cells, its outputs; None if no map did."""
+        if self._source is None:
+            return None
+        inputs, ways, way = self._source
+        return KernelMap.of_ways(inputs, self, ways, way)
+
+    def kept(self, key: Hashable, outputs: Coordinates | None = None) -> KernelMap | None:
+        """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
+        if outputs is not None:
+            found = self._known.given.get(outputs._known, {}).get(key)
+            return None if found is None else KernelMap.of_ways(self, outputs, *found)
+        entry = self._known.made.get(key)
+        if entry is None:
+            return None
+        ways, way, made = entry
+        if made is None:
+            return KernelMap.of_ways(self, self, ways, way)
+        return KernelMap.of_ways(self, made.coordinates((self, ways, way)), ways, way)
+
+    def keep(self, key: Hashable, kernel_map: KernelMap, *, given: bool = False) -> KernelMap:
+        """``kernel_map``, kept under ``key``, or the one that is kept there already.
+
+        Its outputs are these cells, or cells that it made, whose ``origin`` it becomes; or, if
+        ``given``, any others, which it does not keep alive.
+        """
+        known, outputs = self._known, kernel_map.outputs
+        ways, way = kernel_map.ways, kernel_map.way
+        if given:
+            known.given.setdefault(outputs._known, {}).setdefault(key, (ways, way))
+            return self.kept(key, outputs) or kernel_map
+        made = None if outputs is self else outputs._known
+        known.made.setdefault(key, (ways, way, made))
+        return self.kept(key) or kernel_map
 
     def check(self) -> Coordinates:
         """These, if every cell is inside the grid and none is there twice (waits for the device).
@@ -101,7 +160,7 @@ class Coordinates:
         """
         import torch
 
-        if self._valid or not len(self):
+        if self._known.valid or not len(self):
             return self
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
             return self
@@ -114,7 +173,7 @@ class Coordinates:
             self._refuse_outside(outside - 1)
         if repeated:
             self._refuse_repeated(repeated - 1)
-        self._valid = True
+        self._known.valid = True
         return self
 
     def _refuse_outside(self, row: int) -> None:
@@ -144,12 +203,16 @@ class Coordinates:
         if cells is self.cells:
             return self
         return Coordinates(
-            cells, self.spatial_shape, self.batch_size, padded=self.padded, valid=self._valid
+            cells, self.spatial_shape, self.batch_size, padded=self.padded, valid=self.valid
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: the cells. What was found out is found out again."""
-        return {**self.__dict__, "maps": {}, "origin": None, "_table": None}
+        """What is pickled: the cells. What was found out is not, where they come from included."""
+        grid = {"spatial_shape": self.spatial_shape, "batch_size": self.batch_size}
+        return {"cells": self.cells, **grid, "padded": self.padded, "valid": self.valid}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
 
     def __deepcopy__(self, memo: Any) -> Coordinates:
         return self  # nothing of it changes but what is found out
@@ -163,3 +226,44 @@ class Coordinates:
     def keys(self) -> Tensor:
         """The number of each cell in its grid, images outermost: int64 (rows,)."""
         return pack(self.cells, key_strides(self.spatial_shape, self.batch_size))
+
+
+_Source = tuple[Coordinates, TwoWay, int]
+
+
+class _Known:
+    """What has been found out about cells.
+
+    It knows what maps from these cells lead to, never what leads to them, so there is no circle. It
+    outlives the Coordinates of cells that a map made, and hands out others when they are asked for
+    again.
+    """
+
+    def __init__(
+        self,
+        cells: Tensor,
+        spatial_shape: tuple[int, ...],
+        batch_size: int,
+        padded: bool,
+        valid: bool,
+    ) -> None:
+        self.cells, self.spatial_shape = cells, spatial_shape
+        self.batch_size, self.padded, self.valid = batch_size, padded, valid
+        self.handle: weakref.ref[Coordinates] | None = None
+        self.table: Table | None = None
+        self.total: Tensor | None = None
+        # By what they were asked for with: the map, and the cells that it made.
+        self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
+        # Maps to cells that were given, as long as there are those.
+        self.given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]]
+        self.given = weakref.WeakKeyDictionary()
+
+    def coordinates(self, source: _Source) -> Coordinates:
+        """These cells, which the map of ``source`` made."""
+        found = None if self.handle is None else self.handle()
+        if found is None:
+            found = object.__new__(Coordinates)
+            found._stand_for(self, source)
+        elif found._source is None:
+            found._source = source
+        return found

@@ -80,7 +80,7 @@ def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
         [max(extents) for extents in zip(*(t.spatial_shape for t in tensors), strict=True)],
         images,
         padded=any(t.coordinates.padded for t in tensors),
-        valid=all(t.coordinates._valid for t in tensors),
+        valid=all(t.coordinates.valid for t in tensors),
     )
     return SparseTensor(torch.cat([t.features for t in tensors]), coordinates)
 

@@ -2,94 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
-from .order import by_taps
-from .pairs import Pairs, pairs_of
+from .keys import check_spatial_shape
 from .reached import reached
-from .taps import Ints, Taps, per_axis
+from .taps import Ints, Taps, frozen, per_axis
+from .two_way import KernelMap, reversed_index
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@dataclass(eq=False)
-class KernelMap:
-    """Which row of the inputs a tap of a row of the outputs reads.
-
-    Args:
-        inputs, outputs: the cells of both.
-        taps: extents of the filter's modes, ``(T, R, S)``; ``(taps,)`` of a set of offsets.
-        index: int32 (outputs, taps): a row of the inputs, -1 where there is none. Its strides are
-            ``(1, outputs)``: what consecutive rows read at one tap lies side by side in memory.
-        mirrored: whether inputs and outputs are the same cells, and tap ``taps - 1 - t`` reads in
-            the direction opposite to tap ``t``: then the map's ``inverse`` is the map itself, read
-            with its taps backwards.
-
-    It is made by :func:`submanifold_map`, :func:`strided_map` and :func:`transposed_map`, and by a
-    user from an ``index`` of his own. What is derived from it, is derived once and kept.
-    """
-
-    inputs: Coordinates
-    outputs: Coordinates
-    taps: tuple[int, ...]
-    index: Tensor
-    mirrored: bool = False
-    views: dict[Any, Any] = field(default_factory=dict, repr=False)
-    _pairs: dict[int, Pairs] = field(default_factory=dict, repr=False)
-    _inverse: KernelMap | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        import torch
-
-        if self.index.dtype != torch.int32:
-            raise ArgumentTypeError("index", "a torch tensor of int32", self.index.dtype)
-        count = 1
-        for extent in self.taps:
-            count *= extent
-        if tuple(self.index.shape) != (len(self.outputs), count):
-            expected = f"({len(self.outputs)}, {count}), rows of the outputs and taps"
-            raise ArgumentError("index", expected, tuple(self.index.shape))
-
-    def __repr__(self) -> str:
-        rows = f"{len(self.inputs)} -> {len(self.outputs)} rows"
-        return f"KernelMap({rows}, taps={self.taps}{', mirrored' if self.mirrored else ''})"
-
-    @property
-    def inverse(self) -> KernelMap:
-        """The map with the roles of inputs and outputs exchanged; its inverse is this one.
-
-        Its ``index``, int32 (inputs, taps), says which row of the outputs a tap of an input feeds.
-        """
-        if self._inverse is None:
-            if self.mirrored:
-                index = self.index.T.flip(0).T
-            else:
-                index = reversed_index(self.index, len(self.inputs))
-            self._inverse = KernelMap(self.outputs, self.inputs, self.taps, index, self.mirrored)
-            self._inverse._inverse = self
-        return self._inverse
-
-    @cached_property
-    def sorted(self) -> tuple[Tensor, Tensor]:
-        """``index`` with rows that have the same taps side by side, and which rows those are.
-
-        (index int32 (outputs, taps), order int32 (outputs,)): ``index[i]`` is that of row
-        ``order[i]``. Tiles of neighbouring rows then leave out the taps that none of them has.
-        """
-        return by_taps(self.index)
-
-    def pairs(self, chunk: int) -> Pairs:
-        """The pairs of rows that each tap multiplies, in chunks of one tap each."""
-        if chunk not in self._pairs:
-            self._pairs[chunk] = pairs_of(self.index, chunk)
-        return self._pairs[chunk]
+__all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
 
 
 def submanifold_map(
@@ -119,7 +43,7 @@ def submanifold_map(
             [-1,  1,  0]], dtype=torch.int32)
     """
     taps = Taps.centred(coordinates.rank, kernel_size, dilation, offsets)
-    found = coordinates.maps.get(taps)
+    found = coordinates.kept(taps)
     if found is None:
         table = coordinates.check().table
         if taps.mirrored:
@@ -127,7 +51,7 @@ def submanifold_map(
         else:
             index = table.search(coordinates.cells, taps.stride, taps.offsets)
         found = KernelMap(coordinates, coordinates, taps.extents, index, taps.mirrored)
-        coordinates.maps[taps] = found
+        found = coordinates.keep(taps, found)
     return found
 
 
@@ -160,7 +84,7 @@ def strided_map(
         outputs: the cells that are computed, in place of all that read something.
         capacity: how many rows the outputs get, whatever their number: rows without a cell have
             the batch -1. The host then does not wait for the device; where there are more cells,
-            the first are kept.
+            the first are kept. Not with ``outputs``, which have their own.
 
     The same call with the same ``coordinates`` returns the same map.
 
@@ -179,26 +103,18 @@ def strided_map(
     """
     rank = coordinates.rank
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
-    if spatial_shape is not None:
-        shape = tuple(spatial_shape)
+    if outputs is not None or spatial_shape is not None:
+        shape = None
     elif offsets is not None:
         shape = tuple(
             -(-e // s) for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True)
         )
     else:
-        shape = _strided_shape(coordinates.spatial_shape, taps, padding, dilation)
-    key = "strided", taps, shape, None if outputs is None else id(outputs), capacity
-    found = coordinates.maps.get(key)
-    if found is None:
-        table = coordinates.check().table
-        made = outputs
-        if made is None:
-            made = reached(coordinates, taps, shape, capacity, transposed=False)
-        index = table.search(made.cells, taps.stride, taps.offsets)
-        found = coordinates.maps[key] = KernelMap(coordinates, made, taps.extents, index)
-        if outputs is None:
-            made.origin = found
-    return found
+        shape = _strided_shape(
+            coordinates.spatial_shape, taps, frozen(padding), per_axis("dilation", dilation, rank)
+        )
+    grid = shape or spatial_shape
+    return _map_between(coordinates, taps, grid, outputs, capacity, transposed=False)
 
 
 def transposed_map(
@@ -240,67 +156,104 @@ def transposed_map(
     """
     rank = coordinates.rank
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
-    if spatial_shape is not None:
-        shape = tuple(spatial_shape)
+    if outputs is not None or spatial_shape is not None:
+        shape = None
     elif offsets is not None:
         shape = tuple(e * s for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True))
     else:
         more = per_axis("output_padding", output_padding, rank, least=0)
-        shape = _transposed_shape(coordinates.spatial_shape, taps, padding, dilation, more)
-    key = "transposed", taps, shape, None if outputs is None else id(outputs), capacity
-    found = coordinates.maps.get(key)
-    if found is None:
-        coordinates.check()
-        made = outputs
-        if made is None:
-            made = reached(coordinates, taps, shape, capacity, transposed=True)
-        table = made.check().table
-        feeds = table.search(coordinates.cells, taps.stride, taps.offsets)
-        back = KernelMap(made, coordinates, taps.extents, feeds)
-        found = coordinates.maps[key] = back.inverse
-        if outputs is None:
-            made.origin = found
-    return found
+        steps = per_axis("dilation", dilation, rank)
+        shape = _transposed_shape(coordinates.spatial_shape, taps, frozen(padding), steps, more)
+    grid = shape or spatial_shape
+    return _map_between(coordinates, taps, grid, outputs, capacity, transposed=True)
 
 
-def reversed_index(index: Tensor, rows: int) -> Tensor:
-    """int32 (rows, taps): the row of ``index`` whose entry at a tap is this row, -1 if none is.
+def _map_between(
+    coordinates: Coordinates,
+    taps: Taps,
+    spatial_shape: Sequence[int] | None,
+    outputs: Coordinates | None,
+    capacity: int | None,
+    *,
+    transposed: bool,
+) -> KernelMap:
+    """The map from ``coordinates`` to ``outputs``, or to what they reach of a grid of
+    ``spatial_shape``."""
+    key: tuple[Hashable, ...] = "transposed" if transposed else "strided", taps
+    if outputs is None:
+        assert spatial_shape is not None
+        shape = tuple(spatial_shape)
+        key = *key, shape, capacity
+    else:
+        _check_given(coordinates, outputs, spatial_shape, capacity)
+    found = coordinates.kept(key, outputs)
+    if found is not None:
+        return found
+    if outputs is not None:
+        made = outputs.check()
+    else:
+        shape = check_spatial_shape(shape, coordinates.batch_size)
+        if len(shape) != coordinates.rank:
+            raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
+        if capacity is not None:
+            _check_capacity(capacity)
+        made = reached(coordinates.check(), taps, shape, capacity, transposed=transposed)
+    if transposed:
+        feeds = made.table.search(coordinates.check().cells, taps.stride, taps.offsets)
+        found = KernelMap(made, coordinates, taps.extents, feeds).inverse
+    else:
+        index = coordinates.check().table.search(made.cells, taps.stride, taps.offsets)
+        found = KernelMap(coordinates, made, taps.extents, index)
+    return coordinates.keep(key, found, given=outputs is not None)
 
-    >>> import torch
-    >>> reversed_index(torch.tensor([[1, -1], [0, 1]], dtype=torch.int32), 2)
-    tensor([[ 1, -1],
-            [ 0,  1]], dtype=torch.int32)
-    """
-    import torch
 
-    count, taps = index.shape
-    place = index.T.long() + rows * torch.arange(taps, device=index.device)[:, None]
-    place = torch.where(index.T >= 0, place, taps * rows)  # one past the end: thrown away
-    found = torch.full((taps * rows + 1,), -1, dtype=torch.int32, device=index.device)
-    own = torch.arange(count, dtype=torch.int32, device=index.device).expand(taps, count)
-    found.scatter_(0, place.reshape(-1), own.reshape(-1))
-    return found[: taps * rows].view(taps, rows).T
+def _check_capacity(capacity: int) -> None:
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 2**31:
+        raise ArgumentError("capacity", "None, or a number of rows from 0 to 2**31 - 1", capacity)
 
 
+def _check_given(
+    coordinates: Coordinates,
+    outputs: Coordinates,
+    spatial_shape: Sequence[int] | None,
+    capacity: int | None,
+) -> None:
+    """Whether ``outputs`` can be those of a map from ``coordinates``, and say what they are."""
+    if not isinstance(outputs, Coordinates):
+        raise ArgumentTypeError("outputs", "Coordinates", type(outputs).__name__)
+    for name in ("rank", "batch_size", "device"):
+        expected, got = getattr(coordinates, name), getattr(outputs, name)
+        if expected != got:
+            raise ArgumentError("outputs", f"the inputs' {name}, {expected}", got)
+    if spatial_shape is not None and tuple(spatial_shape) != outputs.spatial_shape:
+        expected = f"None, or that of `outputs`, {outputs.spatial_shape}"
+        raise ArgumentError("spatial_shape", expected, tuple(spatial_shape))
+    if capacity is not None:
+        raise ArgumentError("capacity", "None: `outputs` say how many rows there are", capacity)
+
+
+@lru_cache(256)
 def _strided_shape(
-    shape: Sequence[int], taps: Taps, padding: Padding, dilation: Ints
+    shape: tuple[int, ...], taps: Taps, padding: Padding, steps: tuple[int, ...]
 ) -> tuple[int, ...]:
-    rank = len(shape)
-    steps = per_axis("dilation", dilation, rank)
-    modes = zip(shape, taps.extents, taps.stride, padding_pairs(padding, rank), steps, strict=True)
+    pairs = padding_pairs(padding, len(shape))
+    modes = zip(shape, taps.extents, taps.stride, pairs, steps, strict=True)
     found = tuple((e + sum(p) - d * (t - 1) - 1) // s + 1 for e, t, s, p, d in modes)
     if min(found) < 1 and min(shape) > 0:
-        expected = f"a filter that fits into the padded grid {tuple(shape)}"
+        expected = f"a filter that fits into the padded grid {shape}"
         raise ArgumentError("kernel_size", expected, taps.extents)
     return tuple(max(0, extent) for extent in found)
 
 
+@lru_cache(256)
 def _transposed_shape(
-    shape: Sequence[int], taps: Taps, padding: Padding, dilation: Ints, more: Sequence[int]
+    shape: tuple[int, ...],
+    taps: Taps,
+    padding: Padding,
+    steps: tuple[int, ...],
+    more: tuple[int, ...],
 ) -> tuple[int, ...]:
-    rank = len(shape)
-    steps = per_axis("dilation", dilation, rank)
-    pairs = padding_pairs(padding, rank)
+    pairs = padding_pairs(padding, len(shape))
     modes = zip(shape, taps.extents, taps.stride, pairs, steps, more, strict=True)
     found = tuple((e - 1) * s - sum(p) + d * (t - 1) + o + 1 for e, t, s, p, d, o in modes)
     if min(found) < 1 and min(shape) > 0:

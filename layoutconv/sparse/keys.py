@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import prod
 from operator import mul
 from typing import TYPE_CHECKING
 
@@ -63,17 +64,26 @@ def key_strides(
     >>> key_strides((4, 3, 5), batch_size=2, halo=(1, 1, 1))
     (120, 24, 6, 1)
     """
-    halo = halo or (0,) * len(spatial_shape)
-    widened = [extent + width for extent, width in zip(spatial_shape, halo, strict=True)]
-    *inner, per_batch = accumulate(reversed(widened), mul, initial=1)
-    # One more image stands for the halo in front of the first one and behind the last one.
-    if (batch_size + 2) * per_batch > MAX_KEY:
+    if not fits_keys(spatial_shape, batch_size, halo):
         raise ArgumentError(
             "spatial_shape",
             "fewer than 2**63 voxels, a 64-bit key's worth, in all (larger voxels, or a crop)",
             f"{tuple(spatial_shape)} with batch_size {batch_size}",
         )
+    *inner, per_batch = accumulate(reversed(_widened(spatial_shape, halo)), mul, initial=1)
     return (per_batch, *reversed(inner))
+
+
+def fits_keys(
+    spatial_shape: Sequence[int], batch_size: int, halo: Sequence[int] | None = None
+) -> bool:
+    """Whether the largest key of such a grid fits in 63 bits."""
+    return batch_size * prod(_widened(spatial_shape, halo)) <= MAX_KEY
+
+
+def _widened(spatial_shape: Sequence[int], halo: Sequence[int] | None) -> list[int]:
+    halo = halo or (0,) * len(spatial_shape)
+    return [extent + width for extent, width in zip(spatial_shape, halo, strict=True)]
 
 
 def pack(coords: Tensor, strides: Sequence[int]) -> Tensor:

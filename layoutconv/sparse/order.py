@@ -22,12 +22,11 @@ def tap_masks(index: Tensor) -> Tensor:
     """
     import torch
 
-    there = index.T >= 0
-    words = [_bits(there[first : first + WORD]) for first in range(0, index.shape[1], WORD)]
-    if not words:
-        return torch.zeros(len(index), 0, dtype=torch.int32, device=index.device)
-    unsigned = torch.stack(words, dim=1)
-    return (unsigned - ((unsigned >> (WORD - 1)) << WORD)).int()
+    rows, taps = index.shape
+    words = torch.zeros(-(-taps // WORD), rows, dtype=torch.int32, device=index.device)
+    for tap in range(taps):
+        _set_bit(words[tap // WORD], index[:, tap], tap % WORD)
+    return words.T.contiguous()
 
 
 def tile_taps(index: Tensor, rows: int) -> Tensor:
@@ -60,17 +59,15 @@ def by_taps(index: Tensor) -> tuple[Tensor, Tensor]:
     """
     import torch
 
-    there = index.T >= 0
-    taps = len(there)
-    if taps > _KEY:
-        bit = torch.arange(taps, device=index.device) * _KEY // taps
-        shared = torch.zeros(_KEY, len(index), dtype=torch.int32, device=index.device)
-        there = shared.index_add_(0, bit, there.int()) > 0
-    keys = _bits(there)
-    if len(there) < WORD:
-        keys = keys.int()  # sorts in half the time
+    rows, taps = index.shape
+    bits = min(taps, _KEY)
+    # Keys of 32 bits sort in half the time.
+    dtype = torch.int32 if bits < WORD else torch.int64
+    keys = torch.zeros(rows, dtype=dtype, device=index.device)
+    for tap in range(taps):
+        _set_bit(keys, index[:, tap], tap * bits // taps)
     order = torch.sort(keys, stable=True).indices
-    return index.T[:, order].T, order.int()
+    return index.T.gather(1, order.expand(taps, rows)).T, order.int()
 
 
 def morton_order(cells: Tensor) -> Tensor:
@@ -88,20 +85,23 @@ def morton_order(cells: Tensor) -> Tensor:
     import torch
 
     rank = cells.shape[1] - 1
+    bits = min(_KEY // rank, 31)
+    # Bits of a byte, ``rank`` apart: three look-ups of a coordinate, in place of its 21 bits.
+    spread = [sum((byte >> bit & 1) << bit * rank for bit in range(8)) for byte in range(256)]
+    apart = torch.tensor(spread, dtype=torch.int64, device=cells.device)
     keys = torch.zeros(len(cells), dtype=torch.int64, device=cells.device)
     for axis in range(rank):
-        column = cells[:, 1 + axis].long()
-        for bit in range(_KEY // rank):
-            keys |= ((column >> bit) & 1) << (bit * rank + rank - 1 - axis)
+        column = cells[:, 1 + axis] & ((1 << bits) - 1)
+        for bit in range(0, bits, 8):
+            byte = apart.index_select(0, column >> bit & 255)
+            keys |= byte << bit * rank + rank - 1 - axis
     order = torch.sort(keys, stable=True).indices
-    return order[torch.sort(cells[order, 0], stable=True).indices]
+    images = cells[:, 0].index_select(0, order)
+    return order.index_select(0, torch.sort(images, stable=True).indices)
 
 
-def _bits(there: Tensor) -> Tensor:
-    """Bit t of a number for row t of ``there``, bool (bits, rows): int64 (rows,)."""
-    import torch
-
-    found = torch.zeros(there.shape[1], dtype=torch.int64, device=there.device)
-    for bit, row in enumerate(there):
-        found |= row.long() << bit
-    return found
+def _set_bit(words: Tensor, rows: Tensor, bit: int) -> None:
+    """Set a bit of the words of those rows that there are."""
+    sign = bit == WORD - 1 and words.element_size() == 4
+    value = -(1 << bit) if sign else 1 << bit
+    words |= (rows >= 0).to(words.dtype) * value

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -30,7 +32,7 @@ class Pairs:
 
 
 def pairs_of(index: Tensor, chunk: int) -> Pairs:
-    """The pairs of a kernel map, int32 (outputs, taps), in chunks of ``chunk``.
+    """The pairs of a kernel map, int32 (outputs, taps), in chunks of ``chunk``, at least 1.
 
     How many chunks there are is read from the device, once; while a CUDA graph is captured there
     are as many as there could be.
@@ -42,6 +44,8 @@ def pairs_of(index: Tensor, chunk: int) -> Pairs:
     """
     import torch
 
+    if chunk < 1:
+        raise ArgumentError("chunk", "a number of pairs >= 1", chunk)
     rows, taps = index.shape
     there = index.T >= 0
     counts = there.sum(1)
@@ -51,10 +55,16 @@ def pairs_of(index: Tensor, chunk: int) -> Pairs:
     else:
         chunks = int(lengths.sum())
     first = (lengths.cumsum(0) - lengths) * chunk
-    place = torch.where(there, first[:, None] + there.cumsum(1) - 1, chunks * chunk)
     found = torch.full((2, chunks * chunk + 1), -1, dtype=torch.int32, device=index.device)
-    own = torch.arange(rows, dtype=torch.int32, device=index.device).expand(taps, rows)
-    for values, target in zip((own, index.T), found, strict=True):
-        target.scatter_(0, place.reshape(-1), values.reshape(-1))
+    if index.is_cuda:
+        place = torch.where(there, first[:, None] + there.cumsum(1) - 1, chunks * chunk)
+        own = torch.arange(rows, dtype=torch.int32, device=index.device).expand(taps, rows)
+        for values, target in zip((own, index.T), found, strict=True):
+            target.scatter_(0, place.reshape(-1), values.reshape(-1))
+    else:
+        for tap, start, count in zip(range(taps), first.tolist(), counts.tolist(), strict=True):
+            own = there[tap].nonzero()[:, 0]
+            found[0, start : start + count] = own
+            found[1, start : start + count] = index[:, tap].index_select(0, own)
     outputs, inputs = found[:, :-1].contiguous().view(2, chunks, chunk)
     return Pairs(outputs, inputs, lengths, chunk)

@@ -274,7 +274,7 @@ class SparseTensor:
         cells = self.coords
         filling = cells.new_zeros(more, cells.shape[1])
         filling[:, 0] = -1
-        valid = self.coordinates._valid
+        valid = self.coordinates.valid
         coordinates = Coordinates(
             torch.cat([cells, filling]),
             self.spatial_shape,
@@ -290,7 +290,7 @@ class SparseTensor:
         if not self.coordinates.padded:
             return self
         rows = (self.coords[:, 0] >= 0).nonzero()[:, 0]
-        valid = self.coordinates._valid
+        valid = self.coordinates.valid
         coordinates = Coordinates(
             self.coords[rows], self.spatial_shape, self.batch_size, valid=valid
         )

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from .keys import key_strides, pack
+from .keys import MAX_KEY, fits_keys, key_strides, pack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Offsets = Sequence[Sequence[int]]
 
-# Neighbours looked up at once: 8 taps of 500k rows. Bounds the int64 temporaries to about 100 MB.
-_CHUNK = 1 << 22
+# A search costs as much as 15 steps from a key to the next (90k rows, one core).
+_WALK = 8
 
 
 class Table(Protocol):
     """Rows by the cells they have.
 
     ``status`` is int32 (2,): 1 + the first row whose cell an earlier row has, or 0; and 1 + the
-    first row outside the grid, or 0. A row whose batch is negative has no cell.
+    first row outside the grid, or 0. A row whose batch is negative has no cell. Of rows that share
+    a cell, the first has it.
     """
 
     status: Tensor
 
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
         """int32 (len(centres), taps), strides (1, len(centres)): the row of the cell at
-        ``centre * stride + offset``, -1 where no row has it."""
+        ``centre * stride + offset``, -1 where no row has it. A centre of a negative batch has no
+        neighbours."""
 
     def search_own(self, offsets: Offsets) -> Tensor:
         """``search`` around the table's own cells; ``offsets`` are their own mirror image."""
@@ -35,11 +38,18 @@ class Table(Protocol):
 
 def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
     """The table of cells, int32 (rows, 1 + rank), where they are."""
+    if cells.is_cuda:
+        from ..kernels.neighbours import HashTable
+
+        return HashTable(cells, spatial_shape, batch_size)
     return SortedTable(cells, spatial_shape, batch_size)
 
 
 class SortedTable:
     """Keys of cells in order, searched by halving, with torch on any device.
+
+    Neighbours along the last axis are neighbours among the sorted keys as well: a filter's taps
+    that follow each other there are searched once, and walked.
 
     >>> import torch
     >>> cells = torch.tensor([[0, 5], [0, 3], [0, 4]], dtype=torch.int32)
@@ -53,85 +63,137 @@ class SortedTable:
         import torch
 
         self.cells, self.shape, self.batch_size = cells, tuple(spatial_shape), batch_size
+        strides = key_strides(self.shape, batch_size)
         limits = cells.new_tensor((batch_size, *self.shape))
-        outside = ((cells < 0) | (cells >= limits)).any(1) & (cells[:, 0] >= 0)
-        rows = (~outside & (cells[:, 0] >= 0)).nonzero()[:, 0]
-        keys, order = torch.sort(pack(cells[rows], self._strides(0)), stable=True)
-        self.rows = rows[order]  # of the cells that there are, in the order of their keys
-        again = self.rows[1:][keys[1:] == keys[:-1]]
-        self.status = torch.stack([_first(again), _first(outside.nonzero())])
-
-    def _strides(self, halo: int | Sequence[int]) -> tuple[int, ...]:
-        halo = (halo,) * len(self.shape) if isinstance(halo, int) else halo
-        return key_strides(self.shape, self.batch_size, halo)
+        inside = ((cells >= 0) & (cells < limits)).all(1)
+        outside = (~inside & (cells[:, 0] >= 0)).nonzero()
+        rows = inside.nonzero()[:, 0]
+        keys, order = _in_order(pack(cells.index_select(0, rows), strides))
+        rows = rows.index_select(0, order)
+        again = torch.zeros_like(keys, dtype=torch.bool)
+        again[1:] = keys[1:] == keys[:-1]
+        self.status = torch.stack([_first(rows[again]), _first(outside)])
+        self.rows = rows[~again]  # of the cells that there are, in the order of their keys
 
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
-        index = self._empty(centres, offsets)
-        last = centres.amax(0).tolist()[1:] if len(centres) else self.shape
-        reach = [e * s for e, s in zip(last, stride, strict=True)]
-        strides = self._strides(self._halo(offsets, reach))
-        at = centres * centres.new_tensor((1, *stride))  # images are not apart
-        absent = centres[:, 0] < 0
-        for taps, found in self._found(pack(at, strides), strides, offsets):
-            index.T[taps] = found.masked_fill_(absent, -1)
+        import torch
+
+        index = _nothing(centres, offsets)
+        asking = ((centres[:, 0] >= 0) & (centres[:, 0] < self.batch_size)).nonzero()[:, 0]
+        steps = centres.new_tensor((1, *stride), dtype=torch.int64)
+        at = centres.index_select(0, asking).long() * steps
+        # Asking in sorted order walks through the keys front to back, which caches like.
+        order = _in_order(pack(at, key_strides(self.shape, self.batch_size)))[1]
+        asking, at = asking.index_select(0, order), at.index_select(0, order)
+        own = torch.cat([self.rows.int(), index.new_full((1,), -1)])  # a place may be past the end
+        for tap, place, there in self._neighbours(at, offsets):
+            found = own.index_select(0, place).masked_fill_(~there, -1)
+            index[:, tap].scatter_(0, asking, found)
         return index
 
     def search_own(self, offsets: Offsets) -> Tensor:
-        import torch
-
-        index = self._empty(self.cells, offsets)
+        index = _nothing(self.cells, offsets)
         count = len(offsets)
-        half = list(offsets)[: count // 2]
-        halo = [max((abs(offset[axis]) for offset in half), default=0) for axis in self._axes]
-        strides = self._strides(halo)
-        # Asking in sorted order walks through the keys front to back, which caches like.
-        for taps, found in self._found(self._keys(strides), strides, half):
-            for tap, neighbours in enumerate(found, taps.start):
-                there = neighbours >= 0
-                rows, neighbours = self.rows[there], neighbours[there]
-                index[rows, tap] = neighbours
-                index[neighbours.long(), count - 1 - tap] = rows.int()
+        rows, own = self.rows, self.rows.int()
+        at = self.cells.index_select(0, rows)
+        for tap, place, there in self._neighbours(at, offsets[: count // 2]):
+            one = there.nonzero()[:, 0]
+            other = place.index_select(0, one)
+            for t, row, neighbour in ((tap, one, other), (count - 1 - tap, other, one)):
+                index[:, t].scatter_(0, rows.index_select(0, row), own.index_select(0, neighbour))
         if count % 2:
-            index[self.rows, count // 2] = self.rows.to(torch.int32)
+            index[:, count // 2].scatter_(0, rows, own)
         return index
 
-    @property
-    def _axes(self) -> range:
-        return range(len(self.shape))
+    def _neighbours(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each tap, in any order: where among ``rows`` the neighbours of ``at``, integers
+        (cells, 1 + rank), would be, if they are there; and whether they are."""
+        if not len(at) or not len(self.rows) or not offsets:
+            return
+        halo = self._halo(at, offsets)
+        if fits_keys(self.shape, self.batch_size, halo):
+            yield from self._walked(at, offsets, key_strides(self.shape, self.batch_size, halo))
+        else:
+            yield from self._one_by_one(at, offsets)
 
-    def _empty(self, centres: Tensor, offsets: Offsets) -> Tensor:
+    def _walked(
+        self, at: Tensor, offsets: Offsets, strides: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """In a grid with a halo, where a tap adds a constant to a key."""
         import torch
 
-        shape = len(offsets), len(centres)
-        return torch.full(shape, -1, dtype=torch.int32, device=centres.device).T
+        keys, centres = self._keys(strides), pack(at, strides)
+        steps = [sum(c * d for c, d in zip(o, strides[1:], strict=True)) for o in offsets]
+        for run in _runs(steps):
+            step = steps[run[0]]
+            wanted = centres + step
+            place = torch.searchsorted(keys, wanted, out_int32=True)
+            there = keys.index_select(0, place) == wanted
+            for tap in run:
+                for _ in range(steps[tap] - step):
+                    place += there  # past the key that was wanted, if it is there
+                    wanted += 1
+                    there = keys.index_select(0, place) == wanted
+                step = steps[tap]
+                yield tap, place, there
 
-    def _halo(self, offsets: Offsets, reach: Sequence[int]) -> list[int]:
+    def _one_by_one(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Where a halo would not fit into 64 bits: every neighbour's place in the grid is
+        checked."""
+        import torch
+
+        strides = key_strides(self.shape, self.batch_size)
+        keys = self._keys(strides)
+        limits = at.new_tensor((self.batch_size, *self.shape))
+        for tap, offset in enumerate(offsets):
+            cells = at.long() + at.new_tensor((0, *offset), dtype=torch.int64)
+            inside = ((cells >= 0) & (cells < limits)).all(1)
+            wanted = pack(cells.masked_fill_(~inside[:, None], 0), strides)
+            place = torch.searchsorted(keys, wanted, out_int32=True)
+            yield tap, place, inside & (keys.index_select(0, place) == wanted)
+
+    def _halo(self, at: Tensor, offsets: Offsets) -> list[int]:
         """Cells beyond the grid that are asked for, on the side where there are more of them."""
-        steps = [[offset[axis] for offset in offsets] or [0] for axis in self._axes]
-        modes = zip(self.shape, steps, reach, strict=True)
-        return [max(0, -min(step), end + max(step) - (e - 1)) for e, step, end in modes]
+        first, last = (bound.tolist()[1:] for bound in (at.amin(0), at.amax(0)))
+        steps = list(zip(*offsets, strict=True))
+        modes = zip(self.shape, first, last, steps, strict=True)
+        return [max(0, -(a + min(s)), b + max(s) - (e - 1)) for e, a, b, s in modes]
 
     def _keys(self, strides: Sequence[int]) -> Tensor:
-        """Of the cells that there are, sorted: their order does not depend on the halo."""
-        return pack(self.cells[self.rows], strides)
-
-    def _found(
-        self, centres: Tensor, strides: Sequence[int], offsets: Offsets
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Rows of the neighbours of ``centres``, keys, for some taps at a time: (taps, centres)."""
+        """Of the cells that there are, in order, which a halo does not change; and one that no
+        cell has."""
         import torch
 
-        keys = self._keys(strides)
-        if not len(keys) or not len(centres):
-            return
-        steps = [sum(c * d for c, d in zip(o, strides[1:], strict=True)) for o in offsets]
-        deltas = keys.new_tensor(steps)
-        taps_at_once = max(1, _CHUNK // len(centres))
-        for start in range(0, len(offsets), taps_at_once):
-            taps = slice(start, start + taps_at_once)
-            wanted = centres + deltas[taps, None]
-            place = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
-            yield taps, torch.where(keys[place] == wanted, self.rows[place], -1).int()
+        keys = pack(self.cells.index_select(0, self.rows), strides)
+        return torch.cat([keys, keys.new_full((1,), MAX_KEY)])
+
+
+def _in_order(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted keys and their order, stable; most that comes from another map is sorted already."""
+    import torch
+
+    if (keys[1:] >= keys[:-1]).all():
+        return keys, torch.arange(len(keys), device=keys.device)
+    found = torch.sort(keys, stable=True)
+    return found.values, found.indices
+
+
+def _runs(steps: Sequence[int]) -> list[list[int]]:
+    """Taps by what they add to a key, in runs that are walked from the first to the last."""
+    taps = sorted(range(len(steps)), key=steps.__getitem__)
+    runs = [taps[:1]]
+    for before, tap in pairwise(taps):
+        if steps[tap] - steps[before] > _WALK:
+            runs.append([])
+        runs[-1].append(tap)
+    return runs
+
+
+def _nothing(centres: Tensor, offsets: Offsets) -> Tensor:
+    import torch
+
+    shape = len(offsets), len(centres)
+    return torch.full(shape, -1, dtype=torch.int32, device=centres.device).T
 
 
 def _first(rows: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.sparse import Coordinates, dense_index, submanifold_map, tap_offsets
-from layoutconv.sparse import table as module
 
 
 @st.composite
@@ -70,14 +69,6 @@ def test_taps_are_numbered_s_fastest_then_r_then_t():
             for s in range(S):
                 expected = (t - T // 2, (r - R // 2) * 2, (s - S // 2) * 3)
                 assert offsets[s + S * (r + R * t)] == expected
-
-
-def test_chunks_of_taps_do_not_change_the_map(monkeypatch):
-    grid = torch.arange(5 * 4 * 3).reshape(5, 4, 3)
-    coords = torch.nn.functional.pad((grid % 7 > 2).nonzero(), (1, 0)).int()
-    whole = submanifold_map(Coordinates(coords, grid.shape, 1)).index
-    monkeypatch.setattr(module, "_CHUNK", 2 * len(coords))
-    assert torch.equal(submanifold_map(Coordinates(coords, grid.shape, 1)).index, whole)
 
 
 def test_cells_at_the_end_of_int32_have_neighbours():

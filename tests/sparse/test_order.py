@@ -1,0 +1,104 @@
+"""Orders of rows: tap masks, rows sorted by them, tiles, and the Morton curve."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layoutconv.sparse import morton_order, tap_masks, tile_taps
+from layoutconv.sparse.order import by_taps
+
+examples = settings(max_examples=60, deadline=None)
+
+
+@st.composite
+def indices(draw, most=70):
+    """An index whose rows have few different sets of taps, in the usual memory or the other."""
+    taps = draw(st.sampled_from([1, 2, 8, 27, 31, 32, 33, 63, 64, 70, 125]))
+    rows = draw(st.integers(0, most))
+    sets = draw(st.lists(st.integers(0, 2**taps - 1), min_size=1, max_size=5))
+    sets += [0, 2**taps - 1, 1 << (taps - 1)]
+    chosen = draw(st.lists(st.integers(0, len(sets) - 1), min_size=rows, max_size=rows))
+    index = torch.full((taps, rows), -1, dtype=torch.int32)
+    for row, which in enumerate(chosen):
+        for tap in range(taps):
+            if sets[which] >> tap & 1:
+                index[tap, row] = 1000 * row + tap
+    return index.T.contiguous() if draw(st.booleans()) else index.T
+
+
+def mask_of(entries):
+    return sum(1 << tap for tap, row in enumerate(entries) if row >= 0)
+
+
+@examples
+@given(indices())
+def test_bit_of_a_mask_is_a_tap(index):
+    words = tap_masks(index)
+    rows, taps = index.shape
+    assert words.shape == (rows, -(-taps // 32))
+    assert words.dtype == torch.int32
+    masks = [
+        sum((word & 0xFFFFFFFF) << 32 * w for w, word in enumerate(row)) for row in words.tolist()
+    ]
+    assert masks == [mask_of(entries) for entries in index.tolist()]
+
+
+@examples
+@given(indices())
+def test_rows_with_the_same_taps_lie_side_by_side_in_their_order(index):
+    before = index.clone()
+    found, order = by_taps(index)
+    assert torch.equal(index, before)
+    assert order.dtype == torch.int32
+    assert sorted(order.tolist()) == list(range(len(index)))
+    assert torch.equal(found, index[order.long()])
+    assert found.T.is_contiguous() or len(index) < 2
+    taps = index.shape[1]
+    if taps <= 63:
+        keys = [mask_of(entries) for entries in found.tolist()]
+    else:  # several taps share a bit: 0 .. 62 for the first to the last
+        keys = [
+            sum({1 << tap * 63 // taps for tap, row in enumerate(entries) if row >= 0})
+            for entries in found.tolist()
+        ]
+    assert keys == sorted(keys)
+    for (key, row), (next_key, next_row) in zip(
+        list(zip(keys, order.tolist(), strict=True)),
+        list(zip(keys, order.tolist(), strict=True))[1:],
+        strict=False,
+    ):
+        assert key != next_key or row < next_row
+
+
+@examples
+@given(indices(), st.integers(1, 40))
+def test_tile_has_the_taps_that_some_row_of_it_has(index, rows):
+    found = tile_taps(index, rows).tolist()
+    entries = index.tolist()
+    expected = [
+        [any(row[tap] >= 0 for row in entries[first : first + rows]) for tap in range(len(got))]
+        for first, got in zip(range(0, len(index), rows), found, strict=True)
+    ]
+    assert found == expected
+
+
+@examples
+@given(st.data(), st.integers(1, 4))
+def test_morton_order_interleaves_bits(data, rank):
+    column = st.one_of(st.integers(0, 5), st.integers(0, 30).map((1).__lshift__))
+    cell = st.tuples(st.integers(-1, 2), *[column] * rank)
+    rows = data.draw(st.lists(cell, max_size=30))
+    cells = torch.tensor(rows, dtype=torch.int32).reshape(len(rows), 1 + rank)
+
+    def curve(row):
+        batch, *at = rows[row]
+        bits = [
+            (column >> bit & 1) << bit * rank + rank - 1 - axis
+            for axis, column in enumerate(at)
+            for bit in range(63 // rank)
+        ]
+        return batch, sum(bits)
+
+    assert morton_order(cells).tolist() == sorted(range(len(rows)), key=curve)

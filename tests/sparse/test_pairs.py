@@ -1,0 +1,72 @@
+"""The pairs of a kernel map are its entries, tap by tap."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layoutconv.errors import ArgumentError
+from layoutconv.sparse import submanifold_map
+from layoutconv.sparse.pairs import pairs_of
+
+from .clouds import clouds
+
+examples = settings(max_examples=80, deadline=None)
+
+
+@st.composite
+def indices(draw):
+    rows, taps = draw(st.integers(0, 20)), draw(st.integers(1, 9))
+    entry = st.one_of(st.just(-1), st.integers(0, 99))
+    entries = draw(st.lists(entry, min_size=rows * taps, max_size=rows * taps))
+    index = torch.tensor(entries, dtype=torch.int32).view(taps, rows)
+    return index.T if draw(st.booleans()) else index.T.contiguous()
+
+
+@examples
+@given(indices(), st.integers(1, 25))
+def test_pairs_of_a_tap_are_its_entries_in_the_order_of_the_outputs(index, chunk):
+    found = pairs_of(index, chunk)
+    assert found.chunk == chunk
+    assert found.outputs.dtype == found.inputs.dtype == torch.int32
+    assert found.outputs.is_contiguous()
+    assert found.inputs.is_contiguous()
+    assert found.outputs.shape == found.inputs.shape == (int(found.lengths.sum()), chunk)
+    first = 0
+    for tap, length in enumerate(found.lengths.tolist()):
+        # The chunks of a tap are filled from the front; only its last has room left.
+        outputs = found.outputs[first : first + length].flatten().tolist()
+        inputs = found.inputs[first : first + length].flatten().tolist()
+        column = index[:, tap].tolist()
+        expected = [(row, entry) for row, entry in enumerate(column) if entry >= 0]
+        assert length == -(-len(expected) // chunk)
+        assert list(zip(outputs, inputs, strict=True))[: len(expected)] == expected
+        assert set(outputs[len(expected) :]) | set(inputs[len(expected) :]) <= {-1}
+        first += length
+
+
+@examples
+@given(clouds(2))
+def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
+    found = submanifold_map(x, offsets=[(0, 0), (1, 0), (0, -2)])
+
+    def by_tap(pairs):
+        tap_of = torch.repeat_interleave(torch.arange(len(pairs.lengths)), pairs.lengths)
+        triples = zip(
+            tap_of.repeat_interleave(pairs.chunk).tolist(),
+            pairs.outputs.flatten().tolist(),
+            pairs.inputs.flatten().tolist(),
+            strict=True,
+        )
+        return {triple for triple in triples if triple[1] >= 0}
+
+    there, back = by_tap(found.pairs(4)), by_tap(found.inverse.pairs(4))
+    assert back == {(tap, i, o) for tap, o, i in there}
+    assert found.pairs(4) is found.pairs(4)
+
+
+def test_a_chunk_has_a_pair():
+    with pytest.raises(ArgumentError, match="`chunk`: expected a number of pairs >= 1, got 0"):
+        pairs_of(torch.zeros(1, 1, dtype=torch.int32), 0)
