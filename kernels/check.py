@@ -61,11 +61,12 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
             _refuse(name, "flat coordinates behind the first map", stage.layout)
     for stage in chain[:-1]:
         for d in flatten(stage.layout.stride):
-            basis = d.stride if isinstance(d, CustomStride) else d
-            if not isinstance(basis, ScaledBasis) or len(basis.path) != 1:
+            if len(_path(d)) != 1:
                 _refuse(name, "scaled-basis strides before memory", stage.layout)
     for stage, following in pairwise(chain):
         modes = len(following.layout.shape)
+        if any(_path(d)[0] >= modes for d in flatten(stage.layout.stride)):
+            _refuse(name, f"strides in the {modes} modes of the next map", stage.layout)
         if stage.offset and (not isinstance(stage.offset, tuple) or len(stage.offset) != modes):
             _refuse(name, f"an offset 0, or one for each of {modes} modes", stage.offset)
     at = [i for i, stage in enumerate(chain) if gathers(stage)]
@@ -81,10 +82,18 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
             _refuse(name, "an index buffer that is read at mode 0 for mode 0", first)
         if any(isinstance(d, CustomStride) for d in rest):
             _refuse(name, "one index buffer", len(rest))
-        others = [(d.value, d.path) for d in rest] == [(1, (i + 1,)) for i in range(len(rest))]
+        modes = len(chain[-1].layout.shape)
+        others = [(d.value, d.path) for d in rest] == [(1, (i,)) for i in range(1, modes)]
         if first.stride.value != 1 or not others or any(flatten(chain[at[0]].offset)):
             got = f"{chain[at[0]].layout} + {chain[at[0]].offset}"
-            _refuse(name, "an index buffer for mode 0, and all other modes as they are", got)
+            expected = f"an index buffer for mode 0 of {modes}, and all others as they are"
+            _refuse(name, expected, got)
+
+
+def _path(stride: Any) -> tuple[int, ...]:
+    """The mode that a stride moves, () if that is memory."""
+    basis = stride.stride if isinstance(stride, CustomStride) else stride
+    return basis.path if isinstance(basis, ScaledBasis) else ()
 
 
 def _check_bounds(name: str, chain: tuple[Stage, ...], row_mode: int) -> None:

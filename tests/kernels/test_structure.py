@@ -176,7 +176,8 @@ def columns_by_index(
 
 
 NAMED = CustomStride(IndexedGather(INDEX[:N]), E(0))
-AS_THEY_ARE = "`d` .* an index buffer for mode 0, and all other modes as they are, got "
+AS_THEY_ARE = "`d` .* an index buffer for mode 0 of 2, and all others as they are, got "
+EVERY = Layout((M * N,), (CustomStride(IndexedGather(torch.arange(M * N).int()), E(0)),))
 
 
 REFUSED: dict[str, tuple[GemmView, str]] = {
@@ -218,6 +219,18 @@ REFUSED: dict[str, tuple[GemmView, str]] = {
     "an offset behind an index": (
         good(d=columns_by_index((NAMED, E(1)), offset=(0, 1))),
         AS_THEY_ARE + r".* \+ \(0, ?1\)",
+    ),
+    "an index of elements, of memory that has rows": (
+        good(
+            d=ComposedLayout(
+                ComposedLayout(row_major((M, N)), 0, EVERY), 0, Layout((M, N), (E(0), M * E(0)))
+            )
+        ),
+        AS_THEY_ARE + r"\(128\):\(gather\*1@0\)",
+    ),
+    "a mode that the next map has not": (
+        good(d=ComposedLayout(row_major((M, N)), 0, Layout((M, N), (E(0), E(2))))),
+        r"`d` .* strides in the 2 modes of the next map, got \(8,16\):\(1@0,1@2\)",
     ),
     "one offset for two modes": (
         good(d=columns_by_index((NAMED, E(1)), start=3)),
