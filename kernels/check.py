@@ -81,7 +81,7 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
         if not isinstance(first, CustomStride) or first.stride.path != (0,):
             _refuse(name, "an index buffer that is read at mode 0 for mode 0", first)
         if any(isinstance(d, CustomStride) for d in rest):
-            _refuse(name, "one index buffer", len(rest))
+            _refuse(name, "one index buffer", chain[at[0]].layout)
         modes = len(chain[-1].layout.shape)
         others = [(d.value, d.path) for d in rest] == [(1, (i,)) for i in range(1, modes)]
         if first.stride.value != 1 or not others or any(flatten(chain[at[0]].offset)):
