@@ -209,3 +209,11 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     ran = check_view_runs(view, dtype, tile)
     assert ran.launch.grid == (4, 1, 1)
     assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=dtype_name)
+def test_copies_before_fragments(dtype: torch.dtype) -> None:
+    """Of a tile that fills a thread's registers, with masks of three digits."""
+    half = half_line(dtype)
+    problem = ConvProblem((1, 5, 6, 7, half), (72, 3, 5, 5), padding=(1, 2, 2))
+    check_view_runs(fprop_view(problem), dtype, Tile(256, 64, half, 4, 1, 4))
