@@ -1,7 +1,8 @@
 """How each type of data is multiplied: the instruction, and what it takes in registers.
 
 A new type is a new row of ``MULTIPLY``. Tensor cores take k-blocks of 32 bytes a row, whatever the
-type; 8-bit and 4-bit data have the fragments of 16-bit data, two or four to an element.
+type; 8-bit data have the fragments of 16-bit data, two to an element. The element of 4-bit data is
+a byte, a pair of numbers along k: what copies and reads bytes does not know, only the tensor core.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Data:
 
 
 _MMA_8_BIT = "mma.sync.aligned.m16n8k32.row.col."
+_MMA_4_BIT = "mma.sync.aligned.m16n8k64.row.col."
 MULTIPLY = {
     data.name: data
     for data in (
@@ -67,6 +69,7 @@ MULTIPLY = {
         Data("float32", TFloat32, Float32, memory=Float32),  # as three products of tf32
         Data("float64", Float64, Float64),
         Data("int8", Int8, Int32, instruction=_MMA_8_BIT + "s32.s8.s8.s32"),
+        Data("int4", Int8, Int32, instruction=_MMA_4_BIT + "s32.s4.s4.s32"),
         Data("float8_e4m3fn", Float8E4M3FN, Float32, Uint8, _MMA_8_BIT + "f32.e4m3.e4m3.f32"),
         Data("float8_e5m2", Float8E5M2, Float32, Uint8, _MMA_8_BIT + "f32.e5m2.e5m2.f32"),
     )

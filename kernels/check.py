@@ -6,6 +6,7 @@ has to be inside by construction; that is decided here, on intervals of integers
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from layoutconv.algebra.int_tuple import flatten, product
@@ -47,7 +48,10 @@ def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
 
 
 def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
-    """At least two maps, of flat coordinates; at most one index buffer, right before memory."""
+    """At least two maps, of flat coordinates; at most one index buffer, right before memory.
+
+    The kernel takes what the buffer holds for mode 0 of memory, and the other modes as they are.
+    """
     if len(chain) < 2:
         _refuse(name, "a map to coordinates and a map to memory", chain[0].layout)
     for stage in chain[1:]:
@@ -57,9 +61,14 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
             _refuse(name, "flat coordinates behind the first map", stage.layout)
     for stage in chain[:-1]:
         for d in flatten(stage.layout.stride):
-            basis = d.stride if isinstance(d, CustomStride) else d
-            if not isinstance(basis, ScaledBasis) or len(basis.path) != 1:
+            if len(_path(d)) != 1:
                 _refuse(name, "scaled-basis strides before memory", stage.layout)
+    for stage, following in pairwise(chain):
+        modes = len(following.layout.shape)
+        if any(_path(d)[0] >= modes for d in flatten(stage.layout.stride)):
+            _refuse(name, f"strides in the {modes} modes of the next map", stage.layout)
+        if stage.offset and (not isinstance(stage.offset, tuple) or len(stage.offset) != modes):
+            _refuse(name, f"an offset 0, or one for each of {modes} modes", stage.offset)
     at = [i for i, stage in enumerate(chain) if gathers(stage)]
     if at and (at != [len(chain) - 2] or at == [0]):
         _refuse(
@@ -72,7 +81,19 @@ def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
         if not isinstance(first, CustomStride) or first.stride.path != (0,):
             _refuse(name, "an index buffer that is read at mode 0 for mode 0", first)
         if any(isinstance(d, CustomStride) for d in rest):
-            _refuse(name, "one index buffer", len(rest))
+            _refuse(name, "one index buffer", chain[at[0]].layout)
+        modes = len(chain[-1].layout.shape)
+        others = [(d.value, d.path) for d in rest] == [(1, (i,)) for i in range(1, modes)]
+        if first.stride.value != 1 or not others or any(flatten(chain[at[0]].offset)):
+            got = f"{chain[at[0]].layout} + {chain[at[0]].offset}"
+            expected = f"an index buffer for mode 0 of {modes}, and all others as they are"
+            _refuse(name, expected, got)
+
+
+def _path(stride: Any) -> tuple[int, ...]:
+    """The mode that a stride moves, () if that is memory."""
+    basis = stride.stride if isinstance(stride, CustomStride) else stride
+    return basis.path if isinstance(basis, ScaledBasis) else ()
 
 
 def _check_bounds(name: str, chain: tuple[Stage, ...], row_mode: int) -> None:

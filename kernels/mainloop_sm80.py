@@ -19,7 +19,7 @@ from .k_tiles import KTiles
 from .operand import Operand
 from .producer import Producer
 from .shared import SharedTile
-from .tile import Tile
+from .tile import MOST_REGISTERS, Tile
 
 
 class MainloopSm80:
@@ -54,7 +54,7 @@ class MainloopSm80:
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
         copy_a, copy_b, multiply = a.copy, b.copy, self.multiplier
         read_a, read_b, advance = a.read_index, b.read_index, k_tiles.advance
-        stages = const_expr(self.tile.stages)
+        stages, copies_first = const_expr(self.tile.stages), const_expr(self._copies_first(a))
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         read_a(first)
         read_b(first)
@@ -88,8 +88,10 @@ class MainloopSm80:
                     cute.arch.cp_async_wait_group(stages - 2)
                     cute.arch.sync_threads()
                 ahead = const_expr((k_block + 1) % k_blocks)
-                load_a(ahead, read)
-                load_b(ahead, read)
+                late = const_expr(k_block == 0 and copies_first)
+                if const_expr(not late):
+                    load_a(ahead, read)
+                    load_b(ahead, read)
                 if const_expr(k_block == 0):
                     if k_tile + stages - 1 < count:
                         copy_a(first, write)
@@ -101,9 +103,23 @@ class MainloopSm80:
                         read_b(first)
                     write = write + 1
                     write = Int32(0) if write == stages else write
+                if const_expr(late):
+                    load_a(ahead, read)
+                    load_b(ahead, read)
                 multiply(acc, r_a[None, None, k_block], r_b[None, None, k_block])
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
+
+    def _copies_first(self, a: Producer) -> bool:
+        """Whether copies go before the fragments of the second k-block are read.
+
+        Addresses beside the fragments of two k-blocks are more than a thread's registers hold where
+        accumulators and rows leave few (256x64): up to 9 words spilled, every k-tile. Of 16-bit
+        data, which nothing rounds in between, the compiler multiplies before it copies, and only
+        masks of several digits were too much.
+        """
+        full = self.tile.registers > MOST_REGISTERS - 8
+        return full and (self.data.bytes == 4 or len(a.operand.fields) > 1)
 
     def _fragments(self, producer: Producer, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
         """What loads this thread's fragments of a k-block from a stage, and the fragments."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import lcm
+from math import inf, lcm
 
 from layoutconv.algebra.int_tuple import flatten, product
 from layoutconv.algebra.stride import ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, gathers, stages
-from layoutconv.vectors import vector_extent
+from layoutconv.vectors import contiguous_extent
 
 from .tile import Tile
 
@@ -19,9 +19,14 @@ MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
 RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
 BYTES = {
     "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "int4": 1,
 }  # fmt: skip
-LEAST_ARCH = {"float8_e4m3fn": 89, "float8_e5m2": 89}  # compute capability, times ten
+# The least and the greatest compute capability, times ten, of types that not all machines multiply.
+ARCHES: dict[str, tuple[int, float]] = {
+    "float8_e4m3fn": (89, inf),
+    "float8_e5m2": (89, inf),
+    "int4": (80, 89),
+}
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class Spec:
     Args:
         dtype: of A and B: "float16", "bfloat16", "float64", "int8", "float8_e4m3fn", "float8_e5m2",
             or of fp32 data "tfloat32", rounded to nearest, and "float32", three products of tf32.
-        out_dtype: of D; sums are fp32, int32 for int8, fp64 for float64.
+            "int4" of a view whose elements are bytes, each a pair of numbers along k.
+        out_dtype: of D; sums are fp32, int32 for int8 and int4, fp64 for float64.
         arch: the machine, a name such as "sm_80".
         vectors: how many elements of A, B and D are read or written at once.
         along: the mode of (m, k) and of (n, k) that runs along memory, 1 or 0.
@@ -157,5 +163,6 @@ def _longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
 
 def _vector(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:
     """The greatest power of two that divides what is one piece of memory, up to 16 bytes."""
-    together = vector_extent(layout, mode)
-    return min(together & -together, max(1, min(VECTOR_BYTES, aligned) // size))
+    together = contiguous_extent(layout, mode)
+    size_limit = max(1, min(VECTOR_BYTES, aligned & -aligned) // size)
+    return min(together & -together, size_limit)

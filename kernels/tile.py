@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 REGISTERS = 65536  # of a multiprocessor
+MOST_REGISTERS = 255  # of a thread
 ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
@@ -53,10 +54,18 @@ class Tile:
         >>> Tile(256, 32, 32, 4, 1).resident
         2
         """
+        return max(1, REGISTERS // (self.threads * self.registers))
+
+    @property
+    def registers(self) -> int:
+        """How many registers a thread needs, about; it can have 255.
+
+        >>> Tile(256, 64, 16, 4, 1).registers, Tile(128, 128, 16, 2, 2).registers
+        (248, 232)
+        """
         accumulators = self.m * self.n // self.threads
         more_rows = max(0, 4 * self.m // self.threads - ROWS)  # 4 threads share a row
-        registers = accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
-        return max(1, REGISTERS // (self.threads * registers))
+        return accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""

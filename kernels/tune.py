@@ -58,8 +58,9 @@ FAMILY = {
 HALF_LINES = {(256, 64, 4, 1): 4}
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with.
 SLOW_START = {(256, 64, 4, 1): 5.4}
-# Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32.
-COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5}
+# Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32. Of
+# int4 two products, a pair of bytes.
+COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5, "int4": 0.5}
 
 
 @dataclass(frozen=True)

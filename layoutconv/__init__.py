@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .epilogue import Residual as Residual
     from .epilogue import Scale as Scale
     from .executors import execute as execute
+    from .executors.int4 import pack_int4 as pack_int4
+    from .executors.int4 import unpack_int4 as unpack_int4
     from .executors.reduction import reduce as reduce
     from .gemm_view import GemmView as GemmView
     from .reduction import ReductionView as ReductionView
@@ -47,6 +49,8 @@ _HOME = {
     "SparseTensor": "sparse.sparse_tensor",
     "devoxelize": "sparse.interpolation",
     "execute": "executors",
+    "pack_int4": "executors.int4",
+    "unpack_int4": "executors.int4",
     "reduce": "executors.reduction",
     "reduction_view": "reduction",
     "voxelize": "sparse.voxels",

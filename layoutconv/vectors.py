@@ -28,6 +28,19 @@ def vector_extent(layout: OperandLayout, mode: int) -> int:
     >>> view = fprop_view(ConvProblem((1, 8, 8, 24), (16, 3, 3), padding=1))
     >>> vector_extent(view.a, 1), vector_extent(view.a, 0), vector_extent(view.d, 1)
     (24, 1, 16)
+
+    At most 2048: a divisor of :func:`contiguous_extent`.
+    """
+    return _divisor(contiguous_extent(layout, mode))
+
+
+def contiguous_extent(layout: OperandLayout, mode: int) -> int:
+    """What ``vector_extent`` is a divisor of: the same, however long.
+
+    >>> from .algebra import Layout
+    >>> rows = Layout((3, 6884), (6884, 1))
+    >>> contiguous_extent(rows, 1), vector_extent(rows, 1)
+    (6884, 1721)
     """
     chain = stages(layout)
     path = _first_leaf(chain, mode)
@@ -49,7 +62,7 @@ def vector_extent(layout: OperandLayout, mode: int) -> int:
     others = _others(memory, path, ())
     if others is None or _at(memory.layout.stride, path) != 1:
         return 1
-    return _divisor(gcd(*divisors, *(step for _, step in others)))
+    return gcd(*divisors, *(step for _, step in others))
 
 
 def recast(layout: OperandLayout, mode: int, vector: int) -> tuple[Stage, ...]:

@@ -18,11 +18,13 @@ from .checks import (
     allocate,
     check_epilogue,
     check_indices,
+    check_packed,
     check_precision,
     check_tensors,
     columns_of,
 )
 from .cpu import execute_cpu
+from .int4 import INT4, in_pairs, unpacked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +40,7 @@ def execute(
     *,
     epilogue: Epilogue | Step | Iterable[Step] | None = None,
     out_dtype: torch.dtype | None = None,
+    dtype: str | None = None,
     precision: str | None = None,
     atomic: bool = False,
     check: bool = False,
@@ -59,6 +62,9 @@ def execute(
             int32 of int8 alone, float64 of float64 alone. By default that of ``out``; without it,
             that of ``a``, int32 for int8, float16 for float8. Conversion rounds to nearest even,
             and saturates in integers and float8.
+        dtype: "int4" for int4 that :func:`~layoutconv.pack_int4` has packed, two in a byte of ``a``
+            and ``b``: half as many elements where the view's k runs along memory, all else as of
+            int8. On a GPU, of compute capability 8.0 to 8.9; a CPU unpacks it first.
         precision: how a GPU multiplies float32: "tf32", or "fp32", which is exact to fp32; None as
             ``torch.backends.cudnn.allow_tf32`` says. A CPU always has fp32.
         atomic: let a GPU that splits a sum add its parts as they come: faster, but not the same
@@ -85,7 +91,11 @@ def execute(
     >>> y.flatten()
     tensor([105, 127, 127,  22], dtype=torch.int8)
     """
-    check_tensors(view, a, b, out, out_dtype)
+    if dtype is None:
+        check_tensors(view, a, b, out, out_dtype)
+    else:
+        check_packed(dtype, a)
+        check_tensors(in_pairs(view), a, b, out, out_dtype)
     if epilogue is not None:
         epilogue = Epilogue.of(epilogue) or None
         if epilogue is not None:
@@ -97,6 +107,11 @@ def execute(
     on_cpu = a.is_cpu
     if not on_cpu and not a.is_cuda:
         raise ArgumentError("a", "a tensor on the CPU or on a CUDA device", str(a.device))
+    if dtype is not None:
+        if on_cpu:
+            a, b = unpacked(view.a, a), unpacked(view.b, b)
+        else:
+            view, precision = in_pairs(view), INT4
     if check or on_cpu:
         check_indices(view)
     if epilogue is not None and epilogue.statistics:

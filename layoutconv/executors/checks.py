@@ -176,8 +176,8 @@ def _check_operand_dtype(name: str, dtype: torch.dtype) -> None:
     text = str(dtype)
     if "int4" in text:
         text += (
-            ", which only the tensor cores of compute capability 8.0 to 8.9 multiply:"
-            " unpack it to int8"
+            ": layoutconv.pack_int4 packs numbers of 4 bits into int8, two in each, which execute"
+            " takes with dtype='int4'"
         )
     elif dtype.is_complex:
         text += (
@@ -185,6 +185,14 @@ def _check_operand_dtype(name: str, dtype: torch.dtype) -> None:
             " real and imaginary parts"
         )
     raise ArgumentTypeError(name, _KINDS, text)
+
+
+def check_packed(dtype: Any, a: Any) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` unless ``a`` may hold data of ``dtype``."""
+    if dtype != "int4":
+        raise ArgumentError("dtype", "None or 'int4'", repr(dtype))
+    if isinstance(a, torch.Tensor) and a.dtype != torch.int8:
+        raise ArgumentTypeError("a", "torch.int8, pairs of int4 as pack_int4 makes", str(a.dtype))
 
 
 def check_precision(precision: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import check_view
-from ..kernels.spec import BYTES, LEAST_ARCH, Spec, can_skip, staged_bytes, vectors_of
+from ..kernels.spec import ARCHES, BYTES, Spec, can_skip, staged_bytes, vectors_of
 from ..kernels.store import architecture, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
@@ -20,6 +20,7 @@ from ..kernels.tune import MACHINES, Machine, Problem, choose
 from .checks import expected
 from .dot import DotPlan
 from .finish import FP8
+from .int4 import INT4
 from .reduction import add_parts, sum_partials
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Plan:
     choice.
 
     Args:
-        precision: of float32: "tf32", or "fp32", three products of tf32.
+        precision: of float32: "tf32", or "fp32", three products of tf32. Of int8: "int4" where an
+            element of the view is a pair of numbers.
         atomic: parts of a sum are added as they come.
         structure: of the epilogue.
         aligned: bytes that the starts of A, B and D (and of tensors like D) are multiples of.
@@ -89,7 +91,7 @@ class Plan:
             staged_bytes=staged_bytes(kind, out_kind, structure),
             groups=view.l,
             # Parts are added up as floating-point numbers, and stored without saturation.
-            splittable=whole and not structure and kind != "int8" and BYTES[out_kind] > 1,
+            splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         )  # fmt: skip
         chosen, parts = choose(problem, machine)
         if splits and problem.splittable:
@@ -215,7 +217,7 @@ def plan_of(
 
 
 def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
-    """The precision of a product that was asked for ``precision``: of fp32, by torch's setting.
+    """How data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
 
     >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
     ('fp32', None)
@@ -256,8 +258,9 @@ def machine_of(device: int) -> Machine:
 
 
 def _kernel_type(dtype: torch.dtype, precision: str) -> str:
-    """The kernel's name of a dtype of data: fp32 is multiplied as tf32, or as three of them."""
-    return "tfloat32" if dtype == torch.float32 and precision == "tf32" else _name(dtype)
+    """The kernel's name of data: fp32 is multiplied as tf32, or as three of them."""
+    kinds = {(torch.float32, "tf32"): "tfloat32", (torch.int8, INT4): INT4}
+    return kinds.get((dtype, precision), _name(dtype))
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -271,10 +274,12 @@ def _without_empty_parts(k: int, tile: Tile, splits: int) -> int:
 
 
 def _check_machine(kind: str, machine: Machine) -> None:
-    least = LEAST_ARCH.get(kind, 80)
+    least, most = ARCHES.get(kind, (80, inf))
     number = int(machine.arch.removeprefix("sm_").rstrip("a"))
-    if number < least:
-        expected_capability = f"a GPU of compute capability {least / 10} or more for {kind}"
+    if not least <= number <= most:
+        range_of = f"{least / 10} or more" if most == inf else f"{least / 10} to {most / 10}"
+        instead = "; unpack_int4 makes int8 of it" if kind == INT4 else ""
+        expected_capability = f"a GPU of compute capability {range_of} for {kind}{instead}"
         raise ArgumentTypeError("a", expected_capability, f"one of {number / 10}")
 
 

@@ -46,7 +46,7 @@ X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)
         (
             {"a": torch.empty(2, 5, 4, dtype=torch.int4)},
             ArgumentTypeError,
-            "got torch.int4, which only the tensor cores of compute capability 8.0 to 8.9 multiply",
+            "got torch.int4: layoutconv.pack_int4 packs numbers of 4 bits into int8, two in each",
         ),
         (
             {"a": X.to(torch.complex64)},

@@ -101,7 +101,13 @@ def test_vectors_of_fprop(
 
 @pytest.mark.parametrize(
     ("aligned", "vectors"),
-    [((16, 8, 16), (8, 4, 8)), ((4, 16, 2), (2, 8, 1)), ((2, 2, 4), (1, 1, 2))],
+    [
+        ((16, 8, 16), (8, 4, 8)),
+        ((4, 16, 2), (2, 8, 1)),
+        ((2, 2, 4), (1, 1, 2)),
+        ((6, 12, 24), (1, 2, 4)),  # bytes that are no power of two: vectors are
+        ((1, 10, 48), (1, 1, 8)),
+    ],
 )
 def test_vectors_are_as_long_as_the_start_of_a_tensor_is_aligned(
     aligned: tuple[int, int, int], vectors: tuple[int, int, int]
@@ -160,6 +166,20 @@ def twice_indexed() -> ComposedLayout:
     return ComposedLayout(indexed_rows(INDEX, 60, 60, C), 0, first)
 
 
+def columns_by_index(
+    stride: tuple[Any, ...], offset: Any = 0, start: Any = 0, steps: tuple[Any, Any] = (E(1), E(0))
+) -> ComposedLayout:
+    """D with an index buffer that is read at the column; ``stride`` is the map it is part of."""
+    gather = Layout((N, M), stride)
+    stored = ComposedLayout(row_major((2 * N, 2 * M)), offset, gather)
+    return ComposedLayout(stored, start, Layout((M, N), steps))
+
+
+NAMED = CustomStride(IndexedGather(INDEX[:N]), E(0))
+AS_THEY_ARE = "`d` .* an index buffer for mode 0 of 2, and all others as they are, got "
+EVERY = Layout((M * N,), (CustomStride(IndexedGather(torch.arange(M * N).int()), E(0)),))
+
+
 REFUSED: dict[str, tuple[GemmView, str]] = {
     "a plain layout": (
         good(a=Layout((M, C), (C, 1))),
@@ -184,6 +204,46 @@ REFUSED: dict[str, tuple[GemmView, str]] = {
         good(a=taps(4, memory=3), b=taps(4)),
         r"`a` .* mode 1 inside \[0, 3\) .* got \(0, 3\)",
     ),
+    "every second row of an index": (
+        good(d=columns_by_index((CustomStride(IndexedGather(INDEX[:N]), 2 * E(0)), E(1)))),
+        AS_THEY_ARE + r"\(16,8\):\(gather\*2@0,1@1\)",
+    ),
+    "a mode beside an index that steps": (
+        good(d=columns_by_index((NAMED, 2 * E(1)))),
+        AS_THEY_ARE + r"\(16,8\):\(gather\*1@0,2@1\)",
+    ),
+    "a mode beside an index that is added to it": (
+        good(d=columns_by_index((NAMED, E(0)))),
+        AS_THEY_ARE,
+    ),
+    "an offset behind an index": (
+        good(d=columns_by_index((NAMED, E(1)), offset=(0, 1))),
+        AS_THEY_ARE + r".* \+ \(0, ?1\)",
+    ),
+    "an index of elements, of memory that has rows": (
+        good(
+            d=ComposedLayout(
+                ComposedLayout(row_major((M, N)), 0, EVERY), 0, Layout((M, N), (E(0), M * E(0)))
+            )
+        ),
+        AS_THEY_ARE + r"\(128\):\(gather\*1@0\)",
+    ),
+    "a mode that the next map has not": (
+        good(d=ComposedLayout(row_major((M, N)), 0, Layout((M, N), (E(0), E(2))))),
+        r"`d` .* strides in the 2 modes of the next map, got \(8,16\):\(1@0,1@2\)",
+    ),
+    "one offset for two modes": (
+        good(d=columns_by_index((NAMED, E(1)), start=3)),
+        r"`d` .* an offset 0, or one for each of 2 modes, got 3",
+    ),
+    "one offset for a coordinate of one mode": (
+        good(d=ComposedLayout(row_major((M * N + 3,)), 3, Layout((M, N), (N * E(0), E(0))))),
+        r"`d` .* an offset 0, or one for each of 1 modes, got 3",
+    ),
+    "columns beyond an index": (
+        good(d=columns_by_index((NAMED, E(1)), steps=(E(1), 2 * E(0)))),
+        r"`d` .* mode 0 inside \[0, 16\) .* got \(0, 30\)",
+    ),
     "2^31 rows": (
         fprop_view(ConvProblem((2**29, 2, 2, 16), (24, 1, 1))),
         r"`a` .* fewer than 2\^31 rows and columns, got 2147483648",
@@ -199,6 +259,8 @@ ALLOWED = {
     ),
     "rows apart by what vectors do not divide": good(a=rows_of(Layout((M, C), (C + 4, 1)))),
     "columns that are not contiguous": good(a=rows_of(Layout((M, C), (3, 100)))),
+    "an index of columns": good(d=columns_by_index((NAMED, E(1)))),
+    "an offset before an index": good(d=columns_by_index((NAMED, E(1)), start=(0, -3))),
     "65535 groups": fprop_view(ConvProblem((1, 3, 65535), (65535, 1), groups=65535)),
 }
 

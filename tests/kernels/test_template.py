@@ -9,8 +9,10 @@ import torch
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import FAMILY
 
+from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.gemm_view import GemmView
+from layoutconv.operands import row_major
 from layoutconv.sparse import kernel_map_view
 
 from .launcher import (
@@ -158,6 +160,23 @@ def test_kernel_map_with_a_scatter_index(dtype: torch.dtype) -> None:
     check_view_runs(view, dtype, small_tile(0, dtype))
 
 
+@pytest.mark.parametrize("block", [1, 8])
+def test_columns_that_an_index_places(block: int) -> None:
+    """D[index[n // block], m, n % block]: an index of the columns, of one or of a vector."""
+    M, C, blocks = 70, 24, 40 // block
+    named = CustomStride(IndexedGather(rows(blocks + 3, blocks, 2)), E(0))
+    memory = ComposedLayout(
+        row_major((blocks + 3, M, block)), 0, Layout((blocks, M, block), (named, E(1), E(2)))
+    )
+    first = Layout((M, (block, blocks)), (E(1), (E(2), E(0))))
+    a, b = (
+        ComposedLayout(row_major((size, C)), 0, Layout((size, C), (E(0), E(1)))) for size in (M, 40)
+    )
+    view = GemmView(a, b, ComposedLayout(memory, 0, first))
+    ran = check_view_runs(view, torch.float16, small_tile(block, torch.float16))
+    assert not ran.written.all()
+
+
 WILD = torch.tensor([-1, -2, -(2**31), 2**31 - 1, 2**30, -(2**30), 10, 11], dtype=torch.int32)
 
 
@@ -190,3 +209,11 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     ran = check_view_runs(view, dtype, tile)
     assert ran.launch.grid == (4, 1, 1)
     assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=dtype_name)
+def test_copies_before_fragments(dtype: torch.dtype) -> None:
+    """Of a tile that fills a thread's registers, with masks of three digits."""
+    half = half_line(dtype)
+    problem = ConvProblem((1, 5, 6, 7, half), (72, 3, 5, 5), padding=(1, 2, 2))
+    check_view_runs(fprop_view(problem), dtype, Tile(256, 64, half, 4, 1, 4))

@@ -28,6 +28,11 @@ A_PLACE: dict[str, Place] = {
         g if i < 4 or 8 <= i < 12 else g + 8,
         t * 4 + (i & 3) + (16 if i >= 8 else 0),
     ),
+    "m16n8k32.s4": lambda i, g, t: (g if i < 8 else g + 8, t * 8 + (i & 7)),
+    "m16n8k64.s4": lambda i, g, t: (
+        g if i < 8 or 16 <= i < 24 else g + 8,
+        t * 8 + (i & 7) + (32 if i >= 16 else 0),
+    ),
 }
 B_PLACE: dict[str, Place] = {
     "m16n8k4.tf32": lambda i, g, t: (t, g),
@@ -36,10 +41,13 @@ B_PLACE: dict[str, Place] = {
     "m16n8k16.f16": lambda i, g, t: (t * 2 + (i & 1) + (8 if i >= 2 else 0), g),
     "m16n8k16.s8": lambda i, g, t: (t * 4 + i, g),
     "m16n8k32.s8": lambda i, g, t: (t * 4 + (i & 3) + (16 if i >= 4 else 0), g),
+    "m16n8k32.s4": lambda i, g, t: (t * 8 + (i & 7), g),
+    "m16n8k64.s4": lambda i, g, t: (t * 8 + (i & 7) + (32 if i >= 8 else 0), g),
 }
 C_PLACE: Place = lambda i, g, t: (g if i < 2 else g + 8, t * 2 + (i & 1))  # noqa: E731
-SAME = {"bf16": "f16", "u8": "s8", "e4m3": "s8", "e5m2": "s8"}
+SAME = {"bf16": "f16", "u8": "s8", "e4m3": "s8", "e5m2": "s8", "u4": "s4"}
 BITS = {"tf32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
+NIBBLES = ("s4", "u4")
 
 
 def fragment(matrix: np.ndarray, place: Place) -> np.ndarray:
@@ -50,15 +58,20 @@ def fragment(matrix: np.ndarray, place: Place) -> np.ndarray:
     )
 
 
-def registers(matrix: np.ndarray, place: Place) -> np.ndarray:
-    """Fragments as 32-bit registers: shape (32, registers)."""
-    return np.ascontiguousarray(fragment(matrix, place)).view(np.uint32)
+def registers(matrix: np.ndarray, place: Place, *, nibbles: bool = False) -> np.ndarray:
+    """Fragments as 32-bit registers: shape (32, registers). ``nibbles`` go two to a byte."""
+    elements = np.ascontiguousarray(fragment(matrix, place))
+    if nibbles:
+        elements = elements[:, ::2] | elements[:, 1::2] << 4
+    return np.ascontiguousarray(elements).view(np.uint32)
 
 
 def random_codes(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> np.ndarray:
     """Bits of random elements of a type."""
     if name in ("s8", "u8"):
         return rng.integers(0, 256, shape).astype(np.uint8)
+    if name in NIBBLES:
+        return rng.integers(0, 16, shape).astype(np.uint8)
     codes = encode(rng.standard_normal(shape), name)
     if name == "tf32":
         # The hardware does not look at the low bits.
@@ -69,7 +82,10 @@ def random_codes(rng: np.random.Generator, name: str, shape: tuple[int, int]) ->
 def numbers(codes: np.ndarray, name: str) -> np.ndarray:
     if name == "s8":
         return codes.view(np.int8).astype(np.float64)
-    return codes.astype(np.float64) if name == "u8" else decode(codes, name).astype(np.float64)
+    if name == "s4":
+        return np.where(codes < 8, codes, codes - 16.0)
+    unsigned = name in ("u8", "u4")
+    return codes.astype(np.float64) if unsigned else decode(codes, name).astype(np.float64)
 
 
 CASES = [
@@ -85,6 +101,9 @@ CASES = [
     ("m16n8k32", "u8", "s8", "s32"),
     ("m16n8k32", "e4m3", "e4m3", "f32"),
     ("m16n8k32", "e4m3", "e5m2", "f32"),
+    ("m16n8k32", "s4", "s4", "s32"),
+    ("m16n8k64", "s4", "s4", "s32"),
+    ("m16n8k64", "u4", "s4", "s32"),
 ]
 
 
@@ -94,7 +113,8 @@ def test_mma_is_a_matrix_product(shape: str, a_type: str, b_type: str, acc: str)
     depth = int(shape.split("k")[1])
     a, b = random_codes(rng, a_type, (16, depth)), random_codes(rng, b_type, (depth, 8))
     key = f"{shape}.{SAME.get(a_type, a_type)}"
-    a_regs, b_regs = registers(a, A_PLACE[key]), registers(b, B_PLACE[key])
+    a_regs = registers(a, A_PLACE[key], nibbles=a_type in NIBBLES)
+    b_regs = registers(b, B_PLACE[key], nibbles=b_type in NIBBLES)
     dtype = {"f32": np.float32, "f16": np.float16, "s32": np.int32}[acc]
     c = (10 * rng.standard_normal((16, 8))).astype(dtype)
     c_regs = registers(c, C_PLACE)

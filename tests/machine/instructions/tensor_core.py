@@ -1,7 +1,7 @@
 """ldmatrix, stmatrix and mma.sync (PTX ISA 9.7.14): matrices spread over the lanes of a warp.
 
-A fragment of 32-bit registers holds ``e = 32 / bits`` elements in each. With g = lane // 4 and
-t = lane % 4, element j of register i is, for all shapes here,
+A fragment of 32-bit registers holds ``e = 32 / bits`` elements in each, of 4 bits too, the first in
+the lowest. With g = lane // 4 and t = lane % 4, element j of register i is, for all shapes here,
 
     A (16 x K)   row g + 8 (i % 2)     column  e t + j + 4 e (i // 2)
     B (K x 8)    row e t + j + 4 e i   column  g
@@ -26,7 +26,9 @@ _LANE = np.arange(WARP)
 _G, _T = _LANE // 4, _LANE % 4
 
 # Bits of an operand's element, by its type.
-_BITS = {"tf32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
+_BITS = {
+    "tf32": 32, "f16": 16, "bf16": 16, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "s4": 4, "u4": 4,
+}  # fmt: skip
 _SHAPES = {
     "tf32": (4, 8),
     "f16": (8, 16),
@@ -35,7 +37,10 @@ _SHAPES = {
     "u8": (16, 32),
     "e4m3": (16, 32),
     "e5m2": (16, 32),
+    "s4": (32, 64),
+    "u4": (32, 64),
 }
+_INTEGERS = ("s8", "u8", "s4", "u4")
 
 # An index of arrays of shape (warps, rows, columns).
 _Places = tuple[slice, NDArray, NDArray]
@@ -71,6 +76,10 @@ def _values(codes: NDArray[np.uint32], name: str) -> NDArray:
         return codes.view(np.float32)[..., None].astype(np.float64)
     if name == "s32":
         return codes.view(np.int32)[..., None].astype(np.float64)
+    if _BITS[name] == 4:
+        nibbles = codes[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & np.uint32(15)
+        signed = nibbles.astype(np.float64)
+        return signed - 16 * (signed > 7) if name == "s4" else signed
     part = {32: "u4", 16: "u2", 8: "u1"}[_BITS[name]]
     elements = codes[..., None].view(part)
     if name in ("s8", "u8"):
@@ -104,7 +113,7 @@ def multiply_accumulate(op: Operation) -> Run:
     depth = int(shape.removeprefix("m16n8k")) if shape.startswith("m16n8k") else 0
     if a_type not in _BITS or _BITS[a_type] != _BITS.get(b_type) or depth not in _SHAPES[a_type]:
         raise op.unsupported("this mma is not implemented")
-    accumulators = ("s32",) if a_type in ("s8", "u8") else ("f32", "f16")
+    accumulators = ("s32",) if a_type in _INTEGERS else ("f32", "f16")
     if d_type != c_type or d_type not in accumulators:
         raise op.unsupported("these accumulators are not implemented")
     op.collective()
