@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64, Uint32, const_expr
+from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from .store import load
@@ -34,8 +35,8 @@ class GatherShape:
         out_dtype: of the result.
         op: "sum", "max" or "min".
         source: where a row's rows of A are: in a "table", int32 (rows, taps), -1 for none; in a
-            "list", int32, of which row r has those from ``starts[r]`` to ``starts[r + 1]``; "runs"
-            are such lists, of the rows 0, 1, 2, ... themselves.
+            "list", int32, of which row r has those from ``bounds[r, 0]`` to ``bounds[r, 1]``;
+            "runs" are such lists, of the rows 0, 1, 2, ... themselves.
         factor: what B is: "" for none; "taps", a row for each tap; "rows", read through a table of
             its own.
         mean: what a sum is divided by: "" nothing, "there" how many rows were read, "constant" a
@@ -71,10 +72,11 @@ def load_gather(shape: GatherShape, arch: str) -> Callable[..., None]:
 def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
     """The compiled kernel, a TVM-FFI function.
 
-    ``f(a, index, starts, b, index_b, chosen, out, winners, integers)``; what a kernel does not have
+    ``f(a, index, bounds, b, index_b, chosen, out, winners, integers)``; what a kernel does not have
     is None. ``a``, ``b``, ``chosen``, ``out`` and ``winners`` are (rows, channels) of any row
-    stride, channels side by side, aligned to a vector (at most 16 bytes); ``index`` and ``index_b``
-    are of any strides, of one mode for lists; ``starts`` is int64. All have at least one element.
+    stride, channels side by side, aligned to a vector (at most 16 bytes); ``index``, ``index_b``
+    and ``bounds``, int64, are of any strides, an index of one mode for lists. All have at least one
+    element.
     ``integers`` are those of :func:`integers_of`. With a folder ``dump``, the function has
     ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
@@ -85,7 +87,7 @@ def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
         GatherReduce(shape),
         _matrix(shape.dtype, of_a),
         None if shape.source == "runs" else _index(1 if listed else 2),
-        None if shape.source == "table" else make_fake_tensor(Int64, (cute.sym_int64(),), (1,)),
+        None if shape.source == "table" else _index(2, Int64),
         _matrix(shape.dtype, of_b) if shape.factor else None,
         _index(2) if shape.factor == "rows" else None,
         _matrix(shape.chosen, shape.vector) if shape.chosen else None,
@@ -129,13 +131,13 @@ class GatherReduce:
     @cute.jit
     def __call__(
         self,
-        a: cute.Tensor,
+        a: Any,
         index: Any,
-        starts: Any,
+        bounds: Any,
         b: Any,
         index_b: Any,
         chosen: Any,
-        out: cute.Tensor,
+        out: Any,
         winners: Any,
         integers: tuple,
         stream: Any,
@@ -144,7 +146,7 @@ class GatherReduce:
         across = integers[0]
         vectors = channels // self.shape.vector
         per_cta = THREADS // across
-        self.kernel(a, index, starts, b, index_b, chosen, out, winners, integers).launch(
+        self.kernel(a, index, bounds, b, index_b, chosen, out, winners, integers).launch(
             grid=[
                 Int32((Int64(rows) + per_cta - 1) // per_cta),
                 (vectors + across - 1) // across,
@@ -159,7 +161,7 @@ class GatherReduce:
         self,
         a: Any,
         index: Any,
-        starts: Any,
+        bounds: Any,
         b: Any,
         index_b: Any,
         chosen: Any,
@@ -177,19 +179,22 @@ class GatherReduce:
         row = Int64(cta) * per_cta + row_in_cta
         channel = column * self.shape.vector
         if (row_in_cta < per_cta) & (row < Int64(rows)) & (channel < channels):
-            begin, end = self.run(index, starts, row, parts)
+            begin, end = self.run(index, bounds, row, parts)
             self.row(
                 (a, b, chosen), (index, index_b), (out, winners), row, channel, begin, end, integers
             )
 
-    def run(self, index: Any, starts: Any, row: Any, parts: Any) -> tuple[Any, Any]:
+    def run(self, index: Any, bounds: Any, row: Any, parts: Any) -> tuple[Any, Any]:
         """From where to where a row's taps, or its part of a list, go."""
         if self.shape.source == "table":
             return Int32(0), Int32(index.shape[1])
         segment = Int32(Uint32(row) // Uint32(parts))
         part = Int64(Int32(row) - segment * parts)
-        first, last = (read(starts.iterator + segment + i, Int64, 1)[0] for i in (0, 1))
-        begin, end = (first + (last - first) * (part + i) // Int64(parts) for i in (0, 1))
+        at, step = (Int64(stride) for stride in bounds.stride)
+        pointer = bounds.iterator + segment * at
+        first, last = (read(pointer + i * step, Int64, 1)[0] for i in (0, 1))
+        share = (last - first + parts - 1) // Int64(parts)  # so that the last parts may be empty
+        begin, end = (cutlass.min(first + (part + i) * share, last) for i in (0, 1))
         return Int32(begin), Int32(end)
 
     @cute.jit
@@ -261,7 +266,7 @@ class GatherReduce:
                     if self.shape.source == "table":
                         offset = row * Int64(index.stride[0]) + Int64(j) * Int64(index.stride[1])
                     else:
-                        offset = Int64(j)
+                        offset = Int64(j) * Int64(index.stride[0])
                     pointer = index.iterator + select(j < end, offset, Int64(0))
                     at[u, i] = select(j < end, read(pointer, Int32, 1)[0], Int32(-1))
 
@@ -311,7 +316,7 @@ class GatherReduce:
                 continue
             better = value > acc[i] if self.shape.op == "max" else value < acc[i]
             if self.shape.winners:
-                # The first, whatever it is: -inf is no better than what a maximum starts with.
+                # The first, whatever it is: -inf is no better than what a maximum bounds with.
                 better = better | ((value != value) & (acc[i] == acc[i])) | (winner[i] < 0)
                 winner[i] = select(there & Boolean(better), Int32(number), winner[i])
             else:
@@ -350,6 +355,6 @@ def _matrix(dtype: str, vector: int) -> Any:
     return make_fake_tensor(element, shape, stride, assumed_align=align)
 
 
-def _index(rank: int) -> Any:
+def _index(rank: int, element: Any = Int32) -> Any:
     shape, stride = (tuple(make() for _ in range(rank)) for make in (cute.sym_int, cute.sym_int64))
-    return make_fake_tensor(Int32, shape, stride)
+    return make_fake_tensor(element, shape, stride)
