@@ -77,8 +77,10 @@ def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
     stride, channels side by side, aligned to a vector (at most 16 bytes); ``index``, ``index_b``
     and ``bounds``, int64, are of any strides, an index of one mode for lists. All have at least one
     element.
-    ``integers`` are those of :func:`integers_of`. With a folder ``dump``, the function has
-    ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    ``integers`` are how many vectors of a row a CTA has, ``min(channels // vector, THREADS)``; into
+    how many rows of the result a list is cut; the divisor of a constant mean; and how many channels
+    of the result a channel of A, and one of B, is read for. With a folder ``dump``, the function
+    has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     of_a, of_b = (1 if shared else shape.vector for shared in shape.shared)
@@ -97,26 +99,6 @@ def build(shape: GatherShape, arch: str, dump: str | None = None) -> Any:
         make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
     )
-
-
-def integers_of(
-    channels: int,
-    vector: int,
-    *,
-    parts: int = 1,
-    divisor: int = 1,
-    repeats: tuple[int, int] = (1, 1),
-) -> tuple[int, ...]:
-    """The integers that a kernel takes.
-
-    Args:
-        channels: of the result.
-        vector: channels of a thread.
-        parts: into how many rows of the result a list is cut.
-        divisor: of a mean by a constant.
-        repeats: how many channels of the result a channel of A, of B, is read for.
-    """
-    return min(channels // vector, THREADS), parts, divisor, *repeats
 
 
 class GatherReduce:

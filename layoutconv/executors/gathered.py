@@ -172,37 +172,42 @@ def _gather_on_cpu(
     step = max(1, _BLOCK // channels)
     for first in range(0, len(out), step):
         here = slice(first, first + step)
-        there = index[here] >= 0
-        if rows is not None:
-            there &= rows[1][here] >= 0
-            columns_b = torch.where(there, rows[1][here], len(rows[0])).T.contiguous()
-        columns = torch.where(there, index[here], len(a)).T.contiguous()
+        columns = index[here].T  # a tap's rows lie side by side
+        columns_b = None if rows is None else rows[1][here].T
+        there = columns >= 0
+        if columns_b is not None:
+            there &= columns_b >= 0
         acc = source.new_full((columns.shape[1], channels), neutral)
         number = None if won is None else won[here]
-        for j, (column, taken) in enumerate(zip(columns, there.sum(0).tolist(), strict=True)):
+        for j, taken in enumerate(there.sum(1).tolist()):
             if not taken:
                 continue
             # Few rows are picked out: 0.16 of a street's 27 taps are there.
-            few = there[:, j].nonzero()[:, 0] if 2 * taken < len(column) else None
-            read = column if few is None else column[few]
-            values = source.index_select(0, read)
+            few = there[j].nonzero()[:, 0] if 2 * taken < len(acc) else None
+            place = _taken(columns[j], there[j], few, len(a))
+            values = source.index_select(0, place)
             if factors is not None:
                 values *= factors[j]
                 if masked and few is None:
-                    values.masked_fill_(~there[:, j, None], 0)
-            elif others is not None:
-                own = columns_b[j] if few is None else columns_b[j][few]
-                values *= others.index_select(0, own)
+                    values.masked_fill_(~there[j, :, None], 0)
+            elif others is not None and columns_b is not None:
+                place_b = _taken(columns_b[j], there[j], few, len(others) - 1)
+                values *= others.index_select(0, place_b)
             elif chosen is not None:
-                numbers = chosen.index_select(0, read.clamp(max=len(a) - 1))
+                numbers = chosen.index_select(0, place.clamp(max=len(a) - 1))
                 values.masked_fill_(numbers != j, 0)
-            _combine(op, acc, values, j, few, there[:, j, None], number)
-        count = there.sum(1, keepdim=True)
+            _combine(op, acc, values, j, few, there[j, :, None], number)
+        count = there.sum(0)[:, None]
         if op == "mean":
             acc /= divisor or count.clamp(min=1)
         elif op != "sum":
             acc.masked_fill_(count == 0, 0)
         out[here] = acc
+
+
+def _taken(column: Tensor, there: Tensor, few: Tensor | None, missing: int) -> Tensor:
+    """The rows that a tap reads, of ``few`` or of all."""
+    return column.where(there, missing) if few is None else column[few]
 
 
 def _extended(rows: Tensor, last: float, channels: int) -> Tensor:

@@ -353,4 +353,3 @@ def test_means_of_halves_are_not_sums_of_halves(machine: Machine) -> None:
 def test_constants_are_those_of_the_kernel() -> None:
     assert gathered.THREADS == kernels.THREADS
     assert FLIGHT > 1
-    assert kernels.integers_of(20, 4, repeats=(2, 1)) == (5, 1, 1, 2, 1)
