@@ -144,6 +144,11 @@ def test_pickled_map():
     assert again.index.T.is_contiguous()
     assert (again.taps, again.mirrored, again.views) == ((3, 3), True, {})
     assert torch.equal(again.inverse.index, found.inverse.index)
+    down = strided_map(x, 3, 2, 1)
+    again = pickle.loads(pickle.dumps(down))
+    assert torch.equal(again.inputs.cells, x.cells)
+    assert torch.equal(again.outputs.cells, down.outputs.cells)
+    assert torch.equal(again.index, down.index)
 
 
 def test_map_of_the_users_own():
