@@ -35,7 +35,7 @@ def sparse_max_pool(
     padding: Padding = 0,
     dilation: Ints = 1,
     *,
-    map: KernelMap | None = None,
+    kernel_map: KernelMap | None = None,
 ) -> SparseTensor:
     """The maximum of the cells in every window, for 1 to 4 spatial modes.
 
@@ -46,7 +46,7 @@ def sparse_max_pool(
         padding: cells before and behind the grid: an int >= 0, an int or a pair ``(near, far)`` per
             spatial mode.
         dilation: an int >= 1, or one per spatial mode.
-        map: in place of all those, a kernel map from the cells of ``x``. Of a submanifold map the
+        kernel_map: in place of all those, a map from the cells of ``x``. Of a submanifold map the
             result has the cells of ``x``.
 
     Returns a tensor of the map's ``outputs``. NaN is the maximum of whatever it is in. A row that
@@ -61,7 +61,7 @@ def sparse_max_pool(
     >>> y.coords.tolist(), y.features.tolist()
     ([[0, 0], [0, 2]], [[-1.0], [-2.0]])
     """
-    return _pool("max", x, kernel_size, stride, padding, dilation, map)
+    return _pool("max", x, kernel_size, stride, padding, dilation, kernel_map)
 
 
 def sparse_avg_pool(
@@ -72,7 +72,7 @@ def sparse_avg_pool(
     dilation: Ints = 1,
     count_include_pad: bool = False,
     *,
-    map: KernelMap | None = None,
+    kernel_map: KernelMap | None = None,
 ) -> SparseTensor:
     """The mean of the cells in every window; arguments as of :func:`sparse_max_pool`.
 
@@ -86,7 +86,7 @@ def sparse_avg_pool(
     >>> sparse_avg_pool(x, 2, count_include_pad=True).features.tolist()
     [[1.5], [3.0]]
     """
-    return _pool("mean", x, kernel_size, stride, padding, dilation, map, count_include_pad)
+    return _pool("mean", x, kernel_size, stride, padding, dilation, kernel_map, count_include_pad)
 
 
 def sparse_sum_pool(
@@ -96,7 +96,7 @@ def sparse_sum_pool(
     padding: Padding = 0,
     dilation: Ints = 1,
     *,
-    map: KernelMap | None = None,
+    kernel_map: KernelMap | None = None,
 ) -> SparseTensor:
     """The sum of the cells in every window; arguments as of :func:`sparse_max_pool`.
 
@@ -105,17 +105,17 @@ def sparse_sum_pool(
     >>> sparse_sum_pool(x, 2).features.tolist()
     [[3.0], [6.0]]
     """
-    return _pool("sum", x, kernel_size, stride, padding, dilation, map)
+    return _pool("sum", x, kernel_size, stride, padding, dilation, kernel_map)
 
 
-def sparse_unpool(x: SparseTensor, map: KernelMap | None = None) -> SparseTensor:
+def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> SparseTensor:
     """The features of coarse cells at every fine cell that they came from.
 
     Args:
-        x: at the cells of ``map.outputs``.
-        map: from fine cells to coarse ones; by default the one that made the cells of ``x``.
+        x: at the cells of ``kernel_map.outputs``.
+        kernel_map: from fine cells to coarse ones; by default the one that made those of ``x``.
 
-    Returns a tensor of the fine cells, ``map.inputs``. A fine cell that several windows read gets
+    Returns a tensor of the map's ``inputs``, fine cells. One that several windows read gets
     their sum, one that none reads gets 0.
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
@@ -126,13 +126,13 @@ def sparse_unpool(x: SparseTensor, map: KernelMap | None = None) -> SparseTensor
     [[3.0], [3.0], [6.0]]
     """
     _check_sparse(x)
-    if map is None:
-        map = x.coordinates.origin
-        if map is None:
-            raise ArgumentError("map", "a kernel map: none made the cells of x", None)
-    _check_cells(x, _check_map(map).outputs, "outputs")
-    y, _ = ops.sparse_pool(x.features, map.inverse.index, map.index, "sum")
-    return SparseTensor(y, map.inputs)
+    if kernel_map is None:
+        kernel_map = x.coordinates.origin
+        if kernel_map is None:
+            raise ArgumentError("kernel_map", "a kernel map: none made the cells of x", None)
+    _check_cells(x, _check_map(kernel_map).outputs, "outputs")
+    y, _ = ops.sparse_pool(x.features, kernel_map.inverse.index, kernel_map.index, "sum")
+    return SparseTensor(y, kernel_map.inputs)
 
 
 def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
@@ -159,14 +159,14 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
     return ops.sparse_global_pool(x.features, order, starts, batch, MODES[mode], winners)[0]
 
 
-def sparse_depthwise(features: Tensor, weight: Tensor, map: KernelMap) -> Tensor:
-    """Depthwise convolution over a kernel map: ``y[o, k] = sum_t x[map[o, t], k // m] * w[k, t]``.
+def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) -> Tensor:
+    """Depthwise convolution over a map: ``y[o, k] = sum_t x[index[o, t], k // m] * w[k, t]``.
 
     Args:
-        features: (inputs, C), a row for each of ``map.inputs``.
-        weight: (K, *taps, 1), ``map.taps`` taps, of the same dtype; ``m = K / C`` filters for each
+        features: (inputs, C), a row for each of ``kernel_map.inputs``.
+        weight: (K, *taps, 1), the map's taps, of the same dtype; ``m = K / C`` filters for each
             channel, those of a channel side by side, as torch's with ``groups=C``.
-        map: any kernel map.
+        kernel_map: any kernel map.
 
     Returns (outputs, K). Differentiable in both, any number of times. Under autocast, both are
     lowered as a convolution's are.
@@ -175,27 +175,29 @@ def sparse_depthwise(features: Tensor, weight: Tensor, map: KernelMap) -> Tensor
 
     >>> from layoutconv.sparse import submanifold_map
     >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
-    >>> map = submanifold_map(Coordinates(cells, (6,), 1), 3)
+    >>> kernel_map = submanifold_map(Coordinates(cells, (6,), 1), 3)
     >>> x, w = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([100.0, 10.0, 1.0])
-    >>> sparse_depthwise(x, w.view(1, 3, 1), map).tolist()
+    >>> sparse_depthwise(x, w.view(1, 3, 1), kernel_map).tolist()
     [[12.0], [120.0], [30.0]]
     """
-    _check_map(map)
-    if features.dim() != 2 or len(features) != len(map.inputs):
-        expected = f"({len(map.inputs)}, C), a row for each input of the map"
+    _check_map(kernel_map)
+    if features.dim() != 2 or len(features) != len(kernel_map.inputs):
+        expected = f"({len(kernel_map.inputs)}, C), a row for each input of the map"
         raise ArgumentError("features", expected, f"shape {tuple(features.shape)}")
     C, filters = features.shape[1], weight.shape[0] if weight.dim() else 0
-    if tuple(weight.shape[1:]) != (*map.taps, 1) or not C or filters % C or not filters:
-        expected = f"(a multiple of {C}, *{map.taps}, 1), filters of one channel each"
+    if tuple(weight.shape[1:]) != (*kernel_map.taps, 1) or not C or filters % C or not filters:
+        expected = f"(a multiple of {C}, *{kernel_map.taps}, 1), filters of one channel each"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
     table = weight.reshape(filters, -1).T
     wanted = wants_gradient(features, weight)
-    inverse = map.inverse.index if wanted and features.requires_grad else None
+    inverse = kernel_map.inverse.index if wanted and features.requires_grad else None
     out, inp, lengths = None, None, None
     if wanted and weight.requires_grad:
-        pairs = map.pairs(CHUNK)
+        pairs = kernel_map.pairs(CHUNK)
         out, inp, lengths = pairs.outputs, pairs.inputs, pairs.lengths
-    return ops.sparse_depthwise(features, table, map.index, inverse, out, inp, lengths, filters)
+    return ops.sparse_depthwise(
+        features, table, kernel_map.index, inverse, out, inp, lengths, filters
+    )
 
 
 # -- what a call comes to -------------------------------------------------------------------------
@@ -208,28 +210,28 @@ def _pool(
     stride: Ints | None,
     padding: Padding,
     dilation: Ints,
-    map: KernelMap | None,
+    kernel_map: KernelMap | None,
     count_include_pad: bool = False,
 ) -> SparseTensor:
     _check_sparse(x)
-    if map is None:
+    if kernel_map is None:
         if kernel_size is None:
             raise ArgumentError(
                 "kernel_size", "an int >= 1 or one per spatial mode, or a map", None
             )
         step = kernel_size if stride is None else stride
-        map = strided_map(x.coordinates, kernel_size, step, padding, dilation)
+        kernel_map = strided_map(x.coordinates, kernel_size, step, padding, dilation)
     else:
         if kernel_size is not None or stride is not None or padding != 0 or dilation != 1:
             got = f"{kernel_size}, stride {stride}, padding {padding}, dilation {dilation}"
             raise ArgumentError("kernel_size", "None: the map says it", got)
-        _check_cells(x, _check_map(map).inputs, "inputs")
+        _check_cells(x, _check_map(kernel_map).inputs, "inputs")
     wanted = wants_gradient(x.features)
-    inverse = map.inverse.index if wanted else None
-    divisor = map.index.shape[1] if count_include_pad else 0
+    inverse = kernel_map.inverse.index if wanted else None
+    divisor = kernel_map.index.shape[1] if count_include_pad else 0
     winners = wanted and mode == "max"
-    y, _ = ops.sparse_pool(x.features, map.index, inverse, mode, divisor, winners)
-    return SparseTensor(y, map.outputs)
+    y, _ = ops.sparse_pool(x.features, kernel_map.index, inverse, mode, divisor, winners)
+    return SparseTensor(y, kernel_map.outputs)
 
 
 def _check_sparse(x: Any) -> None:
@@ -237,10 +239,10 @@ def _check_sparse(x: Any) -> None:
         raise ArgumentTypeError("x", "a SparseTensor", type(x).__name__)
 
 
-def _check_map(map: Any) -> KernelMap:
-    if not isinstance(map, KernelMap):
-        raise ArgumentTypeError("map", "a KernelMap", type(map).__name__)
-    return map
+def _check_map(kernel_map: Any) -> KernelMap:
+    if not isinstance(kernel_map, KernelMap):
+        raise ArgumentTypeError("kernel_map", "a KernelMap", type(kernel_map).__name__)
+    return kernel_map
 
 
 def _check_cells(x: SparseTensor, cells: Coordinates, side: str) -> None:
@@ -250,7 +252,7 @@ def _check_cells(x: SparseTensor, cells: Coordinates, side: str) -> None:
         return
     same = own.cells.data_ptr() == cells.cells.data_ptr() and own.cells.shape == cells.cells.shape
     if not same or own.device != cells.device:
-        raise ArgumentError("map", f"a map whose {side} are the cells of x, {own}", cells)
+        raise ArgumentError("kernel_map", f"a map whose {side} are the cells of x, {own}", cells)
 
 
 _found: WeakKeyDictionary[Coordinates, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
@@ -468,8 +470,8 @@ class SparseUnpool(torch.nn.Module):
     [[2.0], [2.0], [6.0]]
     """
 
-    def forward(self, x: SparseTensor, map: KernelMap | None = None) -> SparseTensor:
-        return sparse_unpool(x, map)
+    def forward(self, x: SparseTensor, kernel_map: KernelMap | None = None) -> SparseTensor:
+        return sparse_unpool(x, kernel_map)
 
 
 class SparseGlobalMaxPool(torch.nn.Module):

@@ -40,7 +40,7 @@ def results(x: SparseTensor, weight: torch.Tensor) -> list[torch.Tensor]:
     maxima = sparse_max_pool(x, 3, 2, 1)
     found = [
         maxima.features,
-        sparse_max_pool(x, map=submanifold).features,
+        sparse_max_pool(x, kernel_map=submanifold).features,
         sparse_sum_pool(x, 2).features,
         sparse_avg_pool(x, 2, count_include_pad=True).features,  # by 8: exact
         sparse_unpool(sparse_sum_pool(x, 2)).features,
@@ -99,7 +99,7 @@ def test_captured_in_a_graph():
     features = x.features.requires_grad_()
 
     def step():
-        y = sparse_max_pool(x.replace(sparse_depthwise(features, weight, map)), map=map)
+        y = sparse_max_pool(x.replace(sparse_depthwise(features, weight, map)), kernel_map=map)
         return torch.autograd.grad(sparse_global_pool(y, "avg").sum(), (features, weight))
 
     stream = torch.cuda.Stream()

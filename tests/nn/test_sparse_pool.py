@@ -156,7 +156,7 @@ def test_a_submanifold_map_keeps_the_cells(mode):
     x = cloud((4, 5, 6))
     features = x.features.requires_grad_()
     map = submanifold_map(x.coordinates, 3)
-    y = POOLS[mode](x, map=map)
+    y = POOLS[mode](x, kernel_map=map)
     assert y.coordinates is x.coordinates
     dense = reference(mode, x, features, [3] * 3, [1] * 3, [1] * 3, [1] * 3)
     agree(y.features, at_cells(dense, x), features)
@@ -271,11 +271,11 @@ def test_only_what_is_wanted_is_derived():
     weight = torch.randn(3, 3, 3, 1, dtype=DOUBLE)
     map = submanifold_map(x.coordinates, 3)
     sparse_depthwise(x.features, weight, map)
-    assert map._inverse is None
-    assert not map._pairs
+    assert map.ways.ways[1] is None
+    assert not map.own._pairs
     sparse_depthwise(x.features, weight.requires_grad_(), map).sum().backward()
-    assert map._inverse is None
-    assert map._pairs
+    assert map.ways.ways[1] is None
+    assert map.own._pairs
 
 
 # -- laws -----------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def test_rows_that_read_nothing_are_zero(mode):
     features = torch.tensor([[-1.0], [-2.0]], requires_grad=True)
     x = SparseTensor(features, cells, (4,), 1)
     map = strided_map(x.coordinates, 2, 2, capacity=4)
-    y = POOLS[mode](x, map=map)
+    y = POOLS[mode](x, kernel_map=map)
     assert y.features[:, 0].tolist() == [-1.0, -2.0, 0.0, 0.0]
     assert torch.autograd.grad(y.features.sum(), features)[0].tolist() == [[1.0], [1.0]]
     assert sparse_global_pool(y, mode)[0].item() == {"max": -1, "avg": -1.5, "sum": -3}[mode]
@@ -399,12 +399,18 @@ def test_what_is_refused():
     with pytest.raises(ArgumentError, match="`kernel_size`: expected an int >= 1 or one per"):
         sparse_max_pool(x)
     with pytest.raises(ArgumentError, match="`kernel_size`: expected None: the map says it"):
-        sparse_max_pool(x, 2, map=map)
-    with pytest.raises(ArgumentError, match="`map`: expected a map whose inputs are the cells"):
-        sparse_max_pool(other, map=map)
-    with pytest.raises(ArgumentError, match="`map`: expected a map whose outputs are the cells"):
+        sparse_max_pool(x, 2, kernel_map=map)
+    with pytest.raises(
+        ArgumentError, match="`kernel_map`: expected a map whose inputs are the cells"
+    ):
+        sparse_max_pool(other, kernel_map=map)
+    with pytest.raises(
+        ArgumentError, match="`kernel_map`: expected a map whose outputs are the cells"
+    ):
         sparse_unpool(other, map)
-    with pytest.raises(ArgumentError, match="`map`: expected a kernel map: none made the cells"):
+    with pytest.raises(
+        ArgumentError, match="`kernel_map`: expected a kernel map: none made the cells"
+    ):
         sparse_unpool(x)
     with pytest.raises(ArgumentTypeError, match="`x`: expected a SparseTensor, got Tensor"):
         sparse_avg_pool(x.features, 2)
@@ -484,7 +490,7 @@ def test_compiled_functions():
 
     def run(features, weight):
         y = x.replace(sparse_depthwise(features, weight, submanifold))
-        pooled = sparse_avg_pool(sparse_max_pool(y, map=submanifold), map=map)
+        pooled = sparse_avg_pool(sparse_max_pool(y, kernel_map=submanifold), kernel_map=map)
         return sparse_global_pool(sparse_unpool(pooled), "max")
 
     features = x.features.requires_grad_()
@@ -536,6 +542,6 @@ def test_maps_of_ones_own():
     index = torch.tensor([[0, 2, 4], [1, 3, 5]], dtype=torch.int32)
     map = KernelMap(inputs, outputs, (3,), index)
     x = SparseTensor(torch.arange(6.0)[:, None], inputs)
-    assert sparse_max_pool(x, map=map).features[:, 0].tolist() == [4.0, 5.0]
+    assert sparse_max_pool(x, kernel_map=map).features[:, 0].tolist() == [4.0, 5.0]
     again = SparseTensor(x.features, cells, (6,), 1)  # other Coordinates of the same memory
-    assert sparse_sum_pool(again, map=map).features[:, 0].tolist() == [6.0, 9.0]
+    assert sparse_sum_pool(again, kernel_map=map).features[:, 0].tolist() == [6.0, 9.0]
