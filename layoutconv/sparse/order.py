@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 WORD = 32  # bits of a word of a tap mask
@@ -63,9 +64,12 @@ def by_taps(index: Tensor) -> tuple[Tensor, Tensor]:
     bits = min(taps, _KEY)
     # Keys of 32 bits sort in half the time.
     dtype = torch.int32 if bits < WORD else torch.int64
-    keys = torch.zeros(rows, dtype=dtype, device=index.device)
-    for tap in range(taps):
-        _set_bit(keys, index[:, tap], tap * bits // taps)
+    if index.is_cuda:
+        keys = _bits_at_once(index.T >= 0, bits, dtype)
+    else:
+        keys = torch.zeros(rows, dtype=dtype)
+        for tap in range(taps):
+            _set_bit(keys, index[:, tap], tap * bits // taps)
     order = torch.sort(keys, stable=True).indices
     return index.T.gather(1, order.expand(taps, rows)).T, order.int()
 
@@ -98,6 +102,19 @@ def morton_order(cells: Tensor) -> Tensor:
     order = torch.sort(keys, stable=True).indices
     images = cells[:, 0].index_select(0, order)
     return order.index_select(0, torch.sort(images, stable=True).indices)
+
+
+def _bits_at_once(there: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
+    """A key of each column of ``there``, bool (taps, rows): few launches, where memory is fast."""
+    import torch
+
+    taps, rows = there.shape
+    numbers = torch.arange(taps, device=there.device)
+    if taps > bits:
+        counts = torch.zeros(bits, rows, dtype=torch.int32, device=there.device)
+        there = counts.index_add_(0, numbers * bits // taps, there.int()) > 0
+        numbers = numbers[:bits]
+    return (there.to(dtype) << numbers[:, None].to(dtype)).sum(0, dtype=dtype)
 
 
 def _set_bit(words: Tensor, rows: Tensor, bit: int) -> None:
