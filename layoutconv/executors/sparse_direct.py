@@ -199,7 +199,8 @@ class Bound:
         if not self.on_gpu:
             epilogue = epilogue_of(bias, scale, residual, activation, slope)
             return execute_cpu(self.view, a, b, out, epilogue)
-        gpu, reads, sources = self.gpu, self.gpu.NOTHING, ()
+        gpu, reads = self.gpu, self.gpu.NOTHING
+        sources: tuple[Tensor, ...] = ()
         if self.structure:
             columns = (scale,) if isinstance(scale, torch.Tensor) else ()
             columns = columns if bias is None else (*columns, bias)

@@ -245,11 +245,11 @@ def _convolution(
         if call is not None:
             return _on(outputs, call(x, weight, bias, scale, residual))
     _check(x, weight, found, groups, (bias, scale, residual), activation)
-    column = scale
+    column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
         column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
-    ending = Ending(bias, column, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+    ending = Ending(bias, column, residual, activation, slope, out_dtype)
     tensors = (x, weight, bias, column, residual)
     gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)

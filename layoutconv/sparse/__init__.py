@@ -10,6 +10,7 @@ from .grid_index import dense_index
 from .kernel_map import KernelMap, strided_map, submanifold_map, transposed_map
 from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
+from .prune import prune
 from .sparse_tensor import SparseTensor
 from .taps import tap_offsets
 from .views import kernel_map_view
@@ -23,6 +24,7 @@ __all__ = [
     "dense_index",
     "kernel_map_view",
     "morton_order",
+    "prune",
     "read_points",
     "strided_map",
     "submanifold_map",
