@@ -223,7 +223,9 @@ def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -
     flat = parts.flatten(1)  # of no chunks, too
     summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
     count, (K, C) = prod(taps), parts.shape[1:]
-    return summed[:-1].view(count, K, C).transpose(0, 1).to(dtype).reshape(K, *taps, C)
+    found = torch.empty((K, *taps, C), dtype=dtype, device=parts.device)
+    found.view(K, count, C).copy_(summed[:-1].view(count, K, C).transpose(0, 1))
+    return found
 
 
 def wgrad(

@@ -71,7 +71,10 @@ def signature(
 def find(found: KernelMap, key: Hashable) -> Call | None:
     """What was kept with a map for a signature."""
     kept: Any = found.views.get("executor")
-    return None if kept is None else kept.calls.get(key)
+    try:
+        return None if kept is None else kept.calls.get(key)
+    except TypeError:  # what is no number
+        return None
 
 
 def remember(

@@ -19,6 +19,9 @@ from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import sparse as executor
 from ..executors import sparse_direct
+from ..executors.autograd import has_gradient
+from ..executors.finish import activate, convert
+from ..executors.plain import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from .arguments import check_activation
 from .fuse import Ending, fused_or_not
@@ -239,11 +242,19 @@ def _convolution(
         residual = residual.features
     key = None
     if not torch.compiler.is_compiling():
-        options = type(groups), groups, activation, slope, out_dtype
-        key = sparse_direct.signature(x, weight, bias, scale, residual, options)
+        numbers = type(groups), groups, activation, slope, out_dtype
+        key = sparse_direct.signature(x, weight, bias, scale, residual, numbers)
         call = None if key is None else sparse_direct.find(found, key)
         if call is not None:
             return _on(outputs, call(x, weight, bias, scale, residual))
+        if activation is not None and not has_gradient(activation, slope):
+            check_activation(activation, x)
+            if key is not None and wants_gradient(x, weight, bias, residual):
+                # Sums as one function that autograd records, and the activation as torch's.
+                options = bias, scale, residual, None, slope, None
+                sums = _convolution(input, weight, found, groups, *options).features
+                y = activate(sums, activation, slope)
+                return _on(outputs, convert(y, out_dtype or sums.dtype))
     _check(x, weight, found, groups, (bias, scale, residual), activation)
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
@@ -253,9 +264,9 @@ def _convolution(
     tensors = (x, weight, bias, column, residual)
     gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
-    numbers = *maps, len(outputs), groups, False, found.mirrored
+    others = *maps, len(outputs), groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
-    y = fused_or_not(operator, x, weight, numbers, ending)
+    y = fused_or_not(operator, x, weight, others, ending)
     if key is not None:
         given = bias, scale, residual, activation, slope
         sparse_direct.remember(found, key, maps, y, x, weight, groups, given)
