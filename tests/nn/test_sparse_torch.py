@@ -89,6 +89,23 @@ def test_compiled_whole_given_the_maps(wanted):
                 torch.testing.assert_close(p, q)
 
 
+def test_modules_compile_whole():
+    torch._dynamo.reset()
+    x, found, _ = maps(0)
+    net = lc.nn.Sequential(
+        lc.nn.SubmConv2d(4, 4, 3, bias=False),
+        torch.nn.BatchNorm1d(4),
+        torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 4)),
+    ).eval()
+
+    def run(features):
+        y = net[0](SparseTensor(features, found.inputs), kernel_map=found)
+        return net[1:](y).features
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x.features), run(x.features))
+
+
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_operators_keep_torchs_rules(mirrored):
     x, found, strided = maps(0)
