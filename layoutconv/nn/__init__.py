@@ -4,7 +4,9 @@ The top floor: may import every room of the package.
 """
 
 from . import functional
+from .containers import Features, Prune, Sequential
 from .convert import convert
+from .fold import fold_batch_norms
 from .modules import (
     Conv1d,
     Conv2d,
@@ -12,6 +14,24 @@ from .modules import (
     ConvTranspose1d,
     ConvTranspose2d,
     ConvTranspose3d,
+)
+from .sparse_modules import (
+    SparseConv1d,
+    SparseConv2d,
+    SparseConv3d,
+    SparseConv4d,
+    SparseConvTranspose1d,
+    SparseConvTranspose2d,
+    SparseConvTranspose3d,
+    SparseConvTranspose4d,
+    SparseInverseConv1d,
+    SparseInverseConv2d,
+    SparseInverseConv3d,
+    SparseInverseConv4d,
+    SubmConv1d,
+    SubmConv2d,
+    SubmConv3d,
+    SubmConv4d,
 )
 from .sparse_pool import (
     SparseAvgPool1d,
@@ -45,13 +65,28 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "Features",
+    "Prune",
+    "Sequential",
     "SparseAvgPool1d",
     "SparseAvgPool2d",
     "SparseAvgPool3d",
     "SparseAvgPool4d",
+    "SparseConv1d",
+    "SparseConv2d",
+    "SparseConv3d",
+    "SparseConv4d",
+    "SparseConvTranspose1d",
+    "SparseConvTranspose2d",
+    "SparseConvTranspose3d",
+    "SparseConvTranspose4d",
     "SparseGlobalAvgPool",
     "SparseGlobalMaxPool",
     "SparseGlobalSumPool",
+    "SparseInverseConv1d",
+    "SparseInverseConv2d",
+    "SparseInverseConv3d",
+    "SparseInverseConv4d",
     "SparseMaxPool1d",
     "SparseMaxPool2d",
     "SparseMaxPool3d",
@@ -61,7 +96,12 @@ __all__ = [
     "SparseSumPool3d",
     "SparseSumPool4d",
     "SparseUnpool",
+    "SubmConv1d",
+    "SubmConv2d",
+    "SubmConv3d",
+    "SubmConv4d",
     "convert",
+    "fold_batch_norms",
     "functional",
     "sparse_avg_pool",
     "sparse_depthwise",

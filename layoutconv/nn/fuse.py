@@ -67,12 +67,18 @@ def fused_or_not(op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending
         return op(a, b, *numbers, *ending)
     if scale is None or not scale.requires_grad:
         y = op(a, b, *numbers, bias, scale, residual)
-        kind, value = y.dtype, y
-    else:
-        y = op(a, b, *numbers)
-        kind = y.dtype
+        return after(y, Ending(None, None, None, activation, slope, out_dtype))
+    return after(op(a, b, *numbers), ending)
+
+
+def after(y: Tensor, ending: Ending) -> Tensor:
+    """What follows sums, as operations of torch."""
+    bias, scale, residual, activation, slope, out_dtype = ending
+    kind, value = y.dtype, y
+    if not (bias is None and scale is None and residual is None):
         exact = torch.promote_types(kind, torch.float32)
-        value = y.to(exact) * scale.to(exact)
+        value = y.to(exact)
+        value = value if scale is None else value * scale.to(exact)
         value = value if bias is None else value + bias.to(exact)
         value = value if residual is None else value + residual.to(exact)
     if activation is not None:

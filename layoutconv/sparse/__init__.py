@@ -13,6 +13,7 @@ from .kernel_map import strided_map, submanifold_map, transposed_map
 from .lattice import Lattice
 from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
+from .prune import prune
 from .sparse_tensor import SparseTensor
 from .taps import tap_offsets
 from .two_way import KernelMap
@@ -32,6 +33,7 @@ __all__ = [
     "kernel_map_view",
     "merge_repeated",
     "morton_order",
+    "prune",
     "read_points",
     "strided_map",
     "submanifold_map",
