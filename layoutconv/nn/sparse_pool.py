@@ -1,0 +1,505 @@
+"""Pooling, unpooling and depthwise convolution of sparse tensors, in torch's words.
+
+A cell that is not there takes no part: it is no zero that a maximum could be, and no number that a
+mean counts. The result has all cells that read some cell, also for a stride of 1, unless a kernel
+map says which. All are differentiable in the features; results are the same in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ..conv.problem import Padding
+from ..errors import ArgumentError, ArgumentTypeError
+from ..executors import gathered_ops as ops
+from ..executors.plain import wants_gradient
+from ..sparse import Coordinates, KernelMap, SparseTensor, strided_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = int | Sequence[int]
+
+CHUNK = 128  # pairs of rows that a thread multiplies for a filter's gradient
+MODES = {"max": "max", "avg": "mean", "sum": "sum"}
+
+
+def sparse_max_pool(
+    x: SparseTensor,
+    kernel_size: Ints | None = None,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    *,
+    map: KernelMap | None = None,
+) -> SparseTensor:
+    """The maximum of the cells in every window, for 1 to 4 spatial modes.
+
+    Args:
+        x: features (rows, C) of float16, bfloat16, float32 or float64.
+        kernel_size: an int >= 1, or one per spatial mode.
+        stride: likewise; ``kernel_size`` by default.
+        padding: cells before and behind the grid: an int >= 0, an int or a pair ``(near, far)`` per
+            spatial mode.
+        dilation: an int >= 1, or one per spatial mode.
+        map: in place of all those, a kernel map from the cells of ``x``. Of a submanifold map the
+            result has the cells of ``x``.
+
+    Returns a tensor of the map's ``outputs``. NaN is the maximum of whatever it is in. A row that
+    reads no cell, as those of a map with a capacity, is 0. The gradient goes to the cell that is
+    the maximum, the first tap of those that are equal.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
+
+    >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[-3.0], [-1.0], [-2.0]]), cells, (6,), batch_size=1)
+    >>> y = sparse_max_pool(x, kernel_size=2)
+    >>> y.coords.tolist(), y.features.tolist()
+    ([[0, 0], [0, 2]], [[-1.0], [-2.0]])
+    """
+    return _pool("max", x, kernel_size, stride, padding, dilation, map)
+
+
+def sparse_avg_pool(
+    x: SparseTensor,
+    kernel_size: Ints | None = None,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    count_include_pad: bool = False,
+    *,
+    map: KernelMap | None = None,
+) -> SparseTensor:
+    """The mean of the cells in every window; arguments as of :func:`sparse_max_pool`.
+
+    Of ``count_include_pad``, sums are divided by the number of taps, so that cells that are not
+    there count as zeros: that is ``torch.nn.functional.avg_pool3d`` of the dense grid.
+
+    >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [2.0], [6.0]]), cells, (6,), batch_size=1)
+    >>> sparse_avg_pool(x, 2).features.tolist()
+    [[1.5], [6.0]]
+    >>> sparse_avg_pool(x, 2, count_include_pad=True).features.tolist()
+    [[1.5], [3.0]]
+    """
+    return _pool("mean", x, kernel_size, stride, padding, dilation, map, count_include_pad)
+
+
+def sparse_sum_pool(
+    x: SparseTensor,
+    kernel_size: Ints | None = None,
+    stride: Ints | None = None,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    *,
+    map: KernelMap | None = None,
+) -> SparseTensor:
+    """The sum of the cells in every window; arguments as of :func:`sparse_max_pool`.
+
+    >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [2.0], [6.0]]), cells, (6,), batch_size=1)
+    >>> sparse_sum_pool(x, 2).features.tolist()
+    [[3.0], [6.0]]
+    """
+    return _pool("sum", x, kernel_size, stride, padding, dilation, map)
+
+
+def sparse_unpool(x: SparseTensor, map: KernelMap | None = None) -> SparseTensor:
+    """The features of coarse cells at every fine cell that they came from.
+
+    Args:
+        x: at the cells of ``map.outputs``.
+        map: from fine cells to coarse ones; by default the one that made the cells of ``x``.
+
+    Returns a tensor of the fine cells, ``map.inputs``. A fine cell that several windows read gets
+    their sum, one that none reads gets 0.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+
+    >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [2.0], [6.0]]), cells, (6,), batch_size=1)
+    >>> sparse_unpool(sparse_sum_pool(x, 2)).features.tolist()
+    [[3.0], [3.0], [6.0]]
+    """
+    _check_sparse(x)
+    if map is None:
+        map = x.coordinates.origin
+        if map is None:
+            raise ArgumentError("map", "a kernel map: none made the cells of x", None)
+    _check_cells(x, _check_map(map).outputs, "outputs")
+    y, _ = ops.sparse_pool(x.features, map.inverse.index, map.index, "sum")
+    return SparseTensor(y, map.inputs)
+
+
+def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
+    """The maximum, mean or sum of all cells of each image, dense (N, C).
+
+    Args:
+        x: (rows, C), in any order; rows whose batch is -1 take no part.
+        mode: "max", "avg" or "sum".
+
+    An image without cells has 0, in every mode.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+
+    >>> cells = torch.tensor([[0, 0], [2, 1], [0, 4]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[-1.0], [2.0], [-6.0]]), cells, (6,), batch_size=3)
+    >>> sparse_global_pool(x, "max").tolist(), sparse_global_pool(x, "avg").tolist()
+    ([[-1.0], [0.0], [2.0]], [[-3.5], [0.0], [2.0]])
+    """
+    _check_sparse(x)
+    if mode not in MODES:
+        raise ArgumentError("mode", f"one of {', '.join(MODES)}", repr(mode))
+    order, starts, batch = _images(x.coordinates)
+    winners = mode == "max" and wants_gradient(x.features)
+    return ops.sparse_global_pool(x.features, order, starts, batch, MODES[mode], winners)[0]
+
+
+def sparse_depthwise(features: Tensor, weight: Tensor, map: KernelMap) -> Tensor:
+    """Depthwise convolution over a kernel map: ``y[o, k] = sum_t x[map[o, t], k // m] * w[k, t]``.
+
+    Args:
+        features: (inputs, C), a row for each of ``map.inputs``.
+        weight: (K, *taps, 1), ``map.taps`` taps, of the same dtype; ``m = K / C`` filters for each
+            channel, those of a channel side by side, as torch's with ``groups=C``.
+        map: any kernel map.
+
+    Returns (outputs, K). Differentiable in both, any number of times. Under autocast, both are
+    lowered as a convolution's are.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
+
+    >>> from layoutconv.sparse import submanifold_map
+    >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
+    >>> map = submanifold_map(Coordinates(cells, (6,), 1), 3)
+    >>> x, w = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([100.0, 10.0, 1.0])
+    >>> sparse_depthwise(x, w.view(1, 3, 1), map).tolist()
+    [[12.0], [120.0], [30.0]]
+    """
+    _check_map(map)
+    if features.dim() != 2 or len(features) != len(map.inputs):
+        expected = f"({len(map.inputs)}, C), a row for each input of the map"
+        raise ArgumentError("features", expected, f"shape {tuple(features.shape)}")
+    C, filters = features.shape[1], weight.shape[0] if weight.dim() else 0
+    if tuple(weight.shape[1:]) != (*map.taps, 1) or not C or filters % C or not filters:
+        expected = f"(a multiple of {C}, *{map.taps}, 1), filters of one channel each"
+        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    table = weight.reshape(filters, -1).T
+    wanted = wants_gradient(features, weight)
+    inverse = map.inverse.index if wanted and features.requires_grad else None
+    out, inp, lengths = None, None, None
+    if wanted and weight.requires_grad:
+        pairs = map.pairs(CHUNK)
+        out, inp, lengths = pairs.outputs, pairs.inputs, pairs.lengths
+    return ops.sparse_depthwise(features, table, map.index, inverse, out, inp, lengths, filters)
+
+
+# -- what a call comes to -------------------------------------------------------------------------
+
+
+def _pool(
+    mode: str,
+    x: SparseTensor,
+    kernel_size: Ints | None,
+    stride: Ints | None,
+    padding: Padding,
+    dilation: Ints,
+    map: KernelMap | None,
+    count_include_pad: bool = False,
+) -> SparseTensor:
+    _check_sparse(x)
+    if map is None:
+        if kernel_size is None:
+            raise ArgumentError(
+                "kernel_size", "an int >= 1 or one per spatial mode, or a map", None
+            )
+        step = kernel_size if stride is None else stride
+        map = strided_map(x.coordinates, kernel_size, step, padding, dilation)
+    else:
+        if kernel_size is not None or stride is not None or padding != 0 or dilation != 1:
+            got = f"{kernel_size}, stride {stride}, padding {padding}, dilation {dilation}"
+            raise ArgumentError("kernel_size", "None: the map says it", got)
+        _check_cells(x, _check_map(map).inputs, "inputs")
+    wanted = wants_gradient(x.features)
+    inverse = map.inverse.index if wanted else None
+    divisor = map.index.shape[1] if count_include_pad else 0
+    winners = wanted and mode == "max"
+    y, _ = ops.sparse_pool(x.features, map.index, inverse, mode, divisor, winners)
+    return SparseTensor(y, map.outputs)
+
+
+def _check_sparse(x: Any) -> None:
+    if not isinstance(x, SparseTensor):
+        raise ArgumentTypeError("x", "a SparseTensor", type(x).__name__)
+
+
+def _check_map(map: Any) -> KernelMap:
+    if not isinstance(map, KernelMap):
+        raise ArgumentTypeError("map", "a KernelMap", type(map).__name__)
+    return map
+
+
+def _check_cells(x: SparseTensor, cells: Coordinates, side: str) -> None:
+    """Features belong to the cells of a map: the same ones, or the same memory."""
+    own = x.coordinates
+    if own is cells or own.cells is cells.cells:
+        return
+    same = own.cells.data_ptr() == cells.cells.data_ptr() and own.cells.shape == cells.cells.shape
+    if not same or own.device != cells.device:
+        raise ArgumentError("map", f"a map whose {side} are the cells of x, {own}", cells)
+
+
+_found: WeakKeyDictionary[Coordinates, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
+
+
+def _images(coordinates: Coordinates) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows sorted by their image, where each image starts in them, and the image of every row."""
+    found = _found.get(coordinates)
+    if found is None:
+        batch = coordinates.cells[:, 0].contiguous()
+        images, order = batch.sort(stable=True)
+        numbers = torch.arange(coordinates.batch_size + 1, dtype=torch.int32, device=batch.device)
+        found = order.int(), torch.searchsorted(images, numbers), batch
+        _found[coordinates] = found
+    return found
+
+
+# -- modules --------------------------------------------------------------------------------------
+
+
+class _SparsePool(torch.nn.Module):
+    """A pooling function of a number of spatial modes, with its sizes."""
+
+    rank: int
+    _function: Any
+
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Padding = 0,
+        dilation: Ints = 1,
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.padding, self.dilation = kernel_size, padding, dilation
+        self.stride = kernel_size if stride is None else stride
+
+    def extra_repr(self) -> str:
+        sizes = f"kernel_size={self.kernel_size}, stride={self.stride}"
+        return f"{sizes}, padding={self.padding}, dilation={self.dilation}"
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        _check_sparse(x)
+        if x.coordinates.rank != self.rank:
+            expected = f"a SparseTensor of {self.rank} spatial modes"
+            raise ArgumentError("x", expected, f"{x.coordinates.rank}")
+        sizes = self.kernel_size, self.stride, self.padding, self.dilation
+        return type(self)._function(x, *sizes, *self._others())
+
+    def _others(self) -> tuple[Any, ...]:
+        return ()
+
+
+class _SparseMaxPool(_SparsePool):
+    _function = staticmethod(sparse_max_pool)
+
+
+class _SparseSumPool(_SparsePool):
+    _function = staticmethod(sparse_sum_pool)
+
+
+class _SparseAvgPool(_SparsePool):
+    _function = staticmethod(sparse_avg_pool)
+
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints | None = None,
+        padding: Padding = 0,
+        dilation: Ints = 1,
+        count_include_pad: bool = False,
+    ) -> None:
+        super().__init__(kernel_size, stride, padding, dilation)
+        self.count_include_pad = count_include_pad
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, count_include_pad={self.count_include_pad}"
+
+    def _others(self) -> tuple[Any, ...]:
+        return (self.count_include_pad,)
+
+
+class SparseMaxPool1d(_SparseMaxPool):
+    """:func:`sparse_max_pool` over one spatial mode.
+
+    >>> SparseMaxPool1d(3, stride=2)
+    SparseMaxPool1d(kernel_size=3, stride=2, padding=0, dilation=1)
+    """
+
+    rank = 1
+
+
+class SparseMaxPool2d(_SparseMaxPool):
+    """:func:`sparse_max_pool` over two spatial modes.
+
+    >>> SparseMaxPool2d((1, 2))
+    SparseMaxPool2d(kernel_size=(1, 2), stride=(1, 2), padding=0, dilation=1)
+    """
+
+    rank = 2
+
+
+class SparseMaxPool3d(_SparseMaxPool):
+    """:func:`sparse_max_pool` over three spatial modes.
+
+    >>> cells = torch.tensor([[0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [5.0]]), cells, (2, 2, 2), batch_size=1)
+    >>> SparseMaxPool3d(2)(x).features
+    tensor([[5.]])
+    """
+
+    rank = 3
+
+
+class SparseMaxPool4d(_SparseMaxPool):
+    """:func:`sparse_max_pool` over four spatial modes.
+
+    >>> SparseMaxPool4d(2).rank
+    4
+    """
+
+    rank = 4
+
+
+class SparseAvgPool1d(_SparseAvgPool):
+    """:func:`sparse_avg_pool` over one spatial mode.
+
+    >>> SparseAvgPool1d(2, count_include_pad=True).count_include_pad
+    True
+    """
+
+    rank = 1
+
+
+class SparseAvgPool2d(_SparseAvgPool):
+    """:func:`sparse_avg_pool` over two spatial modes.
+
+    >>> SparseAvgPool2d(2).stride
+    2
+    """
+
+    rank = 2
+
+
+class SparseAvgPool3d(_SparseAvgPool):
+    """:func:`sparse_avg_pool` over three spatial modes.
+
+    >>> cells = torch.tensor([[0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [5.0]]), cells, (2, 2, 2), batch_size=1)
+    >>> SparseAvgPool3d(2)(x).features
+    tensor([[3.]])
+    """
+
+    rank = 3
+
+
+class SparseAvgPool4d(_SparseAvgPool):
+    """:func:`sparse_avg_pool` over four spatial modes.
+
+    >>> SparseAvgPool4d(2).rank
+    4
+    """
+
+    rank = 4
+
+
+class SparseSumPool1d(_SparseSumPool):
+    """:func:`sparse_sum_pool` over one spatial mode.
+
+    >>> SparseSumPool1d(2).rank
+    1
+    """
+
+    rank = 1
+
+
+class SparseSumPool2d(_SparseSumPool):
+    """:func:`sparse_sum_pool` over two spatial modes.
+
+    >>> SparseSumPool2d(2).rank
+    2
+    """
+
+    rank = 2
+
+
+class SparseSumPool3d(_SparseSumPool):
+    """:func:`sparse_sum_pool` over three spatial modes.
+
+    >>> cells = torch.tensor([[0, 0, 0, 1], [0, 1, 1, 0]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [5.0]]), cells, (2, 2, 2), batch_size=1)
+    >>> SparseSumPool3d(2)(x).features
+    tensor([[6.]])
+    """
+
+    rank = 3
+
+
+class SparseSumPool4d(_SparseSumPool):
+    """:func:`sparse_sum_pool` over four spatial modes.
+
+    >>> SparseSumPool4d(2).rank
+    4
+    """
+
+    rank = 4
+
+
+class SparseUnpool(torch.nn.Module):
+    """:func:`sparse_unpool` back to the cells that the cells of ``x`` were made from.
+
+    >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [2.0], [6.0]]), cells, (6,), batch_size=1)
+    >>> SparseUnpool()(SparseMaxPool1d(2)(x)).features.tolist()
+    [[2.0], [2.0], [6.0]]
+    """
+
+    def forward(self, x: SparseTensor, map: KernelMap | None = None) -> SparseTensor:
+        return sparse_unpool(x, map)
+
+
+class SparseGlobalMaxPool(torch.nn.Module):
+    """:func:`sparse_global_pool` by the maximum: (N, C).
+
+    >>> SparseGlobalMaxPool()
+    SparseGlobalMaxPool()
+    """
+
+    def forward(self, x: SparseTensor) -> Tensor:
+        return sparse_global_pool(x, "max")
+
+
+class SparseGlobalAvgPool(torch.nn.Module):
+    """:func:`sparse_global_pool` by the mean: (N, C).
+
+    >>> SparseGlobalAvgPool()
+    SparseGlobalAvgPool()
+    """
+
+    def forward(self, x: SparseTensor) -> Tensor:
+        return sparse_global_pool(x, "avg")
+
+
+class SparseGlobalSumPool(torch.nn.Module):
+    """:func:`sparse_global_pool` by the sum: (N, C).
+
+    >>> SparseGlobalSumPool()
+    SparseGlobalSumPool()
+    """
+
+    def forward(self, x: SparseTensor) -> Tensor:
+        return sparse_global_pool(x, "sum")
