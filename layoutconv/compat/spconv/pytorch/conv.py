@@ -84,9 +84,9 @@ class SparseConvolution(GeometricLayer):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        sizes = (expand_nd(ndim, v) for v in (kernel_size, stride, padding, dilation))
-        more = expand_nd(ndim, output_padding)
-        geometry = Geometry(*sizes, more, subm, transposed)
+        ksize, more = expand_nd(ndim, kernel_size), expand_nd(ndim, output_padding)
+        steps, near, apart = (expand_nd(ndim, v) for v in (stride, padding, dilation))
+        geometry = Geometry(ksize, steps, near, apart, more, subm, transposed)
         if subm and set(geometry.stride) != {1}:
             warnings.warn("a submanifold convolution has no stride; it is ignored", stacklevel=3)
         if in_channels % groups or out_channels % groups:

@@ -38,8 +38,9 @@ class Geometry:
         shape = get_deconv_output_size(
             cells.spatial_shape, *sizes, self.dilation, self.output_padding
         )
-        more = {"output_padding": self.output_padding, "dilation": self.dilation}
-        return transposed_map(cells, *sizes, **more, spatial_shape=shape)
+        return transposed_map(
+            cells, *sizes, self.output_padding, self.dilation, spatial_shape=shape
+        )
 
     def __str__(self) -> str:
         sizes = f"kernel size {self.ksize}, dilation {self.dilation}"
