@@ -72,10 +72,13 @@ def layouts_of(shapes: Sequence[tuple[Shape, Shape]]) -> list[str] | None:
     fits = [_fits(stored, wanted) for stored, wanted in shapes]
     second = ["KRSC" if f["KRSC"] else "RSKC" for f in fits if f["KRSC"] or f["RSKC"]]
     is_first, is_second = all(f["RSCK"] for f in fits), len(second) == len(fits)
-    if is_second and (not is_first or set(second) <= {"KRSC"}):
+    if is_second and set(second) <= {"KRSC"}:
         return second
+    if is_second:  # with a filter that is not KRSC, if it is not of 1.x: others may not be it, too
+        either = any(f["KRSC"] and f["RSKC"] for f in fits)
+        return None if is_first or either else second
     if is_first:
-        return None if is_second else ["RSCK"] * len(fits)
+        return ["RSCK"] * len(fits)
     for f, (stored, wanted) in zip(fits, shapes, strict=True):
         if not any(f.values()):
             expected = f"a filter of shape {tuple(wanted)}, (K, *taps, C), or of an older layout"
