@@ -282,6 +282,18 @@ def test_cells_that_are_written_to() -> None:
         keyed(y)
 
 
+@pytest.mark.parametrize("key", [None, "down"])
+def test_outputs_that_are_written_to(key: Any) -> None:
+    """Neither their layer nor others of the same sizes give them out again."""
+    x = cloud([9, 8], 4)
+    layer = spconv.SparseConv2d(4, 4, 3, 2, indice_key=key).double()
+    before = layer(x).indices.clone()
+    for other in (layer, spconv.SparseMaxPool2d(3, 2, indice_key=key), layer):
+        y = other(x)
+        assert torch.equal(y.indices, before)
+        y.indices[:, 1:] *= 2
+
+
 def test_wrong_inputs_are_named() -> None:
     x, layer = cloud([9, 8], 4), spconv.SubMConv2d(4, 4, 3).double()
     with pytest.raises(ArgumentError, match="SparseConvTensor"):

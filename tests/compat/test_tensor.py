@@ -159,6 +159,16 @@ def test_copies_know_their_maps() -> None:
             assert torch.equal(ours.indices, theirs.indices)
 
 
+def test_copies_of_cells_that_were_written_to() -> None:
+    """What was known of them is as old in the copy."""
+    subm = spconv.SubMConv2d(4, 4, 3, indice_key="subm").double().requires_grad_(False)
+    y = subm(cloud([9, 8], 4))
+    y.indices[:, 1:] = 8 - y.indices[:, 1:]
+    for again in copies(y):
+        with pytest.raises(ArgumentError, match=r"written to since|outside"):
+            subm(again)
+
+
 def test_copies_of_networks() -> None:
     x = cloud([9, 8], 4)
     net = spconv.SparseSequential(

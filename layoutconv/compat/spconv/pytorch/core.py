@@ -83,6 +83,10 @@ class SparseConvTensor:
         self.int8_scale: Any = None
         self._coordinates, self._version = None, 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: what is known of the cells is found out again."""
+        return {**self.__dict__, "_coordinates": None}
+
     def __repr__(self) -> str:
         return f"SparseConvTensor[shape={self._features.shape}]"
 

@@ -29,7 +29,17 @@ class Geometry:
     transposed: bool = False
 
     def map_of(self, cells: Coordinates) -> KernelMap:
-        """The kernel map, found or made."""
+        """The kernel map, found or made; made anew if somebody wrote to its outputs' cells."""
+        found = self._map_of(cells)
+        now = version_of(found.outputs.cells)
+        if found.views.setdefault("version", now) != now:
+            for key in [key for key, map in cells.maps.items() if map is found]:
+                del cells.maps[key]
+            found = self._map_of(cells)
+            found.views["version"] = version_of(found.outputs.cells)
+        return found
+
+    def _map_of(self, cells: Coordinates) -> KernelMap:
         if self.subm:
             return submanifold_map(cells, self.ksize, self.dilation)
         sizes = self.ksize, self.stride, self.padding
@@ -78,12 +88,18 @@ class IndiceData:
         map = self.map
         index = map.index.detach()  # a tensor of its own, whose memory is the map's
         bare = KernelMap(map.inputs, map.outputs, map.taps, index, map.mirrored)
-        return {**self.__dict__, "map": bare, "in_version": 0, "out_version": 0}
+        # Of versions how far behind they are: 0, if nobody wrote to the cells.
+        return {
+            **self.__dict__,
+            "map": bare,
+            "in_version": self.in_version - version_of(map.inputs.cells),
+            "out_version": self.out_version - version_of(map.outputs.cells),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.in_version = version_of(self.map.inputs.cells)
-        self.out_version = version_of(self.map.outputs.cells)
+        self.in_version += version_of(self.map.inputs.cells)
+        self.out_version += version_of(self.map.outputs.cells)
 
     # -- spconv's names --------------------------------------------------------------------------
 
@@ -180,7 +196,7 @@ def _check_cells(x: SparseConvTensor, cells: Coordinates, version: int, key: Any
     if own is cells:
         return
     where = f"a tensor at the cells that the layer of indice_key {key!r} {did}"
-    if own.cells is cells.cells and x._version != version:
+    if version_of(cells.cells) != version:
         raise ArgumentError("input", where, "cells that were written to since")
     there, here = (len(cells), list(cells.spatial_shape)), (len(own), list(own.spatial_shape))
     if there != here:
