@@ -1,0 +1,20 @@
+"""The interface of spconv 2.3: the same names, arguments and contracts, computed by layoutconv.
+
+``import layoutconv.compat.spconv.pytorch as spconv`` in place of ``import spconv.pytorch as
+spconv`` is all that changes; docs/coming_from_spconv.md says what is the same and what is not.
+
+>>> import layoutconv.compat.spconv as spconv
+>>> float(spconv.__version__[2:]) >= 2.2
+True
+>>> spconv.constants.SPCONV_USE_DIRECT_TABLE
+True
+"""
+
+from __future__ import annotations
+
+from . import constants
+from .core import ConvAlgo
+
+__version__ = "2.3.8"  # of the interface
+
+__all__ = ["ConvAlgo", "__version__", "constants"]

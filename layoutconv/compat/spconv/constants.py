@@ -1,0 +1,44 @@
+"""Settings of spconv, by their names. Two are read, whenever they matter:
+
+``SAVED_WEIGHT_LAYOUT``
+    "KRSC", "RSKC" or "RSCK": the layout of filters in state dicts that do not say theirs; "" to
+    tell it by the shapes. The environment variable ``SPCONV_SAVED_WEIGHT_LAYOUT`` sets it.
+``SPCONV_ALLOW_TF32``
+    ``torch.backends.cudnn.allow_tf32`` by another name, for reading and for writing: layoutconv's
+    layers multiply float32 as torch's do.
+
+The rest choose among spconv's algorithms; they are there to be set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+SAVED_WEIGHT_LAYOUT = os.getenv("SPCONV_SAVED_WEIGHT_LAYOUT", "")
+
+ALL_WEIGHT_IS_KRSC = True
+FILTER_HWIO = False
+SPCONV_USE_DIRECT_TABLE = True
+SPCONV_DO_SORT = True
+SPCONV_FX_TRACE_MODE = False
+
+
+class _Constants(ModuleType):
+    """A module with an attribute that is torch's."""
+
+    @property
+    def SPCONV_ALLOW_TF32(self) -> bool:
+        import torch
+
+        return torch.backends.cudnn.allow_tf32
+
+    @SPCONV_ALLOW_TF32.setter
+    def SPCONV_ALLOW_TF32(self, allow: bool) -> None:
+        import torch
+
+        torch.backends.cudnn.allow_tf32 = bool(allow)
+
+
+sys.modules[__name__].__class__ = _Constants

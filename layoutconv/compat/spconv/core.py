@@ -1,0 +1,30 @@
+"""Names of spconv's algorithms and activations."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ConvAlgo(Enum):
+    """spconv's algorithms. A layer takes one and keeps it; layoutconv has a way of its own.
+
+    >>> ConvAlgo.MaskImplicitGemm.value
+    1
+    """
+
+    Native = 0
+    MaskImplicitGemm = 1
+    MaskSplitImplicitGemm = 2
+
+
+class Activation(Enum):
+    """What may follow a convolution, fused into it: cumm's ``tensorview.gemm.Activation``.
+
+    >>> [activation.name for activation in Activation]
+    ['None_', 'ReLU', 'Sigmoid', 'LeakyReLU']
+    """
+
+    None_ = 0
+    ReLU = 1
+    Sigmoid = 2
+    LeakyReLU = 3

@@ -1,0 +1,415 @@
+"""Sparse convolutions with spconv's arguments, weights and keys."""
+
+from __future__ import annotations
+
+import warnings
+from math import prod
+from typing import Any
+
+import torch
+from torch import nn
+
+from ....errors import ArgumentError
+from ....nn.sparse import sparse_conv
+from ....sparse import SparseTensor
+from .. import constants
+from ..core import Activation, ConvAlgo
+from .core import SparseConvTensor, expand_nd
+from .indice_data import Geometry, map_back, map_for
+from .layers import GeometricLayer, check_input
+from .weights import LAYOUTS, layouts_of, to_krsc
+
+_ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
+
+
+class SparseConvolution(GeometricLayer):
+    """Every sparse convolution, for ``ndim`` spatial modes; the classes below say which.
+
+    Args:
+        in_channels, out_channels, groups, bias: C, K and as of ``torch.nn.Conv3d``.
+        kernel_size, stride, padding, dilation, output_padding: a number, or one per spatial mode.
+        subm: submanifold: outputs are the cells of the input, row for row, whatever ``padding``
+            and ``stride`` are.
+        transposed: outputs are all cells that the input feeds.
+        inverse: back to the cells that the layer of ``indice_key`` had as inputs.
+        indice_key: layers of one key share a kernel map: submanifold layers of the same sizes at
+            the same cells, and a strided layer and the inverse ones that go back through it.
+        act_type, act_alpha: what follows the sums, an :class:`~layoutconv.compat.spconv.core.
+            Activation` or one of cumm's, and the slope of ``LeakyReLU``; differentiable.
+        record_voxel_count: keep the most rows that a result had in a buffer.
+        algo, fp32_accum, act_beta, large_kernel_fast_algo, name: kept, without effect: sums are in
+            fp32.
+        device, dtype: of the parameters.
+
+    ``weight`` is (K, *kernel_size, C / groups), ``bias`` (K,), both uniform in ``+-1 / sqrt(C /
+    groups * taps)`` at first. State dicts of older layouts are recognised as :mod:`.weights` says.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
+
+    >>> cells = torch.tensor([[0, 0, 1], [0, 0, 2], [0, 3, 0]], dtype=torch.int32)
+    >>> x = SparseConvTensor(torch.ones(3, 4), cells, [4, 4], batch_size=1)
+    >>> y = SparseConvolution(2, 4, 8, 3, stride=2, padding=1, indice_key="down")(x)
+    >>> z = SparseConvolution(2, 8, 4, 3, inverse=True, indice_key="down")(y)
+    >>> y.spatial_shape, y.features.shape, z.indices is x.indices
+    ([2, 2], torch.Size([3, 8]), True)
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        ndim: int,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any = 3,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        subm: bool = False,
+        output_padding: Any = 0,
+        transposed: bool = False,
+        inverse: bool = False,
+        indice_key: Any = None,
+        algo: ConvAlgo | None = None,
+        fp32_accum: bool | None = None,
+        record_voxel_count: bool = False,
+        act_type: Any = Activation.None_,
+        act_alpha: float = 0,
+        act_beta: float = 0,
+        large_kernel_fast_algo: bool = False,
+        name: str | None = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        ksize, more = expand_nd(ndim, kernel_size), expand_nd(ndim, output_padding)
+        steps, near, apart = (expand_nd(ndim, v) for v in (stride, padding, dilation))
+        geometry = Geometry(ksize, steps, near, apart, more, subm, transposed)
+        if subm and set(geometry.stride) != {1}:
+            warnings.warn("a submanifold convolution has no stride; it is ignored", stacklevel=3)
+        if in_channels % groups or out_channels % groups:
+            expected = f"a divisor of {in_channels} and {out_channels} channels"
+            raise ArgumentError("groups", expected, groups)
+        limit = 128 if large_kernel_fast_algo else 32
+        counts = record_voxel_count, not subm and not inverse
+        super().__init__(ndim, geometry, indice_key, algo, limit, *counts, name, device)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.transposed, self.inverse = transposed, inverse
+        self.output_padding = more
+        self.fp32_accum = fp32_accum
+        self.act_type, self.act_alpha, self.act_beta = act_type, act_alpha, act_beta
+        self._activation = _activation(act_type)
+        # A product of features and one matrix, that needs no kernel map.
+        moves = inverse or groups != 1 or self._activation is not None or any(geometry.padding)
+        self.conv1x1 = prod(geometry.ksize) == 1 and (
+            (subm and groups == 1 and self._activation is None)
+            or (set(geometry.stride) == {1} and not any(more) and not moves)
+        )
+        shape = self.weight_shape = [out_channels, *geometry.ksize, in_channels // groups]
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """New random weights and biases."""
+        bound = max(1, prod(self.weight_shape[1:])) ** -0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -bound, bound)
+
+    def is_inverseable(self) -> bool:
+        """Whether an inverse convolution can go back through this layer."""
+        return self.indice_key is not None and not self.subm
+
+    def forward(
+        self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
+    ) -> SparseConvTensor:
+        check_input(input)
+        features = input.features
+        if features.shape[1] != self.in_channels:
+            got = f"features {tuple(features.shape)}"
+            raise ArgumentError("input", f"{self.in_channels} channels", got)
+        weight, bias = self.weight, self.bias
+        if self.conv1x1:
+            matrix = weight.view(self.out_channels, self.in_channels)
+            y = nn.functional.linear(features, matrix, bias)
+            return input.replace_feature(y if add_input is None else y + add_input.features)
+        if self.inverse:
+            data, known = map_back(input, self.kernel_size, self.indice_key), input.indice_dict
+            found, version = data.map.inverse, data.in_version
+        else:
+            data, known = map_for(input, self.geometry, self.indice_key, self.algo)
+            found, version = data.map, data.out_version
+        z = sparse_conv(
+            SparseTensor(features, found.inputs),
+            weight,
+            bias,
+            groups=self.groups,
+            kernel_map=found,
+            activation=self._activation,
+            slope=self.act_alpha,
+            residual=None if add_input is None else add_input.features,
+        )
+        self._count(len(found.outputs))
+        return input.on(z.features, found.outputs, known, version)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, {self._sizes()}"
+        if any(self.output_padding):
+            text += f", output_padding={self.output_padding}"
+        if self.groups != 1:
+            text += f", groups={self.groups}"
+        if self.bias is None:
+            text += ", bias=False"
+        return text if self._activation is None else f"{text}, act={self.act_type}"
+
+    def _recognise_layout(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        error_msgs: list[str],
+    ) -> None:
+        count = self.get_max_num_voxels()
+        if count is not None:  # of checkpoints that were saved without one
+            state_dict.setdefault(prefix + "max_num_voxels_during_training", count)
+        key = prefix + "weight"
+        stored = state_dict.get(key)
+        if stored is None or local_metadata.get("version") == 2:
+            return
+        told = constants.SAVED_WEIGHT_LAYOUT
+        if told and told not in LAYOUTS:
+            expected = f"'' or one of {', '.join(LAYOUTS)}"
+            raise ArgumentError("SAVED_WEIGHT_LAYOUT", expected, repr(told))
+        try:
+            layouts = [told] if told else layouts_of([(stored.shape, self.weight.shape)])
+        except ArgumentError:
+            return  # torch says which shapes do not fit
+        if layouts is None:
+            error_msgs.append(
+                f"{key} of shape {tuple(stored.shape)} may be of spconv 1.x, (*taps, C, K), or of "
+                f"2.0, (*taps, K, C): convert_state_dict(net, state_dict), of "
+                f"layoutconv.compat.spconv.pytorch.weights, sees it by the other filters."
+            )
+        elif layouts[0] != "KRSC" and stored.dim() == self.ndim + 2:
+            state_dict[key] = to_krsc(stored, layouts[0])
+
+
+def _activation(act_type: Any) -> str | None:
+    name = "None_" if act_type is None else getattr(act_type, "name", act_type)
+    if name not in _ACTIVATIONS:
+        raise ArgumentError("act_type", f"one of {', '.join(_ACTIVATIONS)}", act_type)
+    return _ACTIVATIONS[name]
+
+
+class _SubMConv(SparseConvolution):
+    _rank: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        indice_key: Any = None,
+        algo: ConvAlgo | None = None,
+        fp32_accum: bool | None = None,
+        large_kernel_fast_algo: bool = False,
+        name: str | None = None,
+    ) -> None:
+        sizes = kernel_size, stride, padding, dilation, groups, bias
+        super().__init__(
+            self._rank, in_channels, out_channels, *sizes, subm=True, indice_key=indice_key,
+            algo=algo, fp32_accum=fp32_accum, large_kernel_fast_algo=large_kernel_fast_algo,
+            name=name,
+        )  # fmt: skip
+
+
+class _SparseConv(SparseConvolution):
+    _rank: int
+    _transposed = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        indice_key: Any = None,
+        algo: ConvAlgo | None = None,
+        fp32_accum: bool | None = None,
+        record_voxel_count: bool = False,
+        large_kernel_fast_algo: bool = False,
+        name: str | None = None,
+    ) -> None:
+        sizes = kernel_size, stride, padding, dilation, groups, bias
+        super().__init__(
+            self._rank, in_channels, out_channels, *sizes, transposed=self._transposed,
+            indice_key=indice_key, algo=algo, fp32_accum=fp32_accum,
+            record_voxel_count=record_voxel_count, large_kernel_fast_algo=large_kernel_fast_algo,
+            name=name,
+        )  # fmt: skip
+
+
+class _SparseConvTranspose(_SparseConv):
+    _transposed = True
+
+
+class _SparseInverseConv(SparseConvolution):
+    _rank: int
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        indice_key: Any,
+        bias: bool = True,
+        algo: ConvAlgo | None = None,
+        fp32_accum: bool | None = None,
+        large_kernel_fast_algo: bool = False,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(
+            self._rank, in_channels, out_channels, kernel_size, bias=bias, inverse=True,
+            indice_key=indice_key, algo=algo, fp32_accum=fp32_accum,
+            large_kernel_fast_algo=large_kernel_fast_algo, name=name,
+        )  # fmt: skip
+
+
+class SubMConv1d(_SubMConv):
+    """:class:`SubMConv3d` over one spatial mode."""
+
+    _rank = 1
+
+
+class SubMConv2d(_SubMConv):
+    """:class:`SubMConv3d` over two spatial modes."""
+
+    _rank = 2
+
+
+class SubMConv3d(_SubMConv):
+    """Submanifold convolution: outputs are the cells of the input, row for row.
+
+    Arguments as of :class:`SparseConvolution`. An even filter reaches one cell further down than
+    up.
+
+    >>> cells = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1]], dtype=torch.int32)
+    >>> x = SparseConvTensor(torch.ones(2, 4), cells, [2, 2, 2], batch_size=1)
+    >>> SubMConv3d(4, 8, 3, padding=1, indice_key="subm1")(x).indices is x.indices
+    True
+    """
+
+    _rank = 3
+
+
+class SubMConv4d(_SubMConv):
+    """:class:`SubMConv3d` over four spatial modes."""
+
+    _rank = 4
+
+
+class SparseConv1d(_SparseConv):
+    """:class:`SparseConv3d` over one spatial mode."""
+
+    _rank = 1
+
+
+class SparseConv2d(_SparseConv):
+    """:class:`SparseConv3d` over two spatial modes."""
+
+    _rank = 2
+
+
+class SparseConv3d(_SparseConv):
+    """Convolution whose outputs are all cells that some input reaches, in lexicographic order.
+
+    Arguments as of :class:`SparseConvolution`; the grid is a dense convolution's.
+
+    >>> cells = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 1]], dtype=torch.int32)
+    >>> x = SparseConvTensor(torch.ones(2, 4), cells, [2, 2, 2], batch_size=1)
+    >>> SparseConv3d(4, 8, 2, stride=2)(x).indices
+    tensor([[0, 0, 0, 0]], dtype=torch.int32)
+    """
+
+    _rank = 3
+
+
+class SparseConv4d(_SparseConv):
+    """:class:`SparseConv3d` over four spatial modes."""
+
+    _rank = 4
+
+
+class SparseConvTranspose1d(_SparseConvTranspose):
+    """:class:`SparseConvTranspose3d` over one spatial mode."""
+
+    _rank = 1
+
+
+class SparseConvTranspose2d(_SparseConvTranspose):
+    """:class:`SparseConvTranspose3d` over two spatial modes."""
+
+    _rank = 2
+
+
+class SparseConvTranspose3d(_SparseConvTranspose):
+    """Transposed convolution, whose outputs are all cells that some input feeds.
+
+    >>> x = SparseConvTensor(torch.ones(1, 4), torch.zeros(1, 4).int(), [1, 1, 1], batch_size=1)
+    >>> y = SparseConvTranspose3d(4, 8, 2, stride=2)(x)
+    >>> y.spatial_shape, len(y.indices)
+    ([2, 2, 2], 8)
+    """
+
+    _rank = 3
+
+
+class SparseConvTranspose4d(_SparseConvTranspose):
+    """:class:`SparseConvTranspose3d` over four spatial modes."""
+
+    _rank = 4
+
+
+class SparseInverseConv1d(_SparseInverseConv):
+    """:class:`SparseInverseConv3d` over one spatial mode."""
+
+    _rank = 1
+
+
+class SparseInverseConv2d(_SparseInverseConv):
+    """:class:`SparseInverseConv3d` over two spatial modes."""
+
+    _rank = 2
+
+
+class SparseInverseConv3d(_SparseInverseConv):
+    """The way back through the strided convolution, or pooling, of the same ``indice_key``.
+
+    >>> x = SparseConvTensor(torch.ones(1, 4), torch.zeros(1, 4).int(), [2, 2, 2], batch_size=1)
+    >>> y = SparseConv3d(4, 8, 2, stride=2, indice_key="down1")(x)
+    >>> SparseInverseConv3d(8, 4, 2, indice_key="down1")(y).indices is x.indices
+    True
+    """
+
+    _rank = 3
+
+
+class SparseInverseConv4d(_SparseInverseConv):
+    """:class:`SparseInverseConv3d` over four spatial modes."""
+
+    _rank = 4

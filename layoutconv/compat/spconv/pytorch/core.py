@@ -1,0 +1,249 @@
+"""spconv's sparse tensor: features, the cells they are at, and the kernel maps known so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....errors import ArgumentError, ArgumentTypeError
+from ....sparse import Coordinates, SparseTensor
+from .indice_data import IndiceData, version_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SparseConvTensor:
+    """Features at cells of a batch of grids, as spconv has them.
+
+    Args:
+        features: (rows, C), read-only afterwards: :meth:`replace_feature` makes another tensor.
+        indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3; no cell twice.
+        spatial_shape: extents ``[D, H, W]`` of the grid, one to four of them.
+        batch_size: the number of grids.
+        grid, voxel_num, benchmark, permanent_thrust_allocator, enable_timer, force_algo: kept for
+            those who read them; they have no effect.
+        indice_dict: kernel maps by the ``indice_key`` of the layers that made them.
+
+    Making one looks at dtypes and shapes. The first layer that makes a kernel map looks at the
+    cells, and refuses one that is there twice or outside the grid.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``.
+
+    >>> indices = torch.tensor([[0, 0, 1, 2], [1, 3, 0, 0]], dtype=torch.int32)
+    >>> x = SparseConvTensor(torch.tensor([[5.0], [7.0]]), indices, [4, 2, 3], batch_size=2)
+    >>> x.dense().shape, x.dense()[1, :, 3, 0, 0]
+    (torch.Size([2, 1, 4, 2, 3]), tensor([7.]))
+    >>> x.features = x.features + 1
+    Traceback (most recent call last):
+    ValueError: features are read-only; x = x.replace_feature(features) makes another tensor
+    """
+
+    _features: Tensor
+    _coordinates: Coordinates | None
+    _version: int  # of `indices`, when `_coordinates` was made of them
+
+    def __init__(
+        self,
+        features: Tensor,
+        indices: Tensor,
+        spatial_shape: Sequence[int],
+        batch_size: int,
+        grid: Tensor | None = None,
+        voxel_num: Any = None,
+        indice_dict: dict[Any, IndiceData] | None = None,
+        benchmark: bool = False,
+        permanent_thrust_allocator: bool = False,
+        enable_timer: bool = False,
+        force_algo: Any = None,
+    ) -> None:
+        if indices.dtype != torch.int32:
+            raise ArgumentTypeError("indices", "a torch tensor of int32", indices.dtype)
+        shape = [int(extent) for extent in spatial_shape]
+        if indices.dim() != 2 or indices.shape[1] != len(shape) + 1:
+            expected = f"(rows, {len(shape) + 1}): the batch, and a column per extent of {shape}"
+            raise ArgumentError("indices", expected, tuple(indices.shape))
+        if features.dim() != 2:
+            raise ArgumentError("features", "(rows, C)", tuple(features.shape))
+        self._features = features
+        self.indices = indices
+        self.spatial_shape = shape
+        self.batch_size = int(batch_size)
+        self.indice_dict = {} if indice_dict is None else indice_dict
+        self.grid = torch.Tensor() if grid is None else grid
+        self.voxel_num = voxel_num
+        self.benchmark = benchmark
+        self.benchmark_record: dict[str, Any] = {}
+        self.thrust_allocator: Any = None
+        self._timer: Any = None
+        self.force_algo = force_algo
+        self.int8_scale: Any = None
+        self._coordinates, self._version = None, 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: what is known of the cells is found out again."""
+        return {**self.__dict__, "_coordinates": None}
+
+    def __repr__(self) -> str:
+        return f"SparseConvTensor[shape={self._features.shape}]"
+
+    # -- features --------------------------------------------------------------------------------
+
+    @property
+    def features(self) -> Tensor:
+        """(rows, C)."""
+        return self._features
+
+    @features.setter
+    def features(self, features: Tensor) -> None:
+        raise ValueError(
+            "features are read-only; x = x.replace_feature(features) makes another tensor"
+        )
+
+    def replace_feature(self, feature: Tensor) -> SparseConvTensor:
+        """The same cells and kernel maps with other features, (rows, any C)."""
+        made = self.shadow_copy()
+        made._features = feature
+        return made
+
+    def shadow_copy(self) -> SparseConvTensor:
+        """Another tensor of the same members."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
+    def select_by_index(self, valid_indices: Tensor) -> SparseConvTensor:
+        """The rows of an index or a mask, with no kernel map known.
+
+        >>> x = SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None])
+        >>> x.select_by_index(torch.tensor([2, 0])).indices.tolist()
+        [[0, 2, 2], [0, 0, 0]]
+        """
+        made = self.replace_feature(self._features[valid_indices])
+        made.indices = self.indices[valid_indices]
+        made.indice_dict = {}
+        return made
+
+    def minus(self) -> SparseConvTensor:
+        """Minus this."""
+        return self.replace_feature(-self._features)
+
+    def __add__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:
+        """Sum of the features, row by row; ``functional.sparse_add`` adds cell by cell."""
+        return self.replace_feature(self._features + _features_of(other))
+
+    __radd__ = __add__  # and `+=` makes another tensor
+
+    def __sub__(self, other: SparseConvTensor | Tensor) -> SparseConvTensor:
+        return self.replace_feature(self._features - _features_of(other))
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the features are torch's quantized integers, which no layer takes."""
+        return self._features.dtype == torch.qint8
+
+    def q_scale(self) -> float:
+        if not self.is_quantized:
+            raise ValueError("the scale of a tensor that is not quantized")
+        return self._features.q_scale()
+
+    def dequantize(self) -> SparseConvTensor:
+        return self.replace_feature(self._features.dequantize())
+
+    # -- cells -----------------------------------------------------------------------------------
+
+    @property
+    def spatial_size(self) -> int:
+        """The number of cells of a grid."""
+        return prod(self.spatial_shape)
+
+    @property
+    def coordinates(self) -> Coordinates:
+        """The cells as layoutconv has them; tensors that share them share their kernel maps."""
+        found, cells = self._coordinates, self.indices
+        if (
+            found is None
+            or found.cells is not cells
+            or self._version != version_of(cells)
+            or list(found.spatial_shape) != self.spatial_shape
+            or found.batch_size != self.batch_size
+        ):
+            found = Coordinates(cells, self.spatial_shape, self.batch_size)
+            self._coordinates, self._version = found, version_of(cells)
+        return found
+
+    def find_indice_pair(self, key: Any) -> IndiceData | None:
+        """The kernel map that a layer with this ``indice_key`` made, if there is one."""
+        return None if key is None else self.indice_dict.get(key)
+
+    def on(
+        self,
+        features: Tensor,
+        coordinates: Coordinates,
+        indice_dict: dict[Any, IndiceData],
+        version: int | None = None,
+    ) -> SparseConvTensor:
+        """What a layer returns: features at the cells it computed, ``version`` of them."""
+        made = object.__new__(type(self))
+        cells = coordinates.cells
+        made.__dict__.update(
+            self.__dict__,
+            _features=features,
+            _coordinates=coordinates,
+            _version=version_of(cells) if version is None else version,
+            indices=cells,
+            indice_dict=indice_dict,
+            spatial_shape=list(coordinates.spatial_shape),
+        )
+        return made
+
+    # -- other tensors ---------------------------------------------------------------------------
+
+    def dense(self, channels_first: bool = True) -> Tensor:
+        """The stored grid, (N, C, D, H, W), or (N, D, H, W, C); zeros where there is no row."""
+        grid = self.to_layoutconv().dense()
+        return grid.movedim(-1, 1).contiguous() if channels_first else grid
+
+    @classmethod
+    def from_dense(cls, x: Tensor) -> SparseConvTensor:
+        """The cells of ``x`` (N, D, H, W, C) that have a channel other than zero.
+
+        >>> SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None]).indices.tolist()
+        [[0, 0, 0], [0, 1, 1], [0, 2, 2]]
+        """
+        return cls.from_layoutconv(SparseTensor.from_dense(x))
+
+    def to_layoutconv(self) -> SparseTensor:
+        """The same tensor for :mod:`layoutconv.nn`.
+
+        >>> x = SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None])
+        >>> SparseConvTensor.from_layoutconv(x.to_layoutconv()).coordinates is x.coordinates
+        True
+        """
+        return SparseTensor(self._features, self.coordinates)
+
+    @classmethod
+    def from_layoutconv(cls, x: SparseTensor) -> SparseConvTensor:
+        """A tensor of :mod:`layoutconv.nn`, with its coordinates and their kernel maps."""
+        made = cls(x.features, x.coords, x.spatial_shape, x.batch_size)
+        made._coordinates, made._version = x.coordinates, version_of(x.coords)
+        return made
+
+
+def _features_of(other: SparseConvTensor | Tensor) -> Tensor:
+    return other.features if isinstance(other, SparseConvTensor) else other
+
+
+def expand_nd(ndim: int, value: Any) -> list[int]:
+    """A number for every spatial mode.
+
+    >>> expand_nd(3, 2), expand_nd(2, (1, 3))
+    ([2, 2, 2], [1, 3])
+    """
+    values = [int(value)] * ndim if isinstance(value, int) else [int(v) for v in value]
+    if len(values) != ndim:
+        raise ArgumentError("sizes", f"a number, or {ndim} of them", value)
+    return values

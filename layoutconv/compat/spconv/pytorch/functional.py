@@ -1,0 +1,77 @@
+"""Functions of sparse tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from ....errors import ArgumentError
+from ....sparse import Coordinates
+from ..absent import explain
+from .core import SparseConvTensor
+
+__all__ = ["sparse_add", "sparse_add_hash_based"]
+
+
+def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
+    """The sum of tensors at different cells of one grid: at all cells that some of them has.
+
+    If one of them has all these cells, the result has its rows and its kernel maps; else rows are
+    in lexicographic order, and no kernel map is known. The same bits in every run.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for tensors of different grids or channels.
+
+    >>> x = SparseConvTensor.from_dense(torch.eye(2)[None, :, :, None])
+    >>> y = SparseConvTensor.from_dense(torch.tensor([[5.0, 3.0], [0.0, 0.0]])[None, :, :, None])
+    >>> sparse_add(x, y).dense()[0, 0]
+    tensor([[6., 3.],
+            [0., 1.]])
+    """
+    if not tens:
+        raise ArgumentError("tens", "one or more tensors", "none")
+    first = tens[0]
+    for x in tens:
+        own = x.spatial_shape, x.batch_size, x.features.shape[1]
+        wanted = first.spatial_shape, first.batch_size, first.features.shape[1]
+        if own != wanted:
+            expected = "tensors that agree in spatial_shape, batch_size and channels"
+            raise ArgumentError("tens", expected, f"{wanted} and {own}")
+    keys = [x.coordinates.check().keys() for x in tens]
+    cells, rows = torch.unique(torch.cat(keys), return_inverse=True)
+    places = rows.split([len(key) for key in keys])
+    largest = max(range(len(tens)), key=lambda i: len(keys[i]))
+    whole = tens[largest]
+    if len(cells) == len(keys[largest]):
+        own_rows = torch.empty_like(places[largest])
+        own_rows[places[largest]] = torch.arange(len(cells), device=cells.device)
+        places = tuple(own_rows[place] for place in places)
+        found, known = whole.coordinates, whole.indice_dict
+    else:
+        found = Coordinates.of_keys(cells, first.spatial_shape, first.batch_size)
+        known = {}
+    dtype = first.features.dtype
+    for x in tens[1:]:
+        dtype = torch.promote_types(dtype, x.features.dtype)
+    # One tensor after the other, and no cell twice in one: sums have one order.
+    total = first.features.new_zeros((len(cells), first.features.shape[1]), dtype=dtype)
+    for x, place in zip(tens, places, strict=True):
+        total = total.index_add(0, place, x.features.to(dtype))
+    return first.on(total, found, known)
+
+
+sparse_add_hash_based = sparse_add
+
+_FUNCTIONS = "layoutconv.nn.sparse has the convolutions as functions of a kernel map"
+_POOL = "layoutconv.nn.sparse_pool has pooling as functions of a kernel map"
+
+__getattr__ = explain(
+    __name__,
+    {
+        "implicit_gemm": _FUNCTIONS,
+        "indice_conv": _FUNCTIONS,
+        "indice_subm_conv": _FUNCTIONS,
+        "indice_inverse_conv": _FUNCTIONS,
+        "indice_maxpool": _POOL,
+        "indice_maxpool_implicit_gemm": _POOL,
+        "indice_avgpool_implicit_gemm": _POOL,
+    },
+)

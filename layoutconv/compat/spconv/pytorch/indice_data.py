@@ -1,0 +1,213 @@
+"""Kernel maps by ``indice_key``: what layers leave for layers that follow them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ....errors import ArgumentError
+from ....sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
+from ..core import ConvAlgo
+from .ops import get_deconv_output_size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .core import SparseConvTensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What a layer asks of a kernel map: sizes, one per spatial mode, and the kind."""
+
+    ksize: list[int]
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    output_padding: list[int]
+    subm: bool = False
+    transposed: bool = False
+
+    def map_of(self, cells: Coordinates) -> KernelMap:
+        """The kernel map, found or made; made anew if somebody wrote to its outputs' cells."""
+        found = self._map_of(cells)
+        now = version_of(found.outputs.cells)
+        if found.views.setdefault("version", now) != now:
+            for key in [key for key, map in cells.maps.items() if map is found]:
+                del cells.maps[key]
+            found = self._map_of(cells)
+            found.views["version"] = version_of(found.outputs.cells)
+        return found
+
+    def _map_of(self, cells: Coordinates) -> KernelMap:
+        if self.subm:
+            return submanifold_map(cells, self.ksize, self.dilation)
+        sizes = self.ksize, self.stride, self.padding
+        if not self.transposed:
+            return strided_map(cells, *sizes, self.dilation)
+        shape = get_deconv_output_size(
+            cells.spatial_shape, *sizes, self.dilation, self.output_padding
+        )
+        return transposed_map(
+            cells, *sizes, self.output_padding, self.dilation, spatial_shape=shape
+        )
+
+    def __str__(self) -> str:
+        sizes = f"kernel size {self.ksize}, dilation {self.dilation}"
+        if self.subm:
+            return f"a submanifold layer of {sizes}"
+        kind = "transposed" if self.transposed else "strided"
+        sizes += f", stride {self.stride}, padding {self.padding}"
+        more = f", output padding {self.output_padding}" if any(self.output_padding) else ""
+        return f"a {kind} layer of {sizes}{more}"
+
+    def like(self, other: Geometry) -> bool:
+        """Whether both have the same map; of a submanifold one, padding and stride say nothing."""
+        if self.subm and other.subm:
+            return self.ksize == other.ksize and self.dilation == other.dilation
+        return self == other
+
+
+class IndiceData:
+    """A kernel map and the geometry of the layer that made it.
+
+    Attributes:
+        map: the kernel map.
+        geometry: of the layer.
+        algo: that of the layer, for those who read it.
+    """
+
+    def __init__(self, map: KernelMap, geometry: Geometry, algo: Any = None) -> None:
+        self.map, self.geometry = map, geometry
+        self.algo = ConvAlgo.MaskImplicitGemm if algo is None else algo
+        self.in_version = version_of(map.inputs.cells)
+        self.out_version = version_of(map.outputs.cells)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: the map, without what is derived from it."""
+        map = self.map
+        index = map.index.detach()  # a tensor of its own, whose memory is the map's
+        bare = KernelMap(map.inputs, map.outputs, map.taps, index, map.mirrored)
+        # Of versions how far behind they are: 0, if nobody wrote to the cells.
+        return {
+            **self.__dict__,
+            "map": bare,
+            "in_version": self.in_version - version_of(map.inputs.cells),
+            "out_version": self.out_version - version_of(map.outputs.cells),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.in_version += version_of(self.map.inputs.cells)
+        self.out_version += version_of(self.map.outputs.cells)
+
+    # -- spconv's names --------------------------------------------------------------------------
+
+    @property
+    def indices(self) -> Tensor:
+        """int32 (inputs, 1 + rank)."""
+        return self.map.inputs.cells
+
+    @property
+    def out_indices(self) -> Tensor:
+        """int32 (outputs, 1 + rank)."""
+        return self.map.outputs.cells
+
+    @property
+    def spatial_shape(self) -> list[int]:
+        return list(self.map.inputs.spatial_shape)
+
+    @property
+    def out_spatial_shape(self) -> list[int]:
+        return list(self.map.outputs.spatial_shape)
+
+    @property
+    def pair_fwd(self) -> Tensor:
+        """int32 (taps, outputs): the row of the inputs that a tap reads, -1 for none."""
+        return self.map.index.T
+
+    @property
+    def pair_bwd(self) -> Tensor:
+        """int32 (taps, inputs): the row of the outputs that a tap feeds, -1 for none."""
+        return self.map.inverse.index.T
+
+    @property
+    def is_subm(self) -> bool:
+        return self.geometry.subm
+
+    @property
+    def ksize(self) -> list[int]:
+        return self.geometry.ksize
+
+    @property
+    def stride(self) -> list[int]:
+        return self.geometry.stride
+
+    @property
+    def padding(self) -> list[int]:
+        return self.geometry.padding
+
+    @property
+    def dilation(self) -> list[int]:
+        return self.geometry.dilation
+
+
+def map_for(
+    x: SparseConvTensor, geometry: Geometry, key: Any, algo: Any = None
+) -> tuple[IndiceData, dict[Any, IndiceData]]:
+    """The map of a layer that is given ``x``, and the maps that are known afterwards.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` if the map of that key is another layer's.
+    """
+    found = None if key is None else x.indice_dict.get(key)
+    if found is None:
+        data = IndiceData(geometry.map_of(x.coordinates), geometry, algo)
+        known = x.indice_dict
+        return data, known if key is None else {**known, key: data}
+    if not geometry.like(found.geometry):
+        expected = f"{found.geometry}: that is what made {key!r}"
+        raise ArgumentError("indice_key", expected, geometry)
+    _check_cells(x, found.map.inputs, found.in_version, key, "read")
+    return found, x.indice_dict
+
+
+def map_back(x: SparseConvTensor, ksize: list[int], key: Any) -> IndiceData:
+    """The map that an inverse layer goes back through.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` if there is none, or not of these sizes.
+    """
+    found = x.find_indice_pair(key)
+    if found is None:
+        expected = "the key of a strided convolution or pooling that the input came through"
+        raise ArgumentError("indice_key", expected, f"{key!r}; known: {list(x.indice_dict)}")
+    if found.is_subm:
+        expected = "the key of a strided convolution or pooling"
+        raise ArgumentError("indice_key", expected, f"{key!r}, of a submanifold layer")
+    if found.ksize != ksize:
+        expected = f"{found.ksize}, as of the layer that made {key!r}"
+        raise ArgumentError("kernel_size", expected, ksize)
+    _check_cells(x, found.map.outputs, found.out_version, key, "computed")
+    return found
+
+
+def _check_cells(x: SparseConvTensor, cells: Coordinates, version: int, key: Any, did: str) -> None:
+    """Whether ``x`` is at the cells that the layer of a key read, or computed."""
+    own = x.coordinates
+    if own is cells:
+        return
+    where = f"a tensor at the cells that the layer of indice_key {key!r} {did}"
+    if version_of(cells.cells) != version:
+        raise ArgumentError("input", where, "cells that were written to since")
+    there, here = (len(cells), list(cells.spatial_shape)), (len(own), list(own.spatial_shape))
+    if there != here:
+        expected = f"{where}: {there[0]} rows in a grid of {there[1]}"
+        raise ArgumentError("input", expected, f"{here[0]} rows in a grid of {here[1]}")
+    if own.device != cells.device:
+        raise ArgumentError("input", f"{where}, on {cells.device}", str(own.device))
+    if own.cells is not cells.cells and not bool((own.cells == cells.cells).all()):
+        raise ArgumentError("input", where, f"{here[0]} other cells")
+
+
+def version_of(cells: Tensor) -> int:
+    """How often a tensor was written to; of one of inference mode nobody counts."""
+    return -1 if cells.is_inference() else cells._version

@@ -1,0 +1,73 @@
+"""What convolutions and pooling have in common: geometry, key, and the count of voxels."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+
+from ....errors import ArgumentTypeError
+from ..core import ConvAlgo
+from .core import SparseConvTensor
+from .indice_data import Geometry
+from .modules import SparseModule
+
+_COUNT = "max_num_voxels_during_training"
+
+
+class GeometricLayer(SparseModule):
+    """A layer that finds its kernel map by its sizes and its ``indice_key``."""
+
+    def __init__(
+        self,
+        ndim: int,
+        geometry: Geometry,
+        indice_key: Any,
+        algo: ConvAlgo | None,
+        limit: int,
+        record_voxel_count: bool,
+        counts: bool,
+        name: str | None,
+        device: Any = None,
+    ) -> None:
+        super().__init__(name=name)
+        self.ndim = ndim
+        self.geometry = geometry
+        self.kernel_size, self.stride = geometry.ksize, geometry.stride
+        self.padding, self.dilation = geometry.padding, geometry.dilation
+        self.subm = geometry.subm
+        self.indice_key = indice_key
+        if algo is None:  # which one spconv would take
+            few = prod(geometry.ksize) <= limit
+            algo = ConvAlgo.MaskImplicitGemm if few else ConvAlgo.Native
+        self.algo = algo
+        self.record_voxel_count = record_voxel_count
+        if record_voxel_count and counts:
+            self.register_buffer(_COUNT, torch.zeros(1, dtype=torch.int32, device=device))
+
+    def get_max_num_voxels(self) -> torch.Tensor | None:
+        """The most rows that a result had, int32 (1,), of a layer with ``record_voxel_count``."""
+        return getattr(self, _COUNT, None)
+
+    def _count(self, rows: int) -> None:
+        if self.record_voxel_count:
+            most = self.get_max_num_voxels()
+            if most is not None:
+                most.clamp_(min=rows)
+
+    def _sizes(self) -> str:
+        text = f"kernel_size={self.kernel_size}, stride={self.stride}"
+        for name, usual in (("padding", 0), ("dilation", 1)):
+            value = getattr(self, name)
+            if value != [usual] * self.ndim:
+                text += f", {name}={value}"
+        return text if self.indice_key is None else f"{text}, indice_key={self.indice_key!r}"
+
+    def extra_repr(self) -> str:
+        return self._sizes()
+
+
+def check_input(input: Any) -> None:
+    if not isinstance(input, SparseConvTensor):
+        raise ArgumentTypeError("input", "a SparseConvTensor", type(input).__name__)

@@ -1,0 +1,180 @@
+"""Modules of sparse tensors, and containers that mix them with torch's."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from torch import nn
+
+from ....errors import ArgumentError
+from .core import SparseConvTensor
+
+
+class SparseModule(nn.Module):
+    """A module that :class:`SparseSequential` gives the sparse tensor, and not its features.
+
+    Its state dicts have version 2, which says that filters are (K, *taps, C).
+    """
+
+    _version = 2
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self._sparse_unique_name = ""
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        # Here and not in the convolutions: who knows the layout of his checkpoints better replaces
+        # this method, as mmdetection3d does, and then none is recognised a second time.
+        self._recognise_layout(state_dict, prefix, local_metadata, error_msgs)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+    def _recognise_layout(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        error_msgs: list[str],
+    ) -> None:
+        """Convolutions bring their filters in ``state_dict`` into today's layout."""
+
+
+class SparseSequential(SparseModule):
+    """Modules one after the other: sparse ones take the tensor, others its features.
+
+    They are given in order, as one ``OrderedDict``, or by keyword. A tensor without rows passes
+    modules of features by: batch norms have no use for it.
+
+    >>> from .conv import SubMConv3d
+    >>> net = SparseSequential(SubMConv3d(4, 16, 3), nn.BatchNorm1d(16), nn.ReLU())
+    >>> len(net), net[-1]
+    (3, ReLU())
+    """
+
+    def __init__(self, *args: Any, **kwargs: nn.Module) -> None:
+        super().__init__()
+        given = args[0] if len(args) == 1 and isinstance(args[0], OrderedDict) else None
+        named = given.items() if given is not None else ((str(i), m) for i, m in enumerate(args))
+        for name, module in named:
+            self.add_module(name, module)
+        for name, module in kwargs.items():
+            if name in self._modules:
+                raise ArgumentError(name, "a name that no other module has", module)
+            self.add_module(name, module)
+
+    def __getitem__(self, idx: int) -> Any:
+        return list(self._modules.values())[idx]
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def add(self, module: nn.Module, name: str | None = None) -> None:
+        """Append a module, by default under its number."""
+        name = str(len(self._modules)) if name is None else name
+        if name in self._modules:
+            raise KeyError(f"a module of the name {name!r} is there")
+        self.add_module(name, module)
+
+    def forward(self, input: Any) -> Any:
+        for module in self._modules.values():
+            if is_spconv_module(module) or not isinstance(input, SparseConvTensor):
+                input = module(input)  # type: ignore[misc]
+            elif len(input.indices):
+                input = input.replace_feature(module(input.features))  # type: ignore[misc]
+        return input
+
+
+class SparseBatchNorm(nn.BatchNorm1d):
+    """:class:`torch.nn.BatchNorm1d` of features, or of a sparse tensor's.
+
+    >>> import torch
+    >>> x = SparseConvTensor.from_dense(torch.eye(3)[None, :, :, None])
+    >>> SparseBatchNorm(1)(x).features.shape, SparseBatchNorm(1)(x.features).shape
+    (torch.Size([3, 1]), torch.Size([3, 1]))
+    """
+
+    def forward(self, input: Any) -> Any:
+        return _of_features(super().forward, input)
+
+
+class SparseSyncBatchNorm(nn.SyncBatchNorm):
+    """:class:`torch.nn.SyncBatchNorm` of features, or of a sparse tensor's."""
+
+    def forward(self, input: Any) -> Any:
+        return _of_features(super().forward, input)
+
+
+class SparseReLU(nn.ReLU):
+    """:class:`torch.nn.ReLU` of features, or of a sparse tensor's."""
+
+    def forward(self, input: Any) -> Any:
+        return _of_features(super().forward, input)
+
+
+class SparseIdentity(nn.Identity):
+    """:class:`torch.nn.Identity`."""
+
+
+class ToDense(SparseModule):
+    """``x.dense()``: (N, C, D, H, W)."""
+
+    def forward(self, x: SparseConvTensor) -> Any:
+        return x.dense()
+
+
+class RemoveGrid(SparseModule):
+    """Let go of the tensor's ``grid``."""
+
+    def forward(self, x: SparseConvTensor) -> SparseConvTensor:
+        x.grid = None  # type: ignore[assignment]
+        return x
+
+
+def _of_features(function: Any, input: Any) -> Any:
+    if isinstance(input, SparseConvTensor):
+        return input.replace_feature(function(input.features))
+    return function(input)
+
+
+_SPARSE = SparseModule, SparseBatchNorm, SparseReLU
+
+
+def is_spconv_module(module: Any) -> bool:
+    """Whether a module takes sparse tensors.
+
+    >>> is_spconv_module(ToDense()), is_spconv_module(nn.ReLU())
+    (True, False)
+    """
+    return isinstance(module, _SPARSE)
+
+
+def is_sparse_conv(module: Any) -> bool:
+    """Whether a module is a sparse convolution."""
+    from .conv import SparseConvolution
+
+    return isinstance(module, SparseConvolution)
+
+
+def assign_name_for_sparse_modules(module: nn.Module) -> None:
+    """Tell every sparse module the name it has in ``module``.
+
+    >>> net = SparseSequential(dense=ToDense())
+    >>> assign_name_for_sparse_modules(net)
+    >>> net[0]._sparse_unique_name
+    'dense'
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, SparseModule):
+            part._sparse_unique_name = name

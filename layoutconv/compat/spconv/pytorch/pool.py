@@ -1,0 +1,204 @@
+"""Pooling layers. A cell that is not there is no zero: it takes no part in a maximum or a mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ....nn.sparse_pool import sparse_avg_pool, sparse_global_pool, sparse_max_pool
+from ....sparse import SparseTensor
+from ..core import ConvAlgo
+from .core import SparseConvTensor, expand_nd
+from .indice_data import Geometry, map_for
+from .layers import GeometricLayer, check_input
+from .modules import SparseModule
+
+
+class _SparsePool(GeometricLayer):
+    """Pooling of the windows of a convolution; with ``subm``, around the cells of the input."""
+
+    _function: Any
+
+    def __init__(
+        self,
+        ndim: int,
+        kernel_size: Any = 3,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        indice_key: Any = None,
+        subm: bool = False,
+        algo: ConvAlgo | None = None,
+        record_voxel_count: bool = False,
+        name: str | None = None,
+    ) -> None:
+        ksize = expand_nd(ndim, kernel_size)
+        geometry = Geometry(
+            ksize,
+            list(ksize) if stride is None else expand_nd(ndim, stride),
+            expand_nd(ndim, padding),
+            expand_nd(ndim, dilation),
+            [0] * ndim,
+            subm,
+        )
+        count = record_voxel_count, not subm
+        super().__init__(ndim, geometry, indice_key, algo, 128, *count, name)
+
+    def forward(self, input: SparseConvTensor) -> SparseConvTensor:
+        check_input(input)
+        data, known = map_for(input, self.geometry, self.indice_key, self.algo)
+        y = type(self)._function(SparseTensor(input.features, data.map.inputs), map=data.map)
+        self._count(len(y))
+        return input.on(y.features, y.coordinates, known, data.out_version)
+
+
+class SparseMaxPool(_SparsePool):
+    """The maximum of the cells in every window, for ``ndim`` spatial modes.
+
+    Arguments as of :class:`SparseMaxPool3d`, whose ``stride`` is the kernel size by default; here
+    it is 1.
+    """
+
+    _function = staticmethod(sparse_max_pool)
+
+
+class SparseAvgPool(_SparsePool):
+    """The mean of the cells in every window, for ``ndim`` spatial modes."""
+
+    _function = staticmethod(sparse_avg_pool)
+
+
+class _MaxPoolNd(SparseMaxPool):
+    _rank: int
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        indice_key: Any = None,
+        algo: ConvAlgo | None = None,
+        record_voxel_count: bool = False,
+        name: str | None = None,
+    ) -> None:
+        sizes = self._rank, kernel_size, stride, padding, dilation, indice_key, False
+        super().__init__(*sizes, algo, record_voxel_count, name)
+
+
+class _AvgPoolNd(SparseAvgPool):
+    _rank: int
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        indice_key: Any = None,
+        algo: ConvAlgo | None = None,
+        record_voxel_count: bool = False,
+        name: str | None = None,
+    ) -> None:
+        sizes = self._rank, kernel_size, stride, padding, dilation, indice_key, False
+        super().__init__(*sizes, algo, record_voxel_count, name)
+
+
+class SparseMaxPool1d(_MaxPoolNd):
+    """:class:`SparseMaxPool3d` over one spatial mode."""
+
+    _rank = 1
+
+
+class SparseMaxPool2d(_MaxPoolNd):
+    """:class:`SparseMaxPool3d` over two spatial modes."""
+
+    _rank = 2
+
+
+class SparseMaxPool3d(_MaxPoolNd):
+    """The maximum of the cells in every window.
+
+    Args:
+        kernel_size, stride, padding, dilation: a number, or one per spatial mode; the stride is the
+            kernel size by default.
+        indice_key: under which an inverse convolution finds the kernel map.
+        algo, name: kept, without effect.
+        record_voxel_count: keep the most rows that a result had in a buffer.
+
+    >>> import torch
+    >>> x = SparseConvTensor.from_dense(-torch.eye(4).view(1, 1, 4, 4, 1))
+    >>> SparseMaxPool3d((1, 2, 2))(x).features.T
+    tensor([[-1., -1.]])
+    """
+
+    _rank = 3
+
+
+class SparseMaxPool4d(_MaxPoolNd):
+    """:class:`SparseMaxPool3d` over four spatial modes."""
+
+    _rank = 4
+
+
+class SparseAvgPool1d(_AvgPoolNd):
+    """:class:`SparseAvgPool3d` over one spatial mode."""
+
+    _rank = 1
+
+
+class SparseAvgPool2d(_AvgPoolNd):
+    """:class:`SparseAvgPool3d` over two spatial modes."""
+
+    _rank = 2
+
+
+class SparseAvgPool3d(_AvgPoolNd):
+    """The mean of the cells in every window; arguments as of :class:`SparseMaxPool3d`.
+
+    >>> import torch
+    >>> x = SparseConvTensor.from_dense(torch.tensor([1.0, 3.0, 0.0, 4.0]).view(1, 1, 1, 4, 1))
+    >>> SparseAvgPool3d((1, 1, 2))(x).features.T
+    tensor([[2., 4.]])
+    """
+
+    _rank = 3
+
+
+class SparseGlobalMaxOrAvgPool(SparseModule):
+    """All cells of each image: the mean, or the maximum; (N, C)."""
+
+    def __init__(self, is_mean: bool, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.is_mean = is_mean
+
+    def forward(self, input: SparseConvTensor) -> Tensor:
+        check_input(input)
+        return sparse_global_pool(input.to_layoutconv(), "avg" if self.is_mean else "max")
+
+
+class SparseGlobalMaxPool(SparseGlobalMaxOrAvgPool):
+    """The maximum of all cells of each image, (N, C); zeros for an image without cells.
+
+    >>> import torch
+    >>> x = SparseConvTensor.from_dense(torch.tensor([[1.0, 3.0], [0.0, 0.0]])[:, :, None])
+    >>> SparseGlobalMaxPool()(x).T
+    tensor([[3., 0.]])
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(is_mean=False, name=name)
+
+
+class SparseGlobalAvgPool(SparseGlobalMaxOrAvgPool):
+    """The mean of all cells of each image, (N, C); zeros for an image without cells.
+
+    >>> import torch
+    >>> x = SparseConvTensor.from_dense(torch.tensor([[1.0, 3.0], [0.0, 0.0]])[:, :, None])
+    >>> SparseGlobalAvgPool()(x).T
+    tensor([[2., 0.]])
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(is_mean=True, name=name)

@@ -1,0 +1,144 @@
+"""Which layout the filters of a checkpoint have, and that of spconv 2.3 for all of them.
+
+K filters of C channels and taps ``(T, R, S)`` are stored as
+
+=======  ==================  =====================================================================
+"KRSC"   (K, T, R, S, C)     spconv 2.2 and newer, and layoutconv
+"RSKC"   (T, R, S, K, C)     spconv 2.0 and 2.1, layers with ``ConvAlgo.Native``; the others KRSC
+"RSCK"   (T, R, S, C, K)     spconv 1.x
+=======  ==================  =====================================================================
+
+So all filters of a state dict are RSCK, or each is KRSC or RSKC. Where shapes leave that open:
+
+- if all filters can be KRSC, they are taken to be;
+- else nothing is guessed: there is an error, and the layout has to be said.
+
+A layer that is loaded by ``load_state_dict`` sees its own filter alone: one of K = C channels in
+1.x's layout is such an error. :func:`convert_state_dict` sees them all, and
+``constants.SAVED_WEIGHT_LAYOUT`` says the layout to every layer. A state dict that was saved by
+layers with ``SparseModule._version = 2``, as layoutconv's and mmdetection3d's are, says itself that
+its filters are KRSC.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ....errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Shape = Sequence[int]
+
+LAYOUTS = ("KRSC", "RSKC", "RSCK")
+
+
+def to_krsc(weight: Tensor, layout: str) -> Tensor:
+    """A filter (K, *taps, C) from one that is stored in ``layout``.
+
+    >>> import torch
+    >>> to_krsc(torch.empty(3, 3, 3, 16, 32), "RSCK").shape
+    torch.Size([32, 3, 3, 3, 16])
+    """
+    if layout not in LAYOUTS:
+        raise ArgumentError("layout", f"one of {', '.join(LAYOUTS)}", repr(layout))
+    if layout == "KRSC":
+        return weight
+    return weight.movedim(-2 if layout == "RSKC" else -1, 0).contiguous()
+
+
+def _fits(stored: Shape, wanted: Shape) -> dict[str, bool]:
+    K, *taps, C = wanted
+    shapes = [K, *taps, C], [*taps, K, C], [*taps, C, K]
+    return {layout: list(stored) == s for layout, s in zip(LAYOUTS, shapes, strict=True)}
+
+
+def layouts_of(shapes: Sequence[tuple[Shape, Shape]]) -> list[str] | None:
+    """The layout of each filter of a state dict, None if the shapes leave that open.
+
+    Args:
+        shapes: of each filter, as it is stored and as (K, *taps, C).
+
+    Raises :class:`~layoutconv.errors.ArgumentError` if they have none.
+
+    >>> layouts_of([((3, 3, 16, 32), (32, 3, 3, 16)), ((3, 3, 32, 32), (32, 3, 3, 32))])
+    ['RSCK', 'RSCK']
+    >>> layouts_of([((3, 3, 32, 32), (32, 3, 3, 32))]) is None
+    True
+    """
+    fits = [_fits(stored, wanted) for stored, wanted in shapes]
+    second = ["KRSC" if f["KRSC"] else "RSKC" for f in fits if f["KRSC"] or f["RSKC"]]
+    is_first, is_second = all(f["RSCK"] for f in fits), len(second) == len(fits)
+    if is_second and set(second) <= {"KRSC"}:
+        return second
+    if is_second:  # with a filter that is not KRSC, if it is not of 1.x: others may not be it, too
+        either = any(f["KRSC"] and f["RSKC"] for f in fits)
+        return None if is_first or either else second
+    if is_first:
+        return ["RSCK"] * len(fits)
+    for f, (stored, wanted) in zip(fits, shapes, strict=True):
+        if not any(f.values()):
+            expected = f"a filter of shape {tuple(wanted)}, (K, *taps, C), or of an older layout"
+            raise ArgumentError("state_dict", expected, tuple(stored))
+    expected = "filters of spconv 1.x, or of 2.x"
+    raise ArgumentError("state_dict", expected, f"some of each: {[tuple(s) for s, _ in shapes]}")
+
+
+def convert_state_dict(
+    module: nn.Module, state_dict: Mapping[str, Tensor], layout: str | None = None
+) -> OrderedDict[str, Tensor]:
+    """A state dict of any spconv for a module of today's layers.
+
+    Args:
+        module: the network that will load it.
+        state_dict: its own, or that of the same network with another spconv's layers. What is no
+            filter of a sparse convolution of ``module`` stays as it is.
+        layout: "KRSC", "RSKC" or "RSCK" of all filters; by default as their shapes say, together.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` if the shapes do not say it, or fit nothing.
+
+    >>> import torch, layoutconv.compat.spconv.pytorch as spconv
+    >>> net = spconv.SparseSequential(
+    ...     spconv.SubMConv3d(4, 16, 3, bias=False), spconv.SubMConv3d(16, 16, 3, bias=False)
+    ... )
+    >>> old = {"0.weight": torch.randn(3, 3, 3, 4, 16), "1.weight": torch.randn(3, 3, 3, 16, 16)}
+    >>> new = convert_state_dict(net, old)
+    >>> net.load_state_dict(new)
+    <All keys matched successfully>
+    >>> torch.equal(net[1].weight[5, 0, 1, 2], old["1.weight"][0, 1, 2, :, 5])
+    True
+    """
+    from .conv import SparseConvolution
+
+    new = OrderedDict(state_dict)
+    marks = getattr(state_dict, "_metadata", None)
+    filters: dict[str, Shape] = {}
+    for prefix, layer in module.named_modules():
+        key = f"{prefix}.weight" if prefix else "weight"
+        marked = marks is not None and (marks.get(prefix) or {}).get("version") == 2
+        if isinstance(layer, SparseConvolution) and key in new and not marked:
+            filters[key] = layer.weight.shape
+    found: list[str] | None
+    if layout is not None:
+        found = [layout] * len(filters)
+    else:
+        found = layouts_of([(new[key].shape, shape) for key, shape in filters.items()])
+    if found is None:
+        expected = "KRSC, RSKC or RSCK: the shapes of these filters leave it open"
+        raise ArgumentError("layout", expected, layout)
+    for (key, shape), stored in zip(filters.items(), found, strict=True):
+        weight = to_krsc(new[key], stored)
+        if weight.shape != shape:
+            expected = f"{key} of {stored} layout for {tuple(shape)}, (K, *taps, C)"
+            raise ArgumentError("state_dict", expected, tuple(new[key].shape))
+        new[key] = weight
+    if marks is not None:
+        # An attribute of the dict, as torch has it: filters say from now on that they are KRSC.
+        prefixes = {key.removesuffix("weight").removesuffix(".") for key in filters}
+        marks = OrderedDict(marks)
+        marks.update((p, {**(marks.get(p) or {}), "version": 2}) for p in prefixes)
+        new._metadata = marks  # type: ignore[attr-defined]
+    return new

@@ -1,0 +1,109 @@
+"""Containers and small modules."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from torch import nn
+
+import layoutconv.compat.spconv.pytorch as spconv
+from layoutconv.errors import ArgumentError
+
+from .dense import cloud
+
+
+def test_sequential_mixes_sparse_modules_with_those_of_features() -> None:
+    x = cloud([9, 8], 4)
+    conv, norm = spconv.SubMConv2d(4, 6, 3).double(), nn.BatchNorm1d(6).double()
+    net = spconv.SparseSequential(conv, norm, nn.ReLU(), spconv.ToDense(), nn.Flatten())
+    y = net(x)
+    wanted = conv(x)
+    norm.reset_running_stats()
+    wanted = wanted.replace_feature(norm(wanted.features).relu())
+    torch.testing.assert_close(y, wanted.dense().flatten(1))
+
+
+def test_sequential_is_a_list() -> None:
+    a, b, c = nn.ReLU(), nn.ReLU(), nn.Identity()
+    net = spconv.SparseSequential(OrderedDict(one=a, two=b), three=c)
+    assert (net[0], net[1], net[-1], len(net)) == (a, b, c, 3)
+    assert list(net._modules) == ["one", "two", "three"]
+    net.add(nn.ELU())
+    net.add(nn.CELU(), name="last")
+    assert list(net._modules)[3:] == ["3", "last"]
+    with pytest.raises(IndexError):
+        net[5]
+    with pytest.raises(KeyError, match="last"):
+        net.add(nn.ELU(), "last")
+    with pytest.raises(ArgumentError, match="one"):
+        spconv.SparseSequential(OrderedDict(one=a), one=b)
+
+
+def test_who_takes_sparse_tensors() -> None:
+    from layoutconv.compat.spconv.pytorch.modules import is_sparse_conv, is_spconv_module
+
+    class Own(spconv.SparseModule):
+        pass
+
+    sparse = Own(), spconv.SubMConv2d(4, 4, 3), spconv.SparseSequential(), spconv.SparseReLU()
+    assert all(map(is_spconv_module, sparse))
+    assert not any(map(is_spconv_module, (nn.ReLU(), nn.Sequential(), spconv.Identity())))
+    assert [is_sparse_conv(m) for m in sparse] == [False, True, False, False]
+
+
+def test_modules_of_features() -> None:
+    x = cloud([9, 8], 4)
+    for module, like in (
+        (spconv.SparseReLU(), nn.ReLU()),
+        (spconv.SparseIdentity(), nn.Identity()),
+        (spconv.SparseBatchNorm(4).double(), nn.BatchNorm1d(4).double()),
+    ):
+        wanted = like(x.features)
+        torch.testing.assert_close(module(x.features), wanted)
+        torch.testing.assert_close(module(x).features, wanted)
+        assert module(x).indices is x.indices
+    norm = spconv.SparseSyncBatchNorm(4).double().eval()
+    torch.testing.assert_close(norm(x).features, norm(x.features))
+
+
+def test_tables() -> None:
+    x = cloud([9, 8], 4)
+    y = x.replace_feature(x.features[:, :2] * 2)
+    joined = spconv.JoinTable()([x, y])
+    assert torch.equal(joined.features, torch.cat([x.features, y.features], 1))
+    added = spconv.AddTable()([x, x, x])
+    torch.testing.assert_close(added.features, x.features * 3)
+    both = spconv.ConcatTable().add(spconv.Identity()).add(spconv.SparseReLU())(x)
+    assert torch.equal(both[0].features, x.features)
+    assert torch.equal(both[1].features, x.features.relu())
+    assert len(list(spconv.ConcatTable().add(nn.Linear(2, 2)).parameters())) == 2
+    for table in (spconv.JoinTable(), spconv.AddTable()):
+        with pytest.raises(ArgumentError, match=r"40 rows.*39 rows"):
+            table([x, x.select_by_index(torch.arange(39))])
+    apart = cloud([9, 8], 4, seed=1)
+    torch.testing.assert_close(
+        spconv.tables.AddTableMisaligned()([x, apart]).dense(), x.dense() + apart.dense()
+    )
+
+
+def test_names_and_grids() -> None:
+    net = nn.ModuleDict({"a": spconv.SparseSequential(spconv.SubMConv2d(4, 4, 3, name="mine"))})
+    spconv.assign_name_for_sparse_modules(net)
+    conv = net["a"][0]
+    assert (conv.name, conv._sparse_unique_name) == ("mine", "a.0")
+    x = cloud([9, 8], 4)
+    assert spconv.RemoveGrid()(x).grid is None
+    assert spconv.SparseSequential(spconv.SubMConv2d(4, 4, 3)).double()(x).grid is None
+
+
+def test_what_modules_print() -> None:
+    layer = spconv.SparseConv2d(4, 6, 3, 2, groups=2, bias=False, indice_key="down")
+    assert repr(layer) == (
+        "SparseConv2d(4, 6, kernel_size=[3, 3], stride=[2, 2], indice_key='down', groups=2, "
+        "bias=False)"
+    )
+    assert repr(spconv.SparseMaxPool2d(2, padding=1)) == (
+        "SparseMaxPool2d(kernel_size=[2, 2], stride=[2, 2], padding=[1, 1])"
+    )
