@@ -145,6 +145,11 @@ class Coordinates:
         known.made.setdefault(key, (ways, way, made))
         return self.kept(key) or kernel_map
 
+    def forget(self) -> None:
+        """Drop all maps from these cells: for who has written to the cells that one led to."""
+        self._known.made.clear()
+        self._known.given.clear()
+
     def check(self) -> Coordinates:
         """These, if every cell is inside the grid and none is there twice (waits for the device).
 

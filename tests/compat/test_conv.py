@@ -328,6 +328,7 @@ def test_no_rows() -> None:
     y = net(x)
     assert y.features.shape == (0, 4)
     assert y.dense().shape == (2, 4, 9, 8)
+    y.features.sum().backward()
 
 
 def test_voxels_are_counted() -> None:

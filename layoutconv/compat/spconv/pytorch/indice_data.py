@@ -33,8 +33,7 @@ class Geometry:
         found = self._map_of(cells)
         now = version_of(found.outputs.cells)
         if found.views.setdefault("version", now) != now:
-            for key in [key for key, map in cells.maps.items() if map is found]:
-                del cells.maps[key]
+            cells.forget()
             found = self._map_of(cells)
             found.views["version"] = version_of(found.outputs.cells)
         return found

@@ -48,7 +48,8 @@ class _SparsePool(GeometricLayer):
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
         check_input(input)
         data, known = map_for(input, self.geometry, self.indice_key, self.algo)
-        y = type(self)._function(SparseTensor(input.features, data.map.inputs), map=data.map)
+        x = SparseTensor(input.features, data.map.inputs)
+        y = type(self)._function(x, kernel_map=data.map)
         self._count(len(y))
         return input.on(y.features, y.coordinates, known, data.out_version)
 
