@@ -69,7 +69,7 @@ class KernelMap:
             )
         if not index.device == inputs.device == outputs.device:
             raise ArgumentError("index", f"a tensor on the outputs' {outputs.device}", index.device)
-        self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, _OneWay(index)), 0)
+        self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, _OneWay(index, tuple(taps))), 0)
 
     def _join(self, inputs: Coordinates, outputs: Coordinates, ways: TwoWay, way: int) -> None:
         self.inputs, self.outputs = inputs, outputs
@@ -135,9 +135,9 @@ class TwoWay:
             back = self.ways[1 - way]
             assert back is not None
             if self.mirrored:
-                found = _OneWay(back.index.T.flip(0).T)
+                found = _OneWay(back.index.T.flip(0).T, self.taps)
             else:
-                found = _OneWay(reversed_index(back.index, rows))
+                found = _OneWay(reversed_index(back.index, rows), self.taps)
             self.ways[way] = found
         return found
 
@@ -145,14 +145,14 @@ class TwoWay:
 class _OneWay:
     """An index, and what is derived from it."""
 
-    def __init__(self, index: Tensor) -> None:
-        self.index = index
+    def __init__(self, index: Tensor, taps: tuple[int, ...]) -> None:
+        self.index, self.taps = index, taps
         self.views: dict[Any, Any] = {}
         self._pairs: dict[int, Pairs] = {}
 
     @cached_property
     def sorted(self) -> tuple[Tensor, Tensor]:
-        return by_taps(self.index)
+        return by_taps(self.index, self.taps)
 
     def pairs(self, chunk: int) -> Pairs:
         if chunk not in self._pairs:
