@@ -56,6 +56,10 @@ _HOME = {
     "conv_transpose1d": "nn.functional",
     "conv_transpose2d": "nn.functional",
     "conv_transpose3d": "nn.functional",
+    "sparse_conv": "nn.sparse",
+    "sparse_conv_transpose": "nn.sparse",
+    "sparse_inverse_conv": "nn.sparse",
+    "subm_conv": "nn.sparse",
 }
 
 __all__ = ["__version__", *_ROOMS, *_HOME, *algebra.__all__]

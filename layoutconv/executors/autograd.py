@@ -174,7 +174,7 @@ def through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
     _, _, scale, result = ctx.saved_tensors
     (activation, slope), (bias_dtype, residual_dtype) = ctx.activation, ctx.others
     # The dispatcher leaves out arguments at the end that are at their defaults.
-    needed = (*ctx.needs_input_grad, *[False] * 4)
+    needed = (*ctx.needs_input_grad, *[False] * (ctx.linear + 3))
     needs_bias, needs_scale, needs_residual = needed[ctx.linear : ctx.linear + 3]
     if needs_scale or not has_gradient(activation, slope):
         name, got = ("scale", "one") if needs_scale else ("activation", f"{activation} of {slope}")

@@ -75,11 +75,32 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
         pairs = found.pairs(key[2])
         outputs, inputs, lengths = pairs.outputs, pairs.inputs, pairs.lengths
     made = Maps(index, order, back, back_order, outputs, inputs, lengths)
+    kept = weakref.ref(kept_of(found))
     for tensor in (index, back, outputs):
         if tensor is not none:
-            tensor._layoutconv_owner = weakref.ref(found)  # type: ignore[attr-defined]
+            tensor._layoutconv_kept = kept  # type: ignore[attr-defined]
     found.views[key] = made
     return made
+
+
+class Kept:
+    """What is derived from a kernel map, and kept with it.
+
+    Index tensors know it by a weak reference: the views in it hold their memory, so that a strong
+    one would be a circle, and through torch's C++ one that no garbage collector sees.
+    """
+
+    def __init__(self) -> None:
+        self.views: dict[Any, GemmView] = {}
+        self.calls: dict[Any, Any] = {}  # of sparse_direct
+
+
+def kept_of(found: KernelMap) -> Kept:
+    """What is kept with a map; a place of its own among the map's ``views``."""
+    kept: Any = found.views.get("executor")
+    if kept is None:
+        kept = found.views["executor"] = Kept()
+    return kept
 
 
 def _rows(found: KernelMap) -> tuple[Tensor, Tensor]:
@@ -100,13 +121,13 @@ def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
 
 def _view(owner: Tensor, key: Any, make: Any) -> GemmView:
     """A view over an index buffer, kept with the map that this belongs to."""
-    reference = getattr(owner, "_layoutconv_owner", None)
-    found = None if reference is None else reference()
-    if found is None:
+    reference = getattr(owner, "_layoutconv_kept", None)
+    kept = None if reference is None else reference()
+    if kept is None:
         return make()
-    view = found.views.get(key)
+    view = kept.views.get(key)
     if view is None:
-        view = found.views[key] = make()
+        view = kept.views[key] = make()
     return view
 
 
@@ -115,6 +136,39 @@ def _natural(index: Tensor, order: Tensor) -> Tensor:
     if not order.numel():
         return index
     return torch.empty_like(index.T).index_copy_(1, order.long(), index.T).T
+
+
+def conv_view(
+    found: Maps,
+    count: int,
+    w: Ints,
+    rows: int,
+    groups: int = 1,
+    transposed: bool = False,
+    mirrored: bool = False,
+) -> GemmView:
+    """The view of a forward pass of ``count`` rows, or of the gradient of the inputs: see `conv`.
+
+    ``w`` is the shape of the filter.
+    """
+    index, order = found.forward, found.order
+    if transposed and not mirrored:
+        index, order = found.backward, found.backward_order
+        if not index.numel():
+            index = reversed_index(_natural(found.forward, found.order), rows)
+            order = index.new_empty(0)
+    K, taps, C = w[0], tuple(w[1:-1]), w[-1] * groups
+    options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
+    if order.numel():
+        options["scatter_index"] = order
+
+    def make() -> GemmView:
+        if transposed:
+            of = {"mirrored": mirrored, "out_rows": count, **options}
+            return kernel_map_dgrad_view(index, C, K, **of)
+        return kernel_map_view(index, C, K, in_rows=count, **options)
+
+    return _view(index, (transposed, K, taps, C, groups, count, bool(order.numel())), make)
 
 
 def conv(
@@ -140,29 +194,36 @@ def conv(
 ) -> Tensor:
     """The forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C)."""
     found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
-    index, order = found.forward, found.order
-    backwards = transposed and mirrored
-    if transposed and not mirrored:
-        index, order = found.backward, found.backward_order
-        if not index.numel():
-            index = reversed_index(_natural(found.forward, found.order), rows)
-            order = index.new_empty(0)
-    K, taps, C = w.shape[0], tuple(w.shape[1:-1]), w.shape[-1] * groups
-    options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
-    if order.numel():
-        options["scatter_index"] = order
-
-    def make() -> GemmView:
-        if transposed:
-            of = {"mirrored": backwards, "out_rows": len(x), **options}
-            return kernel_map_dgrad_view(index, C, K, **of)
-        return kernel_map_view(index, C, K, in_rows=len(x), **options)
-
-    view = _view(index, (transposed, K, taps, C, groups, len(x), bool(order.numel())), make)
-    y = x.new_empty((rows, C if transposed else K), dtype=out_dtype or OUTPUTS.get(x.dtype))
+    view = conv_view(found, len(x), w.shape, rows, groups, transposed, mirrored)
+    channels = w.shape[-1] * groups if transposed else w.shape[0]
+    y = x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
     epilogue = epilogue_of(bias, scale, residual, activation, slope)
     execute(view, x.contiguous(), w.contiguous(), y, epilogue=epilogue)
     return y
+
+
+def wgrad_view(
+    found: Maps, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
+) -> tuple[GemmView, Tensor]:
+    """The products of pairs, and how many of them each tap has: one more is of none."""
+    outputs, inputs, lengths = found.pair_outputs, found.pair_inputs, found.pair_chunks
+    if not lengths.numel():
+        pairs = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
+        outputs, inputs, lengths = pairs.outputs, pairs.inputs, pairs.lengths
+    made = Pairs(outputs, inputs, lengths, 0)
+    rows = {"in_rows": in_rows, "out_rows": out_rows}
+    key = "wgrad", C, K, groups, in_rows, out_rows
+    view = _view(outputs, key, lambda: pairs_wgrad_view(made, C, K, groups=groups, **rows))
+    rest = len(outputs) - lengths.sum(0, keepdim=True)  # chunks without a pair
+    return view, torch.cat([lengths, rest])
+
+
+def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -> Tensor:
+    """The filter's gradient: the products (chunks, K, C / groups) of every tap, summed in order."""
+    flat = parts.flatten(1)  # of no chunks, too
+    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+    count, (K, C) = prod(taps), parts.shape[1:]
+    return summed[:-1].view(count, K, C).transpose(0, 1).to(dtype).reshape(K, *taps, C)
 
 
 def wgrad(
@@ -181,22 +242,10 @@ def wgrad(
 ) -> Tensor:
     """The gradient of the filter, (K, *taps, C / groups): products of pairs, summed in order."""
     found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
-    pairs = Pairs(found.pair_outputs, found.pair_inputs, found.pair_chunks, 0)
-    if not found.pair_chunks.numel():
-        pairs = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
-    C, K = x.shape[1], y.shape[1]
-    rows = {"in_rows": len(x), "out_rows": len(y)}
-    key = "wgrad", C, K, groups, len(x), len(y)
-    owner = pairs.outputs
-    view = _view(owner, key, lambda: pairs_wgrad_view(pairs, C, K, groups=groups, **rows))
+    view, lengths = wgrad_view(found, len(y), len(x), y.shape[1], x.shape[1], groups)
     exact = torch.promote_types(x.dtype, torch.float32)
     parts = execute(view, y.contiguous(), x.contiguous(), out_dtype=exact)
-    rest = len(parts) - pairs.lengths.sum(0, keepdim=True)  # chunks without a pair
-    lengths = torch.cat([pairs.lengths, rest])
-    flat = parts.view(len(parts), -1)
-    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
-    summed = summed[:-1].view(prod(taps), K, C // groups).transpose(0, 1)
-    return summed.to(x.dtype).reshape(K, *taps, C // groups)
+    return sum_chunks(parts, lengths, taps, x.dtype)
 
 
 # -- as operators of torch -------------------------------------------------------------------------
@@ -240,7 +289,7 @@ def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
 
 
 # Past the dispatcher where that makes no difference.
-conv_of_tensors, _wgrad = around(sparse_conv, conv), around(sparse_wgrad, wgrad)
+conv_of_tensors, wgrad_of_tensors = around(sparse_conv, conv), around(sparse_wgrad, wgrad)
 
 
 def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -252,7 +301,7 @@ def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         dx = conv_of_tensors(grad, w, *maps, x_shape[0], groups, not transposed, mirrored)
     if ctx.needs_input_grad[1]:
         pair = (x, grad) if transposed else (grad, x)
-        dw = _wgrad(*pair, *maps, w_shape[1:-1], groups, mirrored)
+        dw = wgrad_of_tensors(*pair, *maps, w_shape[1:-1], groups, mirrored)
     return dx, dw, *[None] * len(ctx.numbers), *others
 
 

@@ -18,6 +18,7 @@ import torch
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import sparse as executor
+from ..executors import sparse_direct
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from .arguments import check_activation
 from .fuse import Ending, fused_or_not
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 Ints = int | Sequence[int]
 
+_EXACT = torch.float64
 _DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 
 __all__ = ["sparse_conv", "sparse_conv_transpose", "sparse_inverse_conv", "subm_conv"]
@@ -83,8 +85,9 @@ def subm_conv(
     if kernel_map is None:
         taps = _taps(input, weight, offsets)
         kernel_map = submanifold_map(input.coordinates, taps, dilation, offsets)
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
-    return _convolution(input, weight, kernel_map, groups, ending)
+    return _convolution(
+        input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
+    )
 
 
 def sparse_conv(
@@ -129,8 +132,9 @@ def sparse_conv(
             input.coordinates, _taps(input, weight, offsets), stride, padding, dilation,
             offsets=offsets, outputs=outputs, capacity=capacity,
         )  # fmt: skip
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
-    return _convolution(input, weight, kernel_map, groups, ending)
+    return _convolution(
+        input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
+    )
 
 
 def sparse_conv_transpose(
@@ -173,8 +177,9 @@ def sparse_conv_transpose(
             input.coordinates, _taps(input, weight, offsets), stride, padding, output_padding,
             dilation, offsets=offsets, outputs=outputs, capacity=capacity,
         )  # fmt: skip
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
-    return _convolution(input, weight, kernel_map, groups, ending)
+    return _convolution(
+        input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
+    )
 
 
 def sparse_inverse_conv(
@@ -209,31 +214,61 @@ def sparse_inverse_conv(
     if found is None:
         expected = "the map to go back through: these coordinates came from no convolution"
         raise ArgumentError("kernel_map", expected, None)
-    ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
-    return _convolution(input, weight, found.inverse, groups, ending)
+    return _convolution(
+        input, weight, found.inverse, groups, bias, scale, residual, activation, slope, out_dtype
+    )
 
 
 def _convolution(
-    input: SparseTensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending
+    input: SparseTensor,
+    weight: Tensor,
+    found: KernelMap,
+    groups: int,
+    bias: Tensor | None,
+    scale: Tensor | float | None,
+    residual: SparseTensor | Tensor | None,
+    activation: str | None,
+    slope: float,
+    out_dtype: torch.dtype | None,
 ) -> SparseTensor:
-    x = input.features
-    _check(x, weight, found, groups, ending)
-    residual: Any = ending.residual
+    x, outputs = input.features, found.outputs
     if isinstance(residual, SparseTensor):
-        if residual.coordinates is not found.outputs:
+        if residual.coordinates.cells is not outputs.cells:
             expected = "a tensor on the coordinates of the result, or features"
             raise ArgumentError("residual", expected, residual.coordinates)
-        ending = ending._replace(residual=residual.features)
-    if isinstance(ending.scale, int | float):
-        K = weight.shape[0]
-        ending = ending._replace(scale=torch.full((K,), float(ending.scale), device=x.device))
-    tensors = (x, weight, ending.bias, ending.scale, ending.residual)
+        residual = residual.features
+    key = None
+    if not torch.compiler.is_compiling():
+        options = type(groups), groups, activation, slope, out_dtype
+        key = sparse_direct.signature(x, weight, bias, scale, residual, options)
+        call = None if key is None else sparse_direct.find(found, key)
+        if call is not None:
+            return _on(outputs, call(x, weight, bias, scale, residual))
+    _check(x, weight, found, groups, (bias, scale, residual), activation)
+    column: Any = scale
+    if scale is not None and not isinstance(scale, torch.Tensor):
+        exact = torch.promote_types(x.dtype, torch.float32)
+        column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
+    ending = Ending(bias, column, residual, activation, slope, out_dtype)
+    tensors = (x, weight, bias, column, residual)
     gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
-    numbers = *maps, len(found.outputs), groups, False, found.mirrored
+    numbers = *maps, len(outputs), groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, numbers, ending)
-    return SparseTensor(y, found.outputs)
+    if key is not None:
+        given = bias, scale, residual, activation, slope
+        sparse_direct.remember(found, key, maps, y, x, weight, groups, given)
+    return _on(outputs, y)
+
+
+def _on(coordinates: Coordinates, features: Tensor) -> SparseTensor:
+    """A tensor of features that are known to fit: what a constructor asks takes microseconds."""
+    if torch.compiler.is_compiling():
+        return SparseTensor(features, coordinates)
+    made = object.__new__(SparseTensor)
+    made.__dict__.update(features=features, coordinates=coordinates)
+    return made
 
 
 def _taps(input: SparseTensor, weight: Tensor, offsets: Any) -> tuple[int, ...]:
@@ -251,32 +286,38 @@ def _check_input(input: SparseTensor) -> None:
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
 
 
-def _check(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending) -> None:
+def _check(
+    x: Tensor,
+    weight: Tensor,
+    found: KernelMap,
+    groups: int,
+    ending: tuple[Any, Any, Any],
+    activation: str | None,
+) -> None:
+    if not isinstance(weight, torch.Tensor):
+        raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
+    if weight.dim() != len(found.taps) + 2:
+        expected = f"(K, {len(found.taps)} modes of taps, C / groups)"
+        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
     if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1 or (
         x.shape[1] % groups or weight.shape[0] % groups
     ):  # fmt: skip
         expected = f"an int >= 1 that divides C = {x.shape[1]} and K = {weight.shape[0]}"
         raise ArgumentError("groups", expected, groups)
-    shape = weight.shape[0], *found.taps, x.shape[1] // groups
+    shape: tuple[int, ...] = weight.shape[0], *found.taps, x.shape[1] // groups
     if tuple(weight.shape) != shape:
         expected = f"shape {shape}, (K, *taps, C / groups)"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
     if len(x) != len(found.inputs):
         expected = f"a map of the {len(x)} rows of `input`"
         raise ArgumentError("kernel_map", expected, f"one of {len(found.inputs)}")
-    if x.dtype not in _DTYPES:
-        kinds = "features of float16, bfloat16, float32 or float64"
-        raise ArgumentTypeError("input", kinds, str(x.dtype))
-    lowered = torch.is_autocast_enabled(x.device.type)
-    if weight.dtype != x.dtype and not (lowered and weight.dtype in _DTYPES):
-        raise ArgumentTypeError("weight", f"{x.dtype}, as the features", str(weight.dtype))
-    check_activation(ending.activation, x)
+    _check_dtypes(x, weight)
+    check_activation(activation, x)
     K, rows = weight.shape[0], len(found.outputs)
-    for name, shape in (("bias", (K,)), ("scale", (K,)), ("residual", (rows, K))):
-        tensor = getattr(ending, name)
-        if isinstance(tensor, SparseTensor):
-            tensor = tensor.features
-        if tensor is None or (name == "scale" and isinstance(tensor, int | float)):
+    shapes: dict[str, tuple[int, ...]] = {"bias": (K,), "scale": (K,), "residual": (rows, K)}
+    for (name, shape), tensor in zip(shapes.items(), ending, strict=True):
+        number = isinstance(tensor, int | float) and not isinstance(tensor, bool)
+        if tensor is None or (name == "scale" and number):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
@@ -284,6 +325,18 @@ def _check(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: End
             raise ArgumentError(name, f"shape {shape}", f"shape {tuple(tensor.shape)}")
         if tensor.device != x.device:
             raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
+        if tensor.dtype not in _DTYPES or (tensor.dtype == _EXACT and x.dtype != _EXACT):
+            kinds = f"float16, bfloat16 or float32 where the input is {x.dtype}"
+            raise ArgumentTypeError(name, kinds, str(tensor.dtype))
     for name, tensor in (("weight", weight), ("kernel_map", found.index)):
         if tensor.device != x.device:
             raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
+
+
+def _check_dtypes(x: Tensor, weight: Tensor) -> None:
+    if x.dtype not in _DTYPES:
+        kinds = "features of float16, bfloat16, float32 or float64"
+        raise ArgumentTypeError("input", kinds, str(x.dtype))
+    lowered = torch.is_autocast_enabled(x.device.type) and x.dtype != _EXACT
+    if weight.dtype != x.dtype and not (lowered and weight.dtype in _DTYPES - {_EXACT}):
+        raise ArgumentTypeError("weight", f"{x.dtype}, as the features", str(weight.dtype))

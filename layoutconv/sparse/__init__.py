@@ -13,6 +13,7 @@ from .kernel_map import KernelMap, strided_map, submanifold_map, transposed_map
 from .lattice import Lattice
 from .order import morton_order, tap_masks, tile_taps
 from .points import read_points
+from .prune import prune
 from .sparse_tensor import SparseTensor
 from .taps import tap_offsets
 from .views import kernel_map_view
@@ -31,6 +32,7 @@ __all__ = [
     "kernel_map_view",
     "merge_repeated",
     "morton_order",
+    "prune",
     "read_points",
     "strided_map",
     "submanifold_map",

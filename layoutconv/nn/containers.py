@@ -1,0 +1,87 @@
+"""Modules of torch on the features of sparse tensors, and the pruning of cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..sparse import SparseTensor, prune
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Sequential(torch.nn.Sequential):
+    """``torch.nn.Sequential`` whose plain modules see the features of a sparse tensor.
+
+    Plain is a module whose ``forward`` is torch's own: ``BatchNorm1d``, ``SyncBatchNorm``,
+    ``LayerNorm``, ``ReLU``, ``Linear``, ``Dropout`` and so on, also of a subclass that leaves
+    ``forward`` alone; and a ``torch.nn.Sequential`` of those. They stay what they are, so
+    ``convert_sync_batchnorm``, ``DistributedDataParallel`` and optimizers find them. Every other
+    module gets the sparse tensor itself; one of a user that wants features goes into
+    :class:`Features`.
+
+    >>> net = Sequential(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
+    >>> x = SparseTensor.from_dense(torch.tensor([[[0.0], [3.0], [1.0]]]))
+    >>> y = net(x)
+    >>> y.coordinates is x.coordinates, y.features.shape
+    (True, torch.Size([2, 4]))
+    """
+
+    def forward(self, input: Any) -> Any:
+        for module in self:
+            input = apply(module, input)
+        return input
+
+
+class Features(torch.nn.Module):
+    """A module on the features (rows, C) of a sparse tensor.
+
+    >>> net = Features(torch.nn.Softmax(dim=1))
+    >>> net(SparseTensor.from_dense(torch.tensor([[[1.0, 1.0]]]))).features
+    tensor([[0.5000, 0.5000]])
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, input: SparseTensor) -> SparseTensor:
+        return input.replace(self.module(input.features))
+
+
+class Prune(torch.nn.Module):
+    """:func:`layoutconv.sparse.prune` as a module: ``forward(input, mask)``.
+
+    >>> x = SparseTensor.from_dense(torch.tensor([[[5.0], [3.0], [1.0]]]))
+    >>> Prune()(x, x.features[:, 0] > 2).coords.tolist()
+    [[0, 0], [0, 1]]
+    """
+
+    def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
+        return prune(input, mask)
+
+
+def apply(module: Any, input: Any) -> Any:
+    """What a module of a :class:`Sequential` makes of its input.
+
+    >>> x = SparseTensor.from_dense(torch.tensor([[[-5.0]]]))
+    >>> apply(torch.nn.ReLU(), x).features, apply(torch.nn.ReLU(), x.features)
+    (tensor([[0.]]), tensor([[0.]]))
+    """
+    if isinstance(input, SparseTensor) and is_plain(module):
+        return input.replace(module(input.features))
+    return module(input)
+
+
+def is_plain(module: Any) -> bool:
+    """Whether a module wants features.
+
+    >>> is_plain(torch.nn.ReLU()), is_plain(torch.nn.Sequential(torch.nn.ReLU(), Prune()))
+    (True, False)
+    """
+    forward = type(module).forward
+    if forward is torch.nn.Sequential.forward:
+        return all(map(is_plain, module))
+    return forward.__module__.startswith("torch.nn.modules.")

@@ -1,0 +1,156 @@
+"""Batch norms, and activations, that become part of the convolution before them: for inference."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import torch
+
+from ..errors import ArgumentError
+from .containers import Features, Sequential
+from .modules import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    to_channels_last,
+)
+from .sparse_modules import SparseConvolution
+
+_TRANSPOSED = ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+_CONVOLUTIONS = Conv1d, Conv2d, Conv3d, *_TRANSPOSED, SparseConvolution
+_NORMS = {
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.BatchNorm3d,
+    torch.nn.SyncBatchNorm,
+}
+_ACTIVATIONS: dict[type, str] = {
+    torch.nn.ReLU: "relu",
+    torch.nn.LeakyReLU: "leaky_relu",
+    torch.nn.SiLU: "silu",
+    torch.nn.Sigmoid: "sigmoid",
+    torch.nn.Tanh: "tanh",
+    torch.nn.Hardswish: "hardswish",
+}
+
+Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+def fold_batch_norms(module: Module) -> Module:
+    """Let convolutions do what the batch norm and the activation after them do, in place; returns
+    the model.
+
+    In every ``Sequential``, torch's or ours, a convolution of :mod:`layoutconv.nn`, dense or
+    sparse, followed by a batch norm, an activation, or one and then the other, takes them up into
+    its weight, its bias and its fused activation. ``torch.nn.Identity`` takes their places, so
+    that names and numbers of the other modules stay. The result is equal but for rounding, for
+    inference alone: what is folded cannot be trained apart any more.
+
+    Left as they are: a convolution that is used, or has a parameter that is used, at two places;
+    modules with hooks or parametrizations; a batch norm without running statistics.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for a module in training mode.
+
+    >>> from .modules import Conv2d
+    >>> net = torch.nn.Sequential(Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()).eval()
+    >>> fold_batch_norms(net)
+    Sequential(
+      (0): Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1), activation=relu)
+      (1): Identity()
+      (2): Identity()
+    )
+    """
+    for name, part in module.named_modules():
+        if part.training:
+            expected = "a module in evaluation mode: call eval() first"
+            raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
+    once = _used_once(module)
+    for part in list(module.modules()):
+        if type(part).forward in (torch.nn.Sequential.forward, Sequential.forward):
+            _fold(part, once)
+    return module
+
+
+def _fold(sequence: torch.nn.Module, once: set[int]) -> None:
+    found: Any = None  # the convolution that what follows can be taken up by
+    for name, part in list(sequence._modules.items()):
+        inner: Any = part.module if type(part) is Features and not _is_hooked(part) else part
+        if type(inner) is torch.nn.Identity:
+            continue
+        if isinstance(inner, _CONVOLUTIONS):
+            found = inner if _can_fold(inner, once) else None
+            continue
+        if found is None or found.activation is not None or _is_hooked(inner):
+            found = None
+            continue
+        activation = _activation(inner)
+        if activation is not None:
+            found.activation, found.slope = activation
+        elif type(inner) in _NORMS and inner.running_mean is not None:
+            _take_up(found, inner)
+        else:
+            found = None
+            continue
+        sequence._modules[name] = torch.nn.Identity()
+
+
+def _take_up(conv: Any, norm: Any) -> None:
+    """``gamma * (conv(x) - mean) / sqrt(variance + eps) + beta`` is a convolution, too."""
+    weight = conv.weight
+    exact = torch.promote_types(weight.dtype, torch.float32)
+    with torch.no_grad():
+        factor = (norm.running_var.to(exact) + norm.eps).rsqrt()
+        if norm.weight is not None:
+            factor = factor * norm.weight.to(exact)
+        shift = -norm.running_mean.to(exact) * factor
+        if norm.bias is not None:
+            shift = shift + norm.bias.to(exact)
+        if conv.bias is not None:
+            shift = shift + conv.bias.to(exact) * factor
+        if isinstance(conv, _TRANSPOSED):  # (C, K / groups, *taps), its groups along C
+            split = weight.to(exact).unflatten(0, (conv.groups, -1))
+            taps = [1] * (weight.dim() - 2)
+            folded = (split * factor.view(conv.groups, 1, -1, *taps)).flatten(0, 1)
+        else:
+            folded = weight.to(exact) * factor.view(-1, *[1] * (weight.dim() - 1))
+    wanted = weight.requires_grad
+    conv.weight = torch.nn.Parameter(folded.to(weight.dtype).contiguous(), wanted)
+    conv.bias = torch.nn.Parameter(shift.to(weight.dtype), wanted)
+    if not isinstance(conv, SparseConvolution):
+        to_channels_last(conv.weight)
+
+
+def _activation(module: Any) -> tuple[str, float] | None:
+    """The name and the slope of an activation module."""
+    if type(module) is torch.nn.GELU:
+        return ("gelu" if module.approximate == "none" else "gelu_tanh"), 0.01
+    name = _ACTIVATIONS.get(type(module))
+    return None if name is None else (name, getattr(module, "negative_slope", 0.01))
+
+
+def _can_fold(conv: Any, once: set[int]) -> bool:
+    own = conv.__dict__["_parameters"]
+    return (
+        id(conv) in once
+        and set(own) == {"weight", "bias"}
+        and all(parameter is None or id(parameter) in once for parameter in own.values())
+        and not conv.__dict__["_modules"]  # parametrizations
+        and not _is_hooked(conv)
+    )
+
+
+def _is_hooked(module: Any) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _used_once(module: torch.nn.Module) -> set[int]:
+    """The ids of modules and parameters that have one place in a model."""
+    times: dict[int, int] = {}
+    for part in module.modules():
+        for owned in (*part._modules.values(), *part._parameters.values()):
+            if owned is not None:
+                times[id(owned)] = times.get(id(owned), 0) + 1
+    return {owned for owned, count in times.items() if count == 1}

@@ -1,0 +1,477 @@
+"""Modules of sparse convolutions: torch's words, SparseTensors in and out.
+
+A weight is (K, *taps, C / groups), the order of memory; a bias is (K,). ``activation`` and
+``slope`` are fused into the convolution and are no part of the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from ..conv.problem import Padding, padding_pairs
+from ..errors import ArgumentError, ArgumentTypeError
+from ..sparse.taps import Taps, per_axis
+from . import sparse
+from .arguments import check_activation
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..sparse import Coordinates, KernelMap, SparseTensor
+
+Ints = int | Sequence[int]
+
+
+class SparseConvolution(torch.nn.Module):
+    """What sparse convolutions hold; of the spatial modes that a subclass names."""
+
+    rank: ClassVar[int]
+
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    weight: torch.nn.Parameter
+    bias: torch.nn.Parameter | None
+
+    def _hold(
+        self,
+        in_channels: int,
+        out_channels: int,
+        taps: tuple[int, ...],
+        groups: int,
+        bias: bool,
+        device: Any,
+        dtype: Any,
+        activation: str | None,
+        slope: float,
+    ) -> None:
+        torch.nn.Module.__init__(self)
+        for name, number in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise ArgumentError(name, "an int >= 1", number)
+        if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1:
+            raise ArgumentError("groups", "an int >= 1", groups)
+        for name, number in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if number % groups:
+                raise ArgumentError(name, f"a multiple of groups = {groups}", number)
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size, self.slope = taps, slope
+        shape = out_channels, *taps, in_channels // groups
+        kinds = {"device": device, "dtype": dtype}
+        self.weight = torch.nn.Parameter(torch.empty(shape, **kinds))
+        column = torch.nn.Parameter(torch.empty(out_channels, **kinds)) if bias else None
+        self.register_parameter("bias", column)
+        check_activation(activation, self.weight)
+        self.activation = activation
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """torch's: uniform, by the C / groups * taps numbers that a sum has at most."""
+        # Of (K, *taps, C / groups), torch too counts what follows K, in whatever order.
+        torch.nn.init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            bound = 1 / math.sqrt(self.weight[0].numel())
+            torch.nn.init.uniform_(self.bias, -bound, bound)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        for name, usual in self._shown().items():
+            value = getattr(self, name)
+            text += "" if value == usual else f", {name}={value}"
+        text += "" if self.groups == 1 else f", groups={self.groups}"
+        text += "" if self.bias is not None else ", bias=False"
+        text += "" if self.activation is None else f", activation={self.activation}"
+        return text + f", slope={self.slope}" if self.activation == "leaky_relu" else text
+
+    def _shown(self) -> dict[str, Any]:
+        """Attributes that a text has where they are not these."""
+        return {}
+
+
+class _Subm(SparseConvolution):
+    """Of submanifold convolutions."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints | None = None,
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        offsets: Sequence[Sequence[int]] | None = None,
+        activation: str | None = None,
+        slope: float = 0.01,
+    ) -> None:
+        if (kernel_size is None) is (offsets is None):
+            raise ArgumentError("kernel_size", "taps, or `offsets` instead", kernel_size)
+        if offsets is None:
+            assert kernel_size is not None
+            taps = Taps.centred(self.rank, kernel_size, dilation)
+        else:
+            taps = Taps.centred(self.rank, offsets=offsets)
+            if set(per_axis("dilation", dilation, self.rank)) != {1}:
+                raise ArgumentError("dilation", "1: `offsets` say where the taps are", dilation)
+        options = bias, device, dtype, activation, slope
+        self._hold(in_channels, out_channels, taps.extents, groups, *options)
+        self.dilation = per_axis("dilation", dilation, self.rank)
+        self.offsets = None if offsets is None else taps.offsets
+
+    def forward(
+        self,
+        input: SparseTensor,
+        *,
+        kernel_map: KernelMap | None = None,
+        residual: SparseTensor | Tensor | None = None,
+    ) -> SparseTensor:
+        """The convolution; arguments as of :func:`layoutconv.subm_conv`."""
+        _check_rank(input, self)
+        return sparse.subm_conv(
+            input, self.weight, self.bias, self.dilation, self.groups,
+            offsets=self.offsets, kernel_map=kernel_map,
+            activation=self.activation, slope=self.slope, residual=residual,
+        )  # fmt: skip
+
+    def _shown(self) -> dict[str, Any]:
+        return {"dilation": (1,) * self.rank, "offsets": None}
+
+
+class _Strided(SparseConvolution):
+    """Of convolutions that make cells."""
+
+    def _shown(self) -> dict[str, Any]:
+        return {"stride": None, "padding": (0,) * self.rank, "dilation": (1,) * self.rank}
+
+
+class _Conv(_Strided):
+    """Of convolutions whose cells are all that some input reaches."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Padding = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        slope: float = 0.01,
+    ) -> None:
+        taps = Taps.strided(self.rank, kernel_size, stride, padding, dilation)
+        options = bias, device, dtype, activation, slope
+        self._hold(in_channels, out_channels, taps.extents, groups, *options)
+        self.stride, self.padding = taps.stride, _padding(padding, self.rank)
+        self.dilation = per_axis("dilation", dilation, self.rank)
+
+    def forward(
+        self,
+        input: SparseTensor,
+        *,
+        kernel_map: KernelMap | None = None,
+        outputs: Coordinates | None = None,
+        residual: SparseTensor | Tensor | None = None,
+    ) -> SparseTensor:
+        """The convolution; arguments as of :func:`layoutconv.sparse_conv`."""
+        _check_rank(input, self)
+        return sparse.sparse_conv(
+            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            kernel_map=kernel_map, outputs=outputs,
+            activation=self.activation, slope=self.slope, residual=residual,
+        )  # fmt: skip
+
+
+class _ConvTranspose(_Strided):
+    """Of transposed convolutions."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Padding = 0,
+        output_padding: Ints = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Ints = 1,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        slope: float = 0.01,
+    ) -> None:
+        taps = Taps.strided(self.rank, kernel_size, stride, padding, dilation)
+        options = bias, device, dtype, activation, slope
+        self._hold(in_channels, out_channels, taps.extents, groups, *options)
+        self.stride, self.padding = taps.stride, _padding(padding, self.rank)
+        self.output_padding = per_axis("output_padding", output_padding, self.rank, least=0)
+        self.dilation = per_axis("dilation", dilation, self.rank)
+
+    def forward(
+        self,
+        input: SparseTensor,
+        *,
+        kernel_map: KernelMap | None = None,
+        outputs: Coordinates | None = None,
+        residual: SparseTensor | Tensor | None = None,
+    ) -> SparseTensor:
+        """The convolution; arguments as of :func:`layoutconv.sparse_conv_transpose`."""
+        _check_rank(input, self)
+        return sparse.sparse_conv_transpose(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding,
+            self.groups, self.dilation, kernel_map=kernel_map, outputs=outputs,
+            activation=self.activation, slope=self.slope, residual=residual,
+        )  # fmt: skip
+
+    def _shown(self) -> dict[str, Any]:
+        return {**super()._shown(), "output_padding": (0,) * self.rank}
+
+
+class _Inverse(SparseConvolution):
+    """Of ways back."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints,
+        groups: int = 1,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        activation: str | None = None,
+        slope: float = 0.01,
+    ) -> None:
+        taps = Taps.centred(self.rank, kernel_size)
+        options = bias, device, dtype, activation, slope
+        self._hold(in_channels, out_channels, taps.extents, groups, *options)
+
+    def forward(
+        self,
+        input: SparseTensor,
+        *,
+        kernel_map: KernelMap | None = None,
+        residual: SparseTensor | Tensor | None = None,
+    ) -> SparseTensor:
+        """The convolution; arguments as of :func:`layoutconv.sparse_inverse_conv`."""
+        _check_rank(input, self)
+        return sparse.sparse_inverse_conv(
+            input, self.weight, self.bias, self.groups, kernel_map=kernel_map,
+            activation=self.activation, slope=self.slope, residual=residual,
+        )  # fmt: skip
+
+
+def _padding(padding: Padding, rank: int) -> tuple[Any, ...]:
+    """As torch has it, cells for each spatial mode; pairs where near and far differ."""
+    pairs = padding_pairs(padding, rank)
+    return tuple(near for near, _ in pairs) if all(n == f for n, f in pairs) else pairs
+
+
+def _check_rank(input: SparseTensor, module: SparseConvolution) -> None:
+    """A weight of offsets does not say it; and of others, nobody wants to count modes of taps."""
+    coordinates = getattr(input, "coordinates", None)
+    if coordinates is None:
+        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+    if len(coordinates.spatial_shape) != module.rank:
+        expected = f"{module.rank} spatial modes, as {type(module).__name__} has"
+        raise ArgumentError("input", expected, f"spatial_shape {coordinates.spatial_shape}")
+
+
+class SubmConv1d(_Subm):
+    """Submanifold convolution over one spatial mode: :func:`layoutconv.subm_conv` as a module.
+
+    As :class:`SubmConv3d`.
+    """
+
+    rank = 1
+
+
+class SubmConv2d(_Subm):
+    """Submanifold convolution over two spatial modes: :func:`layoutconv.subm_conv` as a module.
+
+    As :class:`SubmConv3d`.
+    """
+
+    rank = 2
+
+
+class SubmConv3d(_Subm):
+    """Submanifold convolution over three spatial modes: :func:`layoutconv.subm_conv` as a module.
+
+    Args:
+        in_channels, out_channels: C and K.
+        kernel_size, dilation: an int, or one per spatial mode.
+        groups: divides C and K.
+        bias: whether there is one.
+        device, dtype: of the parameters.
+        offsets: in place of a kernel size and a dilation, a cell for each tap: ``weight`` is then
+            (K, taps, C / groups).
+        activation, slope: what follows the sums.
+
+    ``forward(input, kernel_map=None, residual=None)`` takes a tensor of C channels and returns
+    one of K channels on its coordinates.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
+
+    >>> net = SubmConv3d(4, 8, 3, bias=False, activation="relu")
+    >>> net
+    SubmConv3d(4, 8, kernel_size=(3, 3, 3), bias=False, activation=relu)
+    >>> net.weight.shape
+    torch.Size([8, 3, 3, 3, 4])
+    """
+
+    rank = 3
+
+
+class SubmConv4d(_Subm):
+    """Submanifold convolution over four spatial modes: :func:`layoutconv.subm_conv` as a module.
+
+    As :class:`SubmConv3d`.
+    """
+
+    rank = 4
+
+
+class SparseConv1d(_Conv):
+    """Sparse convolution over one spatial mode: :func:`layoutconv.sparse_conv` as a module.
+
+    As :class:`SparseConv3d`.
+    """
+
+    rank = 1
+
+
+class SparseConv2d(_Conv):
+    """Sparse convolution over two spatial modes: :func:`layoutconv.sparse_conv` as a module.
+
+    As :class:`SparseConv3d`.
+    """
+
+    rank = 2
+
+
+class SparseConv3d(_Conv):
+    """Sparse convolution over three spatial modes: :func:`layoutconv.sparse_conv` as a module.
+
+    Arguments are those of ``torch.nn.Conv3d``, without ``padding_mode``. Its ``forward(input,
+    kernel_map=None, outputs=None, residual=None)`` makes the cells that some input reaches, or
+    computes those of ``outputs``.
+
+    >>> from layoutconv.sparse import SparseTensor
+    >>> down = SparseConv3d(1, 8, 3, stride=2, padding=1)
+    >>> down
+    SparseConv3d(1, 8, kernel_size=(3, 3, 3), stride=(2, 2, 2), padding=(1, 1, 1))
+    >>> down(SparseTensor.from_dense(torch.ones(1, 4, 4, 4, 1))).spatial_shape
+    (2, 2, 2)
+    """
+
+    rank = 3
+
+
+class SparseConv4d(_Conv):
+    """Sparse convolution over four spatial modes: :func:`layoutconv.sparse_conv` as a module.
+
+    As :class:`SparseConv3d`.
+    """
+
+    rank = 4
+
+
+class SparseConvTranspose1d(_ConvTranspose):
+    """Transposed convolution over one spatial mode: :func:`layoutconv.sparse_conv_transpose`.
+
+    As :class:`SparseConvTranspose3d`.
+    """
+
+    rank = 1
+
+
+class SparseConvTranspose2d(_ConvTranspose):
+    """Transposed convolution over two spatial modes: :func:`layoutconv.sparse_conv_transpose`.
+
+    As :class:`SparseConvTranspose3d`.
+    """
+
+    rank = 2
+
+
+class SparseConvTranspose3d(_ConvTranspose):
+    """Transposed convolution over three spatial modes: :func:`layoutconv.sparse_conv_transpose`.
+
+    Arguments are those of ``torch.nn.ConvTranspose3d``, in its order, without ``padding_mode``;
+    the weight is (K, *taps, C / groups) all the same, K channels come out. It is generative: its
+    cells are all that some input feeds, unless ``outputs`` names them.
+
+    >>> from layoutconv.sparse import SparseTensor
+    >>> up = SparseConvTranspose3d(2, 8, 2, stride=2)
+    >>> x = SparseTensor.from_dense(torch.ones(1, 1, 2, 2, 2))
+    >>> len(x), len(up(x)), up(x).spatial_shape
+    (4, 32, (2, 4, 4))
+    """
+
+    rank = 3
+
+
+class SparseConvTranspose4d(_ConvTranspose):
+    """Transposed convolution over four spatial modes: :func:`layoutconv.sparse_conv_transpose`.
+
+    As :class:`SparseConvTranspose3d`.
+    """
+
+    rank = 4
+
+
+class SparseInverseConv1d(_Inverse):
+    """The way back over one spatial mode: :func:`layoutconv.sparse_inverse_conv` as a module.
+
+    As :class:`SparseInverseConv3d`.
+    """
+
+    rank = 1
+
+
+class SparseInverseConv2d(_Inverse):
+    """The way back over two spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
+
+    As :class:`SparseInverseConv3d`.
+    """
+
+    rank = 2
+
+
+class SparseInverseConv3d(_Inverse):
+    """The way back over three spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
+
+    Its ``forward(input, kernel_map=None, residual=None)`` goes back to the cells that the
+    convolution had, whose map ``kernel_map`` is: by default the one that made ``input``'s cells.
+
+    >>> from layoutconv.sparse import SparseTensor
+    >>> x = SparseTensor.from_dense(torch.ones(1, 4, 4, 4, 1))
+    >>> down, up = SparseConv3d(1, 8, 2, stride=2), SparseInverseConv3d(8, 1, 2)
+    >>> up(down(x)).coordinates is x.coordinates
+    True
+    """
+
+    rank = 3
+
+
+class SparseInverseConv4d(_Inverse):
+    """The way back over four spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
+
+    As :class:`SparseInverseConv3d`.
+    """
+
+    rank = 4
