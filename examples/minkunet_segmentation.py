@@ -180,14 +180,22 @@ def scores(net: nn.Module, points: Tensor, options: argparse.Namespace) -> Tenso
 def train(
     net: nn.Module, points: Tensor, target: Tensor, seen: Tensor, options: argparse.Namespace
 ) -> list[float]:
-    """Adam on the mean cross entropy of the points whose labels are ``seen``: its losses."""
+    """Adam on the cross entropy of the points whose labels are ``seen``: its losses.
+
+    A class counts by the root of how many points it has, lest the rare ones be forgotten.
+    """
+    counts = torch.bincount(target[seen], minlength=len(CLASSES)).clamp(min=1)
+    weight = counts.float().rsqrt()
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 0.3  # what a batch norm keeps is to forget the first of a few steps
     optimizer = torch.optim.Adam(net.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, max(2, options.steps))
     losses = []
     with Progress().step("Training") as progress:
         for step in range(options.steps):
             predicted = scores(net, turned(points), options)
-            loss = nn.functional.cross_entropy(predicted[seen], target[seen])
+            loss = nn.functional.cross_entropy(predicted[seen], target[seen], weight)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -243,7 +251,7 @@ def _main(options: argparse.Namespace) -> bool:
     places = cloud[:, :3].astype("float64")
     names = " · ".join(f"{number} {kind}" for number, kind in enumerate(CLASSES))
     panels = [
-        Panel(title, places, kinds.double().cpu().numpy(), "class", "lagoon")
+        Panel(title, places, kinds.double().cpu().numpy(), "class", "lagoon", (0, len(CLASSES) - 1))
         for title, kinds in (("Labels, from geometry", target), ("Prediction", predicted))
     ]
     caption = f"{names} · {options.steps} steps · {right.mean():.1%} of points right"

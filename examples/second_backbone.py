@@ -83,12 +83,10 @@ class Second(nn.Module):
             *flatten(c, c),
         )
         floors = -(-depth // 8)
-        score = Conv2d(c, 1, 1)
-        nn.init.constant_(score.bias, -2.0)  # most cells are no car's
-        self.head = nn.Sequential(*dense(floors * c, c), *dense(c, c), score)
+        self.head = nn.Sequential(*dense(floors * c, c), *dense(c, c), Conv2d(c, 1, 1))
 
     def forward(self, x: SparseTensor) -> Tensor:
-        return self.head(self.seen_from_above(self.encoder(x)))
+        return self.head(self.seen_from_above(self.encoder(x))) - 2.0  # most cells are no car's
 
     @staticmethod
     def seen_from_above(x: SparseTensor) -> Tensor:
@@ -143,6 +141,9 @@ def train(
     net: nn.Module, batches: Sequence[tuple[SparseTensor, Tensor]], steps: int, amp: bool
 ) -> list[float]:
     """Adam, one batch after another: its losses. A batch's kernel maps are made once, and kept."""
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.momentum = 0.3  # what a batch norm keeps is to forget the first of a few steps
     optimizer = torch.optim.Adam(net.parameters())
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.005, max(2, steps))
     losses = []
@@ -208,8 +209,15 @@ def _main(options: argparse.Namespace) -> bool:
 
     places = np.dstack([cells().double().numpy(), np.zeros(target[0, 0].shape)]).reshape(-1, 3)
     panels = [
-        Panel("Target: middles of cars", places, _values(target[0]), "1 in the middle", "ember"),
-        Panel("Prediction", places, _values(likely), "probability", "ember"),
+        Panel(
+            "Target: middles of cars",
+            places,
+            _values(target[0]),
+            "1 in the middle",
+            "ember",
+            (0, 1),
+        ),
+        Panel("Prediction", places, _values(likely), "probability", "ember", (0, 1)),
     ]
     title = "A SECOND-style backbone on a street that it has not seen"
     write_png(options.output, birds_eye(panels, title, f"{options.steps} steps · {told}", CELL))
@@ -246,7 +254,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--width", type=_positive, default=8, metavar="C", help="channels of the first stage")
-    add("--batches", type=_positive, default=2, metavar="N", help="pairs of streets to learn from")
+    add("--batches", type=_positive, default=5, metavar="N", help="pairs of streets to learn from")
     add("--steps", type=_positive, default=30, metavar="N", help="of training")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
     add("--amp", action="store_true", help="multiply in bfloat16, under torch.autocast")
