@@ -101,3 +101,17 @@ def test_rectangles_cover_what_they_should():
     canvas.rectangle(-5, -5, 3, 3, (1, 1, 1))
     canvas.text(7, 5, "over the edge", 8, (1, 1, 1))
     canvas.text(-300, 5, "gone", 8, (1, 1, 1))
+
+
+def test_panels_with_the_same_limits_give_equal_values_equal_colours():
+    points = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
+
+    def brightest(values, limits):
+        panels = [Panel("", points, np.array(v), "", "lagoon", limits) for v in values]
+        picture = birds_eye(panels, "", "", cell=1.0).astype(int).sum(axis=2)
+        return [view[140:-110].max() for view in np.split(picture, 2, axis=1)]
+
+    left, right = brightest([[0.0, 1.0], [0.0, 4.0]], (0, 4))
+    assert left < right - 50
+    left, right = brightest([[0.0, 1.0], [0.0, 4.0]], None)
+    assert left == right
