@@ -103,15 +103,12 @@ def test_rectangles_cover_what_they_should():
     canvas.text(-300, 5, "gone", 8, (1, 1, 1))
 
 
-def test_panels_with_the_same_limits_give_equal_values_equal_colours():
-    points = np.array([[0.0, 0.0, 0.0], [9.0, 0.0, 0.0]])
-
-    def brightest(values, limits):
-        panels = [Panel("", points, np.array(v), "", "lagoon", limits) for v in values]
-        picture = birds_eye(panels, "", "", cell=1.0).astype(int).sum(axis=2)
-        return [view[140:-110].max() for view in np.split(picture, 2, axis=1)]
-
-    left, right = brightest([[0.0, 1.0], [0.0, 4.0]], (0, 4))
-    assert left < right - 50
-    left, right = brightest([[0.0, 1.0], [0.0, 4.0]], None)
-    assert left == right
+@pytest.mark.parametrize(("limits", "share"), [((0.0, 4.0), 0.25), ((0.5, 1.5), 0.5), (None, 0.5)])
+def test_limits_say_which_value_has_which_colour(limits, share):
+    points, _ = square(1.0, 1.0)
+    panel = Panel("t", points, np.ones(len(points)), "v", "ember", limits)
+    picture = birds_eye([panel], "title", "c", cell=0.8, width=1000)
+    distance = np.abs(picture - colours(np.array([share]), "ember")[0] * 255).max(axis=-1)
+    # Discs of all points, most of what they cover; a colour bar has a column of it.
+    diameter = 1.24 * 0.8 * (1000 - 112) / 88
+    assert (distance < 2).sum() > 0.5 * len(points) * np.pi * (diameter / 2) ** 2
