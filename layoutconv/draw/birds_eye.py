@@ -35,6 +35,8 @@ class Panel:
         values: (points,), what the colours show.
         label: what the values are, and in which unit, at the colour bar.
         palette: ``lagoon`` or ``ember``.
+        limits: the values of the first and the last colour, where panels are to be compared; by
+            default the colours show all but the smallest and largest values (2 in 100).
     """
 
     title: str
@@ -42,6 +44,7 @@ class Panel:
     values: Floats
     label: str
     palette: str
+    limits: tuple[float, float] | None = None
 
 
 def birds_eye(
@@ -55,8 +58,8 @@ def birds_eye(
         cell: the edge of what a point stands for, in the unit of the points: how large it is drawn.
         width: of the picture, in pixels; its height follows from the clouds.
 
-    The view takes in all but the outermost points (2 in 1000 on each side), the colours all but the
-    smallest and largest values (2 in 100). Raises ``ArgumentError`` if there is nothing to show.
+    The view takes in all but the outermost points (2 in 1000 on each side). Raises
+    ``ArgumentError`` if there is nothing to show.
     """
     if not panels or not all(len(panel.points) for panel in panels):
         counts = [len(panel.points) for panel in panels]
@@ -102,7 +105,7 @@ class _View:
 
 
 def _draw_panel(canvas: Canvas, x: int, y: int, view: _View, panel: Panel, cell: float) -> None:
-    low, high = np.quantile(panel.values, [0.02, 0.98])
+    low, high = panel.limits or np.quantile(panel.values, [0.02, 0.98])
     if not high > low:
         low, high = low - 0.5, high + 0.5
     share = ((panel.values - low) / (high - low)).clip(0, 1)

@@ -36,6 +36,21 @@ def street(seed: int = 0, beams: int = 80, azimuths: int = 720) -> NDArray[np.fl
     >>> points.shape[1], bool((street(seed=3, beams=16, azimuths=256) == points).all())
     (4, True)
     """
+    return street_and_cars(seed, beams, azimuths)[0]
+
+
+def street_and_cars(
+    seed: int = 0, beams: int = 80, azimuths: int = 720
+) -> tuple[NDArray[np.float32], Floats]:
+    """:func:`street`, and where its cars stand: (cars, 5), whether a ray met them or not.
+
+    Their columns are x and y of the middle, length, width in metres, and yaw, the angle from x to
+    the front in radians.
+
+    >>> points, cars = street_and_cars(seed=3, beams=16, azimuths=256)
+    >>> cars.shape[1], bool((cars[:, 2] > 2 * cars[:, 3]).all())
+    (5, True)
+    """
     rng = np.random.default_rng(seed)
     sweep = _Sweep(rng, beams, azimuths)
     sweep.ground()
@@ -48,7 +63,7 @@ def street(seed: int = 0, beams: int = 80, azimuths: int = 720) -> NDArray[np.fl
     for _ in range(14):
         x, y = rng.uniform(-30, 40), rng.choice((-1, 1)) * rng.uniform(4.8, 6.4)
         sweep.cylinder(x, y, radius=0.24, low=_KERB, high=rng.uniform(1.5, 1.9), albedo=0.45)
-    return sweep.points()
+    return sweep.points(), np.array(sweep.cars)
 
 
 class _Sweep:
@@ -69,6 +84,7 @@ class _Sweep:
         self.heading = self.direction[:, :2] / level[:, None]
         self.distance = np.full(len(level), np.inf)
         self.intensity = np.zeros(len(level))
+        self.cars: list[tuple[float, float, float, float, float]] = []
 
     def meet(self, rays: NDArray[np.intp], distance: Floats, intensity: Floats) -> None:
         """Record surfaces at ``distance`` (inf: a miss) along some rays, where they are nearest."""
@@ -210,6 +226,7 @@ def _car(sweep: _Sweep, rng: np.random.Generator, x: float, y: float, yaw: float
     """A body, a cabin set back on it, and four wheels."""
     paint, long = rng.uniform(0.2, 0.8), rng.uniform(1.95, 2.35)
     c, s = np.cos(yaw), np.sin(yaw)
+    sweep.cars.append((x, y, 2 * long, 2 * 0.88, yaw))
     sweep.box(x, y, (long, 0.88), 0.28, 0.88, paint, yaw)
     sweep.box(x - 0.25 * c, y - 0.25 * s, (0.58 * long, 0.76), 0.88, 1.48, 0.7 * paint, yaw)
     for u, v in ((-0.62, -0.8), (-0.62, 0.8), (0.62, -0.8), (0.62, 0.8)):

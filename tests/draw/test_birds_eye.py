@@ -101,3 +101,14 @@ def test_rectangles_cover_what_they_should():
     canvas.rectangle(-5, -5, 3, 3, (1, 1, 1))
     canvas.text(7, 5, "over the edge", 8, (1, 1, 1))
     canvas.text(-300, 5, "gone", 8, (1, 1, 1))
+
+
+@pytest.mark.parametrize(("limits", "share"), [((0.0, 4.0), 0.25), ((0.5, 1.5), 0.5), (None, 0.5)])
+def test_limits_say_which_value_has_which_colour(limits, share):
+    points, _ = square(1.0, 1.0)
+    panel = Panel("t", points, np.ones(len(points)), "v", "ember", limits)
+    picture = birds_eye([panel], "title", "c", cell=0.8, width=1000)
+    distance = np.abs(picture - colours(np.array([share]), "ember")[0] * 255).max(axis=-1)
+    # Discs of all points, most of what they cover; a colour bar has a column of it.
+    diameter = 1.24 * 0.8 * (1000 - 112) / 88
+    assert (distance < 2).sum() > 0.5 * len(points) * np.pi * (diameter / 2) ** 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layoutconv.sparse.street import _SENSOR_HEIGHT, _Sweep, street
+from layoutconv.sparse.street import _SENSOR_HEIGHT, _Sweep, street, street_and_cars
 from layoutconv.sparse.voxels import voxelize
 
 STEP = 0.004
@@ -76,3 +76,19 @@ def test_a_street_looks_like_one(seed):
     road = (np.abs(y) < 3) & (np.abs(height) < 0.1)
     assert intensity[road].max() > 3 * np.median(intensity[road])  # paint on asphalt
     assert len(voxelize(points, 0.2)) > 15_000
+
+
+def test_cars_stand_where_the_street_says():
+    points, cars = street_and_cars(2)
+    np.testing.assert_array_equal(points, street(2))
+    assert len(cars) > 10
+    near = cars[np.hypot(*cars[:, :2].T) < 15]
+    assert len(near) > 2
+    for x, y, length, width, yaw in near:
+        along, aside = points[:, 0] - x, points[:, 1] - y
+        u = np.cos(yaw) * along + np.sin(yaw) * aside
+        v = np.cos(yaw) * aside - np.sin(yaw) * along
+        there = (np.abs(u) < length / 2 - 0.1) & (np.abs(v) < width / 2 - 0.1)
+        height = points[there, 2] + _SENSOR_HEIGHT
+        # The roof is the highest thing there, below the arms of lamps.
+        assert height[height < 3].max() == pytest.approx(1.48, abs=0.1)
