@@ -1,4 +1,4 @@
-"""The pictures of the tutorial: ``python docs/make_images.py`` writes images/tutorial/*.svg."""
+"""The pictures of the tutorials: ``python docs/make_images.py`` writes images/tutorial/*.svg."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ from layoutconv import (
 )
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.draw import Figure, draw
-from layoutconv.sparse import kernel_map_view
+from layoutconv.sparse import (
+    Coordinates,
+    dense_index,
+    kernel_map_view,
+    strided_map,
+    submanifold_map,
+)
 
 FOLDER = Path(__file__).parent / "images" / "tutorial"
 
 
 def pictures() -> dict[str, Figure]:
-    """The figures of the tutorial by the names of their files."""
+    """The figures of the tutorials by the names of their files."""
     rows, tile = Layout((4, 8), (8, 1)), Layout(4, 2)
     chunks = Layout((8, 8), (8, 1))  # 8 rows of 8 chunks of 16 bytes
     strip = Layout((6, 3), (E(0), E(0)))
@@ -49,11 +55,34 @@ def pictures() -> dict[str, Figure]:
             gather_fprop_view(ConvProblem((1, 4, 4, 1), (1, 3, 3), padding=1), CELLS), row=5
         ),
         "kernel-map": draw(kernel_map_view(KERNEL_MAP, 2, 8, kernel_size=(3,)), row=2),
+        **clouds(),
+    }
+
+
+def clouds() -> dict[str, Figure]:
+    """Six cells of a grid, and the matrices that kernel maps of theirs stand for."""
+    cells = Coordinates(CLOUD, (4, 6), 1)
+    grid = ConvProblem((1, 4, 6, 1), (1, 3, 3), padding=1)
+    submanifold = submanifold_map(cells, 3)
+    strided = strided_map(cells, 3, stride=2, padding=1)
+
+    def a(index: torch.Tensor, row: int) -> Figure:
+        return draw(kernel_map_view(index, 1, 1, kernel_size=(3, 3), in_rows=6), row=row)
+
+    whole = gather_fprop_view(grid, dense_index(cells).flatten().numpy(), in_rows=6)
+    return {
+        "cloud-grid": draw(whole, row=8),
+        "cloud-submanifold": a(submanifold.index, row=3),
+        "cloud-strided": a(strided.index, row=1),
+        "cloud-sorted": a(submanifold.sorted[0], row=1),
     }
 
 
 # Which row holds a cell of a 4 x 4 grid, and which row feeds a tap of a row.
 CELLS = np.array([-1, 0, 1, -1, 2, 3, -1, 4, -1, -1, 5, 6, 7, -1, 8, -1], dtype=np.int32)
+CLOUD = torch.tensor(
+    [[0, 2, 4], [0, 0, 1], [0, 0, 2], [0, 1, 2], [0, 1, 3], [0, 3, 4]], dtype=torch.int32
+)
 KERNEL_MAP = torch.tensor([[-1, 0, 1], [0, 1, -1], [-1, 2, 3], [2, 3, -1]], dtype=torch.int32)
 
 

@@ -13,8 +13,10 @@ from . import algebra  # what it exports is the top-level vocabulary
 from .algebra.display import draw_with
 
 if TYPE_CHECKING:
+    from . import compat as compat
     from . import conv as conv
     from . import draw as draw
+    from . import nn as nn
     from . import sparse as sparse
     from .algebra import *  # noqa: F403
     from .epilogue import Activation as Activation
@@ -28,6 +30,16 @@ if TYPE_CHECKING:
     from .executors.int4 import unpack_int4 as unpack_int4
     from .executors.reduction import reduce as reduce
     from .gemm_view import GemmView as GemmView
+    from .nn.functional import conv1d as conv1d
+    from .nn.functional import conv2d as conv2d
+    from .nn.functional import conv3d as conv3d
+    from .nn.functional import conv_transpose1d as conv_transpose1d
+    from .nn.functional import conv_transpose2d as conv_transpose2d
+    from .nn.functional import conv_transpose3d as conv_transpose3d
+    from .nn.sparse import sparse_conv as sparse_conv
+    from .nn.sparse import sparse_conv_transpose as sparse_conv_transpose
+    from .nn.sparse import sparse_inverse_conv as sparse_inverse_conv
+    from .nn.sparse import subm_conv as subm_conv
     from .reduction import ReductionView as ReductionView
     from .reduction import reduction_view as reduction_view
     from .sparse import SparseTensor as SparseTensor
@@ -36,7 +48,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("conv", "draw", "nn", "sparse")
+_ROOMS = ("compat", "conv", "draw", "nn", "sparse")
 _HOME = {
     "Activation": "epilogue",
     "Bias": "epilogue",

@@ -8,6 +8,8 @@ import sys
 import types
 from pathlib import Path
 
+import pytest
+
 import layoutconv
 from layoutconv import algebra
 
@@ -19,17 +21,31 @@ def test_every_exported_name_is_the_thing_and_not_a_module():
         assert getattr(layoutconv, name) is value
 
 
-def test_what_is_loaded_later_is_what_the_type_checker_sees():
-    tree = ast.parse(Path(algebra.__file__).read_text())
+def seen_by_the_type_checker(module: types.ModuleType) -> dict[str, str | None]:
+    """The names that a package imports for the type checker alone, and where from."""
+    tree = ast.parse(Path(module.__file__).read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {
+    return {
         alias.name: node.module
         for node in guarded.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+
+
+def test_what_is_loaded_later_is_what_the_type_checker_sees():
+    seen = seen_by_the_type_checker(algebra)
     assert seen == algebra._HOME
     assert set(seen) <= set(algebra.__all__)
+
+
+def test_every_top_level_name_is_there_and_seen_by_the_type_checker():
+    pytest.importorskip("torch")
+    seen = set(seen_by_the_type_checker(layoutconv)) - {"*"}
+    assert seen == {*layoutconv._ROOMS, *layoutconv._HOME}
+    assert len(set(layoutconv.__all__)) == len(layoutconv.__all__)
+    for name in layoutconv.__all__:
+        assert getattr(layoutconv, name) is not None
 
 
 def test_the_algebra_imports_the_standard_library_alone():

@@ -1,4 +1,4 @@
-"""The pictures of the tutorial are those that ``docs/make_images.py`` draws, and all shown."""
+"""The pictures of the tutorials are those that ``docs/make_images.py`` draws, and all shown."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGES = "tutorial.md", "point_clouds.md"
 
 
-def test_the_pictures_are_up_to_date_and_each_is_in_the_tutorial() -> None:
+def test_the_pictures_are_up_to_date_and_each_is_in_a_tutorial() -> None:
     spec = spec_from_file_location("make_images", DOCS / "make_images.py")
     assert spec is not None
     assert spec.loader is not None
@@ -18,7 +19,6 @@ def test_the_pictures_are_up_to_date_and_each_is_in_the_tutorial() -> None:
     drawn = {name: figure.render("svg") for name, figure in module.pictures().items()}
     kept = {path.stem: path.read_text("utf-8") for path in module.FOLDER.glob("*.svg")}
     assert drawn == kept, "run python docs/make_images.py"
-    shown = re.findall(
-        r"\]\(images/tutorial/(.*)\.svg\)", (DOCS / "tutorial.md").read_text("utf-8")
-    )
+    pages = "".join((DOCS / page).read_text("utf-8") for page in PAGES)
+    shown = re.findall(r"\]\(images/tutorial/(.*)\.svg\)", pages)
     assert sorted(shown) == sorted(drawn)
