@@ -248,14 +248,14 @@ def _convolution(
         if low is not None:
             with torch.autocast(x.device.type, enabled=False):
                 return _convolution(
-                    _on(input.coordinates, x.to(low)), weight.to(low), found, groups,
+                    _on(input, input.coordinates, x.to(low)), weight.to(low), found, groups,
                     bias, scale, residual, activation, slope, out_dtype,
                 )  # fmt: skip
         numbers = type(groups), groups, activation, slope, out_dtype
         key = sparse_direct.signature(x, weight, bias, scale, residual, numbers)
         call = None if key is None else sparse_direct.find(found, key)
         if call is not None:
-            return _on(outputs, call(x, weight, bias, scale, residual))
+            return _on(input, outputs, call(x, weight, bias, scale, residual))
         if activation is not None and not has_gradient(activation, slope):
             check_activation(activation, x)
             if key is not None and wants_gradient(x, weight, bias, residual):
@@ -263,7 +263,7 @@ def _convolution(
                 options = bias, scale, residual, None, slope, None
                 sums = _convolution(input, weight, found, groups, *options).features
                 y = activate(sums, activation, slope)
-                return _on(outputs, convert(y, out_dtype or sums.dtype))
+                return _on(input, outputs, convert(y, out_dtype or sums.dtype))
     _check(x, weight, found, groups, (bias, scale, residual), activation)
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
@@ -271,7 +271,7 @@ def _convolution(
         column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
     ending = Ending(bias, column, residual, activation, slope, out_dtype)
     if groups == x.shape[1] > 1:  # nothing is summed over channels
-        return _on(outputs, after(sparse_depthwise(x, weight, found), ending))
+        return _on(input, outputs, after(sparse_depthwise(x, weight, found), ending))
     tensors = (x, weight, bias, column, residual)
     gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
@@ -281,7 +281,7 @@ def _convolution(
     if key is not None:
         given = bias, scale, residual, activation, slope
         sparse_direct.remember(found, key, maps, y, x, weight, groups, given)
-    return _on(outputs, y)
+    return _on(input, outputs, y)
 
 
 def _lowered(x: Tensor, weight: Tensor) -> torch.dtype | None:
@@ -294,8 +294,13 @@ def _lowered(x: Tensor, weight: Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind)
 
 
-def _on(coordinates: Coordinates, features: Tensor) -> SparseTensor:
-    """A tensor of features that are known to fit: what a constructor asks takes microseconds."""
+def _on(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> SparseTensor:
+    """A tensor of features that are known to fit: what a constructor asks takes microseconds.
+
+    On the cells of ``input`` it is of its kind: what is computed of voxels goes back to points.
+    """
+    if coordinates is input.coordinates and type(input) is not SparseTensor:
+        return input.replace(features)
     if torch.compiler.is_compiling():
         return SparseTensor(features, coordinates)
     made = object.__new__(SparseTensor)

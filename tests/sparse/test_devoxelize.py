@@ -228,3 +228,14 @@ def test_what_is_refused():
         devoxelize(flat, points, voxel_size=1, origin=(0, 0, 0))
     with pytest.raises(ValueError, match="`points`: expected points on the device of voxels"):
         devoxelize(voxels.to("meta"), points)
+
+
+def test_what_layers_make_of_voxels_goes_back_to_points():
+    points = torch.rand(50, 4)
+    voxels = voxelize(points, 0.3)
+    y = lc.subm_conv(voxels, torch.ones(2, 3, 3, 3, 4))
+    assert torch.equal(lc.devoxelize(y), y.features[voxels.point_to_voxel])
+    z = lc.sparse_inverse_conv(
+        lc.sparse_conv(y, torch.ones(2, 2, 2, 2, 2), stride=2), torch.ones(3, 2, 2, 2, 2)
+    )
+    assert torch.equal(lc.devoxelize(y.replace(z.features)), z.features[voxels.point_to_voxel])
