@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
 _PRESENT = 0.5
+_ANY_TILE = Tile(64, 64, 16)
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
 
 
@@ -90,6 +91,7 @@ class Plan:
             dtype=kind,
             staged_bytes=staged_bytes(kind, out_kind, structure),
             groups=view.l,
+            sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
             # Parts are added up as floating-point numbers, and stored without saturation.
             splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         )  # fmt: skip
@@ -285,7 +287,7 @@ def _check_machine(kind: str, machine: Machine) -> None:
 
 def _summed(view: GemmView, along: tuple[int, int]) -> int:
     """The length of the sums, without the taps that tiles leave out."""
-    if not can_skip(view, along, Tile(64, 64, 16)):
+    if not can_skip(view, along, _ANY_TILE):
         return view.k
     if index_buffer(view.a) is not None:
         return max(1, int(view.k * _PRESENT))
