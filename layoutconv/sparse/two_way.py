@@ -96,7 +96,8 @@ class KernelMap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What is pickled: the index and the cells. What was derived is derived again."""
-        return KernelMap, (self.inputs, self.outputs, self.taps, self.index, self.mirrored)
+        index = self.index.detach()  # without the attributes that executors gave it
+        return KernelMap, (self.inputs, self.outputs, self.taps, index, self.mirrored)
 
     @property
     def inverse(self) -> KernelMap:

@@ -83,14 +83,11 @@ class IndiceData:
         self.out_version = version_of(map.outputs.cells)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: the map, without what is derived from it."""
+        """What is pickled and copied: of versions how far behind they are, 0 if nobody wrote to
+        the cells."""
         map = self.map
-        index = map.index.detach()  # a tensor of its own, whose memory is the map's
-        bare = KernelMap(map.inputs, map.outputs, map.taps, index, map.mirrored)
-        # Of versions how far behind they are: 0, if nobody wrote to the cells.
         return {
             **self.__dict__,
-            "map": bare,
             "in_version": self.in_version - version_of(map.inputs.cells),
             "out_version": self.out_version - version_of(map.outputs.cells),
         }
