@@ -24,6 +24,7 @@ import torch
 from ..gemm_view import GemmView
 from ..sparse.kernel_map import KernelMap, reversed_index
 from ..sparse.pairs import Pairs, pairs_of
+from ..sparse.two_way import to_be_kept
 from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from . import execute
 from .autograd import EPILOGUE, around, autocast, keep, through_epilogue
@@ -66,12 +67,13 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     kept = found.views.get(key)
     if kept is not None:
         return kept
-    none = found.index.new_empty(0)
-    index, order = _rows(found)
+    with to_be_kept():
+        none = found.index.new_empty(0)
+    index, order = _rows(found, none)
     back = back_order = outputs = inputs = lengths = none
     if gradients:
         if not found.mirrored:
-            back, back_order = _rows(found.inverse)
+            back, back_order = _rows(found.inverse, none)
         pairs = found.pairs(key[2])
         outputs, inputs, lengths = pairs.outputs, pairs.inputs, pairs.lengths
     made = Maps(index, order, back, back_order, outputs, inputs, lengths)
@@ -113,8 +115,8 @@ def kept_of(found: KernelMap) -> Kept:
     return kept
 
 
-def _rows(found: KernelMap) -> tuple[Tensor, Tensor]:
-    return found.sorted if found.index.is_cuda else (found.index, found.index.new_empty(0))
+def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
+    return found.sorted if found.index.is_cuda else (found.index, none)
 
 
 def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:

@@ -18,6 +18,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import gathered_ops as ops
 from ..executors.plain import wants_gradient
 from ..sparse import Coordinates, KernelMap, SparseTensor, strided_map
+from ..sparse.two_way import to_be_kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -262,10 +263,12 @@ def _images(coordinates: Coordinates) -> tuple[Tensor, Tensor, Tensor]:
     """Rows sorted by their image, where each image starts in them, and the image of every row."""
     found = _found.get(coordinates)
     if found is None:
-        batch = coordinates.cells[:, 0].contiguous()
-        images, order = batch.sort(stable=True)
-        numbers = torch.arange(coordinates.batch_size + 1, dtype=torch.int32, device=batch.device)
-        found = order.int(), torch.searchsorted(images, numbers), batch
+        with to_be_kept():
+            batch = coordinates.check().cells[:, 0].clone()
+            images, order = batch.sort(stable=True)
+            count = coordinates.batch_size + 1
+            numbers = torch.arange(count, dtype=torch.int32, device=batch.device)
+            found = order.int(), torch.searchsorted(images, numbers), batch
         _found[coordinates] = found
     return found
 
