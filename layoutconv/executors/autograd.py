@@ -169,9 +169,14 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.activation = activation, slope
 
 
-def through_epilogue(ctx: Any, grad: Tensor) -> tuple[Tensor, tuple[Any, ...]]:
-    """The gradient of the sums, and those of an operator's inputs from ``bias`` on."""
-    _, _, scale, result = ctx.saved_tensors
+def through_epilogue(
+    ctx: Any, grad: Tensor, scale: Tensor | None, result: Tensor | None
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """The gradient of the sums, and those of an operator's inputs from ``bias`` on.
+
+    ``scale`` and ``result`` are what :func:`keep` saved last. Whoever calls has unpacked what was
+    saved: under ``torch.utils.checkpoint`` that is possible once.
+    """
     (activation, slope), (bias_dtype, residual_dtype) = ctx.activation, ctx.others
     # The dispatcher leaves out arguments at the end that are at their defaults.
     needed = (*ctx.needs_input_grad, *[False] * (ctx.linear + 3))
@@ -208,8 +213,8 @@ _wgrad = around(conv_wgrad, passes.wgrad)
 
 
 def fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    (x, w, *_), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
-    grad, others = through_epilogue(ctx, grad)
+    (x, w, *ending), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
+    grad, others = through_epilogue(ctx, grad, *ending)
     dx, dw = None, None
     if ctx.needs_input_grad[0]:
         dx = _dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
@@ -219,8 +224,8 @@ def fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
 
 
 def dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    (y, w, *_), (_, w_shape) = ctx.saved_tensors, ctx.shapes
-    grad, others = through_epilogue(ctx, grad)
+    (y, w, *ending), (_, w_shape) = ctx.saved_tensors, ctx.shapes
+    grad, others = through_epilogue(ctx, grad, *ending)
     _, *numbers = ctx.numbers
     dy, dw = None, None
     if ctx.needs_input_grad[0]:

@@ -22,7 +22,7 @@ import torch
 
 from ..errors import ArgumentError
 from .gathered import OPERATIONS, check_rows, gather, number_type, segments
-from .plain import is_plain, wants_gradient
+from .plain import is_plain, refuse_transforms, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,6 +179,7 @@ def sparse_pool(
     >>> sparse_pool(torch.tensor([[1.0], [2.0], [5.0]]), index, None, "mean")[0].tolist()
     [[1.5], [5.0]]
     """
+    refuse_transforms(x=x)
     run = _pool if is_plain(x) and not wants_gradient(x) else _ops.sparse_pool
     return run(x, index, inverse, mode, divisor, winners)
 
@@ -210,6 +211,7 @@ def sparse_depthwise(
     >>> sparse_depthwise(x, w, index, None, None, None, None, 2).tolist()
     [[7.0, 70.0]]
     """
+    refuse_transforms(x=x, w=w)
     run = _depthwise if is_plain(x, w) and not wants_gradient(x, w) else _ops.sparse_depthwise
     return run(x, w, index, inverse, pairs_out, pairs_in, lengths, channels)
 
@@ -235,6 +237,7 @@ def sparse_depthwise_wgrad(
     >>> sparse_depthwise_wgrad(y, x, index, None, out, inp, torch.tensor([1, 1]), 1).tolist()
     [[10.0], [20.0]]
     """
+    refuse_transforms(y=y, x=x)
     plain = is_plain(y, x) and not wants_gradient(y, x)
     run = _depthwise_wgrad if plain else _ops.sparse_depthwise_wgrad
     return run(y, x, index, inverse, pairs_out, pairs_in, lengths, filters)
@@ -258,6 +261,7 @@ def sparse_global_pool(
     >>> sparse_global_pool(x, None, torch.tensor([0, 2, 3]), batch, "max")[0].tolist()
     [[2.0], [5.0]]
     """
+    refuse_transforms(x=x)
     run = _global_pool if is_plain(x) and not wants_gradient(x) else _ops.sparse_global_pool
     return run(x, order, starts, batch, mode, winners)
 

@@ -8,6 +8,8 @@ import torch
 from torch import _C
 from torch.autograd import forward_ad
 
+from ..errors import ArgumentError
+
 _TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -54,3 +56,46 @@ def wants_gradient(*tensors: Any) -> bool:
             if tensor is not None and tensor.requires_grad:
                 return True
     return False
+
+
+def refuse_transforms(**tensors: Any) -> None:
+    """Raise ``ArgumentError`` for a tensor whose derivative a transform wants from an operator.
+
+    ``torch.func``'s ``grad``, ``vjp`` and ``jvp``, and forward-mode differentiation, are what
+    operators with a backward pass alone do not have. Forward mode would not even say so: its
+    derivatives would be zero.
+
+    >>> x = torch.ones(2)
+    >>> refuse_transforms(input=x)
+    >>> with forward_ad.dual_level():
+    ...     refuse_transforms(input=forward_ad.make_dual(x, x))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `input`: expected a tensor that torch.func and\
+ forward mode differentiate nothing through (torch.autograd.grad does), got one with a tangent
+    """
+    if torch.compiler.is_compiling():
+        return
+    transformed = _C._functorch.peek_interpreter_stack() is not None
+    if not transformed and forward_ad._current_level < 0:
+        return
+    for name, tensor in tensors.items():
+        got = _derivative(tensor)
+        if got:
+            expected = (
+                "a tensor that torch.func and forward mode differentiate nothing through "
+                "(torch.autograd.grad does)"
+            )
+            raise ArgumentError(name, expected, got)
+
+
+def _derivative(tensor: Any) -> str:
+    """What a transform wants of a tensor, inside of what ``vmap`` makes of it."""
+    while isinstance(tensor, torch.Tensor):
+        if _C._functorch.is_gradtrackingtensor(tensor):
+            return "one of torch.func.grad, vjp or jvp"
+        if not _C._functorch.is_batchedtensor(tensor):
+            if forward_ad._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None:
+                break
+            return "one with a tangent"
+        tensor = _C._functorch.get_unwrapped(tensor)
+    return ""

@@ -24,6 +24,7 @@ import torch
 from ..gemm_view import GemmView
 from ..sparse.kernel_map import KernelMap, reversed_index
 from ..sparse.pairs import Pairs, pairs_of
+from ..sparse.two_way import to_be_kept
 from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from . import execute
 from .autograd import EPILOGUE, around, autocast, keep, through_epilogue
@@ -66,16 +67,17 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     kept = found.views.get(key)
     if kept is not None:
         return kept
-    none = found.index.new_empty(0)
-    index, order = _rows(found)
+    with to_be_kept():
+        none = found.index.new_empty(0)
+    index, order = _rows(found, none)
     back = back_order = outputs = inputs = lengths = none
     if gradients:
         if not found.mirrored:
-            back, back_order = _rows(found.inverse)
+            back, back_order = _rows(found.inverse, none)
         pairs = found.pairs(key[2])
         outputs, inputs, lengths = pairs.outputs, pairs.inputs, pairs.lengths
     made = Maps(index, order, back, back_order, outputs, inputs, lengths)
-    kept = weakref.ref(kept_of(found))
+    kept = _KeptBy(kept_of(found))
     for tensor in (index, back, outputs):
         if tensor is not none:
             tensor._layoutconv_kept = kept  # type: ignore[attr-defined]
@@ -95,6 +97,16 @@ class Kept:
         self.calls: dict[Any, Any] = {}  # of sparse_direct
 
 
+class _KeptBy:
+    """The attribute of an index tensor: a weak reference, which copies and pickles of it lose."""
+
+    def __init__(self, kept: Kept | None) -> None:
+        self.reference = None if kept is None else weakref.ref(kept)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _KeptBy, (None,)
+
+
 def kept_of(found: KernelMap) -> Kept:
     """What is kept with a map; a place of its own among the map's ``views``."""
     kept: Any = found.views.get("executor")
@@ -103,8 +115,8 @@ def kept_of(found: KernelMap) -> Kept:
     return kept
 
 
-def _rows(found: KernelMap) -> tuple[Tensor, Tensor]:
-    return found.sorted if found.index.is_cuda else (found.index, found.index.new_empty(0))
+def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
+    return found.sorted if found.index.is_cuda else (found.index, none)
 
 
 def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
@@ -121,7 +133,8 @@ def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
 
 def _view(owner: Tensor, key: Any, make: Any) -> GemmView:
     """A view over an index buffer, kept with the map that this belongs to."""
-    reference = getattr(owner, "_layoutconv_kept", None)
+    attribute = getattr(owner, "_layoutconv_kept", None)
+    reference = None if attribute is None else attribute.reference
     kept = None if reference is None else reference()
     if kept is None:
         return make()
@@ -295,9 +308,9 @@ conv_of_tensors, wgrad_of_tensors = around(sparse_conv, conv), around(sparse_wgr
 
 
 def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    (x, w, *_), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
+    (x, w, *ending), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
     *maps, _, groups, transposed, mirrored = ctx.numbers
-    grad, others = through_epilogue(ctx, grad)
+    grad, others = through_epilogue(ctx, grad, *ending)
     dx, dw = None, None
     if ctx.needs_input_grad[0]:
         dx = conv_of_tensors(grad, w, *maps, x_shape[0], groups, not transposed, mirrored)

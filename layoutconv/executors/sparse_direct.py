@@ -234,9 +234,9 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, weight, *_ = ctx.saved_tensors
+        x, weight, *ending = ctx.saved_tensors
         call = ctx.call
-        grad, others = through_epilogue(ctx, grad)
+        grad, others = through_epilogue(ctx, grad, *ending)
         needed = ctx.needs_input_grad
         dx = call.dgrad(grad, weight) if needed[0] else None
         dw = call.wgrad(grad, x) if needed[1] else None

@@ -14,6 +14,8 @@ from ..errors import ArgumentError, ArgumentTypeError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..sparse import Coordinates, SparseTensor
+
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _OWN = frozenset({torch.float64, torch.complex64, torch.complex128})
 _NARROW = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
@@ -147,3 +149,18 @@ def check_residual(residual: Tensor | None, input: Tensor, K: int, spatial: Sequ
     if tuple(residual.shape) != shape:
         expected = f"shape {shape}, that of the output"
         raise ArgumentError("residual", expected, f"shape {tuple(residual.shape)}")
+
+
+def check_cells(name: str, x: SparseTensor, cells: Coordinates, side: str) -> None:
+    """Raise ``ArgumentError`` unless ``x`` is at the cells of a kernel map's ``side``.
+
+    They are the same Coordinates, or the same memory. Numbers are not compared, which a GPU would
+    be waited for.
+    """
+    own = x.coordinates
+    if own is cells or own.cells is cells.cells:
+        return
+    same = own.cells.data_ptr() == cells.cells.data_ptr() and own.cells.shape == cells.cells.shape
+    if not same or own.device != cells.device or not len(own):
+        expected = f"a map whose {side} are the cells of `{name}`, {own}"
+        raise ArgumentError("kernel_map", expected, f"one of other {cells}")

@@ -13,6 +13,7 @@ from ..executors.autograd import (
     has_gradient,
 )
 from ..executors.finish import activate, column_statistics, convert
+from ..executors.plain import refuse_transforms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,6 +45,7 @@ def fprop_statistics(
 ) -> tuple[Tensor, Tensor]:
     """The forward pass, and the sums and sums of squares of its channels, fp32 (2, K)."""
     if _is_fused(x, w, ending):
+        _refuse_transforms(x, w, ending)
         return conv_fprop_statistics(x, w, *numbers, *ending)
     y = fprop(x, w, numbers, ending)
     return y, column_statistics(y.detach())
@@ -63,12 +65,18 @@ def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
 def fused_or_not(op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
     """One operator, or one and the rest of the ending as operations of torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
+    _refuse_transforms(a, b, ending)
     if _is_fused(a, b, ending):
         return op(a, b, *numbers, *ending)
     if scale is None or not scale.requires_grad:
         y = op(a, b, *numbers, bias, scale, residual)
         return after(y, Ending(None, None, None, activation, slope, out_dtype))
     return after(op(a, b, *numbers), ending)
+
+
+def _refuse_transforms(a: Tensor, b: Tensor, ending: Ending) -> None:
+    others = {"bias": ending.bias, "scale": ending.scale, "residual": ending.residual}
+    refuse_transforms(input=a, weight=b, **others)
 
 
 def after(y: Tensor, ending: Ending) -> Tensor:

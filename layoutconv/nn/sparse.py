@@ -23,7 +23,7 @@ from ..executors.autograd import has_gradient
 from ..executors.finish import activate, convert
 from ..executors.plain import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
-from .arguments import check_activation
+from .arguments import check_activation, check_cells
 from .fuse import Ending, after, fused_or_not
 from .sparse_pool import sparse_depthwise
 
@@ -237,6 +237,8 @@ def _convolution(
     out_dtype: torch.dtype | None,
 ) -> SparseTensor:
     x, outputs = input.features, found.outputs
+    if input.coordinates is not found.inputs:
+        check_cells("input", input, found.inputs, "inputs")
     if isinstance(residual, SparseTensor):
         if residual.coordinates.cells is not outputs.cells:
             expected = "a tensor on the coordinates of the result, or features"
@@ -345,9 +347,6 @@ def _check(
     if tuple(weight.shape) != shape:
         expected = f"shape {shape}, (K, *taps, C / groups)"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    if len(x) != len(found.inputs):
-        expected = f"a map of the {len(x)} rows of `input`"
-        raise ArgumentError("kernel_map", expected, f"one of {len(found.inputs)}")
     _check_dtypes(x, weight)
     check_activation(activation, x)
     K, rows = weight.shape[0], len(found.outputs)

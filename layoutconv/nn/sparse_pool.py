@@ -18,6 +18,8 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import gathered_ops as ops
 from ..executors.plain import wants_gradient
 from ..sparse import Coordinates, KernelMap, SparseTensor, strided_map
+from ..sparse.two_way import to_be_kept
+from .arguments import check_cells
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -130,7 +132,7 @@ def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> Spars
         kernel_map = x.coordinates.origin
         if kernel_map is None:
             raise ArgumentError("kernel_map", "a kernel map: none made the cells of x", None)
-    _check_cells(x, _check_map(kernel_map).outputs, "outputs")
+    check_cells("x", x, _check_map(kernel_map).outputs, "outputs")
     y, _ = ops.sparse_pool(x.features, kernel_map.inverse.index, kernel_map.index, "sum")
     return SparseTensor(y, kernel_map.inputs)
 
@@ -225,7 +227,7 @@ def _pool(
         if kernel_size is not None or stride is not None or padding != 0 or dilation != 1:
             got = f"{kernel_size}, stride {stride}, padding {padding}, dilation {dilation}"
             raise ArgumentError("kernel_size", "None: the map says it", got)
-        _check_cells(x, _check_map(kernel_map).inputs, "inputs")
+        check_cells("x", x, _check_map(kernel_map).inputs, "inputs")
     wanted = wants_gradient(x.features)
     inverse = kernel_map.inverse.index if wanted else None
     divisor = kernel_map.index.shape[1] if count_include_pad else 0
@@ -245,16 +247,6 @@ def _check_map(kernel_map: Any) -> KernelMap:
     return kernel_map
 
 
-def _check_cells(x: SparseTensor, cells: Coordinates, side: str) -> None:
-    """Features belong to the cells of a map: the same ones, or the same memory."""
-    own = x.coordinates
-    if own is cells or own.cells is cells.cells:
-        return
-    same = own.cells.data_ptr() == cells.cells.data_ptr() and own.cells.shape == cells.cells.shape
-    if not same or own.device != cells.device:
-        raise ArgumentError("kernel_map", f"a map whose {side} are the cells of x, {own}", cells)
-
-
 _found: WeakKeyDictionary[Coordinates, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
 
 
@@ -262,10 +254,12 @@ def _images(coordinates: Coordinates) -> tuple[Tensor, Tensor, Tensor]:
     """Rows sorted by their image, where each image starts in them, and the image of every row."""
     found = _found.get(coordinates)
     if found is None:
-        batch = coordinates.cells[:, 0].contiguous()
-        images, order = batch.sort(stable=True)
-        numbers = torch.arange(coordinates.batch_size + 1, dtype=torch.int32, device=batch.device)
-        found = order.int(), torch.searchsorted(images, numbers), batch
+        with to_be_kept():
+            batch = coordinates.check().cells[:, 0].clone()
+            images, order = batch.sort(stable=True)
+            count = coordinates.batch_size + 1
+            numbers = torch.arange(count, dtype=torch.int32, device=batch.device)
+            found = order.int(), torch.searchsorted(images, numbers), batch
         _found[coordinates] = found
     return found
 

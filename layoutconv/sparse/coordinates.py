@@ -114,11 +114,13 @@ class Coordinates:
         """The map that made these cells, its outputs; None if no map did."""
         if self._source is None:
             return None
+        self._refuse_written()
         inputs, ways, way = self._source
         return KernelMap.of_ways(inputs, self, ways, way)
 
     def kept(self, key: Hashable, outputs: Coordinates | None = None) -> KernelMap | None:
         """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
+        self._refuse_written()
         if outputs is not None:
             found = self._known.given.get(outputs._known, {}).get(key)
             return None if found is None else KernelMap.of_ways(self, outputs, *found)
@@ -128,6 +130,8 @@ class Coordinates:
         ways, way, made = entry
         if made is None:
             return KernelMap.of_ways(self, self, ways, way)
+        if made.written():
+            return None
         return KernelMap.of_ways(self, made.coordinates((self, ways, way)), ways, way)
 
     def keep(self, key: Hashable, kernel_map: KernelMap, *, given: bool = False) -> KernelMap:
@@ -142,13 +146,16 @@ class Coordinates:
             known.given.setdefault(outputs._known, {}).setdefault(key, (ways, way))
             return self.kept(key, outputs) or kernel_map
         made = None if outputs is self else outputs._known
-        known.made.setdefault(key, (ways, way, made))
+        there = known.made.get(key)
+        if there is None or (there[2] is not None and there[2].written()):
+            known.made[key] = ways, way, made
         return self.kept(key) or kernel_map
 
-    def forget(self) -> None:
-        """Drop all maps from these cells: for who has written to the cells that one led to."""
-        self._known.made.clear()
-        self._known.given.clear()
+    def _refuse_written(self) -> None:
+        """Raise ``ArgumentError`` if somebody wrote to the cells since they were looked at."""
+        if self._known.written():
+            expected = "cells that nobody writes to; those of a clone() are others"
+            raise ArgumentError("coords", expected, "some that were written to since a map was made")
 
     def check(self) -> Coordinates:
         """These, if every cell is inside the grid and none is there twice (waits for the device).
@@ -165,6 +172,7 @@ class Coordinates:
         """
         import torch
 
+        self._refuse_written()
         if self._known.valid or not len(self):
             return self
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -233,6 +241,11 @@ class Coordinates:
         return pack(self.cells, key_strides(self.spatial_shape, self.batch_size))
 
 
+def version_of(cells: Tensor) -> int:
+    """How often a tensor was written to; of one of inference mode nobody counts."""
+    return -1 if cells.is_inference() else cells._version
+
+
 _Source = tuple[Coordinates, TwoWay, int]
 
 
@@ -257,11 +270,23 @@ class _Known:
         self.handle: weakref.ref[Coordinates] | None = None
         self.table: Table | None = None
         self.total: Tensor | None = None
+        self.version: int | None = None  # of the cells, when they were first looked at
         # By what they were asked for with: the map, and the cells that it made.
         self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
         # Maps to cells that were given, as long as there are those.
         self.given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]]
         self.given = weakref.WeakKeyDictionary()
+
+    def written(self) -> bool:
+        """Whether somebody wrote to the cells since this was first asked."""
+        import torch
+
+        if torch.compiler.is_compiling():
+            return False
+        now = version_of(self.cells)
+        if self.version is None:
+            self.version = now
+        return now != self.version
 
     def coordinates(self, source: _Source) -> Coordinates:
         """These cells, which the map of ``source`` made."""

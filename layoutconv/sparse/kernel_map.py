@@ -11,7 +11,7 @@ from .coordinates import Coordinates
 from .keys import check_spatial_shape
 from .reached import reached
 from .taps import Ints, Taps, frozen, per_axis
-from .two_way import KernelMap, reversed_index
+from .two_way import KernelMap, reversed_index, to_be_kept
 
 __all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
 
@@ -45,11 +45,12 @@ def submanifold_map(
     taps = Taps.centred(coordinates.rank, kernel_size, dilation, offsets)
     found = coordinates.kept(taps)
     if found is None:
-        table = coordinates.check().table
-        if taps.mirrored:
-            index = table.search_own(taps.offsets)
-        else:
-            index = table.search(coordinates.cells, taps.stride, taps.offsets)
+        with to_be_kept():
+            table = coordinates.check().table
+            if taps.mirrored:
+                index = table.search_own(taps.offsets)
+            else:
+                index = table.search(coordinates.cells, taps.stride, taps.offsets)
         found = KernelMap(coordinates, coordinates, taps.extents, index, taps.mirrored)
         found = coordinates.keep(taps, found)
     return found
@@ -189,21 +190,22 @@ def _map_between(
     found = coordinates.kept(key, outputs)
     if found is not None:
         return found
-    if outputs is not None:
-        made = outputs.check()
-    else:
-        shape = check_spatial_shape(shape, coordinates.batch_size)
-        if len(shape) != coordinates.rank:
-            raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
-        if capacity is not None:
-            _check_capacity(capacity)
-        made = reached(coordinates.check(), taps, shape, capacity, transposed=transposed)
-    if transposed:
-        feeds = made.table.search(coordinates.check().cells, taps.stride, taps.offsets)
-        found = KernelMap(made, coordinates, taps.extents, feeds).inverse
-    else:
-        index = coordinates.check().table.search(made.cells, taps.stride, taps.offsets)
-        found = KernelMap(coordinates, made, taps.extents, index)
+    with to_be_kept():
+        if outputs is not None:
+            made = outputs.check()
+        else:
+            shape = check_spatial_shape(shape, coordinates.batch_size)
+            if len(shape) != coordinates.rank:
+                raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
+            if capacity is not None:
+                _check_capacity(capacity)
+            made = reached(coordinates.check(), taps, shape, capacity, transposed=transposed)
+        if transposed:
+            feeds = made.table.search(coordinates.check().cells, taps.stride, taps.offsets)
+            found = KernelMap(made, coordinates, taps.extents, feeds).inverse
+        else:
+            index = coordinates.check().table.search(made.cells, taps.stride, taps.offsets)
+            found = KernelMap(coordinates, made, taps.extents, index)
     return coordinates.keep(key, found, given=outputs is not None)
 
 

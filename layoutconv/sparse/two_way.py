@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,8 @@ class KernelMap:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What is pickled: the index and the cells. What was derived is derived again."""
-        return KernelMap, (self.inputs, self.outputs, self.taps, self.index, self.mirrored)
+        index = self.index.detach()  # without the attributes that executors gave it
+        return KernelMap, (self.inputs, self.outputs, self.taps, index, self.mirrored)
 
     @property
     def inverse(self) -> KernelMap:
@@ -134,10 +136,11 @@ class TwoWay:
         if found is None:
             back = self.ways[1 - way]
             assert back is not None
-            if self.mirrored:
-                found = _OneWay(back.index.T.flip(0).T, self.taps)
-            else:
-                found = _OneWay(reversed_index(back.index, rows), self.taps)
+            with to_be_kept():
+                if self.mirrored:
+                    found = _OneWay(back.index.T.flip(0).T, self.taps)
+                else:
+                    found = _OneWay(reversed_index(back.index, rows), self.taps)
             self.ways[way] = found
         return found
 
@@ -152,12 +155,29 @@ class _OneWay:
 
     @cached_property
     def sorted(self) -> tuple[Tensor, Tensor]:
-        return by_taps(self.index, self.taps)
+        with to_be_kept():
+            return by_taps(self.index, self.taps)
 
     def pairs(self, chunk: int) -> Pairs:
         if chunk not in self._pairs:
-            self._pairs[chunk] = pairs_of(self.index, chunk)
+            with to_be_kept():
+                self._pairs[chunk] = pairs_of(self.index, chunk)
         return self._pairs[chunk]
+
+
+def to_be_kept() -> AbstractContextManager[Any]:
+    """Where tensors are made that outlive a call: autograd takes none of inference mode.
+
+    >>> import torch
+    >>> with torch.inference_mode(), to_be_kept():
+    ...     torch.ones(2).is_inference()
+    False
+    """
+    import torch
+
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    return torch.inference_mode(False)
 
 
 def reversed_index(index: Tensor, rows: int) -> Tensor:

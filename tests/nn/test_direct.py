@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -238,16 +237,19 @@ def test_what_torch_has_to_see_takes_the_operator(function, taken):
         )  # fmt: skip
 
 
-def test_transforms_take_the_operator(taken):
+def test_transforms_take_the_operator_or_are_refused(taken):
+    """Forward mode would have derivatives of zero, which nobody would notice."""
+    expected = convolve()
     convolve()
-    convolve()
+    torch.testing.assert_close(vmapped(), expected)
     for attempt in (
-        vmapped,
         lambda: torch.func.grad(lambda x: convolve(x).sum())(X),
         lambda: torch.func.jvp(convolve, (X,), (X,)),
+        lambda: torch.func.jvp(lambda x: torch.vmap(convolve)(x[None]), (X,), (X,)),
+        lambda: torch.func.jacrev(convolve)(X),
         dual,
     ):
-        with suppress(RuntimeError, NotImplementedError):  # what the operators do not have
+        with pytest.raises(ArgumentError, match="`input`: expected .*torch.func and forward mode"):
             attempt()
         assert taken == [False]
 

@@ -10,7 +10,8 @@ import torch
 
 from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
-from .indice_data import IndiceData, version_of
+from ....sparse.coordinates import version_of
+from .indice_data import IndiceData
 
 if TYPE_CHECKING:
     from torch import Tensor

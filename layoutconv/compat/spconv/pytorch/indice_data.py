@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import ArgumentError
 from ....sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
+from ....sparse.coordinates import version_of
 from ..core import ConvAlgo
 from .ops import get_deconv_output_size
 
@@ -29,16 +30,7 @@ class Geometry:
     transposed: bool = False
 
     def map_of(self, cells: Coordinates) -> KernelMap:
-        """The kernel map, found or made; made anew if somebody wrote to its outputs' cells."""
-        found = self._map_of(cells)
-        now = version_of(found.outputs.cells)
-        if found.views.setdefault("version", now) != now:
-            cells.forget()
-            found = self._map_of(cells)
-            found.views["version"] = version_of(found.outputs.cells)
-        return found
-
-    def _map_of(self, cells: Coordinates) -> KernelMap:
+        """The kernel map, found or made."""
         if self.subm:
             return submanifold_map(cells, self.ksize, self.dilation)
         sizes = self.ksize, self.stride, self.padding
@@ -83,14 +75,11 @@ class IndiceData:
         self.out_version = version_of(map.outputs.cells)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: the map, without what is derived from it."""
+        """What is pickled and copied: of versions how far behind they are, 0 if nobody wrote to
+        the cells."""
         map = self.map
-        index = map.index.detach()  # a tensor of its own, whose memory is the map's
-        bare = KernelMap(map.inputs, map.outputs, map.taps, index, map.mirrored)
-        # Of versions how far behind they are: 0, if nobody wrote to the cells.
         return {
             **self.__dict__,
-            "map": bare,
             "in_version": self.in_version - version_of(map.inputs.cells),
             "out_version": self.out_version - version_of(map.outputs.cells),
         }
@@ -205,8 +194,3 @@ def _check_cells(x: SparseConvTensor, cells: Coordinates, version: int, key: Any
         raise ArgumentError("input", f"{where}, on {cells.device}", str(own.device))
     if own.cells is not cells.cells and not bool((own.cells == cells.cells).all()):
         raise ArgumentError("input", where, f"{here[0]} other cells")
-
-
-def version_of(cells: Tensor) -> int:
-    """How often a tensor was written to; of one of inference mode nobody counts."""
-    return -1 if cells.is_inference() else cells._version
