@@ -5,6 +5,7 @@ Nothing here knows what a convolution is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,7 @@ _ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the c
 _DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
 _SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
 _PRODUCTS = 16 << 20  # bytes of products of listed rows before they are summed
+_TERMS = 1 << 20  # bytes of the rows that terms of a batch are gathered in
 _SMALL = 1 << 19  # numbers read and multiplied that take less time than a call for each tap
 
 
@@ -92,8 +94,10 @@ def _multiply(
         found = product.right_place(tables, block).read(w, b.dtype)
         return (found.T if right.along == 1 else found).to(kind)
 
-    keep = n * product.k <= b.numel()  # else it is stored once, but read many times
-    weights = [weight(i) for i in range(len(product.blocks))] if keep else None
+    weights: Sequence[Tensor] | None = None
+    if n * product.k <= b.numel():  # else it is stored once, but read many times
+        weights = product.right_places(tables, w) if kind == b.dtype else None
+        weights = weights or [weight(i) for i in range(len(product.blocks))]
     in_place = _in_place(finish, kind, a, b, out)
     for first in product.chunks:
         place = product.target_place(tables, first)
@@ -143,7 +147,7 @@ def _listed(
     """
     products = torch.empty(sum(piece.sizes), n, dtype=kind)
     for (block, place), part in zip(piece.places, products.split(piece.sizes), strict=True):
-        weight = weights[block] if isinstance(weights, list) else weights(block)
+        weight = weights[block] if isinstance(weights, Sequence) else weights(block)
         torch.mm(place.read(x, dtype).to(kind), weight, out=part)
     bags = torch.embedding_bag(
         products, piece.order, piece.starts, mode=0, include_last_offset=True
@@ -167,7 +171,7 @@ def _multiply_batch(
 
 
 def _batch(view: GemmView, kind: torch.dtype) -> Batch:
-    limit = _WORKSPACE // 4 // (kind.itemsize * (view.m + view.n))
+    limit = _TERMS // (kind.itemsize * (view.m + view.n))
     return Batch(view, max(1, min(_ROWS, limit)))
 
 

@@ -37,6 +37,7 @@ Ints = Sequence[int]
 
 _CHUNKS = 264  # of pairs, about, that a filter's gradient is cut into where its outputs are few
 _LEAST_CHUNK = 512
+_LEAST_CPU_CHUNK, _MOST_CPU_CHUNK = 32, 16384
 
 
 class Maps(NamedTuple):
@@ -111,9 +112,12 @@ def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
     """How many pairs of a tap one product of the filter's gradient sums over.
 
     Few where the filter is small, so that there are products enough for a GPU; many where it is
-    large: each writes a result of its own.
+    large: each writes a result of its own. On a CPU about a quarter of the rows: more of them leave
+    more of the last one empty.
     """
     rows, taps = found.index.shape
+    if not found.index.is_cuda:
+        return 1 << (min(max(rows // 4, _LEAST_CPU_CHUNK), _MOST_CPU_CHUNK) - 1).bit_length()
     tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
     chunk = max(_LEAST_CHUNK, rows * taps * tiles // (2 * _CHUNKS))
     return 1 << (chunk - 1).bit_length()

@@ -8,7 +8,7 @@ have changed, in whatever way, everything is derived again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product as cartesian
 from math import gcd
@@ -84,6 +84,12 @@ class Tables:
             if found.nbytes <= self.left:
                 self._keep(key, found.kept(), found.nbytes)
         return found
+
+    def table(self, key: Any, make: Any) -> Any:
+        """What is a few numbers."""
+        if key not in self.tables:
+            self.tables[key] = make()
+        return self.tables[key]
 
     def pieces(self, key: Any, make: Any) -> Iterator[Any]:
         """What an iterator gives, one after the other; kept while there is room for all."""
@@ -203,6 +209,33 @@ class Product:
     def right_place(self, tables: Tables, block: int) -> Place:
         """Where all of B lies at a block: (n, k), or (k, n) where B runs along its rows."""
         return tables.place((self.key, "b", block), lambda: self._right(self.blocks[block]))
+
+    def right_places(self, tables: Tables, memory: Tensor) -> Sequence[Tensor] | None:
+        """B at all blocks, each (k, n), if all are alike and at equal steps: in one call."""
+
+        def make() -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+            places = [self.right_place(tables, block) for block in range(len(self.blocks))]
+            steps = [place.steps for place in places]
+            shapes = {(place.rows, place.columns) for place in places}
+            if len(shapes) != 1 or None in steps:
+                return None
+            firsts = [first for first, _ in steps]  # type: ignore[misc]
+            apart = firsts[1] - firsts[0] if len(firsts) > 1 else 1
+            if apart < 0 or len({step for _, step in steps}) > 1:  # type: ignore[misc]
+                return None
+            if any(first != firsts[0] + i * apart for i, first in enumerate(firsts)):
+                return None
+            [(rows, columns)], vector = shapes, self.right.vector
+            shape = len(places), rows, columns * vector
+            stride = apart * vector, steps[0][1] * vector, 1  # type: ignore[index]
+            return shape, stride, firsts[0] * vector
+
+        found = tables.table((self.key, "b"), make)
+        if found is None:
+            return None
+        shape, stride, first = found
+        matrices = memory.as_strided(shape, stride, memory.storage_offset() + first)
+        return (matrices.mT if self.right.along == 1 else matrices).unbind()
 
     def target_place(self, tables: Tables, first: int) -> Place:
         """Where a chunk of rows of D lies."""
