@@ -28,7 +28,7 @@ _ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the c
 _DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
 _SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
 _PRODUCTS = 16 << 20  # bytes of products of listed rows before they are summed
-_TERMS = 1 << 20  # bytes of the rows that terms of a batch are gathered in
+_TERMS = 2 << 20  # bytes of the rows that terms of a batch are gathered in
 _SMALL = 1 << 19  # numbers read and multiplied that take less time than a call for each tap
 
 
@@ -163,11 +163,16 @@ def _multiply_batch(
     problems = batch.rows_of_d(tables, y).unbind()
     last = -1  # the problem that the terms before belonged to
     for terms in batch.terms(tables):
-        left = terms.a.read(x, a.dtype).to(kind).split(terms.sizes)
-        right = terms.b.read(w, b.dtype).to(kind).split(terms.sizes)
-        for l, (p, q) in enumerate(zip(left, right, strict=True), terms.first):
-            problems[l].addmm_(p.T, q, beta=int(l == last))
-        last = terms.first + len(terms.sizes) - 1
+        left, right = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
+        first, sizes = terms.first, terms.sizes
+        if len(sizes) == 1:
+            problems[first].addmm_(left.T, right, beta=int(first == last))
+        else:
+            for l, (p, q) in enumerate(
+                zip(left.split(sizes), right.split(sizes), strict=True), first
+            ):
+                problems[l].addmm_(p.T, q, beta=int(l == last))
+        last = first + len(sizes) - 1
 
 
 def _batch(view: GemmView, kind: torch.dtype) -> Batch:

@@ -130,15 +130,18 @@ class Place:
 
     def read(self, memory: Tensor, dtype: torch.dtype) -> Tensor:
         """The matrix in a tensor's dtype, (rows, columns * vector): 0 where it is not there."""
-        if self.at is None:
-            return self.view(memory).view(dtype)  # type: ignore[union-attr]
-        shape = self.rows, self.columns * memory.shape[1]
-        if self.absent is None:
-            return memory.index_select(0, self.at).view(shape).view(dtype)
-        if not len(memory):
-            return memory.new_zeros(shape).view(dtype)
-        found = memory.index_select(0, self.at).index_fill_(0, self.absent, 0)
-        return found.view(shape).view(dtype)
+        at = self.at
+        if at is None:
+            found: Any = self.view(memory)
+        elif self.absent is None:
+            found = memory.index_select(0, at)
+        elif len(memory):
+            found = memory.index_select(0, at).index_fill_(0, self.absent, 0)
+        else:
+            found = memory.new_zeros(len(at), memory.shape[1])
+        if self.columns != 1 and at is not None:
+            found = found.view(self.rows, self.columns * memory.shape[1])
+        return found if found.dtype is dtype else found.view(dtype)
 
     def write(self, memory: Tensor, values: Tensor) -> None:
         """Store a matrix in the place, but for what is not there."""

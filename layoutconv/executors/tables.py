@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BYTES = 16 << 20  # of the tables that are kept with a view
+_APART = 256  # terms of a problem, above which it is read by itself
 _STRUCTURES = 256  # problems of a batch whose structure is kept
 
 
@@ -61,7 +62,7 @@ class Tables:
         return kept
 
     def _follow(self, buffers: list[Tensor]) -> None:
-        if self.entries is not None and all(map(torch.equal, buffers, self.entries)):
+        if self.entries is not None and all(map(_same, buffers, self.entries)):
             return
         self.tables = {}
         self.left = BYTES - sum(4 * len(buffer) for buffer in buffers)
@@ -113,6 +114,15 @@ class Tables:
     def _keep(self, key: Any, found: Any, size: int) -> None:
         self.left -= size
         self.tables[key] = found
+
+
+def _same(buffer: Tensor, entries: Tensor) -> bool:
+    """Whether two vectors of int32 are equal: two entries at once, in half the time."""
+    if buffer.storage_offset() % 2:
+        return torch.equal(buffer, entries)
+    even = len(buffer) & ~1
+    pairs = (t[:even].view(torch.int64) for t in (buffer, entries))
+    return torch.equal(*pairs) and torch.equal(buffer[even:], entries[even:])
 
 
 @dataclass
@@ -376,6 +386,7 @@ class Batch:
             o.columns(torch.arange(extent // o.vector))
             for o, extent in ((self.left, self.m), (self.right, self.n))
         ]
+        done = -1  # the last problem that has a term, or none
         for number in torch.arange(self.k * self.l).split(self.limit):
             first, last = int(number[0]) // self.k, int(number[-1]) // self.k
             found = [
@@ -387,12 +398,18 @@ class Batch:
                 if valid is not True:
                     there &= valid.any(1)
             present = there.nonzero().squeeze(1)
+            if not len(present) and last == done:
+                continue
             sizes = torch.bincount(number[present] // self.k - first, minlength=last - first + 1)
-            a, b = (
-                Place(offset[present], valid if valid is True else valid[present])
-                for offset, valid in found
-            )
-            yield Terms(a, b, first, sizes.tolist())
+            # Few terms of many problems are read at once; many, which may lie in order, by problem.
+            apart = len(present) > _APART * len(sizes)
+            for l, own in enumerate(present.split(sizes.tolist()) if apart else (present,), first):
+                a, b = (
+                    Place(offset[own], valid if valid is True else valid[own])
+                    for offset, valid in found
+                )
+                yield Terms(a, b, l, [len(own)] if apart else sizes.tolist())
+            done = last
 
 
 def _problems_in_sums(layout: OperandLayout) -> OperandLayout:
