@@ -225,7 +225,12 @@ def wgrad_view(
 def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -> Tensor:
     """The filter's gradient: the products (chunks, K, C / groups) of every tap, summed in order."""
     flat = parts.flatten(1)  # of no chunks, too
-    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+    if parts.is_cpu and parts.numel():  # 0.2 ms for 29 of 128 x 128; segment_reduce takes 1.2
+        starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        every = torch.arange(len(flat))
+        summed = torch.embedding_bag(flat, every, starts, mode=0, include_last_offset=True)[0]
+    else:
+        summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
     count, (K, C) = prod(taps), parts.shape[1:]
     found = torch.empty((K, *taps, C), dtype=dtype, device=parts.device)
     found.view(K, count, C).copy_(summed[:-1].view(count, K, C).transpose(0, 1))
