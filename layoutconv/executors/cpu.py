@@ -45,8 +45,8 @@ def execute_cpu(
 
     Sums are in fp64 for fp64, exact for int8 and in fp32 for all else. ``statistics`` is fp64 (2,
     columns), to which those of an epilogue are added. Memory beyond the operands is bounded by
-    about 64 MB, and ``b`` once more; 16 MB of tables are kept with the view. Elements of ``out``
-    that the view does not write keep what they had.
+    about 64 MB, and ``b`` once more; tables of at most 16 MB are kept with the view.
+    Elements of ``out`` that the view does not write keep what they had.
     """
     if out is None:
         out = allocate(view, a)

@@ -1,7 +1,8 @@
 """What the CPU executor derives from a view and keeps with it: structure, and small tables.
 
 Parsed chains of maps, blocks and tiles always; where rows and columns lie while all tables of a
-view take no more than 16 MB together. What a product reads through an index buffer is kept as
+view take no more than 16 MB together, which end with its index buffers, or 256 KB where it has none
+and may be kept for all calls of a problem. What a product reads through an index buffer is kept as
 lists of the rows that are there, block by block, with a copy of the index's entries: where those
 have changed, in whatever way, everything is derived again.
 """
@@ -27,7 +28,8 @@ from .panels import Operand, Panel, Part, Place
 if TYPE_CHECKING:
     from torch import Tensor
 
-BYTES = 16 << 20  # of the tables that are kept with a view
+BYTES = 16 << 20  # of the tables that are kept with a view that has an index
+PLAIN_BYTES = 256 << 10  # with one that has none: a thousand of them may be kept
 _APART = 256  # terms of a problem, above which it is read by itself
 _STRUCTURES = 256  # problems of a batch whose structure is kept
 
@@ -44,7 +46,7 @@ class Tables:
     def __init__(self) -> None:
         self.structures: dict[Any, Any] = {}
         self.tables: dict[Any, Any] = {}
-        self.left = BYTES
+        self.left = PLAIN_BYTES
         self.entries: list[Tensor] | None = None  # of the index buffers, when tables were made
 
     def __reduce__(self) -> Any:
