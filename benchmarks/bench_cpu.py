@@ -1,8 +1,11 @@
 """The CPU executor beside torch: dense convolutions, and kernel maps against a gather per tap.
 
-    python benchmarks/bench_cpu.py [--repeat 10] [--json FILE]
+    python benchmarks/bench_cpu.py [--repeat 10] [--rows dense,maps,cloud] [--threads N]
+        [--cloud FILE] [--json FILE]
 
-Times are the best of interleaved runs; a ratio below 1 means that ours is faster.
+Rows of a cloud are those of the passes of a submanifold convolution over a real sweep, or, without
+a file, over the synthetic street; the peer multiplies tap by tap, whose lists of rows it has from
+before. Times are the best of interleaved runs; a ratio below 1 means that ours is faster.
 """
 
 from __future__ import annotations
@@ -10,15 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import conv3d
 
 import layoutconv as lc
+from layoutconv.executors.sparse import conv_view, sum_chunks, tables, wgrad_view
 from layoutconv.sparse import Coordinates, submanifold_map
+from layoutconv.sparse.street import street
+
+Pairs = list[tuple[Tensor, Tensor]]  # of every tap: rows of the output, and of the input
+
+ROWS = ("dense", "maps", "cloud")
 
 DENSE = [  # N, extent of the cube, C = K, stride
     (2, 16, 32, 1),
@@ -30,6 +40,7 @@ DENSE = [  # N, extent of the cube, C = K, stride
     (2, 32, 64, 2),
 ]
 CLOUDS = [(50_000, 32), (50_000, 64), (50_000, 128)]  # voxels, C = K
+CHANNELS = (16, 32, 64, 128)
 
 
 def best_of(repeat: int, *calls: Callable[[], Any]) -> list[float]:
@@ -88,23 +99,125 @@ def kernel_map(repeat: int, voxels: int, C: int) -> dict[str, Any]:
     return {"name": name, "peer": "gather, index_add", "ours_ms": ours, "peer_ms": peer}
 
 
+class Peer(torch.autograd.Function):
+    """A sparse convolution as a gather, a product and ``index_add_`` for each tap."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, pairs: Pairs) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(x, w)
+        ctx.pairs = pairs
+        return Peer.fprop(x, w, pairs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        return Peer.dgrad(g, w, ctx.pairs), Peer.wgrad(g, x, ctx.pairs), None
+
+    @staticmethod
+    def fprop(x: Tensor, w: Tensor, pairs: Pairs) -> Tensor:
+        y = x.new_zeros(len(x), w.shape[2])
+        for (outputs, inputs), tap in zip(pairs, w, strict=True):
+            y.index_add_(0, outputs, x.index_select(0, inputs) @ tap)
+        return y
+
+    @staticmethod
+    def dgrad(g: Tensor, w: Tensor, pairs: Pairs) -> Tensor:
+        x = g.new_zeros(len(g), w.shape[1])
+        for (outputs, inputs), tap in zip(pairs, w, strict=True):
+            x.index_add_(0, inputs, g.index_select(0, outputs) @ tap.T)
+        return x
+
+    @staticmethod
+    def wgrad(g: Tensor, x: Tensor, pairs: Pairs) -> Tensor:
+        return torch.stack([x.index_select(0, i).T @ g.index_select(0, o) for o, i in pairs])
+
+
+def cloud(repeat: int, points: Any, C: int) -> Iterator[dict[str, Any]]:
+    """The passes of a 3x3x3 submanifold convolution, C = K, fp32, by views and as a whole."""
+    voxels = lc.sparse.voxelize(points, voxel_size=0.1)
+    found = submanifold_map(voxels.coordinates)
+    index, rows = found.index, len(found.index)
+    taps = range(index.shape[1])
+    outputs = [(index[:, tap] >= 0).nonzero().squeeze(1) for tap in taps]
+    pairs = [(o, index[o, tap].long()) for tap, o in zip(taps, outputs, strict=True)]
+    x, g, w = torch.randn(rows, C), torch.randn(rows, C), torch.randn(C, 3, 3, 3, C)
+    theirs = w.view(C, 27, C).permute(1, 2, 0).contiguous()  # tap by tap (C, K)
+
+    maps = tables(found, (C, C), gradients=True)
+    fprop = conv_view(maps, rows, w.shape, rows)
+    dgrad = conv_view(maps, rows, w.shape, rows, transposed=True, mirrored=True)
+    wgrad, lengths = wgrad_view(maps, rows, rows, C, C)
+    kind = torch.float32
+    calls: dict[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]] = {
+        "fprop": (lambda: lc.execute(fprop, x, w), lambda: Peer.fprop(x, theirs, pairs)),
+        "dgrad": (lambda: lc.execute(dgrad, g, w), lambda: Peer.dgrad(g, theirs, pairs)),
+        "wgrad": (
+            lambda: sum_chunks(lc.execute(wgrad, g, x), lengths, (3, 3, 3), kind),
+            lambda: Peer.wgrad(g, x, pairs).permute(2, 0, 1).reshape(w.shape),
+        ),
+    }
+    leaves = [t.clone().requires_grad_() for t in (x, w, theirs)]
+    sweep = lc.SparseTensor(leaves[0], voxels.coordinates)
+
+    def ours_both() -> Tensor:
+        y = lc.subm_conv(sweep, leaves[1]).features
+        return torch.autograd.grad(y, leaves[:2], g)[0]
+
+    def theirs_both() -> Tensor:
+        y = Peer.apply(leaves[0], leaves[2], pairs)
+        return torch.autograd.grad(y, leaves[::2], g)[0]
+
+    calls["forward"] = (
+        lambda: lc.subm_conv(lc.SparseTensor(x, voxels.coordinates), w).features,
+        lambda: Peer.fprop(x, theirs, pairs),
+    )
+    calls["forward and backward"] = ours_both, theirs_both
+    share = sum(map(len, outputs)) / rows
+    for name, (ours, peer) in calls.items():
+        torch.testing.assert_close(ours(), peer(), rtol=1e-3, atol=1e-3 * C)
+        best = best_of(repeat, ours, peer)
+        text = f"cloud {rows} voxels, {share:.1f} of 27 taps, C=K={C} {name}"
+        yield {"name": text, "peer": "gather, index_add", "ours_ms": best[0], "peer_ms": best[1]}
+
+
+def points_of(path: Path | None) -> Any:
+    return street(seed=0) if path is None else lc.sparse.read_points(path)
+
+
+def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The rows that are asked for, one by one."""
+    if "dense" in args.rows:
+        yield from (dense(args.repeat, *case) for case in DENSE)
+    if "maps" in args.rows:
+        yield from (kernel_map(args.repeat, *case) for case in CLOUDS)
+    if "cloud" in args.rows:
+        points = points_of(args.cloud)
+        for C in CHANNELS:
+            yield from cloud(args.repeat, points, C)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=list(ROWS))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--cloud", type=Path, help="points in a file, such as lidar_sweep.bin")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    if not set(args.rows) <= set(ROWS):
+        parser.error(f"--rows: expected some of {','.join(ROWS)}")
     torch.manual_seed(0)
+    torch.set_num_threads(args.threads)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
     rows = []
-    for measure, cases in ((dense, DENSE), (kernel_map, CLOUDS)):
-        for case in cases:
-            row = measure(args.repeat, *case)
-            row["ratio"] = row["ours_ms"] / row["peer_ms"]
-            rows.append(row)
-            print(
-                f"{row['name']:50} ours {row['ours_ms']:8.1f} ms   {row['peer']}"
-                f" {row['peer_ms']:8.1f} ms   ratio {row['ratio']:.2f}"
-            )
+    for row in measured(args):
+        row["ratio"] = row["ours_ms"] / row["peer_ms"]
+        rows.append(row)
+        print(
+            f"{row['name']:70} ours {row['ours_ms']:8.2f} ms   {row['peer']}"
+            f" {row['peer_ms']:8.2f} ms   ratio {row['ratio']:.2f}",
+            flush=True,
+        )
     if args.json:
         args.json.write_text(json.dumps(rows, indent=2))
 

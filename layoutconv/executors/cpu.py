@@ -5,22 +5,18 @@ Nothing here knows what a convolution is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import product as cartesian
-from math import gcd
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..algebra.composed import ComposedLayout
-from ..algebra.int_tuple import IntTuple, crd2idx, flatten, map_leaves
-from ..algebra.layout import Layout, compact_stride
+from ..algebra.int_tuple import flatten
 from ..epilogue import Epilogue
-from ..gemm_view import GemmView, OperandLayout
-from ..vectors import vector_extent
-from .checks import allocate, columns_of
+from ..gemm_view import GemmView
+from .checks import allocate
 from .finish import Finish, accumulator_dtype
-from .panels import Operand, Panel, Target
+from .panels import Operand, Place
+from .tables import Batch, Dots, Listed, Product, Tables, Tile
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +27,9 @@ _COLUMNS = 128  # vectors of A that one product multiplies, at most
 _ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the caches
 _DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
 _SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
+_PRODUCTS = 16 << 20  # bytes of products of listed rows before they are summed
+_TERMS = 2 << 20  # bytes of the rows that terms of a batch are gathered in
+_SMALL = 1 << 19  # numbers read and multiplied that take less time than a call for each tap
 
 
 @torch.no_grad()
@@ -46,131 +45,195 @@ def execute_cpu(
 
     Sums are in fp64 for fp64, exact for int8 and in fp32 for all else. ``statistics`` is fp64 (2,
     columns), to which those of an epilogue are added. Memory beyond the operands is bounded by
-    about 64 MB, and ``b`` once more. Elements of ``out`` that the view does not write keep what
-    they had.
+    about 64 MB, and ``b`` once more; tables of at most 16 MB are kept with the view.
+    Elements of ``out`` that the view does not write keep what they had.
     """
     if out is None:
         out = allocate(view, a)
     finish = Finish(epilogue, a.dtype, out.dtype, statistics)
     kind = accumulator_dtype(a.dtype, view.k)
+    tables = Tables.of(view)
+
+    def product(l: int | None = None) -> Product:
+        def make() -> Product:
+            one = view if l is None else view.at(l)
+            return Product(one, key, lambda v, o: _tile(v, o, kind.itemsize))
+
+        key = l, kind.itemsize
+        return tables.structure(key, make)
+
     if len(view.a.shape) == 2:
-        _multiply(view, a, b, out, kind, finish)
+        _multiply(product(), tables, a, b, out, kind, finish)
     elif view.m == view.n == 1 and view.l:
-        _dot(view, a, b, out, kind, finish, columns_of(view))
+        _dot(view, tables, a, b, out, kind, finish)
     else:
+        batch = tables.structure(("batch", kind.itemsize), lambda: _batch(view, kind))
+        if batch.suits(tables) and _in_place(finish, kind, a, b, out):
+            _multiply_batch(batch, tables, a, b, out, kind)
+            return out
         for l in range(view.l):
-            _multiply(view.at(l), a, b, out, kind, finish, l * view.n)
+            _multiply(product(l), tables, a, b, out, kind, finish, l * view.n)
     return out
 
 
 def _multiply(
-    view: GemmView,
+    product: Product,
+    tables: Tables,
     a: Tensor,
     b: Tensor,
     out: Tensor,
     kind: torch.dtype,
     finish: Finish,
-    first: int = 0,
+    first_column: int = 0,
 ) -> None:
-    """One matrix product, whose columns are those of D from the ``first`` one on."""
-    left = Operand(view.a, a, *_vectors(view.a))
-    right = Operand(view.b, b, *_vectors(view.b, left.vector if left.along == 1 else 0))
-    target = Target(view.d, out, 1, vector_extent(view.d, 1), finish)
-    chunk, block, width = _tile(view, left, kind.itemsize)
+    """One matrix product, whose columns are those of D from ``first_column`` on."""
+    left, right, n = product.left, product.right, product.n
+    x, w, y = left.memory(a), right.memory(b), product.target.memory(out)
 
-    blocks = _Blocks(view, left, right, width)
-    keep = view.n * view.k <= b.numel()  # else it is stored once, but read many times
-    weights = [blocks.right(k).to(kind) for k in blocks] if keep else None
-    columns = [left.columns(k) for k in blocks] if left.along == 1 else None
-    written = target.columns(torch.arange(view.n // target.vector))
-    every_column = slice(first, first + view.n)
-    for m in torch.arange(view.m).split(chunk):
-        acc = torch.zeros(len(m), view.n, dtype=kind)
-        if columns is not None:
-            rows = left.rows(m.view(-1, *[1] * len(flatten(left.column_shape))))
-        for i, k in enumerate(blocks):
-            weight = weights[i] if weights is not None else blocks.right(k).to(kind)
-            if columns is None:
-                acc.addmm_(blocks.left(m, k).to(kind), weight)
+    def weight(block: int) -> Tensor:
+        found = product.right_place(tables, block).read(w, b.dtype)
+        return (found.T if right.along == 1 else found).to(kind)
+
+    weights: Sequence[Tensor] | None = None
+    if n * product.k <= b.numel():  # else it is stored once, but read many times
+        weights = product.right_places(tables, w) if kind == b.dtype else None
+        weights = weights or [weight(i) for i in range(len(product.blocks))]
+    in_place = _in_place(finish, kind, a, b, out)
+    for first in product.chunks:
+        place = product.target_place(tables, first)
+        acc = place.view(y) if in_place else None
+        stored = acc is not None
+        if acc is None:
+            acc = torch.empty(place.rows, n, dtype=kind)
+        begun: set[int] = set()  # parts of the rows, by their first, that have a sum
+        parts = range(0, place.rows, product.tile.block)
+        for piece in product.pieces(tables, first):
+            if isinstance(piece, Listed):
+                sums = _listed(piece, x, a.dtype, weights or weight, n, kind)
+                if not begun:
+                    acc.copy_(sums)
+                else:
+                    _begin(acc, parts, begun, product.tile.block)
+                    acc.add_(sums)
+                begun.update(parts)
                 continue
-            panel = Panel(left, rows, columns[i])
-            for start in range(0, len(m), block):
-                part = slice(start, start + block)
-                _accumulate(acc[part], left, *panel.locate(part), weight)
-        target.write(target.rows(m[:, None]), written, acc, every_column)
+            found = piece.place.read(x, a.dtype)
+            if left.along == 0:
+                found = found.T
+            factor = weights[piece.block] if weights is not None else weight(piece.block)
+            beta = int(piece.part.start in begun)
+            acc[piece.part].addmm_(found.to(kind), factor, beta=beta)
+            begun.add(piece.part.start)
+        _begin(acc, parts, begun, product.tile.block)
+        if not stored:
+            columns = slice(first_column, first_column + n)
+            _store(acc, place, product.target, y, finish, columns)
+
+
+def _begin(acc: Tensor, parts: range, begun: set[int], rows: int) -> None:
+    """Zeros for the parts that have no sum yet."""
+    if len(begun) < len(parts):
+        for start in parts:
+            if start not in begun:
+                acc[start : start + rows].zero_()
+
+
+def _listed(
+    piece: Listed, x: Tensor, dtype: torch.dtype, weights: Any, n: int, kind: torch.dtype
+) -> Tensor:
+    """The sums of blocks over the rows that they list, (rows, n); ``weights``: a list, or a call.
+
+    Products are summed row by row in the order of the blocks.
+    """
+    products = torch.empty(sum(piece.sizes), n, dtype=kind)
+    for (block, place), part in zip(piece.places, products.split(piece.sizes), strict=True):
+        weight = weights[block] if isinstance(weights, Sequence) else weights(block)
+        torch.mm(place.read(x, dtype).to(kind), weight, out=part)
+    bags = torch.embedding_bag(
+        products, piece.order, piece.starts, mode=0, include_last_offset=True
+    )
+    return bags[0]
+
+
+def _multiply_batch(
+    batch: Batch, tables: Tables, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype
+) -> None:
+    """All problems of a batch, whose sums are stored as they are."""
+    x, w, y = batch.left.memory(a), batch.right.memory(b), batch.target.memory(out)
+    problems = batch.rows_of_d(tables, y).unbind()
+    last = -1  # the problem that the terms before belonged to
+    for terms in batch.terms(tables):
+        left, right = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
+        first, sizes = terms.first, terms.sizes
+        if len(sizes) == 1:
+            problems[first].addmm_(left.T, right, beta=int(first == last))
+        else:
+            for l, (p, q) in enumerate(
+                zip(left.split(sizes), right.split(sizes), strict=True), first
+            ):
+                problems[l].addmm_(p.T, q, beta=int(l == last))
+        last = first + len(sizes) - 1
+
+
+def _batch(view: GemmView, kind: torch.dtype) -> Batch:
+    limit = _TERMS // (kind.itemsize * (view.m + view.n))
+    return Batch(view, max(1, min(_ROWS, limit)))
+
+
+def _in_place(finish: Finish, kind: torch.dtype, a: Tensor, b: Tensor, out: Tensor) -> bool:
+    """Whether sums are stored as they are, so that D can be where they are made."""
+    if not finish.nothing or out.dtype != kind:
+        return False
+    where = out.untyped_storage().data_ptr()
+    return where not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
 
 
 def _dot(
     view: GemmView,
+    tables: Tables,
     a: Tensor,
     b: Tensor,
     out: Tensor,
     kind: torch.dtype,
     finish: Finish,
-    channels: int,
 ) -> None:
-    """Products of one row and one column each, all problems at once: sums element by element.
-
-    Problems run along memory if they can, as the channels of a depthwise convolution do; those are
-    the columns of an epilogue.
-    """
-    layouts = [_problems_by_row(layout) for layout in (view.a, view.b, view.d)]
-    vector = gcd(vector_extent(layouts[0], 0), vector_extent(layouts[2], 0))
-    right_vector = gcd(vector, vector_extent(layouts[1], 0))
-    left = Operand(layouts[0], a, 0, vector)
-    right = Operand(layouts[1], b, 0, right_vector)
-    target = Target(layouts[2], out, 0, vector, finish)
-
-    def numbers(l: Tensor, operand: Operand) -> Tensor:
-        return l[:: operand.vector] // operand.vector
-
-    depth = max(1, min(view.k, _COLUMNS))
-    # Of every element: two numbers, their product, two offsets and what they were summed from.
-    width = max(1, _WORKSPACE // (8 * 8 * depth) // vector) * vector
-    sums = torch.arange(view.k).split(depth) if view.k else ()
-    here = target.rows(torch.zeros(1, 1, dtype=torch.long))
-    for first in range(0, view.l, width):
-        l = torch.arange(first, min(first + width, view.l))
-        acc = torch.zeros(1, len(l), dtype=kind)
-        columns = left.columns(numbers(l, left)), right.columns(numbers(l, right))
-        for k in sums:
-            x, w = (
-                Panel(operand, operand.rows(k[:, None]), part).read().to(kind)
-                for operand, part in zip((left, right), columns, strict=True)
-            )
-            acc += (x * w).sum(0)
-        target.write(here, target.columns(numbers(l, target)), acc, l % channels)
+    """Products of one row and one column each, all problems at once: sums element by element."""
+    dots: Dots = tables.structure("dots", lambda: Dots(view, _COLUMNS, _WORKSPACE))
+    x, w, y = dots.left.memory(a), dots.right.memory(b), dots.target.memory(out)
+    for first in dots.tiles:
+        acc = torch.zeros(1, min(dots.width, dots.l - first), dtype=kind)
+        for terms in dots.terms(tables, first):
+            p, q = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
+            acc += (p * q).sum(0)
+        numbers = torch.arange(first, first + acc.shape[1]) % dots.channels
+        _store(acc, dots.target_place(tables, first), dots.target, y, finish, numbers)
 
 
-def _problems_by_row(layout: OperandLayout) -> OperandLayout:
-    """``(l, k)`` of an operand whose rows are one: the matrix with a row for every problem."""
-    if isinstance(layout, ComposedLayout):
-        return ComposedLayout(layout.outer, layout.offset, _problems_by_row(layout.inner))
-    (_, shape, problems), (_, stride, step) = layout.shape, layout.stride
-    return Layout((problems, shape), (step, stride))
+def _store(
+    acc: Tensor, place: Place, target: Operand, memory: Tensor, finish: Finish, columns: Any
+) -> None:
+    """Finish the accumulators of some rows and columns; ``columns`` are the numbers of these."""
+    sources = [place.read(target.memory(source), source.dtype) for source in finish.sources]
+    written = place.there() if finish.statistics is not None else True
+    place.write(memory, finish(acc, columns, sources, written))
 
 
-def _vectors(layout: OperandLayout, columns: int = 0) -> tuple[int, int]:
-    """The mode of an operand that runs along memory, and how many of its elements are a vector.
-
-    A vector along GEMM-K divides ``columns``, those that the other operand reads at once.
-    """
-    rows, along_k = vector_extent(layout, 0), vector_extent(layout, 1)
-    return (0, rows) if rows > along_k else (1, gcd(along_k, columns))
-
-
-def _tile(view: GemmView, a: Operand, itemsize: int) -> tuple[int, int, int]:
-    """Rows of the output at once; rows and vectors of A that one product multiplies.
+def _tile(view: GemmView, a: Operand, itemsize: int) -> Tile:
+    """How a product is cut.
 
     Wide where A is dense: few calls, and the product sums in registers. One tap at a time where A
-    goes through an index, which most rows may lack. Where A runs along its rows the vectors are of
-    one column each, and what one product reads of A and B is as large as a panel.
+    goes through an index, which most rows may lack, unless all is so little that calls take longer.
+    Where A runs along its rows the vectors are of one column each, and what one product reads of A
+    and B is as large as a panel.
     """
     along_rows = a.along == 0
+    small = view.m * view.k * (view.n + 8) <= _SMALL
     if along_rows:
         width = min(_ROWS, max(_COLUMNS, _PANEL // (itemsize * (view.m + view.n))))
+    elif a.rest and not small:
+        width = min(-(-_DEPTH // a.vector), flatten(a.column_shape)[0])
     else:
-        width = -(-_DEPTH // a.vector) if a.rest else _COLUMNS
+        width = _COLUMNS
     vector = 1 if along_rows else a.vector
     width = max(1, min(width, view.k // vector))
     per_row = width * vector * itemsize
@@ -178,71 +241,5 @@ def _tile(view: GemmView, a: Operand, itemsize: int) -> tuple[int, int, int]:
     if along_rows:
         chunk = max(a.vector, chunk - chunk % a.vector)
     block = chunk if a.rest else min(chunk, max(256, _PANEL // per_row))
-    return chunk, block, width
-
-
-class _Blocks:
-    """GEMM-K in blocks, each a coordinate of ranges as :func:`_blocks` makes them.
-
-    They are blocks of vectors of the operand that runs along K, A before B, if one does.
-    """
-
-    def __init__(self, view: GemmView, a: Operand, b: Operand, width: int) -> None:
-        self.a, self.b, self.n = a, b, torch.arange(view.n)
-        operand = next((operand for operand in (a, b) if operand.along == 1), None)
-        self.vector = operand.vector if operand else 1
-        self.shape = operand.column_shape if operand else map_leaves(int, view.a.shape[1])
-        self.blocks = list(_blocks(self.shape, width)) if view.k else []
-
-    def __iter__(self) -> Iterator[IntTuple]:
-        return iter(self.blocks)
-
-    def left(self, m: Tensor, k: IntTuple) -> Tensor:
-        """A at some rows and a block, as (m, k), where A runs along its rows."""
-        columns = self.a.columns(m[:: self.a.vector] // self.a.vector)
-        return Panel(self.a, self.a.rows(self._numbers(k, 1)[:, None]), columns).read().T
-
-    def right(self, k: IntTuple) -> Tensor:
-        """All of B at a block, as (k, n)."""
-        b = self.b
-        if b.along == 1:
-            columns = b.columns(self._numbers(k, b.vector))
-            return Panel(b, b.rows(self.n[:, None]), columns).read().T
-        columns = b.columns(self.n[:: b.vector] // b.vector)
-        return Panel(b, b.rows(self._numbers(k, 1)[:, None]), columns).read()
-
-    def _numbers(self, k: IntTuple, vector: int) -> Tensor:
-        """The numbers of a block's vectors of ``vector`` elements, in its order."""
-        ratio = self.vector // vector
-        first = torch.as_tensor(crd2idx(k, self.shape, compact_stride(self.shape))).reshape(-1, 1)
-        return (first * ratio + torch.arange(ratio)).reshape(-1)
-
-
-def _accumulate(acc: Tensor, a: Operand, offset: Tensor, valid: Any, weights: Tensor) -> None:
-    """``acc += A @ weights`` for a tile of A; through an index, only the rows that are there."""
-    if a.rest and valid is not True:
-        alone = offset.shape[1] == 1
-        rows = (valid[:, 0] if alone else valid.any(1)).nonzero().squeeze(1)
-        if len(rows) < _SPARSE * len(acc):
-            there = True if alone else valid.index_select(0, rows)
-            found = a.gather(offset.index_select(0, rows), there)
-            acc.index_add_(0, rows, found.to(acc.dtype) @ weights)
-            return
-    acc.addmm_(a.gather(offset, valid).to(acc.dtype), weights)
-
-
-def _blocks(shape: IntTuple, limit: int) -> Iterator[IntTuple]:
-    """The coordinates of ``shape`` in blocks of at most ``limit``.
-
-    A block is a coordinate whose leaves are ranges, each along an axis of its own, the first
-    leaf's last: flattened, it is in the order of the coordinates. A range of one is an int.
-    """
-    ranges: list[list[Any]] = []
-    for leaf, extent in enumerate(flatten(shape)):
-        step = max(1, min(limit, extent))
-        limit //= step
-        starts = torch.arange(extent).view(-1, *[1] * leaf).split(step)
-        ranges.append([start if len(start) > 1 else int(start) for start in starts])
-    for block in cartesian(*ranges):
-        leaves = iter(block)
-        yield map_leaves(lambda _, leaves=leaves: next(leaves), shape)
+    products = _PRODUCTS // (view.n * itemsize)
+    return Tile(chunk, block, width, products, 0.0 if small else _SPARSE)

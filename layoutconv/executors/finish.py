@@ -135,6 +135,11 @@ class Finish:
         self.integers = operand == torch.int8
         self.kind = torch.float64 if operand == torch.float64 else torch.float32
 
+    @property
+    def nothing(self) -> bool:
+        """Whether sums of D's dtype are stored as they are."""
+        return not self.steps and self.statistics is None and not self.integers
+
     def __call__(
         self, acc: Tensor, columns: Any, sources: Sequence[Tensor] = (), written: Any = True
     ) -> Tensor:

@@ -14,10 +14,10 @@ import torch
 
 from ..algebra.int_tuple import IntTuple, flatten, map_leaves, rank
 from ..algebra.layout import Layout
-from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather
+from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
 from ..gemm_view import OperandLayout, Stage, both, follow, gathers, inside
 from ..vectors import recast
-from .finish import FP8, Finish
+from .finish import FP8
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,14 +41,14 @@ class Part:
 
 
 class Operand:
-    """A stored operand with vectors along its columns for elements.
+    """A stored operand with vectors along its columns for elements, without its tensor.
 
     Columns are what mode ``along`` counts: of the operand's transpose, if that is its rows. Its
     chain of maps is cut where coordinates stop being sums: at an index buffer, as a rule.
     """
 
-    def __init__(self, layout: OperandLayout, tensor: Tensor, along: int, vector: int) -> None:
-        chain = tuple(map(_with_lookup, recast(layout, along, vector)))
+    def __init__(self, layout: OperandLayout, along: int, vector: int) -> None:
+        chain = tuple(map(_prepared, recast(layout, along, vector)))
         if along == 0:
             chain = (_transposed(chain[0]), *chain[1:])
         cut = 0
@@ -57,9 +57,8 @@ class Operand:
         self.sums, self.rest = chain[:cut], chain[cut:]
         self.modes = [rank(stage.layout.shape) for stage in chain[1 : cut + 1]]
         self.modes += [0] * (cut - len(self.modes))  # of an offset in memory
-        self.column_shape = map_leaves(int, chain[0].layout.shape[1])
+        self.column_shape = chain[0].layout.shape[1]
         self.along, self.vector = along, vector
-        self.memory, self.dtype = _in_vectors(tensor, vector), tensor.dtype
 
     def rows(self, m: Tensor) -> Part:
         """What rows add; the offsets of the maps are theirs. Along the first axis of ``m``."""
@@ -77,20 +76,110 @@ class Operand:
         leaves = reversed(flatten(k))
         return Part.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
 
-    def gather(self, offset: Tensor, valid: Any) -> Tensor:
-        """What is at (rows, columns) as the matrix (rows, columns * vector), 0 where not valid."""
-        return self._gather(offset, valid).view(self.dtype)
+    def memory(self, tensor: Tensor) -> Tensor:
+        """What a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
+        if tensor.dtype in FP8:  # which torch does not index on a CPU
+            tensor = tensor.view(torch.uint8)
+        reach = sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
+        span = reach + 1 if tensor.numel() else 0
+        return tensor.as_strided((span // self.vector, self.vector), (self.vector, 1))
 
-    def _gather(self, offset: Tensor, valid: Any) -> Tensor:
-        rows, columns = offset.shape
+
+class Place:
+    """Where a matrix of some rows and columns of an operand lies: the numbers of its vectors.
+
+    Args:
+        offset: the number of each vector in memory, (rows, columns).
+        valid: True, or whether each vector is there, like ``offset``.
+
+    Rows that follow each other at equal steps in memory are recognised, as they need no copy.
+    """
+
+    def __init__(self, offset: Tensor, valid: Any = True) -> None:
+        self.rows, self.columns = offset.shape
         at = offset.reshape(-1)
         absent = None if valid is True else (~valid).reshape(-1).nonzero().squeeze(1)
-        if absent is None or not len(absent):
-            return self.memory.index_select(0, at).view(rows, columns * self.vector)
-        if not len(self.memory):
-            return self.memory.new_zeros(rows, columns * self.vector)
-        found = self.memory.index_select(0, at.index_fill(0, absent, 0))
-        return found.index_fill_(0, absent, 0).view(rows, columns * self.vector)
+        self.absent = absent if absent is not None and len(absent) else None
+        self.steps = _steps(offset) if self.absent is None else None
+        if self.absent is not None:
+            at = at.index_fill(0, self.absent, 0)
+        self.at = None if self.steps else at
+
+    def kept(self) -> Place:
+        """The same in half the memory, where that is enough for the numbers."""
+        at = self.at
+        if at is not None and at.numel() and int(at.max()) < 1 << 31:
+            self.at = at.int()
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its tables."""
+        tables = (t for t in (self.at, self.absent) if t is not None)
+        return _OBJECT + sum(t.numel() * t.element_size() for t in tables)
+
+    def view(self, memory: Tensor) -> Tensor | None:
+        """The matrix in its place, if its rows lie at equal steps: (rows, columns * vector)."""
+        if self.steps is None:
+            return None
+        vector = memory.shape[1]
+        shape, (first, step) = (self.rows, self.columns * vector), self.steps
+        return memory.as_strided(
+            shape, (step * vector, 1), memory.storage_offset() + first * vector
+        )
+
+    def read(self, memory: Tensor, dtype: torch.dtype) -> Tensor:
+        """The matrix in a tensor's dtype, (rows, columns * vector): 0 where it is not there."""
+        at = self.at
+        if at is None:
+            found: Any = self.view(memory)
+        elif self.absent is None:
+            found = memory.index_select(0, at)
+        elif len(memory):
+            found = memory.index_select(0, at).index_fill_(0, self.absent, 0)
+        else:
+            found = memory.new_zeros(len(at), memory.shape[1])
+        if self.columns != 1 and at is not None:
+            found = found.view(self.rows, self.columns * memory.shape[1])
+        return found if found.dtype is dtype else found.view(dtype)
+
+    def write(self, memory: Tensor, values: Tensor) -> None:
+        """Store a matrix in the place, but for what is not there."""
+        values = values.view(memory.dtype)
+        target = self.view(memory)
+        if target is not None:
+            target.copy_(values)
+            return
+        at, vectors = self.at, values.reshape(-1, memory.shape[1])
+        if self.absent is not None:
+            there = torch.ones(len(vectors), dtype=torch.bool).index_fill_(0, self.absent, False)
+            written = there.nonzero().squeeze(1)
+            at, vectors = at[written], vectors[written]  # type: ignore[index]
+        memory.index_copy_(0, at.long(), vectors)  # type: ignore[union-attr]
+
+    def there(self) -> Any:
+        """True, or whether each vector is there: (rows, columns)."""
+        if self.absent is None:
+            return True
+        there = torch.ones(self.rows * self.columns, dtype=torch.bool)
+        return there.index_fill_(0, self.absent, False).view(self.rows, self.columns)
+
+
+_OBJECT = 512  # bytes, about, that a place takes beside its tables
+
+
+def _steps(offset: Tensor) -> tuple[int, int] | None:
+    """The first vector and the vectors from row to row, if rows are pieces at equal steps."""
+    rows, columns = offset.shape
+    if not rows or not columns:
+        return None
+    first = int(offset[0, 0])
+    step = int(offset[1, 0]) - first if rows > 1 else columns
+    # The last one tells, nearly always, before a pass over all.
+    if step < columns or int(offset[-1, -1]) != first + (rows - 1) * step + columns - 1:
+        return None
+    expected = torch.arange(rows).view(-1, 1) * step + torch.arange(first, first + columns)
+    return (first, step) if torch.equal(offset.long(), expected) else None
 
 
 class Panel:
@@ -128,42 +217,9 @@ class Panel:
 
         return table(offset), valid if valid is True else table(valid)
 
-    def read(self) -> Tensor:
-        """The panel as a matrix."""
-        return self.operand.gather(*self.locate())
-
-    def write(self, values: Tensor) -> None:
-        """Store a matrix of the operand's dtype in the panel's place."""
-        memory = self.operand.memory
-        vectors = values.view(memory.dtype).view(-1, self.operand.vector)
-        offset, valid = self.locate()
-        at = offset.reshape(-1)
-        first, count = int(at[0]), len(at)
-        if valid is True and torch.equal(at, torch.arange(first, first + count)):
-            memory[first : first + count] = vectors
-            return
-        if valid is not True:
-            written = valid.reshape(-1).nonzero().squeeze(1)
-            at, vectors = at[written], vectors[written]
-        memory.index_copy_(0, at, vectors)
-
-
-class Target(Operand):
-    """D, and what is like it: what an epilogue adds."""
-
-    def __init__(
-        self, layout: OperandLayout, out: Tensor, along: int, vector: int, finish: Finish
-    ) -> None:
-        super().__init__(layout, out, along, vector)
-        self.finish = finish
-        self.sources = [Operand(layout, source, along, vector) for source in finish.sources]
-
-    def write(self, rows: Part, columns: Part, acc: Tensor, numbers: Any) -> None:
-        """Finish the accumulators of some rows and columns; ``numbers`` are those of the latter."""
-        place = Panel(self, rows, columns)
-        sources = [Panel(source, rows, columns).read() for source in self.sources]
-        written = place.locate()[1] if self.finish.statistics is not None else True
-        place.write(self.finish(acc, numbers, sources, written))
+    def place(self, part: slice = slice(None)) -> Place:
+        """Where a part of the rows, and all columns, lie."""
+        return Place(*self.locate(part))
 
 
 def _in_all_modes(crd: Any, modes: int) -> Any:
@@ -200,16 +256,27 @@ def _transposed(stage: Stage) -> Stage:
     return Stage(Layout(stage.layout.shape[::-1], stage.layout.stride[::-1]), stage.offset)
 
 
-def _with_lookup(stage: Stage) -> Stage:
-    """The same map with index buffers that are read at whole tensors, and widened to 64 bits."""
+def _prepared(stage: Stage) -> Stage:
+    """The same map with plain numbers, whose sums have no name, and fit for whole tensors.
 
-    def lookup(stride: Any) -> Any:
-        if isinstance(stride, CustomStride) and isinstance(stride.func, IndexedGather):
-            return CustomStride(_Lookup(stride.func.index), stride.stride)
-        return stride
+    Index buffers are read at whole tensors, and widened to 64 bits.
+    """
 
-    layout = stage.layout
-    return Stage(Layout(layout.shape, map_leaves(lookup, layout.stride)), stage.offset)
+    def plain(leaf: Any) -> Any:
+        if isinstance(leaf, CustomStride):
+            function = leaf.func
+            if isinstance(function, IndexedGather):
+                function = _Lookup(function.index)
+            return CustomStride(function, plain(leaf.stride))
+        if isinstance(leaf, ScaledBasis):
+            return ScaledBasis(plain(leaf.value), leaf.path)
+        return int(leaf) if leaf and isinstance(leaf, int) else leaf  # an extent of 0 has a name
+
+    layout, offset = stage.layout, stage.offset
+    made = Layout(map_leaves(plain, layout.shape), map_leaves(plain, layout.stride))
+    if isinstance(offset, tuple):
+        return Stage(made, ArithmeticTuple(map_leaves(plain, offset)))
+    return Stage(made, plain(offset))
 
 
 @dataclass(frozen=True)
@@ -219,12 +286,3 @@ class _Lookup:
     def __call__(self, i: Tensor) -> Tensor:
         i = torch.as_tensor(i)
         return self.index.index_select(0, i.reshape(-1)).view(i.shape).long()
-
-
-def _in_vectors(tensor: Tensor, vector: int) -> Tensor:
-    """The memory that a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
-    if tensor.dtype in FP8:  # which torch does not index on a CPU
-        tensor = tensor.view(torch.uint8)
-    reach = sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
-    span = reach + 1 if tensor.numel() else 0
-    return tensor.as_strided((span // vector, vector), (vector, 1))

@@ -38,6 +38,7 @@ Ints = Sequence[int]
 
 _CHUNKS = 264  # of pairs, about, that a filter's gradient is cut into where its outputs are few
 _LEAST_CHUNK = 512
+_LEAST_CPU_CHUNK, _MOST_CPU_CHUNK = 32, 16384
 
 
 class Maps(NamedTuple):
@@ -123,9 +124,12 @@ def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
     """How many pairs of a tap one product of the filter's gradient sums over.
 
     Few where the filter is small, so that there are products enough for a GPU; many where it is
-    large: each writes a result of its own.
+    large: each writes a result of its own. On a CPU about a quarter of the rows: more of them leave
+    more of the last one empty.
     """
     rows, taps = found.index.shape
+    if not found.index.is_cuda:
+        return 1 << (min(max(rows // 4, _LEAST_CPU_CHUNK), _MOST_CPU_CHUNK) - 1).bit_length()
     tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
     chunk = max(_LEAST_CHUNK, rows * taps * tiles // (2 * _CHUNKS))
     return 1 << (chunk - 1).bit_length()
@@ -234,7 +238,12 @@ def wgrad_view(
 def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -> Tensor:
     """The filter's gradient: the products (chunks, K, C / groups) of every tap, summed in order."""
     flat = parts.flatten(1)  # of no chunks, too
-    summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
+    if parts.is_cpu and parts.numel():  # 0.2 ms for 29 of 128 x 128; segment_reduce takes 1.2
+        starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        every = torch.arange(len(flat))
+        summed = torch.embedding_bag(flat, every, starts, mode=0, include_last_offset=True)[0]
+    else:
+        summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
     count, (K, C) = prod(taps), parts.shape[1:]
     found = torch.empty((K, *taps, C), dtype=dtype, device=parts.device)
     found.view(K, count, C).copy_(summed[:-1].view(count, K, C).transpose(0, 1))

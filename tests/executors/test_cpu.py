@@ -48,6 +48,8 @@ def tiles(request, monkeypatch):
         monkeypatch.setattr(cpu, "_ROWS", 3)
         monkeypatch.setattr(cpu, "_COLUMNS", 4)
         monkeypatch.setattr(cpu, "_DEPTH", 2)
+        monkeypatch.setattr(cpu, "_SMALL", 0)
+        monkeypatch.setattr(cpu, "_PRODUCTS", 64)
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -1,0 +1,143 @@
+"""What the CPU executor keeps with a view: used at every call, bounded, never out of date."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+
+from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+from layoutconv.executors import cpu, execute, tables
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import Coordinates, KernelMap, kernel_map_view, submanifold_map
+from layoutconv.sparse.views import pairs_wgrad_view
+
+
+def integers(*shape: int) -> torch.Tensor:
+    return torch.randint(-3, 4, shape).float()
+
+
+def convolved(index: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The definition: a row of zeros for what is absent."""
+    rows = torch.cat([x, torch.zeros(1, x.shape[1])])[index.long()]
+    return torch.einsum("mtc,ktc->mk", rows, w.flatten(1, -2))
+
+
+@pytest.fixture(params=["as a whole", "tap by tap"])
+def sparse(request, monkeypatch):
+    """Once where a call for each tap would cost more than it saves, once where it is made."""
+    if request.param == "tap by tap":
+        monkeypatch.setattr(cpu, "_SMALL", 0)
+
+
+@pytest.fixture
+def cloud():
+    torch.manual_seed(0)
+    return submanifold_map(Coordinates.of_keys(torch.randperm(7**3)[:60], (7, 7, 7), 1))
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_an_index_that_changed_is_read_again(sparse, cloud, inference):
+    with torch.inference_mode(inference):
+        index = cloud.index.T.contiguous().T  # tap by tap
+        view = kernel_map_view(index, 4, 6)
+        x, w = integers(60, 4), integers(6, 3, 3, 3, 4)
+        assert torch.equal(execute(view, x, w), convolved(index, x, w))
+        before = index.clone()
+        index[::7, 3] = 5  # as torch sees it, and behind its back
+        assert torch.equal(execute(view, x, w), convolved(index, x, w))
+        index.numpy()[-1, -1] = 2
+        assert torch.equal(execute(view, x, w), convolved(index, x, w))
+        assert not torch.equal(before, index)
+
+
+def views(cloud: KernelMap) -> dict[str, tuple[GemmView, torch.Tensor, torch.Tensor]]:
+    """Views of their own, with operands."""
+    dense, C, K = ConvProblem((2, 5, 6, 4), (8, 3, 3), padding=1), 4, 6
+    pairs = cloud.pairs(8)
+    g, x, w = integers(60, K), integers(60, C), integers(K, 3, 3, 3, C)
+    batch = pairs_wgrad_view(pairs, C, K, in_rows=60, out_rows=60)
+    groups = kernel_map_view(cloud.index, C, K, groups=2)
+    d = integers(*dense.activation), integers(8, 3, 3, 4), integers(*dense.output)
+    return {
+        "kernel map": (kernel_map_view(cloud.index, C, K), x, w),
+        "groups": (groups, x, integers(K, 3, 3, 3, C // 2)),
+        "pairs": (batch, g, x),
+        "fprop": (_own(fprop_view(dense)), d[0], d[1]),
+        "wgrad": (_own(wgrad_view(dense)), d[2], d[0]),
+    }
+
+
+def _own(view: GemmView) -> GemmView:
+    """Not the one that all calls of a problem share."""
+    return GemmView(view.a, view.b, view.d)
+
+
+NAMES = ["kernel map", "groups", "pairs", "fprop", "wgrad"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_call_evaluates_no_layout(sparse, cloud, name, monkeypatch):
+    view, a, b = views(cloud)[name]
+    first = execute(view, a, b)
+    monkeypatch.setattr(tables, "Panel", None)
+    monkeypatch.setattr(tables, "Operand", None)
+    assert torch.equal(execute(view, a, b), first)
+
+
+@pytest.mark.parametrize("room", [0, 3000, 40_000])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_kept_is_bounded_and_makes_no_difference(sparse, cloud, name, room, monkeypatch):
+    view, a, b = views(cloud)[name]
+    expected = execute(copy.deepcopy(view), a, b)
+    monkeypatch.setattr(tables, "BYTES", room)
+    monkeypatch.setattr(tables, "PLAIN_BYTES", room)
+    for _ in range(2):
+        assert torch.equal(execute(view, a, b), expected)
+    kept = tables.Tables.of(view)
+    found = [t for t in kept.tables.values() if not isinstance(t, tuple | None)]
+    flat = [piece for t in found for piece in (t if isinstance(t, list) else [t])]
+    assert sum(piece.nbytes for piece in flat) <= room
+
+
+def test_a_batch_of_gathered_terms_is_no_loop_over_views(cloud, monkeypatch):
+    """Problems without a term, too: their part of D is zero, not what was there."""
+    pairs = cloud.pairs(2)
+    monkeypatch.setattr(GemmView, "at", None)
+    monkeypatch.setattr(cpu, "_TERMS", 200)  # several lists of terms
+    view = pairs_wgrad_view(pairs, 4, 6, in_rows=60, out_rows=60)
+    g, x = integers(60, 6), integers(60, 4)
+    out = torch.full((len(pairs.outputs), 6, 4), torch.nan)
+    pairs.outputs[3] = -1
+    execute(view, g, x, out)
+    rows = [torch.cat([t, torch.zeros(1, t.shape[1])]) for t in (g, x)]
+    left, right = rows[0][pairs.outputs.long()], rows[1][pairs.inputs.long()]
+    assert torch.equal(out, left.mT @ right)
+
+
+def test_the_output_may_be_an_operand():
+    """It is then not where the sums are made."""
+    x, w = integers(1, 9, 1), integers(1, 3, 1)
+    view = fprop_view(ConvProblem((1, 9, 1), (1, 3), padding=1))
+    expected = execute(view, x.clone(), w)
+    assert torch.equal(execute(view, x, w, x), expected)
+
+
+def test_copies_and_pickles_leave_it_behind_and_nothing_keeps_a_view_alive(cloud):
+    view, a, b = views(cloud)["fprop"]
+    expected = execute(view, a, b)
+    again = pickle.loads(pickle.dumps(view))
+    assert not again.__dict__["_tables"].tables
+    assert torch.equal(execute(again, a, b), expected)
+    gc.collect()
+    gc.disable()
+    try:
+        kept = weakref.ref(tables.Tables.of(view))
+        del view
+        assert kept() is None  # at once: no circle waits for the collector
+    finally:
+        gc.enable()
