@@ -155,7 +155,8 @@ class Coordinates:
         """Raise ``ArgumentError`` if somebody wrote to the cells since they were looked at."""
         if self._known.written():
             expected = "cells that nobody writes to; those of a clone() are others"
-            raise ArgumentError("coords", expected, "some that were written to since a map was made")
+            got = "some that were written to since a map was made"
+            raise ArgumentError("coords", expected, got)
 
     def check(self) -> Coordinates:
         """These, if every cell is inside the grid and none is there twice (waits for the device).

@@ -86,7 +86,7 @@ def test_transforms_are_refused_by_name(name):
         lambda: torch.func.jvp(function, (x.features,), (x.features,)),
         lambda: torch.func.grad(lambda f: function(f).sum())(x.features),
     ):
-        with pytest.raises(ArgumentError, match="torch.func and forward mode differentiate"):
+        with pytest.raises(ArgumentError, match=r"torch.func and forward mode differentiate"):
             transformed()
 
 
