@@ -16,7 +16,7 @@ import cutlass.cute as cute
 import pytest
 import torch
 from cutlass import Boolean, Float32, Int32
-from layoutconv.kernels import atoms, implicit_gemm, operand
+from layoutconv.kernels import atoms, implicit_gemm, operand, present
 from layoutconv.kernels import convert as convert_
 from layoutconv.kernels.atoms import Multiplier
 from layoutconv.kernels.epilogue import Epilogue as Epilogue_
@@ -117,6 +117,14 @@ def groups() -> GemmView:
 def images() -> GemmView:
     """Rows that run over images first: tiles have taps in common, and lack the others."""
     return dgrad_views(ConvProblem((70, 3, 4, 64), (64, 2, 4)), images_first=True)[0]
+
+
+def cloud_of_40_taps() -> GemmView:
+    """Rows that have two of 40 taps, one of each word; every 16 rows have others."""
+    index = torch.full((40, 150), -1, dtype=torch.int32)
+    for row in range(150):
+        index[row // 16, row], index[32 + row // 16 % 8, row] = row, 149 - row
+    return kernel_map_view(index.T, 32, 32, kernel_size=(40,))
 
 
 def bias(view: GemmView, case: Case) -> Epilogue:
@@ -227,6 +235,7 @@ PROBLEMS = {
     "dense bias": Problem(dense, epilogue=bias),
     "dense bias and statistics": Problem(dense, epilogue=bias_and_statistics),
     "skipping": Problem(images, skip=True),
+    "skipping map": Problem(cloud_of_40_taps, skip=True),
     "dense residual": Problem(dense, epilogue=residual),
     "grid residual": Problem(grid, epilogue=residual),
 }
@@ -365,17 +374,9 @@ def source_everywhere(at: Any) -> Any:
     return lambda self, d, offset, _, extras: at(self, d, offset, Boolean(True), extras)
 
 
-def own_warp(taps: Any) -> Any:
-    """Of the first warp that comes: no other's word is looked at."""
-
-    def first(self: Producer, tid: Any) -> Int32:
-        warps, self.warps = self.warps, 1
-        try:
-            return taps(self, tid)
-        finally:
-            self.warps = warps
-
-    return first
+def own_warp(of_all: Any) -> Any:
+    """Of the first warp: no other's words are looked at."""
+    return lambda own, base, warps, tid: of_all(own, base, 1, tid)
 
 
 def no_stride(int64: Any) -> Any:
@@ -515,7 +516,13 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         "skipping", replace(cute.arch, "warp_redux_sync", lambda f: lambda own, _: own)
     ),
     "a tap that another warp has is left out": (
-        "skipping", replace(Producer, "taps", own_warp)
+        "skipping", replace(present, "_of_all", own_warp)
+    ),
+    "a tap that another warp has in a map is left out": (
+        "skipping map", replace(present, "_of_all", own_warp)
+    ),
+    "a tap of a map is left out": (
+        "skipping map", replace(present, "WORD", lambda word: 2 * word)
     ),
     "the taps' first barrier is dropped": ("skipping", without_call(cute.arch, BARRIER, 0)),
     "the taps' second barrier is dropped": ("skipping", without_call(cute.arch, BARRIER, 1)),
