@@ -359,9 +359,11 @@ def _modes(layout: Layout) -> list[tuple[Any, Any]]:
 
 def _reached(fold: Stage, mode: int, buffer: Tensor) -> Tensor:
     """The entries that the map before an index leads to: a kernel map may have gaps in memory."""
-    shape, stride = [], []
+    steps = []
     for extent, step in _modes(fold.layout):
         if isinstance(step, ScaledBasis) and step.path == (mode,) and isinstance(step.value, int):
-            shape.append(int(extent))
-            stride.append(int(step.value))
-    return buffer.as_strided(shape, stride) if shape else buffer
+            steps.append((int(step.value), int(extent)))
+    if not steps:
+        return buffer
+    stride, shape = zip(*sorted(steps, reverse=True), strict=True)  # in the order of memory
+    return buffer.as_strided(shape, stride)
