@@ -122,6 +122,7 @@ class Coordinates:
         """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
         self._refuse_written()
         if outputs is not None:
+            outputs._refuse_written()
             found = self._known.given.get(outputs._known, {}).get(key)
             return None if found is None else KernelMap.of_ways(self, outputs, *found)
         entry = self._known.made.get(key)
@@ -155,7 +156,9 @@ class Coordinates:
         """Raise ``ArgumentError`` if somebody wrote to the cells since they were looked at."""
         if self._known.written():
             expected = "cells that nobody writes to; those of a clone() are others"
-            raise ArgumentError("coords", expected, "some that were written to since a map was made")
+            raise ArgumentError(
+                "coords", expected, "some that were written to since a map was made"
+            )
 
     def check(self) -> Coordinates:
         """These, if every cell is inside the grid and none is there twice (waits for the device).
@@ -175,6 +178,8 @@ class Coordinates:
         self._refuse_written()
         if self._known.valid or not len(self):
             return self
+        if self.device.type not in ("cpu", "cuda"):
+            raise ArgumentError("coords", "cells on a CPU or a GPU", str(self.device))
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
             return self
         status = self.table.status
