@@ -219,6 +219,8 @@ def sparse_inverse_conv(
     if found is None:
         expected = "the map to go back through: these coordinates came from no convolution"
         raise ArgumentError("kernel_map", expected, None)
+    if input.coordinates is not found.outputs:
+        check_cells("input", input, found.outputs, "outputs")
     return _convolution(
         input, weight, found.inverse, groups, bias, scale, residual, activation, slope, out_dtype
     )

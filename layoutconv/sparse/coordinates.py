@@ -122,6 +122,7 @@ class Coordinates:
         """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
         self._refuse_written()
         if outputs is not None:
+            outputs._refuse_written()
             found = self._known.given.get(outputs._known, {}).get(key)
             return None if found is None else KernelMap.of_ways(self, outputs, *found)
         entry = self._known.made.get(key)
@@ -176,6 +177,8 @@ class Coordinates:
         self._refuse_written()
         if self._known.valid or not len(self):
             return self
+        if self.device.type not in ("cpu", "cuda"):
+            raise ArgumentError("coords", "cells on a CPU or a GPU", str(self.device))
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
             return self
         status = self.table.status

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
-from operator import mul
+from operator import index, mul
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -24,7 +24,14 @@ MAX_KEY = 2**63 - 1
 
 def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
     """``spatial_shape`` as a tuple, if it and ``batch_size`` suit int32 coordinates."""
-    shape = tuple(int(extent) for extent in spatial_shape)
+    try:
+        shape = tuple(map(index, spatial_shape))
+    except TypeError:
+        raise ArgumentTypeError("spatial_shape", "1 to 4 integers", spatial_shape) from None
+    try:
+        batch_size = index(batch_size)
+    except TypeError:
+        raise ArgumentTypeError("batch_size", "an integer", batch_size) from None
     if not 1 <= len(shape) <= 4:
         raise ArgumentError("spatial_shape", "1 to 4 extents", shape)
     for name, extent in (("batch_size", batch_size), *(("spatial_shape", e) for e in shape)):
@@ -38,8 +45,9 @@ def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> None:
     import torch
 
     columns = 1 + len(spatial_shape)
-    if coords.dtype != torch.int32:
-        raise ArgumentTypeError("coords", "a torch tensor of int32", coords.dtype)
+    if not isinstance(coords, torch.Tensor) or coords.dtype != torch.int32:
+        got = coords.dtype if isinstance(coords, torch.Tensor) else type(coords).__name__
+        raise ArgumentTypeError("coords", "a torch tensor of int32", got)
     if coords.ndim != 2 or coords.shape[1] != columns:
         raise ArgumentError(
             "coords",

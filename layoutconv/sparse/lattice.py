@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 
@@ -96,7 +96,10 @@ class Lattice:
 
 def voxel_edges(voxel_size: float | Sequence[float]) -> Triple:
     """The edges ``(x, y, z)`` that a number, or three, stand for; or ``ArgumentError``."""
-    edges = tuple(voxel_size) if isinstance(voxel_size, Sequence) else (voxel_size,) * 3
+    # Arrays and tensors, too; those of no mode are numbers.
+    several = isinstance(voxel_size, Iterable) and getattr(voxel_size, "ndim", 1) > 0
+    given: Any = voxel_size if several else (voxel_size,) * 3
+    edges = tuple(given)
     if len(edges) != 3 or not all(math.isfinite(edge) and edge > 0 for edge in edges):
         raise ArgumentError("voxel_size", "a finite positive number, or three", voxel_size)
     x, y, z = (float(edge) for edge in edges)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
 from .rows import spread, union
 
@@ -74,6 +74,8 @@ class SparseTensor:
         spatial_shape: Sequence[int] | None = None,
         batch_size: int | None = None,
     ) -> None:
+        import torch
+
         if isinstance(coords, Coordinates):
             for name, given in (("spatial_shape", spatial_shape), ("batch_size", batch_size)):
                 if given is not None:
@@ -84,6 +86,8 @@ class SparseTensor:
             if batch_size is None:
                 raise ArgumentError("batch_size", "the number of grids", None)
             coords = Coordinates(coords, spatial_shape, batch_size)
+        if not isinstance(features, torch.Tensor):
+            raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
         if features.ndim != 2 or len(features) != len(coords):
             raise ArgumentError(
                 "features", f"({len(coords)}, C), a row per row of coords", tuple(features.shape)

@@ -249,7 +249,9 @@ def test_transforms_take_the_operator_or_are_refused(taken):
         lambda: torch.func.jacrev(convolve)(X),
         dual,
     ):
-        with pytest.raises(ArgumentError, match=r"`input`: expected .*torch.func and forward mode"):
+        with pytest.raises(
+            ArgumentError, match=r"`input`: expected .*torch\.func and forward mode"
+        ):
             attempt()
         assert taken == [False]
 

@@ -418,6 +418,11 @@ def test_what_is_refused():
         sparse_max_pool(x.replace(x.features.long()), 2)
     with pytest.raises(ArgumentError, match="`mode`: expected one of max, avg, sum, got 'mean'"):
         sparse_global_pool(x, "mean")
+    for bad, message in (([1, 1, 4], "column 2 in"), ([2, 0, 0], "column 0 in"), (None, "twice")):
+        cells = x.coords.clone()
+        cells[1] = cells[0] if bad is None else torch.tensor(bad)
+        with pytest.raises(ArgumentError, match=f"`coords`: expected .*{message}"):
+            sparse_global_pool(SparseTensor(x.features, cells, (4, 4), 2), "max")
     with pytest.raises(
         ArgumentError, match="`x`: expected a SparseTensor of 3 spatial modes, got 2"
     ):

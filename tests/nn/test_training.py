@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -86,7 +88,7 @@ def test_transforms_are_refused_by_name(name):
         lambda: torch.func.jvp(function, (x.features,), (x.features,)),
         lambda: torch.func.grad(lambda f: function(f).sum())(x.features),
     ):
-        with pytest.raises(ArgumentError, match=r"torch.func and forward mode differentiate"):
+        with pytest.raises(ArgumentError, match=r"torch\.func and forward mode differentiate"):
             transformed()
 
 
@@ -138,3 +140,78 @@ def test_a_map_that_has_been_used_is_copied_and_pickled():
             assert torch.equal(other.inverse.index, found.inverse.index)
         assert torch.equal(loaded["index"], found.index)
         assert torch.equal(copy.deepcopy(found.index), found.index)
+
+
+def test_clouds_that_are_gone_leave_nothing():
+    """A loop over clouds holds one at a time, also with the garbage collector off."""
+    w = FILTER.float().requires_grad_()
+    alive = []
+    gc.collect()
+    gc.disable()
+    try:
+        for seed in range(12):
+            x = cloud(2, 4, dtype=torch.float32, seed=seed)
+            x = x.replace(x.features.clone().requires_grad_())
+            for name in CALLS:
+                if name != "ending":  # of float64
+                    y = result(name, x, w)
+                    y.square().sum().backward()
+                    alive.append(weakref.ref(y))
+            y = lc.sparse_conv(x, w, outputs=sparse_max_pool(x, 2, stride=1).coordinates)
+            y = lc.sparse_conv_transpose(y, w, stride=2)
+            y.features.sum().backward()
+            found = submanifold_map(x.coordinates, 3), strided_map(x.coordinates, 2, 2)
+            kept = x.coords, *(i.index for m in found for i in (m, m.inverse)), y.coords, y.features
+            alive += map(weakref.ref, kept)
+            del x, y, found, kept
+            assert not any(reference() is not None for reference in alive)
+    finally:
+        gc.enable()
+
+
+def test_clouds_of_as_many_rows_keep_their_maps_apart():
+    clouds = [cloud(2, 4, seed=seed) for seed in range(2)]
+    rows = min(map(len, clouds))
+    clouds = [SparseTensor(x.features[:rows], x.coords[:rows], x.spatial_shape, 2) for x in clouds]
+    w = FILTER.clone()
+    for _ in range(3):
+        for name in CALLS:
+            for x in clouds:
+                fresh = SparseTensor(x.features, x.coords.clone(), x.spatial_shape, 2)
+                assert torch.equal(result(name, x, w), result(name, fresh, w))
+        w *= 2  # as an optimizer does
+    first, second = clouds
+    for call in (
+        lambda found: lc.subm_conv(second, w, kernel_map=found),
+        lambda found: lc.subm_conv(second, w[..., :1], groups=4, kernel_map=found),
+        lambda found: sparse_max_pool(second, kernel_map=found),
+    ):
+        call(submanifold_map(second.coordinates, 3))
+        with pytest.raises(ArgumentError, match="`kernel_map`: expected a map whose inputs are"):
+            call(submanifold_map(first.coordinates, 3))
+    for x in clouds:
+        y = lc.sparse_conv(x, w[:, :2, :2], stride=2)
+        found = strided_map(x.coordinates, 2, 2)
+        assert len(lc.sparse_inverse_conv(y, w[:, 1:, 1:], kernel_map=found)) == rows
+        with pytest.raises(ArgumentError, match="`kernel_map`: expected a map whose outputs are"):
+            lc.sparse_inverse_conv(x, w[:, 1:, 1:], kernel_map=found)
+
+
+def test_cells_that_were_written_to_are_refused():
+    x = cloud(2, 4)
+    x.coords.copy_(x.coords.clone())  # before anybody looked
+    y = lc.sparse_conv(lc.subm_conv(x, FILTER), DOWN, stride=2)
+    y.coords.copy_(y.coords.clone())
+    written = "`coords`: expected cells that nobody writes to"
+    for call in (lambda: lc.subm_conv(y, FILTER), lambda: lc.sparse_inverse_conv(y, DOWN), y.dense):
+        with pytest.raises(ArgumentError, match=written):
+            call()
+    again = lc.sparse_conv(x, DOWN, stride=2)  # has cells that nobody wrote to
+    assert again.coordinates is not y.coordinates
+    assert lc.sparse_conv(x, DOWN, stride=2).coordinates is again.coordinates
+    fresh = SparseTensor(x.features, x.coords.clone(), x.spatial_shape, 2)
+    assert torch.equal(again.features, lc.sparse_conv(fresh, DOWN, stride=2).features)
+    x.coords[0, 1] = 0
+    for call in (lambda: lc.subm_conv(x, FILTER), lambda: lc.sparse_conv(x, DOWN, stride=2)):
+        with pytest.raises(ArgumentError, match=written):
+            call()

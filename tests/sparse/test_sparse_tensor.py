@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layoutconv as lc
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import (
     Coordinates,
     SparseTensor,
@@ -372,3 +373,41 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match=r"`features`: expected \(3, C\)"):
         merge_repeated(torch.ones(1, 1), outside, (5,), 1)
     assert Coordinates(outside[:1], (5,), 1).check()
+
+
+CELL = torch.zeros(1, 4, dtype=torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("features", ([[1.0]], CELL, (4, 4, 4), 1)),
+        ("features", (torch.ones(1, 2).numpy(), CELL, (4, 4, 4), 1)),
+        ("coords", (torch.ones(1, 2), [[0, 0, 0, 0]], (4, 4, 4), 1)),
+        ("coords", (torch.ones(1, 2), CELL.numpy(), (4, 4, 4), 1)),
+        ("coords", (torch.ones(1, 2), CELL.long(), (4, 4, 4), 1)),
+        ("spatial_shape", (torch.ones(1, 2), CELL, 4, 1)),
+        ("spatial_shape", (torch.ones(1, 2), CELL, (4.5, 4, 4), 1)),
+        ("batch_size", (torch.ones(1, 2), CELL, (4, 4, 4), 1.5)),
+        ("batch_size", (torch.ones(1, 2), CELL, (4, 4, 4), "1")),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_name(name, arguments):
+    with pytest.raises(ArgumentTypeError, match=f"argument `{name}`: expected "):
+        SparseTensor(*arguments)
+
+
+def test_integers_of_any_kind_say_a_grid():
+    shape, batch_size = torch.tensor([4, 5, 6]), torch.tensor(2)
+    for x in (
+        SparseTensor(torch.ones(1, 2), CELL, shape, batch_size),
+        SparseTensor(torch.ones(1, 2), CELL, shape.numpy(), batch_size.numpy()),
+    ):
+        assert (x.spatial_shape, x.batch_size) == ((4, 5, 6), 2)
+        assert {type(extent) for extent in (*x.spatial_shape, x.batch_size)} == {int}
+
+
+def test_cells_on_a_device_without_kernels_are_refused():
+    x = SparseTensor(torch.ones(1, 2), CELL, (4, 4, 4), 1).to("meta")
+    with pytest.raises(ArgumentError, match="`coords`: expected cells on a CPU or a GPU, got meta"):
+        x.check()

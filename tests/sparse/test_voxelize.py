@@ -102,6 +102,13 @@ def test_no_points_give_no_rows():
     assert batch.coords.tolist() == [[1, 0, 0, 0]]
 
 
+def test_arrays_and_tensors_say_a_voxel_size():
+    points, size = torch.rand(20, 3), (0.25, 0.5, 0.125)
+    for same in (list(size), torch.tensor(size), torch.tensor(size).numpy()):
+        assert voxelize(points, same).voxel_size == size
+    assert voxelize(points, torch.tensor(0.5)).voxel_size == (0.5, 0.5, 0.5)
+
+
 @pytest.mark.parametrize("size", [0, -0.1, math.nan, math.inf, (0.1, 0.1), (0.1, 0.1, 0.0), ()])
 def test_voxel_sizes_that_are_refused(size):
     with pytest.raises(ValueError, match="`voxel_size`: expected a finite positive number"):
