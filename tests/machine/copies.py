@@ -42,6 +42,16 @@ class _Arrival:
     known: NDArray[np.int32]
 
 
+@dataclass
+class _Bulk:
+    """A bulk copy, which tells an mbarrier of its bytes; ``known`` is as of an _Arrival."""
+
+    addresses: NDArray[np.int64]
+    words: NDArray
+    barrier: MBarrier
+    known: NDArray[np.int32]
+
+
 class PendingCopies:
     """The asynchronous copies of a team's threads."""
 
@@ -49,8 +59,8 @@ class PendingCopies:
         self._team = team
         self._batches: list[_Batch] = []
         self._issued = 0
-        # Arrivals at mbarriers that wait for copies, oldest first.
-        self.arrivals: list[_Arrival] = []
+        # What mbarriers will be told of, in any order: arrivals that wait for copies, bulk copies.
+        self.arrivals: list[_Arrival | _Bulk] = []
         # Per lane, the number of groups that it has committed.
         self._committed = np.zeros(team.numbers.size, np.int64)
 
@@ -88,18 +98,38 @@ class PendingCopies:
         self.arrivals.append(_Arrival(lanes, barriers, self._issued, clocks.known[warps]))
         clocks.known[np.unique(warps), np.unique(warps)] += 1
         if not team.cta.launch.late:
-            self.land_arrival()
+            self.land_arrival(0)
 
-    def land_arrival(self) -> None:
-        """The oldest arrivals happen, and before them the copies that they wait for."""
-        arrival = self.arrivals.pop(0)
+    def issue_bulk(
+        self, lane: int, addresses: NDArray[np.int64], words: NDArray, barrier: MBarrier
+    ) -> None:
+        """A lane copies words to shared memory; an mbarrier is told of the bytes."""
+        team = self._team
+        clocks, warp = team.cta.clocks, int(team.warp_of[lane])
+        lanes = np.full(addresses.size, lane)
+        width = words.dtype.itemsize
+        team.cta.shared.start_copy(addresses, width, lanes, team.warp_of[lanes])
+        self.arrivals.append(_Bulk(addresses, words, barrier, clocks.known[warp].copy()))
+        clocks.known[warp, warp] += 1
+        if not team.cta.launch.late:
+            self.land_arrival(0)
+
+    def land_arrival(self, number: int) -> None:
+        """One of ``arrivals`` happens, and before it the copies that it waits for."""
+        arrival = self.arrivals.pop(number)
+        cta = self._team.cta
+        if isinstance(arrival, _Bulk):
+            cta.shared.land_copy(arrival.addresses, arrival.words, None, fenced=True)
+            cta.mbarriers.land(arrival.barrier, arrival.known, 0)
+            cta.mbarriers.expect(arrival.barrier, -arrival.words.nbytes)
+            return
         chosen = np.zeros(self._committed.shape, np.bool_)
         chosen[arrival.lanes] = True
         self._land_some(
             lambda batch: chosen[batch.lanes] & (batch.number < arrival.number), waited=False
         )
         for barrier, known in zip(arrival.barriers, arrival.known, strict=True):
-            self._team.cta.mbarriers.land(barrier, known, 1)
+            cta.mbarriers.land(barrier, known, 1)
 
     def _land_some(self, which: Callable[[_Batch], NDArray[np.bool_]], waited: bool = True) -> None:
         remaining = []

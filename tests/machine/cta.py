@@ -132,7 +132,8 @@ class CTA:
         """Let an asynchronous operation that nobody is forced to wait for come to its end."""
         teams = [team for team in self.teams if team.copies.arrivals]
         if teams:
-            teams[int(self._random.integers(len(teams)))].copies.land_arrival()
+            copies = teams[int(self._random.integers(len(teams)))].copies
+            copies.land_arrival(int(self._random.integers(len(copies.arrivals))))
         return bool(teams)
 
     def gives_up(self, team: Team, lanes: Lanes) -> bool:

@@ -59,6 +59,8 @@ class MBarriers:
         if not 0 < count <= LARGEST_COUNT:
             raise Fault(f"an mbarrier of {count} arrivals does not exist", lane, address)
         at, lanes, warps = self._place(team, lane, address)
+        if self._cta.shared.holds(address, self._tokens(address)):
+            raise Fault("there is an mbarrier already, and it was not ended", lane, address)
         nobody = np.zeros(self._cta.clocks.known.shape[1], np.int32)
         token = np.array([_TOKEN + len(self._objects)], np.uint64)
         self._cta.shared.store_by(at, token, lanes, warps)
@@ -92,7 +94,8 @@ class MBarriers:
             raise Fault(f"{count} arrivals at {barrier}: too many", lane, barrier.address)
         barrier.coming = np.maximum(barrier.coming, known)
         barrier.pending -= count
-        self._complete(barrier)
+        if count:
+            self._complete(barrier)
 
     def expect(self, barrier: MBarrier, count: int, lane: int | None = None) -> None:
         """The phase also waits for ``count`` bytes (negative: they came)."""
@@ -112,6 +115,10 @@ class MBarriers:
         """A thread of a warp has seen that a phase completed."""
         known = self._cta.clocks.known
         known[warp] = np.maximum(known[warp], barrier.known)
+
+    def _tokens(self, address: int) -> list[int]:
+        """What the bytes may hold where an mbarrier is alive."""
+        return [_TOKEN + i for i, o in enumerate(self._objects) if o.address == address]
 
     def _place(
         self, team: Team, lane: int, address: int

@@ -201,6 +201,12 @@ class SharedMemory(Scratch):
             granules = self._granules(addresses - self.base, width)
             self._read_time[granules, len(self._clocks.known) + group] = n
 
+    def holds(self, address: int, values: list[int]) -> bool:
+        """Is one of these words of 8 bytes at an address? Looks, and is no access."""
+        at = address - self.base
+        inside = 0 <= at <= self.size - 8
+        return inside and int(as_words(self._raw, 8)[at // 8]) in values
+
     def fence(self, warps: NDArray[np.intp]) -> None:
         """fence.proxy.async by warps: what they know to be written may be read asynchronously."""
         if self._clocks is not None:
@@ -208,11 +214,17 @@ class SharedMemory(Scratch):
                 self._unfenced &= self._write_time > known[self._writer]
 
     def land_copy(
-        self, addresses: NDArray[np.int64], words: NDArray, warps: NDArray[np.intp] | None
+        self,
+        addresses: NDArray[np.int64],
+        words: NDArray,
+        warps: NDArray[np.intp] | None,
+        *,
+        fenced: bool = False,
     ) -> None:
         """Copies are there: as if written now by ``warps``, which waited.
 
         None: nobody waited, an mbarrier tells of it, and the time of the write is the copy's own.
+        ``fenced``: the asynchronous proxy itself wrote.
         """
         width = words.dtype.itemsize
         offsets = addresses - self.base
@@ -220,7 +232,7 @@ class SharedMemory(Scratch):
         self._mark(offsets, width, _READY)
         if self._clocks is not None:
             granules = self._granules(offsets, width)
-            self._unfenced[granules] = True
+            self._unfenced[granules] = not fenced
             if warps is not None:
                 self._write_time[granules] = self._clocks.known[warps, warps][:, None]
 

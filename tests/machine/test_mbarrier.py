@@ -142,6 +142,40 @@ def test_what_a_wait_does_not_see(
         per_lane(body, count, 64, independent=independent)
 
 
+EXPECT = "mbarrier.arrive.expect_tx.shared.b64 _, [%r20], 128;"
+BULK = (
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r20+128], [%rd1], 64,"
+    " [%r20]; add.u64 %rd6, %rd1, 64; cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes"
+    " [%r20+192], [%rd6], 64, [%r20];"
+)
+ONE = "setp.ne.u32 %p0, %t, 3; @%p0 bra $end;"
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("produce", [EXPECT + BULK, BULK + EXPECT])
+def test_bulk_copies_arrive_as_bytes(produce: str, late: bool) -> None:
+    body = HAND_OVER.format(produce=ONE + produce, wait=WAIT)
+    for seed in range(4):
+        got = per_lane(body, 1, 64, late=late, seed=seed)
+        assert got.tolist() == [0] * 32 + list(range(700, 732))
+
+
+@pytest.mark.parametrize(
+    ("produce", "wait", "fault"),
+    [
+        (EXPECT + BULK, "", (InFlight, Uninitialised)),
+        (EXPECT.replace("128", "64") + BULK, WAIT, (InFlight, DataRace)),
+        (EXPECT.replace("128", "144") + BULK, WAIT, Deadlock),
+        (EXPECT + BULK.replace("64, [", "56, ["), WAIT, Fault),
+        (EXPECT + BULK.replace("+192", "+200"), WAIT, Misaligned),
+        (EXPECT + BULK.replace("+192", "+176"), WAIT, InFlight),
+    ],
+)
+def test_faults_of_bulk_copies(produce: str, wait: str, fault: type[Exception]) -> None:
+    with pytest.raises(fault):
+        per_lane(HAND_OVER.format(produce=ONE + produce, wait=wait), 1, 64)
+
+
 @pytest.mark.parametrize(
     ("body", "fault", "says"),
     [
@@ -151,6 +185,7 @@ def test_what_a_wait_does_not_see(
         ("mbarrier.inval.shared.b64 [%r20];" + ARRIVE, Fault, "no mbarrier here"),
         ("st.shared.u32 [%r20+4], %t;" + ARRIVE, Fault, "no mbarrier here"),
         ("mbarrier.init.shared.b64 [%r20+8], 0;", Fault, "does not exist"),
+        ("mbarrier.init.shared.b64 [%r20], 1;", Fault, "already"),
         (
             "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r20], 1048575;"
             "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r20], 1;",
@@ -162,6 +197,12 @@ def test_what_a_wait_does_not_see(
 def test_faults_of_an_mbarrier(body: str, fault: type[Exception], says: str) -> None:
     with pytest.raises(fault, match=says):
         per_lane(f"setp.ne.u32 %p0, %t, 0; @%p0 bra $end; {body} $end:", 2)
+
+
+def test_the_bytes_of_an_mbarrier_that_ended_can_be_another() -> None:
+    body = "@%p7 mbarrier.inval.shared.b64 [%r20]; @%p7 mbarrier.init.shared.b64 [%r20], 1;"
+    body += "bar.sync 0; @%p7 " + ARRIVE + "bar.sync 0;" + ask(0, 0)
+    assert (per_lane(body, 7) == 1).all()
 
 
 def test_an_mbarrier_needs_a_barrier_behind_its_initialisation() -> None:

@@ -1,4 +1,4 @@
-"""mbarrier instructions (PTX ISA 9.7.13.15), and the arrival of a thread's cp.async at one."""
+"""mbarrier instructions (PTX ISA 9.7.13.15), and the copies that tell an mbarrier of their end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..faults import Fault, Misaligned
 from ..layout import GENERIC_WINDOW
 from ..mbarriers import MBarrier
 from ..operation import Operation, Read, Run, instruction
 from ..team import LEFT, Team
+from .load_store import drop_hints
 
 _SPACES = ("shared", "shared::cta", "shared::cluster")
 
@@ -148,5 +150,28 @@ def arrive_with_copies(op: Operation) -> Run:
             for barrier in barriers:
                 barrier.pending += 1
         t.copies.arrive(t.chosen, barriers)
+
+    return run
+
+
+@instruction("cp.async.bulk")
+def copy_bulk(op: Operation) -> Run:
+    drop_hints(op)
+    if op.modifiers[1:] != ["global", "mbarrier::complete_tx::bytes"]:
+        raise op.unsupported("this bulk copy is not implemented")
+    op.one_of(*_SPACES)
+    op.modifiers.clear()
+    target, source, size, address = op.address(0), op.address(1), op.read(2, "u4"), op.address(3)
+
+    def run(t: Team) -> None:
+        which = zip(t.pick(target(t)), t.pick(source(t)), t.pick(size(t)).tolist(), strict=True)
+        for (to, since, count), (lane, barrier) in zip(which, _objects(t, address), strict=True):
+            if count % 16 or not count:
+                raise Fault(f"a bulk copy of {count} bytes does not exist", lane)
+            if to % 16 or since % 16:
+                raise Misaligned("a bulk copy is between aligned words of 16 bytes", lane, int(to))
+            words = 16 * np.arange(count // 16)
+            loaded = t.cta.memory.load(since + words, 16, np.full(words.size, lane))
+            t.copies.issue_bulk(lane, to + words, loaded, barrier)
 
     return run
