@@ -62,7 +62,7 @@ def run_gemm(
 @pytest.mark.parametrize(
     "options", [{}, {"independent": False}, {"late": False}, {"seed": 7}], ids=str
 )
-@pytest.mark.parametrize("shape", [(128, 64, 64), (100, 60, 320), (130, 65, 448)], ids=str)
+@pytest.mark.parametrize("shape", [(128, 64, 64), (100, 60, 320), (130, 10, 256)], ids=str)
 def test_the_kernel_multiplies(
     compiled: Any, shape: tuple[int, int, int], options: dict[str, Any]
 ) -> None:
