@@ -159,13 +159,13 @@ MULTIPLY = (
 )
 
 
-def faulty(body: str, code: int = CODE, adds: int = 0) -> None:
+def faulty(body: str, code: int = CODE, adds: int = 0, seed: int = 0) -> None:
     memory = Memory()
     staged = STAGE + DESCRIBE.format(code=code)
     text = staged + body.replace("MULTIPLY", MULTIPLY.replace("{adds}", str(adds)))
     launch(
         text, memory.add(np.zeros(SIZE, np.uint8)),
-        memory=memory, threads=128, variables=SHARED,
+        memory=memory, threads=128, variables=SHARED, seed=seed,
     )  # fmt: skip
 
 
@@ -198,3 +198,21 @@ def test_faults_of_wgmma(body: str, options: dict[str, int], fault: type[Excepti
 def test_what_is_fenced_and_waited_for_is_fine() -> None:
     faulty(SET + FENCES + "MULTIPLY MULTIPLY" + DONE + "mov.u32 %r6, %r2; bar.sync 0;"
            "st.shared.u32 [%r21], %r6;", adds=1)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fence_is_for_what_its_warp_knows_to_be_written(seed: int) -> None:
+    one = "setp.ge.u32 %p0, %t, 96; {barrier} @%p0 fence.proxy.async.shared::cta; bar.sync 0;"
+    rest = "wgmma.fence.sync.aligned; MULTIPLY" + DONE
+    faulty(one.format(barrier="bar.sync 1;") + rest, seed=seed)
+    with pytest.raises(Unfenced):
+        faulty(one.format(barrier="") + rest, seed=seed)
+
+
+def test_a_fence_comes_after_the_wait_for_a_copy() -> None:
+    copy = "cp.async.cg.shared.global [%r21], [%rd6], 16;"
+    wait, rest = "cp.async.wait_all;", "bar.sync 0; wgmma.fence.sync.aligned; MULTIPLY" + DONE
+    fence = "fence.proxy.async.shared::cta;"
+    faulty(fence + copy + wait + fence + rest)
+    with pytest.raises(Unfenced):
+        faulty(fence + copy + fence + wait + rest)
