@@ -9,7 +9,9 @@ A typical test::
 
 It finds what a GPU hides: reads out of bounds, of memory that nothing wrote or that an asynchronous
 copy has yet to write, missing barriers, waits that are too lax, warps that diverge where they must
-not. It shares no code with the library; it imports only NumPy and the standard library.
+not. Of Hopper it knows mbarriers, bulk copies, wgmma and the fences that those need; tensor maps,
+clusters and copies back to global memory are refused by name. It shares no code with the library;
+it imports only NumPy and the standard library.
 """
 
 from .arguments import c_struct, pack
@@ -27,6 +29,7 @@ from .faults import (
     ReadOnly,
     Runaway,
     Trap,
+    Unfenced,
     Uninitialised,
     UnsetRegister,
     UnsupportedInstruction,
@@ -57,6 +60,7 @@ __all__ = [
     "Runaway",
     "Stats",
     "Trap",
+    "Unfenced",
     "Uninitialised",
     "UnsetRegister",
     "UnsupportedInstruction",

@@ -6,6 +6,7 @@ moment is what shows a wait that is missing or too lax; landing at once, a copy 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from .mbarriers import MBarrier
     from .team import Team
 
 
@@ -20,10 +22,34 @@ if TYPE_CHECKING:
 class _Batch:
     """Copies that one instruction issued, one per lane, and the group that each belongs to."""
 
+    number: int
     lanes: NDArray[np.intp]
     groups: NDArray[np.int64]
     addresses: NDArray[np.int64]
     words: NDArray
+
+
+@dataclass
+class _Arrival:
+    """Arrivals of lanes at mbarriers, to happen once their batches before ``number`` have landed.
+
+    ``known`` is what each lane's warp knew when it asked for that.
+    """
+
+    lanes: NDArray[np.intp]
+    barriers: list[MBarrier]
+    number: int
+    known: NDArray[np.int32]
+
+
+@dataclass
+class _Bulk:
+    """A bulk copy, which tells an mbarrier of its bytes; ``known`` is as of an _Arrival."""
+
+    addresses: NDArray[np.int64]
+    words: NDArray
+    barrier: MBarrier
+    known: NDArray[np.int32]
 
 
 class PendingCopies:
@@ -32,6 +58,9 @@ class PendingCopies:
     def __init__(self, team: Team) -> None:
         self._team = team
         self._batches: list[_Batch] = []
+        self._issued = 0
+        # What mbarriers will be told of, in any order: arrivals that wait for copies, bulk copies.
+        self.arrivals: list[_Arrival | _Bulk] = []
         # Per lane, the number of groups that it has committed.
         self._committed = np.zeros(team.numbers.size, np.int64)
 
@@ -41,7 +70,8 @@ class PendingCopies:
         lanes = team.chosen
         shared = team.cta.shared
         shared.start_copy(addresses, words.dtype.itemsize, lanes, team.warp_of[lanes])
-        batch = _Batch(lanes, self._committed[lanes], addresses, words)
+        batch = _Batch(self._issued, lanes, self._committed[lanes], addresses, words)
+        self._issued += 1
         if team.cta.launch.late:
             self._batches.append(batch)
         else:
@@ -59,24 +89,67 @@ class PendingCopies:
             limit[active] = np.iinfo(np.int64).max
         else:
             limit[active] = self._committed[active] - newest
+        self._land_some(lambda batch: batch.groups < limit[batch.lanes])
+
+    def arrive(self, lanes: NDArray[np.intp], barriers: list[MBarrier]) -> None:
+        """Lanes arrive at mbarriers, one each, when their copies up to now have landed."""
+        team = self._team
+        clocks, warps = team.cta.clocks, team.warp_of[lanes]
+        self.arrivals.append(_Arrival(lanes, barriers, self._issued, clocks.known[warps]))
+        clocks.known[np.unique(warps), np.unique(warps)] += 1
+        if not team.cta.launch.late:
+            self.land_arrival(0)
+
+    def issue_bulk(
+        self, lane: int, addresses: NDArray[np.int64], words: NDArray, barrier: MBarrier
+    ) -> None:
+        """A lane copies words to shared memory; an mbarrier is told of the bytes."""
+        team = self._team
+        clocks, warp = team.cta.clocks, int(team.warp_of[lane])
+        lanes = np.full(addresses.size, lane)
+        width = words.dtype.itemsize
+        team.cta.shared.start_copy(addresses, width, lanes, team.warp_of[lanes])
+        self.arrivals.append(_Bulk(addresses, words, barrier, clocks.known[warp].copy()))
+        clocks.known[warp, warp] += 1
+        if not team.cta.launch.late:
+            self.land_arrival(0)
+
+    def land_arrival(self, number: int) -> None:
+        """One of ``arrivals`` happens, and before it the copies that it waits for."""
+        arrival = self.arrivals.pop(number)
+        cta = self._team.cta
+        if isinstance(arrival, _Bulk):
+            cta.shared.land_copy(arrival.addresses, arrival.words, None, fenced=True)
+            cta.mbarriers.land(arrival.barrier, arrival.known, 0)
+            cta.mbarriers.expect(arrival.barrier, -arrival.words.nbytes)
+            return
+        chosen = np.zeros(self._committed.shape, np.bool_)
+        chosen[arrival.lanes] = True
+        self._land_some(
+            lambda batch: chosen[batch.lanes] & (batch.number < arrival.number), waited=False
+        )
+        for barrier, known in zip(arrival.barriers, arrival.known, strict=True):
+            cta.mbarriers.land(barrier, known, 1)
+
+    def _land_some(self, which: Callable[[_Batch], NDArray[np.bool_]], waited: bool = True) -> None:
         remaining = []
         for batch in self._batches:
-            done = batch.groups < limit[batch.lanes]
+            done = which(batch)
             if done.all():
-                self._land(batch)
+                self._land(batch, waited)
             elif done.any():
-                self._land(_part(batch, done))
+                self._land(_part(batch, done), waited)
                 remaining.append(_part(batch, ~done))
             else:
                 remaining.append(batch)
         self._batches = remaining
 
-    def _land(self, batch: _Batch) -> None:
+    def _land(self, batch: _Batch, waited: bool = True) -> None:
         team = self._team
-        team.cta.shared.land_copy(batch.addresses, batch.words, team.warp_of[batch.lanes])
+        warps = team.warp_of[batch.lanes] if waited else None
+        team.cta.shared.land_copy(batch.addresses, batch.words, warps)
 
 
 def _part(batch: _Batch, chosen: NDArray[np.bool_]) -> _Batch:
-    return _Batch(
-        batch.lanes[chosen], batch.groups[chosen], batch.addresses[chosen], batch.words[chosen]
-    )
+    parts = (x[chosen] for x in (batch.lanes, batch.groups, batch.addresses, batch.words))
+    return _Batch(batch.number, *parts)

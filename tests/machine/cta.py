@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .faults import Deadlock, Divergent, Fault, Runaway
+from .mbarriers import MBarriers
 from .memory import Memory
 from .ptx import Kernel
 from .scratch import Clocks, SharedMemory
 from .team import WARP, Lanes, Step, Team
+from .warpgroup import WarpGroups
 
 # A turn of a warp is up to this many instructions: often all that lie between two barriers, so that
 # skew shows, yet a warp that spins on a lock lets the others on.
@@ -73,6 +75,13 @@ class CTA:
         registers = launch.kernel.registers
         self.teams = [Team(self, w, size, registers) for w in range(0, warps, size)]
         self._barriers: dict[int, _Barrier] = {}
+        self.mbarriers = MBarriers(self)
+        self.warpgroups = WarpGroups(self)
+        # Lanes that sleep until something happens: where they look again, and what they wait for.
+        self._asleep: list[tuple[Team, int, Lanes, str]] = []
+        # How often in a row sleepers were told to give up, and who was told last.
+        self._vain = 0
+        self._told: tuple[Team, Lanes] | None = None
 
     def run(self) -> None:
         """Run all warps to their end."""
@@ -80,6 +89,8 @@ class CTA:
         while True:
             ready = [team for team in self.teams if team.paths]
             if not ready:
+                if self.pass_time() or self._rouse():
+                    continue
                 break
             team = ready[int(self._random.integers(len(ready)))]
             left -= team.advance(min(int(self._random.integers(1, _TURN)), left))
@@ -103,6 +114,50 @@ class CTA:
                 )
                 raise team.located(fault, self.program[pc - 1])
 
+    # ---- sleeping, and what asynchronous operations do meanwhile
+
+    def sleep(self, team: Team, pc: int, lanes: Lanes, what: str) -> None:
+        """Lanes sleep until something happens, then run the instruction at ``pc`` again."""
+        team.issued[pc] -= int(lanes.reshape(-1, WARP).any(axis=1).sum())
+        self._asleep.append((team, pc, lanes, what))
+
+    def happened(self) -> None:
+        """Someone arrived somewhere: all sleepers look again."""
+        self._vain = 0
+        asleep, self._asleep = self._asleep, []
+        for team, pc, lanes, _ in asleep:
+            team.push(pc, lanes)
+
+    def pass_time(self) -> bool:
+        """Let an asynchronous operation that nobody is forced to wait for come to its end."""
+        teams = [team for team in self.teams if team.copies.arrivals]
+        if teams:
+            copies = teams[int(self._random.integers(len(teams)))].copies
+            copies.land_arrival(int(self._random.integers(len(copies.arrivals))))
+        return bool(teams)
+
+    def gives_up(self, team: Team, lanes: Lanes) -> bool:
+        """Must a wait of these lanes be in vain? If it was told to, or now and then."""
+        told = self._told is not None and self._told[0] is team and (self._told[1] & lanes).any()
+        if told:
+            self._told = None
+        return bool(told or self._random.integers(4) == 0)
+
+    def _rouse(self) -> bool:
+        """Nothing can happen any more: one sleeper gives up, in case that leads anywhere."""
+        if not self._asleep:
+            return False
+        number = int(self._random.integers(len(self._asleep)))
+        team, pc, lanes, what = self._asleep[number]
+        self._vain += 1
+        if self._vain > 16 * (1 + len(self._asleep)):
+            fault = Deadlock(f"no warp can advance: waits for {what}", int(lanes.argmax()))
+            raise team.located(fault, self.program[pc])
+        del self._asleep[number]
+        self._told = (team, lanes)
+        team.push(pc, lanes)
+        return True
+
     def _located(self, fault: Fault, team: Team) -> Fault:
         pc = min(team.paths, default=0)
         return team.located(fault, self.program[pc])
@@ -120,6 +175,7 @@ class CTA:
                 f"barrier {number} is used with {count} and with {barrier.expected} threads at once"
             )
         barrier.expected = count
+        self._vain = 0
         warps = np.unique(team.warp_of[lanes])
         barrier.warps += warps.tolist()
         barrier.arrived += WARP * len(warps)

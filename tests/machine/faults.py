@@ -69,6 +69,10 @@ class DataRace(Fault):
     """Two warps touch the same shared byte, one of them writes, and no barrier orders them."""
 
 
+class Unfenced(Fault):
+    """An asynchronous access to what was written without the fence that it needs in between."""
+
+
 class UnsetRegister(Fault):
     """A read of a register that this thread never wrote."""
 

@@ -101,6 +101,8 @@ def shared_granule(program: Sequence[Instruction]) -> int:
         if opcode.startswith("cp.async.c") and len(instruction.operands) > 2:
             size = instruction.operands[2]
             widths.append(getattr(size, "value", 1))
+        elif opcode.startswith("mbarrier."):
+            widths.append(8)
         elif opcode.startswith(("ld.", "st.", "atom.", "red.")):
             words = opcode.split(".")
             if {"global", "param", "param::entry", "local", "const"} & set(words):

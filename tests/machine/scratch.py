@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .faults import DataRace, InFlight, OutOfBounds, Uninitialised
+from .faults import DataRace, InFlight, OutOfBounds, Unfenced, Uninitialised
 from .memory import as_words, check_alignment
 
 # What a granule's byte of state says.
@@ -99,10 +99,12 @@ class Clocks:
     ``known[w, v]`` is the last interval of warp v whose accesses are ordered before warp w's next
     access; ``known[w, w]`` is w's own current interval (Lamport's happens-before; the access
     history kept by SharedMemory is that of FastTrack, Flanagan and Freund, PLDI 2009).
+
+    After the warps come the warpgroups: how many of the wgmmas of each are known to be done.
     """
 
     def __init__(self, warps: int) -> None:
-        self.known = np.eye(warps, dtype=np.int32)
+        self.known = np.eye(warps, warps + -(-warps // 4), dtype=np.int32)
 
     def join(self, arrived: NDArray[np.intp], waiting: NDArray[np.intp]) -> None:
         """A barrier: those waiting learn all that the arrived ones knew; all start an interval."""
@@ -123,7 +125,9 @@ class SharedMemory(Scratch):
             granules = self._state.size
             self._writer = np.zeros(granules, np.int16)
             self._write_time = np.zeros(granules, np.int32)
-            self._read_time = np.zeros((granules, len(clocks.known)), np.int32)
+            self._read_time = np.zeros((granules, clocks.known.shape[1]), np.int32)
+            # Written by ordinary stores or cp.async, with no fence.proxy.async since.
+            self._unfenced = np.zeros(granules, np.bool_)
 
     def load_by(
         self,
@@ -165,17 +169,72 @@ class SharedMemory(Scratch):
         self._claim(addresses, width, lanes, warps)
         self._mark(offsets, width, _IN_FLIGHT)
 
+    def load_async(
+        self,
+        addresses: NDArray[np.int64],
+        width: int,
+        lanes: NDArray[np.intp],
+        warps: NDArray[np.intp],
+    ) -> NDArray:
+        """:meth:`load` of the asynchronous proxy: what it reads must have been fenced.
+
+        Who reads tells of it by :meth:`read_by_group`.
+        """
+        words = self.load(addresses, width, lanes)
+        if self._clocks is not None:
+            granules = self._granules(addresses - self.base, width)
+            self._check_writers(granules, addresses, lanes, warps, "read")
+            unfenced = self._unfenced[granules]
+            if unfenced.any():
+                bad = int(unfenced.any(axis=1).argmax())
+                raise Unfenced(
+                    "an asynchronous read of shared memory that was written with no "
+                    "fence.proxy.async since",
+                    int(lanes[bad]),
+                    int(addresses[bad]),
+                )
+        return words
+
+    def read_by_group(self, addresses: NDArray[np.int64], width: int, group: int, n: int) -> None:
+        """The ``n``-th wgmma of a warpgroup reads words until it was waited for."""
+        if self._clocks is not None:
+            granules = self._granules(addresses - self.base, width)
+            self._read_time[granules, len(self._clocks.known) + group] = n
+
+    def holds(self, address: int, values: list[int]) -> bool:
+        """Is one of these words of 8 bytes at an address? Looks, and is no access."""
+        at = address - self.base
+        inside = 0 <= at <= self.size - 8
+        return inside and int(as_words(self._raw, 8)[at // 8]) in values
+
+    def fence(self, warps: NDArray[np.intp]) -> None:
+        """fence.proxy.async by warps: what they know to be written may be read asynchronously."""
+        if self._clocks is not None:
+            for known in self._clocks.known[warps]:
+                self._unfenced &= self._write_time > known[self._writer]
+
     def land_copy(
-        self, addresses: NDArray[np.int64], words: NDArray, warps: NDArray[np.intp]
+        self,
+        addresses: NDArray[np.int64],
+        words: NDArray,
+        warps: NDArray[np.intp] | None,
+        *,
+        fenced: bool = False,
     ) -> None:
-        """The issuing threads have waited: the bytes are there, as if written now."""
+        """Copies are there: as if written now by ``warps``, which waited.
+
+        None: nobody waited, an mbarrier tells of it, and the time of the write is the copy's own.
+        ``fenced``: the asynchronous proxy itself wrote.
+        """
         width = words.dtype.itemsize
         offsets = addresses - self.base
         as_words(self._raw, width)[offsets // width] = words
         self._mark(offsets, width, _READY)
         if self._clocks is not None:
             granules = self._granules(offsets, width)
-            self._write_time[granules] = self._clocks.known[warps, warps][:, None]
+            self._unfenced[granules] = not fenced
+            if warps is not None:
+                self._write_time[granules] = self._clocks.known[warps, warps][:, None]
 
     def _claim(
         self,
@@ -193,8 +252,16 @@ class SharedMemory(Scratch):
         early = self._read_time[granules] > known[warps][:, None, :]
         if early.any():
             bad, _, other = (int(i[0]) for i in early.nonzero())
+            if other >= len(known):
+                raise InFlight(
+                    "write to shared memory that a wgmma reads, and no wait for that is ordered "
+                    "before it",
+                    int(lanes[bad]),
+                    int(addresses[bad]),
+                )
             raise self._race("write", "read", bad, other, addresses, lanes, warps)
         self._writer[granules] = warps[:, None]
+        self._unfenced[granules] = True
         self._write_time[granules] = known[warps, warps][:, None]
         self._check_writers(granules, addresses, lanes, warps, "write")
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .copies import PendingCopies
-from .faults import Divergent, Fault, UnsetRegister
+from .faults import Divergent, Fault, InFlight, Unfenced, UnsetRegister
 from .ptx import Guard, Instruction, Register
 from .scratch import Scratch
 
@@ -71,6 +71,10 @@ class Team:
         self._values: list[NDArray | None] = [None] * len(registers)
         # Per register: the lanes that never wrote it; None when every lane has.
         self._missing: list[Lanes | None] = [np.ones(lanes, np.bool_)] * len(registers)
+        # Per register that wgmmas in flight use: what for, and by how many in every lane.
+        self._flying: dict[int, tuple[str, NDArray[np.int16]]] = {}
+        # Per warp of the team, all registers at its last wgmma.fence.
+        self._fenced: list[list[NDArray | None] | None] = [None] * warps
         self.copies = PendingCopies(self)
         self.local = Scratch("local", cta.launch.local_base, lanes * cta.launch.local_size)
         # Instructions issued per program counter, counted in warps.
@@ -83,6 +87,7 @@ class Team:
         value = self._values[index]
         missing = self._missing[index]
         if missing is not None and (value is None or (missing & self.active).any()):
+            self._refuse_flying(index)
             name = self._registers[index].name
             lane = int((missing & self.active).argmax())
             raise UnsetRegister(f"register {name} is read before it is written", lane)
@@ -103,6 +108,8 @@ class Team:
         """Write a register in the active lanes; the array must not be changed afterwards."""
         if value.shape != self.numbers.shape:
             value = np.repeat(value, self.numbers.size)
+        if self._flying:
+            self._refuse_flying(index)
         if self.full:
             self._values[index] = value
             self._missing[index] = None
@@ -113,6 +120,76 @@ class Team:
         if missing is not None:
             missing = missing & ~self.active
             self._missing[index] = missing if missing.any() else None
+
+    # ---- registers of wgmma: untouchable until it was waited for
+
+    def fence_registers(self) -> None:
+        """wgmma.fence of the active warps: it may use their registers as they are now."""
+        for warp in np.unique(self.chosen // WARP).tolist():
+            self._fenced[warp] = self._values.copy()
+
+    def lend(self, index: int, use: str, warp: int, read: bool) -> NDArray | None:
+        """A warp's lanes of a register for a wgmma that uses it until :meth:`take_back`."""
+        lanes = slice(WARP * warp, WARP * warp + WARP)
+        name, fenced = self._registers[index].name, self._fenced[warp]
+        if fenced is None:
+            raise Unfenced("there was no wgmma.fence before this", lanes.start)
+        none = "", np.zeros(self.numbers.size, np.int16)
+        other, count = self._flying.get(index, none)
+        if count[lanes].any():
+            if other != use:
+                raise InFlight(f"register {name} is in use by an unlike wgmma", lanes.start)
+        else:
+            missing = self._missing[index]
+            missing = np.zeros_like(self.alive) if missing is None else missing.copy()
+            if read and missing[lanes].any():
+                raise UnsetRegister(f"register {name} is read before it is written", lanes.start)
+            missing[lanes] = True
+            self._missing[index] = missing
+        value, old = self._values[index], fenced[index]
+        if read and value is not old:
+            assert value is not None
+            if old is None or (old[lanes] != value[lanes]).any():
+                raise Unfenced(
+                    f"register {name} was changed after the last wgmma.fence", lanes.start
+                )
+        count = count.copy()
+        count[lanes] += 1
+        self._flying[index] = use, count
+        return None if value is None else value[lanes]
+
+    def give(self, index: int, warp: int, value: NDArray) -> None:
+        """The result of a wgmma of a warp, in a register that was lent to it."""
+        old, fenced = self._values[index], self._fenced[warp]
+        assert fenced is not None
+        new = np.zeros(self.numbers.size, value.dtype) if old is None else old.copy()
+        new[WARP * warp : WARP * warp + WARP] = value
+        self._values[index] = fenced[index] = new
+
+    def take_back(self, index: int, warp: int) -> None:
+        """A warp has waited for a wgmma that used a register."""
+        lanes = slice(WARP * warp, WARP * warp + WARP)
+        use, count = self._flying.pop(index)
+        count = count.copy()
+        count[lanes] -= 1
+        if count.any():
+            self._flying[index] = use, count
+        if not count[lanes].any():
+            missing = self._missing[index]
+            assert missing is not None
+            missing = missing.copy()
+            missing[lanes] = False
+            self._missing[index] = missing if missing.any() else None
+
+    def _refuse_flying(self, index: int) -> None:
+        if index in self._flying:
+            lanes = (self._flying[index][1] > 0) & self.active
+            if lanes.any():
+                name = self._registers[index].name
+                raise InFlight(
+                    f"register {name} is in use by a wgmma that was not waited for",
+                    int(lanes.argmax()),
+                )
 
     def mask_bits(self, lanes: Lanes) -> NDArray[np.uint32]:
         """Per lane, the 32-bit mask of those lanes of its warp."""

@@ -131,8 +131,8 @@ def test_a_wrong_number_is_seen_in_the_result(compiled: Any) -> None:
 
 
 def test_an_instruction_of_the_future_is_refused(compiled: Any) -> None:
-    newer = edit(compiled.__ptx__, r"bar\.sync\s+0;", "wgmma.fence.sync.aligned;")
-    with pytest.raises(UnsupportedInstruction, match="wgmma"):
+    newer = edit(compiled.__ptx__, r"bar\.sync\s+0;", "tcgen05.fence::before_thread_sync;")
+    with pytest.raises(UnsupportedInstruction, match="tcgen05"):
         run_gemm(compiled, newer)
 
 

@@ -180,7 +180,10 @@ EXCHANGE = (
 
 
 @pytest.mark.parametrize("independent", [True, False])
-@pytest.mark.parametrize("barrier", ["bar.sync 0;", "barrier.sync 3;", "bar.sync 1, 128;"])
+@pytest.mark.parametrize(
+    "barrier",
+    ["bar.sync 0;", "barrier.sync 3;", "bar.sync 1, 128;", "barrier.cta.sync.aligned 2, 128;"],
+)
 def test_a_barrier_lets_warps_exchange(barrier: str, independent: bool) -> None:
     body = EXCHANGE.format(barrier=barrier)
     for seed in range(4):
@@ -223,8 +226,9 @@ PRODUCER_CONSUMER = """
 
 
 @pytest.mark.parametrize("independent", [True, False])
-def test_arrive_does_not_wait_but_orders(independent: bool) -> None:
-    body = PRODUCER_CONSUMER.format(arrive="bar.arrive 1, 64;", wait="bar.sync 1, 64;")
+@pytest.mark.parametrize("arrive", ["bar.arrive 1, 64;", "barrier.cta.arrive.aligned 1, 64;"])
+def test_arrive_does_not_wait_but_orders(arrive: str, independent: bool) -> None:
+    body = PRODUCER_CONSUMER.format(arrive=arrive, wait="bar.sync 1, 64;")
     got = per_lane(body, threads=64, variables=SHARED, independent=independent)
     assert got.tolist() == [0] * 32 + list(range(500, 532))
 

@@ -1,6 +1,6 @@
 """What every instruction does, one file per family; importing this package registers them all.
 
-A family that is added later (mbarrier, TMA, wgmma) is one more file in this list.
+A family that is added later (TMA) is one more file in this list.
 """
 
 from . import (
@@ -12,10 +12,12 @@ from . import (
     floating,
     integer,
     load_store,
+    mbarrier,
     move,
     predicate,
     tensor_core,
     warp,
+    warpgroup,
 )
 
 __all__ = [
@@ -27,8 +29,10 @@ __all__ = [
     "floating",
     "integer",
     "load_store",
+    "mbarrier",
     "move",
     "predicate",
     "tensor_core",
     "warp",
+    "warpgroup",
 ]

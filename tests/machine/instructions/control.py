@@ -42,7 +42,14 @@ def trap(op: Operation) -> Run:
     return run
 
 
-@instruction("bar.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "barrier.arrive")
+@instruction(
+    "bar.sync",
+    "barrier.sync",
+    "barrier.cta.sync",
+    "bar.arrive",
+    "barrier.arrive",
+    "barrier.cta.arrive",
+)
 def barrier(op: Operation) -> Run:
     aligned = op.stem.startswith("bar.") or op.flag("aligned")
     op.steer()
@@ -80,12 +87,28 @@ def _check(number: int, count: int | None) -> None:
 _SCOPES = ("cta", "cluster", "gpu", "sys", "gl")
 
 
+@instruction("fence.proxy.async")
+def fence_async(op: Operation) -> Run:
+    op.one_of("global", "shared::cta", "shared::cluster", default="")
+    return lambda t: t.cta.shared.fence(np.unique(t.warp_of[t.chosen]))
+
+
+@instruction("setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32")
+def set_registers(op: Operation) -> Run:
+    # How many registers a warp may use is the compiler's business; the numbers have rules.
+    count = op.constant(0)
+    if not 24 <= count <= 256 or count % 8:
+        raise op.unsupported("a multiple of 8 from 24 to 256 is expected")
+    op.collective()
+    return lambda t: None
+
+
 @instruction("membar", "fence", "fence.proxy", "fence.mbarrier_init")
 def fence(op: Operation) -> Run:
     # Memory is sequentially consistent here: a fence has nothing to add.
     for allowed in (
         ("sc", "acq_rel", "acquire", "release"),
-        ("async", "async.shared", "async.global", "alias", "tensormap::generic"),
+        ("alias", "tensormap::generic"),
         ("shared", "global", "shared::cta", "shared::cluster"),
         _SCOPES,
     ):

@@ -1,0 +1,86 @@
+"""Warpgroups: what four warps have issued of wgmma, which of it is done, and who waits.
+
+A wgmma begins when all four warps have issued it, and reads shared memory until it is done. Any of
+the warps can wait for that, and it is done for all: so one thread may tell a producer. Results are
+computed when a warp issues. That equals any later moment, since what it reads may not change until
+it is done, and its registers may not be touched until its own warp has waited: both are faults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .faults import Divergent, Fault
+
+if TYPE_CHECKING:
+    from .cta import CTA
+    from .team import Team
+
+# Warps of a warpgroup.
+GROUP = 4
+
+
+@dataclass
+class _Wgmma:
+    """One wgmma: what must be the same in all four warps, and the registers it uses."""
+
+    key: tuple[int, ...]
+    registers: tuple[int, ...]
+
+
+@dataclass
+class _Warp:
+    """One warp's progress: how many it issued, how many of them it waited for, ends of groups."""
+
+    issued: int = 0
+    waited: int = 0
+    groups: list[int] = field(default_factory=list)
+
+
+class WarpGroups:
+    """The warpgroups of a CTA."""
+
+    def __init__(self, cta: CTA) -> None:
+        self._cta = cta
+        warps = -(-cta.threads // 32)
+        self._warps = [_Warp() for _ in range(warps)]
+        self._issued: list[list[_Wgmma]] = [[] for _ in range(-(-warps // GROUP))]
+
+    def issue(
+        self, warp: int, key: tuple[int, ...], registers: tuple[int, ...], units: NDArray[np.int64]
+    ) -> None:
+        """A warp issues a wgmma that reads the 16-byte words at ``units``."""
+        first = warp // GROUP * GROUP
+        if first + GROUP > len(self._warps):
+            raise Fault("wgmma in a warpgroup that has fewer than 128 threads")
+        mine, all_of_group = self._warps[warp], self._issued[warp // GROUP]
+        if mine.issued < len(all_of_group):
+            if all_of_group[mine.issued].key != key:
+                raise Divergent("the warps of a warpgroup issue different wgmmas")
+        else:
+            all_of_group.append(_Wgmma(key, registers))
+            self._cta.shared.read_by_group(units, 16, warp // GROUP, len(all_of_group))
+        mine.issued += 1
+        self._cta.happened()
+
+    def commit(self, warp: int) -> None:
+        """A warp closes a group."""
+        self._warps[warp].groups.append(self._warps[warp].issued)
+
+    def wait(self, team: Team, warp: int, newest: int) -> bool:
+        """A warp waits for all but its ``newest`` groups; False: other warps must issue first."""
+        mine, first = self._warps[warp], warp // GROUP * GROUP
+        ended = mine.groups[: len(mine.groups) - newest]
+        target = ended[-1] if ended else 0
+        if any(w.issued < target for w in self._warps[first : first + GROUP]):
+            return False
+        for wgmma in self._issued[warp // GROUP][mine.waited : target]:
+            for index in wgmma.registers:
+                team.take_back(index, warp - int(team.warp_of[0]))
+        mine.waited = max(mine.waited, target)
+        self._cta.clocks.known[warp, len(self._warps) + warp // GROUP] = mine.waited
+        return True
