@@ -45,5 +45,6 @@ def prune(x: SparseTensor, mask: Tensor) -> SparseTensor:
     rows = mask.nonzero()[:, 0]
     known = x.coordinates
     cells = known.cells.index_select(0, rows)
-    left = Coordinates(cells, known.spatial_shape, known.batch_size, padded=known.padded)
+    grid = known.spatial_shape, known.batch_size
+    left = Coordinates(cells, *grid, padded=known.padded, valid=known.valid)
     return SparseTensor(x.features.index_select(0, rows), left)

@@ -184,6 +184,11 @@ def test_pruned_rows_and_their_gradients():
     dense = SparseTensor(f[mask], x.coords[mask], x.spatial_shape, 2)
     torch.testing.assert_close(again.features, lc.subm_conv(dense, numbers(2, 3, 3, 3, 4)).features)
     assert len(prune(x, torch.zeros(len(x), dtype=torch.bool))) == 0
+    filled = x.padded(len(x) + 5)
+    some = prune(filled, torch.nn.functional.pad(mask, (0, 5), value=True))
+    assert len(some) == len(y) + 5
+    w = numbers(2, 3, 3, 3, 4)
+    assert torch.equal(lc.subm_conv(some, w).unpadded().features, lc.subm_conv(y, w).features)
     for bad, error in ((mask.int(), "torch.int32"), (mask[1:], r"shape \(")):
         with pytest.raises(ArgumentError, match=f"`mask`: expected .*{error}"):
             prune(x, bad)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
+from layoutconv.executors import sparse as executor
 from layoutconv.nn import (
     sparse_avg_pool,
     sparse_depthwise,
@@ -109,8 +110,8 @@ def test_a_map_of_inference_mode_compiles_for_training():
     x = cloud(2, 4)
     with torch.inference_mode():
         found, strided = submanifold_map(x.coordinates, 3), strided_map(x.coordinates, 2, 2)
-        lc.subm_conv(x, FILTER)
-        lc.sparse_conv(x, DOWN, stride=2)
+        for kernel_map in (found, strided):
+            executor.tables(kernel_map, (4, 4), gradients=True)
     w = FILTER.clone().requires_grad_()
 
     def run(w: torch.Tensor) -> torch.Tensor:
