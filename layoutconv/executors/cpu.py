@@ -16,7 +16,8 @@ from ..gemm_view import GemmView
 from .checks import allocate
 from .finish import Finish, accumulator_dtype
 from .panels import Operand, Place
-from .tables import Batch, Dots, Listed, Product, Tables, Tile
+from .products import Batch, Dots, Listed, Product, Tile
+from .tables import Tables
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.executors import cpu, execute, tables
+from layoutconv.executors import cpu, execute, products, tables
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import Coordinates, KernelMap, kernel_map_view, submanifold_map
 from layoutconv.sparse.views import pairs_wgrad_view
@@ -84,8 +84,8 @@ NAMES = ["kernel map", "groups", "pairs", "fprop", "wgrad"]
 def test_a_second_call_evaluates_no_layout(sparse, cloud, name, monkeypatch):
     view, a, b = views(cloud)[name]
     first = execute(view, a, b)
-    monkeypatch.setattr(tables, "Panel", None)
-    monkeypatch.setattr(tables, "Operand", None)
+    monkeypatch.setattr(products, "Panel", None)
+    monkeypatch.setattr(products, "Operand", None)
     assert torch.equal(execute(view, a, b), first)
 
 
