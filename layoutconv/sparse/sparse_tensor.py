@@ -40,8 +40,9 @@ class SparseTensor:
     ``len(x)`` is the number of rows. ``x[2]`` is a batch of one image, ``x[1:3]`` of several: their
     rows in the order they have, images numbered from 0. Iterating gives the images.
 
-    Pickling, ``torch.save`` and ``copy.deepcopy`` keep features and cells, not kernel maps; tensors
-    that are saved together and share coordinates share them afterwards. ``torch.load`` reads by
+    Pickling and ``torch.save`` keep features and cells, not kernel maps; ``copy.deepcopy`` copies
+    the features, and shares the coordinates. Tensors that are saved together and share coordinates
+    share them afterwards. ``torch.load`` reads by
     default only classes that it knows::
 
         with torch.serialization.safe_globals([lc.SparseTensor, lc.sparse.Coordinates]):
