@@ -38,8 +38,8 @@ Ints = Sequence[int]
 
 _CHUNKS = 264  # of pairs, about, that a filter's gradient is cut into where its outputs are few
 _LEAST_CHUNK = 512
-_LEAST_CPU_CHUNK, _MOST_CPU_CHUNK = 32, 16384
 _FEWEST = 32  # pairs of a chunk, of clouds that are smaller
+_MOST_ON_CPU = 16384
 
 
 class Maps(NamedTuple):
@@ -130,7 +130,7 @@ def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
     """
     rows, taps = found.index.shape
     if not found.index.is_cuda:
-        return 1 << (min(max(rows // 4, _LEAST_CPU_CHUNK), _MOST_CPU_CHUNK) - 1).bit_length()
+        return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
     tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
     chunk = max(_LEAST_CHUNK, rows * taps * tiles // (2 * _CHUNKS))
     chunk = max(_FEWEST, min(chunk, rows))  # a tap has no more pairs than rows

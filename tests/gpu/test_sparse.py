@@ -181,16 +181,21 @@ def test_nothing_waits_for_the_gpu():
     points = torch.from_numpy(street(seed=1)).cuda()
     voxels = lc.voxelize(points, 0.4)
     features = voxels.features.half()
-    warm = Coordinates(voxels.coords, voxels.spatial_shape, 1, valid=True)
-    w = normal(32, 3, 3, 3, 4)
-    subm_conv(SparseTensor(features, warm), w)
-    fresh = Coordinates(voxels.coords, voxels.spatial_shape, 1, valid=True)
+    w, halve = normal(32, 3, 3, 3, 4), normal(32, 2, 2, 2, 32)
+
+    def there_and_back(coordinates):
+        y = subm_conv(SparseTensor(features, coordinates), w)
+        z = sparse_conv(y, halve, stride=2, capacity=len(coordinates))
+        return z, sparse_inverse_conv(z, halve)
+
+    warm, fresh = (
+        Coordinates(voxels.coords, voxels.spatial_shape, 1, valid=True) for _ in range(2)
+    )
+    there_and_back(warm)  # compiles, and copies what taps are to the device
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        y = subm_conv(SparseTensor(features, fresh), w)
-        z = sparse_conv(y, normal(32, 2, 2, 2, 32), stride=2, capacity=len(fresh))
-        sparse_inverse_conv(z, normal(32, 2, 2, 2, 32))
+        z, _ = there_and_back(fresh)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert int(z.coordinates.total) <= len(fresh)

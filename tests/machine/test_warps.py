@@ -162,6 +162,16 @@ def test_faults_of_a_warp(body: str, fault: type[Exception]) -> None:
         per_lane(body, limit=5000)
 
 
+def test_bytes_of_what_was_never_written_may_be_moved_and_are_noise() -> None:
+    written = "mov.u32 %r1, 0x11223344;"
+    assert (per_lane(written + "prmt.b32 %r0, %r1, %r5, 0x3210;") == 0x11223344).all()
+    mixed = per_lane(written + "prmt.b32 %r0, %r5, %r1, 0x7610;")
+    assert (mixed >> 16 == 0x1122).all()
+    assert (mixed & 0xFFFF != 0).all()
+    some = per_lane(ODD + "@%p0 mov.u32 %r5, 9; prmt.b32 %r0, %r5, %r5, 0x3210;")
+    assert [value == 9 for value in some.tolist()] == [bool(i % 2) for i in LANE]
+
+
 def test_a_collective_of_the_named_lanes_only() -> None:
     body = "mov.u32 %r0, 77;" + ODD + "@%p0 shfl.sync.idx.b32 %r0, %t, 3, 31, 0xAAAAAAAA;"
     assert per_lane(body).tolist() == [3 if i % 2 else 77 for i in LANE]
