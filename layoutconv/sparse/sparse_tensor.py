@@ -97,7 +97,9 @@ class SparseTensor:
             raise ArgumentError(
                 "features", f"a tensor on the device of coords, {coords.device}", features.device
             )
-        self.__dict__.update(features=features, coordinates=coords)
+        # each by name, as torch.compile follows it
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "coordinates", coords)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(
