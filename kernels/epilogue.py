@@ -11,6 +11,7 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from .convert import converted
 from .operand import Operand, Row
+from .shared import sync
 from .statistics import Columns, SumsByRow, SumsOfMatrices
 from .steps import Steps
 from .tile import Tile
@@ -83,7 +84,7 @@ class Epilogue:
         table = self._row_table(base)
         if const_expr(self._in_table(d)):
             self._fill(table, d, m0, tid)
-        cute.arch.sync_threads()
+        sync(self.tile)
 
         across = const_expr(self.tile.n // self.vector)
         threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))

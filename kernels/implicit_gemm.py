@@ -20,6 +20,7 @@ from .atoms import MULTIPLY, OUTPUT
 from .epilogue import Epilogue, Extras
 from .k_tiles import KTiles
 from .mainloop_sm80 import MainloopSm80
+from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
 from .present import units_of_index, units_of_rows
 from .producer import Producer
@@ -84,7 +85,7 @@ class ImplicitGemm:
             _pointer(statistics, cutlass.Float32),
         ).launch(
             grid=[m_tiles * n_tiles, Int32(splits), groups],
-            block=[self.tile.threads, 1, 1],
+            block=[self.tile.launched, 1, 1],
             min_blocks_per_mp=self.resident,
             preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
@@ -108,12 +109,16 @@ class ImplicitGemm:
         statistics: Any,
     ):
         tile, spec = self.tile, self.spec
-        mainloop = MainloopSm80(tile, self.data, spec.arch_number)
+        smem = cutlass.memory.SmemAllocator()
+        mainloop = self._mainloop(smem)
         tid, _, _ = cute.arch.thread_idx()
         cta, part, group = cute.arch.block_idx()
         # CTAs that share rows of A run side by side: their gathers meet in L2.
         n_tiles = -(-self.view.n // tile.n)
         m_tile = cta // n_tiles
+        if cutlass.const_expr(spec.skip and index_a is not None):
+            # Rows with many taps come last in a kernel map: they start first, or all wait for them.
+            m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - m_tile
         m0, n0 = m_tile * tile.m, (cta % n_tiles) * tile.n
 
         vector_a, vector_b, vector_d = spec.vectors
@@ -134,16 +139,13 @@ class ImplicitGemm:
             column_tile=tile.n, hoist_rows=True,
         )  # fmt: skip
 
-        smem = cutlass.memory.SmemAllocator()
-        s_a = mainloop.allocate(smem, tile.m, along_a)
-        s_b = mainloop.allocate(smem, tile.n, along_b)
         acc = mainloop.multiplier.accumulators(tile)
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k)
-            producer_a = mainloop.producer(operand_a, s_a, m0, tid)
-            producer_b = mainloop.producer(operand_b, s_b, n0, tid)
+            producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
+            producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
             begin, count = 0, k_tiles.count
@@ -163,11 +165,17 @@ class ImplicitGemm:
             tile, self.out.element, self.data.accumulator, vector_d, self.steps,
             atomic=spec.split == "atomic",
         )  # fmt: skip
-        epilogue(acc, mainloop.multiplier.mma, operand_d, s_a.base, m0, n0, tid, extras)
+        base, mma = mainloop.s_a.base, mainloop.multiplier.mma
+        if cutlass.const_expr(not tile.producers) or tid < tile.threads:
+            epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
+
+    def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
+        kind = MainloopSm90 if self.tile.producers else MainloopSm80
+        return kind(self.spec, self.data, smem)
 
     def _present(self, k_tiles: KTiles, producer: Producer, first: Any, tid: Any) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""
-        operand, base, warps = producer.operand, producer.shared.base, self.tile.threads // 32
+        operand, base, warps = producer.operand, producer.shared.base, self.tile.launched // 32
         if operand.gather:
             unit = KTiles.of_units(operand, self.tile.k, []).unit
             found = units_of_index(operand, first, self.tile.m, unit, base, warps, tid)

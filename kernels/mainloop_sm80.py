@@ -18,27 +18,20 @@ from .fragments import Fragments
 from .k_tiles import KTiles
 from .operand import Operand
 from .producer import Producer
-from .shared import SharedTile
-from .tile import MOST_REGISTERS, Tile
+from .shared import SharedTile, shared_tiles
+from .spec import Spec
+from .tile import MOST_REGISTERS
 
 
 class MainloopSm80:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
-    def __init__(self, tile: Tile, data: Data, arch: int) -> None:
-        self.tile, self.data = tile, data
-        self.multiplier = Multiplier(data, tile, arch)
-        line = 128 // data.bytes
-        if tile.k not in (line // 2, line):
-            raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
+    def __init__(self, spec: Spec, data: Data, smem: Any) -> None:
+        self.tile, self.data = spec.tile, data
+        self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
+        self.s_a, self.s_b = shared_tiles(smem, spec, data, self.multiplier.read)
 
     # -- what the loop works on ------------------------------------------------------------------
-
-    def allocate(self, smem: Any, rows: int, along: int) -> SharedTile:
-        """Shared memory for all stages of an operand with so many rows in a CTA's tile."""
-        shape = (rows, self.tile.k) if along == 1 else (self.tile.k, rows)
-        read = self.multiplier.read(along)
-        return SharedTile(smem, self.data.element, *shape, self.tile.stages, read)
 
     def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
         """This thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM."""

@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Int32
 
+from .atoms import Data
+from .spec import Spec
+from .tile import Tile
+
 VECTOR_BYTES = 16
 LINE_BYTES = 128  # all banks once
+
+
+def sync(tile: Tile) -> None:
+    """Wait for all threads that multiply; they have a barrier of their own where others copy."""
+    if tile.producers:
+        cute.arch.barrier(barrier_id=1, number_of_threads=tile.threads)
+    else:
+        cute.arch.sync_threads()
+
+
+def shared_tiles(smem: Any, spec: Spec, data: Data, read: Callable[[int], str]) -> Any:
+    """Shared memory for all stages of A and of B; ``read`` says how what runs along a mode is."""
+    tile, line = spec.tile, LINE_BYTES // data.bytes
+    if tile.k not in (line // 2, line):
+        raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
+    found = []
+    for rows, along in zip((tile.m, tile.n), spec.along, strict=True):
+        shape = (rows, tile.k) if along == 1 else (tile.k, rows)
+        found.append(SharedTile(smem, data.element, *shape, tile.stages, read(along)))
+    return found
 
 
 class SharedTile:
@@ -39,6 +64,7 @@ class SharedTile:
         self.line = self.line_bytes // self.bytes
         self.panel_bytes = rows * self.line_bytes
         self.stage_bytes = columns // self.line * self.panel_bytes
+        self.stages = stages
         size = stages * self.stage_bytes // self.bytes
         self.base = smem.allocate_array(dtype, size, byte_alignment=1024)
 
@@ -55,6 +81,14 @@ class SharedTile:
         else:
             layout = cute.make_layout((columns, self.rows), stride=(across, line))
         return cute.make_tensor(cute.recast_ptr(self.base, dtype=unit), layout)
+
+    def stages_tensor(self, along: int) -> Any:
+        """All stages as a tensor (m, k, stage), swizzled: what wgmma reads, as descriptors."""
+        plain = self.tensor(along, self.dtype).layout
+        stage = cute.make_layout(self.stages, stride=self.stage_bytes // self.bytes)
+        swizzle = cute.make_swizzle(self.line_bytes.bit_length() - 5, 4, 3)
+        pointer = cute.recast_ptr(self.base, swizzle, dtype=self.dtype)
+        return cute.make_tensor(pointer, cute.append(plain, stage))
 
     def start(self, logical: Any) -> Any:
         """The swizzled address of a logical one, both in bytes."""

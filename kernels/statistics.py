@@ -13,6 +13,7 @@ import cutlass.cute as cute
 from cutlass import BFloat16, Float16, Float32, Int32, const_expr, range_constexpr
 
 from .atoms import load_matrices, multiply_16_bit
+from .shared import sync
 from .tile import Tile
 
 BLOCK = 16  # rows and columns that tensor cores sum at once
@@ -54,7 +55,7 @@ class SumsByRow:
         across = const_expr(self.tile.n // self.vector)
         parts = const_expr(self.tile.threads // across)
         shared = _shared(base, self.tile.n, parts)
-        cute.arch.sync_threads()
+        sync(self.tile)
         row, column = tid // across, (tid & (across - 1)) * self.vector
         for i in range_constexpr(self.vector):
             for kind in range_constexpr(2):
@@ -81,11 +82,11 @@ class SumsOfMatrices:
         warp, lane = tid // 32, tid % 32
         shared = _shared(base, tile.n, parts)
         found = []
-        cute.arch.sync_threads()
+        sync(tile)
         for turn in range_constexpr(-(-groups // warps)):
             group, part = (warp + turn * warps) % groups, (warp + turn * warps) // groups
             found.append((group, part, self._block_sums(base, group, part, parts, lane)))
-        cute.arch.sync_threads()
+        sync(tile)
         for turn in range_constexpr(len(found)):
             group, part, (sums, squares) = found[turn]
             # A lane of the diagonal has its column's sums in both products.
@@ -134,7 +135,7 @@ def _either(number: Any, even: Any, odd: Any) -> Any:
 @cute.jit
 def _finish(tile: Tile, shared: Any, parts: int, tid: Any, columns: Columns):
     """Add up the parts in their order, a thread for each column and kind."""
-    cute.arch.sync_threads()
+    sync(tile)
     for turn in range_constexpr(-(-2 * tile.n // tile.threads)):
         number = tid + turn * tile.threads
         kind, column = number // tile.n, number % tile.n

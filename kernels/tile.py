@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 REGISTERS = 65536  # of a multiprocessor
 MOST_REGISTERS = 255  # of a thread
+BARRIER_BYTES = 8
 ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
+OTHER_WITHOUT_FRAGMENTS = 64
+WARPGROUP = 128  # threads that multiply together on Hopper, 64 rows at a time
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
 
 
@@ -15,7 +18,9 @@ ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each f
 class Tile:
     """A CTA computes ``m x n`` outputs, ``k`` products at a time, with ``warps_m x warps_n`` warps.
 
-    ``stages`` buffers of shared memory hold the k-tiles in flight.
+    ``stages`` buffers of shared memory hold the k-tiles in flight. Beside the warps that multiply,
+    ``producers`` threads only copy, if there are any: then warps multiply in groups of four, each
+    64 rows at a time, by Hopper's instructions.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -29,8 +34,13 @@ class Tile:
     warps_m: int = 2
     warps_n: int = 2
     stages: int = 3
+    producers: int = 0
 
     def __post_init__(self) -> None:
+        if self.producers and (self.warps_m % 4 or self.n > 256 * self.warps_n):
+            raise ValueError(
+                f"tile {self}: warpgroups are 4 warps along m, and have 256 columns at most"
+            )
         if self.m % (16 * self.warps_m) or self.n % (16 * self.warps_n):
             raise ValueError(f"tile {self}: each warp needs a multiple of 16 rows and 16 columns")
         if self.stages < 2:
@@ -38,7 +48,13 @@ class Tile:
 
     @property
     def threads(self) -> int:
+        """Those that multiply."""
         return 32 * self.warps_m * self.warps_n
+
+    @property
+    def launched(self) -> int:
+        """All threads of a CTA."""
+        return self.threads + self.producers
 
     @property
     def resident(self) -> int:
@@ -54,7 +70,7 @@ class Tile:
         >>> Tile(256, 32, 32, 4, 1).resident
         2
         """
-        return max(1, REGISTERS // (self.threads * self.registers))
+        return max(1, REGISTERS // (self.launched * self.registers))
 
     @property
     def registers(self) -> int:
@@ -64,10 +80,13 @@ class Tile:
         (248, 232)
         """
         accumulators = self.m * self.n // self.threads
+        if self.producers:
+            return accumulators + OTHER_WITHOUT_FRAGMENTS
         more_rows = max(0, 4 * self.m // self.threads - ROWS)  # 4 threads share a row
         return accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
         mainloop = self.stages * (self.m + self.n) * self.k * operand_bytes
-        return max(mainloop, self.m * (self.n * output_bytes + ROW_BYTES))
+        barriers = BARRIER_BYTES * 2 * self.stages if self.producers else 0
+        return max(mainloop, self.m * (self.n * output_bytes + ROW_BYTES)) + barriers

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from math import log2
 
 from .spec import BYTES, RESERVED
-from .tile import Tile
+from .tile import WARPGROUP, Tile
+
+Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,24 @@ FAMILY = {
     (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
+# The same of Hopper's own instructions, for data of 16 bits, and stages: a warpgroup copies. Rates
+# are shares of the best tile's above.
+HOPPER = {
+    (128, 64, 4, 1): (0.91, 4),
+    (256, 64, 8, 1): (1.03, 5),
+    (64, 128, 4, 1): (0.88, 4),
+    (128, 128, 8, 1): (1.20, 5),
+    (256, 128, 8, 1): (1.45, 4),
+    (64, 256, 4, 1): (1.02, 5),
+    (128, 256, 8, 1): (1.63, 4),
+}
+RATES = {**FAMILY, **{shape: rate for shape, (rate, _) in HOPPER.items()}}
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with.
 SLOW_START = {(256, 64, 4, 1): 5.4}
+# Rates that are others where rows are gathered: a producer looks up eight of them for a k-tile.
+GATHERED = {(256, 64, 8, 1): 0.75}
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
 # Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32. Of
@@ -94,7 +110,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
 
     >>> large = Problem(10**6, 128, 1728, 64, "float16", 2)
     >>> choose(large, MACHINES["sm_90a"])
-    (Tile(m=256, n=128, k=64, warps_m=4, warps_n=2, stages=3), 1)
+    (Tile(m=256, n=128, k=64, warps_m=8, warps_n=1, stages=4, producers=128), 1)
     >>> few_outputs = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
     >>> choose(few_outputs, MACHINES["sm_90a"])[1] > 16
     True
@@ -104,7 +120,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
     if problem.dtype == "float64":  # of CUDA cores
         tiles = [Tile(64, 64, k, 2, 2, 3)]
     else:
-        tiles = [_tile(shape, k, line // 2) for shape in FAMILY]
+        tiles = [tile_of(shape, k, line // 2) for shape in shapes(machine.arch, problem.dtype)]
     if problem.dtype == "float32":  # twice the fragments in registers
         tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.threads]
     size = BYTES[problem.dtype]
@@ -117,8 +133,17 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
     return min(pairs, key=lambda pair: _time(problem, pair[0], pair[1], machine))
 
 
-def _tile(shape: tuple[int, int, int, int], k: int, half_line: int) -> Tile:
+def shapes(arch: str, dtype: str) -> list[Shape]:
+    """The tiles that a machine runs for a type of data."""
+    more = arch == "sm_90a" and dtype in ("float16", "bfloat16")
+    return [*FAMILY, *HOPPER] if more else list(FAMILY)
+
+
+def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
+    """The tile of a shape, with k-tiles of ``k``, or what suits the shape better."""
     m, n, warps_m, warps_n = shape
+    if shape in HOPPER:
+        return Tile(m, n, k, warps_m, warps_n, HOPPER[shape][1], WARPGROUP)
     if shape in HALF_LINES:
         return Tile(m, n, half_line, warps_m, warps_n, HALF_LINES[shape])
     return Tile(m, n, k, warps_m, warps_n, stages=3)
@@ -144,7 +169,7 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     per_multiprocessor = -(-ctas // machine.multiprocessors)
     waves, rest = divmod(per_multiprocessor, resident)
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
-    rate = FAMILY.get(shape, 0.5) * machine.products
+    rate = (GATHERED if problem.sparse and shape in GATHERED else RATES)[shape] * machine.products
     products = tile.m * tile.n * -(-problem.k // splits) * COST.get(problem.dtype, 1.0)
     if problem.sparse:
         products *= TAPS_OF_MORE_ROWS ** log2(tile.m / 64)

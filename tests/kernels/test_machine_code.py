@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.tune import FAMILY, MACHINES, _tile
+from layoutconv.kernels.tune import MACHINES, shapes, tile_of
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.gemm_view import GemmView
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
     channels: str
 
     def __str__(self) -> str:
-        tile = f"{self.tile.m}x{self.tile.n}x{self.tile.k}"
+        tile = f"{self.tile.m}x{self.tile.n}x{self.tile.k}" + ("p" if self.tile.producers else "")
         return f"{tile} {self.arch} {dtype_name(self.dtype)} {self.kind} {self.channels}"
 
 
@@ -61,7 +61,7 @@ def choice(shape: tuple[int, int, int, int], *rest: str | torch.dtype) -> Choice
     arch, dtype, kind, channels = rest
     assert isinstance(dtype, torch.dtype)
     half = half_line(dtype)
-    tile = _tile(shape, 2 * half if channels == "lines" else half, half)
+    tile = tile_of(shape, 2 * half if channels == "lines" else half, half)
     return Choice(tile, str(arch), dtype, str(kind), str(channels))
 
 
@@ -71,13 +71,20 @@ def fits(c: Choice) -> bool:
 
 
 MATRIX = list(
-    filter(fits, (choice(*c) for c in product(FAMILY, MACHINES, DTYPES, VIEWS, CHANNELS)))
+    filter(
+        fits,
+        (
+            choice(shape, arch, dtype, *rest)
+            for arch, dtype, *rest in product(MACHINES, DTYPES, VIEWS, CHANNELS)
+            for shape in shapes(arch, dtype_name(dtype))
+        ),
+    )
 )
 
 
 def pairs(c: Choice) -> set[tuple]:
     """Any two of a choice's tile, architecture, dtype, view and channels."""
-    tile = c.tile.m, c.tile.n
+    tile = c.tile.m, c.tile.n, c.tile.producers
     return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
 
 
@@ -105,7 +112,7 @@ def check_machine_code(c: Choice) -> None:
     assert (kernel.stack, opcodes["LDL"], opcodes["STL"]) == (0, 0, 0)
     assert kernel.registers <= 255
     allocated = -(-kernel.registers // 8) * 8
-    assert allocated * c.tile.threads <= REGISTERS
+    assert allocated * c.tile.launched <= REGISTERS
     size = c.dtype.itemsize
     dynamic = c.tile.shared_bytes(size, size)
     assert kernel.static_shared + dynamic <= MACHINES[c.arch].shared_per_block
@@ -114,18 +121,26 @@ def check_machine_code(c: Choice) -> None:
     copies = re.findall(r"cp\.async\.c\S+ [^;]*;", compiled.ptx)
     form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
     assert all(re.fullmatch(form, copy) for copy in copies)
-    per_thread = (c.tile.m + c.tile.n) * c.tile.k // vector // c.tile.threads
-    # In the prologue a k-tile for every stage but the last, in the loop one.
-    assert len(copies) == opcodes["LDGSTS"] == c.tile.stages * per_thread
+    copying = c.tile.producers or c.tile.threads
+    per_thread = (c.tile.m + c.tile.n) * c.tile.k // vector // copying
+    # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
+    # prologue.
+    pieces = 1 if c.tile.producers else c.tile.stages
+    assert len(copies) == opcodes["LDGSTS"] == pieces * per_thread
 
-    # Tensor cores do all that there is to multiply, of operands that ldmatrix brings.
+    # Tensor cores do all that there is to multiply, of operands that ldmatrix brings, or that
+    # Hopper's read from shared memory: of the first k-tile, and in the loop.
     mma_k = 8 if c.dtype == torch.float32 else 16
     k_blocks = c.tile.k // mma_k
     rows, columns = c.tile.m // c.tile.warps_m, c.tile.n // c.tile.warps_n
-    assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks
     fragments = rows // 16 + columns // 16  # of ldmatrix.x4
-    assert compiled.ptx.count("ldmatrix.sync.aligned.m8n8.x4.shared") == opcodes["LDSM"]
-    assert opcodes["LDSM"] == fragments * (k_blocks + 1)
+    if c.tile.producers:
+        assert compiled.ptx.count("wgmma.mma_async") == 2 * k_blocks * (rows // 16)
+        assert (opcodes["HMMA"], opcodes["LDSM"]) == (0, 0)
+    else:
+        assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks
+        assert compiled.ptx.count("ldmatrix.sync.aligned.m8n8.x4.shared") == opcodes["LDSM"]
+        assert opcodes["LDSM"] == fragments * (k_blocks + 1)
 
     # Results leave in 16-byte vectors.
     stores = re.findall(r"st\.global\S*", compiled.ptx)

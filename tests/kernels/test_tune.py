@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from layoutconv.kernels.spec import BYTES, staged_bytes
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import (
-    FAMILY,
     HALF_LINES,
     MACHINES,
     MOST_SPLITS,
+    RATES,
     WORKSPACE,
     Problem,
     choose,
+    shapes,
+    tile_of,
 )
 
 DTYPES = ["float16", "bfloat16", "tfloat32", "float32", "float64", "int8", "float8_e4m3fn"]
@@ -53,7 +55,7 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
 @given(problem=problems(), arch=machines)
 def test_a_tile_of_the_family_that_fits_the_machine(problem: Problem, arch: str) -> None:
     tile, _ = choose(problem, MACHINES[arch])
-    assert shape(tile) in FAMILY
+    assert shape(tile) in shapes(arch, problem.dtype)
     assert shared_bytes(problem, tile) <= MACHINES[arch].shared_per_block
     line = 128 // BYTES[problem.dtype]
     # Whole lines of 128 bytes where channels come in such; then no k-tile straddles taps.
@@ -79,9 +81,10 @@ def test_a_tile_is_not_larger_than_it_needs_to_be_for_one_wave(problem: Problem,
     """Where all CTAs run at once, the smallest of several tiles finishes first."""
     machine = MACHINES[arch]
     tile, _ = choose(problem, machine)
-    best = tile.m * tile.n / FAMILY[shape(tile)]
-    for (m, n, warps_m, warps_n), rate in FAMILY.items():
-        other = Tile(m, n, tile.k, warps_m, warps_n, 3)
+    best = tile.m * tile.n / RATES[shape(tile)]
+    half = 64 // BYTES[problem.dtype]
+    for other in (tile_of(s, tile.k, half) for s in shapes(arch, problem.dtype)):
+        m, n, rate = other.m, other.n, RATES[shape(other)]
         ctas = -(-problem.m // m) * -(-problem.n // n) * problem.groups
         fits = shared_bytes(problem, other) <= machine.shared_per_block
         usable = problem.dtype not in ("float32", "float64")  # which take fewer tiles
@@ -98,14 +101,12 @@ def test_the_tile_grows_with_the_problem(arch: str, n: int) -> None:
     assert small <= 64 * 64
     assert large >= 2 * small
     # A full machine runs the tile with the best rate of those that waste no columns.
-    whole = {
-        shape: rate
-        for shape, rate in FAMILY.items()
-        if n % shape[1] == 0
-        and Tile(shape[0], shape[1], 64, *shape[2:], 3).shared_bytes(2, 2)
-        <= machine.shared_per_block
-    }
-    assert FAMILY[shape(tiles[1])] >= 0.9 * max(whole.values())
+    whole = [
+        RATES[s]
+        for s in shapes(arch, "float16")
+        if n % s[1] == 0 and tile_of(s, 64, 32).shared_bytes(2, 2) <= machine.shared_per_block
+    ]
+    assert RATES[shape(tiles[1])] >= 0.9 * max(whole)
 
 
 @pytest.mark.parametrize("arch", MACHINES)

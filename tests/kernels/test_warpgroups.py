@@ -1,0 +1,181 @@
+"""The template with Hopper's main loop, where some warps copy and others multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass.cute as cute
+import pytest
+import torch
+from layoutconv.kernels import mainloop_sm90
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import HOPPER, tile_of
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.epilogue import Activation, Bias, Epilogue
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+from ..machine import Fault
+from .launcher import (
+    Case,
+    check_exact,
+    check_view_runs,
+    compile_view,
+    compiled_view,
+    integers,
+    reference,
+    run_case,
+)
+from .test_skip import kernel_map
+from .test_template import DENSE, grid
+
+TYPES = [torch.float16, torch.bfloat16]
+# (m, n, k, warps_m, warps_n, stages), small as in test_template.
+SMALL = [
+    (64, 64, 64, 4, 1, 3), (128, 32, 32, 4, 1, 4), (128, 64, 64, 8, 1, 2), (64, 64, 32, 4, 2, 3),
+]  # fmt: skip
+
+
+def small_tile(number: int) -> Tile:
+    return Tile(*SMALL[number % len(SMALL)], 128)
+
+
+def check(view: GemmView, number: int, **options: Any) -> Any:
+    dtype = TYPES[number % 2]
+    return check_view_runs(view, dtype, small_tile(number), arch="sm_90a", **options)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense(name: str) -> None:
+    check(fprop_view(DENSE[name]), list(DENSE).index(name))
+
+
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_operands_that_run_along_rows(number: int) -> None:
+    """Both of a filter's gradient, and the filter of the inputs' gradient."""
+    problem = ConvProblem((2, 7, 5, 40), (24, 2, 3), stride=(1, 2), padding=1)
+    ran = check(wgrad_view(problem), number, out=torch.float32)
+    assert ran.launch.block == (small_tile(number).launched, 1, 1)
+    for view in dgrad_views(problem):
+        check(view, number)
+
+
+@pytest.mark.parametrize("number", range(len(SMALL)))
+def test_gathered_and_scattered(number: int) -> None:
+    problem = ConvProblem((1, 7, 11, 64), (40, 2, 3), padding=((0, 1), 1))
+    check(grid(problem, True, True), number)
+
+
+@pytest.mark.parametrize(("channels", "taps"), [(16, 3), (64, 3), (16, 5)])
+def test_a_kernel_map_without_the_taps_that_tiles_lack(channels: int, taps: int) -> None:
+    index = kernel_map(150, taps**3, 0.1)
+    index[-70:] = -1
+    view = kernel_map_view(index, channels, 40, kernel_size=3 * (taps,))
+    case = Case.of(view, torch.float16)
+    compiled = compiled_view(view, torch.float16, small_tile(0), "sm_90a", skip=True)
+    check_exact(case, run_case(case, compiled))
+
+
+@pytest.mark.parametrize("shape", HOPPER, ids=str)
+def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
+    number = list(HOPPER).index(shape)
+    m, n, *_ = shape
+    tile = tile_of(shape, 32 * (1 + number % 2), 32)
+    problem = ConvProblem((1, m + 9, 16), (n + 8, 3), padding=1)  # a rest of every kind of tile
+    ran = check_view_runs(fprop_view(problem), TYPES[number % 2], tile, arch="sm_90a")
+    assert ran.launch.grid == (4, 1, 1)
+    assert ran.launch.shared_bytes == tile.shared_bytes(2, 2)
+
+
+def test_parts_of_a_sum_the_last_of_them_empty() -> None:
+    view = wgrad_view(ConvProblem((1, 7, 5, 8), (24, 2, 3), padding=1))
+    case = Case.of(view, torch.float16, torch.float32)
+    compiled = compiled_view(
+        view, torch.float16, small_tile(0), "sm_90a", torch.float32, split="partial"
+    )
+    ran = run_case(case, compiled, splits=3)  # of one k-tile
+    assert torch.equal(ran.out.sum(0).double(), reference(case)[0])
+
+
+def test_the_epilogue_is_run_by_those_who_multiply() -> None:
+    view = fprop_view(ConvProblem((1, 9, 11, 32), (72, 3, 3), padding=1))
+    case = Case.of(view, torch.float16, torch.float32)
+    plain = reference(case)[0]
+    bias = integers((72,), torch.float32, 3)
+    case.epilogue = Epilogue((Bias(bias), Activation("relu")), statistics=True)
+    compiled = compiled_view(
+        view, torch.float16, small_tile(2), "sm_90a", torch.float32,
+        epilogue=case.epilogue.structure,
+    )  # fmt: skip
+    ran = run_case(case, compiled)
+    want = (plain + bias).relu()
+    assert torch.equal(ran.out.double(), want)
+    assert ran.statistics is not None
+    flat = want.view(-1, 72)
+    sums = torch.stack([flat.sum(0), (flat**2).sum(0)])
+    assert torch.equal(ran.statistics.double().sum(0), sums)
+
+
+# -- every guard is needed -------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+def no_waiting_for_a_full_stage(patch: Patch) -> None:
+    patch.setattr(mainloop_sm90, "_wait", lambda full, parity: None)
+
+
+def no_fence_between_copies_and_products(patch: Patch) -> None:
+    patch.setattr(
+        mainloop_sm90, "_wait", lambda full, parity: cute.arch.mbarrier_wait(full, parity)
+    )
+
+
+def the_same_parity_every_time_around(patch: Patch) -> None:
+    following = mainloop_sm90._next
+    patch.setattr(mainloop_sm90, "_next", lambda s, p, n: (following(s, p, n)[0], p))
+
+
+def a_ring_that_is_too_long(patch: Patch) -> None:
+    following = mainloop_sm90._next
+    patch.setattr(mainloop_sm90, "_next", lambda s, p, n: following(s, p, n + 1))
+
+
+def an_epilogue_that_does_not_wait_for_all_products(patch: Patch) -> None:
+    patch.setattr(mainloop_sm90, "sync", lambda tile: None)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        no_waiting_for_a_full_stage,
+        no_fence_between_copies_and_products,
+        the_same_parity_every_time_around,
+        a_ring_that_is_too_long,
+        an_epilogue_that_does_not_wait_for_all_products,
+    ],
+)
+def test_without_a_guard_the_machine_finds_a_fault(
+    mutation: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    # Three k-tiles in two stages: the last lies where the epilogue turns its tile.
+    view = fprop_view(ConvProblem((1, 140, 64), (64, 3), padding=1))
+    of = torch.float16, small_tile(2), "sm_90a", torch.float32
+    case = Case.of(view, torch.float16, torch.float32)
+    check_exact(case, run_case(case, compiled_view(view, *of)))
+    mutation(monkeypatch)
+    compiled = compile_view(view, *of)
+    case = Case.of(view, torch.float16, torch.float32)
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compiled))
+
+
+@pytest.mark.parametrize(
+    ("tile", "message"),
+    [((64, 64, 64, 2, 2, 3), "4 warps along m"), ((64, 512, 64, 4, 1, 3), "256 columns")],
+)
+def test_tiles_that_cannot_be(tile: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Tile(*tile, 128)
