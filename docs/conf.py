@@ -1,4 +1,4 @@
-"""The site: ``sphinx-build -W docs build/docs``, then open build/docs/index.html.
+"""The site: ``python -m sphinx -W docs build/docs``, then open build/docs/index.html.
 
 Pages are Markdown (MyST), the reference is reStructuredText that takes the docstrings in. ``-W``
 makes an error of every warning: a link to nowhere, a picture that is not there, a page that no
@@ -15,7 +15,7 @@ from typing import Any
 from docutils import nodes
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]  # the checkout's sources, installed or not
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]  # the sources of this checkout, and extensions
 
 project = "layoutconv"
 author = "the layoutconv authors"
@@ -23,7 +23,7 @@ version = release = re.findall(
     r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text("utf-8"), re.M
 )[0]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "source_pages"]
 html_theme = "furo"
 html_title = f"layoutconv {version}"
 html_copy_source = False
