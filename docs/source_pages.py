@@ -47,4 +47,10 @@ def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         code = (ROOT / path).read_text("utf-8")
         body = highlighter.highlight_block(code, language, linenos=True)
         title = escape(str(path))
-        yield f"source/{path}", {"title": title, "body": f"<h1>{title}</h1>{body}"}, "page.html"
+        context = {"title": title, "body": f"<h1>{title}</h1>{body}", "toctree": _no_tree}
+        yield f"source/{path}", context, "page.html"
+
+
+def _no_tree(**options: Any) -> str:
+    """Instead of the tree of all pages, which takes as long as the rest of a page."""
+    return ""
