@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cached_property
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +38,15 @@ nitpicky = True  # a name in a docstring that leads nowhere is a warning, too
 autodoc_member_order = "bysource"
 autodoc_inherit_docstrings = False
 autodoc_typehints_format = "short"
-autodoc_class_signature = "mixed"
 python_maximum_signature_line_length = 88
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 
 
-def _no_type(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Napoleon takes what is before a colon for a type in the first line of an attribute."""
-    if what in ("attribute", "property"):
-        lines.insert(0, "")
+def _whole(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Napoleon takes what is before a colon for a type in the first line of a property."""
+    if isinstance(obj, property | cached_property):
+        lines[:] = [*cleandoc(obj.__doc__ or "").splitlines(), ""]
 
 
 def _is_elsewhere(app: Any, domain: Any, node: Any) -> bool:
@@ -56,5 +57,5 @@ def _is_elsewhere(app: Any, domain: Any, node: Any) -> bool:
 
 
 def setup(app: Any) -> None:
-    app.connect("autodoc-process-docstring", _no_type, priority=400)
+    app.connect("autodoc-process-docstring", _whole, priority=600)  # after napoleon
     app.connect("warn-missing-reference", _is_elsewhere)

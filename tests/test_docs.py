@@ -72,6 +72,9 @@ def test_the_site(tmp_path: Path) -> None:
     assert {"index", "search"} <= {path.stem for path in tmp_path.glob("*.html")}
     assert "im2col" in (tmp_path / "searchindex.js").read_text("utf-8")
     assert list(missing_names(tmp_path)) == []
+    reference = "".join(page.read_text("utf-8") for page in (tmp_path / "reference").glob("*"))
+    assert "Parameters" in reference
+    assert ">Type<" not in reference  # half a sentence, taken for the type of a property
 
 
 def missing_names(site: Path) -> Iterator[str]:
