@@ -1,4 +1,4 @@
-"""The pictures of the tutorials: ``python docs/make_images.py`` writes images/tutorial/*.svg."""
+"""The pictures of the pages: ``python docs/make_images.py`` writes images/tutorial/*.svg."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layoutconv import (
     mma_atom,
     zipped_divide,
 )
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
 from layoutconv.draw import Figure, draw
 from layoutconv.sparse import (
     Coordinates,
@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parent / "images" / "tutorial"
 
 
 def pictures() -> dict[str, Figure]:
-    """The figures of the tutorials by the names of their files."""
+    """The figures of the pages by the names of their files."""
     rows, tile = Layout((4, 8), (8, 1)), Layout(4, 2)
     chunks = Layout((8, 8), (8, 1))  # 8 rows of 8 chunks of 16 bytes
     strip = Layout((6, 3), (E(0), E(0)))
@@ -55,7 +55,26 @@ def pictures() -> dict[str, Figure]:
             gather_fprop_view(ConvProblem((1, 4, 4, 1), (1, 3, 3), padding=1), CELLS), row=5
         ),
         "kernel-map": draw(kernel_map_view(KERNEL_MAP, 2, 8, kernel_size=(3,)), row=2),
+        **convolutions(),
         **clouds(),
+    }
+
+
+def convolutions() -> dict[str, Figure]:
+    """What one row of A reads, of each kind of view that there is."""
+    padded = ConvProblem((1, 4, 4, 1), (1, 3, 3), padding=1)
+    strided = ConvProblem((1, 5, 5, 1), (1, 3, 3), padding=1, stride=2)
+    (dgrad,) = dgrad_views(padded)
+    *_, both_odd = dgrad_views(strided)
+    backwards = np.arange(16, dtype=np.int32)[::-1].copy()
+    three = submanifold_map(Coordinates(THREE, (4, 4), 1), 3)
+    return {
+        "conv-im2col": draw(fprop_view(ConvProblem((1, 5, 5, 1), (1, 3, 3))), row=4),
+        "conv-padded": draw(fprop_view(padded), row=0),
+        "conv-dgrad": draw(dgrad, row=4),
+        "conv-dgrad-strided": draw(both_odd, row=0),
+        "conv-gathered": draw(gather_fprop_view(padded, backwards), row=5),
+        "conv-kernel-map": draw(kernel_map_view(three.index, 1, 1, kernel_size=(3, 3)), row=1),
     }
 
 
@@ -83,6 +102,7 @@ CELLS = np.array([-1, 0, 1, -1, 2, 3, -1, 4, -1, -1, 5, 6, 7, -1, 8, -1], dtype=
 CLOUD = torch.tensor(
     [[0, 2, 4], [0, 0, 1], [0, 0, 2], [0, 1, 2], [0, 1, 3], [0, 3, 4]], dtype=torch.int32
 )
+THREE = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 2, 2]], dtype=torch.int32)
 KERNEL_MAP = torch.tensor([[-1, 0, 1], [0, 1, -1], [-1, 2, 3], [2, 3, -1]], dtype=torch.int32)
 
 

@@ -37,7 +37,7 @@ def composition(a: Any, b: Any) -> Any:
 
     Raises :class:`LayoutValueError` if no layout is that function. Its ``witness`` is a coordinate
     of b, ``best`` a layout that has every stride that is forced, ``exact`` what ``a(b(witness))``
-    is: ``best(witness) != exact``. CUTLASS: cute/layout.hpp; exactness: :mod:`.carry`.
+    is: ``best(witness) != exact``. CUTLASS: cute/layout.hpp; exactness: ``carry.py``.
 
     >>> A = Layout((6, 2), (8, 2))
     >>> print(composition(A, Layout((4, 3), (3, 1))))

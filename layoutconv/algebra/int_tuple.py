@@ -28,7 +28,7 @@ def flatten(t: IntTuple) -> tuple[Any, ...]:
 
 
 def unflatten(leaves: Iterator[Any], profile: IntTuple) -> IntTuple:
-    """The next ``leaves`` in the profile of ``profile``: the inverse of :func:`flatten`.
+    """The next ``leaves`` in the profile of ``profile``: the inverse of ``flatten``.
 
     >>> unflatten(iter("abc"), (4, (2, 3)))
     ('a', ('b', 'c'))

@@ -166,9 +166,9 @@ def in_groups(operand: ComposedLayout, groups: Channels) -> ComposedLayout:
 def interleaved(shape: Sequence[int], width: int) -> Layout:
     """NC/32HW32 for a width of 32: ``width`` channels of a cell side by side, then all cells.
 
-    ``shape`` is (N, *spatial, C); C is a multiple of ``width``. CUTLASS's TensorNCxHWx. The memory
-    is that of a contiguous tensor ``t`` of (N, C / width, *spatial, width), and the tensor that an
-    executor takes is ``t.movedim(1, -1)``.
+    ``shape`` is ``(N, *spatial, C)``; C is a multiple of ``width``. CUTLASS's TensorNCxHWx. The
+    memory is that of a contiguous tensor ``t`` of ``(N, C / width, *spatial, width)``, and the
+    tensor that an executor takes is ``t.movedim(1, -1)``.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for other numbers of channels.
 
@@ -184,9 +184,9 @@ def interleaved(shape: Sequence[int], width: int) -> Layout:
 def interleaved_filter(shape: Sequence[int], width: int) -> Layout:
     """C/32RSK32 for a width of 32: the filter that goes with :func:`interleaved`.
 
-    ``shape`` is (K, *taps, C), C being the channels of a group. CUTLASS's TensorCxRSKx. The memory
-    is that of a contiguous tensor ``t`` of (C / width, *taps, K, width), and the tensor that an
-    executor takes is ``t.movedim((0, -2), (-1, 0))``.
+    ``shape`` is ``(K, *taps, C)``, C being the channels of a group. CUTLASS's TensorCxRSKx. The
+    memory is that of a contiguous tensor ``t`` of ``(C / width, *taps, K, width)``, and the tensor
+    that an executor takes is ``t.movedim((0, -2), (-1, 0))``.
 
     >>> print(interleaved_filter((16, 3, 3, 64), 32))
     (16,3,3,(32,2)):(32,1536,512,(1,4608))

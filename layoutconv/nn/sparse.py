@@ -61,8 +61,8 @@ def subm_conv(
 
     Args:
         input: features (rows, C) of float16, bfloat16, float32 or float64.
-        weight: (K, *taps, C / groups) of the dtype of the features. An even filter reaches one cell
-            further down than up.
+        weight: ``(K, *taps, C / groups)`` of the dtype of the features. An even filter reaches one
+            cell further down than up.
         bias: (K,).
         dilation: an int >= 1, or one per spatial mode.
         groups: how many groups of channels convolve by themselves; it divides C and K.
@@ -121,8 +121,8 @@ def sparse_conv(
         outputs: the cells to compute, in place of all.
         capacity: how many rows the result has, whatever the number of cells: see
             :func:`~layoutconv.sparse.strided_map`.
-        input, weight, bias, groups, offsets, kernel_map, activation, slope, scale, residual,
-            out_dtype: as of :func:`subm_conv`.
+        input, weight, bias, groups, offsets, kernel_map: as of :func:`subm_conv`.
+        activation, slope, scale, residual, out_dtype: as of that, too.
 
     Returns a tensor of K channels, rows in lexicographic order of ``(batch, z, y, x)``.
 
@@ -167,9 +167,9 @@ def sparse_conv_transpose(
     Args:
         stride, padding, output_padding, dilation: of ``torch.nn.functional.conv_transpose3d``,
             whose grid the outputs have.
-        input, weight, bias, groups, offsets, outputs, capacity, kernel_map, activation, slope,
-            scale, residual, out_dtype: as of :func:`sparse_conv`; ``weight`` is (K, *taps, C /
-            groups), K channels come out.
+        weight: ``(K, *taps, C / groups)``; K channels come out.
+        input, bias, groups, offsets, outputs, capacity, kernel_map: as of :func:`sparse_conv`.
+        activation, slope, scale, residual, out_dtype: as of that, too.
 
     >>> x = SparseTensor.from_dense(torch.tensor([[[0.0], [3.0]]]))
     >>> y = sparse_conv_transpose(x, torch.tensor([[[1.0], [10.0]]]), stride=2)

@@ -412,8 +412,8 @@ class SparseConvTranspose3d(_ConvTranspose):
     """Transposed convolution over three spatial modes: :func:`layoutconv.sparse_conv_transpose`.
 
     Arguments are those of ``torch.nn.ConvTranspose3d``, in its order, without ``padding_mode``;
-    the weight is (K, *taps, C / groups) all the same, K channels come out. It is generative: its
-    cells are all that some input feeds, unless ``outputs`` names them.
+    the weight is ``(K, *taps, C / groups)`` all the same, K channels come out. It is generative:
+    its cells are all that some input feeds, unless ``outputs`` names them.
 
     >>> from layoutconv.sparse import SparseTensor
     >>> up = SparseConvTranspose3d(2, 8, 2, stride=2)

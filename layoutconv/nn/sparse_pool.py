@@ -166,7 +166,7 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
 
     Args:
         features: (inputs, C), a row for each of ``kernel_map.inputs``.
-        weight: (K, *taps, 1), the map's taps, of the same dtype; ``m = K / C`` filters for each
+        weight: ``(K, *taps, 1)``, the map's taps, of the same dtype; ``m = K / C`` filters for each
             channel, those of a channel side by side, as torch's with ``groups=C``.
         kernel_map: any kernel map.
 

@@ -59,7 +59,7 @@ def read_points(
         dtype: ``float32`` or ``float64`` numbers. Coordinates of maps, millions of metres in
             ``.las``, do not fit the first, and are an error: subtract an origin from the second.
 
-    Raises :class:`PointFileError`: a file that is missing or truncated or of another kind, or a
+    Raises :class:`.PointFileError`: a file that is missing or truncated or of another kind, or a
     package to read it that is missing; fewer columns than asked for, no points, values that are not
     finite (and how many), coordinates that would be rounded by more than the steps of a ``.las``.
 

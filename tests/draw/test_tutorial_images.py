@@ -1,4 +1,4 @@
-"""The pictures of the tutorials are those that ``docs/make_images.py`` draws, and all shown."""
+"""The pictures of the pages are those that ``docs/make_images.py`` draws, and all are shown."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = "tutorial.md", "point_clouds.md"
+PAGES = "tutorial.md", "convolutions_are_layouts.md", "point_clouds.md"
 
 
-def test_the_pictures_are_up_to_date_and_each_is_in_a_tutorial() -> None:
+def test_the_pictures_are_up_to_date_and_each_is_on_a_page() -> None:
     spec = spec_from_file_location("make_images", DOCS / "make_images.py")
     assert spec is not None
     assert spec.loader is not None
