@@ -29,6 +29,7 @@ WAIT = """
     { .reg .pred P1; LAB_WAIT: mbarrier.try_wait.parity.shared.b64 P1, [%r0], 0, 10000000;
       @P1 bra.uni DONE; bra.uni LAB_WAIT; DONE: }
 """
+FENCE = "fence.proxy.async.shared::cta;"
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ TILED = [
     _tiled("NaN outside, 4 bytes", "f32", (24, 10), (16, 4), (16, 8), fill_nan=True),
     _tiled("the largest box", "u8", (300, 300), (64, 256), (7, 9)),
 ]  # fmt: skip
+# A store writes whole boxes, and each element once.
+STORED = [c for c in TILED if max(c.map.element_strides) == 1 and 0 not in c.map.strides]
 
 
 def tensor(case: BoxCase) -> NDArray[np.uint8]:
@@ -148,14 +151,52 @@ def load_module(case: BoxCase, arch: str = "sm_90", expects: int | None = None) 
     return module(body, ".param .u64 p0, .param .u64 p1", THREADS, BUFFERS, arch)
 
 
+def stored(case: BoxCase, box: NDArray[np.uint8], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Global memory after the bytes of a box were stored to it."""
+    memory, numbers = memory.copy(), np.arange(memory.size)
+    case = replace(case, map=replace(case.map, fill_nan=False))
+    # Loading the number of every byte, 8 bits a time, says where the bytes of the box belong.
+    parts = [expected(case, (numbers >> at & 255).astype(np.uint8)) for at in (0, 8, 16)]
+    places = sum(part.astype(np.int64) << at for part, at in zip(parts, (0, 8, 16), strict=True))
+    inside = expected(case, np.ones_like(memory)) == 1
+    memory[places[inside]] = box[inside]
+    return memory
+
+
+def store_module(case: BoxCase, arch: str = "sm_90") -> str:
+    """A kernel that stores the bytes at p1 through the map at p0."""
+    rank = case.map.rank
+    corner = "".join(f"mov.u32 %c{i}, {c};" for i, c in enumerate(case.corner))
+    places = ", ".join(f"%c{i}" for i in range(rank))
+    body = f"""
+    {HEAD} {corner} add.u32 %r1, %r0, {case.start};
+    {copy_in(case.bytes)}
+    {FENCE} bar.sync 0;
+    @%p0 cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group
+        [%rd0, {{{places}}}], [%r1];
+    @%p0 cp.async.bulk.commit_group;
+    @%p0 cp.async.bulk.wait_group.read 0;
+    """
+    return module(body, ".param .u64 p0, .param .u64 p1", THREADS, BUFFERS, arch)
+
+
+def copy_in(size: int) -> str:
+    """To shared memory at %r1 from %rd1, 16 bytes a thread and round."""
+    return _rounds(size, "ld.global", "[%rd2]", "st.shared", "[%r4]")
+
+
 def copy_out(size: int) -> str:
     """From shared memory at %r1 to %rd1, 16 bytes a thread and round."""
+    return _rounds(size, "ld.shared", "[%r4]", "st.global", "[%rd2]")
+
+
+def _rounds(size: int, load: str, source: str, store: str, target: str) -> str:
     text = "mul.lo.u32 %r2, %t, 16;"
     for at in range(0, size, 16 * THREADS):
         text += f"""
         add.u32 %r3, %r2, {at}; setp.lt.u32 %p1, %r3, {size};
         add.u32 %r4, %r1, %r3; cvt.u64.u32 %rd2, %r3; add.u64 %rd2, %rd1, %rd2;
-        @%p1 ld.shared.v4.u32 {{%v0, %v1, %v2, %v3}}, [%r4];
-        @%p1 st.global.v4.u32 [%rd2], {{%v0, %v1, %v2, %v3}};
+        @%p1 {load}.v4.u32 {{%v0, %v1, %v2, %v3}}, {source};
+        @%p1 {store}.v4.u32 {target}, {{%v0, %v1, %v2, %v3}};
         """
     return text

@@ -8,11 +8,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from . import Deadlock, Fault, InFlight, Memory, Misaligned, OutOfBounds, Uninitialised, parse, run
-from .tensor_cases import TILED, WAIT, BoxCase, expected, load_module, tensor
+from . import (
+    DataRace,
+    Deadlock,
+    Fault,
+    InFlight,
+    Memory,
+    Misaligned,
+    OutOfBounds,
+    Unfenced,
+    Uninitialised,
+    parse,
+    run,
+)
+from .tensor_cases import (
+    FENCE,
+    STORED,
+    TILED,
+    WAIT,
+    BoxCase,
+    expected,
+    load_module,
+    store_module,
+    stored,
+    tensor,
+)
 from .tensor_map import Im2col, TensorMap, decode
 
-PLAIN = TILED[3]
+PLAIN, LARGE = TILED[3], TILED[8]
 
 
 def load_box(case: BoxCase, ptx: str | None = None, **options: Any) -> tuple[np.ndarray, ...]:
@@ -112,3 +135,82 @@ def test_a_map_has_room_for_the_largest_numbers() -> None:
         shape, strides = (64, 9, 8, 7, 6)[:rank], (128, 2048, 2**14, 2**18)[: rank - 1]
         folded = TensorMap(0, "f16", shape, strides, element_strides=(1,) * rank, im2col=column)
         assert decode(folded.encode()) == folded
+
+
+def store_box(case: BoxCase, ptx: str | None = None, **options: Any) -> tuple[np.ndarray, ...]:
+    """The tensor after the kernel, as it should be, and which of its bytes were written."""
+    memory, target = Memory(), tensor(case)
+    box = np.random.default_rng(1).integers(1, 256, case.bytes).astype(np.uint8)
+    want = stored(case, box, target)
+    address = memory.add(target, "tensor", output=True)
+    raw = replace(case.map, address=address + case.map.address).encode()
+    at = memory.add(np.frombuffer(raw, np.uint8).copy(), "map", writable=False)
+    source = memory.add(box, "box", writable=False)
+    run(parse(ptx or store_module(case)), memory, [at, source], **options)
+    return target, want, memory.written(address)
+
+
+@pytest.mark.parametrize("case", STORED, ids=str)
+def test_a_box_is_stored(case: BoxCase) -> None:
+    before = tensor(case)
+    got, want, written = store_box(case)
+    np.testing.assert_array_equal(got, want)
+    # The bytes outside the box were not written, even with what they were.
+    assert not (written < (before != want)).any()
+    assert written.sum() == (stored(case, np.zeros(case.bytes, np.uint8), before) == 0).sum()
+
+
+@pytest.mark.parametrize("options", [{"late": False}, {"independent": False}], ids=str)
+def test_a_box_is_stored_whenever_it_lands(options: dict[str, Any]) -> None:
+    got, want, _ = store_box(PLAIN, **options)
+    np.testing.assert_array_equal(got, want)
+
+
+AFTER = "st.shared.u32 [%r1+4], %t;"
+BACK = "@%p0 ld.u64 %rd3, [%rd0]; @%p0 ld.global.u32 %r5, [%rd3+2304];"
+OTHER = "setp.eq.u32 %p2, %t, 64; @%p2 st.shared.u32 [%r1+512], %t;"
+
+
+@pytest.mark.parametrize(
+    ("what", "with_", "fault", "says"),
+    [
+        (FENCE, "", Unfenced, "fence.proxy.async"),
+        ("bar.sync 0;\n    @%p0 cp", "@%p0 cp", (DataRace, Uninitialised), ""),
+        ("cp.async.bulk.commit_group;", AFTER, InFlight, "a bulk store reads"),
+        ("wait_group.read 0;", "wait_group.read 1;", InFlight, "the CTA ends"),
+        ("@%p0 cp.async.bulk.wait_group.read 0;", "", InFlight, "the CTA ends"),
+        ("wait_group.read 0;", "wait_group.read 0;" + BACK, Uninitialised, "tensor"),
+        ("wait_group.read 0;", "wait_group.read 0;" + OTHER, (InFlight, DataRace), ""),
+        ("[%r1];", "[%r1+64];", Misaligned, "128 bytes"),
+        (".tile.", ".im2col.", ValueError, "im2col"),
+    ],
+)
+def test_faults_of_a_store(what: str, with_: str, fault: type[Exception], says: str) -> None:
+    ptx = store_module(LARGE)
+    assert ptx.count(what) == 1
+    with pytest.raises(fault, match=says or "."):
+        store_box(LARGE, ptx.replace(what, with_))
+
+
+@pytest.mark.parametrize(
+    "with_",
+    [
+        "wait_group 0;" + BACK,
+        "wait_group.read 0; @%p0 " + AFTER,
+        "wait_group.read 0; bar.sync 0;" + OTHER,
+    ],
+)
+def test_what_may_follow_a_wait_for_a_store(with_: str) -> None:
+    got, want, _ = store_box(LARGE, store_module(LARGE).replace("wait_group.read 0;", with_))
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_newer_group_may_still_read() -> None:
+    ptx = store_module(PLAIN)
+    at = ptx.index("@%p0 cp.async.bulk.tensor")
+    store = ptx[at : ptx.index("@%p0 cp.async.bulk.wait")]
+    # Two groups, of which the older one was waited for, and then what it read is overwritten.
+    second = store.replace("[%r1]", "[%r5]")
+    more = "mov.u32 %r5, %r1;" + second + "@%p0 cp.async.bulk.wait_group.read 1; @%p0 " + AFTER
+    with pytest.raises(InFlight, match="a bulk store reads"):
+        store_box(PLAIN, ptx[:at] + store + more + ptx[at + len(store) :])

@@ -7,6 +7,8 @@ bits 7.., as wgmma's does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -84,35 +86,83 @@ def _rank(op: Operation, position: int) -> int:
     return rank
 
 
+def _spaces(op: Operation, target: tuple[str, ...], source: tuple[str, ...]) -> None:
+    """Consume the two state spaces of a copy, in their order."""
+    if op.modifiers[0] not in target or op.modifiers[1] not in source:
+        raise op.unsupported(f"a copy to {target[0]} from {source[0]} is expected")
+    del op.modifiers[:2]
+
+
+def _each(
+    t: Team, target: Read, source: Read, places: list[Read]
+) -> Iterator[tuple[int, int, int, tuple[int, ...]]]:
+    """The active lanes, one after the other: lane, target, source, coordinates."""
+    corners = np.stack([t.pick(c(t)) for c in places], axis=1).tolist()
+    each = zip(t.chosen, t.pick(target(t)), t.pick(source(t)), corners, strict=True)
+    for lane, to, since, corner in each:
+        yield int(lane), int(to), int(since), tuple(corner)
+
+
 @instruction("cp.async.bulk.tensor")
 def copy_tensor(op: Operation) -> Run:
     drop_hints(op)
-    if "mbarrier::complete_tx::bytes" not in op.modifiers:
-        raise op.unsupported("this tensor copy is not implemented")
-    return _load(op)
+    if op.flag("bulk_group"):
+        return _store(op)
+    if op.flag("mbarrier::complete_tx::bytes"):
+        return _load(op)
+    raise op.unsupported("this tensor copy is not implemented")
 
 
 def _load(op: Operation) -> Run:
     rank = _rank(op, 1)
-    if op.modifiers[0] not in SPACES or op.modifiers[1] != "global":
-        raise op.unsupported("from global to shared memory is expected")
-    op.one_of(*SPACES)
-    op.flag("global")
+    _spaces(op, SPACES, ("global",))
     op.one_of("tile", default="")
-    op.flag("mbarrier::complete_tx::bytes")
     target, source, address = op.address(0), op.address(1), op.address(2)
     places = _coordinates(op, 1)
 
     def run(t: Team) -> None:
-        corners = np.stack([np.broadcast_to(t.pick(c(t)), t.chosen.shape) for c in places], 1)
-        where = zip(t.pick(target(t)).tolist(), t.pick(source(t)).tolist(), corners, strict=True)
-        for (to, at, corner), (lane, barrier) in zip(where, objects(t, address), strict=True):
+        which = zip(_each(t, target, source, places), objects(t, address), strict=True)
+        for (lane, to, at, corner), (_, barrier) in which:
             found = tensor_map(t, lane, at)
             _check_place(found, rank, to, lane)
-            words = _load_box(t, lane, found, tuple(corner.tolist()))
+            words = _load_box(t, lane, found, corner)
             t.copies.issue_bulk(lane, swizzled(found, to, words.size), words, barrier)
 
     return run
+
+
+def _store(op: Operation) -> Run:
+    rank = _rank(op, 0)
+    _spaces(op, ("global",), ("shared", "shared::cta"))
+    op.one_of("tile", default="")
+    target, source, places = op.address(0), op.address(1), _coordinates(op, 0)
+    op.steer()
+
+    def run(t: Team) -> None:
+        for lane, at, since, corner in _each(t, target, source, places):
+            found = tensor_map(t, lane, at)
+            _check_place(found, rank, since, lane)
+            addresses, inside = _box(found, corner)
+            count = addresses.size * found.size // 16
+            # Words of which something is written; the others may hold anything.
+            used = inside.reshape(count, -1).any(axis=1)
+            units = swizzled(found, since, count)[used]
+            words = np.zeros(count, "V16")
+            words[used] = t.stores.read(lane, units)
+            t.stores.issue(lane, addresses[inside], words.view(f"u{found.size}")[inside], units)
+
+    return run
+
+
+@instruction("cp.async.bulk.commit_group")
+def commit(op: Operation) -> Run:
+    return lambda t: t.stores.commit()
+
+
+@instruction("cp.async.bulk.wait_group")
+def wait(op: Operation) -> Run:
+    only_read, newest = op.flag("read"), op.constant(0)
+    return lambda t: t.stores.wait(newest, only_read)
 
 
 @instruction("prefetch.tensormap")
