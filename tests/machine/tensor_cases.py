@@ -1,18 +1,21 @@
 """Copies of boxes by the tensor memory accelerator, with their meaning as plain Python loops.
 
-Written from the documentation of the driver's cuTensorMapEncodeTiled, not from the machine's code.
+Written from the documentation of the driver's cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col,
+not from the machine's code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .snippets import module
-from .tensor_map import TensorMap
+from .tensor_map import Im2col, TensorMap
 
 THREADS = 128
 # Where the box lies in shared memory, and the mbarrier before it.
@@ -40,6 +43,7 @@ class BoxCase:
     map: TensorMap
     corner: tuple[int, ...]
     start: int = START
+    offsets: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return self.name
@@ -47,6 +51,8 @@ class BoxCase:
     @property
     def extents(self) -> tuple[int, ...]:
         """Elements of the box, mode 0 first; strides of elements leave some out, but of mode 0."""
+        if self.map.im2col is not None:
+            return self.map.im2col.channels, self.map.im2col.pixels
         steps = (1, *self.map.element_strides[1:])
         return tuple(-(-b // s) for b, s in zip(self.map.box, steps, strict=True))
 
@@ -62,18 +68,17 @@ def _tiled(
     box: tuple[int, ...],
     corner: tuple[int, ...],
     start: int = START,
-    strides: tuple[int, ...] | None = None,
-    **rest: object,
+    **rest: Any,
 ) -> BoxCase:
-    """A case over a tensor whose rows are padded to 16 bytes, and 16 more of each mode."""
+    """A case over a tensor with room behind every mode, in mode 0 up to a multiple of 16 bytes."""
     bare = TensorMap(0, type, shape, (), box)
-    if strides is None:
-        strides, end = (), shape[0] * bare.size
-        for extent in shape[1:]:
-            end += 16 + -end % 16
-            strides += (end,)
-            end *= extent
-    return BoxCase(name, replace(bare, strides=strides, **rest), corner, start)
+    end = shape[0] * bare.size
+    end += 16 + -end % 16
+    strides = []
+    for extent in shape[1:]:
+        strides.append(end)
+        end *= extent + 1
+    return BoxCase(name, replace(bare, strides=tuple(strides), **rest), corner, start)
 
 
 TILED = [
@@ -88,19 +93,109 @@ TILED = [
     _tiled("2d, 128-byte swizzle", "f16", (80, 40), (64, 32), (8, 13), swizzle=128),
     _tiled("2d, 128-byte swizzle of bytes", "u8", (300, 40), (128, 20), (256, 3), swizzle=128),
     _tiled("2d, off the swizzle's period", "f32", (32, 9), (32, 9), (0, 0), 1152, swizzle=128),
-    _tiled("2d, rows shorter than the swizzle", "f16", (80, 40), (32, 16), (8, 13), swizzle=128),
-    _tiled("2d, mode 1 of stride 0", "u32", (8, 6), (8, 4), (0, 1), strides=(0,)),
     _tiled("3d", "bf16", (40, 7, 5), (8, 3, 4), (16, 2, -1)),
     _tiled("3d, steps", "f16", (40, 9, 9), (8, 5, 7), (8, 1, 2), element_strides=(1, 2, 3)),
     _tiled("4d", "f32", (12, 4, 5, 6), (4, 2, 3, 2), (4, 3, 1, 5)),
     _tiled("4d, swizzled", "f16", (64, 4, 5, 3), (32, 4, 3, 2), (32, -1, 1, 2), swizzle=64),
     _tiled("5d", "u8", (40, 3, 4, 5, 6), (16, 2, 2, 3, 2), (32, 2, -1, 3, 4)),
-    _tiled("NaN outside", "f16", (24, 10), (16, 4), (16, 8), fill_nan=True),
-    _tiled("NaN outside, 4 bytes", "f32", (24, 10), (16, 4), (16, 8), fill_nan=True),
     _tiled("the largest box", "u8", (300, 300), (64, 256), (7, 9)),
 ]  # fmt: skip
+
+
+def _im2col(
+    name: str,
+    type: str,
+    shape: tuple[int, ...],
+    padding: tuple[tuple[int, ...], tuple[int, ...]],
+    taps: tuple[int, ...],
+    column: tuple[int, int],
+    corner: tuple[int, ...],
+    offsets: tuple[int, ...],
+    step: tuple[int, ...] = (),
+    dilation: tuple[int, ...] = (1, 1, 1),
+    **rest: Any,
+) -> BoxCase:
+    """A convolution's view of a tensor of modes c, w, h, d, n: padding near and far, in w, h, d."""
+    reach = [d * (t - 1) for d, t in zip(dilation, taps, strict=False)]
+    box = Im2col(
+        tuple(-p for p in padding[0]),
+        tuple(p - r for p, r in zip(padding[1], reach, strict=True)),
+        *column,
+    )
+    steps = (1, *(step or (1,) * len(taps)), 1)
+    of = _tiled(name, type, shape, (), corner, element_strides=steps, **rest)
+    return replace(of, map=replace(of.map, im2col=box), offsets=offsets)
+
+
+IM2COL = [
+    _im2col("w", "f16", (32, 9, 3), ((1,), (1,)), (3,), (16, 12), (8, -1, 0), (0,)),
+    _im2col("w, last tap", "f16", (32, 9, 3), ((1,), (1,)), (3,), (16, 12), (8, 3, 1), (2,)),
+    _im2col(
+        "w, past the last image", "f32", (8, 5, 2), ((0,), (0,)), (1,), (8, 12), (0, 3, 0), (0,)
+    ),
+    _im2col(
+        "w, every second", "u8", (32, 9, 3), ((2,), (2,)), (3,), (16, 9), (16, 0, 0), (1,), (2,)
+    ),
+    _im2col("wh", "bf16", (24, 5, 4, 3), ((1, 1), (1, 1)), (3, 3), (8, 40), (8, -1, -1, 0), (1, 2)),
+    _im2col(
+        "wh, channels outside",
+        "f16",
+        (24, 5, 4, 3),
+        ((1, 0), (1, 2)),
+        (3, 2),
+        (16, 16),
+        (16, 2, 3, 1),
+        (0, 1),
+    ),
+    _im2col(
+        "wh, strides and dilations",
+        "f16",
+        (8, 11, 9, 3),
+        ((2, 1), (1, 2)),
+        (3, 2),
+        (8, 30),
+        (0, 0, 2, 0),
+        (4, 3),
+        (2, 3),
+        (2, 3),
+    ),
+    _im2col(
+        "wh, swizzled",
+        "f16",
+        (64, 7, 6, 2),
+        ((1, 1), (1, 1)),
+        (3, 3),
+        (64, 32),
+        (0, 3, 2, 0),
+        (2, 0),
+        swizzle=128,
+    ),
+    _im2col(
+        "whd",
+        "f32",
+        (12, 4, 3, 3, 2),
+        ((1, 1, 1), (1, 1, 1)),
+        (3, 3, 3),
+        (4, 60),
+        (4, 1, 0, -1, 0),
+        (2, 1, 0),
+    ),
+    _im2col(
+        "whd, strides and dilations",
+        "f16",
+        (64, 7, 6, 5, 2),
+        ((2, 1, 0), (3, 2, 1)),
+        (2, 3, 2),
+        (32, 32),
+        (32, 0, 1, 0, 0),
+        (3, 4, 1),
+        (2, 2, 3),
+        (3, 2, 1),
+        swizzle=64,
+    ),
+]
 # A store writes whole boxes, and each element once.
-STORED = [c for c in TILED if max(c.map.element_strides) == 1 and 0 not in c.map.strides]
+STORED = [c for c in TILED if max(c.map.element_strides) == 1]
 
 
 def tensor(case: BoxCase) -> NDArray[np.uint8]:
@@ -110,27 +205,37 @@ def tensor(case: BoxCase) -> NDArray[np.uint8]:
     return np.random.default_rng(0).integers(1, 256, end + -end % 16).astype(np.uint8)
 
 
+def _places(case: BoxCase) -> Iterator[list[int]]:
+    """Coordinates of the elements of a box, in their order in shared memory."""
+    m, column = case.map, case.map.im2col
+    if column is None:
+        steps = (1, *m.element_strides[1:])
+        for box in product(*(range(e) for e in reversed(case.extents))):
+            yield [f + i * s for f, i, s in zip(case.corner, reversed(box), steps, strict=True)]
+        return
+    # All pixels that there are, images first, and as many images more as a column could reach.
+    spatial = zip(column.lower, column.upper, m.shape[1:-1], m.element_strides[1:-1], strict=True)
+    lines = [range(low, extent + up, step) for low, up, extent, step in spatial]
+    pixels = list(product(range(m.shape[-1] + column.pixels), *lines[::-1]))
+    first = pixels.index(case.corner[:0:-1])
+    for n, *pixel in pixels[first : first + column.pixels]:
+        taps = [p + o for p, o in zip(reversed(pixel), case.offsets, strict=True)]
+        for channel in range(column.channels):
+            yield [case.corner[0] + channel, *taps, n]
+
+
 def expected(case: BoxCase, memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The bytes of shared memory from ``case.start`` on."""
     m = case.map
     out = np.zeros(case.bytes, np.uint8)
     strides = (m.size, *m.strides)
-    for number, box in enumerate(product(*(range(e) for e in reversed(case.extents)))):
-        place = [
-            first + i * (step if mode else 1)
-            for mode, (first, i, step) in enumerate(
-                zip(case.corner, reversed(box), m.element_strides, strict=True)
-            )
-        ]
+    for number, place in enumerate(_places(case)):
         at = case.start + number * m.size
         chunk, line = at // 16 % 8, at // 128
         at += 16 * ((chunk ^ line % (m.swizzle // 16)) - chunk) - case.start
         if all(0 <= c < e for c, e in zip(place, m.shape, strict=True)):
             source = sum(c * s for c, s in zip(place, strides, strict=True))
             out[at : at + m.size] = memory[source : source + m.size]
-        elif m.fill_nan:
-            nan = {2: 0x7FFF, 4: 0x7FFFFFFF}[m.size]
-            out[at : at + m.size] = list(nan.to_bytes(m.size, "little"))
     return out
 
 
@@ -140,12 +245,17 @@ def load_module(case: BoxCase, arch: str = "sm_90", expects: int | None = None) 
     rank = case.map.rank
     corner = "".join(f"mov.u32 %c{i}, {c};" for i, c in enumerate(case.corner))
     places = ", ".join(f"%c{i}" for i in range(rank))
+    mode, offsets = "tile", ""
+    if case.offsets:
+        mode = "im2col"
+        offsets = ", {" + ", ".join(f"%h{i}" for i in range(rank - 2)) + "}"
+        corner += "".join(f"mov.u16 %h{i}, {o};" for i, o in enumerate(case.offsets))
     body = f"""
     {HEAD} {corner} add.u32 %r1, %r0, {case.start};
     @%p0 prefetch.tensormap [%rd0];
     @%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], {expects};
-    @%p0 cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
-        [%r1], [%rd0, {{{places}}}], [%r0];
+    @%p0 cp.async.bulk.tensor.{rank}d.shared::cluster.global.{mode}.mbarrier::complete_tx::bytes
+        [%r1], [%rd0, {{{places}}}], [%r0]{offsets};
     {WAIT} {copy_out(case.bytes)}
     """
     return module(body, ".param .u64 p0, .param .u64 p1", THREADS, BUFFERS, arch)
@@ -154,7 +264,6 @@ def load_module(case: BoxCase, arch: str = "sm_90", expects: int | None = None) 
 def stored(case: BoxCase, box: NDArray[np.uint8], memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Global memory after the bytes of a box were stored to it."""
     memory, numbers = memory.copy(), np.arange(memory.size)
-    case = replace(case, map=replace(case.map, fill_nan=False))
     # Loading the number of every byte, 8 bits a time, says where the bytes of the box belong.
     parts = [expected(case, (numbers >> at & 255).astype(np.uint8)) for at in (0, 8, 16)]
     places = sum(part.astype(np.int64) << at for part, at in zip(parts, (0, 8, 16), strict=True))

@@ -25,13 +25,12 @@ from dataclasses import dataclass
 from .faults import Fault
 
 SIZE = 128
-# By number: bytes of an element, and the bits of NaN where it is a floating-point type.
+# The types by their numbers, and the bytes of an element.
 _TYPES = {
-    "u8": (0, 1, 0), "u16": (1, 2, 0), "u32": (2, 4, 0), "s32": (3, 4, 0), "u64": (4, 8, 0),
-    "s64": (5, 8, 0), "f16": (6, 2, 0x7FFF), "f32": (7, 4, 0x7FFFFFFF),
-    "f32.ftz": (8, 4, 0x7FFFFFFF), "f64": (9, 8, 0x7FFFFFFFFFFFFFFF), "bf16": (10, 2, 0x7FFF),
+    "u8": 1, "u16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8, "f16": 2, "f32": 4, "f32.ftz": 4,
+    "f64": 8, "bf16": 2,
 }  # fmt: skip
-_NAMES = {number: name for name, (number, _, _) in _TYPES.items()}
+_NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 _SWIZZLE = (16, 32, 64, 128)
 _VALID = 1 << 1
 _NAN, _TF32 = 1 << 15, 1 << 16
@@ -68,7 +67,6 @@ class TensorMap:
     box: tuple[int, ...] = ()
     element_strides: tuple[int, ...] = ()
     swizzle: int = 16
-    fill_nan: bool = False
     im2col: Im2col | None = None
 
     def __post_init__(self) -> None:
@@ -82,17 +80,12 @@ class TensorMap:
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return _TYPES[self.type][1]
-
-    @property
-    def fill(self) -> int:
-        """The bits of an element outside the tensor."""
-        return _TYPES[self.type][2] if self.fill_nan else 0
+        return _TYPES[self.type]
 
     def encode(self) -> bytes:
         """The 128 bytes."""
-        kind = _TYPES[self.type][0] << 7 | (self.rank - 1) << 4 | _VALID | (self.im2col is not None)
-        kind |= _SWIZZLE.index(self.swizzle) << 13 | (_NAN if self.fill_nan else 0) | _HINTS
+        kind = _NUMBERS[self.type] << 7 | (self.rank - 1) << 4 | _VALID | (self.im2col is not None)
+        kind |= _SWIZZLE.index(self.swizzle) << 13 | _HINTS
         steps = sum(step - 1 << 3 * i for i, step in enumerate(self.element_strides))
         units = [stride >> 4 for stride in self.strides] + [0] * (5 - self.rank)
         high = sum((unit >> 32) << 4 * i for i, unit in enumerate(units))
@@ -114,13 +107,12 @@ def decode(raw: bytes) -> TensorMap:
     Rules: CUDA driver API, cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col.
     """
     address, kind, *words = struct.unpack_from("<QI13I", raw)
-    rank, name = (kind >> 4 & 7) + 1, _NAMES.get(kind >> 7 & 15)
-    if not kind & _VALID or rank > 5 or name is None:
+    rank, number = (kind >> 4 & 7) + 1, kind >> 7 & 15
+    if not kind & _VALID or rank > 5 or number >= len(_TYPES):
         raise Fault("these 128 bytes are no tensor map")
-    if kind >> 11 & 3 or (kind & _TF32 and name != "f32"):
-        raise Fault("a tensor map with interleaved elements is not implemented")
-    if kind & _TF32:
-        raise Fault("a tensor map that rounds to tf32 is not implemented")
+    for bits, what in ((3 << 11, "interleaves"), (_NAN, "fills with NaN"), (_TF32, "makes tf32")):
+        if kind & bits:
+            raise Fault(f"a tensor map that {what} is not implemented")
     units = [low | (words[4] >> 4 * i & 15) << 32 for i, low in enumerate(words[: rank - 1])]
     column = None
     box = (words[10] >> 24, *(words[11] >> 8 * i & 255 for i in range(4)))[:rank]
@@ -131,13 +123,12 @@ def decode(raw: bytes) -> TensorMap:
         column = Im2col(*corners, channels=box[0] + 1, pixels=(words[12] & 1023) + 1)
     found = TensorMap(
         address,
-        name,
+        list(_TYPES)[number],
         tuple(extent + 1 for extent in words[5 : 5 + rank]),
         tuple(unit << 4 for unit in units),
         () if kind & 1 else tuple(extent + 1 for extent in box),
         tuple((words[10] >> 3 * i & 7) + 1 for i in range(rank)),
         _SWIZZLE[kind >> 13 & 3],
-        bool(kind & _NAN),
         column,
     )
     _check(found)
@@ -152,8 +143,8 @@ def _check(found: TensorMap) -> None:
         raise Fault(f"a tensor map whose box has {inner} bytes in mode 0, not a multiple of 16")
     if found.swizzle > 16 and inner > found.swizzle:
         raise Fault(f"a tensor map whose box has {inner} bytes in a swizzle of {found.swizzle}")
-    if found.fill_nan and not found.fill:
-        raise Fault(f"a tensor map that fills {found.type} with NaN")
+    if found.swizzle > max(16, inner):
+        raise Fault("a tensor map whose box is narrower than its swizzle is not implemented")
 
 
 def _pack(corner: tuple[int, ...]) -> int:

@@ -23,6 +23,7 @@ from . import (
 )
 from .tensor_cases import (
     FENCE,
+    IM2COL,
     STORED,
     TILED,
     WAIT,
@@ -49,7 +50,7 @@ def load_box(case: BoxCase, ptx: str | None = None, **options: Any) -> tuple[np.
     return out, expected(case, source)
 
 
-@pytest.mark.parametrize("case", TILED, ids=str)
+@pytest.mark.parametrize("case", TILED + IM2COL, ids=str)
 def test_a_box_is_loaded(case: BoxCase) -> None:
     got, want = load_box(case)
     np.testing.assert_array_equal(got, want)
@@ -90,7 +91,8 @@ def test_faults_of_a_copy(what: str, with_: str, fault: type[Exception]) -> None
         ({"swizzle": 32, "box": (32, 4)}, Fault, "64 bytes in a swizzle of 32"),
         ({"shape": (24, 10, 1), "strides": (64, 640), "box": (16, 4, 1)}, Fault, "3 modes"),
         ({"shape": (24, 12)}, OutOfBounds, "tensor"),
-        ({"type": "u16", "fill_nan": True}, Fault, "with NaN"),
+        ({"swizzle": 64}, Fault, "narrower than its swizzle"),
+        ({"im2col": Im2col((-1,), (1,), 16, 4)}, Fault, "three to five modes"),
         ({"element_strides": (1, 2)}, Deadlock, "64 bytes are pending"),
     ],
 )
@@ -112,12 +114,19 @@ def test_faults_of_a_map(change: dict[str, Any], fault: type[Exception], says: s
 def test_bytes_that_are_no_map_are_refused() -> None:
     good = PLAIN.map.encode()
     assert decode(good) == PLAIN.map
-    for at, value in ((8, 0), (8, 0x52), (9, 0x0F), (9, good[9] | 8), (10, good[10] | 1)):
+    for at, value in (
+        (8, 0),
+        (8, 0x52),
+        (9, 0x0F),
+        (9, good[9] | 8),
+        (9, good[9] | 128),
+        (10, good[10] | 1),
+    ):
         with pytest.raises(Fault, match="map"):
             decode(good[:at] + bytes([value]) + good[at + 1 :])
 
 
-@pytest.mark.parametrize("of", [c.map for c in TILED], ids=[str(c) for c in TILED])
+@pytest.mark.parametrize("of", [c.map for c in TILED + IM2COL], ids=map(str, TILED + IM2COL))
 def test_a_map_says_what_it_was_made_of(of: TensorMap) -> None:
     assert decode(of.encode()) == of
 

@@ -1,7 +1,7 @@
-"""The tensor memory accelerator: copies of boxes of tensors (PTX ISA 9.7.9.27).
+"""The tensor memory accelerator: copies of boxes and pixels of tensors (PTX ISA 9.7.9.27).
 
-A box lies in shared memory with mode 0 first and nothing between its elements; what is outside the
-tensor is zero. A swizzle of S = 128, 64, 32 bytes exclusive-ors bits 4.. of the address with its
+Elements lie in shared memory with mode 0 first and nothing in between; what is outside the tensor
+is zero. A swizzle of S = 128, 64, 32 bytes exclusive-ors bits 4.. of the address with its
 bits 7.., as wgmma's does.
 """
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..access import load
+from ..boxes import elements
 from ..faults import Fault, Misaligned
 from ..operation import Operation, Read, Run, instruction
 from ..ptx import Address
@@ -42,30 +43,18 @@ def _coordinates(op: Operation, position: int) -> list[Read]:
     return [op.reader(item, np.dtype("i4")) for item in operand.coordinates]
 
 
-def _box(found: TensorMap, corner: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where a box's elements are in global memory, mode 0 first, and which of them exist."""
-    at, inside = np.array([found.address]), np.array([True])
-    strides = (found.size, *found.strides)
-    modes = zip(corner, found.box, found.element_strides, found.shape, strides, strict=True)
-    for number, (first, extent, step, limit, stride) in enumerate(modes):
-        # The step of mode 0 is ignored.
-        step = step if number else 1
-        c = first + np.arange(0, extent, step)
-        at = (c * stride)[:, None] + at
-        inside = ((c >= 0) & (c < limit))[:, None] & inside
-        at, inside = at.ravel(), inside.ravel()
-    return at, inside
-
-
 def swizzled(found: TensorMap, start: int, count: int) -> NDArray[np.int64]:
     """The addresses in shared memory of a box's ``count`` words of 16 bytes."""
     at = start + 16 * np.arange(count)
     return at ^ (at >> 7 & found.swizzle // 16 - 1) << 4
 
 
-def _load_box(t: Team, lane: int, found: TensorMap, corner: tuple[int, ...]) -> NDArray:
-    at, inside = _box(found, corner)
-    words = np.full(at.size, found.fill, f"u{found.size}")
+def _loaded(
+    t: Team, lane: int, found: TensorMap, corner: tuple[int, ...], offsets: tuple[int, ...]
+) -> NDArray:
+    """The words of 16 bytes that a load brings, without a swizzle."""
+    at, inside = elements(found, corner, offsets)
+    words = np.zeros(at.size, f"u{found.size}")
     lanes = np.full(int(inside.sum()), lane)
     words[inside] = t.cta.memory.load(at[inside], found.size, lanes)
     return words.view("V16")
@@ -116,16 +105,24 @@ def copy_tensor(op: Operation) -> Run:
 def _load(op: Operation) -> Run:
     rank = _rank(op, 1)
     _spaces(op, SPACES, ("global",))
-    op.one_of("tile", default="")
+    im2col = op.one_of("tile", "im2col", default="tile") == "im2col"
     target, source, address = op.address(0), op.address(1), op.address(2)
     places = _coordinates(op, 1)
+    offsets = [op.reader(item, np.dtype("u2")) for item in op.items(3)] if im2col else []
+    if im2col and len(offsets) != rank - 2:
+        raise op.unsupported(f"{rank - 2} offsets expected")
 
     def run(t: Team) -> None:
+        taps = np.zeros((t.numbers.size, len(offsets)), np.int64)
+        for mode, offset in enumerate(offsets):
+            taps[t.active, mode] = t.pick(offset(t))
         which = zip(_each(t, target, source, places), objects(t, address), strict=True)
         for (lane, to, at, corner), (_, barrier) in which:
             found = tensor_map(t, lane, at)
             _check_place(found, rank, to, lane)
-            words = _load_box(t, lane, found, corner)
+            if (found.im2col is None) == im2col:
+                raise Fault("tiled and im2col copies have tensor maps of their own", lane)
+            words = _loaded(t, lane, found, corner, tuple(taps[lane].tolist()))
             t.copies.issue_bulk(lane, swizzled(found, to, words.size), words, barrier)
 
     return run
@@ -142,7 +139,9 @@ def _store(op: Operation) -> Run:
         for lane, at, since, corner in _each(t, target, source, places):
             found = tensor_map(t, lane, at)
             _check_place(found, rank, since, lane)
-            addresses, inside = _box(found, corner)
+            if found.im2col is not None:
+                raise Fault("tiled and im2col copies have tensor maps of their own", lane)
+            addresses, inside = elements(found, corner)
             count = addresses.size * found.size // 16
             # Words of which something is written; the others may hold anything.
             used = inside.reshape(count, -1).any(axis=1)
