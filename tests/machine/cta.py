@@ -35,6 +35,7 @@ class Launch:
     local_base: int
     local_size: int
     shared_granule: int
+    bulk_stores: bool
     late: bool
     races: bool
     independent: bool
@@ -63,7 +64,7 @@ class CTA:
         x, y, z = launch.block
         self.threads = x * y * z
         warps = -(-self.threads // WARP)
-        self.clocks = Clocks(warps)
+        self.clocks = Clocks(warps, launch.bulk_stores)
         self.shared = SharedMemory(
             launch.shared_base,
             launch.shared_size,
@@ -113,6 +114,8 @@ class CTA:
                     int(lanes.argmax()),
                 )
                 raise team.located(fault, self.program[pc - 1])
+        for team in self.teams:
+            team.stores.end()
 
     # ---- sleeping, and what asynchronous operations do meanwhile
 

@@ -1,7 +1,8 @@
 """A small CuTe DSL kernel for Hopper, built like an implicit GEMM, for tests of the machine.
 
 D = A B^T in tiles of 128 x 64 x 64: one warpgroup fills three stages by cp.async with bounds
-predicates and tells of them by mbarriers, two multiply by wgmma, and give the stages back.
+predicates and tells of them by mbarriers, two multiply by wgmma, and give the stages back. B may
+come through a tensor map instead, at the same mbarrier.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ M, N, K, STAGES = 128, 64, 64, 3
 
 @cute.kernel
 def _kernel(
-    a: Any, b: Any, d: Any, layout_a: Any, layout_b: Any, copies: Any, mma: Any,
-    asynchronous: cutlass.Constexpr,
+    a: Any, b: Any, d: Any, layout_a: Any, layout_b: Any, copies: Any, mma: Any, box: Any,
+    boxes: Any, asynchronous: cutlass.Constexpr,
 ):  # fmt: skip
     tid, _, _ = cute.arch.thread_idx()
     tile_m, tile_n, _ = cute.arch.block_idx()
@@ -33,7 +34,8 @@ def _kernel(
     empty = smem.allocate_array(Int64, STAGES)
     if tid == 0:
         for stage in cutlass.range_constexpr(STAGES):
-            cute.arch.mbarrier_init(full + stage, 128)
+            count = 128 if cutlass.const_expr(box is None) else 129
+            cute.arch.mbarrier_init(full + stage, count)
             cute.arch.mbarrier_init(empty + stage, 2)
     cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
@@ -59,11 +61,23 @@ def _kernel(
         for i in cutlass.range_constexpr(n_b):
             in_b[0, i, 0] = at_b[0, i, 0, 0][0] < columns
         atom = cute.make_copy_atom(cpasync.CopyG2SOp(), a.element_type, num_bits_per_copy=128)
+        if cutlass.const_expr(box is not None):
+            to_b, from_b = cpasync.tma_partition(
+                box, 0, cute.make_layout(1), cute.group_modes(s_b, 0, 2),
+                cute.group_modes(cute.local_tile(boxes, (N, K), (tile_n, None)), 0, 2),
+            )  # fmt: skip
         for tile in range(tiles):
             slot = tile % STAGES
             cute.arch.mbarrier_wait(empty + slot, (tile // STAGES + 1) % 2)
             cute.copy(atom, from_a[None, None, None, tile], to_a[None, None, None, slot], pred=in_a)
-            cute.copy(atom, from_b[None, None, None, tile], to_b[None, None, None, slot], pred=in_b)
+            if cutlass.const_expr(box is None):
+                cute.copy(
+                    atom, from_b[None, None, None, tile], to_b[None, None, None, slot], pred=in_b
+                )
+            elif tid < 32:
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(full + slot, N * K * 2)
+                cute.copy(box, from_b[None, tile], to_b[None, slot], tma_bar_ptr=full + slot)
             if cutlass.const_expr(asynchronous):
                 cute.arch.cp_async_mbarrier_arrive_noinc(full + slot)
             else:
@@ -115,8 +129,9 @@ def _kernel(
 
 @cute.jit
 def _host(
-    a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: Any, asynchronous: cutlass.Constexpr
-):
+    a: cute.Tensor, b: cute.Tensor, d: cute.Tensor, stream: Any, asynchronous: cutlass.Constexpr,
+    by_map: cutlass.Constexpr,
+):  # fmt: skip
     rows: Any = a.shape
     columns: Any = b.shape
     mma = hopper_helpers.make_trivial_tiled_mma(
@@ -131,16 +146,21 @@ def _host(
         atom, cute.make_layout((16, 8), stride=(8, 1)), cute.make_layout((1, 8))
     )
     grid = (cute.ceil_div(rows[0], M), cute.ceil_div(columns[0], N), 1)
-    _kernel(a, b, d, layout_a, layout_b, copies, mma, asynchronous).launch(
+    box, boxes = None, None
+    if cutlass.const_expr(by_map):
+        info = cpasync.make_tiled_tma_atom(cpasync.CopyBulkTensorTileG2SOp(), b, layout_b, (N, K))
+        box, boxes = info.atom, info.tma_tensor
+    _kernel(a, b, d, layout_a, layout_b, copies, mma, box, boxes, asynchronous).launch(
         grid=grid, block=(384, 1, 1), stream=stream
     )
 
 
 @cache
-def compile_hopper_gemm(folder: str, asynchronous: bool = False) -> Any:
+def compile_hopper_gemm(folder: str, asynchronous: bool = False, by_map: bool = False) -> Any:
     """The kernel for sm_90a with dynamic extents; the compiler leaves its dumps in ``folder``.
 
     ``asynchronous``: the copies themselves arrive at the mbarriers, and the consumers fence.
+    ``by_map``: one thread loads B through a tensor map.
     """
     m, n, k = cute.sym_int(), cute.sym_int(), cute.sym_int(divisibility=K)
 
@@ -148,6 +168,6 @@ def compile_hopper_gemm(folder: str, asynchronous: bool = False) -> Any:
         return make_fake_compact_tensor(Float16, shape, stride_order=(1, 0), assumed_align=16)
 
     return cute.compile(
-        _host, tensor(m, k), tensor(n, k), tensor(m, n), make_fake_stream(), asynchronous,
+        _host, tensor(m, k), tensor(n, k), tensor(m, n), make_fake_stream(), asynchronous, by_map,
         options=f"--enable-tvm-ffi --keep-ptx --keep-cubin --dump-dir {folder} --gpu-arch sm_90a",
     )  # fmt: skip

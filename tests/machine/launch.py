@@ -74,6 +74,7 @@ def run(
         local_base=LOCAL_BASE,
         local_size=placement.local_size,
         shared_granule=shared_granule(kernel.instructions),
+        bulk_stores=any("bulk" in i.opcode and "group" in i.opcode for i in kernel.instructions),
         late=late,
         races=races,
         independent=independent,

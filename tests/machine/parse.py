@@ -275,10 +275,15 @@ class _Body:
         if text[0] == "{":
             return Vector(tuple(self._operand(o) for o in split_operands(text[1:-1])))
         if text[0] == "[":
-            m = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
-            if m is None:
+            parts = split_operands(text[1:-1])
+            m = re.fullmatch(r"([^\s+,]+)\s*(?:\+\s*(-?\w+))?", parts[0] if parts else "")
+            if m is None or len(parts) > 2:
                 raise ParseError(f"address {text!r} not understood")
-            return Address(self._operand(m[1]), int(m[2].rstrip("U"), 0) if m[2] else 0)
+            place = self._operand(parts[1]) if len(parts) > 1 else Vector(())
+            if not isinstance(place, Vector):
+                raise ParseError(f"address {text!r} not understood")
+            offset = int(m[2].rstrip("U"), 0) if m[2] else 0
+            return Address(self._operand(m[1]), offset, place.items)
         if "|" in text:
             first, second = (self._operand(o.strip()) for o in text.split("|"))
             return Pair(first, second)

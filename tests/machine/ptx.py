@@ -70,10 +70,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Address:
-    """``[base + offset]``."""
+    """``[base + offset]``; ``[base, {c0, c1}]`` names an element of a tensor."""
 
     base: Operand
     offset: int
+    coordinates: tuple[Operand, ...] = ()
 
 
 Operand = Register | Special | Immediate | Name | Negated | Sink | Vector | Pair | Address

@@ -100,11 +100,25 @@ class Clocks:
     access; ``known[w, w]`` is w's own current interval (Lamport's happens-before; the access
     history kept by SharedMemory is that of FastTrack, Flanagan and Freund, PLDI 2009).
 
-    After the warps come the warpgroups: how many of the wgmmas of each are known to be done.
+    After the warps come asynchronous readers of shared memory, and how many of their reads are
+    known to be done: wgmmas of every warpgroup, and with ``stores`` bulk stores of every warp.
     """
 
-    def __init__(self, warps: int) -> None:
-        self.known = np.eye(warps, warps + -(-warps // 4), dtype=np.int32)
+    def __init__(self, warps: int, stores: bool = False) -> None:
+        self.groups = -(-warps // 4)
+        self.known = np.eye(warps, warps + self.groups + stores * warps, dtype=np.int32)
+
+    def of_group(self, group: int) -> int:
+        """The column of a warpgroup's wgmmas."""
+        return len(self.known) + group
+
+    def of_stores(self, warp: int) -> int:
+        """The column of a warp's bulk stores."""
+        return len(self.known) + self.groups + warp
+
+    def reader(self, column: int) -> str:
+        """Who reads asynchronously."""
+        return "wgmma" if column < len(self.known) + self.groups else "bulk store"
 
     def join(self, arrived: NDArray[np.intp], waiting: NDArray[np.intp]) -> None:
         """A barrier: those waiting learn all that the arrived ones knew; all start an interval."""
@@ -178,7 +192,7 @@ class SharedMemory(Scratch):
     ) -> NDArray:
         """:meth:`load` of the asynchronous proxy: what it reads must have been fenced.
 
-        Who reads tells of it by :meth:`read_by_group`.
+        Who reads tells of it by :meth:`keep`.
         """
         words = self.load(addresses, width, lanes)
         if self._clocks is not None:
@@ -195,11 +209,10 @@ class SharedMemory(Scratch):
                 )
         return words
 
-    def read_by_group(self, addresses: NDArray[np.int64], width: int, group: int, n: int) -> None:
-        """The ``n``-th wgmma of a warpgroup reads words until it was waited for."""
+    def keep(self, addresses: NDArray[np.int64], width: int, column: int, n: int) -> None:
+        """The ``n``-th read of an asynchronous reader goes on until it was waited for."""
         if self._clocks is not None:
-            granules = self._granules(addresses - self.base, width)
-            self._read_time[granules, len(self._clocks.known) + group] = n
+            self._read_time[self._granules(addresses - self.base, width), column] = n
 
     def holds(self, address: int, values: list[int]) -> bool:
         """Is one of these words of 8 bytes at an address? Looks, and is no access."""
@@ -254,8 +267,8 @@ class SharedMemory(Scratch):
             bad, _, other = (int(i[0]) for i in early.nonzero())
             if other >= len(known):
                 raise InFlight(
-                    "write to shared memory that a wgmma reads, and no wait for that is ordered "
-                    "before it",
+                    f"write to shared memory that a {self._clocks.reader(other)} reads, and no "
+                    "wait for that is ordered before it",
                     int(lanes[bad]),
                     int(addresses[bad]),
                 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .bulk_stores import BulkStores
 from .copies import PendingCopies
 from .faults import Divergent, Fault, InFlight, Unfenced, UnsetRegister
 from .ptx import Guard, Instruction, Register
@@ -76,6 +77,7 @@ class Team:
         # Per warp of the team, all registers at its last wgmma.fence.
         self._fenced: list[list[NDArray | None] | None] = [None] * warps
         self.copies = PendingCopies(self)
+        self.stores = BulkStores(self)
         self.local = Scratch("local", cta.launch.local_base, lanes * cta.launch.local_size)
         # Instructions issued per program counter, counted in warps.
         self.issued = np.zeros(len(cta.program), np.int64).tolist()

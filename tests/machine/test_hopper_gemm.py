@@ -14,6 +14,7 @@ from . import (
     Fault,
     InFlight,
     Memory,
+    Misaligned,
     Stats,
     Unfenced,
     launch_of,
@@ -24,11 +25,14 @@ from . import (
 cutlass = pytest.importorskip("cutlass")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["waits", "asynchronous"])
+KINDS = {"waits": (False, False), "asynchronous": (True, False), "map": (True, True)}
+
+
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     from .dsl_hopper import compile_hopper_gemm
 
-    return compile_hopper_gemm(str(tmp_path_factory.mktemp("dumps")), request.param)
+    return compile_hopper_gemm(str(tmp_path_factory.mktemp("dumps")), *request.param)
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +117,42 @@ def test_a_barrier_that_wants_one_arrival_more_is_a_deadlock(waiting: Any) -> No
     broken = edit(waiting.__ptx__, r"(mov\.b32\s+%r\d+), 128;", r"\1, 129;")
     with pytest.raises(Deadlock, match="1 of 129 arrivals"):
         run_gemm(waiting, broken)
+
+
+PLANTED_OF_MAP = [
+    ("no bytes are expected", r"arrive\.expect_tx(\S+) (\S+ \S+), \S+;", r"arrive\1 \2;", Fault),
+    ("too few bytes", r"(mov\.b32\s+%r\d+), 8192;(\s+mbarrier)", r"\1, 8176;\2", Deadlock),
+    ("too many bytes", r"(mov\.b32\s+%r\d+), 8192;(\s+mbarrier)", r"\1, 8208;\2", Deadlock),
+    ("the parity of the phase before", r"\], 0, 10000000;", "], 1, 10000000;", Fault),
+    ("the thread of the map is not counted", r"(mov\.b32\s+%r\d+), 129;", r"\1, 128;", Fault),
+    ("the copies do not arrive", r"cp\.async\.mbarrier\.arrive[^;]*;", "", Deadlock),
+    ("no proxy fence behind cp.async", r"fence\.proxy\.async[^;]*;", "", Unfenced),
+    ("a stage too far", r"\[(%r\d+)\+49152\]", r"[\1+57344]", Fault),
+    ("no room for the swizzle", r"\[(%r\d+)\+49152\]", r"[\1+49168]", Misaligned),
+    ("two threads load", r"elect\.sync\s+(%r\d+)\|(%p\d+), -1;", r"setp.eq.b32 \2, 0, 0;", Fault),
+]
+
+
+@pytest.fixture(scope="module")
+def by_map(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    from .dsl_hopper import compile_hopper_gemm
+
+    return compile_hopper_gemm(str(tmp_path_factory.mktemp("dumps")), *KINDS["map"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "fault"),
+    [p[1:] for p in PLANTED_OF_MAP],
+    ids=[p[0] for p in PLANTED_OF_MAP],
+)
+def test_planted_faults_of_a_tensor_map_are_caught(
+    by_map: Any, pattern: str, replacement: str, fault: type[Fault]
+) -> None:
+    broken = edit(by_map.__ptx__, pattern, replacement)
+    with pytest.raises(fault):
+        run_gemm(by_map, broken)
+
+
+def test_a_tensor_map_brings_every_tile_once(by_map: Any) -> None:
+    stats = run_gemm(by_map, by_map.__ptx__, 200, 100, 192)[2]
+    assert stats.count("cp.async.bulk.tensor.2d") == 2 * 2 * 3

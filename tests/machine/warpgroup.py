@@ -63,7 +63,8 @@ class WarpGroups:
                 raise Divergent("the warps of a warpgroup issue different wgmmas")
         else:
             all_of_group.append(_Wgmma(key, registers))
-            self._cta.shared.read_by_group(units, 16, warp // GROUP, len(all_of_group))
+            column = self._cta.clocks.of_group(warp // GROUP)
+            self._cta.shared.keep(units, 16, column, len(all_of_group))
         mine.issued += 1
         self._cta.happened()
 
@@ -82,5 +83,6 @@ class WarpGroups:
             for index in wgmma.registers:
                 team.take_back(index, warp - int(team.warp_of[0]))
         mine.waited = max(mine.waited, target)
-        self._cta.clocks.known[warp, len(self._warps) + warp // GROUP] = mine.waited
+        clocks = self._cta.clocks
+        clocks.known[warp, clocks.of_group(warp // GROUP)] = mine.waited
         return True

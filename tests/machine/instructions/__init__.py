@@ -1,7 +1,4 @@
-"""What every instruction does, one file per family; importing this package registers them all.
-
-A family that is added later (TMA) is one more file in this list.
-"""
+"""What every instruction does, one file per family; importing this package registers them all."""
 
 from . import (
     asynchronous,
@@ -15,6 +12,7 @@ from . import (
     mbarrier,
     move,
     predicate,
+    tensor_copy,
     tensor_core,
     warp,
     warpgroup,
@@ -32,6 +30,7 @@ __all__ = [
     "mbarrier",
     "move",
     "predicate",
+    "tensor_copy",
     "tensor_core",
     "warp",
     "warpgroup",

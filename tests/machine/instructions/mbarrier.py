@@ -13,12 +13,12 @@ from ..operation import Operation, Read, Run, instruction
 from ..team import LEFT, Team
 from .load_store import drop_hints
 
-_SPACES = ("shared", "shared::cta", "shared::cluster")
+SPACES = ("shared", "shared::cta", "shared::cluster")
 
 
 def _address(op: Operation, position: int) -> Read:
     """The addresses of mbarriers, in the shared window whether or not the space is named."""
-    generic = not op.one_of(*_SPACES, default="")
+    generic = not op.one_of(*SPACES, default="")
     read = op.address(position)
     return (lambda t: read(t) - GENERIC_WINDOW["shared"]) if generic else read
 
@@ -30,7 +30,7 @@ def _common(op: Operation) -> None:
     op.one_of("b64", default="")
 
 
-def _objects(t: Team, address: Read) -> Iterator[tuple[int, MBarrier]]:
+def objects(t: Team, address: Read) -> Iterator[tuple[int, MBarrier]]:
     """The active lanes, one after the other, and the mbarrier that each names."""
     for lane, at in zip(t.chosen.tolist(), t.pick(address(t)).tolist(), strict=True):
         yield lane, t.cta.mbarriers.at(t, lane, at)
@@ -67,7 +67,7 @@ def arrive(op: Operation) -> Run:
     def run(t: Team) -> None:
         given = None if operand is None else t.pick(operand(t)).tolist()
         phases = np.zeros(t.chosen.size, np.uint64)
-        for i, (lane, barrier) in enumerate(_objects(t, address)):
+        for i, (lane, barrier) in enumerate(objects(t, address)):
             phases[i] = barrier.phase
             number = 1 if given is None else given[i]
             if expects:
@@ -90,7 +90,7 @@ def expect(op: Operation) -> Run:
 
     def run(t: Team) -> None:
         counts = t.pick(count(t)).tolist()
-        for i, (lane, barrier) in enumerate(_objects(t, address)):
+        for i, (lane, barrier) in enumerate(objects(t, address)):
             t.cta.mbarriers.expect(barrier, sign * counts[i], lane)
 
     return run
@@ -112,7 +112,7 @@ def wait(op: Operation) -> Run:
         told = t.pick(which(t)).tolist()
         done = np.zeros(t.numbers.shape, np.bool_)
         asked = None
-        for i, (lane, barrier) in enumerate(_objects(t, address)):
+        for i, (lane, barrier) in enumerate(objects(t, address)):
             done[lane] = barrier.phase & 1 != told[i] & 1 if by_parity else barrier.phase != told[i]
             if done[lane]:
                 t.cta.mbarriers.learn(barrier, int(t.warp_of[lane]))
@@ -145,7 +145,7 @@ def arrive_with_copies(op: Operation) -> Run:
     _common(op)
 
     def run(t: Team) -> None:
-        barriers = [barrier for _, barrier in _objects(t, address)]
+        barriers = [barrier for _, barrier in objects(t, address)]
         if not noinc:
             for barrier in barriers:
                 barrier.pending += 1
@@ -159,13 +159,13 @@ def copy_bulk(op: Operation) -> Run:
     drop_hints(op)
     if op.modifiers[1:] != ["global", "mbarrier::complete_tx::bytes"]:
         raise op.unsupported("this bulk copy is not implemented")
-    op.one_of(*_SPACES)
+    op.one_of(*SPACES)
     op.modifiers.clear()
     target, source, size, address = op.address(0), op.address(1), op.read(2, "u4"), op.address(3)
 
     def run(t: Team) -> None:
         which = zip(t.pick(target(t)), t.pick(source(t)), t.pick(size(t)).tolist(), strict=True)
-        for (to, since, count), (lane, barrier) in zip(which, _objects(t, address), strict=True):
+        for (to, since, count), (lane, barrier) in zip(which, objects(t, address), strict=True):
             if count % 16 or not count:
                 raise Fault(f"a bulk copy of {count} bytes does not exist", lane)
             if to % 16 or since % 16:
