@@ -13,26 +13,53 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels import hash_table, neighbours, per_rank, store
-from layoutconv.kernels.neighbours import HashTable, Insert, Search
-from layoutconv.kernels.per_rank import PerRank, build, load_per_rank
+from layoutconv.kernels.blocks import Insert, Reserve, Settle
+from layoutconv.kernels.neighbours import HashTable, Search, sort_index
+from layoutconv.kernels.per_rank import Chain, PerRank, build, load_per_rank
 from layoutconv.kernels.reached import Reach, Unpack, reached
+from layoutconv.kernels.tap_order import (
+    AddUp,
+    Count,
+    Gather,
+    Keys,
+    KeysOfIndex,
+    Place,
+    Refine,
+)
 from torch import Tensor
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
 
-KINDS: list[type[PerRank]] = [Insert, Search, Reach, Unpack]
-# Of a kernel's tensors: those it updates by atomic operations, and those it writes and never reads.
-UPDATES = {Insert: (1, 2), Reach: (1,)}
-WRITES = {Search: 4, Reach: 3, Unpack: 1}
+SIZES = neighbours.SIZES
+OF_RANK = {
+    "insert": Insert,
+    "reserve": Reserve,
+    "settle": Settle,
+    "reach": Reach,
+    "unpack": Unpack,
+    "search near": lambda rank: Search(rank, True),
+    "search far": lambda rank: Search(rank, False),
+    "keys near": lambda rank: Keys(rank, True, SIZES),
+    "keys far": lambda rank: Keys(rank, False, SIZES),
+}
+OF_ROWS = {kind: kind(1, SIZES) for kind in (KeysOfIndex, Count, AddUp, Place, Refine, Gather)}
+# Of a kernel's tensors: those it updates, and those it writes and never reads.
+UPDATES: dict[type[PerRank], tuple[int, ...]] = {
+    Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
+}  # fmt: skip
+WRITES: dict[type[PerRank], tuple[int, ...]] = {
+    Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2), AddUp: (1,),
+    Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
+}  # fmt: skip
 
 Cell = tuple[int, ...]
 _compiled: dict[Any, Any] = {}
 
 
 def compiled(kernel: PerRank) -> Any:
-    key = type(kernel), kernel.rank
+    key = kernel.key
     if key not in _compiled:
         with tempfile.TemporaryDirectory() as folder:
             function = build(kernel, "sm_80", dump=folder)
@@ -48,8 +75,15 @@ class Launches:
         self.kinds: list[type[PerRank]] = []
 
     def __call__(
-        self, kernel: PerRank, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
+        self, kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
     ) -> None:
+        if isinstance(kernel, Chain):
+            assert len(tensors) == len(kernel.tensors(kernel.rank))
+            assert len(integers) == kernel.integers(kernel.rank)
+            for part, places, numbers in kernel.parts:
+                own = tuple(tensors[place] for place in places)
+                self(part, own, tuple(integers[number] for number in numbers))
+            return
         kind = type(kernel)
         self.kinds.append(kind)
         function, program = compiled(kernel)
@@ -57,7 +91,9 @@ class Launches:
         addresses, arguments = [], []
         for i, tensor in enumerate(tensors):
             assert tensor.is_contiguous()
-            writes = WRITES.get(kind) == i
+            writes = i in WRITES.get(kind, ())
+            if writes and kind is not Reach:
+                tensor.fill_(POISON)
             address = memory.add(
                 tensor.view(torch.uint8).numpy(), f"tensor {i}",
                 writable=writes or i in UPDATES.get(kind, ()), output=writes,
@@ -68,16 +104,19 @@ class Launches:
         asked = launch_of(program, function, tuple(arguments), integers)
         random = np.random.default_rng(self.seed)
         ctas = [(int(i), 0, 0) for i in random.permutation(asked.grid[0])]
-        run(program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas)
-        if kind in WRITES:
-            written = memory.written(addresses[WRITES[kind]])
-            count = written.size
-            if kind is Reach:
-                count = 8 * int(tensors[1][-1] + 1)
-            elif kind is Search and integers[3]:  # the rest was written before the launch
-                count = 4 * integers[0] * (integers[2] // 2)
-            assert written[:count].all()
-            assert kind is Search or not written[count:].any()
+        run(
+            program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas,
+            shared_bytes=asked.shared_bytes,
+        )  # fmt: skip
+        for place in WRITES.get(kind, ()):
+            written = memory.written(addresses[place])
+            count = 8 * int(tensors[1][-1] + 1) if kind is Reach else written.size
+            if kind is not Reserve:  # writes what slots have that are taken
+                assert written[:count].all()
+            assert not written[count:].any()
+
+
+POISON = 0x5A5A5A5A  # of what no kernel wrote yet
 
 
 @pytest.fixture(scope="module")
@@ -319,21 +358,26 @@ def test_keys_that_share_a_home(launches: Launches) -> None:
     """They wrap around the end of the table, too."""
     bits, width = 6, 2**31 - 1
     last = [key for key in range(100_000) if home_of(key, bits) == 2**bits - 1]
-    cells = torch.tensor([[0, *divmod(key, width)] for key in last[:40]], dtype=torch.int32)
+    cells = torch.tensor([[0, 0, 8 * key + 3] for key in last[:40]], dtype=torch.int32)
     table = HashTable(cells[:32], (2, width), 1)
     assert table._bits == bits
-    assert int(table._keys[-1]) in last  # the model above is the kernel's
-    found = table.search(cells, (1, 1), [(0, 0)])
-    assert found[:, 0].tolist() == [*range(32), *[-1] * 8]
+    assert int(table._slots[-2]) in last  # the model above is the kernel's
+    for offsets in ([(0, 0), (0, 1)], [(0, 0), (0, 9)]):
+        found = table.search(cells, (1, 1), offsets)
+        assert found[:, 0].tolist() == [*range(32), *[-1] * 8]
+        assert (found[:, 1] == -1).all()
 
 
 def test_a_table_with_one_free_slot(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "bits_for", lambda rows: 6)
+    monkeypatch.setattr(neighbours, "table_bits", lambda rows: 6)
+    grid = 1, 64 * 64
     indices = cloud(0, 10_000, (1, 64))[:63]
-    table = table_of(indices, (1, 64))
-    assert int((table._keys == hash_table.EMPTY).sum()) == 1
-    want = search(rows_of(indices, (1, 64)), indices, (1,), [(0,), (1,), (5,)])
-    assert torch.equal(table.search(indices, (1,), [(0,), (1,), (5,)]), want)
+    indices[:, 1] = 64 * indices[:, 1] + indices[:, 1] % 3
+    table = table_of(indices, grid)
+    assert int((table._slots[::2] == hash_table.EMPTY).sum()) == 1
+    for offsets in ([(0,), (1,), (64,)], [(0,), (63,), (5 * 64,)]):
+        want = search(rows_of(indices, grid), indices, (1,), offsets)
+        assert torch.equal(table.search(indices, (1,), offsets), want)
 
 
 # -- the ends of ranges ---------------------------------------------------------------------------
@@ -412,19 +456,29 @@ def test_memory_that_starts_anywhere(launches: Launches) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_kernels_compile_for_every_architecture(kind: type[PerRank], arch: str) -> None:
+@pytest.mark.parametrize("kind", [*OF_RANK, *OF_ROWS, "filled", "sorted", "sorted index"], ids=str)
+def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
+    chains: dict[Any, Callable[[], Chain]] = {
+        "filled": lambda: neighbours._filled(4),
+        "sorted": lambda: neighbours._sorted(4, True),
+        "sorted index": neighbours._sorted_index,
+    }
+    if kind in chains:
+        kernel: Any = chains[kind]()
+    else:
+        kernel = OF_ROWS[kind] if kind in OF_ROWS else OF_RANK[kind](4)
     with tempfile.TemporaryDirectory() as folder:
-        assert f".target {arch}" in build(kind(4), arch, dump=folder).__ptx__
+        assert f".target {arch}" in build(kernel, arch, dump=folder).__ptx__
 
 
-@pytest.mark.parametrize(("kind", "rank"), list(product(KINDS, (1, 2, 3, 4))))
-def test_cells_are_read_at_once_where_they_are_a_vector(kind: type[PerRank], rank: int) -> None:
-    _, program = compiled(kind(rank))
-    word = {1: "v2.b32", 3: "v4.b32"}.get(rank)
-    move = "st.global." if kind is Unpack else "ld.global."
+@pytest.mark.parametrize(("kind", "rank"), list(product(OF_RANK, (1, 2, 3, 4))))
+def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) -> None:
+    _, program = compiled(OF_RANK[kind](rank))
+    word = {1: {"v2.b32"}, 3: {"v4.b32"}}.get(rank, set()) if kind != "reserve" else set()
+    move = "st.global." if kind == "unpack" else "ld.global."
     found = {i.opcode for i in program.instructions if i.opcode.startswith(move + "v")}
-    assert found == ({move + word} if word else set())
+    slot = {move + "v2.b64"} if kind.startswith(("search", "keys")) else set()
+    assert found == {move + vector for vector in word} | slot
 
 
 def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
