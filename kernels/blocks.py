@@ -222,9 +222,11 @@ class Neighbours(PerRank):
         return *super().key, self.near
 
     def shared(self, *dtypes: Any) -> list[Any]:
-        """Room for numbers of each block of every thread."""
+        """Room for numbers of each block of every thread, if these are kept."""
+        if not self.near:
+            return [None] * len(dtypes)
         smem = cutlass.memory.SmemAllocator()
-        layout = cute.make_layout((self.threads, 1 << self.rank if self.near else 1))
+        layout = cute.make_layout((self.threads, 1 << self.rank))
         return [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in dtypes]
 
     def start_of(self, cell: Cell, stride: Any, low: Any) -> Cell:
