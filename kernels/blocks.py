@@ -16,7 +16,6 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
-from . import per_rank
 from .cells import Cell, inside, key_of, read_cell, vector_of
 from .hash_table import EMPTY, NOWHERE, bits_for, home, insert
 from .per_rank import PerRank

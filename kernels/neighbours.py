@@ -31,7 +31,6 @@ from .cells import read_cell, vector_of
 from .hash_table import EMPTY
 from .per_rank import (
     Chain,
-    PerRank,
     Table,
     check_cells,
     check_grid,

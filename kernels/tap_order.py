@@ -7,7 +7,6 @@ rows (H200). Then a CTA sorts 4096 rows by the rest of their keys in its shared 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from cutlass import Int32, Int64, range_constexpr
 from .blocks import Neighbours, sum_upto
 from .cells import read_cell, vector_of
 from .per_rank import PerRank
-from .walk import at, put, read, select
+from .walk import at, put, select
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 WORD = 32  # bits of a word of a tap mask
@@ -144,7 +143,9 @@ def tap_order(taps: tuple[int, ...]) -> TapOrder:
     bits = min(len(far), GRAY_BITS)
     bit = [place * bits // len(far) for place in range(len(far))]
     last = [place == 0 or bit[place - 1] != bit[place] for place in range(len(far))]
-    weights = [(1 << 16) // (bits - 1 - b + 5) if ends else 0 for b, ends in zip(bit, last, strict=True)]
+    weights = [
+        (1 << 16) // (bits - 1 - b + 5) if ends else 0 for b, ends in zip(bit, last, strict=True)
+    ]
     return TapOrder(tuple(reversed(near_first)), tuple(reversed(weights)))
 
 

@@ -25,10 +25,12 @@ from layoutconv.kernels.tap_order import (
     KeysOfIndex,
     Place,
     Refine,
+    Sizes,
 )
 from torch import Tensor
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.sparse import order
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
 
@@ -206,7 +208,7 @@ def grids(draw: Any) -> Cell:
     return (draw(st.integers(1, 3)), *(draw(st.integers(1, widest)) for _ in range(rank)))
 
 
-ROWS = st.sampled_from([0, 1, 5, 33, 70, 300])
+ROWS = st.sampled_from([0, 1, 5, 33, 70, 200])
 SEEDS = st.integers(0, 10**6)
 few = settings(
     max_examples=12, deadline=None,
@@ -239,9 +241,9 @@ def test_search_is_a_dictionary(launches: Launches, data: Any) -> None:
     assert torch.equal(got, search(rows_of(indices, grid), centres, stride, offsets))
 
 
-@few
+@settings(few, max_examples=4)
 @given(st.data())
-def test_a_mirrored_filter_is_looked_up_by_half(launches: Launches, data: Any) -> None:
+def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     grid = data.draw(grids())
     rank = len(grid) - 1
     beyond, again = data.draw(st.sampled_from([(0, 0.0), (0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
@@ -256,6 +258,63 @@ def test_a_mirrored_filter_is_looked_up_by_half(launches: Launches, data: Any) -
     assert torch.equal(own, table.search(indices, (1,) * rank, offsets))
     assert torch.equal(own, search(rows_of(indices, grid), indices, (1,) * rank, offsets))
     assert own.stride() == table.search(indices, (1,) * rank, offsets).stride()
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[None]:
+    """Windows, chunks and places of few bits: small clouds have several of each."""
+    patch = pytest.MonkeyPatch()
+    sizes = Sizes(place=6, window=7, chunk=7, threads=64)
+    patch.setattr(neighbours, "SIZES", sizes)
+    patch.setattr(order, "PLACE_BITS", sizes.place)
+    patch.setattr(order, "WINDOW_BITS", sizes.window)
+    yield
+    patch.undo()
+
+
+def test_sizes_are_those_that_the_order_is_defined_by() -> None:
+    sizes = Sizes()
+    assert (sizes.place, sizes.gray) == (order.PLACE_BITS, order.GRAY_BITS)
+    assert (sizes.window, sizes.one) == (order.WINDOW_BITS, order._ONE)
+
+
+@settings(few, max_examples=8)
+@given(st.data())
+def test_sorted_rows_are_those_of_the_cpu(launches: Launches, small: None, data: Any) -> None:
+    grid = data.draw(grids())
+    rank = len(grid) - 1
+    beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
+    launches.seed = data.draw(SEEDS)
+    indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
+    centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
+    stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
+    offsets = taps(data.draw, rank)
+    tap_order = order.tap_order((len(offsets),))
+    want = search(rows_of(indices, grid), centres, stride, offsets)
+    want_sorted, want_order = order.by_taps(want, (len(offsets),))
+    table = table_of(indices, grid)
+    results = [table.search_sorted(centres, stride, offsets, tap_order)]
+    if want.numel():
+        results.append(sort_index(want, tap_order))
+    for got, got_order in results:
+        assert torch.equal(got_order, want_order)
+        assert torch.equal(got, want_sorted)
+        assert got.T.is_contiguous()
+
+
+@pytest.mark.parametrize("extents", [(3, 3, 3), (5, 3, 5)], ids=str)
+def test_sorted_filters_of_three_axes(
+    launches: Launches, small: None, extents: tuple[int, ...]
+) -> None:
+    grid = (2, 7, 9, 13)
+    indices = cloud(4, 150, grid)
+    offsets = [tuple(t - e // 2 for t, e in zip(tap, extents, strict=True))
+               for tap in product(*map(range, extents))]  # fmt: skip
+    table = table_of(indices, grid)
+    want = order.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), extents)
+    got = table.search_sorted(indices, (1, 1, 1), offsets, order.tap_order(extents))
+    assert torch.equal(got[1], want[1])
+    assert torch.equal(got[0], want[0])
 
 
 @few
@@ -471,10 +530,14 @@ def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
         assert f".target {arch}" in build(kernel, arch, dump=folder).__ptx__
 
 
-@pytest.mark.parametrize(("kind", "rank"), list(product(OF_RANK, (1, 2, 3, 4))))
+# Those that ask for the whole of a cell.
+WHOLE = [kind for kind in OF_RANK if kind not in ("reserve", "settle")]
+
+
+@pytest.mark.parametrize(("kind", "rank"), list(product(WHOLE, (1, 2, 3, 4))))
 def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) -> None:
     _, program = compiled(OF_RANK[kind](rank))
-    word = {1: {"v2.b32"}, 3: {"v4.b32"}}.get(rank, set()) if kind != "reserve" else set()
+    word = {1: {"v2.b32"}, 3: {"v4.b32"}}.get(rank, set())
     move = "st.global." if kind == "unpack" else "ld.global."
     found = {i.opcode for i in program.instructions if i.opcode.startswith(move + "v")}
     slot = {move + "v2.b64"} if kind.startswith(("search", "keys")) else set()
