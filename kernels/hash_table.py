@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int64, Uint64
 
-from .walk import select
+from .walk import at
 
 EMPTY = -1
-NOWHERE = -2  # the key of what is not there: no slot has it
+NOWHERE = -2  # the key of what is not there: no slot has it, taken or not
 GROUP_BITS = 2
 FEWEST_BITS = 3
 
@@ -47,40 +48,24 @@ def home(key: Any, bits: Any) -> Any:
     return (group << GROUP_BITS) | (key & ((1 << GROUP_BITS) - 1))
 
 
-def held(keys: Any, slot: Any) -> Any:
-    """The key in a slot, or ``EMPTY``."""
-    return cute.make_tensor(keys + slot, cute.make_layout(1))[0]
-
-
 @cute.jit
-def find(keys: Any, slot: Any, seen: Any, key: Any, bits: Any):
-    """The slot of a key, -1 if there is none, from its home ``slot`` and the key ``seen`` there.
-
-    Reading the first slot is left to the caller, who has more of them to read at once.
-    """
-    while (seen != key) & (seen != EMPTY):
-        slot = (slot + 1) & ((Int64(1) << bits) - 1)
-        seen = held(keys, slot)
-    return select(seen == key, slot, Int64(-1))
-
-
-@cute.jit
-def insert(keys: Any, key: Any, bits: Any):
+def insert(keys: Any, key: Any, bits: Any, words: cutlass.Constexpr = 1):
     """The slot of a key, which is put there if need be, and whether this call was the one that did.
 
-    A slot is read before it is claimed: where many insert one key, most of them only read. What is
-    read may be older than what is there, but a slot changes once, so the claim then tells.
+    Keys are the first of the ``words`` of every slot. A slot is read before it is claimed: where
+    many insert one key, most of them only read. What is read may be older than what is there, but
+    a slot changes once, so the claim then tells.
     """
     slot = home(key, bits)
-    seen = held(keys, slot)
+    seen = at(keys, slot * words)
     fresh = Boolean(False)
     while seen != key:
         if seen == EMPTY:
-            seen = cute.arch.atomic_cas(keys + slot, cmp=Int64(EMPTY), val=key)
+            seen = cute.arch.atomic_cas(keys + slot * words, cmp=Int64(EMPTY), val=key)
             if seen == EMPTY:
                 fresh = Boolean(True)
                 seen = key
         if seen != key:
             slot = (slot + 1) & ((Int64(1) << bits) - 1)
-            seen = held(keys, slot)
+            seen = at(keys, slot * words)
     return slot, fresh

@@ -1,6 +1,6 @@
 """Kernel maps of sparse convolution: which row has the cell that a tap of a row points to.
 
-A cloud's rows go into a hash table once, ``HashTable``; then a filter's taps are looked up.
+A cloud's rows go into a table once, ``HashTable``; then a filter's taps are looked up.
 """
 
 from __future__ import annotations
@@ -8,18 +8,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, range_constexpr
-
-from layoutconv.errors import ArgumentError
+from cutlass import Int32, Int64, range_constexpr
 
 from . import per_rank
-from .cells import inside, key_of, read_cell, vector_of
-from .hash_table import EMPTY, NOWHERE, bits_for, find, held, home, insert
+from .blocks import (
+    TAIL,
+    Insert,
+    Neighbours,
+    Reserve,
+    Settle,
+    first_of,
+    geometry,
+    packed_offset,
+    rank_in,
+    table_bits,
+)
+from .cells import read_cell, vector_of
+from .hash_table import EMPTY
 from .per_rank import (
-    PerRank,
+    Chain,
     Table,
     check_cells,
     check_grid,
@@ -27,13 +38,21 @@ from .per_rank import (
     check_table,
     device_table,
 )
-from .walk import select
+from .tap_order import AddUp, Count, Gather, Keys, KeysOfIndex, Place, Refine, Sizes
+from .walk import at, put, select
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Look-ups of a thread that are under way at once: four slots are read, then four values.
+# Taps of a thread that are looked up at once.
 FLIGHT = 4
+
+
+class TapOrder(Protocol):
+    """How rows are sorted by their taps: ``layoutconv.sparse.order.TapOrder``."""
+
+    visits: tuple[int, ...]
+    weights: tuple[int, ...]
 
 
 class HashTable:
@@ -58,15 +77,20 @@ class HashTable:
         self.grid = check_grid(spatial_shape, batch_size)
         self.indices = check_cells("indices", indices, self.rank)
         rows = len(indices)
-        self._bits = bits_for(rows)
-        slots = 1 << self._bits
-        # Keys, values and status in one piece that is filled at once: with EMPTY, and with -1,
-        # which is the greatest unsigned number, to take minima from.
+        self._bits = table_bits(rows)
+        words = 2 << self._bits
+        # Slots and what is known of rows in one piece that is filled at once: with EMPTY, with free
+        # cells, and with -1, which is the greatest unsigned number, to take minima from.
         memory = torch.full(
-            (slots + slots // 2 + 1,), EMPTY, dtype=torch.int64, device=indices.device
+            (words + (rows + TAIL + 1) // 2,), EMPTY, dtype=torch.int64, device=indices.device
         )
-        self._keys, self._values = memory[:slots], memory[slots:].view(torch.int32)
-        self._launch(Insert, rows, (self.indices, self._keys, self._values), (rows, self._bits))
+        self._slots, self._values = memory[:words], memory[words:].view(torch.int32)
+        # The first place of the rows of each slot, and the slot of each row, for now.
+        self._first = torch.empty(1 << self._bits, dtype=torch.int32, device=indices.device)
+        if rows:
+            slot_of = torch.empty(rows, dtype=torch.int32, device=indices.device)
+            tensors = self.indices.view(-1), self._slots, slot_of, self._values, self._first
+            per_rank.launch(_filled(self.rank), tensors, (rows, self._bits, *self.grid))
 
     @property
     def rank(self) -> int:
@@ -79,7 +103,8 @@ class HashTable:
         First the lowest row whose cell an earlier row has, plus 1; then the lowest row that is
         outside the grid and no padding, plus 1. Each is 0 if there is none.
         """
-        return self._values[-2:] + 1
+        rows = len(self.indices)
+        return self._values[rows : rows + 2] + 1
 
     def search(
         self, centres: Tensor, stride: Sequence[int], offsets: Sequence[Sequence[int]]
@@ -94,168 +119,241 @@ class HashTable:
 
         Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
         """
-        centres = check_cells("centres", centres, self.rank, self.indices.device)
-        step = check_per_axis("stride", stride, self.rank)
-        taps = check_table("offsets", offsets, self.rank)
-        index = self._new_index(len(centres), len(taps))
-        self._look_up(centres, step, taps, index, mirrored=False)
+        centres, step, taps, index = self._asked(centres, stride, offsets)
+        if not self._finds_nothing(index):
+            low, span, near = _geometry(taps, self.rank)
+            table = device_table(_natural(taps, self.rank), index.device)
+            tensors = centres.view(-1), self._slots, self._first, self._values, table
+            integers = len(centres), self._bits, len(taps), 0, *step, *low, *span, *self.grid
+            per_rank.launch(
+                Search(self.rank, near), (*tensors, self._values, index.view(-1)), integers
+            )
         return index.T
 
     def search_own(self, offsets: Sequence[Sequence[int]]) -> Tensor:
-        """``search(indices, (1, ...), offsets)``, bit for bit, of a filter that is its own mirror.
+        """``search(indices, (1, ...), offsets)``."""
+        return self.search(self.indices, (1,) * self.rank, offsets)
 
-        Where ``offsets[V - 1 - t] == -offsets[t]`` for every tap, row i reads row j at tap t if,
-        and only if, j reads i at the tap across: half of the taps are looked up.
+    def search_sorted(
+        self,
+        centres: Tensor,
+        stride: Sequence[int],
+        offsets: Sequence[Sequence[int]],
+        order: TapOrder,
+    ) -> tuple[Tensor, Tensor]:
+        """What ``search`` returns with its rows sorted by their taps, and their order.
 
-        Raises ``ArgumentError`` for other offsets.
+        By one call: which taps a row has is known before any row is read, so that every index is
+        written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
+        (centres,).
         """
+        import torch
+
+        centres, step, taps, index = self._asked(centres, stride, offsets)
+        if self._finds_nothing(index):
+            rows = torch.arange(len(centres), dtype=torch.int32, device=index.device)
+            return index.T, rows
+        low, span, near = _geometry(taps, self.rank)
+        natural = device_table(_natural(taps, self.rank), index.device)
+        visits = device_table(_visited(taps, self.rank, order.visits, order.weights), index.device)
+        keys, runs, counts, totals, found = _room_to_sort(len(centres), index.device)
+        tensors = (
+            centres.view(-1), self._slots, self._first, self._values, natural, index.view(-1),
+            visits, keys, runs, counts, totals, found,
+        )  # fmt: skip
+        integers = (
+            len(centres), self._bits, len(taps), 1, _chunks(len(centres)), 1 << SIZES.place,
+            *step, *low, *span, *self.grid,
+        )  # fmt: skip
+        per_rank.launch(_sorted(self.rank, near), tensors, integers)
+        return index.T, found
+
+    def _asked(self, centres: Tensor, stride: Any, offsets: Any) -> tuple[Tensor, Any, Any, Tensor]:
+        centres = check_cells("centres", centres, self.rank, self.indices.device)
+        step = check_per_axis("stride", stride, self.rank)
         taps = check_table("offsets", offsets, self.rank)
-        _check_mirrored(taps)
-        index = self._new_index(len(self.indices), len(taps))
-        index[len(taps) - len(taps) // 2 :].fill_(-1)
-        self._look_up(self.indices, (1,) * self.rank, taps, index, mirrored=True)
-        return index.T
+        return centres, step, taps, self.indices.new_empty((len(taps), len(centres)))
 
-    def _new_index(self, rows: int, taps: int) -> Tensor:
-        return self.indices.new_empty((taps, rows))
+    def _finds_nothing(self, index: Tensor) -> bool:
+        """Whether there is nothing to look for, or nowhere."""
+        if index.numel() and len(self.indices) and prod(self.grid):
+            return False
+        index.fill_(-1)
+        return True
 
-    def _look_up(
-        self, centres: Tensor, stride: tuple[int, ...], taps: tuple[tuple[int, ...], ...],
-        index: Tensor, mirrored: bool,
-    ) -> None:  # fmt: skip
-        if not index.numel():
-            return
-        if not len(self.indices) or not prod(self.grid):
-            index.fill_(-1)
-            return
-        table = device_table(taps, index.device)
-        tensors = centres, self._keys, self._values, table, index
-        sizes = index.shape[1], self._bits, index.shape[0], int(mirrored)
-        self._launch(Search, index.shape[1], tensors, (*sizes, *stride))
 
-    def _launch(self, kind: Any, rows: int, tensors: Any, integers: Any) -> None:
-        if rows:
-            flat = tuple(t.view(-1) for t in tensors)
-            per_rank.launch(kind(self.rank), flat, (*integers, *self.grid))
+def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
+    """An index, int32 (rows, V), with its rows sorted by their taps, and their order."""
+    rows, taps = index.shape
+    across = index.T.contiguous()
+    found = across.new_empty(across.shape)
+    keys, runs, counts, totals, places = _room_to_sort(rows, index.device)
+    pairs = tuple(zip(order.visits, order.weights, strict=True))
+    tensors = (
+        across.view(-1), device_table(pairs, index.device).view(-1), found.view(-1), keys, runs,
+        counts, totals, places,
+    )  # fmt: skip
+    per_rank.launch(_sorted_index(), tensors, (rows, taps, _chunks(rows), 1 << SIZES.place))
+    return found.T, places
+
+
+SIZES = Sizes()
+
+
+@lru_cache
+def _filled(rank: int) -> Chain:
+    """Rows into a table. Tensors: cells, slots, the slots of rows, values, first places."""
+    grid = tuple(range(2, 3 + rank))
+    return Chain(
+        (
+            (Insert(rank), (0, 1, 2, 3), (0, 1, *grid)),
+            (Reserve(rank), (1, 2, 3, 4), (0,)),
+            (Settle(rank), (0, 1, 2, 3, 4), (0,)),
+        )
+    )
+
+
+@lru_cache
+def _sorted(rank: int, near: bool) -> Chain:
+    geometry = tuple(range(6, 7 + 4 * rank))
+    return Chain(
+        (
+            (Keys(rank, near, SIZES), (0, 1, 6, 7), (0, 1, 2, *geometry)),
+            *_sort(7, 0, 4),
+            (Search(rank, near), (0, 1, 2, 3, 4, 11, 5), (0, 1, 2, 3, *geometry)),
+        )
+    )
+
+
+@lru_cache
+def _sorted_index() -> Chain:
+    return Chain(
+        (
+            (KeysOfIndex(1, SIZES), (0, 1, 3), (0, 1)),
+            *_sort(3, 0, 2),
+            (Gather(1, SIZES), (0, 7, 2), (0, 1)),
+        )
+    )
+
+
+def _sort(keys: int, rows: int, chunks: int) -> tuple[Any, ...]:
+    """From keys to an order: tensors from number ``keys`` on, integers ``rows`` and from
+    ``chunks`` on."""
+    runs, counts, totals, order = range(keys + 1, keys + 5)
+    return (
+        (Count(1, SIZES), (keys, runs, counts), (rows,)),
+        (AddUp(1, SIZES), (counts, totals), (chunks + 1, chunks)),
+        (Place(1, SIZES), (runs, counts, totals, order), (rows,)),
+        (Refine(1, SIZES), (keys, order), (rows,)),
+    )
+
+
+def _chunks(rows: int) -> int:
+    return -(-rows // (1 << SIZES.chunk))
+
+
+def _room_to_sort(rows: int, device: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Keys, runs, counts, totals and the order: the last lives longer than the others."""
+    import torch
+
+    bins = 1 << SIZES.place
+    counted = _chunks(rows) * bins
+    keys = torch.empty(rows, dtype=torch.int64, device=device)
+    room = torch.empty(rows + counted + bins, dtype=torch.int32, device=device)
+    order = torch.empty(rows, dtype=torch.int32, device=device)
+    return keys, room[:rows], room[rows : rows + counted], room[rows + counted :], order
 
 
 @lru_cache(1024)
-def _check_mirrored(taps: Table) -> None:
-    for tap, across in zip(taps, reversed(taps), strict=True):
-        if tap != tuple(-c for c in across):
-            expected = "the negative of every tap across the middle"
-            raise ArgumentError("offsets", expected, f"{tap} across from {across}")
+def _geometry(taps: Table, rank: int) -> tuple[Any, Any, bool]:
+    return geometry(taps, rank)
 
 
-class Insert(PerRank):
-    """Rows into a table of keys (EMPTY before) and values (-1 before, the status after them)."""
-
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(rank)), ("int64", 8), ("int32", 8)
-
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 3 + rank
-
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
-        cells, keys, values = pointers
-        rows, bits, *grid = integers
-        status = values + (Int64(1) << bits)
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * per_rank.THREADS + tid
-        if row < rows:
-            cell = read_cell(cells, row, self.rank)
-            if inside(cell, grid):
-                slot, _ = insert(keys, key_of(cell, grid), bits)
-                # Of two rows of a cell, whichever comes second sees the first one's number here,
-                # or that of a lower one: so the second lowest row of a cell is always told of.
-                other = cute.arch.atomic_min(values + slot, Uint32(row))
-                if other != Uint32(0xFFFFFFFF):
-                    later = select(Uint32(row) > other, Uint32(row), other)
-                    cute.arch.atomic_min(status, later)
-            elif cell[0] >= 0:
-                cute.arch.atomic_min(status + 1, Uint32(row))
+@lru_cache(1024)
+def _natural(taps: Table, rank: int) -> tuple[int, ...]:
+    """Of every tap: packed, if that is of use, and its offset."""
+    low, _, near = geometry(taps, rank)
+    return tuple(c for tap in taps for c in (packed_offset(tap, low) if near else 0, *tap))
 
 
-class Search(PerRank):
+@lru_cache(1024)
+def _visited(
+    taps: Table, rank: int, visits: tuple[int, ...], weights: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Of every tap in the order of visits: packed, its weight, its offset."""
+    low, _, near = geometry(taps, rank)
+    found: list[int] = []
+    for tap, weight in zip(visits, weights, strict=True):
+        found += packed_offset(taps[tap], low) if near else 0, weight, *taps[tap]
+    return tuple(found)
+
+
+class Search(Neighbours):
     """The rows of the taps of centres, a thread a centre, rows of the index side by side.
 
-    A warp writes 128 bytes in a row at every tap. All taps of a centre are in one CTA: its rows'
-    neighbourhoods overlap, and are read again from the L1 cache. What a thread waits for is the
-    table, so four look-ups are under way at once, and branch only where a slot has another's key.
+    A warp writes 128 bytes in a row at every tap. With an order, thread i looks for the neighbours
+    of the centre ``order[i]``: what threads of a warp find is then the same taps.
     """
 
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        cells, word = ("int32", 4 * vector_of(rank)), ("int32", 4)
-        return cells, ("int64", 8), ("int32", 8), word, word
+        word = ("int32", 4)
+        return ("int32", 4 * vector_of(rank)), ("int64", 16), word, word, word, word, word
 
     @staticmethod
     def integers(rank: int) -> int:
-        return 5 + 2 * rank
+        return 5 + 4 * rank
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
-        cells, _, values, _, index = pointers
-        rows, bits, taps, mirrored, *rest = integers
-        stride, grid = rest[: self.rank], rest[self.rank :]
+        centres, slots, first, values, table, order, index = pointers
+        rows, bits, taps, ordered, *rest = integers
+        rank = self.rank
+        stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
+        grid = rest[3 * rank :]
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * per_rank.THREADS + tid
-        if row < rows:
-            cell = read_cell(cells, row, self.rank)
-            start = [cell[0]] + [c * s for c, s in zip(cell[1:], stride, strict=True)]
-            # A row that has its cell fills both halves of a filter that is its own mirror. Where
-            # two rows share a cell, or a row is outside, every tap is looked up.
-            duplicate = at(values, Int64(1) << bits)
-            half = (mirrored != 0) & (duplicate == -1) & inside(cell, grid)
-            count = select(half, taps >> 1, taps)
-            for i in range((count + FLIGHT - 1) // FLIGHT):
-                self.step(pointers, integers, start, grid, row, i * FLIGHT, count, half)
-            if half & ((taps & 1) != 0):
-                put(index, (taps >> 1) * rows + row, Int32(row))
+        i = Int64(cta) * self.per_cta + tid
+        words, places = self.shared(Int64, Int32)
+        if i < rows:
+            row = i
+            if ordered != 0:
+                row = Int64(at(order, i))
+            start = self.start_of(read_cell(centres, row, rank), stride, low)
+            where = self.packed(start)
+            if cutlass.const_expr(self.near):
+                self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
+            for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
+                asked = []
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
+                    if cutlass.const_expr(self.near):
+                        corner, bit = self.corner_and_bit(where + at(table, entry))
+                        asked.append((words[tid, corner], bit, places[tid, corner]))
+                    else:
+                        cell = [start[0]]
+                        for axis in range_constexpr(rank):
+                            cell.append(start[1 + axis] - low[axis] + at(table, entry + 1 + axis))
+                        asked.append(self.ask(slots, first, cell, grid, bits))
+                answers = [self.answer(values, *one) for one in asked]
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    if tap < taps:
+                        put(index, Int64(tap) * rows + i, answers[u])
+
+    def keep(self, words: Any, places: Any, tid: Any, found: list[Any], first: Any) -> None:
+        for corner, (slot, word) in enumerate(found):
+            words[tid, corner] = word
+            places[tid, corner] = first_of(first, slot, word)
 
     @cute.jit
-    def step(
-        self, pointers: list, integers: tuple, start: list, grid: list, row: Any, first: Any,
-        count: Any, half: Any,
-    ):  # fmt: skip
-        """``FLIGHT`` taps from ``first`` on; past the last, the last is read again."""
-        _, keys, values, offsets, index = pointers
-        rows, bits, taps = integers[:3]
-        wanted = []
-        for u in range_constexpr(FLIGHT):
-            tap = select(first + u < count, first + u, count - 1)
-            cell = [start[0]]
-            for axis in range_constexpr(self.rank):
-                cell.append(start[1 + axis] + at(offsets, tap * self.rank + axis))
-            there = inside(cell, grid)
-            key = key_of(cell, grid)
-            slot = select(there, home(key, bits), Int64(0))
-            seen = held(keys, slot)
-            key = select(there, key, Int64(NOWHERE))
-            wanted.append((key, slot, select(there, seen, Int64(EMPTY))))
-        slots = []
-        for u in range_constexpr(FLIGHT):
-            key, slot, seen = wanted[u]
-            slots.append(find(keys, slot, seen, key, bits))
-        found = []
-        for u in range_constexpr(FLIGHT):
-            value = at(values, select(slots[u] >= 0, slots[u], Int64(0)))
-            found.append(select(slots[u] >= 0, value, Int32(-1)))
-        for u in range_constexpr(FLIGHT):
-            if first + u < count:
-                put(index, (first + u) * rows + row, found[u])
-                if half & (found[u] >= 0):
-                    put(index, (taps - 1 - first - u) * rows + found[u], Int32(row))
+    def ask(self, slots: Any, first: Any, cell: list, grid: list, bits: Any):
+        slot, word, bit = self.block(slots, cell, grid, bits)
+        return word, bit, first_of(first, slot, word)
 
-
-def at(pointer: Any, offset: Any) -> Any:
-    return cute.make_tensor(pointer + offset, cute.make_layout(1))[0]
-
-
-def put(pointer: Any, offset: Any, value: Any) -> None:
-    cute.make_tensor(pointer + offset, cute.make_layout(1))[0] = value
+    def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
+        """The row of a cell. The read does not wait for others, and reads the first row if none."""
+        there = (Int32(word >> Int64(bit)) & 1) != 0
+        value = at(values, select(there, Int64(place + rank_in(word, bit)), Int64(0)))
+        return select(there, value, Int32(-1))

@@ -33,8 +33,16 @@ Table = tuple[tuple[int, ...], ...]
 class PerRank:
     """A kernel of a rank; the base of others, which say what their arguments are."""
 
+    threads = THREADS  # of a CTA
+    per_cta = THREADS  # rows of a CTA
+
     def __init__(self, rank: int) -> None:
         self.rank = rank
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything that determines the kernel but its architecture."""
+        return type(self).__name__, self.rank
 
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
@@ -48,10 +56,13 @@ class PerRank:
 
     @cute.jit
     def __call__(self, tensors: tuple, integers: tuple, stream: Any):
-        pointers = [tensor.iterator for tensor in tensors]
+        self.start([tensor.iterator for tensor in tensors], integers, stream)
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        """Launch, in host code."""
         self.kernel(pointers, integers).launch(
-            grid=[Int32((integers[0] + THREADS - 1) // THREADS), 1, 1],
-            block=[THREADS, 1, 1],
+            grid=[Int32((integers[0] + self.per_cta - 1) // self.per_cta), 1, 1],
+            block=[self.threads, 1, 1],
             stream=stream,
         )
 
@@ -59,7 +70,45 @@ class PerRank:
         raise NotImplementedError
 
 
-def build(kernel: PerRank, arch: str, dump: str | None = None) -> Any:
+class Chain:
+    """Kernels that one call launches, each after the one before: what Python costs, it costs once.
+
+    Args:
+        parts: kernels, with the numbers of their tensors, and of their integers, among the chain's.
+
+    None of the kernels may have nothing to do: a grid has a CTA.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.rank = parts[0][0].rank
+        self.key = tuple((kernel.key, *places) for kernel, *places in parts)
+
+    def tensors(self, rank: int) -> tuple[tuple[str, int], ...]:
+        """Each as the part that asks most of it."""
+        found: dict[int, tuple[str, int]] = {}
+        for kernel, places, _ in self.parts:
+            for place, (dtype, aligned) in zip(places, kernel.tensors(rank), strict=True):
+                found[place] = dtype, max(aligned, found.get(place, (dtype, 0))[1])
+        return tuple(found[place] for place in range(len(found)))
+
+    def integers(self, rank: int) -> int:
+        return 1 + max(place for _, _, places in self.parts for place in places)
+
+    @cute.jit
+    def __call__(self, tensors: tuple, integers: tuple, stream: Any):
+        self.start([tensor.iterator for tensor in tensors], integers, stream)
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        for kernel, of_tensors, of_integers in self.parts:
+            own = tuple(integers[place] for place in of_integers)
+            kernel.start([pointers[place] for place in of_tensors], own, stream)
+
+
+Parts = tuple[tuple[PerRank, tuple[int, ...], tuple[int, ...]], ...]
+
+
+def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
     """The compiled kernel, a TVM-FFI function ``f(tensors, integers)`` of two tuples.
 
     With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
@@ -78,12 +127,12 @@ def build(kernel: PerRank, arch: str, dump: str | None = None) -> Any:
     )
 
 
-def load_per_rank(kernel: PerRank, arch: str) -> Callable[..., None]:
+def load_per_rank(kernel: PerRank | Chain, arch: str) -> Callable[..., None]:
     """A kernel as ``build`` makes it: from memory, from disk, or compiled now. No GPU is needed."""
-    return load((type(kernel).__name__, kernel.rank, arch), lambda: build(kernel, arch))
+    return load((*kernel.key, arch), lambda: build(kernel, arch))
 
 
-def launch(kernel: PerRank, tensors: tuple[Tensor, ...], integers: tuple[int, ...]) -> None:
+def launch(kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple[int, ...]) -> None:
     """Launch a kernel on the GPU of its tensors, on torch's current stream there."""
     import torch
 
@@ -103,8 +152,8 @@ def _arch(device: int) -> str:
 
 
 @lru_cache(1024)
-def device_table(table: Table, device: torch.device) -> Tensor:
-    """int32 (rows, columns) on a device, copied there once."""
+def device_table(table: Table | tuple[int, ...], device: torch.device) -> Tensor:
+    """int32 (rows, columns), or a vector, on a device, copied there once."""
     import torch
 
     return torch.tensor(table, dtype=torch.int32, device=device)

@@ -21,7 +21,6 @@ from layoutconv.errors import ArgumentError
 from . import per_rank
 from .cells import cell_of, inside, key_of, read_cell, vector_of, write_cell
 from .hash_table import EMPTY, bits_for, insert
-from .neighbours import at, put
 from .per_rank import (
     PerRank,
     Table,
@@ -31,7 +30,7 @@ from .per_rank import (
     check_table,
     device_table,
 )
-from .walk import select
+from .walk import at, put, select
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -128,3 +128,13 @@ def read(pointer: Any, dtype: Any, vector: int) -> Any:
     result = cute.make_rmem_tensor(vector, dtype)
     cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(vector)), result)
     return result
+
+
+def at(pointer: Any, offset: Any) -> Any:
+    """The element at an offset."""
+    return cute.make_tensor(pointer + offset, cute.make_layout(1))[0]
+
+
+def put(pointer: Any, offset: Any, value: Any) -> None:
+    """Write the element at an offset."""
+    cute.make_tensor(pointer + offset, cute.make_layout(1))[0] = value

@@ -65,12 +65,14 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     ``channels`` are C and K. Rows are sorted by their taps on a GPU, where tiles of neighbouring
     rows share what they leave out.
     """
-    key = found.index.is_cuda, gradients, chunk_of(found, channels) if gradients else 0
+    # Not ``found.index``: on a GPU that is made for those who need it.
+    cells = found.outputs.cells
+    key = cells.is_cuda, gradients, chunk_of(found, channels) if gradients else 0
     kept = found.views.get(key)
     if kept is not None:
         return kept
     with to_be_kept():
-        none = found.index.new_empty(0)
+        none = cells.new_empty(0)
     index, order = _rows(found, none)
     back = back_order = outputs = inputs = lengths = none
     if gradients:
@@ -118,7 +120,7 @@ def kept_of(found: KernelMap) -> Kept:
 
 
 def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
-    return found.sorted if found.index.is_cuda else (found.index, none)
+    return found.sorted if found.outputs.cells.is_cuda else (found.index, none)
 
 
 def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
@@ -128,8 +130,8 @@ def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
     large: each writes a result of its own. On a CPU about a quarter of the rows: more of them leave
     more of the last one empty.
     """
-    rows, taps = found.index.shape
-    if not found.index.is_cuda:
+    rows, taps = len(found.outputs), prod(found.taps)
+    if not found.outputs.cells.is_cuda:
         return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
     tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
     chunk = max(_LEAST_CHUNK, rows * taps * tiles // (2 * _CHUNKS))

@@ -366,7 +366,7 @@ def _check(
         if tensor.dtype not in _DTYPES or (tensor.dtype == _EXACT and x.dtype != _EXACT):
             kinds = f"float16, bfloat16 or float32 where the input is {x.dtype}"
             raise ArgumentTypeError(name, kinds, str(tensor.dtype))
-    for name, tensor in (("weight", weight), ("kernel_map", found.index)):
+    for name, tensor in (("weight", weight), ("kernel_map", found.outputs.cells)):
         if tensor.device != x.device:
             raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
 

@@ -46,12 +46,8 @@ def submanifold_map(
     found = coordinates.kept(taps)
     if found is None:
         with to_be_kept():
-            table = coordinates.check().table
-            if taps.mirrored:
-                index = table.search_own(taps.offsets)
-            else:
-                index = table.search(coordinates.cells, taps.stride, taps.offsets)
-        found = KernelMap(coordinates, coordinates, taps.extents, index, taps.mirrored)
+            cells = coordinates.check()
+            found = KernelMap.of_search(cells, cells, taps, mirrored=taps.mirrored)
         found = coordinates.keep(taps, found)
     return found
 
@@ -204,8 +200,7 @@ def _map_between(
             feeds = made.table.search(coordinates.check().cells, taps.stride, taps.offsets)
             found = KernelMap(made, coordinates, taps.extents, feeds).inverse
         else:
-            index = coordinates.check().table.search(made.cells, taps.stride, taps.offsets)
-            found = KernelMap(coordinates, made, taps.extents, index)
+            found = KernelMap.of_search(coordinates.check(), made, taps)
     return coordinates.keep(key, found, given=outputs is not None)
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .order import by_taps
+from .order import by_taps, tap_order
 from .pairs import Pairs, pairs_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .coordinates import Coordinates
+    from .table import Table
+    from .taps import Taps
 
 
 class KernelMap:
@@ -70,14 +71,29 @@ class KernelMap:
             )
         if not index.device == inputs.device == outputs.device:
             raise ArgumentError("index", f"a tensor on the outputs' {outputs.device}", index.device)
-        self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, _OneWay(index, tuple(taps))), 0)
+        self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, _OneWay(tuple(taps), index)), 0)
+
+    @classmethod
+    def of_search(
+        cls, inputs: Coordinates, outputs: Coordinates, taps: Taps, *, mirrored: bool = False
+    ) -> KernelMap:
+        """The map whose index a search among ``inputs`` finds, once somebody asks for it.
+
+        On a GPU, where a forward pass needs it sorted alone, and a search that sorts is faster
+        than one that is sorted afterwards; on a CPU at once.
+        """
+        own = _OneWay(taps.extents, search=Search(inputs.table, outputs.cells, taps, mirrored))
+        if not outputs.cells.is_cuda:
+            own.index  # noqa: B018
+        found = object.__new__(cls)
+        found._join(inputs, outputs, TwoWay(taps.extents, mirrored, own), 0)
+        return found
 
     def _join(self, inputs: Coordinates, outputs: Coordinates, ways: TwoWay, way: int) -> None:
         self.inputs, self.outputs = inputs, outputs
         self.taps, self.mirrored = ways.taps, ways.mirrored
         self.ways, self.way = ways, way
         self.own = ways.way(way, len(outputs))
-        self.index = self.own.index
         self.views = self.own.views
         ways.handles[way] = weakref.ref(self)
 
@@ -99,6 +115,11 @@ class KernelMap:
         """What is pickled: the index and the cells. What was derived is derived again."""
         index = self.index.detach()  # without the attributes that executors gave it
         return KernelMap, (self.inputs, self.outputs, self.taps, index, self.mirrored)
+
+    @property
+    def index(self) -> Tensor:
+        """int32 (outputs, taps): a row of the inputs, -1 where there is none."""
+        return self.own.index
 
     @property
     def inverse(self) -> KernelMap:
@@ -138,25 +159,65 @@ class TwoWay:
             assert back is not None
             with to_be_kept():
                 if self.mirrored:
-                    found = _OneWay(back.index.T.flip(0).T, self.taps)
+                    found = _OneWay(self.taps, back.index.T.flip(0).T)
                 else:
-                    found = _OneWay(reversed_index(back.index, rows), self.taps)
+                    found = _OneWay(self.taps, reversed_index(back.index, rows))
             self.ways[way] = found
         return found
+
+
+class Search:
+    """What is looked for where: an index that nobody has made yet. It holds no Coordinates.
+
+    If ``mirrored``, around the table's own cells.
+    """
+
+    def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
+        self.table, self.centres, self.taps, self.mirrored = table, centres, taps, mirrored
+
+    def index(self) -> Tensor:
+        if self.mirrored:
+            return self.table.search_own(self.taps.offsets)
+        return self.table.search(self.centres, self.taps.stride, self.taps.offsets)
+
+    def sorted(self) -> tuple[Tensor, Tensor] | None:
+        """The index with its rows sorted, if the table finds that without the index."""
+        search_sorted = getattr(self.table, "search_sorted", None)
+        if search_sorted is None:
+            return None
+        taps = self.taps
+        return search_sorted(self.centres, taps.stride, taps.offsets, tap_order(taps.extents))
 
 
 class _OneWay:
     """An index, and what is derived from it."""
 
-    def __init__(self, index: Tensor, taps: tuple[int, ...]) -> None:
-        self.index, self.taps = index, taps
+    def __init__(
+        self, taps: tuple[int, ...], index: Tensor | None = None, search: Search | None = None
+    ) -> None:
+        self.taps = taps
+        self._index, self._search = index, search
+        self._sorted: tuple[Tensor, Tensor] | None = None
         self.views: dict[Any, Any] = {}
         self._pairs: dict[int, Pairs] = {}
 
-    @cached_property
+    @property
+    def index(self) -> Tensor:
+        if self._index is None:
+            assert self._search is not None
+            with to_be_kept():
+                self._index = self._search.index()
+        return self._index
+
+    @property
     def sorted(self) -> tuple[Tensor, Tensor]:
-        with to_be_kept():
-            return by_taps(self.index, self.taps)
+        if self._sorted is None:
+            with to_be_kept():
+                if self._index is None and self._search is not None:
+                    self._sorted = self._search.sorted()
+                if self._sorted is None:
+                    self._sorted = by_taps(self.index, self.taps)
+        return self._sorted
 
     def pairs(self, chunk: int) -> Pairs:
         if chunk not in self._pairs:

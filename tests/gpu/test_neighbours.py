@@ -13,6 +13,8 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
 
+from layoutconv.sparse.order import by_taps, tap_order
+
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 DEVICE = "cuda"
@@ -93,6 +95,24 @@ def test_half_of_a_mirrored_filter(grid, beyond, again):
 
 
 @pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize(("stride", "size", "dilation"), [(1, 3, 1), (2, 3, 1), (1, 3, 3)])
+def test_sorted_rows_are_those_of_the_cpu(grid, stride, size, dilation):
+    rank = len(grid) - 1
+    indices = cloud(grid, 4, 1, 0.1)
+    centres = cloud(tuple(-(-extent // stride) for extent in grid), 2, 1)
+    offsets = [tuple(dilation * c for c in tap) for tap in box(rank, size)]
+    table = HashTable(indices, grid[1:], grid[0])
+    index = table.search(centres, (stride,) * rank, offsets)
+    want, want_order = by_taps(index.cpu(), (size,) * rank)
+    order = tap_order((size,) * rank)
+    sorted_at_once = table.search_sorted(centres, (stride,) * rank, offsets, order)
+    for got, got_order in (sorted_at_once, by_taps(index, (size,) * rank)):
+        assert torch.equal(got_order.cpu(), want_order)
+        assert torch.equal(got.cpu(), want)
+        assert got.stride() == (1, len(centres))
+
+
+@pytest.mark.parametrize("grid", GRIDS)
 def test_status(grid):
     table = HashTable(cloud(grid), grid[1:], grid[0])
     assert table.status.tolist() == [0, 0]
@@ -145,7 +165,9 @@ def everything(indices, grid, offsets):
     stride = (2,) * len(coarse)
     cells, count = reached(indices, stride, offsets, coarse, grid[0], len(indices))
     down = table.search(cells, stride, offsets)
-    return table.status, table.search_own(offsets), cells, count, down
+    order = tap_order((len(offsets),))
+    sorted_at_once = table.search_sorted(indices, (1,) * len(coarse), offsets, order)
+    return table.status, table.search_own(offsets), cells, count, down, *sorted_at_once
 
 
 def test_the_same_bits_in_every_run():

@@ -13,26 +13,55 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels import hash_table, neighbours, per_rank, store
-from layoutconv.kernels.neighbours import HashTable, Insert, Search
-from layoutconv.kernels.per_rank import PerRank, build, load_per_rank
+from layoutconv.kernels.blocks import Insert, Reserve, Settle
+from layoutconv.kernels.neighbours import HashTable, Search, sort_index
+from layoutconv.kernels.per_rank import Chain, PerRank, build, load_per_rank
 from layoutconv.kernels.reached import Reach, Unpack, reached
+from layoutconv.kernels.tap_order import (
+    AddUp,
+    Count,
+    Gather,
+    Keys,
+    KeysOfIndex,
+    Place,
+    Refine,
+    Sizes,
+)
 from torch import Tensor
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.sparse import order
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
 
-KINDS: list[type[PerRank]] = [Insert, Search, Reach, Unpack]
-# Of a kernel's tensors: those it updates by atomic operations, and those it writes and never reads.
-UPDATES = {Insert: (1, 2), Reach: (1,)}
-WRITES = {Search: 4, Reach: 3, Unpack: 1}
+SIZES = neighbours.SIZES
+OF_RANK = {
+    "insert": Insert,
+    "reserve": Reserve,
+    "settle": Settle,
+    "reach": Reach,
+    "unpack": Unpack,
+    "search near": lambda rank: Search(rank, True),
+    "search far": lambda rank: Search(rank, False),
+    "keys near": lambda rank: Keys(rank, True, SIZES),
+    "keys far": lambda rank: Keys(rank, False, SIZES),
+}
+OF_ROWS = {kind: kind(1, SIZES) for kind in (KeysOfIndex, Count, AddUp, Place, Refine, Gather)}
+# Of a kernel's tensors: those it updates, and those it writes and never reads.
+UPDATES: dict[type[PerRank], tuple[int, ...]] = {
+    Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
+}  # fmt: skip
+WRITES: dict[type[PerRank], tuple[int, ...]] = {
+    Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2), AddUp: (1,),
+    Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
+}  # fmt: skip
 
 Cell = tuple[int, ...]
 _compiled: dict[Any, Any] = {}
 
 
 def compiled(kernel: PerRank) -> Any:
-    key = type(kernel), kernel.rank
+    key = kernel.key
     if key not in _compiled:
         with tempfile.TemporaryDirectory() as folder:
             function = build(kernel, "sm_80", dump=folder)
@@ -48,8 +77,15 @@ class Launches:
         self.kinds: list[type[PerRank]] = []
 
     def __call__(
-        self, kernel: PerRank, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
+        self, kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
     ) -> None:
+        if isinstance(kernel, Chain):
+            assert len(tensors) == len(kernel.tensors(kernel.rank))
+            assert len(integers) == kernel.integers(kernel.rank)
+            for part, places, numbers in kernel.parts:
+                own = tuple(tensors[place] for place in places)
+                self(part, own, tuple(integers[number] for number in numbers))
+            return
         kind = type(kernel)
         self.kinds.append(kind)
         function, program = compiled(kernel)
@@ -57,7 +93,9 @@ class Launches:
         addresses, arguments = [], []
         for i, tensor in enumerate(tensors):
             assert tensor.is_contiguous()
-            writes = WRITES.get(kind) == i
+            writes = i in WRITES.get(kind, ())
+            if writes and kind is not Reach:
+                tensor.fill_(POISON)
             address = memory.add(
                 tensor.view(torch.uint8).numpy(), f"tensor {i}",
                 writable=writes or i in UPDATES.get(kind, ()), output=writes,
@@ -68,16 +106,19 @@ class Launches:
         asked = launch_of(program, function, tuple(arguments), integers)
         random = np.random.default_rng(self.seed)
         ctas = [(int(i), 0, 0) for i in random.permutation(asked.grid[0])]
-        run(program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas)
-        if kind in WRITES:
-            written = memory.written(addresses[WRITES[kind]])
-            count = written.size
-            if kind is Reach:
-                count = 8 * int(tensors[1][-1] + 1)
-            elif kind is Search and integers[3]:  # the rest was written before the launch
-                count = 4 * integers[0] * (integers[2] // 2)
-            assert written[:count].all()
-            assert kind is Search or not written[count:].any()
+        run(
+            program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas,
+            shared_bytes=asked.shared_bytes,
+        )  # fmt: skip
+        for place in WRITES.get(kind, ()):
+            written = memory.written(addresses[place])
+            count = 8 * int(tensors[1][-1] + 1) if kind is Reach else written.size
+            if kind is not Reserve:  # writes what slots have that are taken
+                assert written[:count].all()
+            assert not written[count:].any()
+
+
+POISON = 0x5A5A5A5A  # of what no kernel wrote yet
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +208,7 @@ def grids(draw: Any) -> Cell:
     return (draw(st.integers(1, 3)), *(draw(st.integers(1, widest)) for _ in range(rank)))
 
 
-ROWS = st.sampled_from([0, 1, 5, 33, 70, 300])
+ROWS = st.sampled_from([0, 1, 5, 33, 70, 200])
 SEEDS = st.integers(0, 10**6)
 few = settings(
     max_examples=12, deadline=None,
@@ -200,9 +241,9 @@ def test_search_is_a_dictionary(launches: Launches, data: Any) -> None:
     assert torch.equal(got, search(rows_of(indices, grid), centres, stride, offsets))
 
 
-@few
+@settings(few, max_examples=4)
 @given(st.data())
-def test_a_mirrored_filter_is_looked_up_by_half(launches: Launches, data: Any) -> None:
+def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     grid = data.draw(grids())
     rank = len(grid) - 1
     beyond, again = data.draw(st.sampled_from([(0, 0.0), (0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
@@ -217,6 +258,63 @@ def test_a_mirrored_filter_is_looked_up_by_half(launches: Launches, data: Any) -
     assert torch.equal(own, table.search(indices, (1,) * rank, offsets))
     assert torch.equal(own, search(rows_of(indices, grid), indices, (1,) * rank, offsets))
     assert own.stride() == table.search(indices, (1,) * rank, offsets).stride()
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[None]:
+    """Windows, chunks and places of few bits: small clouds have several of each."""
+    patch = pytest.MonkeyPatch()
+    sizes = Sizes(place=6, window=7, chunk=7, threads=64)
+    patch.setattr(neighbours, "SIZES", sizes)
+    patch.setattr(order, "PLACE_BITS", sizes.place)
+    patch.setattr(order, "WINDOW_BITS", sizes.window)
+    yield
+    patch.undo()
+
+
+def test_sizes_are_those_that_the_order_is_defined_by() -> None:
+    sizes = Sizes()
+    assert (sizes.place, sizes.gray) == (order.PLACE_BITS, order.GRAY_BITS)
+    assert (sizes.window, sizes.one) == (order.WINDOW_BITS, order._ONE)
+
+
+@settings(few, max_examples=8)
+@given(st.data())
+def test_sorted_rows_are_those_of_the_cpu(launches: Launches, small: None, data: Any) -> None:
+    grid = data.draw(grids())
+    rank = len(grid) - 1
+    beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
+    launches.seed = data.draw(SEEDS)
+    indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
+    centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
+    stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
+    offsets = taps(data.draw, rank)
+    tap_order = order.tap_order((len(offsets),))
+    want = search(rows_of(indices, grid), centres, stride, offsets)
+    want_sorted, want_order = order.by_taps(want, (len(offsets),))
+    table = table_of(indices, grid)
+    results = [table.search_sorted(centres, stride, offsets, tap_order)]
+    if want.numel():
+        results.append(sort_index(want, tap_order))
+    for got, got_order in results:
+        assert torch.equal(got_order, want_order)
+        assert torch.equal(got, want_sorted)
+        assert got.T.is_contiguous()
+
+
+@pytest.mark.parametrize("extents", [(3, 3, 3), (5, 3, 5)], ids=str)
+def test_sorted_filters_of_three_axes(
+    launches: Launches, small: None, extents: tuple[int, ...]
+) -> None:
+    grid = (2, 7, 9, 13)
+    indices = cloud(4, 150, grid)
+    offsets = [tuple(t - e // 2 for t, e in zip(tap, extents, strict=True))
+               for tap in product(*map(range, extents))]  # fmt: skip
+    table = table_of(indices, grid)
+    want = order.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), extents)
+    got = table.search_sorted(indices, (1, 1, 1), offsets, order.tap_order(extents))
+    assert torch.equal(got[1], want[1])
+    assert torch.equal(got[0], want[0])
 
 
 @few
@@ -319,21 +417,26 @@ def test_keys_that_share_a_home(launches: Launches) -> None:
     """They wrap around the end of the table, too."""
     bits, width = 6, 2**31 - 1
     last = [key for key in range(100_000) if home_of(key, bits) == 2**bits - 1]
-    cells = torch.tensor([[0, *divmod(key, width)] for key in last[:40]], dtype=torch.int32)
+    cells = torch.tensor([[0, 0, 8 * key + 3] for key in last[:40]], dtype=torch.int32)
     table = HashTable(cells[:32], (2, width), 1)
     assert table._bits == bits
-    assert int(table._keys[-1]) in last  # the model above is the kernel's
-    found = table.search(cells, (1, 1), [(0, 0)])
-    assert found[:, 0].tolist() == [*range(32), *[-1] * 8]
+    assert int(table._slots[-2]) in last  # the model above is the kernel's
+    for offsets in ([(0, 0), (0, 1)], [(0, 0), (0, 9)]):
+        found = table.search(cells, (1, 1), offsets)
+        assert found[:, 0].tolist() == [*range(32), *[-1] * 8]
+        assert (found[:, 1] == -1).all()
 
 
 def test_a_table_with_one_free_slot(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "bits_for", lambda rows: 6)
+    monkeypatch.setattr(neighbours, "table_bits", lambda rows: 6)
+    grid = 1, 64 * 64
     indices = cloud(0, 10_000, (1, 64))[:63]
-    table = table_of(indices, (1, 64))
-    assert int((table._keys == hash_table.EMPTY).sum()) == 1
-    want = search(rows_of(indices, (1, 64)), indices, (1,), [(0,), (1,), (5,)])
-    assert torch.equal(table.search(indices, (1,), [(0,), (1,), (5,)]), want)
+    indices[:, 1] = 64 * indices[:, 1] + indices[:, 1] % 3
+    table = table_of(indices, grid)
+    assert int((table._slots[::2] == hash_table.EMPTY).sum()) == 1
+    for offsets in ([(0,), (1,), (64,)], [(0,), (63,), (5 * 64,)]):
+        want = search(rows_of(indices, grid), indices, (1,), offsets)
+        assert torch.equal(table.search(indices, (1,), offsets), want)
 
 
 # -- the ends of ranges ---------------------------------------------------------------------------
@@ -412,19 +515,33 @@ def test_memory_that_starts_anywhere(launches: Launches) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_kernels_compile_for_every_architecture(kind: type[PerRank], arch: str) -> None:
+@pytest.mark.parametrize("kind", [*OF_RANK, *OF_ROWS, "filled", "sorted", "sorted index"], ids=str)
+def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
+    chains: dict[Any, Callable[[], Chain]] = {
+        "filled": lambda: neighbours._filled(4),
+        "sorted": lambda: neighbours._sorted(4, True),
+        "sorted index": neighbours._sorted_index,
+    }
+    if kind in chains:
+        kernel: Any = chains[kind]()
+    else:
+        kernel = OF_ROWS[kind] if kind in OF_ROWS else OF_RANK[kind](4)
     with tempfile.TemporaryDirectory() as folder:
-        assert f".target {arch}" in build(kind(4), arch, dump=folder).__ptx__
+        assert f".target {arch}" in build(kernel, arch, dump=folder).__ptx__
 
 
-@pytest.mark.parametrize(("kind", "rank"), list(product(KINDS, (1, 2, 3, 4))))
-def test_cells_are_read_at_once_where_they_are_a_vector(kind: type[PerRank], rank: int) -> None:
-    _, program = compiled(kind(rank))
-    word = {1: "v2.b32", 3: "v4.b32"}.get(rank)
-    move = "st.global." if kind is Unpack else "ld.global."
+# Those that ask for the whole of a cell.
+WHOLE = [kind for kind in OF_RANK if kind not in ("reserve", "settle")]
+
+
+@pytest.mark.parametrize(("kind", "rank"), list(product(WHOLE, (1, 2, 3, 4))))
+def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) -> None:
+    _, program = compiled(OF_RANK[kind](rank))
+    word = {1: {"v2.b32"}, 3: {"v4.b32"}}.get(rank, set())
+    move = "st.global." if kind == "unpack" else "ld.global."
     found = {i.opcode for i in program.instructions if i.opcode.startswith(move + "v")}
-    assert found == ({move + word} if word else set())
+    slot = {move + "v2.b64"} if kind.startswith(("search", "keys")) else set()
+    assert found == {move + vector for vector in word} | slot
 
 
 def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.sparse import morton_order, tap_masks, tile_taps
+from layoutconv.sparse import order as order_module
 from layoutconv.sparse.order import by_taps
 
 examples = settings(max_examples=60, deadline=None)
@@ -32,20 +34,24 @@ def mask_of(entries):
     return sum(1 << tap for tap, row in enumerate(entries) if row >= 0)
 
 
-def number_of(entries):
-    """The place of a row's mask among all: that of a Gray code whose highest bit is the tap that
-    is farthest from the middle. Of more than 63 taps, several share a bit."""
+def keys_of(entries):
+    """The place among all masks, in 4096 parts, and the number, of a Gray code whose highest bit is
+    the tap that is farthest from the middle. Of more than 50 taps, several share a bit."""
     taps = len(entries)
     near_first = sorted(range(taps), key=lambda tap: abs(2 * tap - taps + 1))
-    bits = min(taps, 63)
+    bits = min(taps, 50)
     there = [False] * bits
     for place, tap in enumerate(near_first):
         there[place * bits // taps] |= entries[tap] >= 0
-    number, parity = 0, False
-    for bit in reversed(there):
+    number, parity, below, width = 0, False, 0, 2**32
+    for done, bit in enumerate(reversed(there)):
+        present = width * ((sum(there[bits - done :]) + 1) * (2**16 // (done + 5))) // 2**16
+        low = present if parity else width - present  # of the digit 0, which comes first
         parity ^= bit
+        below, width = (below + low, width - low) if parity else (below, low)
         number = 2 * number + parity
-    return number
+    assert 0 <= below < below + width <= 2**32 or width == 0
+    return below >> 20, number
 
 
 @examples
@@ -62,23 +68,24 @@ def test_bit_of_a_mask_is_a_tap(index):
 
 
 @examples
-@given(indices())
-def test_rows_with_the_same_taps_lie_side_by_side_in_their_order(index):
-    before = index.clone()
-    found, order = by_taps(index, (index.shape[1],))
+@given(indices(), st.integers(0, 7))
+def test_rows_are_sorted_by_place_and_within_windows_by_gray_code(index, log):
+    before, window = index.clone(), 1 << log
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(order_module, "WINDOW_BITS", log)
+        found, order = by_taps(index, (index.shape[1],))
     assert torch.equal(index, before)
     assert order.dtype == torch.int32
     assert sorted(order.tolist()) == list(range(len(index)))
     assert torch.equal(found, index[order.long()])
     assert found.T.is_contiguous() or len(index) < 2
-    keys = [number_of(entries) for entries in found.tolist()]
-    assert keys == sorted(keys)
-    for (key, row), (next_key, next_row) in zip(
-        list(zip(keys, order.tolist(), strict=True)),
-        list(zip(keys, order.tolist(), strict=True))[1:],
-        strict=False,
-    ):
-        assert key != next_key or row < next_row
+    by_place = sorted((keys_of(entries)[0], row) for row, entries in enumerate(index.tolist()))
+    rows = [row for _, row in by_place]
+    wanted = []
+    for first in range(0, len(rows), window):
+        part = rows[first : first + window]
+        wanted += sorted(part, key=lambda row: keys_of(index[row].tolist())[1])
+    assert order.tolist() == wanted
 
 
 @examples
