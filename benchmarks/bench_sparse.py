@@ -277,6 +277,7 @@ class _Data:
             layer.weight.copy_(self.weight)
         features = self.features.detach().requires_grad_(training)
         x = spconv.SparseConvTensor(features, cloud.cells, list(cloud.shape), cloud.images)
+        x = layer(x).replace_feature(features)  # a call copies `indice_dict`: this x has the map
         layer.train(training)
         if not training:
             for parameter in layer.parameters():
