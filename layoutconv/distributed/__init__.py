@@ -1,0 +1,21 @@
+"""More than one GPU, on ``torch.distributed``: one volume split over ranks, and training in parallel.
+
+A top floor: may import every room but ``compat``. Processes, groups and backends (NCCL, gloo) are
+torch's; here is what convolutions add to them.
+"""
+
+from .data_parallel import mean_over_ranks
+from .functional import conv1d, conv2d, conv3d
+from .modules import Conv1d, Conv2d, Conv3d
+from .slab import Slab
+
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "Slab",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "mean_over_ranks",
+]
