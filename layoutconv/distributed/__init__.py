@@ -1,4 +1,4 @@
-"""More than one GPU, on ``torch.distributed``: one volume split over ranks, and training in parallel.
+"""More than one GPU, on ``torch.distributed``: a volume split over ranks; data-parallel training.
 
 A top floor: may import every room but ``compat``. Processes, groups and backends (NCCL, gloo) are
 torch's; here is what convolutions add to them.
