@@ -5,7 +5,7 @@ torch's; here is what convolutions add to them.
 """
 
 from .data_parallel import mean_over_ranks
-from .functional import conv1d, conv2d, conv3d
+from .functional import conv1d, conv2d, conv3d, exchange_halo
 from .modules import Conv1d, Conv2d, Conv3d
 from .slab import Slab
 
@@ -17,5 +17,6 @@ __all__ = [
     "conv1d",
     "conv2d",
     "conv3d",
+    "exchange_halo",
     "mean_over_ranks",
 ]

@@ -16,6 +16,8 @@ from ..conv.problem import Padding, per_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.arguments import check_tensors, near_and_far
 from .convolution import SplitConv
+from .exchange import Exchange
+from .halo import fprop_plan, output_bounds
 from .slab import Slab
 
 if TYPE_CHECKING:
@@ -109,6 +111,40 @@ def conv3d(
     True
     """
     return _convolution(3, input, weight, bias, stride, padding, dilation, groups, slab)
+
+
+def exchange_halo(
+    input: Tensor,
+    kernel_size: int,
+    stride: int = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int = 1,
+    *,
+    slab: Slab,
+) -> tuple[Tensor, Tensor]:
+    """The rows of other ranks that a convolution reads beside this rank's: before, and behind them.
+
+    For layers of one's own, and to see what an exchange takes. :func:`conv3d` does this by itself.
+
+    Args:
+        input: (N, C, *spatial), this rank's rows; any dtype.
+        kernel_size, stride, padding, dilation: of the convolution, in the mode that is split.
+
+    Returns two tensors like ``input`` with as many rows as are needed, none at the volume's ends.
+    Without a gradient. A collective, as :func:`conv3d`.
+
+    >>> near, far = exchange_halo(torch.ones(1, 2, 6, 4), 3, padding=1, slab=Slab(6))
+    >>> near.shape, far.shape
+    (torch.Size([1, 2, 0, 4]), torch.Size([1, 2, 0, 4]))
+    """
+    slab.check("input", input)
+    window = (1, slab.extent, 1), (1, kernel_size), stride, (padding,), dilation
+    problem = ConvProblem(*window)
+    after = output_bounds(problem, 0, slab.bounds)
+    plan = fprop_plan(problem, 0, slab.bounds, after, slab.rank)
+    held = input.detach().movedim(1, -1).contiguous()
+    rows = Exchange(held, slab.mode, plan, slab.group).wait()
+    return rows.near.movedim(-1, 1), rows.far.movedim(-1, 1)
 
 
 def _convolution(

@@ -143,6 +143,16 @@ def layers():
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+def a_halo_by_itself():
+    """Rows as they are in the whole volume, for a window that moves along the split mode."""
+    x = torch.arange(2 * 3 * 12.0).view(1, 2, 3, 12)
+    slab = Slab(12, mode=1)
+    near, far = lc.distributed.exchange_halo(slab.shard(x), 5, padding=2, slab=slab)
+    first, last = slab.rows.start, slab.rows.stop
+    assert torch.equal(near, x[..., max(0, first - 2) : first])
+    assert torch.equal(far, x[..., last : last + 2])
+
+
 def some_gradients_only():
     """A weight that is frozen, an input that is data: no rank waits for what is not asked for."""
     torch.manual_seed(0)
@@ -224,6 +234,7 @@ CHECKS = {
         all_cases,
         a_part_of_the_processes,
         layers,
+        a_halo_by_itself,
         some_gradients_only,
         autocast,
         no_second_derivative,
