@@ -105,7 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.no_check:
         y, dx, dw = convolve(lc.distributed.conv3d, x, w, slab=slab)
         parts = slab.gather(y), slab.gather(dx), dw
-        for name, got, want in zip("y dx dw".split(), parts, convolve(lc.conv3d, whole, w), strict=True):
+        for name, got, want in zip(
+            ["y", "dx", "dw"], parts, convolve(lc.conv3d, whole, w), strict=True
+        ):
             off = error(got, want)
             worst = max(worst, off)
             if first:

@@ -90,7 +90,7 @@ def conv3d(
             same on every rank; padding is that of the whole volume.
         slab: how the input is split, a :class:`Slab` for the whole input's extent.
 
-    Returns this rank's rows of the result, ``slab.of_output(problem, slab.mode)``: those the middle
+    Returns this rank's rows of the result, ``slab.after(...)``: those the middle
     of whose window it holds. The halo that a rank needs is read off the forward view, for the
     input's gradient off that gradient's views; it may reach over ranks whose slabs are thinner. It
     is exchanged while all rows that need none of it are computed. With one volume and ``mode`` 0
@@ -176,7 +176,7 @@ def _convolution(
         input, weight = input.to(lower), weight.to(lower)
     x, w = input.movedim(1, -1), weight.movedim(1, -1)
     with torch.autocast(kind, enabled=False):
-        y = SplitConv.apply(x, w, bias, problem, slab, slab.of_output(problem, slab.mode))
+        y = SplitConv.apply(x, w, bias, problem, slab, slab.of_output(problem))
     return y.movedim(-1, 1)
 
 

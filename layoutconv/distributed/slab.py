@@ -120,12 +120,15 @@ class Slab:
         problem = ConvProblem((1, self.extent, 1), (1, kernel_size), stride, (padding,), dilation)
         return self.of_output(problem, 0)
 
-    def of_output(self, problem: ConvProblem, mode: int) -> Slab:
-        """The slab of a problem's output, of whose activation this is the slab in spatial ``mode``.
+    def of_output(self, problem: ConvProblem, mode: int | None = None) -> Slab:
+        """The slab of a problem's output, of whose activation this is the slab.
 
-        >>> Slab(8, mode=1).of_output(ConvProblem((1, 4, 8, 3), (5, 3, 3)), 1).extent
+        ``mode`` is the problem's spatial mode that is cut, by default this slab's.
+
+        >>> Slab(8, mode=1).of_output(ConvProblem((1, 4, 8, 3), (5, 3, 3))).extent
         6
         """
+        mode = self.mode if mode is None else mode
         bounds = output_bounds(problem, mode, self.bounds)
         return Slab(bounds[-1], self.mode, self.group, bounds)
 

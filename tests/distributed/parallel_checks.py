@@ -1,4 +1,4 @@
-"""Data-parallel training, run by two ranks: the parameters are those that one process arrives at."""
+"""Data-parallel training, run by two ranks: the parameters are those that one process finds."""
 
 from __future__ import annotations
 

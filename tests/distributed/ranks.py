@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-_PATIENCE = timedelta(seconds=60)  # for ranks that never come: tests end, and say so
+_PATIENCE = timedelta(seconds=30)  # for ranks that never come: tests end, and say so
 
 
 def together(ranks: int, checks: dict[str, Callable[[], None]], folder: Path) -> dict[str, str]:

@@ -72,7 +72,7 @@ def split() -> None:
                 (N, *spatial, 32), (32, 3, 3, 3), options.get("stride", 1), options["padding"],
                 options.get("dilation", 1), options.get("groups", 1),
             )  # fmt: skip
-            after = slab.of_output(problem, mode)
+            after = slab.of_output(problem)
             z.backward(after.shard(dy))
             close(z.detach(), after.shard(y.detach()))
             for ours, theirs in zip(part, whole, strict=True):
