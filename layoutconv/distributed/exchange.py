@@ -30,13 +30,11 @@ class Rows(NamedTuple):
 
     def read(self, part: Part) -> Tensor:
         """What a part of the result reads, contiguous, with its rows of zeros."""
-        before, after = part.zeros
         pieces = [
-            self.held.new_zeros(shape_of(self.held, self.axis, before)),
+            self.held.new_zeros(shape_of(self.held, self.axis, part.zeros)),
             _cut(self.near, self.axis, self.plan.near, part.reads),
             _cut(self.held, self.axis, self.plan.own, part.reads),
             _cut(self.far, self.axis, self.plan.far, part.reads),
-            self.held.new_zeros(shape_of(self.held, self.axis, after)),
         ]
         filled = [piece for piece in pieces if piece.shape[self.axis]]
         return filled[0].contiguous() if len(filled) == 1 else torch.cat(filled, self.axis)

@@ -111,7 +111,7 @@ class Part(NamedTuple):
 
     rows: range  # that are written
     reads: range  # of the tensor that is read, all inside it
-    zeros: tuple[int, int]  # rows of zeros before and after those that are read
+    zeros: int  # rows of zeros before those that are read
     problem: ConvProblem  # whose other operand is what is read, with the zeros
 
 
@@ -252,28 +252,27 @@ def _fprop_part(problem: ConvProblem, mode: int, rows: range, windows: Reads, fo
     """``rows`` of the output: what they read, all else in their windows being padding."""
     (low, high), (start, stop) = windows.of(rows), found.of(rows)
     if start >= stop:  # padding alone
-        return Part(rows, _NONE, (1, 0), _with(problem, mode, 1, 0, high - low - 1))
+        return Part(rows, _NONE, 1, _with(problem, mode, 1, 0, high - low - 1))
     numbers = stop - start, start - low, high - stop
-    return Part(rows, range(start, stop), (0, 0), _with(problem, mode, *numbers))
+    return Part(rows, range(start, stop), 0, _with(problem, mode, *numbers))
 
 
 def _dgrad_part(problem: ConvProblem, mode: int, rows: range, found: Reads) -> Part:
     """``rows`` of the activation as one of its own, whose output are the voxels that reach it.
 
-    The first cell is ``near`` behind the first voxel's window. Where that is negative or no voxel
-    is near, voxels of zeros before and after make a convolution of it.
+    Its first cell is ``near`` behind the begin of the first voxel's window. Where the first cells
+    are reached by no voxel that would be negative: then a voxel of zeros comes first. Cells behind
+    the last window are fewer than a stride, and make no voxel.
     """
-    stride, span = problem.stride[mode], problem.spans[mode]
-    begin = rows.start + problem.padding[mode][0]
+    stride, begin = problem.stride[mode], rows.start + problem.padding[mode][0]
     start, stop = found.of(rows)
     if start >= stop:
-        start = stop = begin // stride + 1  # so that one voxel of zeros is before it
-    before = max(0, -((begin - start * stride) // stride), 1 if start == stop else 0)
-    near = begin - (start - before) * stride
-    far = (stop - start + before - 1) * stride + span - len(rows) - near
-    part = _with(problem, mode, len(rows), near, max(0, far))
-    after = part.output_spatial[mode] - (stop - start + before)
-    return Part(rows, range(start, stop), (before, after), part)
+        start = stop = begin // stride + 1
+    zeros = int(start * stride > begin)
+    near = begin - (start - zeros) * stride
+    last = (stop - start + zeros - 1) * stride  # where the last window begins
+    far = max(0, last + problem.spans[mode] - len(rows) - near)
+    return Part(rows, range(start, stop), zeros, _with(problem, mode, len(rows), near, far))
 
 
 def _with(problem: ConvProblem, mode: int, extent: int, near: int, far: int) -> ConvProblem:
