@@ -15,6 +15,7 @@ from .algebra.display import draw_with
 if TYPE_CHECKING:
     from . import compat as compat
     from . import conv as conv
+    from . import distributed as distributed
     from . import draw as draw
     from . import nn as nn
     from . import sparse as sparse
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("compat", "conv", "draw", "nn", "sparse")
+_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "sparse")
 _HOME = {
     "Activation": "epilogue",
     "Bias": "epilogue",

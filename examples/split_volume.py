@@ -1,0 +1,142 @@
+"""One dense volume on several GPUs: each holds a slab, and a convolution of all is that of one.
+
+    torchrun --nproc-per-node 2 examples/split_volume.py [--size 256] [--channels 32]
+
+Runs on GPUs with NCCL, on a CPU with gloo, and without torchrun as one process. Every rank makes
+the same volume, keeps its slab, convolves it, and goes backward. The results are compared with the
+unsplit convolution, which takes the memory of the whole volume: give ``--no-check`` to do without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import layoutconv as lc
+from layoutconv.distributed import Slab
+
+TOLERANCE = {torch.float16: 4e-3, torch.float32: 2e-3}  # of the largest number; fp32 may be tf32
+BY_ITSELF = ("exchange", "slab alone", "split")
+
+
+def start(choice: str) -> torch.device:
+    """Join the processes that torchrun has started, one per GPU; this one's device."""
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    on_gpu = choice == "cuda" or (choice == "auto" and torch.cuda.device_count() >= here)
+    device = torch.device("cpu")
+    if on_gpu:
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    if "RANK" in os.environ:
+        dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    return device
+
+
+def seconds(call: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    """The best time of a call that all ranks make."""
+    best = float("inf")
+    for _ in range(repeats + 1):  # the first one compiles
+        if dist.is_initialized():
+            dist.barrier()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def convolve(function: Callable[..., Tensor], x: Tensor, w: Tensor, **split: Slab) -> list[Tensor]:
+    """A convolution, and its gradients for a loss that is the sum of all squares."""
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    y = function(x, w, padding=1, **split)
+    y.backward(y.detach())
+    assert x.grad is not None
+    assert w.grad is not None
+    return [y.detach(), x.grad, w.grad]
+
+
+def error(got: Tensor, want: Tensor) -> float:
+    return float((got.float() - want.float()).abs().max() / want.float().abs().max())
+
+
+def times(x: Tensor, w: Tensor, slab: Slab) -> dict[str, float]:
+    """Seconds of the slowest rank: of the exchange alone, of a slab alone, and of both at once."""
+    calls: list[Callable[[], object]] = [
+        lambda: lc.distributed.exchange_halo(x, 3, padding=1, slab=slab),
+        lambda: lc.conv3d(x, w, padding=1),
+        lambda: lc.distributed.conv3d(x, w, padding=1, slab=slab),
+    ]
+    with torch.no_grad():
+        found = torch.tensor([seconds(call, x.device) for call in calls], device=x.device)
+    if dist.is_initialized():
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+    return dict(zip(BY_ITSELF, found.tolist(), strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0, or 1 where a number is not that of the unsplit convolution."""
+    options = _options(arguments)
+    device = start(options.device)
+    slab = Slab(options.size)
+    first = slab.rank == 0
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    torch.manual_seed(0)
+    shape = (1, options.channels, *[options.size] * 3)
+    whole = torch.randn(shape, device=device, dtype=dtype)
+    whole = whole.contiguous(memory_format=torch.channels_last_3d)
+    w = torch.randn(options.channels, options.channels, 3, 3, 3, device=device, dtype=dtype)
+    w = w / (27 * options.channels) ** 0.5
+    x = slab.shard(whole).clone(memory_format=torch.channels_last_3d)
+    if first:
+        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+        print(f"{options.size}^3 x {options.channels} {dtype} over {slab.size} x {kind}")
+        print(f"  slabs     {slab.bounds}")
+    worst = 0.0
+    if not options.no_check:
+        y, dx, dw = convolve(lc.distributed.conv3d, x, w, slab=slab)
+        parts = slab.gather(y), slab.gather(dx), dw
+        for name, got, want in zip(
+            ["y", "dx", "dw"], parts, convolve(lc.conv3d, whole, w), strict=True
+        ):
+            off = error(got, want)
+            worst = max(worst, off)
+            if first:
+                print(f"  check     {name:2} differs by {off:.1e} of the largest, ", end="")
+                print("ok" if off <= TOLERANCE[dtype] else "FAILED")
+    del whole
+    found = times(x, w, slab)
+    if first:
+        exchange, alone, split = (found[name] for name in BY_ITSELF)
+        print(f"  forward   {1e3 * split:.2f} ms; the slab by itself {1e3 * alone:.2f} ms")
+        print(f"  exchange  {1e3 * exchange:.2f} ms by itself, {exchange / split:.1%} of the pass")
+        print(f"            {max(0.0, split - alone) / split:.1%} of it is not hidden")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return 0 if worst <= TOLERANCE[dtype] else 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="A convolution of one volume over several processes, checked and timed.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--size", type=int, default=32, metavar="CELLS", help="edge of the volume")
+    add("--channels", type=int, default=16, metavar="C", help="in and out")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
+    add("--no-check", action="store_true", help="do not compute the unsplit convolution")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

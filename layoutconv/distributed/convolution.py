@@ -1,0 +1,161 @@
+"""The convolution of a split volume, and its gradients: interior first, edges when the halo is in.
+
+    y   the forward pass, of x and its halo
+    dx  the gradient of the activation, of dy and its halo: a pass like any other, with views
+    dw  a sum over the voxels of every rank, of dy and of what the forward pass has read
+
+Both passes are run in the same way. What needs rows of other ranks waits; the rest, nearly all, is
+launched while these travel. dx has no sums across ranks: a cell's whole gradient is computed where
+the cell is, in the order of the unsplit pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ..conv import ConvProblem, wgrad_view
+from ..conv.depthwise import depthwise_wgrad_view
+from ..errors import ArgumentError
+from ..executors import execute
+from ..executors.checks import OUTPUTS
+from ..executors.passes import dgrad_pass, epilogue_of, fprop_pass, run
+from .exchange import Exchange, Rows
+from .halo import Part, dgrad_plan, fprop_plan
+from .slab import Slab
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Compute = Callable[[ConvProblem, Tensor, Tensor], None]  # of (part, a, out)
+
+
+class SplitConv(torch.autograd.Function):
+    """``y`` of tensors in the order of memory, this rank's rows of each.
+
+    ``problem`` is that of the whole volume; ``before`` and ``after`` are the slabs of its
+    activation and its output.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        w: Tensor,
+        bias: Tensor | None,
+        problem: ConvProblem,
+        before: Slab,
+        after: Slab,
+    ) -> Tensor:
+        x, w, mode = x.contiguous(), w.contiguous(), before.mode
+        plan = fprop_plan(problem, mode, before.bounds, after.bounds, before.rank)
+
+        def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
+            found = fprop_pass(a.shape, w.shape, *_numbers(part))
+            run(found.views, a, w, out, epilogue_of(bias))
+
+        halo = Exchange(x, mode, plan, before.group)
+        shape = [*problem.output]
+        shape[mode + 1] = len(plan.rows)
+        y = x.new_empty(shape, dtype=OUTPUTS[x.dtype])
+        rows = _compute(halo, y, compute)
+        needs_x, needs_w, *_ = ctx.needs_input_grad
+        kept = rows[2:] if needs_w else (None,) * 3
+        ctx.save_for_backward(*kept, w if needs_x else None)
+        ctx.split, ctx.plan = (problem, before, after), plan
+        ctx.x_shape, ctx.w_shape, ctx.w_dtype = x.shape, w.shape, w.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        if torch.is_grad_enabled():  # what is computed here has no graph: say so, lest it is missed
+            expected = "False: a split convolution is differentiable once"
+            raise ArgumentError("create_graph", expected, True)
+        problem, before, after = ctx.split
+        *kept, w = ctx.saved_tensors
+        needs_x, needs_w, needs_bias, *_ = ctx.needs_input_grad
+        dy, mode = dy.contiguous(), before.mode
+        dx = dw = db = None
+        # Every rank enters the collectives in this order: the halo, then the sums over ranks.
+        plan = dgrad_plan(problem, mode, before.bounds, after.bounds, before.rank)
+        halo = Exchange(dy, mode, plan, before.group) if needs_x else None
+        exact = torch.promote_types(dy.dtype, torch.float32)
+        sums = []
+        if needs_w:
+            rows = Rows(ctx.plan, mode + 1, *kept)
+            sums.append(_wgrad(rows, dy, dy.new_zeros(ctx.w_shape, dtype=exact)))
+        if needs_bias:
+            sums.append(dy.sum(tuple(range(dy.dim() - 1)), dtype=exact))
+        flat = torch.cat([part.flatten() for part in sums]) if sums else None
+        reduced = None
+        if flat is not None and before.size > 1:
+            reduced = dist.all_reduce(flat, group=before.group, async_op=True)
+        if halo is not None:
+            dx = dy.new_empty(ctx.x_shape)
+
+            def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
+                numbers = part.spatial, *_numbers(part)
+                found = dgrad_pass(a.shape, w.shape, *numbers, on_gpu=a.is_cuda)
+                if found.zeroed:
+                    out.zero_()
+                run(found.views, a, w, out, None)
+
+            _compute(halo, dx, compute)
+        if reduced is not None:
+            reduced.wait()
+        if flat is not None:
+            parts = list(flat.split([part.numel() for part in sums]))
+            dw = parts.pop(0).view(ctx.w_shape).to(ctx.w_dtype) if needs_w else None
+            db = parts.pop(0).to(ctx.bias_dtype) if needs_bias else None
+        return dx, dw, db, None, None, None
+
+
+def _compute(halo: Exchange, out: Tensor, compute: Compute) -> Rows:
+    """Write ``out``, this rank's rows of a result: what needs no halo, then the rest."""
+    plan = halo.rows.plan
+    if plan.inner is not None:
+        _write(plan.inner, halo.rows, out, compute)
+    rows = halo.wait()
+    for part in plan.outer:
+        _write(part, rows, out, compute)
+    return rows
+
+
+def _write(part: Part, rows: Rows, out: Tensor, compute: Compute) -> None:
+    """The rows of a part; in their place if that is one piece of memory."""
+    place = _rows_of(out, part, rows)
+    if not place.numel():
+        return
+    target = place if place.is_contiguous() else place.new_empty(place.shape)
+    compute(part.problem, rows.read(part), target)
+    if target is not place:
+        place.copy_(target)
+
+
+def _rows_of(written: Tensor, part: Part, rows: Rows) -> Tensor:
+    """What a part writes, of all that the rank writes."""
+    return written.narrow(rows.axis, part.rows.start - rows.plan.rows.start, len(part.rows))
+
+
+def _wgrad(rows: Rows, dy: Tensor, total: Tensor) -> Tensor:
+    """What this rank's voxels add to the gradient of the filter, added to ``total``."""
+    if not dy.numel():
+        return total
+    plan = rows.plan
+    for part in plan.outer if plan.inner is None else (plan.inner, *plan.outer):
+        problem = part.problem
+        depthwise = problem.groups > 1 and problem.groups == problem.C
+        view = (depthwise_wgrad_view if depthwise else wgrad_view)(problem)
+        voxels = _rows_of(dy, part, rows).contiguous()
+        total += execute(view, voxels, rows.read(part), out_dtype=total.dtype)
+    return total
+
+
+def _numbers(problem: ConvProblem) -> tuple[Any, ...]:
+    """As the passes take them."""
+    padding = [side for pair in problem.padding for side in pair]
+    return problem.stride, padding, problem.dilation, problem.groups

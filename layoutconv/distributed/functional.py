@@ -1,0 +1,200 @@
+"""Convolutions of a volume that is split over the ranks of a process group, with torch's arguments.
+
+Every rank calls the function with its slab, and gets its slab of the result. Weights and biases are
+the same on every rank; so are their gradients, which are sums over all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..conv import ConvProblem
+from ..conv.problem import Padding, per_mode
+from ..errors import ArgumentError, ArgumentTypeError
+from ..nn.arguments import check_tensors, near_and_far
+from .convolution import SplitConv
+from .exchange import Exchange
+from .halo import fprop_plan, output_bounds
+from .slab import Slab
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = int | Sequence[int]
+
+
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Padding | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    slab: Slab,
+) -> Tensor:
+    """Convolution over one spatial mode: this rank's part of (N, C, W). As :func:`conv3d`.
+
+    >>> x = torch.tensor([[[1.0, 2, 3, 4]]])
+    >>> conv1d(x, torch.tensor([[[1.0, 10, 100]]]), padding=1, slab=Slab(4))
+    tensor([[[210., 321., 432.,  43.]]])
+    """
+    return _convolution(1, input, weight, bias, stride, padding, dilation, groups, slab)
+
+
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Padding | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    slab: Slab,
+) -> Tensor:
+    """Convolution over two spatial modes: this rank's part of (N, C, H, W). As :func:`conv3d`.
+
+    >>> x = torch.arange(9.0).view(1, 1, 3, 3)
+    >>> conv2d(x, torch.ones(1, 1, 3, 3), padding="same", slab=Slab(3, mode=1))[0, 0]
+    tensor([[ 8., 15., 12.],
+            [21., 36., 27.],
+            [20., 33., 24.]])
+    """
+    return _convolution(2, input, weight, bias, stride, padding, dilation, groups, slab)
+
+
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Padding | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    slab: Slab,
+) -> Tensor:
+    """Convolution of one volume of which every rank holds a slab: :func:`layoutconv.conv3d`, split.
+
+    Args:
+        input: (N, C, D, H, W), of which the mode that is split has this rank's rows alone;
+            ``channels_last_3d`` memory is not copied. float16, bfloat16, float32 or float64, and
+            without a gradient also int8, float8_e4m3fn and float8_e5m2. All other extents, and the
+            dtype, are the same on every rank.
+        weight, bias, stride, padding, dilation, groups: as in :func:`layoutconv.conv3d`, and the
+            same on every rank; padding is that of the whole volume.
+        slab: how the input is split, a :class:`Slab` for the whole input's extent.
+
+    Returns this rank's rows of the result, ``slab.after(...)``: those the middle
+    of whose window it holds. The halo that a rank needs is read off the forward view, for the
+    input's gradient off that gradient's views; it may reach over ranks whose slabs are thinner. It
+    is exchanged while all rows that need none of it are computed. With one volume and ``mode`` 0
+    nothing is copied but halos.
+
+    The gradients of ``weight`` and ``bias`` are sums over all ranks, on every rank: as if one
+    process had computed the sum of all ranks' losses. Differentiable once. Autocast lowers it.
+
+    It is a collective: every rank of the group calls it, and where gradients are wanted every rank
+    goes backward.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
+
+    >>> import layoutconv as lc
+    >>> x, w = torch.randn(1, 3, 6, 8, 8), torch.randn(5, 3, 3, 3, 3)
+    >>> y = conv3d(x, w, stride=2, padding=1, slab=Slab(6))  # one process holds all
+    >>> torch.allclose(y, lc.conv3d(x, w, stride=2, padding=1), atol=1e-4)
+    True
+    """
+    return _convolution(3, input, weight, bias, stride, padding, dilation, groups, slab)
+
+
+def exchange_halo(
+    input: Tensor,
+    kernel_size: int,
+    stride: int = 1,
+    padding: int | tuple[int, int] = 0,
+    dilation: int = 1,
+    *,
+    slab: Slab,
+) -> tuple[Tensor, Tensor]:
+    """The rows of other ranks that a convolution reads beside this rank's: before, and behind them.
+
+    For layers of one's own, and to see what an exchange takes. :func:`conv3d` does this by itself.
+
+    Args:
+        input: (N, C, *spatial), this rank's rows; any dtype.
+        kernel_size, stride, padding, dilation: of the convolution, in the mode that is split.
+
+    Returns two tensors like ``input`` with as many rows as are needed, none at the volume's ends.
+    Without a gradient. A collective, as :func:`conv3d`.
+
+    >>> near, far = exchange_halo(torch.ones(1, 2, 6, 4), 3, padding=1, slab=Slab(6))
+    >>> near.shape, far.shape
+    (torch.Size([1, 2, 0, 4]), torch.Size([1, 2, 0, 4]))
+    """
+    slab.check("input", input)
+    window = (1, slab.extent, 1), (1, kernel_size), stride, (padding,), dilation
+    problem = ConvProblem(*window)
+    after = output_bounds(problem, 0, slab.bounds)
+    plan = fprop_plan(problem, 0, slab.bounds, after, slab.rank)
+    held = input.detach().movedim(1, -1).contiguous()
+    rows = Exchange(held, slab.mode, plan, slab.group).wait()
+    return rows.near.movedim(-1, 1), rows.far.movedim(-1, 1)
+
+
+def _convolution(
+    rank: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Ints,
+    padding: Padding | str,
+    dilation: Ints,
+    groups: int,
+    slab: Slab,
+) -> Tensor:
+    if not isinstance(slab, Slab):
+        raise ArgumentTypeError("slab", "a Slab", type(slab).__name__)
+    check_tensors(rank, input, weight, bias, None, None, groups, transposed=False)
+    if input.dim() != rank + 2:
+        expected = f"(N, C) and {rank} spatial modes"
+        raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
+    if input.is_complex():
+        raise ArgumentTypeError("input", "real numbers", str(input.dtype))
+    if slab.mode >= rank:
+        raise ArgumentError("slab", f"a slab of one of {rank} spatial modes", slab)
+    axis = slab.check("input", input)
+    problem = problem_of(input.shape, weight.shape, stride, padding, dilation, groups, slab, axis)
+    kind = input.device.type
+    if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:
+        lower = torch.get_autocast_dtype(kind)
+        input, weight = input.to(lower), weight.to(lower)
+    x, w = input.movedim(1, -1), weight.movedim(1, -1)
+    with torch.autocast(kind, enabled=False):
+        y = SplitConv.apply(x, w, bias, problem, slab, slab.of_output(problem))
+    return y.movedim(-1, 1)
+
+
+def problem_of(
+    input: Sequence[int],
+    weight: Sequence[int],
+    stride: Ints,
+    padding: Padding | str,
+    dilation: Ints,
+    groups: int,
+    slab: Slab,
+    axis: int,
+) -> ConvProblem:
+    """The convolution of the whole volume, from the shapes that a rank has."""
+    shape: list[Any] = list(input)
+    shape[axis] = slab.extent
+    N, C, *spatial = shape
+    K, _, *taps = weight
+    steps, apart = per_mode("stride", stride, len(taps)), per_mode("dilation", dilation, len(taps))
+    pairs = near_and_far(padding, steps, apart, taps)
+    return ConvProblem((N, *spatial, C), (K, *taps), steps, pairs, apart, groups)

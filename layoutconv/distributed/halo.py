@@ -1,0 +1,284 @@
+"""Which rows of a split tensor the rows of a result are computed from, read off the GEMM views.
+
+The result of a pass is written row by row along the split mode: voxels by the forward pass, cells
+by the gradient of the activation. What a row reads is in the view of the pass: operand ``d`` says
+where GEMM row ``m`` is written, operand ``a`` says what it reads for every ``k``. Both layouts are
+sums over their modes, so evaluating them along one mode at a time gives all bounds. Stride,
+dilation, padding and the residues of a strided gradient need no rule of their own here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..algebra.int_tuple import flatten, unflatten
+from ..conv import ConvProblem, dgrad_views, fprop_view
+from ..gemm_view import GemmView, OperandLayout, stages
+
+_FAR = 1 << 62  # beyond every row: the bounds of a row that reads nothing
+
+
+class Reads(NamedTuple):
+    """For every row that is written, the rows it reads: from ``low`` on, and before ``high``.
+
+    int64, a number per written row. Bounds are those of the view: what is outside the tensor is
+    padding. ``high <= low`` where nothing is read.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def of(self, rows: range) -> tuple[int, int]:
+        """``(low, high)`` of some of the rows together; ``high <= low`` where nothing is read."""
+        if not rows:
+            return _FAR, -_FAR
+        part = slice(rows.start, rows.stop)
+        return int(self.low[part].min()), int(self.high[part].max())
+
+    def inside(self, extent: int) -> Reads:
+        """The same without the padding around a tensor of ``extent`` rows."""
+        low, high = self.low.clamp(min=0), self.high.clamp(max=extent)
+        nothing = high <= low
+        return Reads(low.masked_fill(nothing, _FAR), high.masked_fill(nothing, -_FAR))
+
+
+def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
+    """Which rows of ``a`` each of the ``written`` rows of ``d`` reads, along spatial mode ``mode``.
+
+    ``views`` together write the result. Their ``a`` and ``d`` are stored as ``(N, *spatial, C)``.
+
+    >>> problem = ConvProblem((1, 6, 8), (8, 3), stride=2, padding=1)
+    >>> forward = reads([fprop_view(problem)], 0, 3)
+    >>> forward.low.tolist(), forward.high.tolist()
+    ([-1, 1, 3], [2, 4, 6])
+    >>> backward = reads(dgrad_views(problem), 0, 6)
+    >>> backward.low.tolist(), backward.high.tolist()
+    ([0, 0, 1, 1, 2, 2], [1, 2, 2, 3, 3, 4])
+    """
+    low = torch.full((written,), _FAR)
+    high = torch.full((written,), -_FAR)
+    for view in views:
+        if not view.k:
+            continue  # an empty sum
+        columns = [(int(c.min()), int(c.max())) for c in _along(view.a, 1, mode)]
+        least, most = (sum(ends) for ends in zip(*columns, strict=True))
+        rows, reading = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+        # All modes of m: those that move no row of either operand add a single zero.
+        for to, of in zip(_along(view.d, 0, mode), _along(view.a, 0, mode), strict=True):
+            if bool(to.any() | of.any()):
+                rows = (rows[:, None] + to).flatten()
+                reading = (reading[:, None] + of).flatten()
+        rows, reading = rows + _offset(view.d, mode), reading + _offset(view.a, mode)
+        low[rows] = torch.minimum(low[rows], reading + least)
+        high[rows] = torch.maximum(high[rows], reading + most + 1)
+    return Reads(low, high)
+
+
+def _along(operand: OperandLayout, which: int, mode: int) -> list[Tensor]:
+    """What each mode of m (``which`` 0) or of k (1) adds to the coordinate in a spatial mode."""
+    layout = stages(operand)[0].layout
+    extents = [int(extent) for extent in flatten(layout.shape[which])]
+    found = []
+    for at, extent in enumerate(extents):
+        digits: list[Any] = [0] * len(extents)
+        digits[at] = torch.arange(extent)
+        crd: list[Any] = [unflatten(iter([0] * len(flatten(s))), s) for s in layout.shape]
+        crd[which] = unflatten(iter(digits), layout.shape[which])
+        moved = _in_mode(layout(tuple(crd)), mode)
+        found.append(torch.as_tensor(moved, dtype=torch.int64).expand(extent))
+    return found
+
+
+def _offset(operand: OperandLayout, mode: int) -> int:
+    return int(_in_mode(stages(operand)[0].offset, mode))
+
+
+def _in_mode(coordinate: Any, mode: int) -> Any:
+    """Spatial mode ``mode`` of ``(n, d, h, w, c)``, of which trailing zeros may be left out."""
+    if not isinstance(coordinate, tuple) or len(coordinate) <= mode + 1:
+        return 0
+    return coordinate[mode + 1]
+
+
+class Part(NamedTuple):
+    """Rows of a result that are computed by one launch, a convolution of its own."""
+
+    rows: range  # that are written
+    reads: range  # of the tensor that is read, all inside it
+    zeros: int  # rows of zeros before those that are read
+    problem: ConvProblem  # whose other operand is what is read, with the zeros
+
+
+class Plan(NamedTuple):
+    """What a rank sends, receives and computes in a pass over a split tensor. Rows are global."""
+
+    own: range  # that the rank holds of the tensor that is read
+    rows: range  # that the rank writes
+    inner: Part | None  # reads nothing but `own`
+    outer: tuple[Part, ...]
+    near: range  # the halo before `own`, and that behind it
+    far: range
+    send: tuple[range, ...]  # to each rank
+    receive: tuple[range, ...]  # from each rank
+    exchanged: bool  # whether any rank sends anything
+
+
+@lru_cache(maxsize=1024)
+def fprop_plan(
+    problem: ConvProblem,
+    mode: int,
+    activation: tuple[int, ...],
+    output: tuple[int, ...],
+    rank: int,
+) -> Plan:
+    """The forward pass. ``activation`` and ``output`` are where the slabs of the ranks begin.
+
+    >>> problem = ConvProblem((1, 8, 4), (4, 3), padding=1)
+    >>> plan = fprop_plan(problem, 0, (0, 4, 8), (0, 4, 8), rank=0)
+    >>> plan.inner.rows, [part.rows for part in plan.outer], plan.far, plan.send
+    (range(0, 3), [range(3, 4)], range(4, 5), (range(0, 0), range(3, 4)))
+    """
+    windows = fprop_reads(problem, mode)
+    found = windows.inside(problem.spatial[mode])
+
+    def part(rows: range) -> Part:
+        return _fprop_part(problem, mode, rows, windows, found)
+
+    return _plan(found, activation, output, rank, part)
+
+
+@lru_cache(maxsize=1024)
+def dgrad_plan(
+    problem: ConvProblem,
+    mode: int,
+    activation: tuple[int, ...],
+    output: tuple[int, ...],
+    rank: int,
+) -> Plan:
+    """The gradient of the activation, which reads that of the output.
+
+    >>> problem = ConvProblem((1, 8, 4), (4, 2), stride=2)
+    >>> dgrad_plan(problem, 0, (0, 4, 8), (0, 2, 4), rank=0).exchanged
+    False
+    """
+    extent = problem.output_spatial[mode]
+    found = reads(dgrad_views(problem), mode, problem.spatial[mode]).inside(extent)
+
+    def part(rows: range) -> Part:
+        return _dgrad_part(problem, mode, rows, found)
+
+    return _plan(found, output, activation, rank, part)
+
+
+@lru_cache(maxsize=1024)
+def fprop_reads(problem: ConvProblem, mode: int) -> Reads:
+    """Which rows of the activation each row of the output reads, padding counted."""
+    return reads([fprop_view(problem)], mode, problem.output_spatial[mode])
+
+
+@lru_cache(maxsize=1024)
+def output_bounds(problem: ConvProblem, mode: int, bounds: tuple[int, ...]) -> tuple[int, ...]:
+    """Where the output's slabs begin and end, given the activation's.
+
+    A row of the output goes to the rank that holds the middle of what it reads, most of it as a
+    rule.
+
+    >>> output_bounds(ConvProblem((1, 9, 4), (4, 3), 2, padding=1), 0, (0, 5, 9))
+    (0, 3, 5)
+    """
+    low, high = fprop_reads(problem, mode)
+    middle = ((low + high - 1) // 2).clamp(0, problem.spatial[mode] - 1)
+    cuts = torch.searchsorted(middle, torch.tensor(bounds[1:-1], dtype=torch.int64))
+    return (0, *cuts.tolist(), problem.output_spatial[mode])
+
+
+def _plan(found: Reads, held: Sequence[int], written: Sequence[int], rank: int, part: Any) -> Plan:
+    """A plan, from what is read inside the tensor; ``part`` makes a :class:`Part` of rows."""
+    slabs = [range(*ends) for ends in pairwise(held)]
+    results = [range(*ends) for ends in pairwise(written)]
+    halos = [_halo(found, own, rows) for own, rows in zip(slabs, results, strict=True)]
+    own, rows, (near, far) = slabs[rank], results[rank], halos[rank]
+    # Rows that need what is before `own` lie before `begin`; what is behind it, from `end` on.
+    low, high = found.low[rows.start : rows.stop], found.high[rows.start : rows.stop]
+    needs_near = ((low < own.start) & (high > low)).nonzero()
+    needs_far = ((high > own.stop) & (high > low)).nonzero()
+    begin = rows.start + int(needs_near.max()) + 1 if len(needs_near) else rows.start
+    end = rows.start + int(needs_far.min()) if len(needs_far) else rows.stop
+    if begin < end:
+        inner = part(range(begin, end))
+        edges = [range(rows.start, begin), range(end, rows.stop)]
+    else:
+        inner, edges = None, [rows]
+    return Plan(
+        own=own,
+        rows=rows,
+        inner=inner,
+        outer=tuple(part(edge) for edge in edges if edge),
+        near=near,
+        far=far,
+        send=tuple(_common(own, *halo) for halo in halos),
+        receive=tuple(_common(slab, near, far) for slab in slabs),
+        exchanged=any(len(side) for halo in halos for side in halo),
+    )
+
+
+def _halo(found: Reads, own: range, rows: range) -> tuple[range, range]:
+    """The rows before and behind ``own`` that a rank needs to write ``rows``."""
+    low, high = found.of(rows)
+    near = range(low, min(own.start, high))
+    far = range(max(own.stop, low), high)
+    return near if near else _NONE, far if far else _NONE
+
+
+_NONE = range(0)
+
+
+def _common(slab: range, *sides: range) -> range:
+    """The rows of a slab that are in a halo, which lies on one side of it."""
+    for side in sides:
+        common = range(max(slab.start, side.start), min(slab.stop, side.stop))
+        if common:
+            return common
+    return _NONE
+
+
+def _fprop_part(problem: ConvProblem, mode: int, rows: range, windows: Reads, found: Reads) -> Part:
+    """``rows`` of the output: what they read, all else in their windows being padding."""
+    (low, high), (start, stop) = windows.of(rows), found.of(rows)
+    if start >= stop:  # padding alone
+        return Part(rows, _NONE, 1, _with(problem, mode, 1, 0, high - low - 1))
+    numbers = stop - start, start - low, high - stop
+    return Part(rows, range(start, stop), 0, _with(problem, mode, *numbers))
+
+
+def _dgrad_part(problem: ConvProblem, mode: int, rows: range, found: Reads) -> Part:
+    """``rows`` of the activation as one of its own, whose output are the voxels that reach it.
+
+    Its first cell is ``near`` behind the begin of the first voxel's window. Where the first cells
+    are reached by no voxel that would be negative: then a voxel of zeros comes first. Cells behind
+    the last window are fewer than a stride, and make no voxel.
+    """
+    stride, begin = problem.stride[mode], rows.start + problem.padding[mode][0]
+    start, stop = found.of(rows)
+    if start >= stop:
+        start = stop = begin // stride + 1
+    zeros = int(start * stride > begin)
+    near = begin - (start - zeros) * stride
+    last = (stop - start + zeros - 1) * stride  # where the last window begins
+    far = max(0, last + problem.spans[mode] - len(rows) - near)
+    return Part(rows, range(start, stop), zeros, _with(problem, mode, len(rows), near, far))
+
+
+def _with(problem: ConvProblem, mode: int, extent: int, near: int, far: int) -> ConvProblem:
+    """The problem with another extent and padding in a spatial mode."""
+    activation, padding = list(problem.activation), list(problem.padding)
+    activation[mode + 1], padding[mode] = extent, (near, far)
+    return ConvProblem(
+        activation, problem.filter, problem.stride, padding, problem.dilation, problem.groups
+    )

@@ -1,0 +1,162 @@
+"""Data-parallel training, run by two ranks: the parameters are those that one process finds."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+import layoutconv as lc
+from layoutconv.distributed import mean_over_ranks
+
+
+def clouds(sizes, seed=0):
+    """Clouds of so many points each, features (points, 4) of which the first three are places."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.rand(size, 4, generator=generator, dtype=torch.float64) for size in sizes]
+
+
+class Sparse(torch.nn.Module):
+    """Down, up again, and a number for every voxel."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = lc.nn.Sequential(
+            lc.nn.SubmConv3d(4, 8, 3, bias=False), torch.nn.LayerNorm(8), torch.nn.ReLU()
+        )
+        self.down = lc.nn.Sequential(
+            lc.nn.SparseConv3d(8, 8, 2, stride=2, padding=((0, 1),) * 3), torch.nn.ReLU()
+        )
+        self.up = lc.nn.SparseInverseConv3d(8, 8, 2)
+        self.head = torch.nn.Linear(16, 1)
+
+    def forward(self, x):
+        fine = self.stem(x)
+        y = lc.sparse.cat([self.up(self.down(fine)), fine])
+        return y.replace(self.head(y.features))
+
+
+class Dense(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            lc.nn.Conv2d(2, 8, 3, padding=1, bias=False),
+            torch.nn.GroupNorm(2, 8),
+            torch.nn.ReLU(),
+            lc.nn.Conv2d(8, 8, 3, stride=2, groups=2, activation="relu"),
+            lc.nn.ConvTranspose2d(8, 1, 2, stride=2),
+        )
+
+
+def voxels(batch):
+    return lc.voxelize(batch, 0.2)
+
+
+def sparse_losses(net, batch):
+    x = voxels(batch)
+    return (net(x).features[:, 0] - x.features[:, 3].sin()).square()
+
+
+def dense_losses(net, batch):
+    y = net(torch.stack(batch))
+    return (y - y.detach().cos()).square()
+
+
+def trained(net, batches, step):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    for batch in batches:
+        optimizer.zero_grad()
+        step(net, batch).backward()
+        optimizer.step()
+    return net
+
+
+def same(ours, theirs):
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def uneven(make, losses, items):
+    """Batches of 3 and 2 items, of as many values as the items have: a mean over all of them."""
+    torch.manual_seed(0)
+    net = make().double()
+    alone = copy.deepcopy(net)
+    rank = dist.get_rank()
+    mine = slice(0, 3) if rank == 0 else slice(3, 5)
+    batches = [items(seed) for seed in range(3)]
+    trained(alone, batches, lambda net, batch: losses(net, batch).mean())
+    before = [p.clone() for p in net.parameters()]
+    ddp = DistributedDataParallel(net)
+    trained(ddp, [b[mine] for b in batches], lambda net, b: mean_over_ranks(losses(net, b)))
+    same(net, alone)
+    assert not any(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def sparse_clouds_of_any_number():
+    uneven(Sparse, sparse_losses, lambda seed: clouds([40, 90, 20, 150, 70], seed))
+
+
+def dense_images_of_any_number():
+    def images(seed):
+        generator = torch.Generator().manual_seed(seed)
+        return [*torch.randn(5, 2, 9, 9, generator=generator, dtype=torch.float64)]
+
+    uneven(Dense, dense_losses, images)
+
+
+def a_rank_without_points():
+    """An empty cloud takes part: its gradients are zeros, and the mean is of the others' points."""
+    torch.manual_seed(0)
+    net = Sparse().double()
+    alone = copy.deepcopy(net)
+    (cloud,) = clouds([60])
+    mine = cloud if dist.get_rank() == 0 else cloud[:0]
+    trained(alone, [[cloud]], lambda net, batch: sparse_losses(net, batch).mean())
+    ddp = DistributedDataParallel(net)
+    trained(ddp, [[mine]], lambda net, b: mean_over_ranks(sparse_losses(net, b)))
+    same(net, alone)
+
+
+def more_batches_on_one_rank():
+    """torch's Join: rank 0 has three batches, rank 1 one; who has none left adds zeros."""
+    torch.manual_seed(0)
+    net = Sparse().double()
+    alone = copy.deepcopy(net)
+    of_rank = [[clouds([50, 30], seed) for seed in seeds] for seeds in ((1, 2, 3), (4,))]
+    steps = [[b[step] for b in of_rank if step < len(b)] for step in range(3)]
+    trained(
+        alone, steps, lambda net, batches: sum(sparse_losses(net, b).sum() for b in batches) / 200
+    )
+    ddp = DistributedDataParallel(net)
+    with Join([ddp]):
+        mine = of_rank[dist.get_rank()]
+        trained(ddp, mine, lambda net, b: sparse_losses(net, b).sum() * 2 / 200)
+    same(net, alone)
+
+
+def batch_norms_are_found():
+    """``SyncBatchNorm`` trains on GPUs alone: here it is put in, finds features, and evaluates."""
+    torch.manual_seed(0)
+    net = lc.nn.Sequential(
+        lc.nn.SubmConv3d(4, 8, 3), torch.nn.BatchNorm1d(8), torch.nn.ReLU()
+    ).double()
+    x = voxels(clouds([50]))
+    net(x)  # statistics of its own
+    want = net.eval()(x).features
+    synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+    assert type(synced[1]) is torch.nn.SyncBatchNorm
+    torch.testing.assert_close(synced(x).features, want)
+
+
+CHECKS = {
+    check.__name__: check
+    for check in (
+        sparse_clouds_of_any_number,
+        dense_images_of_any_number,
+        a_rank_without_points,
+        more_batches_on_one_rank,
+        batch_norms_are_found,
+    )
+}

@@ -1,0 +1,48 @@
+"""Processes that run the same functions together, on gloo: for tests of several ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+_PATIENCE = timedelta(minutes=3)  # on a busy machine; a rank that fails ends the others at once
+
+
+def together(ranks: int, checks: dict[str, Callable[[], None]], folder: Path) -> dict[str, str]:
+    """Run the checks one after the other in so many processes: what failed, on which rank, and why.
+
+    Processes take seconds to start, so one start serves many checks, functions of a module. The
+    first that fails on a rank is the last, as the others would wait for that rank.
+    """
+    with contextlib.suppress(mp.ProcessRaisedException):  # it is in the folder
+        mp.spawn(_rank, (ranks, checks, str(folder)), nprocs=ranks)
+    found = {path.stem: path.read_text() for path in folder.glob("*.failed")}
+    done = len(list(folder.glob("*.done")))
+    if done < ranks and not found:
+        found["some rank"] = f"{done} of {ranks} ranks came to the end"
+    return found
+
+
+def _rank(rank: int, ranks: int, checks: dict[str, Callable[[], None]], folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = f"file://{folder}/store"
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=ranks, timeout=_PATIENCE
+    )
+    for name, check in checks.items():
+        try:
+            check()
+        except Exception:
+            (Path(folder) / f"{name} on rank {rank}.failed").write_text(traceback.format_exc())
+            raise
+    (Path(folder) / f"{rank}.done").touch()
+    dist.destroy_process_group()

@@ -1,0 +1,77 @@
+"""The benchmark of several GPUs, tried out with one process on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+import layoutconv as lc
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+SMALL = [
+    "--device",
+    "cpu",
+    "--size",
+    "12",
+    "--channels",
+    "4",
+    "--width",
+    "2",
+    "--clouds",
+    "1",
+    "--beams",
+    "10",
+    "--steps",
+    "1",
+]
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield import_module("bench_distributed")
+    sys.modules.pop("bench_distributed")
+
+
+def test_the_split_pass_is_that_of_one_process(bench):
+    split = bench.split(bench._options(SMALL), 1)
+    assert (split.job, split.work, split.error) == ("split", 1, 0.0)
+    assert min(split.time, split.alone) > 0
+
+
+def test_what_is_wrong_is_seen(bench, monkeypatch):
+    def wrong(*arguments, slab, **options):
+        y = lc.conv3d(*arguments, **options)
+        y[0, 0, -1] += 1  # the last row, as of a halo that did not come
+        return y
+
+    monkeypatch.setattr(lc.distributed, "conv3d", wrong)
+    with torch.no_grad():
+        found = bench.split(bench._options(SMALL), 1)
+    assert found.error > 10 * bench.TOLERANCE
+    assert "WRONG" in bench.report(found, None)
+
+
+def test_a_job_that_fails_says_so(bench, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(bench, "split", broken)
+    failed, ddp = bench.measure(bench._options(SMALL))
+    assert bench.report(failed, None).endswith("FAILED: RuntimeError: no such kernel")
+    assert (ddp.job, ddp.work, ddp.failed) == ("ddp", 1, "")
+    assert ddp.time > 0
+
+
+def test_speed_up_is_work_done_in_a_time(bench):
+    one = bench.Measured("split", 1, 40.0, 1)
+    two = bench.Measured("split", 2, 25.0, 1, exchange=1.0, alone=24.0)
+    assert two.speed_up(one) == pytest.approx(1.6)
+    assert bench.report(two, one).endswith("1.60x one  below 1.8x  exchange 4.0%, 4.0% not hidden")
+    ddp = bench.Measured("ddp", 1, 100.0, 4)
+    assert replace(ddp, ranks=2, time=105.0, work=8).speed_up(ddp) == pytest.approx(1.905, abs=1e-3)

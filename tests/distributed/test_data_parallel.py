@@ -1,0 +1,10 @@
+"""Networks of ``lc.nn`` train in two processes as in one."""
+
+from __future__ import annotations
+
+from .parallel_checks import CHECKS
+from .ranks import together
+
+
+def test_training_in_parallel_is_training(tmp_path):
+    assert together(2, CHECKS, tmp_path) == {}

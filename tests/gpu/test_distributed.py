@@ -1,0 +1,145 @@
+"""More than one GPU: a volume split over two, and training in parallel, by NCCL."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+import layoutconv as lc
+from layoutconv.distributed import Slab, mean_over_ranks
+
+pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+RANKS = 2
+GRID = (0.0, 0.0, 0.0, 3.2, 3.2, 3.2)  # one for all batches, so that strides fall alike
+BOUND = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
+
+
+@pytest.mark.parametrize("check", ["split", "batch_norm", "dense"])
+def test_two_gpus(check, tmp_path):
+    mp.spawn(_rank, (check, str(tmp_path)), nprocs=RANKS)
+    assert len(list(Path(tmp_path).glob("*.done"))) == RANKS
+
+
+def _rank(rank: int, check: str, folder: str) -> None:
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    torch.backends.cudnn.allow_tf32 = False
+    where = f"file://{folder}/store"
+    dist.init_process_group(
+        "nccl", init_method=where, rank=rank, world_size=RANKS, device_id=device
+    )
+    {"split": split, "batch_norm": batch_norm, "dense": dense}[check]()
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+    (Path(folder) / f"{rank}.done").touch()
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    off = (got.double() - want.double()).norm() / want.double().norm()
+    assert off <= BOUND[want.dtype], off
+
+
+def split() -> None:
+    cases = [
+        ((33, 20, 24), {"padding": 1}, 0, None, 1),
+        ((33, 20, 24), {"padding": 1}, 0, None, 2),
+        ((21, 20, 24), {"stride": 2, "padding": 1}, 1, (0, 3, 20), 1),
+        ((21, 20, 24), {"dilation": 2, "padding": ((2, 2), (1, 3), (0, 0))}, 2, None, 1),
+        ((16, 8, 8), {"padding": 1, "groups": 32}, 0, (0, 1, 16), 1),
+    ]
+    for dtype in BOUND:
+        for spatial, options, mode, bounds, N in cases:
+            torch.manual_seed(0)
+            x = torch.randn(N, 32, *spatial, device="cuda").to(dtype)
+            x = x.contiguous(memory_format=torch.channels_last_3d)
+            w = torch.randn(32, 32 // options.get("groups", 1), 3, 3, 3, device="cuda").to(dtype)
+            w, b = w / 30, torch.randn(32, device="cuda").to(dtype)
+            whole = [t.clone().requires_grad_() for t in (x, w, b)]
+            y = lc.conv3d(*whole, **options)
+            dy = torch.randn(y.shape, device="cuda").to(dtype)
+            y.backward(dy)
+            slab = Slab(spatial[mode], mode, bounds=bounds)
+            part = [t.clone().requires_grad_() for t in (slab.shard(x), w, b)]
+            z = lc.distributed.conv3d(*part, **options, slab=slab)
+            problem = lc.conv.ConvProblem(
+                (N, *spatial, 32), (32, 3, 3, 3), options.get("stride", 1), options["padding"],
+                options.get("dilation", 1), options.get("groups", 1),
+            )  # fmt: skip
+            after = slab.of_output(problem)
+            z.backward(after.shard(dy))
+            close(z.detach(), after.shard(y.detach()))
+            for ours, theirs in zip(part, whole, strict=True):
+                assert theirs.grad is not None
+                close(ours.grad, slab.shard(theirs.grad) if ours is part[0] else theirs.grad)
+
+
+def sparse_net() -> torch.nn.Module:
+    return lc.nn.Sequential(
+        lc.nn.SubmConv3d(4, 16, 3, bias=False),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.ReLU(),
+        lc.nn.SparseConv3d(16, 16, 2, stride=2, bias=False),
+        torch.nn.BatchNorm1d(16),
+        torch.nn.ReLU(),
+        torch.nn.Linear(16, 1),
+    ).cuda()
+
+
+def dense_net() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        lc.nn.Conv2d(4, 16, 3, padding=1, bias=False),
+        torch.nn.BatchNorm2d(16),
+        torch.nn.ReLU(),
+        lc.nn.Conv2d(16, 1, 3, stride=2),
+    ).cuda()
+
+
+def trains_alike(net, losses, mine, everything) -> None:
+    """Three steps of two ranks, and of one process, from the same parameters."""
+    alone, initial = copy.deepcopy(net), copy.deepcopy(net)
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+    steps = [(DistributedDataParallel(net), mine, mean_over_ranks)]
+    steps.append((alone, everything, torch.mean))
+    for model, batch, mean in steps:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+        for _ in range(3):
+            loss = mean(losses(model, batch))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    flat = torch.nn.utils.parameters_to_vector
+    one, two, before = (flat(n.parameters()).detach() for n in (alone, net, initial))
+    assert (two - one).norm() < 1e-2 * (one - before).norm()
+    for ours, theirs in zip(net.buffers(), alone.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)  # running statistics
+
+
+def batch_norm() -> None:
+    """SyncBatchNorm counts voxels: clouds of different sizes, three on a rank and two on one."""
+    generator = torch.Generator().manual_seed(0)
+    clouds = [3 * torch.rand(n, 4, generator=generator) for n in (900, 200, 1500, 60, 700)]
+    clouds = [cloud.cuda() for cloud in clouds]
+
+    def losses(net, batch):
+        x = lc.voxelize(batch, 0.2, GRID)
+        y = net(x).features
+        return (y - 1).square()
+
+    torch.manual_seed(0)
+    mine = clouds[:3] if dist.get_rank() == 0 else clouds[3:]
+    trains_alike(sparse_net(), losses, mine, clouds)
+
+
+def dense() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(5, 4, 17, 19, generator=generator).cuda()
+    torch.manual_seed(0)
+    mine = images[:3] if dist.get_rank() == 0 else images[3:]
+    trains_alike(dense_net(), lambda net, batch: (net(batch) - 1).square(), mine, images)
