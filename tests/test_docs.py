@@ -20,6 +20,7 @@ PUBLIC = (
     "layoutconv",
     "layoutconv.algebra",
     "layoutconv.conv",
+    "layoutconv.distributed",
     "layoutconv.draw",
     "layoutconv.executors",
     "layoutconv.nn",

@@ -127,7 +127,7 @@ def exchange_halo(
     For layers of one's own, and to see what an exchange takes. :func:`conv3d` does this by itself.
 
     Args:
-        input: (N, C, *spatial), this rank's rows; any dtype.
+        input: ``(N, C, *spatial)``, this rank's rows; any dtype.
         kernel_size, stride, padding, dilation: of the convolution, in the mode that is split.
 
     Returns two tensors like ``input`` with as many rows as are needed, none at the volume's ends.

@@ -70,7 +70,7 @@ class Slab:
         return range(self.bounds[self.rank], self.bounds[self.rank + 1])
 
     def shard(self, tensor: Tensor) -> Tensor:
-        """The part of a whole tensor (N, C, *spatial) that this rank holds: a view.
+        """The part of a whole tensor ``(N, C, *spatial)`` that this rank holds: a view.
 
         >>> Slab(4).shard(torch.ones(1, 2, 4, 8, 8)).shape
         torch.Size([1, 2, 4, 8, 8])
@@ -133,7 +133,7 @@ class Slab:
         return Slab(bounds[-1], self.mode, self.group, bounds)
 
     def check(self, name: str, tensor: Tensor) -> int:
-        """The mode of a tensor (N, C, *spatial) that is split; raises unless it is this rank's."""
+        """The mode of a tensor ``(N, C, *spatial)`` that is split; raises unless it is this rank's."""
         axis = self._axis(tensor, name)
         if tensor.shape[axis] != len(self.rows):
             held = f"rows {self.rows.start} to {self.rows.stop} of {self.extent}"
