@@ -133,7 +133,7 @@ class Slab:
         return Slab(bounds[-1], self.mode, self.group, bounds)
 
     def check(self, name: str, tensor: Tensor) -> int:
-        """The mode of a tensor ``(N, C, *spatial)`` that is split; raises unless it is this rank's."""
+        """The split mode of a tensor ``(N, C, *spatial)``; raises unless it is this rank's."""
         axis = self._axis(tensor, name)
         if tensor.shape[axis] != len(self.rows):
             held = f"rows {self.rows.start} to {self.rows.stop} of {self.extent}"
