@@ -63,7 +63,11 @@ class Cluster:
 
     @staticmethod
     def address(address: NDArray, rank: NDArray) -> NDArray:
-        """mapa: where the CTA of a rank has what lies at an address here."""
+        """mapa: where the CTA of a rank has what lies at an address here.
+
+        Of a rank that the cluster does not have too, as compilers move mapa in front of branches.
+        """
+        rank = np.minimum(rank, 254)
         keep = np.array(~(255 << CLUSTER_BITS) % (1 << 8 * address.itemsize), address.dtype)
         shift = np.array(CLUSTER_BITS, address.dtype)
         return address & keep | (rank.astype(address.dtype) + np.ones_like(rank)) << shift

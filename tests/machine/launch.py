@@ -39,7 +39,7 @@ def run(
     *,
     block: tuple[int, ...] | None = None,
     shared_bytes: int = 0,
-    cluster: tuple[int, ...] = (1,),
+    cluster: tuple[int, ...] | None = None,
     seed: int = 0,
     late: bool = True,
     independent: bool = True,
@@ -51,7 +51,8 @@ def run(
 
     ``params`` are its arguments in ``.param`` order (see :func:`arguments.pack`); ``grid`` is in
     CTAs, ``block`` in threads (default: the kernel's ``.reqntid``), x first; ``shared_bytes`` is
-    the dynamic shared memory. ``cluster`` is in CTAs, whose number along each axis it divides.
+    the dynamic shared memory. ``cluster`` is in CTAs, whose number along each axis it divides
+    (default: the kernel's ``.reqnctapercluster``, or one).
     ``ctas`` picks some CTAs of the grid, and those of their clusters.
 
     ``independent``: every warp runs ahead on its own, in an order drawn from ``seed``; otherwise
@@ -62,7 +63,9 @@ def run(
     Raises a Fault where the kernel breaks a rule, UnsupportedInstruction before anything runs.
     """
     grid_shape, block_shape = _three("grid", grid), _block(kernel, block)
-    cluster_shape = _three("cluster", cluster)
+    cluster_shape = _three("cluster", cluster or kernel.cluster or (1,))
+    if kernel.cluster not in (None, cluster_shape):
+        raise ValueError(f"cluster {cluster_shape} is not the kernel's {kernel.cluster}")
     if any(g % c for g, c in zip(grid_shape, cluster_shape, strict=True)):
         raise ValueError(f"clusters of {cluster_shape} do not divide the grid {grid_shape}")
     placement = place(kernel, memory, shared_bytes)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from . import DataRace, Deadlock, Divergent, Fault, Memory, OutOfBounds, Uninitialised
+from . import DataRace, Deadlock, Divergent, Fault, Memory, OutOfBounds, Uninitialised, parse, run
 from .snippets import launch
+from .tensor_cases import MULTICAST, BoxCase, expected_of_both, multicast_module, tensor
 
 SHARED = ".shared .align 16 .b8 sm[1024];"
 # %r10 is the rank in a cluster of two, %r11 the other one, %r12 what is at sm + 4 t there.
@@ -92,7 +94,8 @@ def test_ctas_reach_the_memory_of_each_other(body: str, independent: bool) -> No
         ("@%p0 " + PUT + "setp.eq.u32 %p0, %r10, 0; @%p0 bra $e;" + BARRIER + "$e:", Fault),
         ("barrier.cluster.arrive.aligned;" + BARRIER, Divergent),
         ("barrier.cluster.wait.aligned;", Divergent),
-        ("mapa.shared::cluster.u32 %r1, %r13, 2;", Fault),
+        ("mapa.shared::cluster.u32 %r12, %r13, 2;" + PUT, OutOfBounds),
+        ("mapa.shared::cluster.u32 %r12, %r13, 1000;" + PUT, OutOfBounds),
         ("add.u32 %r12, %r12, 1024;" + PUT, OutOfBounds),
         ("add.u32 %r12, %r12, 0x2000000;" + PUT, OutOfBounds),
     ],
@@ -167,3 +170,17 @@ def test_a_cta_that_is_picked_brings_its_cluster() -> None:
     )  # fmt: skip
     assert (result[:2] == 0).all()
     assert (result[2:] >= 500).all()
+
+
+@pytest.mark.parametrize("case", MULTICAST, ids=str)
+def test_a_load_goes_to_both_ctas(case: BoxCase) -> None:
+    memory, source = Memory(), tensor(case)
+    want = expected_of_both(case, source)
+    out = np.zeros_like(want)
+    of = replace(case.map, address=memory.add(source, "tensor", writable=False))
+    raw = memory.add(np.frombuffer(of.encode(), np.uint8).copy(), "map", writable=False)
+    kernel = parse(multicast_module(case))
+    run(kernel, memory, [raw, memory.add(out, output=True)], grid=(2,))
+    np.testing.assert_array_equal(out, want)
+    with pytest.raises(ValueError, match="not the kernel's"):
+        run(kernel, memory, [raw, raw], grid=(2,), cluster=(1,))

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import layout
-from ..faults import Fault
 from ..operation import Operation, Run, instruction, numpy_dtype
 from ..ptx import TYPE_BITS, Vector
 from ..team import Team
@@ -79,15 +78,7 @@ def map_address(op: Operation) -> Run:
     op.one_of("shared::cluster", default="")
     dtype = op.dtype("u")
     read, rank, write = op.read(1, dtype), op.read(2, "u4"), op.write(0, dtype)
-
-    def run(t: Team) -> None:
-        ranks = t.pick(rank(t))
-        if (ranks >= len(t.cta.cluster.ctas)).any():
-            lane = int(t.chosen[(ranks >= len(t.cta.cluster.ctas)).argmax()])
-            raise Fault("mapa of a CTA that the cluster does not have", lane)
-        write(t, t.cta.cluster.address(read(t), rank(t)))
-
-    return run
+    return lambda t: write(t, t.cta.cluster.address(read(t), rank(t)))
 
 
 @instruction("selp")
