@@ -9,9 +9,10 @@ A typical test::
 
 It finds what a GPU hides: reads out of bounds, of memory that nothing wrote or that an asynchronous
 copy has yet to write, missing barriers, waits that are too lax, warps that diverge where they must
-not. Of Hopper it knows mbarriers, bulk copies, wgmma and the fences that those need; tensor maps,
-clusters and copies back to global memory are refused by name. It shares no code with the library;
-it imports only NumPy and the standard library.
+not. Of Hopper it knows mbarriers, wgmma, the fences that those need, clusters, and copies by the
+tensor memory accelerator: tiles both ways and im2col columns, through tensor maps. It refuses by
+name what it does not know. It shares no code with the library; it imports only NumPy and the
+standard library.
 """
 
 from .arguments import c_struct, pack

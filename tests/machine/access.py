@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from .faults import OutOfBounds
-from .layout import GENERIC_WINDOW
+from .layout import CLUSTER_BITS, GENERIC_WINDOW
 from .memory import check_alignment, word_dtype
 from .team import Team
 
-SPACES = ("global", "shared", "shared::cta", "local", "param", "param::entry", "const")
+if TYPE_CHECKING:
+    from .cta import CTA
+
+SPACES = (
+    *("global", "shared", "shared::cta", "shared::cluster"),
+    *("local", "param", "param::entry", "const"),
+)
 _WINDOW_BITS = 56
 
 
@@ -27,7 +36,13 @@ def load(
         case "global" | "const":
             return team.cta.memory.load(addresses, width, lanes)
         case "shared":
-            return team.cta.shared.load_by(addresses, width, lanes, team.warp_of[lanes])
+            if not (addresses >> CLUSTER_BITS).any():
+                return team.cta.shared.load_by(addresses, width, lanes, team.warp_of[lanes])
+            words = np.zeros(addresses.shape, word_dtype(width))
+            for cta, near, chosen in _by_cta(team, addresses, lanes):
+                by = lanes[chosen]
+                words[chosen] = cta.shared.load_by(near, width, by, team.warp_of[by])
+            return words
         case "local":
             return team.local.load(_local(team, addresses, width, lanes), width, lanes)
         case "param":
@@ -53,7 +68,9 @@ def store(
             writers = None if atomic else team.grid_threads[lanes]
             team.cta.memory.store(addresses, words, lanes, writers)
         case "shared":
-            team.cta.shared.store_by(addresses, words, lanes, team.warp_of[lanes])
+            for cta, near, chosen in _by_cta(team, addresses, lanes):
+                by = lanes[chosen]
+                cta.shared.store_by(near, words[chosen], by, team.warp_of[by])
         case "local":
             width = words.dtype.itemsize
             team.local.store(_local(team, addresses, width, lanes), words, lanes)
@@ -63,6 +80,21 @@ def store(
                 store(team, part, near, words[chosen], lanes[chosen], atomic=atomic)
         case _:
             raise OutOfBounds(f"{space} memory cannot be written", int(lanes[0]), int(addresses[0]))
+
+
+def _by_cta(
+    team: Team, addresses: NDArray[np.int64], lanes: NDArray[np.intp]
+) -> Iterator[tuple[CTA, NDArray[np.int64], slice | NDArray[np.bool_]]]:
+    """The CTAs whose shared memory addresses lie in: CTA, addresses there, which they are."""
+    ranks = addresses >> CLUSTER_BITS
+    if not ranks.any():
+        yield team.cta, addresses, slice(None)
+        return
+    for rank in np.unique(ranks).tolist():
+        chosen = ranks == rank
+        first = int(chosen.argmax())
+        cta, _ = team.cta.cluster.locate(team.cta, int(addresses[first]), int(lanes[first]))
+        yield cta, addresses[chosen] & (1 << CLUSTER_BITS) - 1, chosen
 
 
 def _generic(addresses: NDArray[np.int64]) -> list[tuple[str, int, NDArray[np.bool_]]]:

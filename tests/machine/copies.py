@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from .cta import CTA
     from .mbarriers import MBarrier
     from .team import Team
 
@@ -44,8 +45,9 @@ class _Arrival:
 
 @dataclass
 class _Bulk:
-    """A bulk copy, which tells an mbarrier of its bytes; ``known`` is as of an _Arrival."""
+    """A bulk copy to a CTA, which tells an mbarrier of its bytes; ``known`` as of an _Arrival."""
 
+    cta: CTA
     addresses: NDArray[np.int64]
     words: NDArray
     barrier: MBarrier
@@ -101,15 +103,24 @@ class PendingCopies:
             self.land_arrival(0)
 
     def issue_bulk(
-        self, lane: int, addresses: NDArray[np.int64], words: NDArray, barrier: MBarrier
+        self,
+        lane: int,
+        addresses: NDArray[np.int64],
+        words: NDArray,
+        barrier: MBarrier,
+        to: CTA | None = None,
     ) -> None:
-        """A lane copies words to shared memory; an mbarrier is told of the bytes."""
+        """A lane copies words to shared memory; an mbarrier is told of the bytes.
+
+        ``to`` is the CTA whose memory and mbarrier they are, by default its own.
+        """
         team = self._team
         clocks, warp = team.cta.clocks, int(team.warp_of[lane])
         lanes = np.full(addresses.size, lane)
         width = words.dtype.itemsize
-        team.cta.shared.start_copy(addresses, width, lanes, team.warp_of[lanes])
-        self.arrivals.append(_Bulk(addresses, words, barrier, clocks.known[warp].copy()))
+        cta = to or team.cta
+        cta.shared.start_copy(addresses, width, lanes, team.warp_of[lanes])
+        self.arrivals.append(_Bulk(cta, addresses, words, barrier, clocks.known[warp].copy()))
         clocks.known[warp, warp] += 1
         if not team.cta.launch.late:
             self.land_arrival(0)
@@ -119,6 +130,7 @@ class PendingCopies:
         arrival = self.arrivals.pop(number)
         cta = self._team.cta
         if isinstance(arrival, _Bulk):
+            cta = arrival.cta
             cta.shared.land_copy(arrival.addresses, arrival.words, None, fenced=True)
             cta.mbarriers.land(arrival.barrier, arrival.known, 0)
             cta.mbarriers.expect(arrival.barrier, -arrival.words.nbytes)

@@ -1,22 +1,22 @@
-"""One CTA: its teams of warps, its shared memory, its barriers, and whose turn it is."""
+"""One CTA: its teams of warps, its shared memory, its barriers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .faults import Deadlock, Divergent, Fault, Runaway
+from .faults import Deadlock, Divergent, Fault
 from .mbarriers import MBarriers
 from .memory import Memory
 from .ptx import Kernel
-from .scratch import Clocks, SharedMemory
+from .scratch import SharedMemory
 from .team import WARP, Lanes, Step, Team
 from .warpgroup import WarpGroups
 
-# A turn of a warp is up to this many instructions: often all that lie between two barriers, so that
-# skew shows, yet a warp that spins on a lock lets the others on.
-_TURN = 1024
+if TYPE_CHECKING:
+    from .cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Launch:
     arguments: bytes
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
     shared_base: int
     shared_size: int
     dynamic_size: int
@@ -55,8 +56,9 @@ class _Barrier:
 class CTA:
     """One thread block while it runs."""
 
-    def __init__(self, launch: Launch, index: tuple[int, int, int], seed: int) -> None:
-        self.launch = launch
+    def __init__(self, cluster: Cluster, index: tuple[int, int, int], rank: int) -> None:
+        self.cluster, self.rank = cluster, rank
+        launch = self.launch = cluster.launch
         self.kernel = launch.kernel
         self.program = launch.program
         self.memory = launch.memory
@@ -64,41 +66,24 @@ class CTA:
         x, y, z = launch.block
         self.threads = x * y * z
         warps = -(-self.threads // WARP)
-        self.clocks = Clocks(warps, launch.bulk_stores)
+        # Warps have numbers of their own in a cluster; those of a CTA begin a warpgroup.
+        self.first_warp = rank * cluster.warps
+        self.clocks = cluster.clocks
         self.shared = SharedMemory(
             launch.shared_base,
             launch.shared_size,
             launch.shared_granule,
             self.clocks if launch.races else None,
         )
-        self._random = np.random.default_rng([seed, *index])
         size = 1 if launch.independent else warps
         registers = launch.kernel.registers
         self.teams = [Team(self, w, size, registers) for w in range(0, warps, size)]
         self._barriers: dict[int, _Barrier] = {}
         self.mbarriers = MBarriers(self)
         self.warpgroups = WarpGroups(self)
-        # Lanes that sleep until something happens: where they look again, and what they wait for.
-        self._asleep: list[tuple[Team, int, Lanes, str]] = []
-        # How often in a row sleepers were told to give up, and who was told last.
-        self._vain = 0
-        self._told: tuple[Team, Lanes] | None = None
 
-    def run(self) -> None:
-        """Run all warps to their end."""
-        left = self.launch.limit
-        while True:
-            ready = [team for team in self.teams if team.paths]
-            if not ready:
-                if self.pass_time() or self._rouse():
-                    continue
-                break
-            team = ready[int(self._random.integers(len(ready)))]
-            left -= team.advance(min(int(self._random.integers(1, _TURN)), left))
-            if left <= 0:
-                raise self._located(
-                    Runaway(f"the CTA executed more than {self.launch.limit} instructions"), team
-                )
+    def end(self) -> None:
+        """All warps have ended: a fault where some wait in vain, or a store reads shared memory."""
         for team in self.teams:
             for pc, lanes in team.parked.items():
                 fault: Fault = Divergent(
@@ -117,53 +102,10 @@ class CTA:
         for team in self.teams:
             team.stores.end()
 
-    # ---- sleeping, and what asynchronous operations do meanwhile
-
-    def sleep(self, team: Team, pc: int, lanes: Lanes, what: str) -> None:
-        """Lanes sleep until something happens, then run the instruction at ``pc`` again."""
-        team.issued[pc] -= int(lanes.reshape(-1, WARP).any(axis=1).sum())
-        self._asleep.append((team, pc, lanes, what))
-
-    def happened(self) -> None:
-        """Someone arrived somewhere: all sleepers look again."""
-        self._vain = 0
-        asleep, self._asleep = self._asleep, []
-        for team, pc, lanes, _ in asleep:
-            team.push(pc, lanes)
-
-    def pass_time(self) -> bool:
-        """Let an asynchronous operation that nobody is forced to wait for come to its end."""
-        teams = [team for team in self.teams if team.copies.arrivals]
-        if teams:
-            copies = teams[int(self._random.integers(len(teams)))].copies
-            copies.land_arrival(int(self._random.integers(len(copies.arrivals))))
-        return bool(teams)
-
-    def gives_up(self, team: Team, lanes: Lanes) -> bool:
-        """Must a wait of these lanes be in vain? If it was told to, or now and then."""
-        told = self._told is not None and self._told[0] is team and (self._told[1] & lanes).any()
-        if told:
-            self._told = None
-        return bool(told or self._random.integers(4) == 0)
-
-    def _rouse(self) -> bool:
-        """Nothing can happen any more: one sleeper gives up, in case that leads anywhere."""
-        if not self._asleep:
-            return False
-        number = int(self._random.integers(len(self._asleep)))
-        team, pc, lanes, what = self._asleep[number]
-        self._vain += 1
-        if self._vain > 16 * (1 + len(self._asleep)):
-            fault = Deadlock(f"no warp can advance: waits for {what}", int(lanes.argmax()))
-            raise team.located(fault, self.program[pc])
-        del self._asleep[number]
-        self._told = (team, lanes)
-        team.push(pc, lanes)
-        return True
-
-    def _located(self, fault: Fault, team: Team) -> Fault:
-        pc = min(team.paths, default=0)
-        return team.located(fault, self.program[pc])
+    @property
+    def alive(self) -> int:
+        """The number of warps that have not exited."""
+        return sum(int(t.alive.reshape(-1, WARP).any(axis=1).sum()) for t in self.teams)
 
     def arrive(
         self, team: Team, number: int, count: int | None, lanes: Lanes, next_pc: int | None
@@ -178,7 +120,7 @@ class CTA:
                 f"barrier {number} is used with {count} and with {barrier.expected} threads at once"
             )
         barrier.expected = count
-        self._vain = 0
+        self.cluster.progressed()
         warps = np.unique(team.warp_of[lanes])
         barrier.warps += warps.tolist()
         barrier.arrived += WARP * len(warps)
@@ -191,9 +133,7 @@ class CTA:
         for number, barrier in list(self._barriers.items()):
             needed = barrier.expected
             if needed is None:
-                needed = WARP * sum(
-                    int(t.alive.reshape(-1, WARP).any(axis=1).sum()) for t in self.teams
-                )
+                needed = WARP * self.alive
             if barrier.arrived < needed:
                 continue
             del self._barriers[number]

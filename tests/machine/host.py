@@ -34,6 +34,8 @@ from .ptx import Kernel
 # DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
 _CUDA = 2
 _TYPES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
+# cudaLaunchAttribute, and the one that gives the extents of a cluster.
+_ATTRIBUTE_SIZE, _CLUSTER = 72, 4
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class HostLaunch:
     block: tuple[int, int, int]
     shared_bytes: int
     arguments: tuple[bytes, ...]
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 class DeviceTensor:
@@ -181,7 +184,14 @@ def _calls(
             ctypes.string_at(pointer, parameter.size)
             for pointer, parameter in zip(pointers, kernel.params, strict=True)
         )
-        launches.append(HostLaunch((x, y, z), (bx, by, bz), shared, values))
+        cluster = (1, 1, 1)
+        attributes = c_void_p.from_address(config + 40).value or 0
+        for number in range(c_uint32.from_address(config + 48).value):
+            at = attributes + _ATTRIBUTE_SIZE * number
+            if c_uint32.from_address(at).value == _CLUSTER:
+                i, j, k = (c_uint32 * 3).from_address(at + 8)
+                cluster = (i, j, k)
+        launches.append(HostLaunch((x, y, z), (bx, by, bz), shared, values, cluster))
         return 0
 
     def succeed(*_: Any) -> int:

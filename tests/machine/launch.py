@@ -1,4 +1,4 @@
-"""Run a kernel over a grid, one CTA after the other."""
+"""Run a kernel over a grid, one cluster of CTAs after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from . import instructions  # noqa: F401  registers what every instruction does
 from .arguments import Argument, pack
-from .cta import CTA, Launch
+from .cluster import Cluster
+from .cta import Launch
 from .layout import LOCAL_BASE, SHARED_BASE, place
 from .memory import Memory
 from .operation import Symbols, assemble
@@ -38,6 +39,7 @@ def run(
     *,
     block: tuple[int, ...] | None = None,
     shared_bytes: int = 0,
+    cluster: tuple[int, ...] | None = None,
     seed: int = 0,
     late: bool = True,
     independent: bool = True,
@@ -49,7 +51,9 @@ def run(
 
     ``params`` are its arguments in ``.param`` order (see :func:`arguments.pack`); ``grid`` is in
     CTAs, ``block`` in threads (default: the kernel's ``.reqntid``), x first; ``shared_bytes`` is
-    the dynamic shared memory. ``ctas`` picks some CTAs of the grid.
+    the dynamic shared memory. ``cluster`` is in CTAs, whose number along each axis it divides
+    (default: the kernel's ``.reqnctapercluster``, or one).
+    ``ctas`` picks some CTAs of the grid, and those of their clusters.
 
     ``independent``: every warp runs ahead on its own, in an order drawn from ``seed``; otherwise
     all warps of a CTA fetch together, which is faster. ``late``: cp.async lands only when
@@ -59,6 +63,11 @@ def run(
     Raises a Fault where the kernel breaks a rule, UnsupportedInstruction before anything runs.
     """
     grid_shape, block_shape = _three("grid", grid), _block(kernel, block)
+    cluster_shape = _three("cluster", cluster or kernel.cluster or (1,))
+    if kernel.cluster not in (None, cluster_shape):
+        raise ValueError(f"cluster {cluster_shape} is not the kernel's {kernel.cluster}")
+    if any(g % c for g, c in zip(grid_shape, cluster_shape, strict=True)):
+        raise ValueError(f"clusters of {cluster_shape} do not divide the grid {grid_shape}")
     placement = place(kernel, memory, shared_bytes)
     symbols = Symbols(kernel.labels, placement.addresses)
     launch = Launch(
@@ -68,6 +77,7 @@ def run(
         arguments=pack(kernel, params),
         grid=grid_shape,
         block=block_shape,
+        cluster=cluster_shape,
         shared_base=SHARED_BASE,
         shared_size=placement.shared_size,
         dynamic_size=placement.dynamic_size,
@@ -81,13 +91,17 @@ def run(
         limit=limit,
     )
     stats = Stats()
+    done: set[tuple[int, int, int]] = set()
     x, y, z = grid_shape
     # Floating-point exceptions are the kernel's own business.
     with np.errstate(all="ignore"):
         for index in ctas or ((i, j, k) for k, j, i in product(range(z), range(y), range(x))):
-            cta = CTA(launch, index, seed)
-            cta.run()
-            for team in cta.teams:
+            if index in done:
+                continue
+            cluster = Cluster(launch, index, seed)
+            cluster.run()
+            done.update(cta.index for cta in cluster.ctas)
+            for team in cluster.teams:
                 for step, issued in zip(launch.program, team.issued, strict=True):
                     if issued:
                         stats.opcodes[step.instruction.opcode] += issued

@@ -16,6 +16,9 @@ SHARED_BASE = 0x400
 LOCAL_BASE = 0x100
 PARAM_BASE = 0
 
+# Addresses of shared memory in another CTA of the cluster have its rank + 1 above these bits.
+CLUSTER_BITS = 24
+
 # Added to an address of the space, this gives its generic address. Global addresses are generic.
 GENERIC_WINDOW = {"shared": 0x7D << 56, "local": 0x7E << 56, "param": 0x7C << 56}
 

@@ -109,7 +109,7 @@ class MBarriers:
             barrier.phase += 1
             barrier.pending = barrier.expected
             barrier.known = barrier.coming
-        self._cta.happened()
+        self._cta.cluster.happened()
 
     def learn(self, barrier: MBarrier, warp: int) -> None:
         """A thread of a warp has seen that a phase completed."""

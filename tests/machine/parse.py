@@ -49,7 +49,8 @@ def parse(ptx: str, entry: str | None = None) -> Kernel:
     return Kernel(
         name=head[1],
         params=tuple(_parameters(head[2] or "")),
-        threads=_threads(head[3]),
+        threads=_extents("reqntid", head[3]),
+        cluster=_extents("reqnctapercluster", head[3]),
         instructions=body.instructions,
         labels=body.labels,
         registers=body.registers,
@@ -93,8 +94,8 @@ def _parameters(text: str) -> Iterator[Parameter]:
         offset += size
 
 
-def _threads(directives: str) -> tuple[int, int, int] | None:
-    m = re.search(r"\.reqntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
+def _extents(name: str, directives: str) -> tuple[int, int, int] | None:
+    m = re.search(rf"\.{name}\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
     return (int(m[1]), int(m[2] or 1), int(m[3] or 1)) if m else None
 
 

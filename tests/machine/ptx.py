@@ -130,12 +130,14 @@ class Variable:
 class Kernel:
     """A parsed ``.entry``: everything needed to run it.
 
-    ``threads`` is the block shape of ``.reqntid`` (x, y, z), None where the text does not say.
+    ``threads`` is the block shape of ``.reqntid`` (x, y, z), None where the text does not say, and
+    ``cluster`` that of a cluster of ``.reqnctapercluster``.
     """
 
     name: str
     params: tuple[Parameter, ...]
     threads: tuple[int, int, int] | None
+    cluster: tuple[int, int, int] | None
     instructions: list[Instruction]
     labels: dict[str, int]
     registers: list[Register]

@@ -16,16 +16,23 @@ HEADER = """
 .address_size 64
 {variables}
 .visible .entry snippet({params})
-.reqntid {threads}, 1, 1
+.reqntid {threads}, 1, 1 {directives}
 {{
 """
 
 
 def module(
-    body: str, params: str = "", threads: int = 32, variables: str = "", arch: str = "sm_80"
+    body: str,
+    params: str = "",
+    threads: int = 32,
+    variables: str = "",
+    arch: str = "sm_80",
+    directives: str = "",
 ) -> str:
     """A PTX module with one kernel, whose text is ``body``."""
-    head = HEADER.format(params=params, threads=threads, variables=variables, arch=arch)
+    head = HEADER.format(
+        params=params, threads=threads, variables=variables, arch=arch, directives=directives
+    )
     return f"{head}{body}\nret;\n}}\n"
 
 

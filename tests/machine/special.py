@@ -17,6 +17,9 @@ def _lane(t: Team) -> NDArray[np.intp]:
 def _axis(axis: int) -> dict[str, Callable[[Team], NDArray | int]]:
     """Positions and extents along x, y or z. Without clusters every CTA is one of its own."""
 
+    def extent(t: Team) -> int:
+        return t.cta.launch.cluster[axis]
+
     def thread(t: Team) -> NDArray:
         before = int(np.prod(t.cta.launch.block[:axis]))
         return t.threads // before % t.cta.launch.block[axis]
@@ -27,10 +30,10 @@ def _axis(axis: int) -> dict[str, Callable[[Team], NDArray | int]]:
         f"%ntid.{letter}": lambda t: t.cta.launch.block[axis],
         f"%ctaid.{letter}": lambda t: t.cta.index[axis],
         f"%nctaid.{letter}": lambda t: t.cta.launch.grid[axis],
-        f"%clusterid.{letter}": lambda t: t.cta.index[axis],
-        f"%nclusterid.{letter}": lambda t: t.cta.launch.grid[axis],
-        f"%cluster_ctaid.{letter}": lambda t: 0,
-        f"%cluster_nctaid.{letter}": lambda t: 1,
+        f"%clusterid.{letter}": lambda t: t.cta.index[axis] // extent(t),
+        f"%nclusterid.{letter}": lambda t: t.cta.launch.grid[axis] // extent(t),
+        f"%cluster_ctaid.{letter}": lambda t: t.cta.index[axis] % extent(t),
+        f"%cluster_nctaid.{letter}": extent,
     }
 
 
@@ -39,7 +42,7 @@ SPECIAL: dict[str, Callable[[Team], NDArray | int]] = {
     **_axis(1),
     **_axis(2),
     "%laneid": _lane,
-    "%warpid": lambda t: t.warp_of,
+    "%warpid": lambda t: t.warp_of - t.cta.first_warp,
     "%nwarpid": lambda t: -(-t.cta.threads // WARP),
     "%lanemask_eq": lambda t: 1 << _lane(t),
     "%lanemask_lt": lambda t: (1 << _lane(t)) - 1,
@@ -48,6 +51,6 @@ SPECIAL: dict[str, Callable[[Team], NDArray | int]] = {
     "%lanemask_ge": lambda t: (1 << WARP) - (1 << _lane(t)),
     "%dynamic_smem_size": lambda t: t.cta.launch.dynamic_size,
     "%total_smem_size": lambda t: t.cta.launch.shared_size,
-    "%cluster_ctarank": lambda t: 0,
-    "%cluster_nctarank": lambda t: 1,
+    "%cluster_ctarank": lambda t: t.cta.rank,
+    "%cluster_nctarank": lambda t: len(t.cta.cluster.ctas),
 }

@@ -53,7 +53,7 @@ class Team:
         self.warps = warps
         lanes = WARP * warps
         self.threads = WARP * first + np.arange(lanes)
-        self.warp_of = first + np.arange(lanes) // WARP
+        self.warp_of = cta.first_warp + first + np.arange(lanes) // WARP
         self.numbers = np.arange(lanes)
         # A number for every thread of the grid.
         i, j, k = cta.index
@@ -81,6 +81,10 @@ class Team:
         self.local = Scratch("local", cta.launch.local_base, lanes * cta.launch.local_size)
         # Instructions issued per program counter, counted in warps.
         self.issued = np.zeros(len(cta.program), np.int64).tolist()
+
+    def alive_warps(self) -> list[int]:
+        """The warps that have threads which did not exit."""
+        return np.unique(self.warp_of[self.alive]).tolist()
 
     # ---- registers
 

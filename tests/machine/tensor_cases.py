@@ -194,6 +194,8 @@ IM2COL = [
         swizzle=64,
     ),
 ]
+# Boxes of two modes whose bytes are whole periods of their swizzle.
+MULTICAST = [c for c in TILED if c.map.rank == 2 and c.bytes % 1024 == 0 and c.start % 1024 == 0]
 # A store writes whole boxes, and each element once.
 STORED = [c for c in TILED if max(c.map.element_strides) == 1]
 
@@ -309,3 +311,47 @@ def _rounds(size: int, load: str, source: str, store: str, target: str) -> str:
         @%p1 {store}.v4.u32 {target}, {{%v0, %v1, %v2, %v3}};
         """
     return text
+
+
+def multicast_module(case: BoxCase, arch: str = "sm_90") -> str:
+    """Two CTAs that each load the box, one step along mode 1 on for CTA 1, into both.
+
+    CTA r's loads lie in shared memory one after the other by r, and its result at p1 + r times
+    their bytes. CTA 1 tells CTA 0 when it is done, which then writes 1 behind all results.
+    """
+    head, _, _ = load_module(case, arch).rpartition("@%p0 prefetch")
+    head = head[head.index("{") + 1 :].replace(
+        "bar.sync 0;", "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.aligned;"
+    )
+    head = head.replace("%r0], 1;", "%r0], 1; @%p0 mbarrier.init.shared::cta.b64 [%r0+8], 64;", 1)
+    body = f"""
+    {head} mov.u32 %r5, %cluster_ctarank; add.u32 %c1, %c1, %r5; mov.u16 %h0, 3;
+    mad.lo.u32 %r6, %r5, {case.bytes}, %r1;
+    @%p0 mbarrier.arrive.expect_tx.shared.b64 _, [%r0], {2 * case.bytes};
+    @%p0 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+        .multicast::cluster [%r6], [%rd0, {{%c0, %c1}}], [%r0], %h0;
+    {WAIT}
+    mul.wide.u32 %rd3, %r5, {2 * case.bytes}; add.u64 %rd1, %rd1, %rd3;
+    {copy_out(2 * case.bytes)}
+    setp.eq.u32 %p2, %r5, 0; setp.lt.u32 %p3, %t, 64; and.pred %p3, %p3, !%p2;
+    add.u32 %r7, %r0, 8; mapa.shared::cluster.u32 %r6, %r7, 0;
+    @%p3 mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r6];
+    @!%p2 bra $end;
+    {WAIT.replace("[%r0]", "[%r7]")}
+    mov.u32 %r3, 1;
+    @%p0 st.global.u32 [%rd1+{4 * case.bytes}], %r3;
+    $end:
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    """
+    body = body.replace("bytes\n        .multi", "bytes.multi")
+    params = ".param .u64 p0, .param .u64 p1"
+    return module(
+        body, params, THREADS, BUFFERS, arch, ".explicitcluster .reqnctapercluster 2, 1, 1"
+    )
+
+
+def expected_of_both(case: BoxCase, memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """What :func:`multicast_module` writes."""
+    on = replace(case, corner=(case.corner[0], case.corner[1] + 1), start=case.start + case.bytes)
+    both = np.concatenate([expected(case, memory), expected(on, memory)])
+    return np.concatenate([both, both, np.array([1], np.uint32).view(np.uint8)])

@@ -14,12 +14,15 @@ from .cases import ALL, Case, values
 from .snippets import elementwise, elementwise_module
 from .tensor_cases import (
     IM2COL,
+    MULTICAST,
     STORED,
     THREADS,
     TILED,
     BoxCase,
     expected,
+    expected_of_both,
     load_module,
+    multicast_module,
     store_module,
     stored,
     tensor,
@@ -43,15 +46,15 @@ def check(status: int) -> None:
     assert status == 0, f"CUDA driver error {status}"
 
 
-def launch(ptx: str, threads: int, buffers: list[torch.Tensor]) -> None:
-    """Run the module's ``snippet`` in one CTA; its parameters are the addresses of buffers."""
+def launch(ptx: str, threads: int, buffers: list[torch.Tensor], ctas: int = 1) -> None:
+    """Run the module's ``snippet``; its parameters are the addresses of buffers."""
     cuda = driver()
     module, function = ctypes.c_void_p(), ctypes.c_void_p()
     check(cuda.cuModuleLoadData(ctypes.byref(module), ctypes.c_char_p(ptx.encode())))
     check(cuda.cuModuleGetFunction(ctypes.byref(function), module, ctypes.c_char_p(b"snippet")))
     addresses = [ctypes.c_uint64(x.data_ptr()) for x in buffers]
     pointers = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(a) for a in addresses))
-    shape = [ctypes.c_uint(n) for n in (1, 1, 1, threads, 1, 1, 0)]
+    shape = [ctypes.c_uint(n) for n in (ctas, 1, 1, threads, 1, 1, 0)]
     check(cuda.cuLaunchKernel(function, *shape, ctypes.c_void_p(0), pointers, ctypes.c_void_p(0)))
     torch.cuda.synchronize()
     check(cuda.cuModuleUnload(module))
@@ -136,3 +139,14 @@ def test_the_gpu_stores_the_same_box(case: BoxCase) -> None:
     raw = on_gpu(driver_map(replace(case.map, address=target.data_ptr())))
     launch(store_module(case), THREADS, [raw, source])
     np.testing.assert_array_equal(target.cpu().numpy(), stored(case, box, memory))
+
+
+@hopper
+@pytest.mark.parametrize("case", MULTICAST, ids=str)
+def test_the_gpu_loads_to_both_ctas(case: BoxCase) -> None:
+    memory = tensor(case)
+    want = expected_of_both(case, memory)
+    source, result = on_gpu(memory), on_gpu(np.zeros_like(want))
+    raw = on_gpu(driver_map(replace(case.map, address=source.data_ptr())))
+    launch(multicast_module(case), THREADS, [raw, result], ctas=2)
+    np.testing.assert_array_equal(result.cpu().numpy(), want)

@@ -45,7 +45,7 @@ class WarpGroups:
     """The warpgroups of a CTA."""
 
     def __init__(self, cta: CTA) -> None:
-        self._cta = cta
+        self._cta, self._first = cta, cta.first_warp
         warps = -(-cta.threads // 32)
         self._warps = [_Warp() for _ in range(warps)]
         self._issued: list[list[_Wgmma]] = [[] for _ in range(-(-warps // GROUP))]
@@ -54,10 +54,11 @@ class WarpGroups:
         self, warp: int, key: tuple[int, ...], registers: tuple[int, ...], units: NDArray[np.int64]
     ) -> None:
         """A warp issues a wgmma that reads the 16-byte words at ``units``."""
-        first = warp // GROUP * GROUP
+        local = warp - self._first
+        first = local // GROUP * GROUP
         if first + GROUP > len(self._warps):
             raise Fault("wgmma in a warpgroup that has fewer than 128 threads")
-        mine, all_of_group = self._warps[warp], self._issued[warp // GROUP]
+        mine, all_of_group = self._warps[local], self._issued[local // GROUP]
         if mine.issued < len(all_of_group):
             if all_of_group[mine.issued].key != key:
                 raise Divergent("the warps of a warpgroup issue different wgmmas")
@@ -66,20 +67,22 @@ class WarpGroups:
             column = self._cta.clocks.of_group(warp // GROUP)
             self._cta.shared.keep(units, 16, column, len(all_of_group))
         mine.issued += 1
-        self._cta.happened()
+        self._cta.cluster.happened()
 
     def commit(self, warp: int) -> None:
         """A warp closes a group."""
-        self._warps[warp].groups.append(self._warps[warp].issued)
+        mine = self._warps[warp - self._first]
+        mine.groups.append(mine.issued)
 
     def wait(self, team: Team, warp: int, newest: int) -> bool:
         """A warp waits for all but its ``newest`` groups; False: other warps must issue first."""
-        mine, first = self._warps[warp], warp // GROUP * GROUP
+        local = warp - self._first
+        mine, first = self._warps[local], local // GROUP * GROUP
         ended = mine.groups[: len(mine.groups) - newest]
         target = ended[-1] if ended else 0
         if any(w.issued < target for w in self._warps[first : first + GROUP]):
             return False
-        for wgmma in self._issued[warp // GROUP][mine.waited : target]:
+        for wgmma in self._issued[local // GROUP][mine.waited : target]:
             for index in wgmma.registers:
                 team.take_back(index, warp - int(team.warp_of[0]))
         mine.waited = max(mine.waited, target)

@@ -71,7 +71,7 @@ def atomic(op: Operation) -> Run:
     drop_hints(op)
     op.flag("acq_rel")
     op.flag("noftz")
-    space = space_of(op.one_of("shared::cluster", *SPACES, default=""))
+    space = space_of(op.one_of(*SPACES, default=""))
     count = int(op.one_of("v2", "v4", "v8", default="v1")[1:])
     name = op.type()
     kind = op.one_of(*_UPDATES)

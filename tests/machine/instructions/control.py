@@ -29,6 +29,7 @@ def leave(op: Operation) -> Run:
     def run(t: Team) -> int:
         t.retire(t.active)
         t.cta.check_barriers()
+        t.cta.cluster.barrier.check()
         return LEFT
 
     return run
@@ -105,7 +106,9 @@ def set_registers(op: Operation) -> Run:
 
 @instruction("membar", "fence", "fence.proxy", "fence.mbarrier_init")
 def fence(op: Operation) -> Run:
-    # Memory is sequentially consistent here: a fence has nothing to add.
+    # Memory is sequentially consistent here: a fence has nothing to add, but that a relaxed arrival
+    # at the barrier of a cluster tells of what was before the last one.
+    scope = {"cluster", "gpu", "sys"} & set(op.modifiers)
     for allowed in (
         ("sc", "acq_rel", "acquire", "release"),
         ("alias", "tensormap::generic"),
@@ -113,7 +116,43 @@ def fence(op: Operation) -> Run:
         _SCOPES,
     ):
         op.one_of(*allowed, default="")
-    return lambda t: None
+    if not scope or "proxy" in op.stem:
+        return lambda t: None
+    return lambda t: t.cta.cluster.barrier.fence(np.unique(t.warp_of[t.chosen]))
+
+
+@instruction("barrier.cluster.arrive")
+def arrive_in_cluster(op: Operation) -> Run:
+    relaxed = op.one_of("release", "relaxed", default="release") == "relaxed"
+    op.collective(None if op.flag("aligned") else lambda team: team.alive)
+
+    def run(t: Team) -> None:
+        for warp in np.unique(t.warp_of[t.chosen]).tolist():
+            t.cta.cluster.barrier.arrive(warp, relaxed, int((t.warp_of == warp).argmax()))
+
+    return run
+
+
+@instruction("barrier.cluster.wait")
+def wait_in_cluster(op: Operation) -> Run:
+    op.one_of("acquire", default="")
+    op.collective(None if op.flag("aligned") else lambda team: team.alive)
+    op.steer()
+
+    def run(t: Team) -> int | None:
+        asleep = np.zeros_like(t.active)
+        for warp in np.unique(t.warp_of[t.chosen]).tolist():
+            lane = int((t.warp_of == warp).argmax())
+            if not t.cta.cluster.barrier.wait(warp, lane):
+                asleep |= t.active & (t.warp_of == warp)
+        if not asleep.any():
+            return None
+        t.cta.cluster.sleep(t, t.pc, asleep, "the other warps of the cluster to arrive")
+        if (t.active & ~asleep).any():
+            t.push(t.pc + 1, t.active & ~asleep)
+        return LEFT
+
+    return run
 
 
 @instruction("griddepcontrol.wait", "griddepcontrol.launch_dependents", "nanosleep", "pmevent")

@@ -30,10 +30,16 @@ def _common(op: Operation) -> None:
     op.one_of("b64", default="")
 
 
-def objects(t: Team, address: Read) -> Iterator[tuple[int, MBarrier]]:
-    """The active lanes, one after the other, and the mbarrier that each names."""
+def objects(t: Team, address: Read, remote: bool = False) -> Iterator[tuple[int, MBarrier]]:
+    """The active lanes, one after the other, and the mbarrier that each names.
+
+    ``remote``: it may be one of another CTA of the cluster.
+    """
     for lane, at in zip(t.chosen.tolist(), t.pick(address(t)).tolist(), strict=True):
-        yield lane, t.cta.mbarriers.at(t, lane, at)
+        cta, near = t.cta.cluster.locate(t.cta, at, lane)
+        if cta is not t.cta and not remote:
+            raise Fault("this wants an mbarrier of the CTA itself", lane, at)
+        yield lane, cta.mbarriers.at(t, lane, near)
 
 
 @instruction("mbarrier.init", "mbarrier.inval")
@@ -57,6 +63,7 @@ def initialise(op: Operation) -> Run:
 def arrive(op: Operation) -> Run:
     drops = op.stem.endswith("drop")
     expects = op.flag("expect_tx")
+    remote = "shared::cta" not in op.modifiers
     address = _address(op, 1)
     _common(op)
     state = op.write(0, "u8")
@@ -67,7 +74,7 @@ def arrive(op: Operation) -> Run:
     def run(t: Team) -> None:
         given = None if operand is None else t.pick(operand(t)).tolist()
         phases = np.zeros(t.chosen.size, np.uint64)
-        for i, (lane, barrier) in enumerate(objects(t, address)):
+        for i, (lane, barrier) in enumerate(objects(t, address, remote)):
             phases[i] = barrier.phase
             number = 1 if given is None else given[i]
             if expects:
@@ -90,7 +97,7 @@ def expect(op: Operation) -> Run:
 
     def run(t: Team) -> None:
         counts = t.pick(count(t)).tolist()
-        for i, (lane, barrier) in enumerate(objects(t, address)):
+        for i, (lane, barrier) in enumerate(objects(t, address, remote=True)):
             t.cta.mbarriers.expect(barrier, sign * counts[i], lane)
 
     return run
@@ -123,13 +130,13 @@ def wait(op: Operation) -> Run:
             return None
         asleep = t.active & ~done
         if not patient:
-            t.cta.pass_time()
-        elif not t.cta.gives_up(t, asleep):
+            t.cta.cluster.pass_time()
+        elif not t.cta.cluster.gives_up(t, asleep):
             if (asleep == t.active).all():
-                t.cta.sleep(t, t.pc, asleep, str(asked))
+                t.cta.cluster.sleep(t, t.pc, asleep, str(asked))
                 return LEFT
             # Those that are through go on; the others come here again.
-            t.cta.sleep(t, t.pc, asleep, str(asked))
+            t.cta.cluster.sleep(t, t.pc, asleep, str(asked))
             t.active, t.full = done, False
         write(t, done)
         t.push(t.pc + 1, t.active)

@@ -62,13 +62,23 @@ def stack(columns: list[NDArray], team: Team) -> NDArray:
 def convert_address(op: Operation) -> Run:
     # cvta.to.SPACE takes a generic address apart; cvta.SPACE makes one.
     sign = -1 if op.flag("to") else 1
-    space = op.one_of("global", "shared", "shared::cta", "local", "param", "const")
+    space = op.one_of(
+        "global", "shared", "shared::cta", "shared::cluster", "local", "param", "const"
+    )
     offset = np.uint64(sign * layout.GENERIC_WINDOW.get(space.split("::")[0], 0) % (1 << 64))
     dtype = op.dtype("u")
     if dtype != np.uint64:
         raise op.unsupported("addresses have 64 bits")
     read, write = op.read(1, dtype), op.write(0, dtype)
     return lambda t: write(t, read(t) + offset)
+
+
+@instruction("mapa")
+def map_address(op: Operation) -> Run:
+    op.one_of("shared::cluster", default="")
+    dtype = op.dtype("u")
+    read, rank, write = op.read(1, dtype), op.read(2, "u4"), op.write(0, dtype)
+    return lambda t: write(t, t.cta.cluster.address(read(t), rank(t)))
 
 
 @instruction("selp")

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from ..access import load
 from ..boxes import elements
+from ..cta import CTA
 from ..faults import Fault, Misaligned
+from ..mbarriers import MBarrier
 from ..operation import Operation, Read, Run, instruction
 from ..ptx import Address
 from ..team import Team
 from ..tensor_map import SIZE, TensorMap, decode
 from .load_store import drop_hints
-from .mbarrier import SPACES, objects
+from .mbarrier import SPACES
 
 _ALIGNMENT = 128
 
@@ -106,7 +108,9 @@ def _load(op: Operation) -> Run:
     rank = _rank(op, 1)
     _spaces(op, SPACES, ("global",))
     im2col = op.one_of("tile", "im2col", default="tile") == "im2col"
+    multicast = op.flag("multicast::cluster")
     target, source, address = op.address(0), op.address(1), op.address(2)
+    mask = op.read(4 if im2col else 3, "u2") if multicast else None
     places = _coordinates(op, 1)
     offsets = [op.reader(item, np.dtype("u2")) for item in op.items(3)] if im2col else []
     if im2col and len(offsets) != rank - 2:
@@ -116,16 +120,40 @@ def _load(op: Operation) -> Run:
         taps = np.zeros((t.numbers.size, len(offsets)), np.int64)
         for mode, offset in enumerate(offsets):
             taps[t.active, mode] = t.pick(offset(t))
-        which = zip(_each(t, target, source, places), objects(t, address), strict=True)
-        for (lane, to, at, corner), (_, barrier) in which:
+        masks = t.pick(mask(t)).tolist() if mask else [None] * t.chosen.size
+        signals = t.pick(address(t)).tolist()
+        each = zip(_each(t, target, source, places), signals, masks, strict=True)
+        for (lane, start, at, corner), signal, ranks in each:
+            cta, to = t.cta.cluster.locate(t.cta, start, lane)
             found = tensor_map(t, lane, at)
             _check_place(found, rank, to, lane)
             if (found.im2col is None) == im2col:
                 raise Fault("tiled and im2col copies have tensor maps of their own", lane)
             words = _loaded(t, lane, found, corner, tuple(taps[lane].tolist()))
-            t.copies.issue_bulk(lane, swizzled(found, to, words.size), words, barrier)
+            units = swizzled(found, to, words.size)
+            for receiver, barrier in _receivers(t, lane, cta, signal, ranks):
+                t.copies.issue_bulk(lane, units, words, barrier, receiver)
 
     return run
+
+
+def _receivers(
+    t: Team, lane: int, to: CTA, signal: int, ranks: int | None
+) -> list[tuple[CTA, MBarrier]]:
+    """Each CTA that a load goes to, and the mbarrier there that is told of the bytes."""
+    cta, near = t.cta.cluster.locate(t.cta, signal, lane)
+    if ranks is None:
+        if cta is not to:
+            raise Fault("the mbarrier of a load must be in the CTA that is loaded to", lane)
+        return [(to, to.mbarriers.at(t, lane, near))]
+    ctas = t.cta.cluster.ctas
+    if not ranks or ranks >> len(ctas):
+        raise Fault(f"CTA mask {ranks:#x} in a cluster of {len(ctas)}", lane)
+    chosen = [cta for cta in ctas if ranks >> cta.rank & 1]
+    if not all(cta.alive for cta in chosen):
+        raise Fault("a load to a CTA of the cluster that has ended", lane)
+    # At the same place in every CTA.
+    return [(cta, cta.mbarriers.at(t, lane, near)) for cta in chosen]
 
 
 def _store(op: Operation) -> Run:

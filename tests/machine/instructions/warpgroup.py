@@ -53,7 +53,7 @@ def wait(op: Operation) -> Run:
                 asleep |= t.warp_of == warp
         if not asleep.any():
             return None
-        t.cta.sleep(t, t.pc, asleep, "the other warps of a warpgroup to issue a wgmma")
+        t.cta.cluster.sleep(t, t.pc, asleep, "the other warps of a warpgroup to issue a wgmma")
         if (t.active & ~asleep).any():
             t.push(t.pc + 1, t.active & ~asleep)
         return LEFT

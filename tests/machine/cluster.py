@@ -1,0 +1,193 @@
+"""A cluster: CTAs that run at the same time and reach each other's shared memory; whose turn it is.
+
+An address of shared memory in the cluster (the window shared::cluster) is that in the CTA, plus
+(rank + 1) << 24 if it was made for a rank by mapa; without, it is in the CTA of the thread itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cta import CTA, Launch
+from .faults import Deadlock, Divergent, Fault, OutOfBounds, Runaway
+from .layout import CLUSTER_BITS
+from .scratch import Clocks
+from .team import WARP, Lanes, Team
+from .warpgroup import GROUP
+
+# A turn of a warp is up to this many instructions: often all that lie between two barriers, so that
+# skew shows, yet a warp that spins on a lock lets the others on.
+_TURN = 1024
+
+
+class Cluster:
+    """The CTAs of a cluster while they run; without clusters every CTA is one of its own."""
+
+    def __init__(self, launch: Launch, index: tuple[int, int, int], seed: int) -> None:
+        self.launch = launch
+        x, y, z = launch.cluster
+        size = x * y * z
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        self.warps = -(-threads // WARP)
+        if size > 1:
+            self.warps += -self.warps % GROUP
+        self.clocks = Clocks(size * self.warps, launch.bulk_stores)
+        self._random = np.random.default_rng([seed, *index])
+        first = [i // n * n for i, n in zip(index, launch.cluster, strict=True)]
+        self.ctas = [
+            CTA(self, (first[0] + r % x, first[1] + r // x % y, first[2] + r // x // y), r)
+            for r in range(size)
+        ]
+        self.barrier = ClusterBarrier(self)
+        # Lanes that sleep until something happens: where they look again, and what they wait for.
+        self._asleep: list[tuple[Team, int, Lanes, str]] = []
+        # How often in a row sleepers were told to give up, and who was told last.
+        self._vain = 0
+        self._told: tuple[Team, Lanes] | None = None
+
+    @property
+    def teams(self) -> list[Team]:
+        return [team for cta in self.ctas for team in cta.teams]
+
+    def locate(self, own: CTA, address: int, lane: int) -> tuple[CTA, int]:
+        """The CTA that an address of the cluster lies in, and its address there."""
+        rank = (address >> CLUSTER_BITS) - 1
+        if rank < 0 or rank == own.rank:
+            return own, address & (1 << CLUSTER_BITS) - 1
+        if rank >= len(self.ctas):
+            raise OutOfBounds(f"there is no CTA {rank} in the cluster", lane, address)
+        if not self.ctas[rank].alive:
+            raise Fault(f"CTA {rank} of the cluster has ended, and its memory with it", lane)
+        return self.ctas[rank], address & (1 << CLUSTER_BITS) - 1
+
+    @staticmethod
+    def address(address: NDArray, rank: NDArray) -> NDArray:
+        """mapa: where the CTA of a rank has what lies at an address here.
+
+        Of a rank that the cluster does not have too, as compilers move mapa in front of branches.
+        """
+        rank = np.minimum(rank, 254)
+        keep = np.array(~(255 << CLUSTER_BITS) % (1 << 8 * address.itemsize), address.dtype)
+        shift = np.array(CLUSTER_BITS, address.dtype)
+        return address & keep | (rank.astype(address.dtype) + np.ones_like(rank)) << shift
+
+    def run(self) -> None:
+        """Run all warps to their end."""
+        teams, left = self.teams, self.launch.limit * len(self.ctas)
+        while True:
+            ready = [team for team in teams if team.paths]
+            if not ready:
+                if self.pass_time() or self._rouse():
+                    continue
+                break
+            team = ready[int(self._random.integers(len(ready)))]
+            left -= team.advance(min(int(self._random.integers(1, _TURN)), left))
+            if left <= 0:
+                limit = self.launch.limit
+                fault = Runaway(f"the CTA executed more than {limit} instructions")
+                raise team.located(fault, self.ctas[0].program[min(team.paths, default=0)])
+        for cta in self.ctas:
+            cta.end()
+
+    # ---- sleeping, and what asynchronous operations do meanwhile
+
+    def sleep(self, team: Team, pc: int, lanes: Lanes, what: str) -> None:
+        """Lanes sleep until something happens, then run the instruction at ``pc`` again."""
+        team.issued[pc] -= int(lanes.reshape(-1, WARP).any(axis=1).sum())
+        self._asleep.append((team, pc, lanes, what))
+
+    def happened(self) -> None:
+        """Someone arrived somewhere: all sleepers look again."""
+        self._vain = 0
+        asleep, self._asleep = self._asleep, []
+        for team, pc, lanes, _ in asleep:
+            team.push(pc, lanes)
+
+    def pass_time(self) -> bool:
+        """Let an asynchronous operation that nobody is forced to wait for come to its end."""
+        teams = [team for team in self.teams if team.copies.arrivals]
+        if teams:
+            copies = teams[int(self._random.integers(len(teams)))].copies
+            copies.land_arrival(int(self._random.integers(len(copies.arrivals))))
+        return bool(teams)
+
+    def gives_up(self, team: Team, lanes: Lanes) -> bool:
+        """Must a wait of these lanes be in vain? If it was told to, or now and then."""
+        told = self._told is not None and self._told[0] is team and (self._told[1] & lanes).any()
+        if told:
+            self._told = None
+        return bool(told or self._random.integers(4) == 0)
+
+    def _rouse(self) -> bool:
+        """Nothing can happen any more: one sleeper gives up, in case that leads anywhere."""
+        if not self._asleep:
+            return False
+        number = int(self._random.integers(len(self._asleep)))
+        team, pc, lanes, what = self._asleep[number]
+        self._vain += 1
+        if self._vain > 16 * (1 + len(self._asleep)):
+            fault = Deadlock(f"no warp can advance: waits for {what}", int(lanes.argmax()))
+            raise team.located(fault, team.cta.program[pc])
+        del self._asleep[number]
+        self._told = (team, lanes)
+        team.push(pc, lanes)
+        return True
+
+    def progressed(self) -> None:
+        """Something happened that nobody sleeps for."""
+        self._vain = 0
+
+
+class ClusterBarrier:
+    """barrier.cluster: all threads that have not exited arrive, then those that wait go on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._arrived: set[int] = set()
+        # The phases that were completed, and per warp how many it arrived in.
+        self._phase = 0
+        self._joined: dict[int, int] = {}
+        known = cluster.clocks.known
+        self._coming = np.zeros(known.shape[1], np.int32)
+        self._done = self._coming
+        # What each warp knew at its last fence: a relaxed arrival tells no more than that.
+        self._fenced = np.zeros_like(known)
+
+    def fence(self, warps: NDArray[np.intp]) -> None:
+        """A fence of the cluster's scope (or wider) by warps."""
+        known = self._cluster.clocks.known
+        self._fenced[warps] = known[warps]
+        known[warps, warps] += 1
+
+    def arrive(self, warp: int, relaxed: bool, lane: int) -> None:
+        """A warp arrives."""
+        if warp in self._arrived or self._joined.get(warp, 0) > self._phase:
+            raise Divergent("a second barrier.cluster.arrive without a wait in between", lane)
+        known = self._cluster.clocks.known
+        self._coming = np.maximum(self._coming, (self._fenced if relaxed else known)[warp])
+        if not relaxed:
+            known[warp, warp] += 1
+        self._arrived.add(warp)
+        self._joined[warp] = self._phase + 1
+        self.check()
+
+    def check(self) -> None:
+        """Complete the phase if all that have not exited are there."""
+        missing = [w for team in self._cluster.teams for w in team.alive_warps()]
+        if self._arrived and self._arrived.issuperset(missing):
+            self._phase += 1
+            self._arrived = set()
+            self._done, self._coming = self._coming, np.zeros_like(self._coming)
+            self._cluster.happened()
+
+    def wait(self, warp: int, lane: int) -> bool:
+        """A warp waits; False: others must arrive first."""
+        if warp not in self._joined:
+            raise Divergent("barrier.cluster.wait without an arrival before it", lane)
+        if self._joined[warp] > self._phase:
+            return False
+        del self._joined[warp]
+        known = self._cluster.clocks.known
+        known[warp] = np.maximum(known[warp], self._done)
+        return True
