@@ -198,7 +198,7 @@ class Row:
         return self.times[self.peer] / self.times["layoutconv"] if self.peer else None
 
 
-def measure(rounds: int, pattern: str = "") -> list[Row]:
+def measure(rounds: int, pattern: str, progress: Progress) -> list[Row]:
     """The rows whose names match, every library's time in each."""
     libraries = peers()
     calls = {
@@ -208,14 +208,15 @@ def measure(rounds: int, pattern: str = "") -> list[Row]:
         if re.search(pattern, row)
     }
     table: dict[str, dict[str, float]] = {}
-    with Progress().step("Measuring") as progress:
-        times = microseconds(calls, rounds, progress.tick)
+    times = microseconds(calls, rounds, progress.tick)
     for key, value in times.items():
         row, label = key.split("|")
         table.setdefault(row, {})[label] = value
     if any(re.search(pattern, row) for row in OFFSETS):
+        progress.say("Measuring offsets of 1,024 coordinates ...")
         whole = offsets_of_1024(libraries, rounds)
         table.update({row: found for row, found in whole.items() if re.search(pattern, row)})
+    progress.say("Tracing with the CuTe DSL ...")
     traced = tracing(rounds) if table else {}
     for row in table.keys() & traced.keys():
         table[row]["CuTe DSL"] = traced[row]
@@ -246,13 +247,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     options = parser.parse_args(arguments)
     rounds = 3 if options.quick else 15
-    rows = measure(rounds, options.rows)
+    with Progress().step("Measuring") as progress:
+        rows = measure(rounds, options.rows, progress)
     if not rows:
         print(f"bench_algebra: error: no row matches {options.rows!r}", file=sys.stderr)
         return 2
     show(rows)
-    bare = import_milliseconds("pass", rounds)
-    whole = import_milliseconds("import layoutconv, layoutconv.algebra", rounds)
+    with Progress().step("Importing"):
+        bare = import_milliseconds("pass", rounds)
+        whole = import_milliseconds("import layoutconv, layoutconv.algebra", rounds)
     print(f"import layoutconv, whole process: {whole:.0f} ms (an empty one: {bare:.0f} ms)")
     if options.json:
         content = {

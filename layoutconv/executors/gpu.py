@@ -101,13 +101,12 @@ class Plan:
         self.key = key_of(view, problem, out_kind, vectors, along)
         measured = find(self.key, problem, machine)
         if measured is None and bind and tile is None and splits is None and _tunes():
-            from ..tuning.race import tune
+            from ..tuning.race import tune_at_need
 
-            choice = tune(
-                view, dtype, out_dtype, device=device, precision=precision, structure=structure,
-                aligned=aligned,
-            ).choice  # fmt: skip
-            measured = choice.tile, choice.splits
+            measured = tune_at_need(
+                view, dtype, out_dtype=out_dtype, device=device, precision=precision,
+                structure=structure, aligned=aligned,
+            )  # fmt: skip
         chosen, parts = measured or choose(problem, machine)
         if splits and problem.splittable:
             parts = splits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,8 @@ def tune(
     out_dtype = out_dtype or OUTPUTS.get(dtype)
     if out_dtype is None or (dtype, out_dtype) not in PAIRS:
         raise ArgumentTypeError("dtype", "types that `execute` takes", f"{dtype}, {out_dtype}")
+    if view.m == view.n == 1 and len(view.a.shape) == 3:
+        raise ArgumentError("view", "matrix products: depthwise kernels have no tiles", view.a)
     if precision not in (*PRECISIONS, "int4"):
         raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
     of: Any = (dtype, device, out_dtype)
@@ -116,15 +118,20 @@ def tune(
         tile, splits = pair
         return Plan(replace(view), *of, **options, tile=tile, splits=splits, bind=bind)
 
-    with Progress().step(f"Tuning {words}") as step:
-        tick = tick or step.tick
+    time = measure or _on_gpu(view, dtype, out_dtype, device)
+
+    def race(tick: Tick) -> Iterator[Trial]:
         specs: list[Spec] = [plan(pair, False).spec for pair in pairs]
         compile_kernels(view, specs, processes, tick)
-        time = measure or _on_gpu(view, dtype, out_dtype, device)
-        trials = []
         for done, pair in enumerate(pairs):
             tick(done, len(pairs))
-            trials.append(_try(lambda pair: time(plan(pair, True)), pair))
+            yield _try(lambda pair: time(plan(pair, True)), pair)
+
+    if tick:
+        trials = list(race(tick))
+    else:
+        with Progress().step(f"Tuning {words}") as step:
+            trials = list(race(step.tick))
     choice = _winner(trials, words)
     try:
         remember(chooser.key, chooser.machine, choice)
@@ -133,6 +140,19 @@ def tune(
     view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
     direct.forget()
     return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
+
+
+def tune_at_need(view: GemmView, dtype: torch.dtype, **options: Any) -> tuple[Tile, int] | None:
+    """The winner of a race, for a program that asked for something else than a race.
+
+    Where it cannot be held, for want of memory, say, that is a warning, and None.
+    """
+    try:
+        choice = tune(view, dtype, **options).choice
+    except RuntimeError as error:
+        warnings.warn(f"not tuned: {error}", stacklevel=2)
+        return None
+    return choice.tile, choice.splits
 
 
 def _try(time: Callable[[tuple[Tile, int]], float], pair: tuple[Tile, int]) -> Trial:

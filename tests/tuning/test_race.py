@@ -15,6 +15,7 @@ from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.conv.depthwise import depthwise_fprop_view
 from layoutconv.errors import ArgumentError
 from layoutconv.executors import gpu
 from layoutconv.sparse.views import kernel_map_view
@@ -155,6 +156,31 @@ def test_the_environment_variable_tunes_at_first_need(monkeypatch: pytest.Monkey
     assert len(measured) == count
 
 
+def test_a_race_that_cannot_be_held_at_first_need_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def clock(*of: Any) -> race.Measure:
+        raise torch.OutOfMemoryError("no memory for another tensor")
+
+    model = gpu.Plan(view(), torch.float16, -1).tile
+    monkeypatch.setattr(race, "_on_gpu", clock)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
+    with pytest.warns(UserWarning, match="not tuned: no memory for another tensor"):
+        plan = gpu.Plan(view(), torch.float16, -1)
+    assert plan.tile == model
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="a tuned choice cannot be kept: "):
+        tuned = lc.tune(view(), torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
+    assert tuned.choice.microseconds == 1.0
+
+
 def test_sparse_views_race_too() -> None:
     index = torch.arange(2000, dtype=torch.int32)[:, None].expand(2000, 27).contiguous()
     sparse = kernel_map_view(index, 32, 32)
@@ -167,6 +193,9 @@ def test_sparse_views_race_too() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(ArgumentError, match="`dtype`: expected types that `execute` takes"):
         lc.tune(view(), torch.int64, **SILENT)
+    depthwise = depthwise_fprop_view(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4))
+    with pytest.raises(ArgumentError, match="`view`: expected matrix products"):
+        lc.tune(depthwise, torch.float16, **SILENT)
     with pytest.raises(ArgumentError, match="`precision`"):
         lc.tune(view(), torch.float16, precision="tf64", **SILENT)
     with pytest.raises(ArgumentError, match="`direction`: expected fprop, dgrad or wgrad"):
