@@ -6,8 +6,9 @@ import multiprocessing
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from itertools import islice
 from types import ModuleType
 from typing import TypeVar
 
@@ -39,13 +40,19 @@ def in_processes(
     context = multiprocessing.get_context("spawn")
     count = max(1, min(processes, len(items)))
     pool = ProcessPoolExecutor(count, context, initializer=_leave_ctrl_c_to_the_caller)
+    errors: list[BaseException | None] = [None] * len(items)
+    waiting = iter(enumerate(items))
+    running: dict[Future[object], int] = {}
     try:
-        with _no_main_module(function):  # processes start when work is submitted
-            futures = {pool.submit(function, item): at for at, item in enumerate(items)}
-        errors: list[BaseException | None] = [None] * len(items)
         tick(0, len(items))
-        for done, future in enumerate(as_completed(futures), 1):
-            errors[futures[future]] = future.exception()
+        for done in range(1, len(items) + 1):
+            # A pool queues what it is given, and what is queued cannot be taken back: so no more
+            # than there are processes.
+            with _no_main_module(function):  # processes start when work is submitted
+                for at, item in islice(waiting, count - len(running)):
+                    running[pool.submit(function, item)] = at
+            finished = next(as_completed(running))
+            errors[running.pop(finished)] = finished.exception()
             tick(done, len(items))
         return errors
     finally:

@@ -27,9 +27,8 @@ def test_ctrl_c_begins_nothing_more(tmp_path: Path) -> None:
 
     paths = [tmp_path / str(i) for i in range(500)]
     with pytest.raises(KeyboardInterrupt):
-        in_processes(Path.mkdir, paths, 1, interrupt)
-    made = len(list(tmp_path.iterdir()))
-    assert 1 <= made < 500
+        in_processes(Path.mkdir, paths, 2, interrupt)
+    assert 1 <= len(list(tmp_path.iterdir())) <= 2
 
 
 def test_the_program_that_calls_is_not_run_again(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor
+from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
 from typing import Any
@@ -29,7 +31,8 @@ def compile_kernels(
     if len(missing) < 2:  # this process is as quick
         return
     count = processes or os.cpu_count() or 1
-    in_processes(_compile, [_dump((replace(view), spec)) for spec in missing], count, tick)
+    with suppress(BrokenExecutor):  # a process was killed, for want of memory, say
+        in_processes(_compile, [_dump((replace(view), spec)) for spec in missing], count, tick)
 
 
 def _compile(request: bytes) -> None:
