@@ -24,9 +24,10 @@ INTERRUPTED = 130
 class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # not when the interpreter ends, where nobody catches errors
         except BrokenPipeError:  # `| head` has read enough; what is still buffered goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0

@@ -140,7 +140,8 @@ def test_interrupts_and_the_system(
 
 
 def run(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable, **variables}
+    ours = {"PYTHONPATH": str(ROOT), "PYTHON": sys.executable, "PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, **ours, **variables}
     return subprocess.run(
         ["bash", "-c", f"set -o pipefail; {script}"],
         env=environment,
@@ -149,10 +150,17 @@ def run(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_pipe_that_closes_is_no_error() -> None:
-    done = run('"$PYTHON" -m layoutconv draw "(200,200)" --limit 200 | head -1')
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "(200,200):(1,200)\n"
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ('draw "(200,200)" --limit 200 | head -1', "(200,200):(1,200)\n"),
+        ('draw "(2,2)" | true', ""),  # nothing is written before the command ends
+        ("bench | true", ""),
+    ],
+)
+def test_a_pipe_that_closes_is_no_error(command: str, told: str) -> None:
+    done = run(f'"$PYTHON" -m layoutconv {command}')
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", told)
 
 
 def complete(line: str) -> list[str]:
