@@ -281,11 +281,7 @@ class _Data:
         return torch.autograd.grad(y, (x, w), self.gradient)
 
     def peer(self, spconv: Any, *, training: bool = False) -> Callable[[], Any]:
-        """The same by a library of spconv's names, the map made before.
-
-        Its tensors keep maps in ``indice_dict``, of which a call makes a copy: what a call finds
-        is what the tensor had that it was given. So the input is one that a call has returned.
-        """
+        """The same by a library of spconv's names, the map made before."""
         C, cloud = self.job.channels, self.job.cloud
         self._allow_tf32(spconv)
         layer = spconv.SubMConv3d(C, C, 3, bias=False, indice_key="map").cuda()
@@ -294,8 +290,8 @@ class _Data:
             layer.weight.copy_(self.weight)
         features = self.features.detach().requires_grad_(training)
         x = spconv.SparseConvTensor(features, cloud.cells, list(cloud.shape), cloud.images)
+        x = layer(x).replace_feature(features)  # a call copies `indice_dict`: this x has the map
         layer.train(training)
-        x = layer(x).replace_feature(features)
         if not training:
             for parameter in layer.parameters():
                 parameter.requires_grad_(False)
