@@ -71,7 +71,7 @@ def tune(
     two, take the winner with no trial run: this one at its next call, dense convolutions too, and
     all in processes to come. What has run before and is kept elsewhere, as with the kernel maps of
     a sparse tensor, stays as it is. The environment variable LAYOUTCONV_TUNE=1 does this for every
-    view at its first call.
+    view at its first call::
 
         view = lc.conv.fprop_view(lc.conv.ConvProblem((2, 32, 64, 64, 64), (64, 3, 3, 3)))
         lc.tune(view, torch.float16).choice.tile
