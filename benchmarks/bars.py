@@ -1,4 +1,4 @@
-"""A chart of ratios to peers."""
+"""Charts of a run: ratios to peers as bars, and the rows under the roofs of the machine."""
 
 from __future__ import annotations
 
@@ -7,18 +7,40 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from roofs import Roof
 
-def plot(rows: Sequence[Any], title: str, file: Path) -> None:
-    """A bar per row that has a ``peer`` and a ``ratio``, from a line where the two are equal, on a
-    logarithmic axis."""
+
+def plot(rows: Sequence[Any], title: str, file: Path, roof: Roof | None = None) -> None:
+    """A bar per row that has a ``peer`` and a ``ratio``, from a line where the two are equal.
+
+    With a roof, and rows that say ``flop`` and ``moved`` (bytes), a second chart shows the rate of
+    each over its arithmetic intensity, both logarithmic, below the roofs of the types: the nearer
+    to one, the nearer to what the machine can do.
+    """
     try:
         from matplotlib import pyplot
     except ImportError:
-        print(f"no {file}: matplotlib is not installed", file=sys.stderr)
+        sentence = 'matplotlib is not installed: pip install "layoutconv[plot]"'
+        print(f"no {file}: {sentence}", file=sys.stderr)
         return
-    names = [f"{row.name} / {row.peer}" for row in rows if row.ratio]
-    ratios = [row.ratio for row in rows if row.ratio]
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.14 * len(ratios)), layout="constrained")
+    compared = [row for row in rows if row.ratio]
+    placed = [] if roof is None else [row for row in rows if getattr(row, "flop", 0.0)]
+    charts = 1 + bool(placed)
+    height = max(1 + 0.14 * len(compared), 5 if placed else 2)
+    figure, axes = pyplot.subplots(
+        1, charts, figsize=(9 * charts, height), layout="constrained", squeeze=False
+    )
+    _bars(axes[0, 0], compared)
+    if placed and roof:
+        _roofline(axes[0, 1], placed, roof)
+    figure.suptitle(title, fontsize=8)
+    figure.savefig(file)
+    pyplot.close(figure)
+
+
+def _bars(axes: Any, rows: Sequence[Any]) -> None:
+    names = [f"{row.name} / {row.peer}" for row in rows]
+    ratios = [row.ratio for row in rows]
     colours = ["tab:green" if ratio >= 1 else "tab:red" for ratio in ratios]
     axes.barh(range(len(ratios)), [ratio - 1 for ratio in ratios], left=1.0, color=colours)
     axes.set_yticks(range(len(ratios)), names, fontsize=6)
@@ -29,6 +51,23 @@ def plot(rows: Sequence[Any], title: str, file: Path) -> None:
     axes.axvline(1.0, color="black", linewidth=0.8)
     axes.grid(axis="x", linewidth=0.3)
     axes.set_xlabel("time of the peer / our time: right of the line we are faster")
-    axes.set_title(title, fontsize=8)
-    figure.savefig(file)
-    pyplot.close(figure)
+
+
+def _roofline(axes: Any, rows: Sequence[Any], roof: Roof) -> None:
+    intensities = [row.flop / row.moved for row in rows]
+    ends = min(intensities) / 2, 2 * max(intensities)
+    for dtype in dict.fromkeys(row.dtype for row in rows):
+        chosen = [row for row in rows if row.dtype == dtype]
+        rates = [1e-6 * row.flop / row.microseconds for row in chosen]
+        (points,) = axes.plot([row.flop / row.moved for row in chosen], rates, "o", label=dtype)
+        if dtype in roof.flop:
+            ridge = roof.flop[dtype] / roof.bandwidth
+            xs = sorted({*ends, min(max(ridge, ends[0]), ends[1])})
+            ys = [1e-6 * min(roof.flop[dtype], x * roof.bandwidth) for x in xs]
+            axes.plot(xs, ys, color=points.get_color(), linewidth=1)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(linewidth=0.3)
+    axes.legend()
+    axes.set_xlabel("flop / byte that has to move")
+    axes.set_ylabel("TFLOP/s")

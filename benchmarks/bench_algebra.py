@@ -1,6 +1,6 @@
 """What an operation of the layout algebra costs, next to the libraries that are installed.
 
-    python benchmarks/bench_algebra.py [--json FILE] [--quick]
+    python benchmarks/bench_algebra.py [--rows PATTERN] [--json FILE] [--plot FILE] [--quick]
 
 Peers are timed in the same process, interleaved, best of several rounds; a peer that is not
 installed has no column: ``pycute`` (put ``python/`` of a CUTLASS checkout on PYTHONPATH),
@@ -14,18 +14,26 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import platform
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from bars import plot
+
 import layoutconv.algebra as lc
+from layoutconv.progress import Progress
 
 HIERARCHICAL = ((4, 8), (2, 16)), ((1, 4), (32, 64))
 IM2COL = ((8, 8, 4, 2), (16, 3, 3, 3)), ((256, 2048, 16384, 65536), (1, 16, 128, 1024))
 ROW_MAJOR = (64, 64), (64, 1)
 SMEM = ((8, 8), (8, 8)), ((8, 512), (1, 64))
+OFFSETS = [f"offsets of 1,024 coordinates, {of}" for of in ("offsets()", "NumPy array")]
 BLOCK, TILER = ((8, 8), (8, 1)), ((4, 4), (4, 1))
 
 
@@ -80,10 +88,14 @@ def operations(lib: Any) -> dict[str, Callable[[], Any]]:
     return {name: row for name, row in rows.items() if row is not None}
 
 
-def microseconds(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+def microseconds(
+    calls: dict[str, Callable[[], Any]], rounds: int, tick: Callable[[int, int], None] | None = None
+) -> dict[str, float]:
     """The best time of each call, the calls taking turns; what a library refuses is left out."""
     best: dict[str, float] = {}
-    for _ in range(rounds):
+    for done in range(rounds):
+        if tick:
+            tick(done, rounds)
         for name, call in calls.items():
             try:
                 started = time.perf_counter()
@@ -108,14 +120,14 @@ def offsets_of_1024(libraries: dict[str, Any], rounds: int) -> dict[str, dict[st
     for label, lib in libraries.items():
         theirs = lib.Layout(shape, stride)
         loops[label] = lambda theirs=theirs: [theirs(i) for i in range(1024)]  # type: ignore[misc]
-    table = {"offsets of 1,024 coordinates, offsets()": microseconds(loops, rounds)}
+    table = {OFFSETS[0]: microseconds(loops, rounds)}
     try:
         import numpy as np
     except ImportError:
         return table
     coordinates = np.arange(1024)
     loops["layoutconv"] = lambda: ours(coordinates)
-    table["offsets of 1,024 coordinates, NumPy array"] = microseconds(loops, rounds)
+    table[OFFSETS[1]] = microseconds(loops, rounds)
     return table
 
 
@@ -167,51 +179,96 @@ def import_milliseconds(statement: str, rounds: int) -> float:
     return best * 1e3
 
 
-def measure(rounds: int) -> dict[str, dict[str, float]]:
-    """Microseconds by row and library."""
+@dataclass(frozen=True)
+class Row:
+    """An operation: microseconds of every library."""
+
+    name: str
+    times: dict[str, float]
+
+    @property
+    def peer(self) -> str:
+        """The fastest eager library but ours; "" if there is none."""
+        eager = {k: t for k, t in self.times.items() if k not in ("layoutconv", "CuTe DSL")}
+        return min(eager, key=eager.__getitem__, default="")
+
+    @property
+    def ratio(self) -> float | None:
+        """Its time in ours."""
+        return self.times[self.peer] / self.times["layoutconv"] if self.peer else None
+
+
+def measure(rounds: int, pattern: str, progress: Progress) -> list[Row]:
+    """The rows whose names match, every library's time in each."""
     libraries = peers()
     calls = {
-        (row, label): call
+        f"{row}|{label}": call
         for label, lib in {"layoutconv": lc, **libraries}.items()
         for row, call in operations(lib).items()
+        if re.search(pattern, row)
     }
-    flat = microseconds({f"{row}|{label}": call for (row, label), call in calls.items()}, rounds)
     table: dict[str, dict[str, float]] = {}
-    for key, value in flat.items():
+    times = microseconds(calls, rounds, progress.tick)
+    for key, value in times.items():
         row, label = key.split("|")
         table.setdefault(row, {})[label] = value
-    table.update(offsets_of_1024(libraries, rounds))
-    for row, value in tracing(rounds).items():
-        table[row]["CuTe DSL"] = value
-    return table
+    if any(re.search(pattern, row) for row in OFFSETS):
+        progress.say("Measuring offsets of 1,024 coordinates ...")
+        whole = offsets_of_1024(libraries, rounds)
+        table.update({row: found for row, found in whole.items() if re.search(pattern, row)})
+    progress.say("Tracing with the CuTe DSL ...")
+    traced = tracing(rounds) if table else {}
+    for row in table.keys() & traced.keys():
+        table[row]["CuTe DSL"] = traced[row]
+    return [Row(name, times) for name, times in table.items()]
 
 
-def show(table: dict[str, dict[str, float]]) -> None:
+def show(rows: Sequence[Row]) -> None:
     """Print the table in microseconds, and the ratio of the fastest eager peer to ours."""
-    labels = list(dict.fromkeys(label for row in table.values() for label in row))
+    labels = list(dict.fromkeys(label for row in rows for label in row.times))
     print(f"{'microseconds':42}" + "".join(f"{label:>16}" for label in labels) + f"{'ratio':>9}")
-    for row, times in table.items():
-        eager = [t for label, t in times.items() if label not in ("layoutconv", "CuTe DSL")]
-        ratio = f"{min(eager) / times['layoutconv']:8.2f}x" if eager else ""
-        cells = "".join(f"{times[label]:16.2f}" if label in times else " " * 16 for label in labels)
-        print(f"{row:42}{cells}{ratio:>9}")
+    for row in rows:
+        ratio = f"{row.ratio:8.2f}x" if row.ratio else ""
+        cells = "".join(
+            f"{row.times[label]:16.2f}" if label in row.times else " " * 16 for label in labels
+        )
+        print(f"{row.name:42}{cells}{ratio:>9}")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure; 0, or 2 if no row matches."""
+    assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument(
+        "--rows", default="", metavar="PATTERN", help="a regular expression that rows match"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a chart of the ratios")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    arguments = parser.parse_args()
-    rounds = 3 if arguments.quick else 15
-    table = measure(rounds)
-    show(table)
-    bare = import_milliseconds("pass", rounds)
-    whole = import_milliseconds("import layoutconv, layoutconv.algebra", rounds)
+    options = parser.parse_args(arguments)
+    rounds = 3 if options.quick else 15
+    with Progress().step("Measuring") as progress:
+        rows = measure(rounds, options.rows, progress)
+    if not rows:
+        print(f"bench_algebra: error: no row matches {options.rows!r}", file=sys.stderr)
+        return 2
+    show(rows)
+    with Progress().step("Importing"):
+        bare = import_milliseconds("pass", rounds)
+        whole = import_milliseconds("import layoutconv, layoutconv.algebra", rounds)
     print(f"import layoutconv, whole process: {whole:.0f} ms (an empty one: {bare:.0f} ms)")
-    if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"microseconds": table, "import_ms": whole, "bare_ms": bare}, file, indent=1)
+    if options.json:
+        content = {
+            "microseconds": {row.name: row.times for row in rows},
+            "ratio": {row.name: row.ratio for row in rows},
+            "import_ms": whole,
+            "bare_ms": bare,
+        }
+        Path(options.json).write_text(json.dumps(content, indent=1))
+    if options.plot:
+        plot(rows, f"layout algebra, Python {platform.python_version()}", options.plot)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

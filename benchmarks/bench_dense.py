@@ -3,9 +3,11 @@
     python benchmarks/bench_dense.py [--rows PATTERN] [--quick] [--json FILE] [--plot FILE]
 
 A row is the median time of a launch on either side, batches of the two in turns; outputs are
-poisoned, and compared with float64, before they are timed. ``--rows "unet.* dgrad fp16"`` picks
-rows by a regular expression on what stands at their beginning. Kernels that were not compiled yet
-are compiled row by row; ``--compile 8`` has eight processes compile those of all rows first.
+poisoned, and compared with float64, before they are timed. The floor is the larger of the times
+that its products and its bytes take at the limits of the GPU, where ``roofs.py`` knows them.
+``--rows "unet.* dgrad fp16"`` picks rows by a regular expression on what stands at their beginning.
+Kernels that were not compiled yet are compiled row by row; ``--compile 8`` has eight processes
+compile those of all rows first.
 
 A row that fails prints its error, and the others run. The exit status is 1 if one failed, or if an
 error is more than 1.1 times cuDNN's.
@@ -28,18 +30,22 @@ from typing import Any
 
 import torch
 from bars import plot
-from dense_cases import case_of
+from dense_cases import DTYPES, case_of
 from dense_workloads import Job, jobs
+from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds
 
 import layoutconv as lc
+from layoutconv.processes import in_processes
+from layoutconv.progress import Progress
 
 ERROR_LIMIT = 1.1  # times cuDNN's
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measured line: microseconds of both sides, and relative errors of both, where there are."""
+    """A measured line: microseconds of both sides, relative errors of both, where there are, the
+    flop and the bytes that have to move, and the microseconds that these take at least."""
 
     name: str
     microseconds: float
@@ -49,6 +55,10 @@ class Row:
     error: float | None
     peer_error: float | None
     target: float | None
+    dtype: str = ""
+    flop: float = 0.0
+    moved: float = 0.0
+    floor: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -73,9 +83,10 @@ class Row:
         notes = [] if self.right else ["WRONG"]
         if self.ratio and self.target and self.ratio < self.target:
             notes.append(f"below {self.target}x")
+        floor = f"floor {self.microseconds / self.floor:5.1f}x " if self.floor else ""
         return (
             f"{self.name:30s} {self.microseconds:9.1f} us {self.tflops:6.1f} TFLOP/s "
-            f"{beside:34s} error {errors:18s} {', '.join(notes)}"
+            f"{floor}{beside:34s} error {errors:18s} {', '.join(notes)}"
         ).rstrip()
 
 
@@ -87,18 +98,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     chosen = [job for job in jobs(options.quick) if re.search(options.rows, job.name)]
     if options.compile:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(options.compile, mp_context=context) as pool:
-            list(pool.map(_compile, [job for job in chosen if job.kind != "no loads"]))
+        with Progress().step("Compiling") as progress:
+            before = [job for job in chosen if job.kind != "no loads"]
+            in_processes(_compile, before, options.compile, progress.tick)
     print(_machine())
     rows, failed = [], []
-    for job, found in zip(chosen, _measured(chosen, options.repeats), strict=True):
-        if isinstance(found, str):
-            failed.append(job.name)
-            print(f"{job.name:30s} FAILED: {found}", flush=True)
-        else:
-            rows.append(found)
-            print(found, flush=True)
+    with Progress().step("Measuring") as progress:
+        progress.tick(0, len(chosen))
+        measured = zip(chosen, _measured(chosen, options.repeats), strict=True)
+        for done, (job, found) in enumerate(measured, 1):
+            if isinstance(found, str):
+                failed.append(job.name)
+                progress.print(f"{job.name:30s} FAILED: {found}")
+            else:
+                rows.append(found)
+                progress.print(found)
+            progress.tick(done, len(chosen))
     host = _host_times()
     if host:
         print(
@@ -115,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         options.json.write_text(json.dumps(content, indent=1))
     if options.plot:
-        plot(rows, _machine(), options.plot)
+        plot(rows, _machine(), options.plot, roof_of(_gpu()))
     return 1 if failed or wrong else 0
 
 
@@ -126,9 +141,12 @@ def measure(job: Job, repeats: int) -> Row:
     peer_error = case.peer_error() if case.peer_error else None
     calls = [case.ours, case.theirs] if case.theirs else [case.ours]
     ours, *theirs = interleaved_microseconds(calls, repeats=repeats)
+    flop, moved = job.workload.flop, job.workload.elements * DTYPES[job.dtype].itemsize
+    roof: Roof | None = roof_of(_gpu())
     return Row(
-        job.name, ours, 1e-6 * job.workload.flop / ours,
+        job.name, ours, 1e-6 * flop / ours,
         case.peer, theirs[0] if theirs else None, error, peer_error, job.target,
+        job.dtype, flop, moved, roof.floor(job.dtype, flop, moved) if roof else None,
     )  # fmt: skip
 
 
@@ -205,9 +223,13 @@ def _host_times() -> dict[str, float]:
     return found
 
 
+def _gpu() -> str:
+    return torch.cuda.get_device_name()
+
+
 def _machine() -> str:
     cudnn = torch.backends.cudnn.version()
-    return f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {cudnn}"
+    return f"{_gpu()}, torch {torch.__version__}, cuDNN {cudnn}"
 
 
 def _first_line(error: Any) -> str:

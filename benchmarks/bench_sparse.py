@@ -6,8 +6,8 @@ Rows are submanifold convolutions, 3x3x3, of C channels to C: the kernel map tha
 the forward pass with the map at hand, forward and backward. Times are medians, batches of all sides
 in turns, a batch being a CUDA graph where the call can be captured ("graph"), else a loop that may
 wait for its host ("loop"); maps are always a loop, from coordinates to what kernels read. Beside
-the peers stands the floor: the larger of the products that exist at 990 TFLOP/s (495 in tf32) and
-of the bytes that have to move at 4.8 TB/s, for an H200.
+the peers stands the floor: the larger of the times that the products that exist and the bytes that
+have to move take at the limits of the GPU, where ``roofs.py`` knows them.
 
 Clouds come from ``voxel_workloads.py`` in FOLDER if it is there (``../shared/bench`` by default),
 else from this package's synthetic street. Peers are ``spconv`` and ``spconv_triton``.
@@ -31,10 +31,12 @@ from typing import Any
 
 import torch
 from bars import plot
+from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds, median_microseconds, relative_error
 from torch import Tensor
 
 from layoutconv.nn.sparse import subm_conv
+from layoutconv.progress import Progress
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, submanifold_map, voxelize
 from layoutconv.sparse.street import street
 
@@ -43,8 +45,6 @@ CASES = ("indoor_b1", "lidar_kitti_b1", "shape512_b1")
 CHANNELS = (16, 32, 64, 128, 256)
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 TOLERANCE = {"fp16": 1e-3, "bf16": 8e-3, "tf32": 1e-3}  # relative to float64
-PRODUCTS = {"fp16": 990e6, "bf16": 990e6, "tf32": 495e6}  # flop in a microsecond
-BANDWIDTH = 4.8e6  # bytes in a microsecond
 TARGETS = {"map": 1.5, "forward": 1.2, "training": 1.2}
 
 
@@ -79,7 +79,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """Microseconds of all sides, and how far ours is from float64."""
+    """Microseconds of all sides, how far ours is from float64, and the flop and bytes it takes."""
 
     name: str
     microseconds: float
@@ -89,6 +89,9 @@ class Row:
     limit: float | None = None
     target: float | None = None
     note: str = ""
+    dtype: str = ""
+    flop: float = 0.0
+    moved: float = 0.0
 
     @property
     def peer(self) -> str:
@@ -127,21 +130,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     torch.backends.cudnn.allow_tf32 = True
     torch.backends.cuda.matmul.allow_tf32 = True
-    peers = dict(_peers())
+    peers = dict(find_peers())
+    roof = roof_of(torch.cuda.get_device_name())
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     print(f"{machine}; peers: {', '.join(peers) or 'none'}")
     rows: list[Row] = []
     failed: list[str] = []
-    for job in jobs(options):
-        if not re.search(options.rows, job.name):
-            continue
-        try:
-            rows.append(measure(job, peers, options.repeats))
-            print(rows[-1], flush=True)
-        except Exception as error:  # whatever it is, the other rows are wanted
-            failed.append(job.name)
-            print(f"{job.name:34s} FAILED: {_first_line(error)}", flush=True)
-        torch.cuda.empty_cache()
+    with Progress().step("Measuring") as progress:
+        for job in jobs(options):
+            if not re.search(options.rows, job.name):
+                continue
+            progress.say(f"Measuring {job.name} ...")
+            try:
+                rows.append(measure(job, peers, options.repeats, roof))
+                progress.print(rows[-1])
+            except Exception as error:  # whatever it is, the other rows are wanted
+                failed.append(job.name)
+                progress.print(f"{job.name:34s} FAILED: {first_line(error)}")
+            torch.cuda.empty_cache()
     wrong = [row.name for row in rows if not row.right]
     for kind in TARGETS:
         found = [row.ratio for row in rows if row.ratio and row.name.startswith(kind)]
@@ -157,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         options.json.write_text(json.dumps(content, indent=1))
     if options.plot:
-        plot(rows, machine, options.plot)
+        plot(rows, machine, options.plot, roof)
     return 1 if failed or wrong else 0
 
 
@@ -188,10 +194,10 @@ def clouds(folder: Path, cases: Sequence[str]) -> Iterator[Cloud]:
         yield Cloud(name, torch.from_numpy(cells).cuda(), tuple(shape), images)
 
 
-def measure(job: Job, peers: dict[str, ModuleType], repeats: int) -> Row:
+def measure(job: Job, peers: dict[str, ModuleType], repeats: int, roof: Roof | None = None) -> Row:
     """One row: ours against float64, then all sides in turns."""
     if job.kind == "map":
-        return _measure_map(job, peers, repeats)
+        return _measure_map(job, peers, repeats, roof)
     data = _Data(job)
     if job.kind == "host":
         calls = {"": data.forward, **{name: data.peer(spconv) for name, spconv in peers.items()}}
@@ -210,19 +216,23 @@ def measure(job: Job, peers: dict[str, ModuleType], repeats: int) -> Row:
         except Exception as error_of_peer:
             if not name:
                 raise
-            print(f"{job.name}: {name} FAILED: {_first_line(error_of_peer)}", file=sys.stderr)
+            print(f"{job.name}: {name} FAILED: {first_line(error_of_peer)}", file=sys.stderr)
             continue
         ran.append(name)
     times = dict(
         zip(ran, interleaved_microseconds([calls[n] for n in ran], repeats=repeats), strict=True)
     )
     ours = times.pop("")
-    floor = data.floor() * (3 if training else 1)
+    flop, moved = (amount * (3 if training else 1) for amount in data.work())
+    floor = roof.floor(job.dtype, flop, moved) if roof else None
     limit = TOLERANCE[job.dtype]
-    return Row(job.name, ours, times, floor, error, limit, TARGETS[job.kind])
+    return Row(
+        job.name, ours, times, floor, error, limit, TARGETS[job.kind],
+        dtype=job.dtype, flop=flop, moved=moved,
+    )  # fmt: skip
 
 
-def _measure_map(job: Job, peers: dict[str, ModuleType], repeats: int) -> Row:
+def _measure_map(job: Job, peers: dict[str, ModuleType], repeats: int, roof: Roof | None) -> Row:
     cloud = job.cloud
     calls: dict[str, Callable[[], Any]] = {"": lambda: submanifold_map(cloud.coordinates()).sorted}
     for name, spconv in peers.items():
@@ -237,7 +247,10 @@ def _measure_map(job: Job, peers: dict[str, ModuleType], repeats: int) -> Row:
 
         calls[name] = build
     times = {name: median_microseconds(call, 20, repeats) for name, call in calls.items()}
-    return Row(job.name, times.pop(""), times, target=TARGETS["map"])
+    # Cells are read, and a row for each of 27 taps is written.
+    moved = 4 * (cloud.cells.numel() + 27 * len(cloud.cells))
+    floor = moved / roof.bandwidth if roof else None
+    return Row(job.name, times.pop(""), times, floor, target=TARGETS["map"])
 
 
 class _Data:
@@ -310,21 +323,21 @@ class _Data:
         found = self.training()
         return max(relative_error(ours, want) for ours, want in zip(found, (dx, dw), strict=True))
 
-    def floor(self) -> float:
-        """Microseconds that the forward pass needs at least."""
+    def work(self) -> tuple[float, float]:
+        """The flop of the forward pass, and the bytes that have to move."""
         pairs = int((self.map.index >= 0).sum())
         C, size = self.job.channels, self.features.element_size()
         flop = 2 * pairs * C * C
         moved = size * (2 * self.features.numel() + self.weight.numel()) + 4 * pairs
-        return max(flop / PRODUCTS[self.job.dtype], moved / BANDWIDTH)
+        return flop, moved
 
 
-def _peers() -> Iterator[tuple[str, ModuleType]]:
+def find_peers() -> Iterator[tuple[str, ModuleType]]:
     for name in PEERS:
         try:
             yield name.partition(".")[0], importlib.import_module(name)
         except Exception as error:  # missing, or broken on this machine
-            print(f"no {name}: {_first_line(error)}", file=sys.stderr)
+            print(f"no {name}: {first_line(error)}", file=sys.stderr)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -342,7 +355,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _first_line(error: Any) -> str:
+def first_line(error: Any) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 

@@ -49,6 +49,12 @@ class Workload:
         )
 
     @property
+    def elements(self) -> int:
+        """Of the input, the filter and the output together: what has to move at least."""
+        taps = self.K * prod(self.taps) * self.C // self.groups
+        return self.N * (prod(self.spatial) * self.C + prod(self.voxels) * self.K) + taps
+
+    @property
     def flop(self) -> int:
         """Of any pass, padding counted: two per product."""
         return 2 * self.N * prod(self.voxels) * self.K * prod(self.taps) * self.C // self.groups

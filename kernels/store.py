@@ -80,6 +80,11 @@ def load_kernel(view: GemmView, spec: Spec) -> Callable[..., None]:
     return kernel
 
 
+def is_kept(view: GemmView, spec: Spec) -> bool:
+    """Whether ``load_kernel`` would find a kernel on disk."""
+    return _intact(_path(KernelKey(signature(view, spec.along), spec).digest))
+
+
 def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
     """A kernel of any other kind: from memory, from disk, or ``compile()``, as ``load_kernel``.
 
@@ -115,7 +120,7 @@ def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
 
 
 def _kept(digest: str, compile: Callable[[], Any]) -> Callable[..., None]:
-    path = cache_directory() / f"{digest}.o"
+    path = _path(digest)
     if _intact(path):
         return _from_object(path)
     kernel = compile()
@@ -125,6 +130,10 @@ def _kept(digest: str, compile: Callable[[], Any]) -> Callable[..., None]:
         warnings.warn(f"kernels cannot be kept in {path.parent}: {error}", stacklevel=3)
         return kernel
     return _from_object(path)
+
+
+def _path(digest: str) -> Path:
+    return cache_directory() / f"{digest}.o"
 
 
 def _keep(kernel: Any, path: Path) -> None:

@@ -16,7 +16,8 @@ class Machine:
     """What of a GPU decides: multiprocessors, shared memory in bytes, and roughly how fast it is.
 
     ``products`` are multiply-adds of fp16 that a multiprocessor does in a microsecond, in a kernel
-    of the best tile; ``bandwidth`` bytes of memory in a microsecond.
+    of the best tile; ``bandwidth`` bytes of memory in a microsecond. ``name`` is that of a GPU that
+    is present, such as "NVIDIA H200".
     """
 
     arch: str
@@ -25,6 +26,7 @@ class Machine:
     shared_per_multiprocessor: int
     products: float = 1.0e6
     bandwidth: float = 1.0e6
+    name: str = ""
 
 
 # Limits of the compute capability; multiprocessors and speed of A100, RTX 3090, RTX 4090 and H200.
@@ -115,6 +117,31 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
     >>> choose(few_outputs, MACHINES["sm_90a"])[1] > 16
     True
     """
+    return min(_pairs(problem, machine), key=lambda pair: _time(problem, pair[0], pair[1], machine))
+
+
+def shortlist(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
+    """What is worth a trial, the expected winner first: every tile that fits, with the number of
+    parts that suits it best, and with half and twice as many.
+
+    >>> tried = shortlist(Problem(10**6, 128, 1728, 64, "float16", 2), MACHINES["sm_86"])
+    >>> tried[0] == choose(Problem(10**6, 128, 1728, 64, "float16", 2), MACHINES["sm_86"])
+    True
+    >>> len(tried), len({tile for tile, _ in tried})
+    (8, 8)
+    """
+    times = {pair: _time(problem, *pair, machine) for pair in _pairs(problem, machine)}
+    best: dict[Tile, int] = {}
+    for tile, splits in sorted(times, key=times.__getitem__):
+        best.setdefault(tile, splits)
+    some = {
+        (tile, s) for tile, splits in best.items() for s in (splits, splits // 2, 2 * splits)
+    } & times.keys()
+    return sorted(some, key=times.__getitem__)
+
+
+def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
+    """The tiles of the family that the machine has room for, with every number of parts."""
     line = 128 // BYTES[problem.dtype]
     k = line if problem.channels % line == 0 else line // 2
     if problem.dtype == "float64":  # of CUDA cores
@@ -129,8 +156,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
         for tile in tiles
         if tile.shared_bytes(size, problem.staged_bytes) <= machine.shared_per_block
     ]
-    pairs = [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
-    return min(pairs, key=lambda pair: _time(problem, pair[0], pair[1], machine))
+    return [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
 
 
 def shapes(arch: str, dtype: str) -> list[Shape]:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .sparse import SparseTensor as SparseTensor
     from .sparse import devoxelize as devoxelize
     from .sparse import voxelize as voxelize
+    from .tuning.race import tune as tune
 
 __version__ = "0.1.0"
 
@@ -66,6 +67,7 @@ _HOME = {
     "unpack_int4": "executors.int4",
     "reduce": "executors.reduction",
     "reduction_view": "reduction",
+    "tune": "tuning.race",
     "voxelize": "sparse.voxels",
     "conv1d": "nn.functional",
     "conv2d": "nn.functional",

@@ -37,6 +37,15 @@ class Progress:
         bar = "━" * filled + "┄" * (_BAR - filled)
         self._write(f"{self.name} {bar} {done}/{total}")
 
+    def say(self, line: str) -> None:
+        """Show another line in the place of this one."""
+        self._write(line)
+
+    def print(self, text: object) -> None:
+        """Print on standard output, in the place of the line; the next ``tick`` shows it again."""
+        self._write("")
+        print(text, flush=True)
+
     def _write(self, line: str) -> None:
         if self.shown:
             self.stream.write("\r\x1b[2K" + line)

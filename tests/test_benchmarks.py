@@ -175,11 +175,12 @@ def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, capsys, tmp_pa
 
     def measured(chosen, repeats):
         for i, job in enumerate(chosen):
-            row = bench.Row(job.name, 10.0, 1.0, "cuDNN", 20.0, 1e-4, 1e-4, job.target)
+            work = "fp16", 1e9, 1e6, 5.0
+            row = bench.Row(job.name, 10.0, 1.0, "cuDNN", 20.0, 1e-4, 1e-4, job.target, *work)
             yield "RuntimeError: no such kernel" if i == 1 else row
 
     monkeypatch.setattr(bench, "_measured", measured)
-    monkeypatch.setattr(bench, "_machine", lambda: "a GPU")
+    monkeypatch.setattr(bench, "_gpu", lambda: "NVIDIA H200")
     monkeypatch.setattr(bench, "_host_times", lambda: {"lc.conv3d": 5.0})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     found, picture = tmp_path / "rows.json", tmp_path / "rows.svg"
@@ -194,13 +195,98 @@ def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, capsys, tmp_pa
     assert bench.main(options) == 1
     told = capsys.readouterr()
     assert "vae dgrad fp16                 FAILED: RuntimeError: no such kernel\n" in told.out
-    assert re.search(r"^vae wgrad fp16 .* 2\.00x cuDNN", told.out, re.M)
+    assert re.search(r"^vae wgrad fp16 .* floor +2\.0x +2\.00x cuDNN", told.out, re.M)
     assert "2 rows, 1 failed, 0 wrong" in told.out
     content = json.loads(found.read_text())
     assert [row["ratio"] for row in content["rows"]] == [2.0, 2.0]
     assert content["failed"] == ["vae dgrad fp16"]
     assert picture.exists() or "matplotlib is not installed" in told.err
     assert bench.main(["--rows", "vae fprop fp16"]) == 0
+
+
+def test_floors_are_those_of_the_machine(load):
+    """Products or bytes, whichever take longer; no figure where the machine is not known."""
+    roof_of = load("roofs").roof_of
+    h200, h100, pcie = map(roof_of, ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"))
+    assert h200.floor("fp16", 990e6, 0) == h200.floor("tf32", 495e6, 0) == 1.0
+    assert h200.floor("fp16", 990e6, 9.6e6) == 2.0
+    assert h100.floor("fp16", 0, 3.35e6) == 1.0 < pcie.floor("fp16", 0, 3.35e6)
+    assert h200.floor("fp64", 1, 1) is None
+    assert roof_of("Tesla K80") is None
+    assert roof_of("NVIDIA A100-SXM4-80GB").bandwidth > roof_of("NVIDIA A100 40GB").bandwidth
+    work = {w.name: w for w in load("dense_workloads").DENSE}["resnet_1x1"]
+    assert work.elements == 64 * 56 * 56 * (64 + 256) + 64 * 256
+
+
+def test_charts_are_bars_and_a_roofline(load, tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    bars, row_of = load("bars"), load("bench_dense").Row
+    drawn = []
+    monkeypatch.setattr(pyplot, "close", drawn.append)
+    rows = [
+        row_of(f"vae fprop {dtype}", 10.0, 1.0, "cuDNN", 20.0, 0, 0, None, dtype, flop, 1e6, 1.0)
+        for dtype, flop in (("fp16", 1e8), ("tf32", 1e9))
+    ]
+    bars.plot(rows, "a run", tmp_path / "a.svg", load("roofs").roof_of("NVIDIA H200"))
+    bars.plot(rows, "a run", tmp_path / "b.png")
+    both, alone = drawn
+    chart, roofline = both.axes
+    assert [bar.get_width() for bar in chart.patches] == [1.0, 1.0]
+    lines = [(line.get_xdata(), line.get_ydata()) for line in roofline.lines]
+    assert [(x[0], y[0]) for x, y in lines[::2]] == [(100, 10.0), (1000, 100.0)]
+    for (x, y), peak in zip(lines[1::2], (990, 495), strict=True):
+        assert y[-1] == peak  # above what any row reaches, and sloped by the bandwidth before
+        assert y[0] == pytest.approx(x[0] * 4.8)
+    assert len(alone.axes) == 1
+    assert all(path.stat().st_size > 5000 for path in tmp_path.iterdir())
+
+
+class _Spconv:
+    """What the benchmark uses of spconv: a tensor keeps maps, and a call copies them."""
+
+    __name__ = "layoutconv"
+    built = 0
+
+    class SparseConvTensor:
+        def __init__(self, features, cells, shape, images, maps=None):
+            self.features, self.maps = features, maps or {}
+
+        def replace_feature(self, features):
+            return _Spconv.SparseConvTensor(features, None, None, None, self.maps)
+
+    class SubMConv3d(torch.nn.Module):
+        def __init__(self, C, K, size, bias, indice_key):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.empty(K, size, size, size, C))
+
+        def cuda(self):
+            return self
+
+        def forward(self, x):
+            maps = dict(x.maps)
+            if "map" not in maps:
+                _Spconv.built += 1
+                maps["map"] = True
+            features = x.features * self.weight.sum()
+            return _Spconv.SparseConvTensor(features, None, None, None, maps)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_peer_is_timed_with_the_map_at_hand(load, monkeypatch, training):
+    bench = load("bench_sparse")
+    data = object.__new__(bench._Data)
+    cloud = bench.Cloud("cells", torch.zeros(5, 4, dtype=torch.int32), (1, 1, 1), 1)
+    data.job = bench.Job("forward", cloud, "fp16", 2)
+    data.features, data.gradient = torch.ones(5, 2), torch.ones(5, 2)
+    data.weight = torch.full((2, 3, 3, 3, 2), 0.5)
+    monkeypatch.setattr(bench._Data, "_allow_tf32", lambda self, spconv: None)
+    monkeypatch.setattr(_Spconv, "built", 0)
+    call = data.peer(_Spconv, training=training)
+    assert _Spconv.built == 1
+    found = [call() for _ in range(3)]
+    assert _Spconv.built == 1
+    wanted = data.features * 54.0  # once through the layer, not twice
+    assert torch.equal(found[-1][0] if training else found[-1], wanted)
 
 
 def test_the_host_is_timed_with_calls_that_agree(load):

@@ -23,6 +23,7 @@ def python(code: str, folder: Path = ROOT) -> str:
 
 def test_import_brings_nothing_heavy() -> None:
     heavy = {"torch", "numpy", "cutlass", "tvm_ffi", "layoutconv.conv", "layoutconv.kernels"}
+    heavy |= {"click", "layoutconv.cli"}
     loaded = set(python("import sys, layoutconv; print(*sys.modules)").split())
     assert "layoutconv.algebra.layout" in loaded
     assert loaded & heavy == set()
@@ -54,13 +55,17 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert {path.name for path in wheel.iterdir()} == {"layoutconv", information}
     rooms = {p.relative_to(ROOT / "layoutconv") for p in (ROOT / "layoutconv").rglob("*.py")}
     kernels = {p.relative_to(ROOT) for p in (ROOT / "kernels").rglob("*.py")}
+    benchmarks = {p.relative_to(ROOT) for p in (ROOT / "benchmarks").rglob("*.py")}
     packed = {p.relative_to(wheel / "layoutconv") for p in wheel.rglob("*.py")}
-    assert packed == rooms | kernels
+    assert packed == rooms | kernels | benchmarks
+    assert (wheel / "layoutconv" / "tuning" / "shipped.json").is_file()
     assert (wheel / "layoutconv" / "py.typed").is_file()
     assert (wheel / information / "licenses" / "LICENSE").is_file()
 
 
 def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:
     code = "import layoutconv.kernels.structure as s, layoutconv.algebra as a; "
-    printed = python(code + "print(s.__file__, a.__file__)", wheel).split()
-    assert [Path(name).relative_to(wheel).parts[1] for name in printed] == ["kernels", "algebra"]
+    code += "from layoutconv.cli import bench; b = bench.load('bench_algebra'); "
+    printed = python(code + "print(s.__file__, a.__file__, b.__file__)", wheel).split()
+    found = [Path(name).relative_to(wheel).parts[1] for name in printed]
+    assert found == ["kernels", "algebra", "benchmarks"]

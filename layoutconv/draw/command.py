@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,48 +14,33 @@ from ..errors import ArgumentError
 from .api import draw
 from .text import to_text
 
-DESCRIPTION = "Draw a layout, a swizzle, an atom of tensor cores, or what a convolution reads."
-EXAMPLES = """\
-examples:
-  layoutconv draw "((2,2),(4,2)):((1,8),(2,16))" -o layout.svg
-  layoutconv draw "S<3,2,3> o 0 o (8,32):(32,1)" -o swizzle.html
-  layoutconv draw "(128,8):(8,1)" --limit 16
-  layoutconv draw --atom m16n8k16.f16 -o mma.svg
-  layoutconv draw --atom SM80_16x8x16_F32F16F16F32_TN -o mma.tex
-  layoutconv draw "((4,8),(2,2)):((32,1),(16,8))" --tv 16,8
-  layoutconv draw --view fprop:5x5,3x3,stride=2,padding=1 --row 4 -o im2col.svg
-"""
-
-_LIMIT = 64
+LIMIT = 64
 _VIEW_OPTIONS = ("stride", "padding", "dilation", "channels")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("layout", nargs="?", help="in the notation of the literature, as above")
-    what.add_argument(
-        "--atom",
-        metavar="NAME",
-        help=f"{', '.join((*mma_names(), *copy_names()))}, m64n128k16 (wgmma), or CuTe's name",
-    )
-    what.add_argument(
-        "--view", metavar="SPEC", help="fprop:INPUT,FILTER[,stride=,padding=,dilation=,channels=]"
-    )
-    add = parser.add_argument
-    add("-o", "--output", type=Path, metavar="FILE", help=".svg, .html, .tex or .txt")
-    add("--format", choices=("svg", "html", "tikz", "text"), help="of a file with another suffix")
-    add("--tv", type=_extents, metavar="M,N", help="(thread, value) layout of an M x N tile")
-    add("--row", type=int, metavar="M", help="mark the cells that this row of a view reads")
-    add("--element-bits", type=int, metavar="BITS", help="colour by bank of shared memory")
-    add("--limit", type=int, metavar="N", help=f"rows and columns that are shown ({_LIMIT})")
-    add("--title", help="the notation, if not given")
-    add("--ascii", action="store_true", help="no box-drawing characters on the terminal")
-    add("--colour", "--color", action="store_true", help="colours on the terminal")
+@dataclass(frozen=True)
+class DrawOptions:
+    """What ``layoutconv draw`` was asked for; the command line describes each.
+
+    One of ``layout``, ``atom`` and ``view`` is given.
+    """
+
+    layout: str | None = None
+    atom: str | None = None
+    view: str | None = None
+    output: Path | None = None
+    format: str | None = None
+    tv: tuple[int, int] | None = None
+    row: int | None = None
+    element_bits: int | None = None
+    limit: int | None = None
+    title: str | None = None
+    ascii: bool = False
+    colour: bool = False
 
 
-def run(options: argparse.Namespace) -> int:
-    """Draw; the exit status."""
+def run(options: DrawOptions) -> None:
+    """Draw, into the file that was asked for or on standard output."""
 
     def drawn(limit: int) -> Any:
         return draw(
@@ -71,8 +56,8 @@ def run(options: argparse.Namespace) -> int:
 
     obj = _object(options)
     if options.output is not None:
-        drawn(_LIMIT if options.limit is None else options.limit)
-        return 0
+        drawn(LIMIT if options.limit is None else options.limit)
+        return
     ascii = options.ascii or not _encodes("┌⋯", sys.stdout.encoding)
     for limit in _limits(options.limit):
         text = to_text(drawn(limit), ascii=ascii, colour=options.colour)
@@ -80,14 +65,13 @@ def run(options: argparse.Namespace) -> int:
         if max(map(len, plain.split("\n"))) <= shutil.get_terminal_size().columns:
             break
     print(text)
-    return 0
 
 
 def _limits(asked: int | None) -> list[int]:
     """The limits to try until the picture fits the terminal; without one, the first will do."""
     if asked is not None:
         return [asked]
-    return [_LIMIT, 48, 32, 24, 20, 16, 12, 10, 8] if sys.stdout.isatty() else [_LIMIT]
+    return [LIMIT, 48, 32, 24, 20, 16, 12, 10, 8] if sys.stdout.isatty() else [LIMIT]
 
 
 def _encodes(text: str, encoding: str | None) -> bool:
@@ -98,10 +82,13 @@ def _encodes(text: str, encoding: str | None) -> bool:
     return True
 
 
-def _object(options: argparse.Namespace) -> Any:
+def _object(options: DrawOptions) -> Any:
     if options.atom is not None:
         return atom(options.atom)
-    return parse(options.layout) if options.view is None else view(options.view)
+    if options.view is not None:
+        return view(options.view)
+    assert options.layout is not None
+    return parse(options.layout)
 
 
 def atom(name: str) -> Any:
@@ -155,7 +142,3 @@ def _number(spec: str, text: str) -> int:
     if not text.isdecimal():
         raise ArgumentError("--view", f"a number where {text!r} is", repr(spec))
     return int(text)
-
-
-def _extents(text: str) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in re.split("[,x]", text))

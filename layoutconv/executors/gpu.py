@@ -17,6 +17,7 @@ from ..kernels.store import architecture, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
 from ..kernels.tune import MACHINES, Machine, Problem, choose
+from ..tuning.choices import find, key_of, wanted
 from .checks import expected
 from .dot import DotPlan
 from .finish import FP8
@@ -49,8 +50,8 @@ class Plan:
     Calling it launches on torch's current stream and does nothing else: shapes, dtypes and devices
     have been checked by ``execute``. A kernel takes the memory of its operands: of dense tensors
     the modes may come in any order, as those of a ``channels_last`` tensor do. ``tile`` and
-    ``splits``, into how many parts a sum is cut where that can be done, override the model's
-    choice.
+    ``splits``, into how many parts a sum is cut where that can be done, override the choice, which
+    is one that was measured (``layoutconv.tuning``), or else the model's.
 
     Args:
         precision: of float32: "tf32", or "fp32", three products of tf32. Of int8: "int4" where an
@@ -58,6 +59,7 @@ class Plan:
         atomic: parts of a sum are added as they come.
         structure: of the epilogue.
         aligned: bytes that the starts of A, B and D (and of tensors like D) are multiples of.
+        bind: False for a plan that says what it would run, and has no kernel.
 
     Raises ``ArgumentTypeError`` for a dtype that the GPU does not have, ``UnsupportedViewError``
     for a view that the template cannot run, ``RuntimeError`` for a GPU before compute capability 8.
@@ -76,8 +78,9 @@ class Plan:
         aligned: tuple[int, int, int] = ALIGNED,
         tile: Tile | None = None,
         splits: int | None = None,
+        bind: bool = True,
     ) -> None:
-        machine = machine_of(device)
+        machine = self.machine = machine_of(device)
         kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
         _check_machine(kind, machine)
         vectors, along = vectors_of(view, kind, out_kind, aligned)
@@ -85,7 +88,7 @@ class Plan:
             vectors, along = (1, 1, vectors[2]), (1, 1)
         check_view(view, along)
         whole = expected(view).writes_all and _is_dense(view.d)
-        problem = Problem(
+        problem = self.problem = Problem(
             view.m, view.n, _summed(view, along),
             channels=_channels(view, along),
             dtype=kind,
@@ -95,7 +98,16 @@ class Plan:
             # Parts are added up as floating-point numbers, and stored without saturation.
             splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         )  # fmt: skip
-        chosen, parts = choose(problem, machine)
+        self.key = key_of(view, problem, out_kind, vectors, along)
+        measured = find(self.key, problem, machine)
+        if measured is None and bind and tile is None and splits is None and _tunes():
+            from ..tuning.race import tune_at_need
+
+            measured = tune_at_need(
+                view, dtype, out_dtype=out_dtype, device=device, precision=precision,
+                structure=structure, aligned=aligned,
+            )  # fmt: skip
+        chosen, parts = measured or choose(problem, machine)
         if splits and problem.splittable:
             parts = splits
         self.tile, self.device = tile or chosen, device
@@ -107,7 +119,8 @@ class Plan:
             vectors = (*vectors[:2], min(vectors[2], 16 // self._sums.itemsize))
         skip = not split and can_skip(view, along, self.tile)
         spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split, skip)
-        self._kernel = load_kernel(view, spec)
+        self.spec = spec
+        self._kernel: Any = load_kernel(view, spec) if bind else None
         self._parts = 0 if not split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8
         images, *others = expected(view).d.shape
@@ -256,7 +269,13 @@ def machine_of(device: int) -> Machine:
         found.shared_memory_per_multiprocessor,
         like.products,
         like.bandwidth,
+        found.name,
     )
+
+
+def _tunes() -> bool:
+    """Whether to measure now: not while a graph is captured, which takes no other launches."""
+    return wanted() and not torch.cuda.is_current_stream_capturing()
 
 
 def _kernel_type(dtype: torch.dtype, precision: str) -> str:

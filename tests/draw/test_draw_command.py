@@ -78,11 +78,17 @@ def test_mistakes_end_in_a_sentence(
 
 
 def test_one_thing_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["(4,2)", "--atom", "m16n8k16.f16"], ["(4,2)", "--tv", "a"]):
-        with pytest.raises(SystemExit) as stop:
-            main(["draw", *arguments])
-        assert stop.value.code == 2
-    capsys.readouterr()
+    for arguments, message in (
+        ([], "Expected one of LAYOUT, --atom and --view."),
+        (["(4,2)", "--atom", "m16n8k16.f16"], "Expected one of LAYOUT, --atom and --view."),
+        (["(4,2)", "--tv", "a"], "expected two extents such as 16,8, got 'a'"),
+        (["(4,2)", "--tv", "1,2,3"], "expected two extents such as 16,8, got '1,2,3'"),
+    ):
+        assert main(["draw", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("layoutconv: error: ")
+        assert message in error
+        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

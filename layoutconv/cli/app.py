@@ -1,0 +1,80 @@
+"""All commands, and what their errors come to: a sentence, and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..algebra import LayoutError
+from .bench import bench
+from .cache import cache
+from .demo import demo
+from .draw import draw
+from .info import info
+from .tune import tune
+
+INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # not when the interpreter ends, where nobody catches errors
+        except BrokenPipeError:  # `| head` has read enough; what is still buffered goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+examples:
+  layoutconv demo
+  layoutconv draw "((2,2),(4,2)):((1,8),(2,16))" -o layout.svg
+  layoutconv info --json
+  layoutconv COMMAND --help
+
+Tab completion: eval "$(_LAYOUTCONV_COMPLETE=bash_source layoutconv)", or zsh_source, fish_source.
+""",
+)
+@click.version_option(__version__, prog_name="layoutconv", message="%(prog)s %(version)s")
+@click.pass_context
+def commands(ctx: click.Context) -> None:
+    """Dense and sparse convolutions from layouts, by one kernel template."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+for command in (demo, draw, bench, tune, info, cache):
+    commands.add_command(command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status: 0, 1 if a check failed, 2 for what makes no sense."""
+    try:
+        status = commands.main(arguments, prog_name="layoutconv", standalone_mode=False)
+        return status or 0
+    except click.exceptions.Abort:
+        return INTERRUPTED
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "layoutconv"
+        return _fail(f"{error.format_message()} ({where} --help says more)")
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except (ValueError, LayoutError, OSError) as error:
+        return _fail(str(error))
+
+
+def _fail(sentence: str) -> int:
+    click.echo(f"layoutconv: error: {sentence}", err=True)
+    return 2

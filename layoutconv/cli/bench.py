@@ -1,0 +1,162 @@
+"""``layoutconv bench``: the scripts of ``benchmarks/``, wherever the package is installed.
+
+They are scripts, run as ``python benchmarks/bench_dense.py`` in a checkout; a wheel has them in
+``layoutconv/benchmarks/``. Here they are found, imported as the scripts that they are, and called.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import click
+
+from .table import as_json
+
+
+@click.group(
+    short_help="Measure, beside peers and the limits of the machine.",
+    invoke_without_command=True,
+    epilog="""\b
+examples:
+  layoutconv bench algebra --quick
+  layoutconv bench dense --rows "unet.* fprop fp16" --plot dense.png
+  layoutconv bench network --json > network.json
+""",
+)
+@click.pass_context
+def bench(ctx: click.Context) -> None:
+    """Measure, beside what else is installed and beside the limits of the machine.
+
+    All but "algebra" measure a GPU. The exit status is 1 if a row failed or is wrong.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+_rows = click.option("--rows", metavar="PATTERN", help="A regular expression that rows match.")
+_plot = click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write bars of the ratios, and the rows under the roofs of the GPU: .png, .svg or .pdf.",
+)  # fmt: skip
+_repeats = click.option("--repeats", type=int, metavar="N", help="Batches; the median is taken.")
+_quick = click.option("--quick", is_flag=True, help="Less of it.")
+_workloads = click.option(
+    "--workloads", type=click.Path(path_type=Path), metavar="FOLDER",
+    help="Where voxel_workloads.py is; without it, a synthetic street.",
+)  # fmt: skip
+
+
+def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Those of a command, in the order in which ``--help`` lists them."""
+
+    def add(function: Any) -> Any:
+        for option in reversed((_rows, *options, _plot, as_json)):
+            function = option(function)
+        return function
+
+    return add
+
+
+def _examples(*lines: str) -> str:
+    return "\n".join(["\b", "examples:", *(f"  layoutconv bench {line}" for line in lines)])
+
+
+@bench.command(epilog=_examples("dense --quick", 'dense --rows "vae fprop" --compile 8'))
+@_options(
+    _quick,
+    click.option("--compile", type=int, metavar="N", help="Compile first, in N processes."),
+    _repeats,
+)
+def dense(**options: Any) -> int:
+    """Dense convolutions, every pass and type, beside cuDNN."""
+    return run("bench_dense", **options)
+
+
+@bench.command(
+    short_help="Layers and kernel maps of clouds.",
+    epilog=_examples("sparse --rows forward", "sparse --workloads ../shared/bench"),
+)
+@_options(_workloads, _repeats)
+def sparse(**options: Any) -> int:
+    """Submanifold convolutions and kernel maps of clouds, beside spconv's."""
+    return run("bench_sparse", **options)
+
+
+@bench.command(epilog=_examples("maps", "maps --rows lidar"))
+@_options(_workloads, _repeats)
+def maps(rows: str | None, **options: Any) -> int:
+    """Kernel maps of clouds, beside spconv's."""
+    return run("bench_sparse", rows=f"^map .*(?:{rows or ''})", **options)
+
+
+@bench.command(
+    short_help="A sparse network, end to end.",
+    epilog=_examples("network", "network --plot network.svg"),
+)
+@_options(_workloads, _repeats)
+def network(**options: Any) -> int:
+    """A sparse residual U-Net, end to end with its kernel maps, beside spconv's."""
+    return run("bench_network", **options)
+
+
+@bench.command(
+    short_help="Operations on layouts; needs no GPU.",
+    epilog=_examples("algebra --quick", 'algebra --rows "compos|divide" --json'),
+)
+@_options(_quick)
+def algebra(**options: Any) -> int:
+    """Operations on layouts, beside pycute, tensor-layouts and the CuTe DSL; needs no GPU."""
+    return run("bench_algebra", needs_gpu=False, **options)
+
+
+def run(
+    name: str, *, needs_gpu: bool = True, as_json: bool, plot: Path | None, **options: Any
+) -> int:
+    """Call the ``main`` of a script with these options; its exit status.
+
+    With ``as_json``, standard output has JSON alone, and the table goes to standard error.
+    """
+    if plot is not None and find_spec("matplotlib") is None:
+        raise click.UsageError('--plot needs matplotlib: pip install "layoutconv[plot]".')
+    if needs_gpu:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise click.ClickException(f"{name} measures a GPU, and torch sees none.")
+    main: Callable[[Sequence[str]], int] = load(name).main
+    arguments = [] if plot is None else ["--plot", str(plot)]
+    for option, value in options.items():
+        if value is True:
+            arguments.append(f"--{option}")
+        elif value:
+            arguments += [f"--{option}", str(value)]
+    if not as_json:
+        return main(arguments)
+    with TemporaryDirectory() as folder:
+        rows = Path(folder) / "rows.json"
+        with redirect_stdout(sys.stderr):
+            status = main([*arguments, "--json", str(rows)])
+        if rows.exists():
+            click.echo(rows.read_text().rstrip())
+        return status
+
+
+def load(name: str) -> Any:
+    """A script, or a module that scripts share, of the folder of benchmarks.
+
+    Raises ``click.ClickException`` where a package was built without that folder.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "benchmarks", package.parent / "benchmarks"):
+        if (folder / f"{name}.py").is_file():
+            if str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+            return import_module(name)
+    raise click.ClickException(f"{name} is not in this installation of layoutconv.")

@@ -1,0 +1,56 @@
+"""``layoutconv demo``: the main job, from a cloud to a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(
+    epilog="""\b
+examples:
+  layoutconv demo
+  layoutconv demo sweep.bin --columns 5 --voxel-size 0.1
+  layoutconv demo room.ply --voxel-size 0.05 --dtype float16 --output room.png
+"""
+)
+@click.argument("points", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--voxel-size", type=float, default=0.2, metavar="M", show_default=True,
+    help="Edge of a voxel; 0.05 suits a room.",
+)  # fmt: skip
+@click.option(
+    "--columns", type=int, metavar="N", help="Columns of the file; 4 for .bin if not given."
+)
+@click.option(
+    "--channels", type=int, default=32, metavar="C", show_default=True,
+    help="Input and output channels.",
+)  # fmt: skip
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float16", "bfloat16"]), default="float32",
+    show_default=True, help="Of data.",
+)  # fmt: skip
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True,
+    help="Where it runs.",
+)  # fmt: skip
+@click.option(
+    "--seed", type=int, default=0, metavar="N", show_default=True, help="Of the synthetic street."
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path), default=Path("layoutconv-demo.png"),
+    metavar="PNG", show_default=True, help="The picture.",
+)  # fmt: skip
+def demo(**options: Any) -> int:
+    """Convolve a point cloud, check the result and draw it.
+
+    POINTS is a file, .bin, .npy, .ply, .pcd, .las or .laz; without one it is a synthetic street.
+    The cloud is voxelized and goes through the sparse view, the fullest part of it through the
+    dense view; both are checked against a reference in float64. The exit status is 1 if a check
+    fails.
+    """
+    from ..demo import DemoOptions, run
+
+    return 0 if run(DemoOptions(**options)) else 1

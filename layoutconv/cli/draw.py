@@ -1,0 +1,79 @@
+"""``layoutconv draw``: text for the terminal, or a picture in the format of a file's suffix."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..algebra import copy_names, mma_names
+from ..draw.command import LIMIT, DrawOptions, run
+
+
+class _Extents(click.ParamType):
+    """``16,8`` or ``16x8``."""
+
+    name = "extents"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        try:
+            M, N = (int(extent) for extent in re.split("[,x]", value))
+        except ValueError:
+            self.fail(f"expected two extents such as 16,8, got {value!r}", param, ctx)
+        return M, N
+
+
+def _atoms(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    names = (*mma_names(), *copy_names())
+    return [name for name in names if name.startswith(incomplete)]
+
+
+@click.command(
+    short_help="Draw a layout, a swizzle, an atom or a convolution.",
+    epilog="""\b
+examples:
+  layoutconv draw "((2,2),(4,2)):((1,8),(2,16))" -o layout.svg
+  layoutconv draw "S<3,2,3> o 0 o (8,32):(32,1)" -o swizzle.html
+  layoutconv draw "(128,8):(8,1)" --limit 16
+  layoutconv draw --atom m16n8k16.f16 -o mma.svg
+  layoutconv draw --atom SM80_16x8x16_F32F16F16F32_TN -o mma.tex
+  layoutconv draw "((4,8),(2,2)):((32,1),(16,8))" --tv 16,8
+  layoutconv draw --view fprop:5x5,3x3,stride=2,padding=1 --row 4 -o im2col.svg
+""",
+)
+@click.argument("layout", required=False)
+@click.option(
+    "--atom", metavar="NAME", shell_complete=_atoms,
+    help=f"{', '.join((*mma_names(), *copy_names()))}, m64n128k16 (wgmma), or CuTe's name.",
+)  # fmt: skip
+@click.option(
+    "--view", metavar="SPEC", help="fprop:INPUT,FILTER[,stride=,padding=,dilation=,channels=]"
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE",
+    help=".svg, .html, .tex or .txt",
+)  # fmt: skip
+@click.option(
+    "--format", type=click.Choice(["svg", "html", "tikz", "text"]),
+    help="Of a file with another suffix.",
+)  # fmt: skip
+@click.option(
+    "--tv", type=_Extents(), metavar="M,N", help="(thread, value) layout of an M x N tile."
+)
+@click.option("--row", type=int, metavar="M", help="Mark the cells that this row of a view reads.")
+@click.option("--element-bits", type=int, metavar="BITS", help="Colour by bank of shared memory.")
+@click.option("--limit", type=int, metavar="N", help=f"Rows and columns that are shown ({LIMIT}).")
+@click.option("--title", help="The notation, if not given.")
+@click.option("--ascii", is_flag=True, help="No box-drawing characters on the terminal.")
+@click.option("--colour", "--color", is_flag=True, help="Colours on the terminal.")
+def draw(**options: Any) -> None:
+    """Draw a layout, a swizzle, an atom of tensor cores, or what a convolution reads.
+
+    LAYOUT is in the notation of the literature, shape:stride, as below. One of LAYOUT, --atom and
+    --view is drawn, as text, or into the file of --output.
+    """
+    if sum(options[name] is not None for name in ("layout", "atom", "view")) != 1:
+        raise click.UsageError("Expected one of LAYOUT, --atom and --view.")
+    run(DrawOptions(**options))

@@ -1,0 +1,110 @@
+"""``layoutconv info``: what is installed, where kernels would run, and what is kept of them."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import __version__
+from .cache import kept_files, size_of
+from .table import as_json, print_json, print_pairs
+
+_PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
+
+
+@click.command(
+    short_help="Say what is installed and where kernels would run.",
+    epilog="\b\nexamples:\n  layoutconv info\n  layoutconv info --json",
+)
+@as_json
+def info(as_json: bool) -> None:
+    """Say what is installed, where kernels would run, and how many are kept."""
+    found = facts()
+    if as_json:
+        print_json(found)
+        return
+    cache = found["cache"]
+    pairs = [("layoutconv", found["layoutconv"]), ("python", found["python"])]
+    pairs += [(name, version or "not installed") for name, version in found["packages"].items()]
+    pairs.append(("executor", found["executor"]))
+    for at, gpu in enumerate(found["gpus"]):
+        about = f"{gpu['name']}, compute capability {gpu['capability']}, {gpu['memory_gib']} GiB"
+        pairs.append(
+            (f"GPU {at}", about + ("" if gpu["runs_kernels"] else ", too old for kernels"))
+        )
+    if not found["gpus"]:
+        pairs.append(("GPU", f"none: {found['no_gpu']}"))
+    pairs.append(("driver", found["driver"] or "none"))
+    pairs.append(("cache", cache["folder"]))
+    pairs.append(("kernels", f"{cache['kernels']} kept, {size_of(cache['bytes'])}"))
+    pairs.append(("tuned", f"{cache['tuned']} choices, {cache['shipped']} in the package"))
+    print_pairs(pairs)
+
+
+def facts() -> dict[str, Any]:
+    """All that ``info`` prints, by name."""
+    import torch
+
+    from ..demo import choose_device
+    from ..kernels.store import cache_directory
+    from ..tuning import choices
+
+    gpus = [_gpu(torch.cuda.get_device_properties(at)) for at in range(torch.cuda.device_count())]
+    kernels = kept_files().kernels
+    no_gpu = "torch sees none" if torch.version.cuda else "this torch was built without CUDA"
+    return {
+        "layoutconv": __version__,
+        "python": f"{platform.python_version()} on {platform.platform(terse=True)}",
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "executor": choose_device("auto")[1],
+        "gpus": gpus,
+        "no_gpu": None if gpus else no_gpu,
+        "driver": _driver(),
+        "cache": {
+            "folder": str(cache_directory()),
+            "kernels": len(kernels),
+            "bytes": sum(path.stat().st_size for path in kernels),
+            "tuned": sum(1 for _ in choices.kept()),
+            "shipped": choices.shipped_count(),
+        },
+    }
+
+
+def _gpu(found: Any) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "capability": f"{found.major}.{found.minor}",
+        "memory_gib": round(found.total_memory / 2**30),
+        "multiprocessors": found.multi_processor_count,
+        "runs_kernels": (found.major, found.minor) >= (8, 0),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """NVIDIA's driver and the CUDA that it has, such as "580.65.06, CUDA 13.0"."""
+    parts = []
+    try:
+        release = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", proc.read_text())
+        parts += [release[0]] if release else []
+    except OSError:
+        pass
+    number = ctypes.c_int()
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
+            parts.append(f"CUDA {number.value // 1000}.{number.value % 1000 // 10}")
+    except (OSError, AttributeError):
+        pass
+    return ", ".join(parts) or None

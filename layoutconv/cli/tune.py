@@ -1,0 +1,172 @@
+"""``layoutconv tune``: measure the tiles of some convolutions, and remember the fastest."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import bench
+from .cache import tile_text
+from .table import as_json, print_json, print_table
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..conv import ConvProblem
+    from ..tuning.race import Tuned
+
+PASSES = ("fprop", "dgrad", "wgrad")
+# torch's name of data, and how fp32 is multiplied.
+DTYPES = {
+    "float16": ("float16", None),
+    "bfloat16": ("bfloat16", None),
+    "tf32": ("float32", "tf32"),
+    "float32": ("float32", "fp32"),
+    "int8": ("int8", None),
+    "float8_e4m3fn": ("float8_e4m3fn", None),
+    "float8_e5m2": ("float8_e5m2", None),
+}
+_SHORT = {
+    "fp16": "float16", "bf16": "bfloat16", "tf32": "tf32", "fp32": "float32", "int8": "int8",
+    "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
+}  # fmt: skip
+
+
+class _Shape(click.ParamType):
+    """Extents with commas between them."""
+
+    name = "extents"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+        if not re.fullmatch(r"\d+(,\d+)+", value):
+            self.fail(f"expected extents such as 2,32,64,64,64, got {value!r}", param, ctx)
+        return tuple(map(int, value.split(",")))
+
+
+@click.command(
+    short_help="Measure tiles on this GPU, remember the fastest.",
+    epilog="""\b
+examples:
+  layoutconv tune --conv 2,32,64,64,64 --filter 64,3,3,3 --padding 1
+  layoutconv tune --conv 8,56,56,64 --filter 64,3,3 --filter 128,1,1 --dtype tf32 --pass fprop
+  layoutconv tune --rows "unet.* fprop fp16" --json
+
+With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the first call.
+""",
+)
+@click.option(
+    "--conv", "convs", type=_Shape(), multiple=True, metavar="N,D,H,W,C",
+    help="Shape of the input, channels last, of one to three spatial modes. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--filter", "filters", type=_Shape(), multiple=True, metavar="K,T,R,S",
+    help="Output channels, and the taps in each mode. May be repeated: each goes with each input.",
+)  # fmt: skip
+@click.option("--stride", type=int, default=1, show_default=True)
+@click.option("--padding", type=int, default=0, show_default=True)
+@click.option("--dilation", type=int, default=1, show_default=True)
+@click.option("--groups", type=int, default=1, show_default=True)
+@click.option(
+    "--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["float16"],
+    show_default=True, help="Of data; tf32 and float32 are fp32 data. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--pass", "passes", type=click.Choice(PASSES), multiple=True, default=PASSES,
+    show_default=True, help="May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--rows", metavar="PATTERN",
+    help='The convolutions of these rows of "bench dense", a regular expression.',
+)  # fmt: skip
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="That compile kernels.")
+@as_json
+def tune(
+    convs: tuple[tuple[int, ...], ...],
+    filters: tuple[tuple[int, ...], ...],
+    dtypes: tuple[str, ...],
+    passes: tuple[str, ...],
+    rows: str | None,
+    processes: int | None,
+    as_json: bool,
+    **numbers: int,
+) -> None:
+    """Measure the tiles of convolutions on this GPU, and remember the fastest of each.
+
+    Kernels that were not compiled yet are compiled first, in several processes. Ctrl-C keeps what
+    was found so far.
+    """
+    if bool(convs) != bool(filters) or not (convs or rows is not None):
+        raise click.UsageError("Expected --conv and --filter, or --rows.")
+    races = [
+        (problem, direction, dtype)
+        for problem in _problems(convs, filters, numbers)
+        for dtype in dtypes
+        for direction in passes
+    ]
+    if rows is not None:
+        races += _of_benchmark(rows)
+    found = []
+    for at, (problem, direction, dtype) in enumerate(races, 1):
+        for tuned in _race(problem, direction, dtype, processes, f"{at} of {len(races)}"):
+            found.append(_row(problem, direction, dtype, tuned))
+    if as_json:
+        print_json(found)
+        return
+    names = ["input", "filter", "pass", "dtype", "tile", "parts", "us", "model_us", "gain"]
+    print_table(names, [[row[name] for name in names] for row in found])
+
+
+def _problems(
+    convs: tuple[tuple[int, ...], ...], filters: tuple[tuple[int, ...], ...], numbers: Any
+) -> list[ConvProblem]:
+    from ..conv import ConvProblem
+
+    return [ConvProblem(conv, taps, **numbers) for conv in convs for taps in filters]
+
+
+def _of_benchmark(pattern: str) -> list[tuple[ConvProblem, str, str]]:
+    jobs = bench.load("dense_workloads").jobs()
+    chosen = {
+        (job.workload.problem, job.direction, _SHORT[job.dtype])
+        for job in jobs
+        if re.search(pattern, job.name) and not job.workload.depthwise
+    }
+    if not chosen:
+        raise click.UsageError(f"No row matches {pattern!r}.")
+    return sorted(chosen, key=str)
+
+
+def _race(
+    problem: ConvProblem, direction: str, dtype: str, processes: int | None, which: str
+) -> list[Tuned]:
+    import torch
+
+    from ..progress import Progress
+    from ..tuning.problems import views_of
+    from ..tuning.race import tune as race
+
+    name, precision = DTYPES[dtype]
+    data: torch.dtype = getattr(torch, name)
+    found = []
+    for view in views_of(problem, direction):
+        with Progress().step(f"Tuning {which}, {direction}") as step:
+            found.append(race(view, data, precision=precision, processes=processes, tick=step.tick))
+    return found
+
+
+def _row(problem: ConvProblem, direction: str, dtype: str, tuned: Tuned) -> dict[str, Any]:
+    choice = tuned.choice
+    return {
+        "input": ",".join(map(str, problem.activation)),
+        "filter": ",".join(map(str, (problem.K, *problem.taps))),
+        "pass": direction,
+        "dtype": dtype,
+        "tile": tile_text(choice.tile),
+        "parts": choice.splits,
+        "us": choice.microseconds,
+        "model_us": choice.model_microseconds,
+        "gain": f"{choice.model_microseconds / choice.microseconds:.2f}x",
+        "trials": len(tuned.trials),
+    }

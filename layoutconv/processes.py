@@ -1,0 +1,81 @@
+"""Work in several processes at once, which Ctrl-C ends in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from itertools import islice
+from types import ModuleType
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Tick = Callable[[int, int], None]
+
+
+def in_processes(
+    function: Callable[[Item], object],
+    items: Sequence[Item],
+    processes: int,
+    tick: Tick | None = None,
+) -> list[BaseException | None]:
+    """Call a function of each item, in new processes; what went wrong with each, None if nothing.
+
+    Results are not brought back: the function is called for what it leaves behind. It and the items
+    have to be picklable. A process has the imports of the function's module, and runs nothing of
+    the program that called, unless the function is of its main module.
+
+    ``tick(done, total)`` is called before the first and after every one. On Ctrl-C, calls that
+    have begun are finished, so that nothing is left half done, and no more begin.
+
+    >>> in_processes(bool, [], 2)
+    []
+    """
+    if not items:
+        return []
+    tick = tick or (lambda done, total: None)
+    context = multiprocessing.get_context("spawn")
+    count = max(1, min(processes, len(items)))
+    pool = ProcessPoolExecutor(count, context, initializer=_leave_ctrl_c_to_the_caller)
+    errors: list[BaseException | None] = [None] * len(items)
+    waiting = iter(enumerate(items))
+    running: dict[Future[object], int] = {}
+    try:
+        tick(0, len(items))
+        for done in range(1, len(items) + 1):
+            # A pool queues what it is given, and what is queued cannot be taken back: so no more
+            # than there are processes.
+            with _no_main_module(function):  # processes start when work is submitted
+                for at, item in islice(waiting, count - len(running)):
+                    running[pool.submit(function, item)] = at
+            finished = next(as_completed(running))
+            errors[running.pop(finished)] = finished.exception()
+            tick(done, len(items))
+        return errors
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_ctrl_c_to_the_caller() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def _no_main_module(function: Callable[..., object]) -> Iterator[None]:
+    """Processes that start in this context do not run the main module again.
+
+    They would, to find what is defined there, and a script without ``if __name__ == "__main__"``
+    would do all of its work in each of them.
+    """
+    main = sys.modules["__main__"]
+    if function.__module__ == "__main__":
+        yield
+        return
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

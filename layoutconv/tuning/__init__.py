@@ -1,0 +1,10 @@
+"""Which tile is fastest, measured: races between tiles, and a memory of who won.
+
+The cost model in ``kernels/tune.py`` picks a tile with no trial run. A race measures what the model
+can only guess, and its winner is remembered on disk for the GPU, or comes with the package.
+
+- ``choices``: what a choice is known by, where it is kept and found; below the
+  executors, which ask.
+- ``race``: compile, run and compare; ``lc.tune``; above them, since it runs their plans.
+- ``problems``: the views of a convolution that is given by its sizes.
+"""

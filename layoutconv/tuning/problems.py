@@ -1,0 +1,30 @@
+"""The views of a convolution that is given by its sizes: what its passes run on a GPU."""
+
+from __future__ import annotations
+
+from ..conv import ConvProblem, fprop_view, wgrad_view
+from ..errors import ArgumentError
+from ..executors.residues import arranged_dgrad
+from ..gemm_view import GemmView
+
+PASSES = ("fprop", "dgrad", "wgrad")
+
+
+def views_of(problem: ConvProblem, direction: str) -> tuple[GemmView, ...]:
+    """The views that a pass runs; one, or for strided dgrad one for each residue.
+
+    Raises ``ArgumentError`` for a depthwise convolution, whose kernels have no tiles to choose.
+
+    >>> [view] = views_of(ConvProblem((2, 8, 8, 16), (32, 3, 3), padding=1), "wgrad")
+    >>> view.m, view.n, view.k
+    (32, 144, 128)
+    """
+    if direction not in PASSES:
+        raise ArgumentError("direction", "fprop, dgrad or wgrad", repr(direction))
+    if problem.groups > 1 and problem.groups == problem.C:
+        raise ArgumentError("groups", f"fewer groups than channels, {problem.C}", problem.groups)
+    if direction == "fprop":
+        return (fprop_view(problem),)
+    if direction == "wgrad":
+        return (wgrad_view(problem),)
+    return tuple(view for view in arranged_dgrad(problem) if view.k)

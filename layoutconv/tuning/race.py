@@ -1,0 +1,217 @@
+"""A race between the tiles that may run a view: compile them, run them, remember the fastest."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..executors import direct
+from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
+from ..executors.gpu import ALIGNED, Plan, multiplied_as
+from ..gemm_view import GemmView
+from ..kernels.spec import Spec
+from ..kernels.tile import Tile
+from ..kernels.tune import shortlist
+from ..processes import Tick
+from ..progress import Progress
+from .choices import Choice, remember
+from .compile import compile_kernels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..executors.checks import Stored
+
+Measure = Callable[[Plan], float]
+MARGIN = 0.98  # of the model's time: what wins by less is noise, and the model's pick stays
+BATCH, BATCHES = 1000.0, 5  # microseconds of a batch of launches, and how many are measured
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A tile, a number of parts, and its time; or why it could not run."""
+
+    tile: Tile
+    splits: int
+    microseconds: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a race came to: the choice that is remembered now, and every trial, fastest first."""
+
+    choice: Choice
+    trials: tuple[Trial, ...]
+
+
+def tune(
+    view: GemmView,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype | None = None,
+    *,
+    device: int | None = None,
+    precision: str | None = None,
+    structure: str = "",
+    aligned: tuple[int, int, int] = ALIGNED,
+    processes: int | None = None,
+    measure: Measure | None = None,
+    tick: Tick | None = None,
+) -> Tuned:
+    """Measure the tiles that may run a view on this GPU, and remember the fastest for its like.
+
+    The tiles are those of the family that fit the GPU, with the numbers of parts of a sum that the
+    cost model finds sensible. Views of the same kernel, of sizes that round to the same powers of
+    two, take the winner with no trial run: this one at its next call, dense convolutions too, and
+    all in processes to come. What has run before and is kept elsewhere, as with the kernel maps of
+    a sparse tensor, stays as it is. The environment variable LAYOUTCONV_TUNE=1 does this for every
+    view at its first call::
+
+        view = lc.conv.fprop_view(lc.conv.ConvProblem((2, 32, 64, 64, 64), (64, 3, 3, 3)))
+        lc.tune(view, torch.float16).choice.tile
+
+    Args:
+        view: any view that ``lc.execute`` takes; tensors are made for the race.
+        dtype: of A and B, ``out_dtype`` of D.
+        device: number of a GPU, the current one if None.
+        precision: of float32, "tf32" or "fp32", as of ``lc.execute``.
+        structure: of the epilogue that is to come, ``Epilogue.structure``: it decides which tiles
+            fit. The race runs without one.
+        aligned: bytes that the starts of A, B and D are multiples of.
+        processes: that compile kernels, as many as there are cores if None.
+        measure: microseconds of a plan; launches between events, if None.
+        tick: ``tick(done, total)`` is called as kernels are compiled, and then measured; if None,
+            a terminal shows it.
+
+    Raises ``ArgumentError`` without a GPU, ``RuntimeError`` where no tile runs.
+    """
+    if device is None:
+        if not torch.cuda.is_available():
+            raise ArgumentError("device", "a GPU to measure on", "none: torch sees no GPU")
+        device = torch.cuda.current_device()
+    out_dtype = out_dtype or OUTPUTS.get(dtype)
+    if out_dtype is None or (dtype, out_dtype) not in PAIRS:
+        raise ArgumentTypeError("dtype", "types that `execute` takes", f"{dtype}, {out_dtype}")
+    if view.m == view.n == 1 and len(view.a.shape) == 3:
+        raise ArgumentError("view", "matrix products: depthwise kernels have no tiles", view.a)
+    if precision not in (*PRECISIONS, "int4"):
+        raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
+    of: Any = (dtype, device, out_dtype)
+    options: dict[str, Any] = {
+        "precision": multiplied_as(dtype, precision) or "tf32",
+        "structure": structure,
+        "aligned": aligned,
+    }
+    chooser = Plan(view, *of, **options, bind=False)
+    pairs, words = shortlist(chooser.problem, chooser.machine), _words(chooser)
+
+    # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
+    options["structure"] = ""
+
+    def plan(pair: tuple[Tile, int], bind: bool) -> Plan:
+        tile, splits = pair
+        return Plan(replace(view), *of, **options, tile=tile, splits=splits, bind=bind)
+
+    time = measure or _on_gpu(view, dtype, out_dtype, device)
+
+    def race(tick: Tick) -> Iterator[Trial]:
+        specs: list[Spec] = [plan(pair, False).spec for pair in pairs]
+        compile_kernels(view, specs, processes, tick)
+        for done, pair in enumerate(pairs):
+            tick(done, len(pairs))
+            yield _try(lambda pair: time(plan(pair, True)), pair)
+
+    if tick:
+        trials = list(race(tick))
+    else:
+        with Progress().step(f"Tuning {words}") as step:
+            trials = list(race(step.tick))
+    choice = _winner(trials, words)
+    try:
+        remember(chooser.key, chooser.machine, choice)
+    except OSError as error:
+        warnings.warn(f"a tuned choice cannot be kept: {error}", stacklevel=2)
+    view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
+    direct.forget()
+    return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
+
+
+def tune_at_need(view: GemmView, dtype: torch.dtype, **options: Any) -> tuple[Tile, int] | None:
+    """The winner of a race, for a program that asked for something else than a race.
+
+    Where it cannot be held, for want of memory, say, that is a warning, and None.
+    """
+    try:
+        choice = tune(view, dtype, **options).choice
+    except RuntimeError as error:
+        warnings.warn(f"not tuned: {error}", stacklevel=2)
+        return None
+    return choice.tile, choice.splits
+
+
+def _try(time: Callable[[tuple[Tile, int]], float], pair: tuple[Tile, int]) -> Trial:
+    try:
+        return Trial(*pair, time(pair))
+    except (RuntimeError, ValueError) as error:  # of the compiler, of the driver: the others run
+        return Trial(*pair, float("inf"), str(error).strip().partition("\n")[0] or repr(error))
+
+
+def _winner(trials: list[Trial], problem: str) -> Choice:
+    """The fastest; the first, which the model expected to win, unless it loses clearly."""
+    first, best = trials[0], min(trials, key=lambda trial: trial.microseconds)
+    if best.error:
+        raise RuntimeError(f"no tile runs {problem}: {first.error}")
+    if best.microseconds > MARGIN * first.microseconds:
+        best = first
+    # A pick that did not run was no faster than what won.
+    model = best.microseconds if first.error else first.microseconds
+    return Choice(best.tile, best.splits, problem, best.microseconds, model)
+
+
+def _words(plan: Plan) -> str:
+    problem = plan.problem
+    groups = f" l={problem.groups}" if problem.groups > 1 else ""
+    kind = " sparse" if problem.sparse else ""
+    return f"m={problem.m} n={problem.n} k={problem.k}{groups} {problem.dtype}{kind}"
+
+
+def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: int) -> Measure:
+    """Median microseconds of a launch of a plan, over tensors that are made here."""
+    want = expected(view)
+    where = torch.device("cuda", device)
+    a, b = _scratch(want.a, dtype, where), _scratch(want.b, dtype, where)
+    out = _scratch(want.d, out_dtype, where)
+
+    def batch(plan: Plan, count: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(count):
+            plan(a, b, out)
+        end.record()
+        end.synchronize()
+        return 1e3 * start.elapsed_time(end) / count
+
+    def measure(plan: Plan) -> float:
+        with torch.cuda.device(device):
+            batch(plan, 1)
+            count = max(1, min(100, int(BATCH / max(batch(plan, 2), 1.0))))
+            return statistics.median(batch(plan, count) for _ in range(BATCHES))
+
+    return measure
+
+
+def _scratch(stored: Stored, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Noise in the memory that an operand takes: what tensors hold decides how fast a GPU runs."""
+    last = sum((n - 1) * abs(d) for n, d in zip(stored.shape, stored.stride, strict=True))
+    if dtype in (torch.int8, torch.int32):
+        memory = torch.randint(-8, 8, (1 + last,), dtype=dtype, device=device)
+    else:
+        wide = dtype if dtype.itemsize > 1 else torch.float16
+        memory = torch.randn(1 + last, dtype=wide, device=device).to(dtype)
+    return memory.as_strided(stored.shape, stored.stride)

@@ -1,0 +1,258 @@
+"""What ``info``, ``cache``, ``tune`` and ``bench`` do; GPUs, clocks and scripts are stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES
+
+from layoutconv.cli import bench, info, main
+from layoutconv.executors import gpu
+from layoutconv.tuning import choices, race
+
+MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
+CHOICE = choices.Choice(Tile(64, 64, 64, 2, 2, 3), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def kept(folder: Path) -> Path:
+    """A cache: two kernels, a choice, what two broken-off processes left, and a stranger's file."""
+    for digest in ("a" * 64, "b" * 64):
+        (folder / f"{digest}.o").write_bytes(bytes(1000))
+    (folder / "notes.o").write_text("not ours")
+    (folder / "tmpabc.o").write_text("being written")
+    (folder / "tmpold.o").write_text("left over")
+    hours_ago = time.time() - 7200
+    os.utime(folder / "tmpold.o", (hours_ago, hours_ago))
+    choices.remember("c" * 64, MACHINE, CHOICE)
+    return folder
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_info_counts_what_is_kept(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    lines = dict(
+        re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()
+    )
+    assert lines["kernels"] == "2 kept, 2.0 kB"
+    assert lines["tuned"].startswith("1 choices")
+    assert lines["cache"] == str(kept)
+    assert lines["torch"] == torch.__version__
+    assert main(["info", "--json"]) == 0
+    found = told(capsys)
+    assert found["cache"] == {
+        "folder": str(kept), "kernels": 2, "bytes": 2000, "tuned": 1,
+        "shipped": choices.shipped_count(),
+    }  # fmt: skip
+
+
+def test_info_names_gpus(monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path) -> None:
+    numbers = {"total_memory": 141 << 30, "multi_processor_count": 132}
+    found = [
+        SimpleNamespace(name="NVIDIA H200", major=9, minor=0, **numbers),
+        SimpleNamespace(name="Tesla V100", major=7, minor=0, **numbers),
+    ]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda at: found[at])
+    assert main(["info"]) == 0
+    out = capsys.readouterr().out
+    assert "NVIDIA H200, compute capability 9.0, 141 GiB\n" in out
+    assert "Tesla V100, compute capability 7.0, 141 GiB, too old for kernels\n" in out
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27\n")
+    assert str(info._driver(version)).startswith("580.65.06")
+
+
+def test_cache_list(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "list"]) == 0
+    header, row, summary = capsys.readouterr().out.splitlines()
+    assert header.split() == ["gpu", "problem", "tile", "parts", "us", "model_us"]
+    assert "NVIDIA H200  m=9 n=8 k=7 float16  64x64x64 2x2 3      1  5.0       6.0" in row
+    assert summary.startswith("1 choices; 2 kernels, 2.0 kB, compiled 20")
+    assert main(["cache", "list", "--json"]) == 0
+    found = told(capsys)
+    assert [kernel["bytes"] for kernel in found["kernels"]] == [1000, 1000]
+    assert found["choices"][0]["us"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ([], {"notes.o", "tmpabc.o"}),
+        (["--only", "tuned"], {"notes.o", "tmpabc.o", "a" * 64 + ".o", "b" * 64 + ".o"}),
+        (["--only", "kernels"], {"notes.o", "tmpabc.o", "c" * 64 + ".json"}),
+    ],
+)
+def test_cache_clear_deletes_what_is_ours(
+    kept: Path, capsys: pytest.CaptureFixture[str], options: list[str], left: set[str]
+) -> None:
+    assert main(["cache", "clear", *options]) == 0
+    assert {path.name for path in kept.rglob("*") if path.is_file()} == left
+    assert (kept / "tuned").exists() is (options == ["--only", "kernels"])
+    kernels, tuned = (
+        0 if options == ["--only", kind] else n for kind, n in (("tuned", 2), ("kernels", 1))
+    )
+    assert f"deleted {kernels} kernels and {tuned} choices" in capsys.readouterr().out
+    assert main(["cache", "clear", *options]) == 0
+    assert "deleted 0 kernels and 0 choices, 0 B" in capsys.readouterr().out
+
+
+def test_cache_commands_where_there_is_no_cache(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.rmdir()
+    for command in (["cache", "list"], ["cache", "clear"], ["info"]):
+        assert main(command) == 0
+    assert not folder.exists()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU on which tiles of 96 rows are the fastest."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
+    monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
+    times = lambda plan: 4.0 if plan.tile.m == 96 else 8.0  # noqa: E731
+    monkeypatch.setattr(race, "_on_gpu", lambda *of: times)
+
+
+def test_tune_measures_and_remembers(clock: None, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["tune", "--conv", "2,16,16,64", "--filter", "64,3,3", "--filter", "128,1,1"]
+    assert main([*command, "--dtype", "float16", "--dtype", "tf32"]) == 0
+    out, err = capsys.readouterr()
+    header, *rows = out.splitlines()
+    assert header.split()[:5] == ["input", "filter", "pass", "dtype", "tile"]
+    assert len(rows) == 2 * 2 * 3
+    assert all(re.search(r" 96x128x\d+ 2x2 3 +\d+ +4\.0 +8\.0 +2\.00x$", row) for row in rows)
+    assert err == ""
+    assert main(["cache", "list", "--json"]) == 0
+    assert len(told(capsys)["choices"]) == 2 * 2 * 3
+    assert main([*command, "--pass", "wgrad", "--json"]) == 0
+    [first, second] = told(capsys)
+    assert (first["filter"], second["filter"], first["pass"]) == ("64,3,3", "128,1,1", "wgrad")
+
+
+def test_tune_takes_rows_of_the_benchmark(clock: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--rows", "^vae (fprop|dgrad) (fp16|tf32)|depthwise_3d", "--json"]) == 0
+    rows = {(row["input"], row["pass"], row["dtype"]) for row in told(capsys)}
+    shape = "1,16,64,64,256"
+    assert rows == {(shape, p, d) for p in ("fprop", "dgrad") for d in ("float16", "tf32")}
+
+
+def test_ctrl_c_in_a_tune_keeps_what_was_found(
+    clock: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(plan: gpu.Plan) -> float:
+        if len(list(choices.kept())) == 1:
+            raise KeyboardInterrupt
+        return 1.0
+
+    monkeypatch.setattr(race, "_on_gpu", lambda *of: interrupt)
+    assert main(["tune", "--conv", "2,16,16,64", "--filter", "64,3,3"]) == 130
+    assert len(list(choices.kept())) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("name", ["dense", "sparse", "maps", "network", "tune"])
+def test_without_a_gpu_there_is_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tune = ["tune", "--conv", "2,8,8,16", "--filter", "16,3,3"]
+    assert main(tune if name == "tune" else ["bench", name]) == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch(r"layoutconv: error: .*torch sees no.*\n", error)
+
+
+@pytest.mark.parametrize(
+    ("command", "script", "arguments"),
+    [
+        (["dense", "--quick", "--compile", "8"], "bench_dense", ["--quick", "--compile", "8"]),
+        (["sparse", "--repeats", "3"], "bench_sparse", ["--repeats", "3"]),
+        (["maps"], "bench_sparse", ["--rows", "^map .*(?:)"]),
+        (["maps", "--rows", "a|b"], "bench_sparse", ["--rows", "^map .*(?:a|b)"]),
+        (["network", "--workloads", "w"], "bench_network", ["--workloads", "w"]),
+        (["algebra", "--rows", "x", "--plot", "f.svg"], "bench_algebra",
+         ["--plot", "f.svg", "--rows", "x"]),
+    ],
+)  # fmt: skip
+def test_bench_calls_the_script(
+    command: list[str], script: str, arguments: list[str], monkeypatch: Any, capsys: Any
+) -> None:
+    """Its options are the script's, JSON alone goes to standard output, its status is ours."""
+    given: list[list[str]] = []
+
+    def main_of_script(argv: list[str]) -> int:
+        given.append(argv)
+        print("a table")
+        if "--json" in argv:
+            Path(argv[argv.index("--json") + 1]).write_text('{"rows": []}\n')
+        return 1
+
+    loaded: list[str] = []
+    real = bench.load(script)
+    assert set(re.findall(r"--\w+", " ".join(arguments))) <= set(
+        re.findall(r"--\w+", Path(real.__file__).read_text())
+    )
+
+    def load(name: str) -> Any:
+        loaded.append(name)
+        return SimpleNamespace(main=main_of_script)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(bench, "load", load)
+    assert main(["bench", *command]) == 1
+    assert loaded == [script]
+    assert given == [arguments]
+    assert capsys.readouterr().out == "a table\n"
+    assert main(["bench", *command, "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"rows": []}
+    assert err == "a table\n"
+
+
+def test_bench_says_what_plots_need(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    assert main(["bench", "algebra", "--plot", "a.svg"]) == 2
+    assert 'pip install "layoutconv[plot]"' in capsys.readouterr().err
+
+
+def test_bench_algebra_runs_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    pytest.importorskip("matplotlib")
+    algebra = bench.load("bench_algebra")
+    monkeypatch.setattr(algebra, "tracing", lambda rounds: {})  # seconds, of the CuTe DSL
+    picture = tmp_path / "algebra.svg"
+    command = ["bench", "algebra", "--quick", "--rows", "construct|NumPy", "--plot", str(picture)]
+    assert main([*command, "--json"]) == 0
+    found = told(capsys)
+    assert set(found["microseconds"]) == {
+        "construct ((4,8),(2,16))", "offsets of 1,024 coordinates, NumPy array"
+    }  # fmt: skip
+    for name, times in found["microseconds"].items():
+        peers = [t for label, t in times.items() if label != "layoutconv"]
+        ratio = min(peers) / times["layoutconv"] if peers else None
+        assert found["ratio"][name] == ratio
+    assert b"<svg" in picture.read_bytes()

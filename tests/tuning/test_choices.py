@@ -1,0 +1,132 @@
+"""What is remembered of races: found again for its like, on its GPU, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES, Problem
+
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.errors import ArgumentError
+from layoutconv.tuning import choices
+from layoutconv.tuning.choices import Choice, find, key_of, remember, size_class
+
+MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
+PROBLEM = Problem(1000, 64, 576, 64, "float16", 2)
+CHOICE = Choice(Tile(64, 64, 64, 2, 2, 3), 1, "some", 5.0, 6.0)
+KEY = "0" * 64
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(choices, "_shipped", dict)
+    return tmp_path
+
+
+def test_what_is_remembered_is_found_on_that_gpu_alone() -> None:
+    assert find(KEY, PROBLEM, MACHINE) is None
+    remember(KEY, MACHINE, CHOICE)
+    assert find(KEY, PROBLEM, MACHINE) == (CHOICE.tile, 1)
+    assert list(choices.kept()) == [("NVIDIA H200", CHOICE)]
+    assert find(KEY, PROBLEM, replace(MACHINE, name="NVIDIA A100")) is None
+    assert find("1" * 64, PROBLEM, MACHINE) is None
+    again = replace(CHOICE, tile=Tile(128, 64, 64, 2, 2, 3))
+    remember(KEY, MACHINE, again)
+    assert find(KEY, PROBLEM, MACHINE) == (again.tile, 1)
+
+
+def test_another_version_of_the_package_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    remember(KEY, MACHINE, CHOICE)
+    monkeypatch.setattr(choices, "__version__", "99.0")
+    assert find(KEY, PROBLEM, MACHINE) is None
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"tile": {"m": 64}}', '{"tile": 3}'])
+def test_what_is_damaged_is_not_found(damage: str) -> None:
+    remember(KEY, MACHINE, CHOICE)
+    [path] = choices.folder().glob("*/*")
+    path.write_text(damage)
+    assert find(KEY, PROBLEM, MACHINE) is None
+    assert list(choices.kept()) == []
+
+
+def test_what_cannot_run_is_not_found() -> None:
+    remember(KEY, MACHINE, replace(CHOICE, tile=Tile(128, 256, 64, 2, 4, 4)))
+    assert find(KEY, PROBLEM, MACHINE) is not None
+    assert find(KEY, PROBLEM, replace(MACHINES["sm_86"], name=MACHINE.name)) is None
+    remember(KEY, MACHINE, replace(CHOICE, splits=4))
+    assert find(KEY, PROBLEM, MACHINE) is None
+    assert find(KEY, replace(PROBLEM, splittable=True), MACHINE) == (CHOICE.tile, 4)
+
+
+def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tile = {"m": 256, "n": 64, "k": 32, "warps_m": 4, "warps_n": 1, "stages": 4}
+    times = {"microseconds": 1.0, "model_microseconds": 2.0}
+    entry = {"tile": tile, "splits": 1, "problem": "", **times}
+    monkeypatch.setattr(choices, "_shipped", lambda: {"NVIDIA H200": {KEY: entry}})
+    assert find(KEY, PROBLEM, MACHINE) == (Tile(**tile), 1)
+    assert find(KEY, PROBLEM, replace(MACHINE, name="another")) is None
+    remember(KEY, MACHINE, CHOICE)
+    assert find(KEY, PROBLEM, MACHINE) == (CHOICE.tile, 1)
+
+
+def test_the_table_of_the_package_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for table in choices._shipped().values():
+        for key, entry in table.items():
+            assert len(key) == 64
+            assert choices._parse(entry) is not None
+
+
+def test_a_key_is_of_the_kernel_and_of_a_class_of_sizes() -> None:
+    def key(spatial: int = 16, channels: int = 64, **of: object) -> str:
+        view = fprop_view(ConvProblem((2, spatial, spatial, channels), (64, 3, 3), padding=1))
+        problem = replace(PROBLEM, m=view.m, k=view.k, channels=channels, **of)
+        return key_of(view, problem, "float16", (8, 8, 8), (1, 1))
+
+    assert key() == key(17)  # 512 and 578 rows
+    others = [key(32), key(channels=32), key(dtype="bfloat16"), key(splittable=True)]
+    assert len({key(), *others}) == 5
+    for extent in range(1, 5000):
+        assert 2 ** (size_class(extent) - 0.5) <= extent <= 2 ** (size_class(extent) + 0.5)
+
+
+def test_writers_and_readers_at_once(folder: Path) -> None:
+    """Whoever reads sees one of the choices, whole; nothing is left beside them."""
+    tiles = [Tile(m, 64, 64, 2, 2, 3) for m in (32, 64, 96, 128)]
+    remember(KEY, MACHINE, replace(CHOICE, tile=tiles[0]))
+
+    def work(at: int) -> bool:
+        remember(KEY, MACHINE, replace(CHOICE, tile=tiles[at % 4], problem="x" * 10000))
+        found = find(KEY, PROBLEM, MACHINE)
+        return found is not None and found[0] in tiles
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(work, range(400)))
+    finally:
+        sys.setswitchinterval(interval)
+    [path] = (path for path in folder.rglob("*") if path.is_file())
+    assert json.loads(path.read_text())["gpu"] == "NVIDIA H200"
+
+
+def test_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, meaning in (("1", True), ("0", False), ("", False)):
+        monkeypatch.setenv("LAYOUTCONV_TUNE", value)
+        assert choices.wanted() is meaning
+    monkeypatch.delenv("LAYOUTCONV_TUNE")
+    assert not choices.wanted()
+    monkeypatch.setenv("LAYOUTCONV_TUNE", "yes")
+    with pytest.raises(ArgumentError, match="`LAYOUTCONV_TUNE`: expected 0 or 1, got 'yes'"):
+        choices.wanted()

@@ -1,0 +1,252 @@
+"""Races between tiles with a clock that the tests hold; kernels are stand-ins but in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels import store
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
+
+import layoutconv as lc
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.conv.depthwise import depthwise_fprop_view
+from layoutconv.errors import ArgumentError
+from layoutconv.executors import gpu
+from layoutconv.sparse.views import kernel_map_view
+from layoutconv.tuning import choices, compile, race
+from layoutconv.tuning.problems import PASSES, views_of
+
+MACHINE = MACHINES["sm_90a"]
+PROBLEM = ConvProblem((2, 16, 16, 64), (64, 3, 3), padding=1)
+SILENT: Any = {"device": -1, "tick": lambda done, total: None}
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
+    monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
+
+
+def view() -> Any:
+    """A new one: plans are kept with a view."""
+    return replace(fprop_view(PROBLEM))
+
+
+def slow_but(tile: tuple[int, int], fast: float, rest: float = 10.0) -> race.Measure:
+    return lambda plan: fast if (plan.tile.m, plan.tile.n) == tile else rest
+
+
+def test_the_fastest_wins_and_is_what_runs_from_then_on() -> None:
+    before = gpu.Plan(view(), torch.float16, -1)
+    tuned = lc.tune(view(), torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
+    assert (
+        (tuned.choice.tile.m, tuned.choice.tile.n) == (256, 128) != (before.tile.m, before.tile.n)
+    )
+    assert tuned.choice.microseconds == 1.0
+    assert tuned.choice.model_microseconds == 10.0
+    assert tuned.choice.problem == "m=512 n=64 k=576 float16"
+    after = gpu.Plan(view(), torch.float16, -1)
+    assert (after.tile, after.splits) == (tuned.choice.tile, tuned.choice.splits)
+    like = fprop_view(ConvProblem((1, 20, 24, 64), (64, 3, 3), padding=1))  # 480 rows
+    assert gpu.Plan(like, torch.float16, -1).tile == tuned.choice.tile
+    assert gpu.Plan(view(), torch.bfloat16, -1).tile == before.tile
+    larger = fprop_view(ConvProblem((2, 64, 64, 64), (64, 3, 3), padding=1))
+    assert gpu.Plan(larger, torch.float16, -1).tile != tuned.choice.tile
+
+
+def test_a_view_that_has_run_takes_the_winner_too() -> None:
+    one = view()
+    of: Any = (torch.float16, -1, torch.float16, None, False, "", gpu.ALIGNED)
+    before = gpu.plan_of(one, *of)
+    assert gpu.plan_of(one, *of) is before
+    tuned = lc.tune(one, torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
+    assert gpu.plan_of(one, *of).tile == tuned.choice.tile != before.tile
+
+
+def test_every_tile_that_fits_runs_and_parts_are_tried() -> None:
+    seen: list[tuple[Tile, int]] = []
+
+    def measure(plan: gpu.Plan) -> float:
+        seen.append((plan.tile, plan.splits))
+        return 10.0
+
+    tall = fprop_view(ConvProblem((1, 4, 8, 8, 512), (64, 3, 3, 3), padding=1))
+    lc.tune(tall, torch.float16, measure=measure, **SILENT)
+    chooser = gpu.Plan(tall, torch.float16, -1, bind=False)
+    pairs = shortlist(chooser.problem, MACHINE)
+    assert pairs[0] == choose(chooser.problem, MACHINE)
+    assert len(set(pairs)) == len(pairs) == len(seen)
+    assert {tile for tile, _ in seen} == {tile for tile, _ in pairs}
+    assert len({splits for _, splits in seen}) > 2
+
+
+@pytest.mark.parametrize(("fast", "model_stays"), [(9.9, True), (9.7, False)])
+def test_what_is_hardly_faster_is_noise(fast: float, model_stays: bool) -> None:
+    picked = gpu.Plan(view(), torch.float16, -1).tile
+    tuned = lc.tune(view(), torch.float16, measure=slow_but((256, 128), fast), **SILENT)
+    assert (tuned.choice.tile == picked) is model_stays
+
+
+def test_tiles_that_fail_are_out_of_the_race() -> None:
+    def measure(plan: gpu.Plan) -> float:
+        if plan.tile.m != 96:
+            raise RuntimeError("too many resources requested\nfor launch")
+        return 3.0
+
+    tuned = lc.tune(view(), torch.float16, measure=measure, **SILENT)
+    assert tuned.choice.tile.m == 96
+    assert tuned.trials[0].error == ""
+    assert {trial.error for trial in tuned.trials[2:]} == {"too many resources requested"}
+
+    def none(plan: gpu.Plan) -> float:
+        raise RuntimeError("out of memory")
+
+    other = views_of(PROBLEM, "wgrad")[0]
+    with pytest.raises(RuntimeError, match=r"no tile runs m=64 n=576 k=512 float16: out of memory"):
+        lc.tune(other, torch.float16, measure=none, **SILENT)
+    assert len(list(choices.kept())) == 1
+
+
+def test_ctrl_c_leaves_what_was_there() -> None:
+    lc.tune(view(), torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
+    kept = list(choices.kept())
+    calls: Iterator[int] = iter(range(3))
+
+    def measure(plan: gpu.Plan) -> float:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return 0.5
+
+    with pytest.raises(KeyboardInterrupt):
+        lc.tune(view(), torch.float16, measure=measure, **SILENT)
+    assert list(choices.kept()) == kept
+
+
+def test_the_environment_variable_tunes_at_first_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Tile] = []
+
+    def clock(*of: Any) -> race.Measure:
+        def measure(plan: gpu.Plan) -> float:
+            measured.append(plan.tile)
+            return 1.0 if plan.tile.m == 96 else 10.0
+
+        return measure
+
+    monkeypatch.setattr(race, "_on_gpu", clock)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert gpu.Plan(view(), torch.float16, -1).tile.m != 96
+    assert measured == []
+    monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
+    assert gpu.Plan(view(), torch.float16, -1, structure="bias:float16").tile.m == 96
+    count = len(measured)
+    assert count > 1
+    assert gpu.Plan(view(), torch.float16, -1, structure="bias:float16").tile.m == 96
+    assert len(measured) == count
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    gpu.Plan(view(), torch.bfloat16, -1)  # in a graph: the model
+    assert len(measured) == count
+
+
+def test_a_race_that_cannot_be_held_at_first_need_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def clock(*of: Any) -> race.Measure:
+        raise torch.OutOfMemoryError("no memory for another tensor")
+
+    model = gpu.Plan(view(), torch.float16, -1).tile
+    monkeypatch.setattr(race, "_on_gpu", clock)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
+    with pytest.warns(UserWarning, match="not tuned: no memory for another tensor"):
+        plan = gpu.Plan(view(), torch.float16, -1)
+    assert plan.tile == model
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="a tuned choice cannot be kept: "):
+        tuned = lc.tune(view(), torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
+    assert tuned.choice.microseconds == 1.0
+
+
+def test_sparse_views_race_too() -> None:
+    index = torch.arange(2000, dtype=torch.int32)[:, None].expand(2000, 27).contiguous()
+    sparse = kernel_map_view(index, 32, 32)
+    tuned = lc.tune(sparse, torch.float16, measure=slow_but((256, 32), 1.0), **SILENT)
+    assert tuned.choice.problem.endswith("float16 sparse")
+    other = kernel_map_view(index[:1900].contiguous(), 32, 32)
+    assert gpu.Plan(other, torch.float16, -1).tile == tuned.choice.tile
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(ArgumentError, match="`dtype`: expected types that `execute` takes"):
+        lc.tune(view(), torch.int64, **SILENT)
+    depthwise = depthwise_fprop_view(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4))
+    with pytest.raises(ArgumentError, match="`view`: expected matrix products"):
+        lc.tune(depthwise, torch.float16, **SILENT)
+    with pytest.raises(ArgumentError, match="`precision`"):
+        lc.tune(view(), torch.float16, precision="tf64", **SILENT)
+    with pytest.raises(ArgumentError, match="`direction`: expected fprop, dgrad or wgrad"):
+        views_of(PROBLEM, "up")
+    with pytest.raises(ArgumentError, match="`groups`: expected fewer groups than channels"):
+        views_of(ConvProblem((1, 8, 8, 4), (4, 3, 3), groups=4), "fprop")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(ArgumentError, match="`device`: expected a GPU to measure on"):
+        lc.tune(view(), torch.float16)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_passes_of_a_problem_are_those_that_run(stride: int) -> None:
+    from layoutconv.executors.passes import dgrad_pass
+
+    problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), stride, 1)
+    dgrad = dgrad_pass(
+        problem.output, (32, 3, 3, 16), (8, 8), [stride] * 2, [1] * 4, [1, 1], on_gpu=True
+    )
+    assert views_of(problem, "dgrad") == dgrad.views
+    for direction in PASSES:
+        products = sum(v.m * v.n * v.k for v in views_of(problem, direction))
+        assert products >= views_of(problem, "fprop")[0].m * 32 * 9 * 16 / stride**2
+
+
+def test_kernels_are_compiled_in_processes_and_kept() -> None:
+    """Two real ones, of a view with an index buffer, which does not travel."""
+    index = torch.arange(600, dtype=torch.int32)[:, None].expand(600, 27).contiguous()
+    sparse = kernel_map_view(index, 16, 16)
+    specs = [
+        store.Spec.of(sparse, "float16", "float16", Tile(m, 32, 32, 4, 1), "sm_80")
+        for m in (64, 128)
+    ]
+    request = compile._dump((sparse, specs[0]))
+    assert len(request) < 6000 < index.numel()
+    ticks: list[tuple[int, int]] = []
+    compile.compile_kernels(sparse, specs, 2, lambda *tick: ticks.append(tick))
+    assert ticks == [(0, 2), (1, 2), (2, 2)]
+    assert all(store.is_kept(sparse, spec) for spec in specs)
+    compile.compile_kernels(sparse, specs, 2, lambda *tick: ticks.append(tick))
+    assert len(ticks) == 3  # nothing was missing
+
+
+def test_a_shortlist_fits_and_starts_with_the_choice() -> None:
+    problem = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
+    for machine in MACHINES.values():
+        pairs = shortlist(problem, machine)
+        assert pairs[0] == choose(problem, machine)
+        for tile, splits in pairs:
+            assert tile.shared_bytes(2, 4) <= machine.shared_per_block
+            assert splits >= 1
