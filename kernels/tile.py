@@ -37,9 +37,10 @@ class Tile:
     producers: int = 0
 
     def __post_init__(self) -> None:
-        if self.producers and (self.warps_m % 4 or self.n > 256 * self.warps_n):
+        if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
             raise ValueError(
-                f"tile {self}: warpgroups are 4 warps along m, and have 256 columns at most"
+                f"tile {self}: warpgroups are 4 warps along m, and have 256 columns at most, and "
+                "as many as they have threads, which store a row each"
             )
         if self.m % (16 * self.warps_m) or self.n % (16 * self.warps_n):
             raise ValueError(f"tile {self}: each warp needs a multiple of 16 rows and 16 columns")

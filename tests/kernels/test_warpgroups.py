@@ -174,7 +174,7 @@ def test_without_a_guard_the_machine_finds_a_fault(
 
 @pytest.mark.parametrize(
     ("tile", "message"),
-    [((64, 64, 64, 2, 2, 3), "4 warps along m"), ((64, 512, 64, 4, 1, 3), "256 columns")],
+    [((64, 64, 64, 2, 2, 3), "4 warps along m"), ((64, 256, 64, 4, 1, 3), "as many as they have threads")],
 )
 def test_tiles_that_cannot_be(tile: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
