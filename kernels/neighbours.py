@@ -21,11 +21,12 @@ from .blocks import (
     Neighbours,
     Reserve,
     Settle,
+    count_of,
     first_of,
     geometry,
     packed_offset,
-    rank_in,
     table_bits,
+    upto,
 )
 from .cells import read_cell, vector_of
 from .hash_table import EMPTY
@@ -51,8 +52,11 @@ FLIGHT = 4
 class TapOrder(Protocol):
     """How rows are sorted by their taps: ``layoutconv.sparse.order.TapOrder``."""
 
-    visits: tuple[int, ...]
-    weights: tuple[int, ...]
+    @property
+    def visits(self) -> tuple[int, ...]: ...
+    @property
+    def weights(self) -> tuple[int, ...]: ...
+    def __hash__(self) -> int: ...
 
 
 class HashTable:
@@ -124,7 +128,7 @@ class HashTable:
             tensors = centres.view(-1), self._slots, self._first, self._values, plan.natural
             integers = len(centres), self._bits, plan.count, 0, *step, *plan.box, *self.grid
             launched = *tensors, self._values, index.view(-1)
-            per_rank.launch(Search(self.rank, plan.near), launched, integers)
+            per_rank.launch(_search(self.rank, plan.near), launched, integers)
         return index.T
 
     def search_own(self, offsets: Sequence[Sequence[int]]) -> Tensor:
@@ -196,6 +200,11 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
 
 
 SIZES = Sizes()
+
+
+@lru_cache
+def _search(rank: int, near: bool) -> Search:
+    return Search(rank, near)
 
 
 @lru_cache
@@ -282,7 +291,7 @@ class Plan:
 
 
 @lru_cache(1024)
-def _plan(offsets: Table, order: TapOrder | None, rank: int, device: Any) -> Plan:
+def _plan(offsets: Table, order: Any, rank: int, device: Any) -> Plan:
     return Plan(check_table("offsets", offsets, rank), order, rank, device)
 
 
@@ -352,6 +361,7 @@ class Search(Neighbours):
 
     def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
         """The row of a cell. The read does not wait for others, and reads the first row if none."""
-        there = (Int32(word >> Int64(bit)) & 1) != 0
-        value = at(values, select(there, Int64(place + rank_in(word, bit)), Int64(0)))
+        word = upto(word, bit)
+        there = word < 0
+        value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))
         return select(there, value, Int32(-1))
