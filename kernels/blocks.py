@@ -53,9 +53,13 @@ def bit_of(cell: Cell) -> Any:
     return bit
 
 
-def rank_in(word: Any, bit: Any) -> Any:
-    """How many cells of a block come before one."""
-    return Int32(cute.arch.popc(Uint64(word & ((Int64(1) << Int64(bit)) - 1))))
+def upto(word: Any, bit: Any) -> Any:
+    """The cells of a block up to one, whose bit becomes the sign."""
+    return word << Int64(63 - bit)
+
+
+def count_of(word: Any) -> Any:
+    return Int32(cute.arch.popc(Uint64(word)))
 
 
 @cute.jit
@@ -139,15 +143,15 @@ class Reserve(PerRank):
         made = (row < rows) & (seen < MADE)
         slot = Int64(select(made, Int32(MADE - 1) - seen, Int32(0)))
         word = ~at(slots, slot * 2 + 1)
-        count = Int32(cute.arch.popc(Uint64(select(made, word, Int64(0)))))
+        count = count_of(select(made, word, Int64(0)))
         lane, warp = tid & 31, tid >> 5
-        upto = sum_upto(count, lane)
+        through = sum_upto(count, lane)
         warps = self.threads // 32
         smem = cutlass.memory.SmemAllocator().allocate_tensor(
             Int32, cute.make_layout(warps + 1), byte_alignment=16
         )
         if lane == 31:
-            smem[warp] = upto
+            smem[warp] = through
         cute.arch.sync_threads()
         before, total = Int32(0), Int32(0)
         for w in range_constexpr(warps):
@@ -157,7 +161,7 @@ class Reserve(PerRank):
             smem[warps] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
         cute.arch.sync_threads()
         if made:
-            put(first, slot, smem[warps] + before + upto - count)
+            put(first, slot, smem[warps] + before + through - count)
 
 
 class Settle(PerRank):
@@ -184,7 +188,8 @@ class Settle(PerRank):
             if seen != -1:
                 slot = Int64(select(seen < MADE, Int32(MADE - 1) - seen, seen))
                 bit = bit_of(read_cell(cells, row, self.rank))
-                place = Int64(at(first, slot) + rank_in(~at(slots, slot * 2 + 1), bit))
+                before = count_of(upto(~at(slots, slot * 2 + 1), bit)) - 1
+                place = Int64(at(first, slot) + before)
                 # Of two rows of a cell, whichever comes second sees the first one's number here,
                 # or that of a lower one: so the second lowest row of a cell is always told of.
                 other = cute.arch.atomic_min(values + place, Uint32(row))
@@ -220,12 +225,12 @@ class Neighbours(PerRank):
     def key(self) -> tuple[Any, ...]:
         return *super().key, self.near
 
-    def shared(self, *dtypes: Any) -> list[Any]:
-        """Room for numbers of each block of every thread, if these are kept."""
+    def shared(self, *dtypes: Any, each: int = 1) -> list[Any]:
+        """Room for ``each`` numbers of each block of every thread, if these are kept."""
         if not self.near:
             return [None] * len(dtypes)
         smem = cutlass.memory.SmemAllocator()
-        layout = cute.make_layout((self.threads, 1 << self.rank))
+        layout = cute.make_layout((self.threads, each << self.rank))
         return [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in dtypes]
 
     def start_of(self, cell: Cell, stride: Any, low: Any) -> Cell:
@@ -242,11 +247,14 @@ class Neighbours(PerRank):
 
     def corner_and_bit(self, where: Any) -> tuple[Any, Any]:
         """Of a packed cell: which of the blocks, and the number in it."""
-        corner, bit = Int32(0), Int32(0)
-        for axis, b in enumerate(EDGES[self.rank]):
-            along = where if self.rank == 1 else where >> (8 * (self.rank - 1 - axis))
-            corner = (corner << 1) | ((along >> b) & 1)
-            bit = (bit << b) | (along & ((1 << b) - 1))
+        corner, bit, low = Int32(0), Int32(0), 0
+        for axis in reversed(range(self.rank)):
+            # A shift and a mask for each, to where the bits belong.
+            b, field = EDGES[self.rank][axis], 8 * (self.rank - 1 - axis)
+            side = self.rank - 1 - axis
+            corner = corner | ((where >> (field + b - side)) & (1 << side))
+            bit = bit | ((where >> (field - low)) & (((1 << b) - 1) << low))
+            low += b
         return corner, bit
 
     def corners(self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any) -> list[Any]:

@@ -21,11 +21,12 @@ from .blocks import (
     Neighbours,
     Reserve,
     Settle,
+    count_of,
     first_of,
     geometry,
     packed_offset,
-    rank_in,
     table_bits,
+    upto,
 )
 from .cells import read_cell, vector_of
 from .hash_table import EMPTY
@@ -51,8 +52,11 @@ FLIGHT = 4
 class TapOrder(Protocol):
     """How rows are sorted by their taps: ``layoutconv.sparse.order.TapOrder``."""
 
-    visits: tuple[int, ...]
-    weights: tuple[int, ...]
+    @property
+    def visits(self) -> tuple[int, ...]: ...
+    @property
+    def weights(self) -> tuple[int, ...]: ...
+    def __hash__(self) -> int: ...
 
 
 class HashTable:
@@ -119,15 +123,12 @@ class HashTable:
 
         Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
         """
-        centres, step, taps, index = self._asked(centres, stride, offsets)
+        centres, step, plan, index = self._asked(centres, stride, offsets, None)
         if not self._finds_nothing(index):
-            low, span, near = _geometry(taps, self.rank)
-            table = device_table(_natural(taps, self.rank), index.device)
-            tensors = centres.view(-1), self._slots, self._first, self._values, table
-            integers = len(centres), self._bits, len(taps), 0, *step, *low, *span, *self.grid
-            per_rank.launch(
-                Search(self.rank, near), (*tensors, self._values, index.view(-1)), integers
-            )
+            tensors = centres.view(-1), self._slots, self._first, self._values, plan.natural
+            integers = len(centres), self._bits, plan.count, 0, *step, *plan.box, *self.grid
+            launched = *tensors, self._values, index.view(-1)
+            per_rank.launch(_search(self.rank, plan.near), launched, integers)
         return index.T
 
     def search_own(self, offsets: Sequence[Sequence[int]]) -> Tensor:
@@ -149,30 +150,31 @@ class HashTable:
         """
         import torch
 
-        centres, step, taps, index = self._asked(centres, stride, offsets)
+        centres, step, plan, index = self._asked(centres, stride, offsets, order)
+        rows = len(centres)
         if self._finds_nothing(index):
-            rows = torch.arange(len(centres), dtype=torch.int32, device=index.device)
-            return index.T, rows
-        low, span, near = _geometry(taps, self.rank)
-        natural = device_table(_natural(taps, self.rank), index.device)
-        visits = device_table(_visited(taps, self.rank, order.visits, order.weights), index.device)
-        keys, runs, counts, totals, found = _room_to_sort(len(centres), index.device)
+            return index.T, torch.arange(rows, dtype=torch.int32, device=index.device)
+        keys, runs, counts, totals, found = _room_to_sort(rows, index.device)
         tensors = (
-            centres.view(-1), self._slots, self._first, self._values, natural, index.view(-1),
-            visits, keys, runs, counts, totals, found,
+            centres.view(-1), self._slots, self._first, self._values, plan.natural, index.view(-1),
+            plan.visits, keys, runs, counts, totals, found,
         )  # fmt: skip
         integers = (
-            len(centres), self._bits, len(taps), 1, _chunks(len(centres)), 1 << SIZES.place,
-            *step, *low, *span, *self.grid,
+            rows, self._bits, plan.count, 1, _chunks(rows), 1 << SIZES.place, *step, *plan.box,
+            *self.grid,
         )  # fmt: skip
-        per_rank.launch(_sorted(self.rank, near), tensors, integers)
+        per_rank.launch(_sorted(self.rank, plan.near, SIZES), tensors, integers)
         return index.T, found
 
-    def _asked(self, centres: Tensor, stride: Any, offsets: Any) -> tuple[Tensor, Any, Any, Tensor]:
+    def _asked(
+        self, centres: Tensor, stride: Any, offsets: Any, order: TapOrder | None
+    ) -> tuple[Tensor, tuple[int, ...], Plan, Tensor]:
         centres = check_cells("centres", centres, self.rank, self.indices.device)
         step = check_per_axis("stride", stride, self.rank)
-        taps = check_table("offsets", offsets, self.rank)
-        return centres, step, taps, self.indices.new_empty((len(taps), len(centres)))
+        if type(offsets) is not tuple:
+            offsets = check_table("offsets", offsets, self.rank)
+        plan = _plan(offsets, order, self.rank, centres.device)
+        return centres, step, plan, self.indices.new_empty((plan.count, len(centres)))
 
     def _finds_nothing(self, index: Tensor) -> bool:
         """Whether there is nothing to look for, or nowhere."""
@@ -193,11 +195,16 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
         across.view(-1), device_table(pairs, index.device).view(-1), found.view(-1), keys, runs,
         counts, totals, places,
     )  # fmt: skip
-    per_rank.launch(_sorted_index(), tensors, (rows, taps, _chunks(rows), 1 << SIZES.place))
+    per_rank.launch(_sorted_index(SIZES), tensors, (rows, taps, _chunks(rows), 1 << SIZES.place))
     return found.T, places
 
 
 SIZES = Sizes()
+
+
+@lru_cache
+def _search(rank: int, near: bool) -> Search:
+    return Search(rank, near)
 
 
 @lru_cache
@@ -214,37 +221,37 @@ def _filled(rank: int) -> Chain:
 
 
 @lru_cache
-def _sorted(rank: int, near: bool) -> Chain:
+def _sorted(rank: int, near: bool, sizes: Sizes) -> Chain:
     geometry = tuple(range(6, 7 + 4 * rank))
     return Chain(
         (
-            (Keys(rank, near, SIZES), (0, 1, 6, 7), (0, 1, 2, *geometry)),
-            *_sort(7, 0, 4),
+            (Keys(rank, near, sizes), (0, 1, 6, 7), (0, 1, 2, *geometry)),
+            *_sort(sizes, 7, 0, 4),
             (Search(rank, near), (0, 1, 2, 3, 4, 11, 5), (0, 1, 2, 3, *geometry)),
         )
     )
 
 
 @lru_cache
-def _sorted_index() -> Chain:
+def _sorted_index(sizes: Sizes) -> Chain:
     return Chain(
         (
-            (KeysOfIndex(1, SIZES), (0, 1, 3), (0, 1)),
-            *_sort(3, 0, 2),
-            (Gather(1, SIZES), (0, 7, 2), (0, 1)),
+            (KeysOfIndex(1, sizes), (0, 1, 3), (0, 1)),
+            *_sort(sizes, 3, 0, 2),
+            (Gather(1, sizes), (0, 7, 2), (0, 1)),
         )
     )
 
 
-def _sort(keys: int, rows: int, chunks: int) -> tuple[Any, ...]:
+def _sort(sizes: Sizes, keys: int, rows: int, chunks: int) -> tuple[Any, ...]:
     """From keys to an order: tensors from number ``keys`` on, integers ``rows`` and from
     ``chunks`` on."""
     runs, counts, totals, order = range(keys + 1, keys + 5)
     return (
-        (Count(1, SIZES), (keys, runs, counts), (rows,)),
-        (AddUp(1, SIZES), (counts, totals), (chunks + 1, chunks)),
-        (Place(1, SIZES), (runs, counts, totals, order), (rows,)),
-        (Refine(1, SIZES), (keys, order), (rows,)),
+        (Count(1, sizes), (keys, runs, counts), (rows,)),
+        (AddUp(1, sizes), (counts, totals), (chunks + 1, chunks)),
+        (Place(1, sizes), (runs, counts, totals, order), (rows,)),
+        (Refine(1, sizes), (keys, order), (rows,)),
     )
 
 
@@ -264,28 +271,28 @@ def _room_to_sort(rows: int, device: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
     return keys, room[:rows], room[rows : rows + counted], room[rows + counted :], order
 
 
-@lru_cache(1024)
-def _geometry(taps: Table, rank: int) -> tuple[Any, Any, bool]:
-    return geometry(taps, rank)
+class Plan:
+    """What kernels are told of taps; made once for each set of them and device.
+
+    ``natural`` has a row for every tap: packed, if they are near, and its offset; ``visits`` one in
+    the order in which a key is made of them, with its weight behind the former.
+    """
+
+    def __init__(self, taps: Table, order: TapOrder | None, rank: int, device: Any) -> None:
+        low, span, self.near = geometry(taps, rank)
+        self.count, self.box = len(taps), (*low, *span)
+        packed = [packed_offset(tap, low) if self.near else 0 for tap in taps]
+        flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
+        self.natural = self.visits = device_table(flat, device)
+        if order is not None:
+            pairs = zip(order.visits, order.weights, strict=True)
+            visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
+            self.visits = device_table(tuple(c for row in visits for c in row), device)
 
 
 @lru_cache(1024)
-def _natural(taps: Table, rank: int) -> tuple[int, ...]:
-    """Of every tap: packed, if that is of use, and its offset."""
-    low, _, near = geometry(taps, rank)
-    return tuple(c for tap in taps for c in (packed_offset(tap, low) if near else 0, *tap))
-
-
-@lru_cache(1024)
-def _visited(
-    taps: Table, rank: int, visits: tuple[int, ...], weights: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Of every tap in the order of visits: packed, its weight, its offset."""
-    low, _, near = geometry(taps, rank)
-    found: list[int] = []
-    for tap, weight in zip(visits, weights, strict=True):
-        found += packed_offset(taps[tap], low) if near else 0, weight, *taps[tap]
-    return tuple(found)
+def _plan(offsets: Table, order: Any, rank: int, device: Any) -> Plan:
+    return Plan(check_table("offsets", offsets, rank), order, rank, device)
 
 
 class Search(Neighbours):
@@ -354,6 +361,7 @@ class Search(Neighbours):
 
     def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
         """The row of a cell. The read does not wait for others, and reads the first row if none."""
-        there = (Int32(word >> Int64(bit)) & 1) != 0
-        value = at(values, select(there, Int64(place + rank_in(word, bit)), Int64(0)))
+        word = upto(word, bit)
+        there = word < 0
+        value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))
         return select(there, value, Int32(-1))

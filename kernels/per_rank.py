@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 THREADS = 128
 
 Table = tuple[tuple[int, ...], ...]
+Functions = dict[int, Callable[..., None]]  # of a kernel, once it is loaded, by device
 
 
 class PerRank:
@@ -38,6 +39,7 @@ class PerRank:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
+        self.functions: Functions = {}
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -83,6 +85,7 @@ class Chain:
         self.parts = parts
         self.rank = parts[0][0].rank
         self.key = tuple((kernel.key, *places) for kernel, *places in parts)
+        self.functions: Functions = {}
 
     def tensors(self, rank: int) -> tuple[tuple[str, int], ...]:
         """Each as the part that asks most of it."""
@@ -141,7 +144,10 @@ def launch(kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple
         with torch.cuda.device(device):
             launch(kernel, tensors, integers)
         return
-    load_per_rank(kernel, _arch(device))(tensors, integers)
+    function = kernel.functions.get(device)
+    if function is None:
+        function = kernel.functions[device] = load_per_rank(kernel, _arch(device))
+    function(tensors, integers)
 
 
 @lru_cache

@@ -96,7 +96,7 @@ class Keys(Neighbours):
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         row = Int64(cta) * self.per_cta + tid
-        (words,) = self.shared(Int64)
+        (words,) = self.shared(Int32, each=2)
         if row < rows:
             cell = read_cell(centres, row, rank)
             start = self.start_of(cell, stride, low)
@@ -104,27 +104,34 @@ class Keys(Neighbours):
             if cutlass.const_expr(self.near):
                 found = self.corners(slots, start, span, grid, bits)
                 for corner in range_constexpr(1 << rank):
-                    words[tid, corner] = found[corner][1]
+                    cells = found[corner][1]
+                    words[tid, 2 * corner] = Int32(cells)
+                    words[tid, 2 * corner + 1] = Int32(cells >> 32)
             place, width, gray = Int64(0), Int64(1 << self.sizes.one), Int64(0)
             parity, count, there = Int32(0), Int32(0), Int32(0)
             for tap in range(Int32(taps)):
                 entry = tap * (2 + rank)
                 if cutlass.const_expr(self.near):
                     corner, bit = self.corner_and_bit(where + at(table, entry))
-                    word = words[tid, corner]
-                    there = there | (Int32(word >> Int64(bit)) & 1)
+                    word = words[tid, 2 * corner + (bit >> 5)]
+                    there = there | ((word >> (bit & 31)) & 1)
                 else:
                     own = [start[0]]
                     for axis in range_constexpr(rank):
                         own.append(start[1 + axis] - low[axis] + at(table, entry + 2 + axis))
-                    _, word, bit = self.block(slots, own, grid, bits)
-                    there = there | (Int32(word >> Int64(bit)) & 1)
+                    there = there | self.has(slots, own, grid, bits)
                 weight = at(table, entry + 1)
                 if weight != 0:
                     state = taken(there, (place, width, gray, parity, count), weight)
                     place, width, gray, parity, count = state
                     there = Int32(0)
             put(keys, row, key_of_row(self.sizes, place, gray))
+
+    @cute.jit
+    def has(self, slots: Any, cell: list, grid: list, bits: Any):
+        """1 if a cell is there, 0 if not."""
+        _, cells, bit = self.block(slots, cell, grid, bits)
+        return Int32(cells >> Int64(bit)) & 1
 
 
 def key_of_row(sizes: Sizes, place: Any, gray: Any) -> Any:

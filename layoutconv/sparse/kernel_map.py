@@ -46,8 +46,12 @@ def submanifold_map(
     found = coordinates.kept(taps)
     if found is None:
         with to_be_kept():
-            cells = coordinates.check()
+            on_gpu = coordinates.cells.is_cuda
+            cells = coordinates if on_gpu else coordinates.check()
             found = KernelMap.of_search(cells, cells, taps, mirrored=taps.mirrored)
+            if on_gpu and not cells.valid:
+                found.start()  # the GPU goes on while the host waits for what the cells are like
+                cells.check()
         found = coordinates.keep(taps, found)
     return found
 

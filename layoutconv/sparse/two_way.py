@@ -138,6 +138,10 @@ class KernelMap:
         """
         return self.own.sorted
 
+    def start(self) -> None:
+        """Make what a forward pass needs on a GPU; nothing waits for it."""
+        self.own.sorted  # noqa: B018
+
     def pairs(self, chunk: int) -> Pairs:
         """The pairs of rows that each tap multiplies, in chunks of one tap each."""
         return self.own.pairs(chunk)
