@@ -27,6 +27,7 @@ from .producer import Producer
 from .spec import Spec
 from .steps import Steps
 from .structure import divisors, runtime_integers
+from .window import rows_of_a_tap
 
 
 class ImplicitGemm:
@@ -37,6 +38,11 @@ class ImplicitGemm:
 
     def __init__(self, view: GemmView, spec: Spec) -> None:
         self.view, self.spec, self.tile = view, spec, spec.tile
+        if spec.tile.taps > 1 and view.k // spec.tile.taps % spec.tile.k:
+            raise ValueError(
+                f"{spec.tile}: expected whole k-tiles of the first tap that shares rows, got "
+                f"{view.k // spec.tile.taps} columns of a tap"
+            )
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
         self.resident = spec.resident
@@ -143,7 +149,7 @@ class ImplicitGemm:
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
         else:
-            k_tiles = KTiles.of(operand_a, operand_b, tile.k)
+            k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
             producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
             producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
             if cutlass.const_expr(spec.skip):
@@ -170,8 +176,10 @@ class ImplicitGemm:
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
-        kind = MainloopSm90 if self.tile.producers else MainloopSm80
-        return kind(self.spec, self.data, smem)
+        if not self.tile.producers:
+            return MainloopSm80(self.spec, self.data, smem)
+        tap_rows = rows_of_a_tap(self.view) if self.tile.taps > 1 else 0
+        return MainloopSm90(self.spec, self.data, smem, tap_rows)
 
     def _present(self, k_tiles: KTiles, producer: Producer, first: Any, tid: Any) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""

@@ -36,10 +36,11 @@ class KTiles:
     present: list[Any] = field(default_factory=list)  # words of bits; none: all units
 
     @classmethod
-    def of(cls, a: Operand, b: Operand, step: int) -> KTiles:
+    def of(cls, a: Operand, b: Operand, step: int, taps: int = 1) -> KTiles:
+        """Those of all columns; where one serves ``taps``, the slowest, of the first of these."""
         for operand in (a, b):
             if operand.hoist_rows:
-                total, channels = operand.col_count, operand.vector_extent
+                total, channels = operand.col_count // taps, operand.vector_extent
                 return cls(total, channels if channels % step == 0 else total, step)
         return cls(a.row_count, 0, step)
 

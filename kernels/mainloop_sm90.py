@@ -4,11 +4,15 @@ A warpgroup of producers copies k-tiles into a ring of ``stages``, the others mu
 there; an mbarrier of every stage says that it is full, another that it is empty again. wgmma reads
 both operands from shared memory by itself: accumulators are all that those who multiply hold, and
 what addresses and masks cost is paid by warps that have nothing else to do.
+
+wgmma reads rows from any of them on. So where taps are rows further (``window.py``), a stage is a
+tile of A with a few rows more, and a tile of B for each of those taps.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import Any
 
 import cutlass
@@ -48,8 +52,8 @@ class WarpgroupMultiplier:
 class MainloopSm90:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
-    def __init__(self, spec: Spec, data: Data, smem: Any) -> None:
-        self.tile, self.data = spec.tile, data
+    def __init__(self, spec: Spec, data: Data, smem: Any, tap_rows: int) -> None:
+        self.tile, self.data, self.tap_rows = spec.tile, data, tap_rows
         self.multiplier = WarpgroupMultiplier(data, spec.tile, spec.along)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, lambda along: "matrices")
         self.barriers = smem.allocate_array(Int64, 2 * spec.tile.stages)
@@ -60,8 +64,10 @@ class MainloopSm90:
         Only producers copy. But all threads know the rows of some producer, and so, together, what
         a tile may leave out.
         """
-        threads = self.tile.producers
-        return Producer(operand, shared, self.data.element, threads, tid % threads, first)
+        tile, threads = self.tile, self.tile.producers
+        halo = tile.taps > 1 and shared is self.s_a
+        used = tile.m + self.tap_rows * (tile.taps - 1) if halo else None
+        return Producer(operand, shared, self.data.element, threads, tid % threads, first, used)
 
     @cute.jit
     def __call__(
@@ -97,8 +103,9 @@ class MainloopSm90:
     ):
         """Copy all k-tiles, each as soon as its stage is empty; the index is read one ahead."""
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
-        copy_a, copy_b, stages = a.copy, b.copy, const_expr(self.tile.stages)
+        copy_a, copy_b, tile = a.copy, b.copy, const_expr(self.tile)
         read_a, read_b, advance = a.read_index, b.read_index, k_tiles.advance
+        of_a_tap = const_expr(a.operand.col_count // tile.taps if tile.taps > 1 else 0)  # columns
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         read_a(first)
         read_b(first)
@@ -106,43 +113,51 @@ class MainloopSm90:
         for k_tile in cutlass.range(count, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, parity)
             copy_a(first, stage)
-            copy_b(first, stage)
+            for tap in range_constexpr(tile.taps):
+                copy_b(first + tap * of_a_tap, stage * tile.taps + tap)
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
             first = advance(first)
             if k_tile + 1 < count:
                 read_a(first)
                 read_b(first)
-            stage, parity = _next(stage, parity, stages)
+            stage, parity = _next(stage, parity, tile.stages)
 
     @cute.jit
     def _consume(
         self, a: Producer, b: Producer, count: Any, tid: Any, acc: Any, full: Any, empty: Any
     ):
         """Multiply all k-tiles; a stage is given back while products of the next are running."""
-        mma, stages = self.multiplier.tiled(), const_expr(self.tile.stages)
+        mma, tile = self.multiplier.tiled(), const_expr(self.tile)
         thread = mma.get_slice(tid)
-        r_a = mma.make_fragment_A(thread.partition_A(a.shared.stages_tensor(a.operand.along)))
-        r_b = mma.make_fragment_B(thread.partition_B(b.shared.stages_tensor(b.operand.along)))
-        k_blocks = const_expr(cute.size(r_a, mode=[2]))
+        windows = const_expr((tile.m, tile.taps, self.tap_rows))
+        s_a = a.shared.stages_tensor(a.operand.along, windows)
+        s_b = b.shared.stages_tensor(b.operand.along)
+        r_a = mma.make_fragment_A(thread.partition_A(s_a))
+        r_b = mma.make_fragment_B(thread.partition_B(s_b))
+        blocks = const_expr(list(product(range(tile.taps), range(cute.size(r_a, mode=[2])))))
         # The first k-tile stands before the loop: behind a loop that might not run at all, the
         # compiler would move reads of the sums to where products are still running.
         _wait(full, 0)
-        for k_block in range_constexpr(k_blocks):
-            mma.set(warpgroup.Field.ACCUMULATE, k_block > 0)
-            cute.gemm(mma, acc, r_a[None, None, k_block, 0], r_b[None, None, k_block, 0], acc)
+        for i in range_constexpr(len(blocks)):
+            tap, block = const_expr(blocks[i])
+            mma.set(warpgroup.Field.ACCUMULATE, i > 0)
+            here_a, here_b = r_a[None, None, block, 0, tap], r_b[None, None, block, tap, 0]
+            cute.gemm(mma, acc, here_a, here_b, acc)
         warpgroup.commit_group()
         before, stage, parity = Int32(0), Int32(1), Int32(0)
         for _ in cutlass.range(1, count, 1, unroll=1):
             _wait(full + stage, parity)
-            for k_block in range_constexpr(k_blocks):
-                here_a, here_b = r_a[None, None, k_block, stage], r_b[None, None, k_block, stage]
+            for i in range_constexpr(len(blocks)):
+                tap, block = const_expr(blocks[i])
+                here_a = r_a[None, None, block, stage, tap]
+                here_b = r_b[None, None, block, stage * tile.taps + tap, 0]
                 cute.gemm(mma, acc, here_a, here_b, acc)
             warpgroup.commit_group()
             warpgroup.wait_group(1)
             if tid % 32 == 0:
                 cute.arch.mbarrier_arrive(empty + before)
             before = stage
-            stage, parity = _next(stage, parity, stages)
+            stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)
         sync(self.tile)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Boolean, Int32
+from cutlass import Boolean, Int32, select_
 from cutlass.cute.nvgpu import cpasync
 
 from .operand import Column, Operand, Row
@@ -23,11 +23,19 @@ class Producer:
     a row's other vectors follow at fixed distances. If not, each column of vectors is a segment of
     its own. Where k runs across memory, a thread keeps its columns, and rows are computed.
 
-    Vectors of fewer than 4 bytes, of odd numbers of channels, go through registers.
+    Vectors of fewer than 4 bytes, of odd numbers of channels, go through registers. Rows of a
+    shared tile from ``used`` on become zeros.
     """
 
     def __init__(
-        self, operand: Operand, shared: SharedTile, dtype: Any, threads: int, tid: Any, first: Any
+        self,
+        operand: Operand,
+        shared: SharedTile,
+        dtype: Any,
+        threads: int,
+        tid: Any,
+        first: Any,
+        used: int | None = None,
     ) -> None:
         self.operand, self.shared, self.dtype = operand, shared, dtype
         vector, rows = operand.vector, shared.rows
@@ -36,6 +44,7 @@ class Producer:
         down = threads // across
         if rows % down or per_row % across:
             raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
+        self.used = used
         row, column = tid // across, (tid & (across - 1)) * vector
         self.start = shared.start(shared.logical(row, column))
         # Displacements of a thread's vectors from its first, and where these are in the operand.
@@ -43,7 +52,7 @@ class Producer:
         self.column_steps = [j * across * vector for j in range(per_row // across)]
         self.row_number, self.column_number = row, column
         if operand.hoist_rows:
-            self.rows = [operand.row(first + row + step) for step in self.row_steps]
+            self.rows = [operand.row(self._number(first, row + step)) for step in self.row_steps]
         whole = operand.uniform and operand.vector_extent % shared.columns == 0
         steps = list(self.column_steps)
         # (column of its first vector, steps of its vectors): one if a tile lies within one tap
@@ -61,6 +70,12 @@ class Producer:
             self.atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=8 * size)
         else:
             self.atom = None
+
+    def _number(self, first: Any, row: Any) -> Any:
+        """The number of a row of the tile; one past the last of all, if it is not used."""
+        if self.used is None:
+            return first + row
+        return select_(row < self.used, first + row, Int32(self.operand.row_count))
 
     def _rows_and_columns(self, first_k: Any) -> tuple[list[Row], list[Column]]:
         """This thread's rows, and the first columns of its segments, of a k-tile."""

@@ -30,9 +30,10 @@ def shared_tiles(smem: Any, spec: Spec, data: Data, read: Callable[[int], str]) 
     if tile.k not in (line // 2, line):
         raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
     found = []
-    for rows, along in zip((tile.m, tile.n), spec.along, strict=True):
+    of_both = (tile.copied_rows, tile.stages), (tile.n, tile.stages * tile.taps)
+    for (rows, stages), along in zip(of_both, spec.along, strict=True):
         shape = (rows, tile.k) if along == 1 else (tile.k, rows)
-        found.append(SharedTile(smem, data.element, *shape, tile.stages, read(along)))
+        found.append(SharedTile(smem, data.element, *shape, stages, read(along)))
     return found
 
 
@@ -68,27 +69,32 @@ class SharedTile:
         size = stages * self.stage_bytes // self.bytes
         self.base = smem.allocate_array(dtype, size, byte_alignment=1024)
 
-    def tensor(self, along: int, unit: Any) -> Any:
+    def tensor(self, along: int, unit: Any, rows: int = 0) -> Any:
         """The tile (m, k) as a tensor of ``unit``, k (``along`` = 1) or m contiguous, not swizzled.
 
-        To be partitioned, not to be read.
+        Of its first ``rows``, if so many are asked for. To be partitioned, not to be read.
         """
         line = self.line_bytes * 8 // unit.width
         columns = line, self.stage_bytes // self.panel_bytes
         across = 1, self.rows * line
         if along == 1:
-            layout = cute.make_layout((self.rows, columns), stride=(line, across))
+            layout = cute.make_layout((rows or self.rows, columns), stride=(line, across))
         else:
             layout = cute.make_layout((columns, self.rows), stride=(across, line))
         return cute.make_tensor(cute.recast_ptr(self.base, dtype=unit), layout)
 
-    def stages_tensor(self, along: int) -> Any:
-        """All stages as a tensor (m, k, stage), swizzled: what wgmma reads, as descriptors."""
-        plain = self.tensor(along, self.dtype).layout
+    def stages_tensor(self, along: int, windows: tuple[int, int, int] = (0, 1, 0)) -> Any:
+        """All stages as a tensor (m, k, stage, window), swizzled: what wgmma reads by descriptors.
+
+        ``windows``: of so many rows, how many there are, and how many rows lie between them.
+        """
+        rows, count, step = windows
+        plain = self.tensor(along, self.dtype, rows).layout
         stage = cute.make_layout(self.stages, stride=self.stage_bytes // self.bytes)
+        window = cute.make_layout(count, stride=step * self.line)
         swizzle = cute.make_swizzle(self.line_bytes.bit_length() - 5, 4, 3)
         pointer = cute.recast_ptr(self.base, swizzle, dtype=self.dtype)
-        return cute.make_tensor(pointer, cute.append(plain, stage))
+        return cute.make_tensor(pointer, cute.append(cute.append(plain, stage), window))
 
     def start(self, logical: Any) -> Any:
         """The swizzled address of a logical one, both in bytes."""

@@ -10,6 +10,7 @@ BARRIER_BYTES = 8
 ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 OTHER_WITHOUT_FRAGMENTS = 64
+HALO = 32
 WARPGROUP = 128  # threads that multiply together on Hopper, 64 rows at a time
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
 
@@ -20,7 +21,8 @@ class Tile:
 
     ``stages`` buffers of shared memory hold the k-tiles in flight. Beside the warps that multiply,
     ``producers`` threads only copy, if there are any: then warps multiply in groups of four, each
-    64 rows at a time, by Hopper's instructions.
+    64 rows at a time, by Hopper's instructions. A tile of A then serves ``taps`` taps, for which it
+    has ``HALO`` rows more.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -35,6 +37,7 @@ class Tile:
     warps_n: int = 2
     stages: int = 3
     producers: int = 0
+    taps: int = 1
 
     def __post_init__(self) -> None:
         if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
@@ -51,6 +54,11 @@ class Tile:
     def threads(self) -> int:
         """Those that multiply."""
         return 32 * self.warps_m * self.warps_n
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows of a stage's tile of A."""
+        return self.m + (HALO if self.taps > 1 else 0)
 
     @property
     def launched(self) -> int:
@@ -88,6 +96,7 @@ class Tile:
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
-        mainloop = self.stages * (self.m + self.n) * self.k * operand_bytes
+        rows = self.copied_rows + self.taps * self.n
+        mainloop = self.stages * rows * self.k * operand_bytes
         barriers = BARRIER_BYTES * 2 * self.stages if self.producers else 0
         return max(mainloop, self.m * (self.n * output_bytes + ROW_BYTES)) + barriers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import ceil, log2
 
 from .spec import BYTES, RESERVED
 from .tile import WARPGROUP, Tile
@@ -69,6 +69,12 @@ HOPPER = {
     (256, 128, 8, 1): (1.45, 4),
     (128, 256, 8, 1): (1.63, 4),
 }
+# The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
+WINDOWS = {
+    (128, 32, 4, 1): (1.25, 4),
+    (128, 64, 4, 1): (1.26, 4),
+    (256, 64, 8, 1): (1.42, 6),
+}
 RATES = {**FAMILY, **{shape: rate for shape, (rate, _) in HOPPER.items()}}
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
@@ -89,7 +95,7 @@ class Problem:
 
     ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
-    them.
+    them. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
     """
 
     m: int
@@ -101,6 +107,8 @@ class Problem:
     groups: int = 1
     splittable: bool = False
     sparse: bool = False
+    taps: int = 1
+    widening: float = 1.0
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
@@ -147,6 +155,7 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
         tiles = [Tile(64, 64, k, 2, 2, 3)]
     else:
         tiles = [tile_of(shape, k, line // 2) for shape in shapes(machine.arch, problem.dtype)]
+        tiles += _windows(problem, machine)
     if problem.dtype == "float32":  # twice the fragments in registers
         tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.threads]
     size = BYTES[problem.dtype]
@@ -164,6 +173,26 @@ def shapes(arch: str, dtype: str) -> list[Shape]:
     return [*FAMILY, *HOPPER] if more else list(FAMILY)
 
 
+def _windows(problem: Problem, machine: Machine) -> list[Tile]:
+    """Tiles of A that serve several taps, of k-tiles that lie within the first of these.
+
+    Of all columns: where A is read for each of several tiles of them, nothing is gained.
+    """
+    k = 64 // BYTES[problem.dtype]
+    half_lines = problem.taps > 1 and problem.k // problem.taps % k == 0
+    if not half_lines or shapes(machine.arch, problem.dtype) == list(FAMILY):
+        return []
+    tiles = []
+    for (m, n, warps_m, warps_n), (_, most) in WINDOWS.items():
+        for stages in range(most if problem.n <= n else 0, 1, -1):
+            tile = Tile(m, n, k, warps_m, warps_n, stages, WARPGROUP, problem.taps)
+            size = tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes)
+            if size <= machine.shared_per_block:
+                tiles.append(tile)
+                break
+    return tiles
+
+
 def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
     """The tile of a shape, with k-tiles of ``k``, or what suits the shape better."""
     m, n, warps_m, warps_n = shape
@@ -179,7 +208,8 @@ def _splits(problem: Problem, tile: Tile) -> list[int]:
     if not problem.splittable:
         return [1]
     outputs = 4 * problem.m * problem.n * problem.groups
-    most = min(MOST_SPLITS, problem.k // (4 * tile.k), WORKSPACE // max(outputs, 1))
+    k_tiles = problem.k // (tile.k * tile.taps)
+    most = min(MOST_SPLITS, k_tiles // 4, WORKSPACE // max(outputs, 1))
     most = max(most, 1)
     least = max(1, min(-(-problem.k // LONGEST_SUM), most))
     return [s for s in range(least, most + 1) if s <= 16 or s % 4 == 0 or s == least]
@@ -190,11 +220,17 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     size = BYTES[problem.dtype]
     shared = tile.shared_bytes(size, problem.staged_bytes) + RESERVED
     resident = max(1, min(machine.shared_per_multiprocessor // shared, tile.resident))
-    ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits
+    m = ceil(problem.m * problem.widening) if tile.taps > 1 else problem.m
+    ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits
     per_multiprocessor = -(-ctas // machine.multiprocessors)
     waves, rest = divmod(per_multiprocessor, resident)
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
-    rate = (GATHERED if problem.sparse and shape in GATHERED else RATES)[shape] * machine.products
+    rate = RATES[shape]
+    if tile.taps > 1:
+        rate, _ = WINDOWS[shape]
+    elif problem.sparse:
+        rate = GATHERED.get(shape, rate)
+    rate *= machine.products
     products = tile.m * tile.n * -(-problem.k // splits) * COST.get(problem.dtype, 1.0)
     if problem.sparse:
         products *= TAPS_OF_MORE_ROWS ** log2(tile.m / 64)

@@ -11,12 +11,13 @@ from ..algebra.int_tuple import flatten
 from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
-from ..kernels.check import check_view
+from ..kernels.check import UnsupportedViewError, check_view
 from ..kernels.spec import ARCHES, BYTES, Spec, can_skip, staged_bytes, vectors_of
 from ..kernels.store import architecture, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
 from ..kernels.tune import MACHINES, Machine, Problem, choose
+from ..kernels.window import widened
 from ..tuning.choices import find, key_of, wanted
 from .checks import expected
 from .dot import DotPlan
@@ -97,6 +98,7 @@ class Plan:
             sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
             # Parts are added up as floating-point numbers, and stored without saturation.
             splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
+            **_shared_rows(view, along),
         )  # fmt: skip
         self.key = key_of(view, problem, out_kind, vectors, along)
         measured = find(self.key, problem, machine)
@@ -111,13 +113,15 @@ class Plan:
         if splits and problem.splittable:
             parts = splits
         self.tile, self.device = tile or chosen, device
-        self.splits = _without_empty_parts(view.k, self.tile, parts)
+        if self.tile.taps > 1:
+            view = _widened(view, self.tile)
+        self.splits = _without_empty_parts(view.k // self.tile.taps, self.tile, parts)
         split = "" if self.splits == 1 else "atomic" if atomic else "partial"
         self._sums = torch.float64 if dtype == torch.float64 else torch.float32
         if split:
             out_kind = _name(self._sums)
             vectors = (*vectors[:2], min(vectors[2], 16 // self._sums.itemsize))
-        skip = not split and can_skip(view, along, self.tile)
+        skip = not split and self.tile.taps == 1 and can_skip(view, along, self.tile)
         spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split, skip)
         self.spec = spec
         self._kernel: Any = load_kernel(view, spec) if bind else None
@@ -286,6 +290,22 @@ def _kernel_type(dtype: torch.dtype, precision: str) -> str:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _shared_rows(view: GemmView, along: tuple[int, int]) -> dict[str, Any]:
+    """Of a problem: how many taps share the rows of a tile, and how many rows more that takes."""
+    wide = widened(view) if along[0] == 1 else None
+    if wide is None or not view.m:
+        return {}
+    return {"taps": int(flatten(wide.a.shape[1])[-1]), "widening": wide.m / view.m}
+
+
+def _widened(view: GemmView, tile: Tile) -> GemmView:
+    """The view whose rows serve the taps of a tile."""
+    wide = widened(view)
+    if wide is None or flatten(wide.a.shape[1])[-1] != tile.taps:
+        raise UnsupportedViewError(f"{tile}: expected a view whose rows {tile.taps} taps share")
+    return wide
 
 
 def _without_empty_parts(k: int, tile: Tile, splits: int) -> int:

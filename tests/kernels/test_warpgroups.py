@@ -11,6 +11,7 @@ import torch
 from layoutconv.kernels import mainloop_sm90
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import HOPPER, tile_of
+from layoutconv.kernels.window import rows_of_a_tap, widened
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.epilogue import Activation, Bias, Epilogue
@@ -118,6 +119,57 @@ def test_the_epilogue_is_run_by_those_who_multiply() -> None:
     assert torch.equal(ran.statistics.double().sum(0), sums)
 
 
+WINDOWS_OF = {
+    "padding": ConvProblem((1, 2, 5, 9, 32), (32, 3, 3, 3), padding=1),
+    "no padding, two taps": ConvProblem((2, 5, 9, 64), (32, 3, 2)),
+    "near and far differ": ConvProblem((1, 3, 21, 32), (64, 2, 3), padding=((1, 0), (0, 3))),
+    "dilation": ConvProblem((2, 3, 40, 64), (64, 2, 3), padding=(1, 2), dilation=(1, 2)),
+    "rows on rows": ConvProblem((3, 33, 96), (64, 5), padding=2),
+    "groups": ConvProblem((1, 4, 17, 128), (64, 3, 3), padding=1, groups=2),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS_OF)
+def test_rows_that_several_taps_share(name: str) -> None:
+    """The widened view is the same problem, for every kernel, and is copied once for its taps."""
+    problem = WINDOWS_OF[name]
+    taps = problem.stored_filter[-2]
+    number = list(WINDOWS_OF).index(name)
+    for view in (fprop_view(problem), *dgrad_views(problem)):
+        wide = widened(view)
+        assert wide is not None
+        tile = Tile(64 if number % 2 else 128, 64, 32, 4, 1, 2 + number % 3, 128, taps)
+        ran = check_view_runs(wide, TYPES[number % 2], tile, arch="sm_90a")
+        assert ran.launch.shared_bytes == tile.shared_bytes(2, 2)
+        assert rows_of_a_tap(wide) == problem.dilation[-1]
+    if name == "rows on rows":  # the widened view is one like any other
+        check(wide, number)
+
+
+def test_k_tiles_may_not_straddle_the_taps_that_share_rows() -> None:
+    wide = widened(fprop_view(ConvProblem((1, 9, 40), (32, 3), padding=1)))
+    assert wide is not None
+    with pytest.raises(ValueError, match="40 columns of a tap"):
+        compile_view(wide, torch.float16, Tile(64, 64, 32, 4, 1, 2, 128, 3), "sm_90a")
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        fprop_view(ConvProblem((1, 9, 9, 32), (32, 3, 3), stride=2)),
+        fprop_view(ConvProblem((1, 9, 9, 32), (32, 3, 1))),
+        fprop_view(ConvProblem((1, 99, 32), (32, 3), dilation=17)),
+        grid(ConvProblem((1, 7, 11, 64), (40, 2, 3), padding=1), True, True),
+        wgrad_view(ConvProblem((1, 9, 9, 32), (32, 3, 3))),
+        dgrad_views(ConvProblem((70, 3, 4, 64), (64, 2, 4)), images_first=True)[0],
+        kernel_map_view(kernel_map(50, 27, 0.3), 32, 32, kernel_size=(3, 3, 3)),
+    ],
+    ids=["stride", "one tap", "far taps", "gathered", "wgrad", "images first", "kernel map"],
+)
+def test_views_whose_taps_share_no_rows(view: GemmView) -> None:
+    assert widened(view) is None
+
+
 # -- every guard is needed -------------------------------------------------------------------------
 
 Patch = pytest.MonkeyPatch
@@ -174,7 +226,10 @@ def test_without_a_guard_the_machine_finds_a_fault(
 
 @pytest.mark.parametrize(
     ("tile", "message"),
-    [((64, 64, 64, 2, 2, 3), "4 warps along m"), ((64, 256, 64, 4, 1, 3), "as many as they have threads")],
+    [
+        ((64, 64, 64, 2, 2, 3), "4 warps along m"),
+        ((64, 256, 64, 4, 1, 3), "as many as they have threads"),
+    ],
 )
 def test_tiles_that_cannot_be(tile: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
