@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from math import prod
+from functools import lru_cache
+from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 
-_CHUNKS = 264  # of pairs, about, that a filter's gradient is cut into where its outputs are few
+_PRODUCTS = 528  # that a filter's gradient is cut into, or up to twice: 4 to 8 a multiprocessor
 _LEAST_CHUNK = 512
 _FEWEST = 32  # pairs of a chunk, of clouds that are smaller
 _MOST_ON_CPU = 16384
@@ -67,6 +68,8 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     """
     # Not ``found.index``: on a GPU that is made for those who need it.
     cells = found.outputs.cells
+    if gradients and cells.is_cuda:
+        found.sorted  # noqa: B018, before pairs are counted: a search sorts, an index is sorted
     key = cells.is_cuda, gradients, chunk_of(found, channels) if gradients else 0
     kept = found.views.get(key)
     if kept is not None:
@@ -124,19 +127,38 @@ def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
-    """How many pairs of a tap one product of the filter's gradient sums over.
+    """How many pairs of a tap one product of the filter's gradient sums over, a power of two.
 
-    Few where the filter is small, so that there are products enough for a GPU; many where it is
-    large: each writes a result of its own. On a CPU about a quarter of the rows: more of them leave
-    more of the last one empty.
+    On a CPU about a quarter of the rows: more of them leave more of the last one empty. On a GPU,
+    :func:`chunk_for` the pairs of each tap; while a CUDA graph is captured that are not counted,
+    for as many as there could be.
     """
-    rows, taps = len(found.outputs), prod(found.taps)
+    rows = len(found.outputs)
     if not found.outputs.cells.is_cuda:
         return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
+    counts = found.counts
+    known = None if counts is None else counts.here
+    return chunk_for(known or (rows,) * prod(found.taps), channels)
+
+
+def chunk_for(counts: Ints, channels: tuple[int, int]) -> int:
+    """How many pairs a product sums over on a GPU, of taps that have ``counts`` pairs.
+
+    Few where the filter is small, so that there are products enough for a GPU; many where it is
+    large: each writes a result of its own. ``channels`` are C and K.
+
+    >>> street = [15_800] * 13 + [89_500] + [15_800] * 13
+    >>> [chunk_for(street, (C, C)) for C in (16, 128, 256, 512)]
+    [512, 512, 2048, 4096]
+    """
+    pairs, most = sum(counts), max(counts, default=0)
     tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
-    chunk = max(_LEAST_CHUNK, rows * taps * tiles // (2 * _CHUNKS))
-    chunk = max(_FEWEST, min(chunk, rows))  # a tap has no more pairs than rows
-    return 1 << (chunk - 1).bit_length()
+    mean = pairs // max(len(counts), 1)
+    # Of a tap's last chunk half is empty, and multiplied; of short chunks there are more results to
+    # write and read. Both cost the same about here (4 TB/s, 330 TFLOP/s), with any channels.
+    balanced = isqrt(1024 * mean)
+    chunk = max(min(_LEAST_CHUNK, mean), min(pairs * tiles // _PRODUCTS, most, balanced), _FEWEST)
+    return 1 << (chunk.bit_length() - 1)
 
 
 def _view(owner: Tensor, key: Any, make: Any) -> GemmView:
@@ -226,7 +248,7 @@ def conv(
 def wgrad_view(
     found: Maps, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
 ) -> tuple[GemmView, Tensor]:
-    """The products of pairs, and how many of them each tap has: one more is of none."""
+    """The products of pairs, and how many of them each tap has."""
     outputs, inputs, lengths = found.pair_outputs, found.pair_inputs, found.pair_chunks
     if not lengths.numel():
         pairs = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
@@ -235,23 +257,46 @@ def wgrad_view(
     rows = {"in_rows": in_rows, "out_rows": out_rows}
     key = "wgrad", C, K, groups, in_rows, out_rows
     view = _view(outputs, key, lambda: pairs_wgrad_view(made, C, K, groups=groups, **rows))
-    rest = len(outputs) - lengths.sum(0, keepdim=True)  # chunks without a pair
-    return view, torch.cat([lengths, rest])
+    return view, lengths
 
 
 def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -> Tensor:
-    """The filter's gradient: the products (chunks, K, C / groups) of every tap, summed in order."""
-    flat = parts.flatten(1)  # of no chunks, too
-    if parts.is_cpu and parts.numel():  # 0.2 ms for 29 of 128 x 128; segment_reduce takes 1.2
-        starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-        every = torch.arange(len(flat))
-        summed = torch.embedding_bag(flat, every, starts, mode=0, include_last_offset=True)[0]
-    else:
-        summed = torch.segment_reduce(flat, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
-    count, (K, C) = prod(taps), parts.shape[1:]
+    """The filter's gradient: the products (chunks, K, C / groups) of every tap, summed in an order
+    that is always the same. Those past the sum of ``lengths``, int64 (taps,), are of no tap.
+    """
+    _, K, C = parts.shape
     found = torch.empty((K, *taps, C), dtype=dtype, device=parts.device)
-    found.view(K, count, C).copy_(summed[:-1].view(count, K, C).transpose(0, 1))
+    if not parts.numel():
+        return found.zero_()
+    if parts.is_cuda:
+        _sum_on_gpu(parts, lengths, found)
+        return found
+    # 0.2 ms for 29 of 128 x 128; segment_reduce takes 1.2
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    every = torch.arange(int(starts[-1]))
+    flat = parts.flatten(1)
+    summed = torch.embedding_bag(flat, every, starts, mode=0, include_last_offset=True)[0]
+    found.view(K, -1, C).copy_(summed.view(-1, K, C).transpose(0, 1))
     return found
+
+
+def _sum_on_gpu(parts: Tensor, lengths: Tensor, out: Tensor) -> None:
+    """One launch, on torch's current stream of the device that the tensors are on."""
+    device, (_, K, C) = parts.get_device(), parts.shape
+    if torch.cuda.current_device() != device:
+        with torch.cuda.device(device):
+            return _sum_on_gpu(parts, lengths, out)
+    return _segment_sum(parts.dtype, out.dtype, K * C, device)(parts, lengths, out.view(-1))
+
+
+@lru_cache(maxsize=1024)
+def _segment_sum(dtype: torch.dtype, out_dtype: torch.dtype, columns: int, device: int) -> Any:
+    from ..kernels.segment_sum import SegmentShape, load_segment_sum, vector_of
+    from .gpu import machine_of
+
+    name, out_name = (str(kind).removeprefix("torch.") for kind in (dtype, out_dtype))
+    shape = SegmentShape(name, out_name, vector_of(columns, dtype.itemsize))
+    return load_segment_sum(shape, machine_of(device).arch)
 
 
 def wgrad(

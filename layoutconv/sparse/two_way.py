@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .order import by_taps, tap_order
-from .pairs import Pairs, pairs_of
+from .pairs import Counts, Pairs, counts_of, is_captured, pairs_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -146,6 +146,11 @@ class KernelMap:
         """The pairs of rows that each tap multiplies, in chunks of one tap each."""
         return self.own.pairs(chunk)
 
+    @property
+    def counts(self) -> Counts | None:
+        """How many pairs each tap has; None, uncounted, while a CUDA graph is captured."""
+        return self.own.counts
+
 
 class TwoWay:
     """The index of a kernel map and of its inverse, without the cells: what Coordinates keep."""
@@ -203,6 +208,7 @@ class _OneWay:
         self._index, self._search = index, search
         self._sorted: tuple[Tensor, Tensor] | None = None
         self.views: dict[Any, Any] = {}
+        self._counts: Counts | None = None
         self._pairs: dict[int, Pairs] = {}
 
     @property
@@ -223,10 +229,17 @@ class _OneWay:
                     self._sorted = by_taps(self.index, self.taps)
         return self._sorted
 
+    @property
+    def counts(self) -> Counts | None:
+        if self._counts is None and not is_captured(self.index):
+            with to_be_kept():
+                self._counts = counts_of(self.index)
+        return self._counts
+
     def pairs(self, chunk: int) -> Pairs:
         if chunk not in self._pairs:
             with to_be_kept():
-                self._pairs[chunk] = pairs_of(self.index, chunk)
+                self._pairs[chunk] = pairs_of(self.index, chunk, self.counts)
         return self._pairs[chunk]
 
 

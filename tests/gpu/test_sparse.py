@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import layoutconv as lc
+from layoutconv.executors import sparse as executor
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
-from layoutconv.sparse import Coordinates, SparseTensor, strided_map, submanifold_map
+from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 from layoutconv.sparse.street import street
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -104,6 +105,63 @@ def test_passes_are_sums_over_pairs(name, dtype, C, K, groups):
     with torch.no_grad():
         y = subm_conv(SparseTensor(x, found.inputs), w, groups=groups, kernel_map=found).features
     close(y, wanted[0], dtype)
+
+
+@pytest.mark.parametrize("dtype", ERROR)
+@pytest.mark.parametrize(("K", "C"), [(16, 16), (64, 64), (256, 128), (5, 7), (6, 3), (1, 1)])
+def test_chunks_of_taps_are_added_up(K, C, dtype):
+    lengths, rest = [3, 0, 175, 1, 0, 33, 600, 16, 0], 5
+    exact = torch.promote_types(dtype, torch.float32)
+    parts = normal(sum(lengths) + rest, K, C, dtype=exact)
+    want = torch.stack([t.double().sum(0) for t in parts.split([*lengths, rest])[:-1]], 1)
+    parts[sum(lengths) :] = torch.nan
+    on_gpu = torch.tensor(lengths, device="cuda")
+    got, again = (executor.sum_chunks(parts, on_gpu, (3, 3), dtype) for _ in range(2))
+    assert (got.shape, got.dtype) == ((K, 3, 3, C), dtype)
+    close(got.view(K, 9, C), want, dtype)
+    assert torch.equal(got, again)
+    assert not got.view(K, 9, C)[:, [1, 4, 8]].any()
+
+
+@pytest.mark.parametrize("chunk", [32, 256, 2048])
+@pytest.mark.parametrize("name", ["submanifold", "strided", "343"])
+def test_filter_gradients_of_any_chunk(name, chunk, monkeypatch):
+    monkeypatch.setattr(executor, "chunk_of", lambda *_: chunk)
+    found = MAPS[name]()
+    x, g = normal(len(found.inputs), 24), normal(len(found.outputs), 40, seed=2)
+    w = torch.zeros(40, *found.taps, 24, device="cuda", dtype=torch.float16)
+    maps = executor.tables(found, (24, 40), gradients=True)
+    assert maps.pair_outputs.shape[1] == chunk
+    got, again = (executor.wgrad(g, x, *maps, found.taps) for _ in range(2))
+    close(got, by_pairs(found, x, w, g, 1)[2], torch.float16)
+    assert torch.equal(got, again)
+
+
+def test_a_graph_of_pairs_that_nobody_counted(monkeypatch):
+    torch.use_deterministic_algorithms(False)
+    known = MAPS["submanifold"]()
+    x, g = normal(len(known.inputs), 32), normal(len(known.outputs), 48, seed=2)
+
+    def gradient():
+        found = KernelMap(known.inputs, known.outputs, known.taps, known.index, mirrored=True)
+        maps = executor.tables(found, (32, 48), gradients=True)
+        return found, executor.wgrad(g, x, *maps, found.taps)
+
+    _, counted = gradient()
+    with monkeypatch.context() as patch:  # as in a graph, whose kernels are then compiled
+        for module in ("pairs", "two_way"):
+            patch.setattr(f"layoutconv.sparse.{module}.is_captured", lambda _: True)
+        _, want = gradient()
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        found, out = gradient()
+    for _ in range(2):
+        out.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(out, want)
+    close(out, counted.double(), torch.float16)
+    assert found.counts.here == known.counts.here  # and now they are counted
 
 
 @pytest.mark.parametrize("name", MAPS)

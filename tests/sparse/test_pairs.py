@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.errors import ArgumentError
-from layoutconv.sparse import submanifold_map
-from layoutconv.sparse.pairs import pairs_of
+from layoutconv.sparse import Coordinates, pairs, submanifold_map, two_way
+from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
 
 from .clouds import clouds
 
@@ -48,6 +48,21 @@ def test_pairs_of_a_tap_are_its_entries_in_the_order_of_the_outputs(index, chunk
 
 
 @examples
+@given(indices(), st.integers(1, 25))
+def test_pairs_that_nobody_counted_are_in_as_many_chunks_as_there_could_be(index, chunk):
+    """As while a CUDA graph is captured; the chunks past those of the taps have no pair."""
+    rows, taps = index.shape
+    exact = pairs_of(index, chunk)
+    found = pairs_of(index, chunk, Counts(counts_of(index).there, None))
+    used = int(exact.lengths.sum())
+    assert len(found.outputs) == len(found.inputs) == taps * -(-rows // chunk)
+    assert torch.equal(found.lengths, exact.lengths)
+    for some, all_ in ((exact.outputs, found.outputs), (exact.inputs, found.inputs)):
+        assert torch.equal(all_[:used], some)
+        assert (all_[used:] == -1).all()
+
+
+@examples
 @given(clouds(2))
 def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
     found = submanifold_map(x, offsets=[(0, 0), (1, 0), (0, -2)])
@@ -65,6 +80,19 @@ def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
     there, back = by_tap(found.pairs(4)), by_tap(found.inverse.pairs(4))
     assert back == {(tap, i, o) for tap, o, i in there}
     assert found.pairs(4) is found.pairs(4)
+
+
+def test_pairs_of_a_map_are_counted_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr(two_way, "counts_of", lambda index: calls.append(1) or counts_of(index))
+    monkeypatch.setattr(pairs, "counts_of", None)
+    x = Coordinates(torch.tensor([[0, 1], [0, 2], [0, 5]], dtype=torch.int32), (6,), 1)
+    found = submanifold_map(x, 3)
+    for chunk in (1, 2, 64):
+        assert found.pairs(chunk).lengths.tolist() == [1, -(-3 // chunk), 1]
+    assert found.counts is found.counts
+    assert found.counts.here == (1, 3, 1) == tuple(found.counts.there.tolist())
+    assert len(calls) == 1
 
 
 def test_a_chunk_has_a_pair():
