@@ -24,7 +24,7 @@ from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
 from .present import units_of_index, units_of_rows
 from .producer import Producer
-from .spec import Spec
+from .spec import ASYNC_BYTES, BYTES, Spec
 from .steps import Steps
 from .structure import divisors, runtime_integers
 from .window import rows_of_a_tap
@@ -38,11 +38,7 @@ class ImplicitGemm:
 
     def __init__(self, view: GemmView, spec: Spec) -> None:
         self.view, self.spec, self.tile = view, spec, spec.tile
-        if spec.tile.taps > 1 and view.k // spec.tile.taps % spec.tile.k:
-            raise ValueError(
-                f"{spec.tile}: expected whole k-tiles of the first tap that shares rows, got "
-                f"{view.k // spec.tile.taps} columns of a tap"
-            )
+        self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
         self.resident = spec.resident
@@ -174,6 +170,20 @@ class ImplicitGemm:
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
         if cutlass.const_expr(not tile.producers) or tid < tile.threads:
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
+
+    def _check(self) -> None:
+        """What a tile of warpgroups wants of the view."""
+        tile, columns = self.tile, self.view.k // self.tile.taps
+        if tile.taps > 1 and columns % tile.k:
+            raise ValueError(
+                f"{tile}: expected whole k-tiles of the first tap that shares rows, got {columns} "
+                "columns of a tap"
+            )
+        vector = min(self.spec.vectors[:2]) * BYTES[self.spec.dtype]
+        if tile.producers and vector < ASYNC_BYTES:  # an mbarrier is told of nothing else
+            raise ValueError(
+                f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}"
+            )
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.producers:

@@ -10,9 +10,9 @@ from cutlass.cute.nvgpu import cpasync
 
 from .operand import Column, Operand, Row
 from .shared import SharedTile
+from .spec import ASYNC_BYTES
 
 THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
-ASYNC_BYTES = 4  # the least that cp.async moves
 
 
 class Producer:

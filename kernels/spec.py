@@ -14,6 +14,7 @@ from layoutconv.vectors import contiguous_extent
 from .tile import Tile
 
 VECTOR_BYTES = 16
+ASYNC_BYTES = 4  # the least that cp.async moves
 SHARED = 228 << 10  # bytes of a multiprocessor, of the largest
 MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
 RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own

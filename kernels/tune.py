@@ -66,6 +66,7 @@ HOPPER = {
     (256, 64, 8, 1): (1.03, 5),
     (64, 128, 4, 1): (0.88, 4),
     (128, 128, 8, 1): (1.20, 5),
+    (64, 256, 4, 2): (1.02, 5),
     (256, 128, 8, 1): (1.45, 4),
     (128, 256, 8, 1): (1.63, 4),
 }
@@ -80,6 +81,8 @@ RATES = {**FAMILY, **{shape: rate for shape, (rate, _) in HOPPER.items()}}
 HALF_LINES = {(256, 64, 4, 1): 4}
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with.
 SLOW_START = {(256, 64, 4, 1): 5.4}
+# Of k-tiles of half a line, these are so much slower: a barrier for half as many products.
+HALF_LINE_RATE = 0.85
 # Rates that are others where rows are gathered: a producer looks up eight of them for a k-tile.
 GATHERED = {(256, 64, 8, 1): 0.75}
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
@@ -96,6 +99,7 @@ class Problem:
     ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
     them. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
+    ``asynchronous``: vectors of A and B are long enough for that.
     """
 
     m: int
@@ -109,6 +113,7 @@ class Problem:
     sparse: bool = False
     taps: int = 1
     widening: float = 1.0
+    asynchronous: bool = True
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
@@ -156,6 +161,8 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
     else:
         tiles = [tile_of(shape, k, line // 2) for shape in shapes(machine.arch, problem.dtype)]
         tiles += _windows(problem, machine)
+        if not problem.asynchronous:
+            tiles = [tile for tile in tiles if not tile.producers]
     if problem.dtype == "float32":  # twice the fragments in registers
         tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.threads]
     size = BYTES[problem.dtype]
@@ -228,8 +235,9 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     rate = RATES[shape]
     if tile.taps > 1:
         rate, _ = WINDOWS[shape]
-    elif problem.sparse:
-        rate = GATHERED.get(shape, rate)
+    else:
+        rate = GATHERED.get(shape, rate) if problem.sparse else rate
+        rate *= HALF_LINE_RATE if tile.producers and tile.k * size < 128 else 1
     rate *= machine.products
     products = tile.m * tile.n * -(-problem.k // splits) * COST.get(problem.dtype, 1.0)
     if problem.sparse:

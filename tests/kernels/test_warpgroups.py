@@ -146,6 +146,12 @@ def test_rows_that_several_taps_share(name: str) -> None:
         check(wide, number)
 
 
+def test_what_is_not_copied_asynchronously_is_refused() -> None:
+    view = fprop_view(ConvProblem((1, 9, 5), (32, 3), padding=1))
+    with pytest.raises(ValueError, match="vectors of 4 bytes or more, got 2"):
+        compile_view(view, torch.float16, small_tile(0), "sm_90a")
+
+
 def test_k_tiles_may_not_straddle_the_taps_that_share_rows() -> None:
     wide = widened(fprop_view(ConvProblem((1, 9, 40), (32, 3), padding=1)))
     assert wide is not None
