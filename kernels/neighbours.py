@@ -84,8 +84,8 @@ class HashTable:
     def __init__(self, indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
 
         self.grid = check_grid(spatial_shape, batch_size)
-        self.indices = check_cells("indices", indices, self.rank)
-        self._bits = table_bits(len(indices))
+        self._given, self.indices = indices, check_cells("indices", indices, self.rank)
+        self._bits = table_bits(indices.shape[0])
         self._memory: Memory | None = None
 
     @property
@@ -165,7 +165,7 @@ class HashTable:
         import torch
 
         centres, step, plan = self._asked(centres, stride, offsets, order)
-        rows, count = len(centres), plan.count
+        rows, count = centres.shape[0], plan.count
         both = self.indices.new_empty((count + 1, rows))
         index, found = both[:count], both[count]
         if self._finds_nothing(index):
@@ -183,14 +183,16 @@ class HashTable:
         )  # fmt: skip
         if empty:
             tensors += self._to_fill(memory)[3:]
-            integers += len(self.indices), memory.filled
+            integers += memory.rows, memory.filled
         per_rank.launch(plan.sorted(empty), tensors, integers)
         return index.T, found
 
     def _asked(
         self, centres: Tensor, stride: Any, offsets: Any, order: TapOrder | None
     ) -> tuple[Tensor, tuple[int, ...], Plan]:
-        if centres is not self.indices:
+        if centres is self._given or centres is self.indices:
+            centres = self.indices
+        else:
             centres = check_cells("centres", centres, self.rank, self.indices.device)
         step = check_per_axis("stride", stride, self.rank)
         if type(offsets) is not tuple:
@@ -199,7 +201,7 @@ class HashTable:
 
     def _finds_nothing(self, index: Tensor) -> bool:
         """Whether there is nothing to look for, or nowhere."""
-        if index.numel() and len(self.indices) and prod(self.grid):
+        if index.numel() and self.indices.shape[0] and prod(self.grid):
             return False
         index.fill_(-1)
         return True
@@ -215,11 +217,11 @@ class Memory:
     def __init__(self, indices: Tensor, bits: int) -> None:
         import torch
 
-        self.rows, slots = len(indices), 4 << bits
+        self.rows, slots = indices.shape[0], 4 << bits
         self.filled = (slots + self.rows + TAIL + 3) // 4  # vectors of 16 bytes
         parts = [slots, 4 * self.filled - slots, 1 << bits]
         self.whole = torch.empty(sum(parts), dtype=torch.int32, device=indices.device)
-        head, self.values, self.first = self.whole.split(parts)
+        head, self.values, self.first = torch.split_with_sizes(self.whole, parts)
         self.slots = head.view(torch.int64)
 
     def slot_of(self) -> Tensor:
@@ -322,9 +324,11 @@ def _chunks(rows: int) -> int:
 
 def _room_to_sort(rows: int, chunks: int, like: Tensor) -> tuple[Tensor, ...]:
     """Counts, totals, keys and runs, in one piece."""
+    import torch
+
     bins = 1 << SIZES.place
     parts = [chunks * bins, bins, rows, rows]
-    return like.new_empty(sum(parts)).split(parts)
+    return torch.split_with_sizes(like.new_empty(sum(parts)), parts)
 
 
 class Plan:

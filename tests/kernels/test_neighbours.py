@@ -57,8 +57,8 @@ UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
-    Fill: (0,), Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2), AddUp: (1,),
-    Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
+    Fill: (0,), Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2),
+    AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -267,11 +267,8 @@ def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     assert own.stride() == table.search(indices, (1,) * rank, offsets).stride()
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[None]:
-    """Windows, chunks and places of few bits: small clouds have several of each."""
+def with_sizes(sizes: Sizes) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
-    sizes = Sizes(place=6, window=6, chunk=7, each=1, threads=64)
     patch.setattr(neighbours, "SIZES", sizes)
     patch.setattr(order, "PLACE_BITS", sizes.place)
     patch.setattr(order, "WINDOW_BITS", sizes.window)
@@ -281,6 +278,18 @@ def small() -> Iterator[None]:
     neighbours._plan.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def small() -> Iterator[None]:
+    """Windows, chunks and places of few bits: small clouds have several of each."""
+    yield from with_sizes(Sizes(place=6, window=6, chunk=7, each=1, threads=64))
+
+
+@pytest.fixture
+def larger() -> Iterator[None]:
+    """Of more: four numbers a thread, and strides beyond a warp."""
+    yield from with_sizes(Sizes(place=10, window=10, chunk=9, each=2, threads=256))
+
+
 def test_sizes_are_those_that_the_order_is_defined_by() -> None:
     sizes = Sizes()
     assert (sizes.place, sizes.key) == (order.PLACE_BITS, order.KEY_BITS)
@@ -288,12 +297,13 @@ def test_sizes_are_those_that_the_order_is_defined_by() -> None:
     assert sizes.low + sizes.window <= 31  # a row's number and what it is sorted by, in its window
 
 
-def test_rows_of_several_windows_of_full_size(launches: Launches) -> None:
-    random = np.random.default_rng(7)
-    there = random.random((2100, 7)) < random.random(7)
+@pytest.mark.parametrize("rows", [1024, 1100])
+def test_rows_of_several_windows(launches: Launches, larger: None, rows: int) -> None:
+    random = np.random.default_rng(rows)
+    there = random.random((rows, 9)) < random.random(9)
     index = torch.from_numpy(np.where(there, 5, -1).astype(np.int32))
-    want, want_order = order.by_taps(index, (7,))
-    got, got_order = sort_index(index, order.tap_order((7,)))
+    want, want_order = order.by_taps(index, (9,))
+    got, got_order = sort_index(index, order.tap_order((9,)))
     assert torch.equal(got_order, want_order)
     assert torch.equal(got, want)
 
