@@ -10,6 +10,7 @@ one slot in two taken, of which there are 5 to 20 times fewer than rows in a sca
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import cutlass
@@ -85,6 +86,30 @@ def first_of(first: Any, slot: Any, word: Any):
 def read_slot(slots: Any, slot: Any) -> Any:
     """A key, and a bit for every cell of its block that is not there."""
     return read(slots + cute.assume(slot * 2, divby=2), Int64, 2)
+
+
+class Fill(PerRank):
+    """-1 into vectors of four Int32: a table with nothing in it."""
+
+    @staticmethod
+    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+        return (("int32", 16),)
+
+    @staticmethod
+    def integers(rank: int) -> int:
+        return 1
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        vector = Int64(cta) * self.per_cta + tid
+        if vector < integers[0]:
+            values = cute.make_rmem_tensor(4, Int32)
+            for u in range_constexpr(4):
+                values[u] = Int32(EMPTY)
+            to = pointers[0] + cute.assume(vector * 4, divby=4)
+            cute.autovec_copy(values, cute.make_tensor(to, cute.make_layout(4)))
 
 
 class Insert(PerRank):
@@ -210,20 +235,25 @@ def sum_upto(count: Any, lane: Any) -> Any:
 # -- neighbours -----------------------------------------------------------------------------------
 
 
+# Where taps are that a kernel is compiled for, seen from the first cell.
+Known = tuple[tuple[int, ...], ...] | None
+
+
 class Neighbours(PerRank):
     """What kernels have in common that look for the cells of taps around centres, a thread each.
 
     If ``near``, all taps of a centre are in two blocks per axis: these are found first, their cells
-    kept in shared memory, and then a tap is a shift. Otherwise every tap finds its own block.
+    kept in shared memory, and then a tap is a shift. Otherwise every tap finds its own block. Near
+    taps may be ``known``: what an axis adds to a shift is then found once for all of them.
     """
 
-    def __init__(self, rank: int, near: bool) -> None:
+    def __init__(self, rank: int, near: bool, known: Known = None) -> None:
         super().__init__(rank)
-        self.near = near
+        self.near, self.known = near, known
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, self.near
+        return *super().key, self.near, self.known
 
     def shared(self, *dtypes: Any, each: int = 1) -> list[Any]:
         """Room for ``each`` numbers of each block of every thread, if these are kept."""
@@ -256,6 +286,26 @@ class Neighbours(PerRank):
             bit = bit | ((where >> (field - low)) & (((1 << b) - 1) << low))
             low += b
         return corner, bit
+
+    def known_places(self, start: Cell) -> list[tuple[Any, Any]]:
+        """Of the known taps: which of the blocks, and the number in it."""
+        parts: list[dict[int, tuple[Any, Any]]] = []
+        low = sum(EDGES[self.rank])
+        for axis, b in enumerate(EDGES[self.rank]):
+            low -= b
+            first, side = Int32(start[1 + axis]) & ((1 << b) - 1), self.rank - 1 - axis
+            there = {}
+            for step in sorted({tap[axis] for tap in self.known or ()}):
+                c = first + step
+                there[step] = (c >> b) << side, (c & ((1 << b) - 1)) << low
+            parts.append(there)
+        found = []
+        for tap in self.known or ():
+            corner, bit = Int32(0), Int32(0)
+            for there, step in zip(parts, tap, strict=True):
+                corner, bit = corner | there[step][0], bit | there[step][1]
+            found.append((corner, bit))
+        return found
 
     def corners(self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any) -> list[Any]:
         """The slot and the cells of every block that taps reach, 0 of those that are not there."""
@@ -311,6 +361,18 @@ def geometry(
     span = tuple(max(axis) - least for axis, least in zip(axes, low, strict=True))
     near = all(reach <= 1 << b for reach, b in zip(span, EDGES[rank], strict=True))
     return low, span, near
+
+
+def box_of(taps: tuple[tuple[int, ...], ...]) -> Known:
+    """Taps seen from the least of them, if they are all of a grid, the last axis fastest.
+
+    >>> box_of(((-1, 2), (-1, 4), (1, 2), (1, 4))), box_of(((0, 0), (1, 1)))
+    (((0, 0), (0, 2), (2, 0), (2, 2)), None)
+    """
+    axes = [sorted(set(axis)) for axis in zip(*taps, strict=True)]
+    if not taps or taps != tuple(product(*axes)):
+        return None
+    return tuple(product(*([c - axis[0] for c in axis] for axis in axes)))
 
 
 def packed_offset(tap: tuple[int, ...], low: tuple[int, ...]) -> int:

@@ -17,10 +17,13 @@ from cutlass import Int32, Int64, range_constexpr
 from . import per_rank
 from .blocks import (
     TAIL,
+    Fill,
     Insert,
+    Known,
     Neighbours,
     Reserve,
     Settle,
+    box_of,
     count_of,
     first_of,
     geometry,
@@ -29,9 +32,9 @@ from .blocks import (
     upto,
 )
 from .cells import read_cell, vector_of
-from .hash_table import EMPTY
 from .per_rank import (
     Chain,
+    Parts,
     Table,
     check_cells,
     check_grid,
@@ -45,8 +48,11 @@ from .walk import at, put, select
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Taps of a thread that are looked up at once.
+# Taps of a thread that are looked up at once; of those that the kernel is compiled for, which has
+# no use for what it would keep to find the others.
 FLIGHT = 4
+KNOWN_FLIGHT = 9
+MOST_KNOWN = 64  # taps
 
 
 class TapOrder(Protocol):
@@ -76,25 +82,29 @@ class HashTable:
     """
 
     def __init__(self, indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
-        import torch
 
         self.grid = check_grid(spatial_shape, batch_size)
-        self.indices = check_cells("indices", indices, self.rank)
-        rows = len(indices)
-        self._bits = table_bits(rows)
-        words = 2 << self._bits
-        # Slots and what is known of rows in one piece that is filled at once: with EMPTY, with free
-        # cells, and with -1, which is the greatest unsigned number, to take minima from.
-        memory = torch.full(
-            (words + (rows + TAIL + 1) // 2,), EMPTY, dtype=torch.int64, device=indices.device
-        )
-        self._slots, self._values = memory[:words], memory[words:].view(torch.int32)
-        # The first place of the rows of each slot, and the slot of each row, for now.
-        self._first = torch.empty(1 << self._bits, dtype=torch.int32, device=indices.device)
-        if rows:
-            slot_of = torch.empty(rows, dtype=torch.int32, device=indices.device)
-            tensors = self.indices.view(-1), self._slots, slot_of, self._values, self._first
-            per_rank.launch(_filled(self.rank), tensors, (rows, self._bits, *self.grid))
+        self._given, self.indices = indices, check_cells("indices", indices, self.rank)
+        self._bits = table_bits(indices.shape[0])
+        self._memory: Memory | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """The table, filled by the first who wants it; to search and sort, that is one call."""
+        if self._memory is None:
+            found = self._memory = Memory(self.indices, self._bits)
+            if len(self.indices):
+                integers = len(self.indices), self._bits, found.filled, *self.grid
+                per_rank.launch(_filled(self.rank), self._to_fill(found), integers)
+            else:
+                found.whole.fill_(-1)
+        return self._memory
+
+    def _to_fill(self, memory: Memory) -> tuple[Tensor, ...]:
+        return (
+            memory.slots, memory.first, memory.values, self.indices.view(-1), memory.whole,
+            memory.slot_of(),
+        )  # fmt: skip
 
     @property
     def rank(self) -> int:
@@ -108,7 +118,7 @@ class HashTable:
         outside the grid and no padding, plus 1. Each is 0 if there is none.
         """
         rows = len(self.indices)
-        return self._values[rows : rows + 2] + 1
+        return self.memory.values[rows : rows + 2] + 1
 
     def search(
         self, centres: Tensor, stride: Sequence[int], offsets: Sequence[Sequence[int]]
@@ -123,12 +133,16 @@ class HashTable:
 
         Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
         """
-        centres, step, plan, index = self._asked(centres, stride, offsets, None)
+        centres, step, plan = self._asked(centres, stride, offsets, None)
+        index = self.indices.new_empty((plan.count, len(centres)))
         if not self._finds_nothing(index):
-            tensors = centres.view(-1), self._slots, self._first, self._values, plan.natural
+            memory = self.memory
+            tensors = (
+                memory.slots, memory.first, memory.values, centres.view(-1), plan.natural,
+                memory.values, index.view(-1),
+            )  # fmt: skip
             integers = len(centres), self._bits, plan.count, 0, *step, *plan.box, *self.grid
-            launched = *tensors, self._values, index.view(-1)
-            per_rank.launch(_search(self.rank, plan.near), launched, integers)
+            per_rank.launch(plan.search, tensors, integers)
         return index.T
 
     def search_own(self, offsets: Sequence[Sequence[int]]) -> Tensor:
@@ -150,52 +164,85 @@ class HashTable:
         """
         import torch
 
-        centres, step, plan, index = self._asked(centres, stride, offsets, order)
-        rows = len(centres)
+        centres, step, plan = self._asked(centres, stride, offsets, order)
+        rows, count = centres.shape[0], plan.count
+        both = self.indices.new_empty((count + 1, rows))
+        index, found = both[:count], both[count]
         if self._finds_nothing(index):
             return index.T, torch.arange(rows, dtype=torch.int32, device=index.device)
-        keys, runs, counts, totals, found = _room_to_sort(rows, index.device)
-        tensors = (
-            centres.view(-1), self._slots, self._first, self._values, plan.natural, index.view(-1),
-            plan.visits, keys, runs, counts, totals, found,
+        chunks = _chunks(rows)
+        counts, totals, keys, runs = _room_to_sort(rows, chunks, both)
+        empty = self._memory is None
+        memory = self._memory = self._memory or Memory(self.indices, self._bits)
+        tensors: tuple[Tensor, ...] = (
+            memory.slots, memory.first, memory.values, centres.view(-1), plan.natural, plan.visits,
+            keys, runs, counts, totals, found, index.view(-1),
         )  # fmt: skip
-        integers = (
-            rows, self._bits, plan.count, 1, _chunks(rows), 1 << SIZES.place, *step, *plan.box,
-            *self.grid,
+        integers: tuple[int, ...] = (
+            rows, self._bits, count, 1, chunks, 1 << SIZES.place, *step, *plan.box, *self.grid,
         )  # fmt: skip
-        per_rank.launch(_sorted(self.rank, plan.near, SIZES), tensors, integers)
+        if empty:
+            tensors += self._to_fill(memory)[3:]
+            integers += memory.rows, memory.filled
+        per_rank.launch(plan.sorted(empty), tensors, integers)
         return index.T, found
 
     def _asked(
         self, centres: Tensor, stride: Any, offsets: Any, order: TapOrder | None
-    ) -> tuple[Tensor, tuple[int, ...], Plan, Tensor]:
-        centres = check_cells("centres", centres, self.rank, self.indices.device)
+    ) -> tuple[Tensor, tuple[int, ...], Plan]:
+        if centres is self._given or centres is self.indices:
+            centres = self.indices
+        else:
+            centres = check_cells("centres", centres, self.rank, self.indices.device)
         step = check_per_axis("stride", stride, self.rank)
         if type(offsets) is not tuple:
             offsets = check_table("offsets", offsets, self.rank)
-        plan = _plan(offsets, order, self.rank, centres.device)
-        return centres, step, plan, self.indices.new_empty((plan.count, len(centres)))
+        return centres, step, _plan(offsets, order, self.rank, centres.device)
 
     def _finds_nothing(self, index: Tensor) -> bool:
         """Whether there is nothing to look for, or nowhere."""
-        if index.numel() and len(self.indices) and prod(self.grid):
+        if index.numel() and self.indices.shape[0] and prod(self.grid):
             return False
         index.fill_(-1)
         return True
+
+
+class Memory:
+    """Of a table: slots, the rows of cells, and the first place of the rows of each slot.
+
+    All of it is one piece. What is in front of ``first`` is filled at once: slots with EMPTY and
+    with free cells, and rows with -1, which is the greatest unsigned number, to take minima from.
+    """
+
+    def __init__(self, indices: Tensor, bits: int) -> None:
+        import torch
+
+        self.rows, slots = indices.shape[0], 4 << bits
+        self.filled = (slots + self.rows + TAIL + 3) // 4  # vectors of 16 bytes
+        parts = [slots, 4 * self.filled - slots, 1 << bits]
+        self.whole = torch.empty(sum(parts), dtype=torch.int32, device=indices.device)
+        head, self.values, self.first = torch.split_with_sizes(self.whole, parts)
+        self.slots = head.view(torch.int64)
+
+    def slot_of(self) -> Tensor:
+        """Room for the slot of each row, for now."""
+        return self.whole.new_empty(self.rows)
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     """An index, int32 (rows, V), with its rows sorted by their taps, and their order."""
     rows, taps = index.shape
     across = index.T.contiguous()
-    found = across.new_empty(across.shape)
-    keys, runs, counts, totals, places = _room_to_sort(rows, index.device)
+    both = across.new_empty((taps + 1, rows))
+    chunks = _chunks(rows)
+    counts, totals, keys, runs = _room_to_sort(rows, chunks, both)
+    found, places = both[:taps], both[taps]
     pairs = tuple(zip(order.visits, order.weights, strict=True))
     tensors = (
         across.view(-1), device_table(pairs, index.device).view(-1), found.view(-1), keys, runs,
         counts, totals, places,
     )  # fmt: skip
-    per_rank.launch(_sorted_index(SIZES), tensors, (rows, taps, _chunks(rows), 1 << SIZES.place))
+    per_rank.launch(_sorted_index(SIZES), tensors, (rows, taps, chunks, 1 << SIZES.place))
     return found.T, places
 
 
@@ -203,31 +250,47 @@ SIZES = Sizes()
 
 
 @lru_cache
-def _search(rank: int, near: bool) -> Search:
-    return Search(rank, near)
-
-
-@lru_cache
 def _filled(rank: int) -> Chain:
-    """Rows into a table. Tensors: cells, slots, the slots of rows, values, first places."""
-    grid = tuple(range(2, 3 + rank))
-    return Chain(
-        (
-            (Insert(rank), (0, 1, 2, 3), (0, 1, *grid)),
-            (Reserve(rank), (1, 2, 3, 4), (0,)),
-            (Settle(rank), (0, 1, 2, 3, 4), (0,)),
-        )
+    """Rows into a table: tensors as of ``HashTable._to_fill``."""
+    return Chain(_to_fill(rank, (0, 1, 2, 3, 4, 5), tuple(range(4 + rank))))
+
+
+def _to_fill(rank: int, tensors: tuple[int, ...], integers: tuple[int, ...]) -> Parts:
+    slots, first, values, cells, whole, slot_of = tensors
+    rows, bits, filled, *grid = integers
+    return (
+        (Fill(rank), (whole,), (filled,)),
+        (Insert(rank), (cells, slots, slot_of, values), (rows, bits, *grid)),
+        (Reserve(rank), (slots, slot_of, values, first), (rows,)),
+        (Settle(rank), (cells, slots, slot_of, values, first), (rows,)),
     )
 
 
 @lru_cache
-def _sorted(rank: int, near: bool, sizes: Sizes) -> Chain:
-    geometry = tuple(range(6, 7 + 4 * rank))
+def _search(rank: int, near: bool, known: Known) -> Search:
+    return Search(rank, near, known)
+
+
+@lru_cache
+def _keys(rank: int, near: bool, sizes: Sizes, known: Known, weights: Any) -> Keys:
+    return Keys(rank, near, sizes, known, weights)
+
+
+@lru_cache
+def _sorted(search: Search, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
+    """A table is searched for sorted rows; one that is ``empty`` is filled first."""
+    rank, geometry = search.rank, tuple(range(6, 7 + 4 * search.rank))
+    filled: Parts = ()
+    if empty:
+        grid = geometry[-rank - 1 :]
+        numbers = geometry[-1] + 1, 1, geometry[-1] + 2, *grid
+        filled = _to_fill(rank, (0, 1, 2, 12, 13, 14), numbers)
     return Chain(
         (
-            (Keys(rank, near, sizes), (0, 1, 6, 7), (0, 1, 2, *geometry)),
-            *_sort(sizes, 7, 0, 4),
-            (Search(rank, near), (0, 1, 2, 3, 4, 11, 5), (0, 1, 2, 3, *geometry)),
+            *filled,
+            (keys, (3, 0, 5, 6), (0, 1, 2, *geometry)),
+            *_sort(sizes, 6, 0, 4),
+            (search, (0, 1, 2, 3, 4, 10, 11), (0, 1, 2, 3, *geometry)),
         )
     )
 
@@ -243,7 +306,7 @@ def _sorted_index(sizes: Sizes) -> Chain:
     )
 
 
-def _sort(sizes: Sizes, keys: int, rows: int, chunks: int) -> tuple[Any, ...]:
+def _sort(sizes: Sizes, keys: int, rows: int, chunks: int) -> Parts:
     """From keys to an order: tensors from number ``keys`` on, integers ``rows`` and from
     ``chunks`` on."""
     runs, counts, totals, order = range(keys + 1, keys + 5)
@@ -259,35 +322,45 @@ def _chunks(rows: int) -> int:
     return -(-rows // (1 << SIZES.chunk))
 
 
-def _room_to_sort(rows: int, device: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Keys, runs, counts, totals and the order: the last lives longer than the others."""
+def _room_to_sort(rows: int, chunks: int, like: Tensor) -> tuple[Tensor, ...]:
+    """Counts, totals, keys and runs, in one piece."""
     import torch
 
     bins = 1 << SIZES.place
-    counted = _chunks(rows) * bins
-    keys = torch.empty(rows, dtype=torch.int64, device=device)
-    room = torch.empty(rows + counted + bins, dtype=torch.int32, device=device)
-    order = torch.empty(rows, dtype=torch.int32, device=device)
-    return keys, room[:rows], room[rows : rows + counted], room[rows + counted :], order
+    parts = [chunks * bins, bins, rows, rows]
+    return torch.split_with_sizes(like.new_empty(sum(parts)), parts)
 
 
 class Plan:
     """What kernels are told of taps; made once for each set of them and device.
 
-    ``natural`` has a row for every tap: packed, if they are near, and its offset; ``visits`` one in
-    the order in which a key is made of them, with its weight behind the former.
+    Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
+    of others are in tables: ``natural`` has a row for every tap: packed, if they are near, and its
+    offset; ``visits`` one in the order in which a key is made of them, with its weight behind the
+    former.
     """
 
     def __init__(self, taps: Table, order: TapOrder | None, rank: int, device: Any) -> None:
-        low, span, self.near = geometry(taps, rank)
+        low, span, near = geometry(taps, rank)
         self.count, self.box = len(taps), (*low, *span)
-        packed = [packed_offset(tap, low) if self.near else 0 for tap in taps]
+        packed = [packed_offset(tap, low) if near else 0 for tap in taps]
         flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
         self.natural = self.visits = device_table(flat, device)
+        known = box_of(taps) if near and len(taps) <= MOST_KNOWN else None
+        self.search = _search(rank, near, known)
+        self._sorted: dict[bool, Chain] = {}
         if order is not None:
             pairs = zip(order.visits, order.weights, strict=True)
             visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
             self.visits = device_table(tuple(c for row in visits for c in row), device)
+            in_turn = known and tuple(known[tap] for tap in order.visits)
+            self._keys = _keys(rank, near, SIZES, in_turn, order.weights if known else None)
+
+    def sorted(self, empty: bool) -> Chain:
+        found = self._sorted.get(empty)
+        if found is None:
+            found = self._sorted[empty] = _sorted(self.search, self._keys, SIZES, empty)
+        return found
 
 
 @lru_cache(1024)
@@ -305,7 +378,8 @@ class Search(Neighbours):
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        return ("int32", 4 * vector_of(rank)), ("int64", 16), word, word, word, word, word
+        cell = "int32", 4 * vector_of(rank)
+        return ("int64", 16), word, word, cell, word, word, word
 
     @staticmethod
     def integers(rank: int) -> int:
@@ -313,7 +387,7 @@ class Search(Neighbours):
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
-        centres, slots, first, values, table, order, index = pointers
+        slots, first, values, centres, table, order, index = pointers
         rows, bits, taps, ordered, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
@@ -327,27 +401,47 @@ class Search(Neighbours):
             if ordered != 0:
                 row = Int64(at(order, i))
             start = self.start_of(read_cell(centres, row, rank), stride, low)
-            where = self.packed(start)
             if cutlass.const_expr(self.near):
                 self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
-            for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
-                asked = []
-                for u in range_constexpr(FLIGHT):
-                    tap = turn * FLIGHT + u
-                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
-                    if cutlass.const_expr(self.near):
-                        corner, bit = self.corner_and_bit(where + at(table, entry))
-                        asked.append((words[tid, corner], bit, places[tid, corner]))
-                    else:
-                        cell = [start[0]]
-                        for axis in range_constexpr(rank):
-                            cell.append(start[1 + axis] - low[axis] + at(table, entry + 1 + axis))
-                        asked.append(self.ask(slots, first, cell, grid, bits))
-                answers = [self.answer(values, *one) for one in asked]
-                for u in range_constexpr(FLIGHT):
-                    tap = turn * FLIGHT + u
-                    if tap < taps:
-                        put(index, Int64(tap) * rows + i, answers[u])
+            if cutlass.const_expr(self.known is not None):
+                self.known_rows(words, places, tid, start, values, index + i, rows)
+            else:
+                where = self.packed(start)
+                for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
+                    asked = []
+                    for u in range_constexpr(FLIGHT):
+                        tap = turn * FLIGHT + u
+                        entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
+                        if cutlass.const_expr(self.near):
+                            corner, bit = self.corner_and_bit(where + at(table, entry))
+                            asked.append((words[tid, corner], bit, places[tid, corner]))
+                        else:
+                            cell = [start[0]]
+                            for axis in range_constexpr(rank):
+                                offset = at(table, entry + 1 + axis)
+                                cell.append(start[1 + axis] - low[axis] + offset)
+                            asked.append(self.ask(slots, first, cell, grid, bits))
+                    answers = [self.answer(values, *one) for one in asked]
+                    for u in range_constexpr(FLIGHT):
+                        tap = turn * FLIGHT + u
+                        if tap < taps:
+                            put(index, Int64(tap) * rows + i, answers[u])
+
+    def known_rows(
+        self, words: Any, places: Any, tid: Any, start: Any, values: Any, column: Any, rows: Any
+    ) -> None:
+        """All reads of some taps are under way before the first of them is written."""
+        offset = Int64(0)
+        asked = self.known_places(start)
+        for first in range(0, len(asked), KNOWN_FLIGHT):
+            some = asked[first : first + KNOWN_FLIGHT]
+            answers = [
+                self.answer(values, words[tid, corner], bit, places[tid, corner])
+                for corner, bit in some
+            ]
+            for value in answers:
+                put(column, offset, value)
+                offset = offset + rows
 
     def keep(self, words: Any, places: Any, tid: Any, found: list[Any], first: Any) -> None:
         for corner, (slot, word) in enumerate(found):

@@ -190,7 +190,7 @@ def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None
         raise ArgumentTypeError(name, "a torch tensor of int32", got)
     if cells.ndim != 2 or cells.shape[1] != 1 + rank:
         raise ArgumentError(name, f"(rows, {1 + rank})", tuple(cells.shape))
-    if len(cells) >= 2**31:
+    if cells.shape[0] >= 2**31:
         raise ArgumentError(name, "fewer than 2**31 rows", len(cells))
     if device is not None and cells.device != device:
         raise ArgumentError(name, f"a tensor on {device}, where the table is", cells.device)

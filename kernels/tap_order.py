@@ -2,7 +2,8 @@
 
 Rows are sorted by 12 bits in one stable counting sort, of three launches: count, add up, place. A
 radix sort of keys of 32 bits has four passes of 8 us or more each, for any cloud below a million
-rows (H200). Then a CTA sorts 4096 rows by the rest of their keys in its shared memory.
+rows (H200). Then a CTA sorts 4096 rows by the rest of their keys: with a row's number behind it, it
+fits into 31 bits.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
-from .blocks import Neighbours, sum_upto
+from .bitonic import room_for, sort
+from .blocks import Known, Neighbours, sum_upto
 from .cells import read_cell, vector_of
 from .per_rank import PerRank
 from .walk import at, put, select
@@ -22,16 +24,23 @@ from .walk import at, put, select
 
 @dataclass(frozen=True)
 class Sizes:
-    """Binary logarithms: of the values of a place, of a Gray number, of the rows of a window and of
-    those that a CTA counts, and of what is one in the arithmetic of places. And threads of a CTA.
+    """Binary logarithms: of the values of a place, of a whole key, of the rows of a window, of
+    those that a CTA counts, and of the numbers that a thread sorts. And threads of other CTAs.
+
+    A place has as many bits as a window, or more.
     """
 
     place: int = 12
-    gray: int = 50
+    key: int = 31
     window: int = 12
     chunk: int = 11
-    one: int = 32
+    each: int = 2
     threads: int = 1024
+
+    @property
+    def low(self) -> int:
+        """The bits of a key behind its place."""
+        return self.key - self.place
 
 
 class OfRows(PerRank):
@@ -49,38 +58,45 @@ class OfRows(PerRank):
 # -- keys -----------------------------------------------------------------------------------------
 
 
+def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
+    """The state of a key before its first bit."""
+    return Int32(0), Int32((1 << sizes.key) - 1), Int32(0), Int32(0)
+
+
 def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
-    """The state of a key after another bit, from the most significant one on.
+    """The state of a key after another bit, 0 or 1, from the most significant one on.
 
     ``weight / 2^16`` times one more than the taps so far is how likely the tap is.
     """
-    place, width, gray, parity, count = state
-    share = (width * (Int64(count + 1) * Int64(weight))) >> 16
-    first = select(parity != 0, share, width - share)
+    before, width, parity, count = state
+    share = Int32((Int64(width) * Int64((count + 1) * weight)) >> 16)
     digit = there ^ parity
-    place = select(digit != 0, place + first, place)
-    width = select(digit != 0, width - first, first)
-    return place, width, (gray << 1) | Int64(digit), digit, count + there
+    kept = select(there != 0, share, width - share)
+    before = select(digit != 0, before + (width - kept), before)
+    return before, kept, digit, count + there
 
 
 class Keys(Neighbours):
-    """The key of every centre: its place, then its Gray number.
+    """The key of every centre.
 
     The table has a row for a tap, the most significant first: packed, its weight, its offset. The
-    weight of taps but the last of those that share a bit is 0.
+    weight of taps but the last of those that share a bit is 0. If these are ``known``, with the
+    taps' positions, the kernel has no use for the table.
     """
 
-    def __init__(self, rank: int, near: bool, sizes: Sizes) -> None:
-        super().__init__(rank, near)
-        self.sizes = sizes
+    def __init__(
+        self, rank: int, near: bool, sizes: Sizes, known: Known = None, weights: Any = None
+    ) -> None:
+        super().__init__(rank, near, known)
+        self.sizes, self.weights = sizes, weights
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return *super().key, self.sizes
+        return *super().key, self.sizes, self.weights
 
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(rank)), ("int64", 16), ("int32", 4), ("int64", 8)
+        return ("int32", 4 * vector_of(rank)), ("int64", 16), ("int32", 4), ("int32", 4)
 
     @staticmethod
     def integers(rank: int) -> int:
@@ -100,32 +116,44 @@ class Keys(Neighbours):
         if row < rows:
             cell = read_cell(centres, row, rank)
             start = self.start_of(cell, stride, low)
-            where = self.packed(start)
             if cutlass.const_expr(self.near):
                 found = self.corners(slots, start, span, grid, bits)
                 for corner in range_constexpr(1 << rank):
                     cells = found[corner][1]
                     words[tid, 2 * corner] = Int32(cells)
                     words[tid, 2 * corner + 1] = Int32(cells >> 32)
-            place, width, gray = Int64(0), Int64(1 << self.sizes.one), Int64(0)
-            parity, count, there = Int32(0), Int32(0), Int32(0)
-            for tap in range(Int32(taps)):
-                entry = tap * (2 + rank)
-                if cutlass.const_expr(self.near):
-                    corner, bit = self.corner_and_bit(where + at(table, entry))
-                    word = words[tid, 2 * corner + (bit >> 5)]
-                    there = there | ((word >> (bit & 31)) & 1)
-                else:
-                    own = [start[0]]
-                    for axis in range_constexpr(rank):
-                        own.append(start[1 + axis] - low[axis] + at(table, entry + 2 + axis))
-                    there = there | self.has(slots, own, grid, bits)
-                weight = at(table, entry + 1)
-                if weight != 0:
-                    state = taken(there, (place, width, gray, parity, count), weight)
-                    place, width, gray, parity, count = state
-                    there = Int32(0)
-            put(keys, row, key_of_row(self.sizes, place, gray))
+            before, width, parity, count = nothing_taken(self.sizes)
+            if cutlass.const_expr(self.known is not None):
+                before = self.known_key(words, tid, start)
+            else:
+                where = self.packed(start)
+                there = Int32(0)
+                for tap in range(Int32(taps)):
+                    entry = tap * (2 + rank)
+                    if cutlass.const_expr(self.near):
+                        corner, bit = self.corner_and_bit(where + at(table, entry))
+                        word = words[tid, 2 * corner + (bit >> 5)]
+                        there = there | ((word >> (bit & 31)) & 1)
+                    else:
+                        own = [start[0]]
+                        for axis in range_constexpr(rank):
+                            own.append(start[1 + axis] - low[axis] + at(table, entry + 2 + axis))
+                        there = there | self.has(slots, own, grid, bits)
+                    weight = at(table, entry + 1)
+                    if weight != 0:
+                        state = taken(there, (before, width, parity, count), weight)
+                        before, width, parity, count = state
+                        there = Int32(0)
+            put(keys, row, before)
+
+    def known_key(self, words: Any, tid: Any, start: Any) -> Any:
+        state, there = nothing_taken(self.sizes), Int32(0)
+        for (corner, bit), weight in zip(self.known_places(start), self.weights, strict=True):
+            word = words[tid, 2 * corner + (bit >> 5)]
+            there = there | ((word >> (bit & 31)) & 1)
+            if weight:
+                state, there = taken(there, state, weight), Int32(0)
+        return state[0]
 
     @cute.jit
     def has(self, slots: Any, cell: list, grid: list, bits: Any):
@@ -134,16 +162,12 @@ class Keys(Neighbours):
         return Int32(cells >> Int64(bit)) & 1
 
 
-def key_of_row(sizes: Sizes, place: Any, gray: Any) -> Any:
-    return ((place >> (sizes.one - sizes.place)) << sizes.gray) | gray
-
-
 class KeysOfIndex(OfRows):
     """The same of an index, int32 (taps, rows); the table has a tap and its weight in a row."""
 
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4), ("int32", 4), ("int64", 8)
+        return ("int32", 4), ("int32", 4), ("int32", 4)
 
     @staticmethod
     def integers(rank: int) -> int:
@@ -157,17 +181,17 @@ class KeysOfIndex(OfRows):
         cta, _, _ = cute.arch.block_idx()
         row = Int64(cta) * self.per_cta + tid
         if row < rows:
-            place, width, gray = Int64(0), Int64(1 << self.sizes.one), Int64(0)
-            parity, count, there = Int32(0), Int32(0), Int32(0)
+            before, width, parity, count = nothing_taken(self.sizes)
+            there = Int32(0)
             for tap in range(Int32(taps)):
                 value = at(index, Int64(at(table, tap * 2)) * rows + row)
                 there = there | select(value >= 0, Int32(1), Int32(0))
                 weight = at(table, tap * 2 + 1)
                 if weight != 0:
-                    state = taken(there, (place, width, gray, parity, count), weight)
-                    place, width, gray, parity, count = state
+                    state = taken(there, (before, width, parity, count), weight)
+                    before, width, parity, count = state
                     there = Int32(0)
-            put(keys, row, key_of_row(self.sizes, place, gray))
+            put(keys, row, before)
 
 
 # -- sorting --------------------------------------------------------------------------------------
@@ -180,41 +204,33 @@ class Wide(OfRows):
     def threads(self) -> int:  # type: ignore[override]
         return self.sizes.threads
 
-    @cute.jit
-    def sort(self, items: Any, log: cutlass.Constexpr, tid: Any):
-        """``2^log`` numbers in shared memory, by a bitonic network.
 
-        In all but the widest steps a warp compares what it alone has, and waits for none other.
-        """
-        for stage in range(1, log + 1):
-            for step in range(stage):
-                far = stage - 1 - step
-                for u in range_constexpr(max(1, (1 << log) // 2 // self.threads)):
-                    pair = tid + u * self.threads
-                    if pair < (1 << log) // 2:
-                        i = ((pair >> far) << (far + 1)) | (pair & ((1 << far) - 1))
-                        j = i | (1 << far)
-                        a, b = items[i], items[j]
-                        swap = (a > b) == (((i >> stage) & 1) == 0)
-                        items[i] = select(swap, b, a)
-                        items[j] = select(swap, a, b)
-                # The next step is the next nearer one, or the widest of the next stage.
-                if (far > 5) | ((far == 0) & (stage > 5)):
-                    cute.arch.sync_threads()
-                else:
-                    cute.arch.sync_warp()
+class Sorting(OfRows):
+    """A kernel whose CTA sorts ``2^log`` numbers, a few to a thread."""
 
-
-class Count(Wide):
-    """How many rows of each chunk have each place, and the rows of a chunk in that order."""
+    @property
+    def log(self) -> int:
+        raise NotImplementedError
 
     @property
     def per_cta(self) -> int:  # type: ignore[override]
-        return 1 << self.sizes.chunk
+        return 1 << self.log
+
+    @property
+    def threads(self) -> int:  # type: ignore[override]
+        return 1 << self.log - self.sizes.each
+
+
+class Count(Sorting):
+    """How many rows of each chunk have each place, and the rows of a chunk in that order."""
+
+    @property
+    def log(self) -> int:
+        return self.sizes.chunk
 
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int64", 8), ("int32", 4), ("int32", 4)
+        return ("int32", 4), ("int32", 4), ("int32", 16)
 
     @staticmethod
     def integers(rank: int) -> int:
@@ -226,38 +242,47 @@ class Count(Wide):
         rows = integers[0]
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        log, bins = self.sizes.chunk, 1 << self.sizes.place
+        log, each, bins = self.log, 1 << self.sizes.each, 1 << self.sizes.place
         smem = cutlass.memory.SmemAllocator()
-        items = smem.allocate_tensor(Int32, cute.make_layout(1 << log), byte_alignment=16)
+        items = smem.allocate_tensor(Int32, cute.make_layout(room_for(log)), byte_alignment=16)
         found = smem.allocate_tensor(Int32, cute.make_layout(bins), byte_alignment=16)
         start = Int64(cta) << log
-        for i in range(tid, 1 << log, self.threads):
-            row = start + i
-            key = at(keys, select(row < rows, row, rows - 1))
-            place = select(row < rows, Int32(key >> self.sizes.gray), Int32(bins))
-            items[i] = (place << log) | i
+        values = cute.make_rmem_tensor(each, Int32)
+        for u in range_constexpr(each):
+            i = tid + u * self.threads
+            there = start + i < rows
+            key = at(keys, select(there, start + i, start))
+            values[u] = (select(there, key >> self.sizes.low, Int32(bins)) << log) | i
         for i in range(tid, bins, self.threads):
             found[i] = Int32(0)
+        sort(values, items, tid, log, self.sizes.each)
         cute.arch.sync_threads()
-        self.sort(items, log, tid)
+        for u in range_constexpr(each):
+            items[tid * each + u] = values[u]
+        cute.arch.sync_threads()
         # Of a run of one place: past its last row less its first.
-        for i in range(tid, 1 << log, self.threads):
-            place = items[i] >> log
-            following = select(i + 1 < (1 << log), i + 1, i)
-            last = (following == i) | ((items[following] >> log) != place)
-            if last & (place < bins):
-                found[place] = Int32(i + 1)
+        for u in range_constexpr(each):
+            i = tid * each + u
+            place = values[u] >> log
+            following = items[select(i + 1 < (1 << log), i + 1, i)] >> log
+            if ((i + 1 == (1 << log)) | (following != place)) & (place < bins):
+                found[place] = i + 1
         cute.arch.sync_threads()
-        for i in range(tid, 1 << log, self.threads):
-            place = items[i] >> log
-            before = select(i > 0, i - 1, i)
-            if ((i == 0) | ((items[before] >> log) != place)) & (place < bins):
+        for u in range_constexpr(each):
+            i = tid * each + u
+            place = values[u] >> log
+            previous = items[select(i > 0, i - 1, i)] >> log
+            if ((i == 0) | (previous != place)) & (place < bins):
                 found[place] = found[place] - i
-            if start + i < rows:
-                put(runs, start + i, items[i])
+            row = tid + u * self.threads
+            if start + row < rows:
+                put(runs, start + row, items[row])
         cute.arch.sync_threads()
-        for i in range(tid, bins, self.threads):
-            put(counts, Int64(cta) * bins + i, found[i])
+        four = cute.make_layout(4)
+        for i in range(tid, bins // 4, self.threads):
+            of = found.iterator + cute.assume(i * 4, divby=4)
+            to = counts + cute.assume(Int64(cta) * bins + i * 4, divby=4)
+            cute.autovec_copy(cute.make_tensor(of, four), cute.make_tensor(to, four))
 
 
 class AddUp(Wide):
@@ -371,16 +396,16 @@ class Place(Wide):
                 put(order, to, Int32(start) + (item & ((1 << log) - 1)))
 
 
-class Refine(Wide):
-    """Windows of an order sorted by the Gray numbers of their rows."""
+class Refine(Sorting):
+    """Windows of an order sorted by what follows the places of their rows."""
 
     @property
-    def per_cta(self) -> int:  # type: ignore[override]
-        return 1 << self.sizes.window
+    def log(self) -> int:
+        return self.sizes.window
 
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int64", 8), ("int32", 4)
+        return ("int32", 4), ("int32", 4)
 
     @staticmethod
     def integers(rank: int) -> int:
@@ -392,23 +417,32 @@ class Refine(Wide):
         rows = integers[0]
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        log = self.sizes.window
+        log, low, each = self.log, self.sizes.low, 1 << self.sizes.each
         smem = cutlass.memory.SmemAllocator()
-        items = smem.allocate_tensor(Int64, cute.make_layout(1 << log), byte_alignment=16)
-        mine = smem.allocate_tensor(Int32, cute.make_layout(1 << log), byte_alignment=16)
+        room = smem.allocate_tensor(Int32, cute.make_layout(room_for(log)), byte_alignment=16)
         start = Int64(cta) << log
-        for i in range(tid, 1 << log, self.threads):
-            there = start + i < rows
-            row = at(order, select(there, start + i, start))
-            gray = at(keys, row) & ((1 << self.sizes.gray) - 1)
-            gray = select(there, gray, Int64(1 << self.sizes.gray))
-            items[i] = (gray << log) | Int64(i)
-            mine[i] = row
+        end = start + (1 << log)
+        last = select(end < rows, end, rows) - 1
+        first = at(keys, at(order, start)) >> low
+        span = (at(keys, at(order, last)) >> low) - first
+        shift = 32 - Int32(cute.arch.clz(span))  # so that the places of the window fit in
+        places = [start + (tid + u * self.threads) for u in range(each)]
+        mine = [at(order, select(place < rows, place, start)) for place in places]
+        values = cute.make_rmem_tensor(each, Int32)
+        for u in range_constexpr(each):
+            i = tid + u * self.threads
+            rest = (at(keys, mine[u]) - (first << low)) >> shift
+            rest = select(start + i < rows, rest, Int32((1 << low) - 1))
+            values[u] = (rest << log) | i
+        sort(values, room, tid, log, self.sizes.each)
         cute.arch.sync_threads()
-        self.sort(items, log, tid)
-        for i in range(tid, 1 << log, self.threads):
-            if start + i < rows:
-                put(order, start + i, mine[Int32(items[i]) & ((1 << log) - 1)])
+        for u in range_constexpr(each):
+            room[tid + u * self.threads] = mine[u]
+        cute.arch.sync_threads()
+        for u in range_constexpr(each):
+            to = start + (tid * each + u)
+            if to < rows:
+                put(order, to, room[values[u] & ((1 << log) - 1)])
 
 
 class Gather(OfRows):

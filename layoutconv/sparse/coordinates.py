@@ -57,7 +57,7 @@ class Coordinates:
     ) -> None:
         shape = check_spatial_shape(spatial_shape, batch_size)
         check_coords_type(cells, shape)
-        if len(cells) >= 2**31:
+        if cells.shape[0] >= 2**31:
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
         self._stand_for(_Known(cells, shape, int(batch_size), padded, valid), None)
 
@@ -68,7 +68,7 @@ class Coordinates:
         known.handle = weakref.ref(self)
 
     def __len__(self) -> int:
-        return len(self.cells)
+        return self.cells.shape[0]
 
     def __repr__(self) -> str:
         padded = ", padded" if self.padded else ""

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 WORD = 32  # bits of a word of a tap mask
 _KEY = 63  # bits of a key along a Morton curve
 PLACE_BITS = 12  # of where a row is among all, about
-GRAY_BITS = 50  # of the number of its taps in a Gray code
-WINDOW_BITS = 12  # the binary logarithm of the rows that are sorted by that
-_ONE = 32  # a probability of 1 is 2^32
+GRAY_BITS = 50  # of the Gray code of its taps
+WINDOW_BITS = 12  # the binary logarithm of the rows that are sorted by more than 12 bits
+KEY_BITS = 31  # of the whole number: with a row's number in its window less, 31 bits once more
 
 
 def tap_masks(index: Tensor) -> Tensor:
@@ -62,13 +62,14 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     farthest from the centre: they are the rarest, and rows that have one then share tiles. Of more
     than 50 taps, several share a bit.
 
-    A GPU sorts short keys faster. So rows are sorted by their *place*, 12 bits: how many of all
-    rows come before one in that order, if each tap were there with a probability that is one more
-    than the farther taps that are, of five more than there could be. Then each 4096 rows in a row
-    are sorted by the Gray code itself. Rows that are the same to both stay in their order. In tiles
-    of 128 rows that leaves 1.86, 1.51 and 1.21 products for one that exists (lidar_kitti, indoor,
-    shape512; all rows by the Gray code 1.85, 1.50 and 1.19; by its 12 most significant bits 2.86,
-    1.70 and 1.36; masks sorted as numbers 2.21, 1.65 and 1.24; unsorted 4.80, 2.43 and 2.03).
+    A row's key is a *place*, a number of 31 bits: how many of all rows come before it in that
+    order, if each tap were there with a probability that is one more than the farther taps that
+    are, of five more than there could be. A GPU sorts short keys faster. So rows are sorted by the
+    12 most significant bits, and then each 4096 rows in a row by what follows, 19 bits from the
+    first in which the rows' 12 bits differ. Rows that are the same to both stay in their order. In
+    tiles of 128 rows that leaves 1.86, 1.51 and 1.21 products for one that exists (lidar_kitti,
+    indoor, shape512; all rows by the Gray code 1.85, 1.50 and 1.19; by its 12 most significant bits
+    2.86, 1.70 and 1.36; masks sorted as numbers 2.21, 1.65 and 1.24; unsorted 4.80, 2.43 and 2.03).
 
     >>> import torch
     >>> index = torch.tensor([[4, 3, -1], [-1, 0, -1], [1, -1, 5], [2, 5, -1]], dtype=torch.int32)
@@ -83,12 +84,25 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
 
         return sort_index(index, order)
     rows, count = index.shape
-    place, gray = order.keys(index)
-    found = torch.sort(place, stable=True).indices
-    within = torch.sort(gray.index_select(0, found), stable=True).indices
-    windows = torch.sort(within >> WINDOW_BITS, stable=True).indices
-    found = found.index_select(0, within.index_select(0, windows))
+    keys = order.keys(index)
+    found = torch.sort(keys >> (KEY_BITS - PLACE_BITS), stable=True).indices
+    within = torch.sort(_in_windows(keys.index_select(0, found)), stable=True).indices
+    found = found.index_select(0, within)
     return index.T.gather(1, found.expand(count, rows)).T, found.int()
+
+
+def _in_windows(keys: Tensor) -> Tensor:
+    """Keys that are in the order of their places, as what they are sorted by in their windows."""
+    import torch
+
+    low = KEY_BITS - PLACE_BITS
+    row = torch.arange(len(keys), device=keys.device)
+    window = row >> WINDOW_BITS
+    last = (((window + 1) << WINDOW_BITS) - 1).clamp_(max=len(keys) - 1)
+    first = keys.index_select(0, window << WINDOW_BITS) >> low
+    span = (keys.index_select(0, last) >> low) - first
+    bits = torch.frexp(span.double()).exponent  # of the places of a window
+    return (window << KEY_BITS) + ((keys - (first << low)) >> bits)
 
 
 @dataclass(frozen=True)
@@ -105,29 +119,28 @@ class TapOrder:
     def __hash__(self) -> int:
         return hash(self.visits)
 
-    def keys(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The place and the Gray number of every row, int64 (rows,)."""
+    def keys(self, index: Tensor) -> Tensor:
+        """The place of every row, int64 (rows,), below 2^31."""
         import torch
 
-        # The rows before one's are a part of 2^32 in all: those of the bits so far, by ``width``.
+        # The rows before one's are a part of all, ``width`` those of the bits so far.
         before = torch.zeros(len(index), dtype=torch.int64, device=index.device)
-        width = torch.full_like(before, 1 << _ONE)
-        gray, count = torch.zeros_like(before), torch.zeros_like(before)
+        width = torch.full_like(before, (1 << KEY_BITS) - 1)
+        count = torch.zeros_like(before)
         digit = torch.zeros_like(before, dtype=torch.bool)
         there = torch.zeros_like(digit)
         for tap, weight in zip(self.visits, self.weights, strict=True):
             there = there | (index[:, tap] >= 0)
             if not weight:
                 continue
-            share = width * ((count + 1) * weight) >> 16
-            share = torch.where(digit, share, width - share)  # of those whose next digit is 0
+            share = width * ((count + 1) * weight) >> 16  # of those that have the tap
+            share = torch.where(there, share, width - share)
             digit = digit ^ there  # that of a Gray code is the parity of all bits so far
-            before += share * digit
-            width = torch.where(digit, width - share, share)
-            gray = 2 * gray + digit
+            before += (width - share) * digit  # those of the digit 0 come first
+            width = share
             count += there
             there = torch.zeros_like(there)
-        return before >> (_ONE - PLACE_BITS), gray
+        return before
 
 
 @lru_cache(256)

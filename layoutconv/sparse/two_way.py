@@ -243,6 +243,9 @@ class _OneWay:
         return self._pairs[chunk]
 
 
+_NO_CONTEXT = nullcontext()  # has no state
+
+
 def to_be_kept() -> AbstractContextManager[Any]:
     """Where tensors are made that outlive a call: autograd takes none of inference mode.
 
@@ -253,8 +256,10 @@ def to_be_kept() -> AbstractContextManager[Any]:
     """
     import torch
 
-    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+    if torch.compiler.is_compiling():
         return nullcontext()
+    if not torch.is_inference_mode_enabled():
+        return _NO_CONTEXT
     return torch.inference_mode(False)
 
 

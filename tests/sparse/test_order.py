@@ -34,24 +34,32 @@ def mask_of(entries):
     return sum(1 << tap for tap, row in enumerate(entries) if row >= 0)
 
 
-def keys_of(entries):
-    """The place among all masks, in 4096 parts, and the number, of a Gray code whose highest bit is
-    the tap that is farthest from the middle. Of more than 50 taps, several share a bit."""
+def key_of(entries):
+    """The place among all masks, in 2^31 parts, in the order of a Gray code whose highest bit is
+    the tap that is farthest from the middle; and the code's number. Of more than 50 taps, several
+    share a bit."""
     taps = len(entries)
     near_first = sorted(range(taps), key=lambda tap: abs(2 * tap - taps + 1))
     bits = min(taps, 50)
     there = [False] * bits
     for place, tap in enumerate(near_first):
         there[place * bits // taps] |= entries[tap] >= 0
-    number, parity, below, width = 0, False, 0, 2**32
+    number, parity, below, width = 0, False, 0, 2**31 - 1
     for done, bit in enumerate(reversed(there)):
         present = width * ((sum(there[bits - done :]) + 1) * (2**16 // (done + 5))) // 2**16
         low = present if parity else width - present  # of the digit 0, which comes first
         parity ^= bit
         below, width = (below + low, width - low) if parity else (below, low)
         number = 2 * number + parity
-    assert 0 <= below < below + width <= 2**32 or width == 0
-    return below >> 20, number
+    assert 0 <= below <= below + width < 2**31
+    return below, number
+
+
+def in_window(keys):
+    """What the keys of a window are sorted by: 19 bits behind those that places share."""
+    places = [key >> 19 for key in keys]
+    span = max(places, default=0) - min(places, default=0)
+    return [(key - (min(places) << 19)) >> span.bit_length() for key in keys]
 
 
 @examples
@@ -69,7 +77,7 @@ def test_bit_of_a_mask_is_a_tap(index):
 
 @examples
 @given(indices(), st.integers(0, 7))
-def test_rows_are_sorted_by_place_and_within_windows_by_gray_code(index, log):
+def test_rows_are_sorted_by_12_bits_and_within_windows_by_more(index, log):
     before, window = index.clone(), 1 << log
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(order_module, "WINDOW_BITS", log)
@@ -79,13 +87,25 @@ def test_rows_are_sorted_by_place_and_within_windows_by_gray_code(index, log):
     assert sorted(order.tolist()) == list(range(len(index)))
     assert torch.equal(found, index[order.long()])
     assert found.T.is_contiguous() or len(index) < 2
-    by_place = sorted((keys_of(entries)[0], row) for row, entries in enumerate(index.tolist()))
-    rows = [row for _, row in by_place]
+    keys = [key_of(entries)[0] for entries in index.tolist()]
+    rows = sorted(range(len(keys)), key=lambda row: keys[row] >> 19)
     wanted = []
     for first in range(0, len(rows), window):
         part = rows[first : first + window]
-        wanted += sorted(part, key=lambda row: keys_of(index[row].tolist())[1])
+        rest = in_window([keys[row] for row in part])
+        assert all(0 <= key < 2**19 for key in rest)
+        wanted += [row for _, row in sorted(zip(rest, part, strict=True), key=lambda pair: pair[0])]
     assert order.tolist() == wanted
+
+
+@examples
+@given(indices())
+def test_keys_are_in_the_order_of_the_gray_code(index):
+    """No row comes before one of a lower number."""
+    both = sorted((key_of(entries) for entries in index.tolist()), key=lambda pair: pair[1])
+    keys = [key for key, _ in both]
+    assert keys == sorted(keys)
+    assert sorted(order_module.tap_order((index.shape[1],)).keys(index).tolist()) == keys
 
 
 @examples
