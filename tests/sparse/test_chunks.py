@@ -79,14 +79,6 @@ def test_runs_that_are_sorted_apart_are_merged():
     assert torch.equal(again.keys, chunks.keys)
 
 
-def test_the_last_key_of_all_is_one():
-    shape = (2**21,) * 3
-    cells = torch.tensor([[0, *(e - 1 for e in shape)], [0, 0, 0, 0]], dtype=torch.int32)
-    chunks = Chunks(cells, shape, 1, max_rows=1)
-    assert chunks.keys.tolist() == [0, 2**63 - 1]
-    assert [len(chunk.halo) for chunk in chunks.maps(3)] == [0, 0]
-
-
 def test_what_is_wrong_with_cells_is_said():
     cells = torch.tensor([[0, 3], [0, 1], [0, 2], [0, 1]], dtype=torch.int32)
     with pytest.raises(ArgumentError, match=r"no cell twice, got \[0, 1\] in rows 1 and 3"):
