@@ -16,7 +16,7 @@ from .two_way import KernelMap
 if TYPE_CHECKING:
     from torch import Tensor
 
-_SORTED_AT_ONCE = 8  # rows of keys that take the memory of a row of a chunk, at most
+_SORTED_AT_ONCE = 12  # rows of keys that are sorted in the memory of a row of a chunk, about
 
 
 class Chunk(NamedTuple):
@@ -49,8 +49,8 @@ class Chunks:
             that order, which :func:`morton_order` gives; then no features are read at random.
 
     On the host that takes 16 bytes a row, and twice that while it is sorted. Keys are sorted on the
-    device, eight chunks' worth at once; such runs are merged on the host, 10^8 rows in some
-    seconds.
+    device, twelve chunks' worth at once; several such runs are merged on the host, where 10^8 rows
+    take some seconds.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a cell outside the grid, and for one that
     two rows have.

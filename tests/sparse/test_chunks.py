@@ -71,7 +71,7 @@ def test_runs_that_are_sorted_apart_are_merged():
     generator = torch.Generator().manual_seed(0)
     places = torch.randperm(4096, generator=generator)[:1000]
     cells = Curve((16, 16, 16), 1).cells(places)
-    chunks = Chunks(cells, (16, 16, 16), 1, max_rows=7)  # 18 runs
+    chunks = Chunks(cells, (16, 16, 16), 1, max_rows=7)  # 12 runs
     assert torch.equal(chunks.keys, places.sort().values)
     assert torch.equal(places[chunks.order], chunks.keys)
     again = Chunks(cells[chunks.order], (16, 16, 16), 1, max_rows=7)
