@@ -41,6 +41,7 @@ from torch.nn.parallel import DistributedDataParallel
 import layoutconv as lc
 from layoutconv.distributed import Slab
 from layoutconv.distributed.border import border_of
+from layoutconv.distributed.cloud import cloud_of
 from layoutconv.distributed.route import carry
 from layoutconv.sparse import SparseTensor
 from layoutconv.sparse.street import street
@@ -135,12 +136,12 @@ def cloud(options: argparse.Namespace, ranks: int) -> Measured:
     with torch.no_grad():
         small = whole(min(options.voxels, 20_000))
         y = split_conv(part(small), w)
-        got = y.coordinates.restore(y.features).double()
+        got = lc.distributed.restore(y).double()
         want = lc.subm_conv(small, w).features[rank::ranks].double()
         error = float((got - want).norm() / want.norm())
         x = part(whole(options.voxels))
-        border = border_of(x.coordinates)
-        alone = SparseTensor(x.features, x.coordinates.local)
+        border = border_of(cloud_of(x))
+        alone = SparseTensor(x.features, border.inside.inputs)
         calls = (
             partial(split_conv, x, w),
             partial(carry, x.features, border.route),

@@ -4,7 +4,7 @@ A top floor: may import every room but ``compat``. Processes, groups and backend
 torch's; here is what convolutions add to them.
 """
 
-from .cloud import Cloud, partition
+from .cloud import Cloud, partition, restore
 from .data_parallel import mean_over_ranks
 from .functional import conv1d, conv2d, conv3d, exchange_halo
 from .modules import Conv1d, Conv2d, Conv3d
@@ -27,5 +27,6 @@ __all__ = [
     "exchange_halo",
     "mean_over_ranks",
     "partition",
+    "restore",
     "subm_conv",
 ]

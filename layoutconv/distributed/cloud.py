@@ -33,8 +33,8 @@ def partition(input: SparseTensor, group: dist.ProcessGroup | None = None) -> Sp
         group: a process group of ``torch.distributed``, by default that of all processes.
 
     Returns this rank's range, as many voxels as any other's within a thousandth, in the order of
-    the curve. Its coordinates are a :class:`Cloud`, which takes results back to where voxels came
-    from: :meth:`Cloud.restore`. Gradients of features go back, too.
+    the curve. Its coordinates are a :class:`Cloud`. :func:`restore` takes results back to where
+    voxels came from. Gradients of features go back by themselves.
 
     It is a collective: every rank of the group calls it.
 
@@ -45,7 +45,7 @@ def partition(input: SparseTensor, group: dist.ProcessGroup | None = None) -> Sp
     >>> x.coords.tolist(), x.features.T, x.coordinates
     ([[0, 1], [0, 2], [0, 3]], tensor([[1., 2., 3.]]), Cloud(3 rows, spatial_shape=(4,), \
 batch_size=1, part 0 of 1))
-    >>> x.coordinates.restore(x.features).T
+    >>> restore(x).T
     tensor([[3., 1., 2.]])
     """
     if not isinstance(input, SparseTensor):
@@ -73,6 +73,36 @@ batch_size=1, part 0 of 1))
     return SparseTensor(features, cloud)
 
 
+def restore(input: SparseTensor) -> Tensor:
+    """Features of a split cloud, back where its voxels came from.
+
+    Args:
+        input: a tensor on the coordinates that :func:`partition` has made, of any C.
+
+    Returns (rows, C): the rows, in their order, of the tensor that this rank gave to
+    :func:`partition`. With a gradient. A collective, as that.
+
+    >>> cells = torch.tensor([[0, 3], [0, 1]], dtype=torch.int32)
+    >>> x = partition(SparseTensor(torch.tensor([[3.0], [1.0]]), cells, (4,), 1))
+    >>> restore(x.replace(10 * x.features)).T
+    tensor([[30., 10.]])
+    """
+    cloud = cloud_of(input)
+    _, send, receive, group = cloud.given
+    back = carry(input.features, Route(cloud.to_given, receive, send, group))
+    return back.index_select(0, cloud.of_given)
+
+
+def cloud_of(input: SparseTensor) -> Cloud:
+    """The part of a split cloud that a tensor is on; or ``ArgumentError``."""
+    if not isinstance(input, SparseTensor):
+        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+    if not isinstance(input.coordinates, Cloud):
+        expected = "a tensor that lc.distributed.partition has split"
+        raise ArgumentError("input", expected, input.coordinates)
+    return input.coordinates
+
+
 class Cloud(Coordinates):
     """The cells that a rank holds of a cloud that is split over a process group.
 
@@ -97,24 +127,13 @@ class Cloud(Coordinates):
         self.part, self.parts = place_in(group)
         # The cells by themselves, whose maps have no halo.
         self.local = Coordinates(cells, curve.shape, curve.batch_size, valid=True)
-        self._order, self.given, self._place = given
+        order, self.given, place = given  # the way the cells came
+        self.to_given, self.of_given = torch.argsort(place), torch.argsort(order)
         self.borders: dict[Any, Border] = {}  # by the taps of a filter
-
-    def restore(self, features: Tensor) -> Tensor:
-        """Features (rows, C) of this range, where they came from: those of the rows, in the order,
-        of the tensor that this rank gave to :func:`partition`. With a gradient; a collective."""
-        if not isinstance(features, torch.Tensor):
-            raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
-        if features.dim() != 2 or len(features) != len(self):
-            expected = f"({len(self)}, C), a row per voxel of this rank"
-            raise ArgumentError("features", expected, f"shape {tuple(features.shape)}")
-        _, send, receive, group = self.given
-        back = carry(features, Route(torch.argsort(self._place), receive, send, group))
-        return back.index_select(0, torch.argsort(self._order))
 
     def check(self) -> Cloud:
         """Refused: whoever asks is about to make a map of this part alone."""
-        expected = "a whole cloud; a part of one goes through lc.distributed.subm_conv and restore"
+        expected = "a whole cloud; a part goes through lc.distributed.subm_conv, or restore"
         raise ArgumentError("coords", expected, self)
 
     def to(self, device: Any) -> Coordinates:

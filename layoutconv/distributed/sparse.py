@@ -14,7 +14,7 @@ from ..nn.arguments import check_activation
 from ..nn.sparse import subm_conv as whole_subm_conv
 from ..sparse import SparseTensor
 from .border import border_of
-from .cloud import Cloud
+from .cloud import cloud_of
 from .route import SumOfRanks, arrive, depart
 
 if TYPE_CHECKING:
@@ -62,15 +62,10 @@ def subm_conv(
     >>> cells = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 3, 0]], dtype=torch.int32)
     >>> x = SparseTensor(torch.tensor([[1.0], [10.0], [100.0]]), cells, (4, 4), batch_size=1)
     >>> y = subm_conv(lc.distributed.partition(x), torch.ones(1, 3, 3, 1))
-    >>> y.coordinates.restore(y.features).T
+    >>> lc.distributed.restore(y).T
     tensor([[ 11.,  11., 100.]])
     """
-    if not isinstance(input, SparseTensor):
-        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
-    cloud = input.coordinates
-    if not isinstance(cloud, Cloud):
-        expected = "a tensor that lc.distributed.partition has split"
-        raise ArgumentError("input", expected, cloud)
+    cloud = cloud_of(input)
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
     x = input.features

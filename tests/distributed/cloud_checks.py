@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import layoutconv as lc
-from layoutconv.distributed import Cloud, partition
+from layoutconv.distributed import Cloud, partition, restore
 from layoutconv.distributed.border import border_of
 from layoutconv.errors import ArgumentError
 from layoutconv.sparse import SparseTensor, submanifold_map
@@ -71,7 +71,7 @@ class Case:
         z = partition(part_of(x, mine).replace(parts[0]), group)
         found = lc.distributed.subm_conv(z, *parts[1:], **self.options)
         assert found.coordinates is z.coordinates
-        back = found.coordinates.restore(found.features)
+        back = restore(found)
         back.backward(dy[mine])
 
         bound = {} if self.dtype == torch.float64 else {"atol": 3e-2, "rtol": 3e-2}
@@ -174,7 +174,7 @@ def layers():
     with torch.no_grad():
         want = plain(x).features[mine]
         z = net(partition(part_of(x, mine)))
-        torch.testing.assert_close(z.coordinates.restore(z.features), want)
+        torch.testing.assert_close(restore(z), want)
 
 
 def a_lower_precision_by_autocast():
@@ -230,8 +230,8 @@ def a_part_is_not_taken_for_the_whole():
         lc.distributed.subm_conv(whole_cloud(), weight)
     with pytest.raises(ArgumentError, match="argument `weight`"):
         lc.distributed.subm_conv(x, weight[0])
-    with pytest.raises(ArgumentError, match="argument `features`"):
-        x.coordinates.restore(x.features[1:])
+    with pytest.raises(ArgumentError, match="argument `input`"):
+        restore(whole_cloud())
     y = lc.distributed.subm_conv(x.replace(x.features.requires_grad_()), weight)
     with pytest.raises(ArgumentError, match="create_graph"):
         torch.autograd.grad(y.features.sum(), x.features, create_graph=True)
