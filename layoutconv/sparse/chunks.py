@@ -139,31 +139,47 @@ class Chunks:
         import numpy as np
         import torch
 
-        rows = len(cells)
-        keys = torch.empty(rows, dtype=torch.int64)
-        for first in range(0, rows, self.max_rows):
-            piece = cells[first : first + self.max_rows].to(self.device)
-            self._check_inside(piece, first)
-            keys[first : first + len(piece)] = self.curve.keys(piece)
-        if _rising(keys):
+        rows, most = len(cells), _SORTED_AT_ONCE * self.max_rows
+        runs = [slice(first, min(first + most, rows)) for first in range(0, rows, most)]
+        # Memory that nobody writes to is none yet: cells may be in order.
+        keys, order = torch.empty(2, rows, dtype=torch.int64)
+        rising = []
+        for run in runs:
+            found = self._keys(cells[run], run.start)
+            if _rising(found):
+                rising.append(run)
+            else:
+                found, places = torch.sort(found)
+                order[run] = places
+                order[run] += run.start
+            keys[run] = found
+            again = bool((found[1:] == found[:-1]).any())
+        if len(rising) == len(runs) and (len(runs) < 2 or _rising(keys)):
             return keys, None
-        order = torch.empty(rows, dtype=torch.int64)
-        run = _SORTED_AT_ONCE * self.max_rows
-        for first in range(0, rows, run):
-            part = slice(first, first + run)
-            found = torch.sort(keys[part].to(self.device))
-            keys[part], order[part] = found.values, found.indices
-            order[part] += first
-        if rows > run:
+        for run in rising:
+            torch.arange(run.start, run.stop, out=order[run])
+        if len(runs) > 1:
             # NumPy's stable sort finds the runs that there are, and merges them.
             merged = torch.from_numpy(np.argsort(keys.numpy(), kind="stable"))
             keys, order = keys.index_select(0, merged), order.index_select(0, merged)
-        if not _rising(keys):
+            again = not _rising(keys)
+        if again:
             twice = int((keys[1:] == keys[:-1]).nonzero()[0])
             one, other = sorted(order[twice : twice + 2].tolist())
             got = f"{cells[one].tolist()} in rows {one} and {other}"
             raise ArgumentError("coords", "no cell twice", got)
         return keys, order
+
+    def _keys(self, cells: Tensor, before: int) -> Tensor:
+        """The keys of some cells, on the device, where not all of these need be at once."""
+        import torch
+
+        keys = torch.empty(len(cells), dtype=torch.int64, device=self.device)
+        for first in range(0, len(cells), self.max_rows):
+            piece = cells[first : first + self.max_rows].to(self.device)
+            self._check_inside(piece, before + first)
+            keys[first : first + len(piece)] = self.curve.keys(piece)
+        return keys
 
     def _check_inside(self, piece: Tensor, first: int) -> None:
         limits = piece.new_tensor((self.curve.batch_size, *self.curve.shape))

@@ -77,6 +77,16 @@ def test_runs_that_are_sorted_apart_are_merged():
     again = Chunks(cells[chunks.order], (16, 16, 16), 1, max_rows=7)
     assert again.order is None
     assert torch.equal(again.keys, chunks.keys)
+    for swapped in ((0, 1), (83, 84), (500, 999)):  # within a run, and across two
+        places = chunks.order.clone()
+        places[list(swapped)] = chunks.order[list(swapped[::-1])]
+        some = Chunks(cells[places], (16, 16, 16), 1, max_rows=7)
+        assert torch.equal(some.keys, chunks.keys)
+        assert torch.equal(places[some.order], chunks.order)
+    twice = cells[chunks.order]
+    twice[999] = twice[0]
+    with pytest.raises(ArgumentError, match="in rows 0 and 999"):
+        Chunks(twice, (16, 16, 16), 1, max_rows=7)
 
 
 def test_what_is_wrong_with_cells_is_said():
