@@ -1,13 +1,15 @@
-"""More than one GPU: a dense volume split over them, and training in parallel. One process each.
+"""More than one GPU: a volume and a cloud split over them, and training in parallel.
 
     python benchmarks/bench_distributed.py [--ranks 1 2] [--size 512] [--steps 10] [--json FILE]
 
-Two tables, each against one GPU in the same run, for 1, 2, 4, ... and all GPUs:
+Three tables, each against one GPU in the same run, for 1, 2, 4, ... and all GPUs, a process each:
 
 - the forward pass of one volume, 512^3 x 32 channels in fp16, 3x3x3 to as many channels, a slab on
   every rank. *Exchange* is what the halo takes by itself, of the pass; *not hidden* is how much
   longer the pass is than that of the slab alone, which has no halo. A small volume is compared with
   the unsplit convolution first.
+- the forward pass of one cloud, a surface of 8 million voxels, 3x3x3 with as many channels, a range
+  of a Morton curve on every rank. *Exchange* and *not hidden* as above; the kernel map is at hand.
 - steps of ``examples/minkunet_segmentation.py``'s network under ``DistributedDataParallel``, 4
   clouds of this package's synthetic street per rank, in bfloat16 where autocast says so: voxels,
   kernel maps, forward, backward, optimizer. ``+sync`` has ``SyncBatchNorm`` for batch norms.
@@ -33,10 +35,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from bench_stream import surface
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
 from layoutconv.distributed import Slab
+from layoutconv.distributed.border import border_of
+from layoutconv.distributed.cloud import cloud_of
+from layoutconv.distributed.route import carry
+from layoutconv.sparse import SparseTensor
 from layoutconv.sparse.street import street
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
@@ -71,6 +78,7 @@ def measure(options: argparse.Namespace) -> list[Measured]:
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     jobs: dict[str, Callable[[], Measured]] = {
         "split": partial(split, options, ranks),
+        "cloud": partial(cloud, options, ranks),
         "ddp": partial(training, options, ranks, sync=False),
     }
     if ranks > 1 and options.device == "cuda":
@@ -105,6 +113,42 @@ def split(options: argparse.Namespace, ranks: int) -> Measured:
         )
         times = [milliseconds(call, device, options.steps) for call in calls]
     return Measured("split", ranks, times[0], 1, times[1], times[2], error)
+
+
+def cloud(options: argparse.Namespace, ranks: int) -> Measured:
+    device, C = _device(options), options.channels
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    torch.manual_seed(0)
+    w = torch.randn(C, 3, 3, 3, C, device=device, dtype=dtype) / (27 * C) ** 0.5
+    split_conv = lc.distributed.subm_conv
+
+    def whole(voxels: int) -> SparseTensor:
+        cells, shape = surface(voxels, device)
+        features = torch.randn(voxels, C, device=device, dtype=dtype)
+        return SparseTensor(features, cells.to(device), shape, 1)
+
+    def part(x: SparseTensor) -> SparseTensor:
+        coords = x.coords[rank::ranks].contiguous()
+        mine = SparseTensor(x.features[rank::ranks], coords, x.spatial_shape, 1)
+        return lc.distributed.partition(mine)
+
+    with torch.no_grad():
+        small = whole(min(options.voxels, 20_000))
+        y = split_conv(part(small), w)
+        got = lc.distributed.restore(y).double()
+        want = lc.subm_conv(small, w).features[rank::ranks].double()
+        error = float((got - want).norm() / want.norm())
+        x = part(whole(options.voxels))
+        border = border_of(cloud_of(x))
+        alone = SparseTensor(x.features, border.inside.inputs)
+        calls = (
+            partial(split_conv, x, w),
+            partial(carry, x.features, border.route),
+            partial(lc.subm_conv, alone, w, kernel_map=border.inside),
+        )
+        times = [milliseconds(call, device, options.steps) for call in calls]
+    return Measured("cloud", ranks, times[0], 1, times[1], times[2], error)
 
 
 def training(options: argparse.Namespace, ranks: int, sync: bool) -> Measured:
@@ -207,7 +251,7 @@ def report(row: Measured, one: Measured | None) -> str:
         target = TARGETS.get((row.job, row.ranks))
         if target is not None and gain < target:
             text += f"  below {target}x"
-    if row.job == "split" and row.ranks > 1:
+    if row.job in ("split", "cloud") and row.ranks > 1:
         hidden = max(0.0, row.time - row.alone) / row.time
         text += f"  exchange {row.exchange / row.time:.1%}, {hidden:.1%} not hidden"
     if row.error > TOLERANCE:
@@ -226,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = torch.cuda.get_device_name() if options.device == "cuda" else "a CPU"
     print(f"{name}, torch {torch.__version__}")
     print(f"split: {options.size}^3 x {options.channels} forward, a slab per rank")
+    print(f"cloud: {options.voxels:,} voxels x {options.channels} forward, a range per rank")
     print(f"ddp: MinkUNet of width {options.width}, {options.clouds} clouds per rank", flush=True)
     found: list[Measured] = []
     for batch in rows(options):
@@ -242,14 +287,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="A volume split over GPUs, and training in parallel, against one GPU.",
+        description="A volume and a cloud split over GPUs, and training, against one GPU.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
     add("--device", choices=("cuda", "cpu"), default="cuda", help="GPUs and NCCL, or gloo")
     add("--ranks", type=int, nargs="+", metavar="N", help="numbers of ranks; 1, 2, 4 ... if absent")
     add("--size", type=int, default=512, metavar="CELLS", help="edge of the volume")
-    add("--channels", type=int, default=32, metavar="C", help="of the volume")
+    add("--channels", type=int, default=32, metavar="C", help="of the volume and the cloud")
+    add("--voxels", type=int, default=8_000_000, metavar="N", help="of the cloud")
     add("--width", type=int, default=32, metavar="C", help="of the MinkUNet's finest stage")
     add("--clouds", type=int, default=4, metavar="N", help="of a rank's batch")
     add("--beams", type=int, default=80, metavar="N", help="of a cloud; points are 8 beams^2")

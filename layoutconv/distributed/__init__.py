@@ -1,22 +1,32 @@
-"""More than one GPU, on ``torch.distributed``: a volume split over ranks; data-parallel training.
+"""More than one GPU, on ``torch.distributed``: volumes and clouds split over ranks; training.
 
 A top floor: may import every room but ``compat``. Processes, groups and backends (NCCL, gloo) are
 torch's; here is what convolutions add to them.
 """
 
+from .cloud import Cloud, partition, restore
 from .data_parallel import mean_over_ranks
 from .functional import conv1d, conv2d, conv3d, exchange_halo
 from .modules import Conv1d, Conv2d, Conv3d
 from .slab import Slab
+from .sparse import SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d, subm_conv
 
 __all__ = [
+    "Cloud",
     "Conv1d",
     "Conv2d",
     "Conv3d",
     "Slab",
+    "SubmConv1d",
+    "SubmConv2d",
+    "SubmConv3d",
+    "SubmConv4d",
     "conv1d",
     "conv2d",
     "conv3d",
     "exchange_halo",
     "mean_over_ranks",
+    "partition",
+    "restore",
+    "subm_conv",
 ]

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..conv import ConvProblem
 from ..errors import ArgumentError, ArgumentTypeError
+from .group import place_in
 from .halo import output_bounds
 
 if TYPE_CHECKING:
@@ -54,14 +55,7 @@ class Slab:
         if self.mode > 2:
             raise ArgumentError("mode", "a spatial mode, 0 to 2", mode)
         self.group = group
-        self.rank, self.size = 0, 1
-        if dist.is_available() and dist.is_initialized():
-            self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        elif group is not None:
-            expected = "None before torch.distributed.init_process_group"
-            raise ArgumentError("group", expected, group)
-        if self.rank < 0:
-            raise ArgumentError("group", "a group that this process belongs to", group)
+        self.rank, self.size = place_in(group)
         self.bounds = _even(extent, self.size) if bounds is None else _bounds(bounds, self)
 
     @property

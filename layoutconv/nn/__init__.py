@@ -57,6 +57,7 @@ from .sparse_pool import (
     sparse_sum_pool,
     sparse_unpool,
 )
+from .streaming import stream
 
 __all__ = [
     "Conv1d",
@@ -109,4 +110,5 @@ __all__ = [
     "sparse_max_pool",
     "sparse_sum_pool",
     "sparse_unpool",
+    "stream",
 ]

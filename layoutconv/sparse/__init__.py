@@ -5,6 +5,7 @@ May import ``layoutconv.algebra``, ``layoutconv.gemm_view`` and the arguments of
 that are made on a GPU.
 """
 
+from .chunks import Chunk, Chunks
 from .coordinates import Coordinates
 from .grid_index import dense_index
 from .interpolation import devoxelize
@@ -21,6 +22,8 @@ from .views import kernel_map_view
 from .voxels import Voxels, voxelize
 
 __all__ = [
+    "Chunk",
+    "Chunks",
     "Coordinates",
     "KernelMap",
     "Lattice",

@@ -8,11 +8,12 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
+from .morton import KEY_BITS, Curve
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 WORD = 32  # bits of a word of a tap mask
-_KEY = 63  # bits of a key along a Morton curve
 PLACE_BITS = 12  # of where a row is among all, about
 GRAY_BITS = 50  # of the Gray code of its taps
 WINDOW_BITS = 12  # the binary logarithm of the rows that are sorted by more than 12 bits
@@ -177,16 +178,9 @@ def morton_order(cells: Tensor) -> Tensor:
     import torch
 
     rank = cells.shape[1] - 1
-    bits = min(_KEY // rank, 31)
-    # Bits of a byte, ``rank`` apart: three look-ups of a coordinate, in place of its 21 bits.
-    spread = [sum((byte >> bit & 1) << bit * rank for bit in range(8)) for byte in range(256)]
-    apart = torch.tensor(spread, dtype=torch.int64, device=cells.device)
-    keys = torch.zeros(len(cells), dtype=torch.int64, device=cells.device)
-    for axis in range(rank):
-        column = cells[:, 1 + axis] & ((1 << bits) - 1)
-        for bit in range(0, bits, 8):
-            byte = apart.index_select(0, column >> bit & 255)
-            keys |= byte << bit * rank + rank - 1 - axis
+    # In a grid of any extent; its images, which may be negative, are sorted apart.
+    bits = min(KEY_BITS // rank, 31)
+    keys = Curve(((1 << bits) - 1,) * rank, 1).along(cells[:, 1:])
     order = torch.sort(keys, stable=True).indices
     images = cells[:, 0].index_select(0, order)
     return order.index_select(0, torch.sort(images, stable=True).indices)

@@ -20,6 +20,8 @@ SMALL = [
     "12",
     "--channels",
     "4",
+    "--voxels",
+    "2000",
     "--width",
     "2",
     "--clouds",
@@ -35,7 +37,8 @@ SMALL = [
 def bench(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield import_module("bench_distributed")
-    sys.modules.pop("bench_distributed")
+    for name in ("bench_distributed", "bench_stream"):
+        sys.modules.pop(name, None)
 
 
 def test_the_split_pass_is_that_of_one_process(bench):
@@ -57,15 +60,30 @@ def test_what_is_wrong_is_seen(bench, monkeypatch):
     assert "WRONG" in bench.report(found, None)
 
 
+def test_a_cloud_that_is_split_wrongly_is_seen(bench, monkeypatch):
+    found = bench.cloud(bench._options(SMALL), 1)
+    assert found.error < bench.TOLERANCE
+    split = lc.distributed.subm_conv
+
+    def wrong(x, w):
+        y = split(x, w)
+        y.features[-1] += 1
+        return y
+
+    monkeypatch.setattr(lc.distributed, "subm_conv", wrong)
+    assert bench.cloud(bench._options(SMALL), 1).error > 10 * bench.TOLERANCE
+
+
 def test_a_job_that_fails_says_so(bench, monkeypatch):
     def broken(*_):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(bench, "split", broken)
-    failed, ddp = bench.measure(bench._options(SMALL))
+    failed, cloud, ddp = bench.measure(bench._options(SMALL))
     assert bench.report(failed, None).endswith("FAILED: RuntimeError: no such kernel")
-    assert (ddp.job, ddp.work, ddp.failed) == ("ddp", 1, "")
-    assert ddp.time > 0
+    for found, job in ((cloud, "cloud"), (ddp, "ddp")):
+        assert (found.job, found.work, found.failed) == (job, 1, "")
+        assert found.time > 0
 
 
 def test_speed_up_is_work_done_in_a_time(bench):

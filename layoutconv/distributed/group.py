@@ -1,0 +1,28 @@
+"""Where a process is in a group of ``torch.distributed``."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from ..errors import ArgumentError
+
+
+def place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
+    """This process's rank in a group, and how many ranks that has.
+
+    A process without ``init_process_group`` is a group of one.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for a group that it does not belong to.
+
+    >>> place_in(None)
+    (0, 1)
+    """
+    rank, size = 0, 1
+    if dist.is_available() and dist.is_initialized():
+        rank, size = dist.get_rank(group), dist.get_world_size(group)
+    elif group is not None:
+        expected = "None before torch.distributed.init_process_group"
+        raise ArgumentError("group", expected, group)
+    if rank < 0:
+        raise ArgumentError("group", "a group that this process belongs to", group)
+    return rank, size

@@ -1,0 +1,154 @@
+"""Rows of features on their way between ranks, and their gradients on the way back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError
+from .group import place_in
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Route(NamedTuple):
+    """Which rows of a rank's tensor go to which ranks, and how many come from each."""
+
+    rows: Tensor  # int64: those to rank 0, then those to rank 1, ...; to one rank none twice
+    send: list[int]  # how many that are, for every rank
+    receive: list[int]
+    group: Any
+
+
+def all_to_all(
+    sent: Tensor, send: list[int], receive: list[int], group: Any, wait: bool = True
+) -> tuple[Tensor, Any]:
+    """Rows from all ranks, in the order of ranks; and what is to be waited for, unless ``wait``."""
+    if place_in(group)[1] == 1:
+        return sent, None
+    sent = sent.contiguous()
+    got = sent.new_empty((sum(receive), *sent.shape[1:]))
+    width = sent[:1].numel() if len(sent) else got[:1].numel()
+    of, to = ([count * width * sent.element_size() for count in side] for side in (receive, send))
+    # As bytes, which every backend sends.
+    flat = got.view(-1).view(torch.uint8), sent.view(-1).view(torch.uint8)
+    work = dist.all_to_all_single(*flat, of, to, group, not wait)
+    return got, work
+
+
+def counts_from(counts: list[int], device: Any, group: Any) -> list[int]:
+    """How many rows each rank sends here, of how many this one sends to each."""
+    mine = torch.tensor(counts, dtype=torch.int64, device=device)
+    ones = [1] * len(counts)
+    found: list[int] = all_to_all(mine, ones, ones, group)[0].tolist()
+    return found
+
+
+def carry(x: Tensor, route: Route) -> Tensor:
+    """The rows (sum of ``receive``, C) that other ranks send here; with a gradient.
+
+    >>> carry(torch.tensor([[1.0], [2.0]]), Route(torch.tensor([1, 0]), [2], [2], None)).T
+    tensor([[2., 1.]])
+    """
+    return arrive(*depart(x, route)[1:])
+
+
+def depart(x: Tensor, route: Route) -> tuple[Tensor, Tensor, Trip]:
+    """Send rows, and go on: the tensor to compute with meanwhile, and what :func:`arrive` takes.
+
+    Backward, gradients of what arrived leave before those of what was computed meanwhile are made,
+    and are added to them when they are there.
+    """
+    trip = Trip(route)
+    here, token = _Depart.apply(x, trip)
+    return here, token, trip
+
+
+def arrive(token: Tensor, trip: Trip) -> Tensor:
+    """The rows that other ranks have sent: on a GPU what is launched next waits, not the host."""
+    received: Tensor = _Arrive.apply(token, trip)
+    return received
+
+
+class Trip:
+    """One use of a route: there, and with gradients back."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.sent: Tensor | None = None  # must outlive the exchange
+        self.got: Tensor | None = None
+        self.work: Any = None
+
+    def leave(self, sent: Tensor, back: bool = False) -> None:
+        route = self.route
+        sides = (route.receive, route.send) if back else (route.send, route.receive)
+        self.sent = sent
+        self.got, self.work = all_to_all(sent, *sides, route.group, wait=False)
+
+    def come(self) -> Tensor:
+        got = self.got
+        assert got is not None
+        if self.work is not None:
+            self.work.wait()
+        self.sent = self.got = self.work = None
+        return got
+
+
+class _Depart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, trip: Trip) -> Any:
+        ctx.trip = trip
+        trip.leave(x.index_select(0, trip.route.rows))
+        return x.view_as(x), x.new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, token: Tensor) -> Any:  # type: ignore[override]
+        route = ctx.trip.route
+        back = ctx.trip.come()
+        if len(route.rows):
+            grad = grad.clone()
+        # Rank by rank, so that the same rows are added in the same order every time.
+        parts = zip(route.rows.split(route.send), back.split(route.send), strict=True)
+        for rows, part in parts:
+            if len(rows):
+                grad.index_add_(0, rows, part)
+        return grad, None
+
+
+class _Arrive(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, trip: Trip) -> Tensor:
+        ctx.trip = trip
+        return trip.come()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        if torch.is_grad_enabled():  # what is computed here has no graph: say so
+            expected = "False: what goes through other ranks is differentiable once"
+            raise ArgumentError("create_graph", expected, True)
+        ctx.trip.leave(grad.contiguous(), back=True)
+        return grad.new_zeros(0), None
+
+
+class SumOfRanks(torch.autograd.Function):
+    """Tensors that are the same on every rank, with gradients that are sums over all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, group: Any, *tensors: Tensor) -> Any:
+        ctx.group = group
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
+        if place_in(ctx.group)[1] == 1:
+            return None, *grads
+        exact = [torch.promote_types(grad.dtype, torch.float32) for grad in grads]
+        flat = torch.cat([grad.flatten().to(kind) for grad, kind in zip(grads, exact, strict=True)])
+        dist.all_reduce(flat, group=ctx.group)
+        parts = flat.split([grad.numel() for grad in grads])
+        return None, *(
+            part.view(grad.shape).to(grad.dtype) for part, grad in zip(parts, grads, strict=True)
+        )

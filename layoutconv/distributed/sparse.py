@@ -1,0 +1,136 @@
+"""Submanifold convolution of a cloud that is split over ranks, as a function and as modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import nn
+from ..errors import ArgumentError, ArgumentTypeError
+from ..executors.finish import activate
+from ..nn.arguments import check_activation
+from ..nn.sparse import subm_conv as whole_subm_conv
+from ..sparse import SparseTensor
+from .border import border_of
+from .cloud import cloud_of
+from .route import SumOfRanks, arrive, depart
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = int | Sequence[int]
+
+
+def subm_conv(
+    input: SparseTensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    dilation: Ints = 1,
+    groups: int = 1,
+    *,
+    offsets: Sequence[Sequence[int]] | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+) -> SparseTensor:
+    """Submanifold convolution of a cloud of which every rank holds a part.
+
+    It is :func:`layoutconv.subm_conv` of the whole cloud. The sums over neighbours that are here
+    are computed while features of those that are not, the halo, come from other ranks; sums over
+    these are then added to the few rows that have them, and the activation follows.
+
+    Args:
+        input: this rank's part, as :func:`partition` or a layer before has made it.
+        weight, bias, dilation, groups, offsets, activation, slope: as of
+            :func:`layoutconv.subm_conv`, and the same on every rank.
+
+    Returns this rank's part of the result, on the coordinates of ``input``. Of fp16 and bf16, a row
+    with neighbours on another rank is rounded three times, not once.
+
+    Gradients of features go back through the exchange. Those of ``weight`` and ``bias`` are sums
+    over all ranks, on every rank: as if one process had computed the sum of all ranks' losses.
+    Differentiable once. Autocast lowers it.
+
+    The halo is derived from the taps and found once for a cloud and a set of taps. It is a
+    collective: every rank of the group calls it, and where gradients are wanted every rank goes
+    backward.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
+
+    >>> import layoutconv as lc
+    >>> cells = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 3, 0]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [10.0], [100.0]]), cells, (4, 4), batch_size=1)
+    >>> y = subm_conv(lc.distributed.partition(x), torch.ones(1, 3, 3, 1))
+    >>> lc.distributed.restore(y).T
+    tensor([[ 11.,  11., 100.]])
+    """
+    cloud = cloud_of(input)
+    if not isinstance(weight, torch.Tensor):
+        raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
+    x = input.features
+    if activation is not None:
+        check_activation(activation, x)
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+        lower = torch.get_autocast_dtype(kind)
+        x, weight = x.to(lower), weight.to(lower)
+    taps = tuple(weight.shape[1:-1])
+    if len(taps) != (cloud.rank if offsets is None else 1):
+        expected = (
+            f"(K, *taps, C / groups) for {cloud.rank} spatial modes, or (K, taps, C / groups)"
+        )
+        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    border = border_of(cloud, taps, dilation, offsets)
+    if bias is None:
+        (weight,) = SumOfRanks.apply(cloud.group, weight)
+    else:
+        weight, bias = SumOfRanks.apply(cloud.group, weight, bias)
+    with torch.autocast(kind, enabled=False):
+        here, token, trip = depart(x, border.route)
+        inside = SparseTensor(here, border.inside.inputs)
+        y = whole_subm_conv(inside, weight, bias, groups=groups, kernel_map=border.inside).features
+        halo = SparseTensor(arrive(token, trip), border.halo.inputs)
+        more = whole_subm_conv(halo, weight, groups=groups, kernel_map=border.halo).features
+        y = y.index_add_(0, border.rows, more)
+        if activation is not None:
+            y = activate(y, activation, slope)
+    return input.replace(y)
+
+
+class _Split:
+    """What the split modules do instead of those that they are of."""
+
+    def forward(self: Any, input: SparseTensor) -> SparseTensor:
+        """The convolution."""
+        return subm_conv(
+            input, self.weight, self.bias, self.dilation, self.groups,
+            offsets=self.offsets, activation=self.activation, slope=self.slope,
+        )  # fmt: skip
+
+
+class SubmConv1d(_Split, nn.SubmConv1d):  # type: ignore[misc]
+    """:class:`layoutconv.nn.SubmConv1d` of a split cloud. As :class:`SubmConv3d`."""
+
+
+class SubmConv2d(_Split, nn.SubmConv2d):  # type: ignore[misc]
+    """:class:`layoutconv.nn.SubmConv2d` of a split cloud. As :class:`SubmConv3d`."""
+
+
+class SubmConv3d(_Split, nn.SubmConv3d):  # type: ignore[misc]
+    """:class:`layoutconv.nn.SubmConv3d` of a split cloud, by :func:`subm_conv`.
+
+    It has the limits of that. Arguments and state are those of the whole's module. Ranks have to
+    start from the same weights: from one seed, one checkpoint, or a broadcast.
+
+    >>> import layoutconv as lc
+    >>> cells = torch.tensor([[0, 1, 1, 1], [0, 1, 2, 1]], dtype=torch.int32)
+    >>> x = lc.distributed.partition(SparseTensor(torch.ones(2, 4), cells, (4, 4, 4), 1))
+    >>> net = lc.nn.Sequential(SubmConv3d(4, 8, 3), torch.nn.ReLU(), SubmConv3d(8, 2, 3))
+    >>> net(x)
+    SparseTensor(2 rows, 2 channels, torch.float32, spatial_shape=(4, 4, 4), batch_size=1)
+    """
+
+
+class SubmConv4d(_Split, nn.SubmConv4d):  # type: ignore[misc]
+    """:class:`layoutconv.nn.SubmConv4d` of a split cloud. As :class:`SubmConv3d`."""

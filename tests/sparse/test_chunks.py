@@ -1,0 +1,106 @@
+"""A cloud in chunks: their kernel maps together are that of the whole, and nothing too much."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.sparse import Chunks, morton_order, submanifold_map
+from layoutconv.sparse.morton import Curve
+
+from .clouds import clouds, offset_sets
+
+some = settings(max_examples=40, deadline=None)
+
+
+@some
+@given(st.data(), st.integers(1, 4), st.integers(1, 12))
+def test_chunks_have_the_map_of_the_whole(data, rank, max_rows):
+    cloud = data.draw(clouds(rank, padded=False))
+    offsets = data.draw(offset_sets(rank))
+    chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
+    want = submanifold_map(cloud, offsets=offsets).index
+    got = torch.full_like(want, -2)
+    for chunk in chunks.maps(offsets=offsets):
+        index, rows = chunk.kernel_map.index, chunks.rows_of(chunk.rows)
+        assert len(chunk.rows) == len(chunk.kernel_map.outputs) <= max_rows
+        own, others = torch.arange(chunk.rows.start, chunk.rows.stop), chunk.halo
+        read = chunks.rows_of(torch.cat([own, others]))
+        assert torch.equal(chunk.kernel_map.inputs.cells, cloud.cells[read])
+        assert set(range(len(own), len(read))) <= set(index.flatten().tolist())  # it is read
+        assert not set(own.tolist()) & set(others.tolist())
+        got[rows] = torch.where(index >= 0, read[index.clamp(min=0).long()].int(), -1)
+    assert torch.equal(got, want)
+
+
+@some
+@given(st.data(), st.integers(1, 4))
+def test_keys_are_cells_in_the_order_of_the_curve(data, rank):
+    cloud = data.draw(clouds(rank, padded=False))
+    curve = Curve(cloud.spatial_shape, cloud.batch_size)
+    keys = curve.keys(cloud.cells)
+    assert torch.equal(curve.cells(keys), cloud.cells)
+    assert torch.equal(keys.argsort(), morton_order(cloud.cells))
+
+
+def test_keys_of_a_flat_grid_have_the_bits_of_its_cells():
+    shape = 2**28, 2**30, 2
+    cells = torch.tensor([[7, 2**28 - 1, 2**30 - 1, 1], [3, 5, 2**29, 0]], dtype=torch.int32)
+    curve = Curve(shape, 8)
+    assert curve.keys(cells)[0] == 2**62 - 1
+    assert torch.equal(curve.cells(curve.keys(cells)), cells)
+    with pytest.raises(ArgumentError, match=r"argument `spatial_shape`: expected .* 63"):
+        Curve(shape, 17)
+
+
+def test_taps_far_away_wrap_around_nothing():
+    cells = torch.tensor([[0, 0, 0], [0, 2**31 - 2, 3]], dtype=torch.int32)
+    chunks = Chunks(cells, (2**31 - 1, 4), 1, max_rows=1)
+    far = 2**31 - 1
+    for offsets in ([(far, 3)], [(-far, -3)], [(2 - far, 0)]):
+        assert all((c.kernel_map.index == -1).all() for c in chunks.maps(offsets=offsets))
+    there = [c.kernel_map.index.tolist() for c in chunks.maps(offsets=[(far - 1, 3)])]
+    assert there == [[[1]], [[-1]]]
+
+
+def test_runs_that_are_sorted_apart_are_merged():
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randperm(4096, generator=generator)[:1000]
+    cells = Curve((16, 16, 16), 1).cells(places)
+    chunks = Chunks(cells, (16, 16, 16), 1, max_rows=7)  # 12 runs
+    assert torch.equal(chunks.keys, places.sort().values)
+    assert torch.equal(places[chunks.order], chunks.keys)
+    again = Chunks(cells[chunks.order], (16, 16, 16), 1, max_rows=7)
+    assert again.order is None
+    assert torch.equal(again.keys, chunks.keys)
+    for swapped in ((0, 1), (83, 84), (500, 999)):  # within a run, and across two
+        places = chunks.order.clone()
+        places[list(swapped)] = chunks.order[list(swapped[::-1])]
+        some = Chunks(cells[places], (16, 16, 16), 1, max_rows=7)
+        assert torch.equal(some.keys, chunks.keys)
+        assert torch.equal(places[some.order], chunks.order)
+    twice = cells[chunks.order]
+    twice[999] = twice[0]
+    with pytest.raises(ArgumentError, match="in rows 0 and 999"):
+        Chunks(twice, (16, 16, 16), 1, max_rows=7)
+
+
+def test_what_is_wrong_with_cells_is_said():
+    cells = torch.tensor([[0, 3], [0, 1], [0, 2], [0, 1]], dtype=torch.int32)
+    with pytest.raises(ArgumentError, match=r"no cell twice, got \[0, 1\] in rows 1 and 3"):
+        Chunks(cells, (4,), 1, max_rows=2)
+    for wrong in ([0, 4], [1, 0], [0, -1], [-1, 0]):
+        bad = torch.cat([cells[:3], torch.tensor([wrong], dtype=torch.int32)])
+        with pytest.raises(ArgumentError, match=r"argument `coords`.* in row 3"):
+            Chunks(bad, (4,), 1, max_rows=2)
+    for wrong in (0, 2**31, True, 1.5):
+        with pytest.raises(ArgumentError, match="argument `max_rows`"):
+            Chunks(cells[:3], (4,), 1, max_rows=wrong)
+    with pytest.raises(ArgumentTypeError, match="argument `coords`"):
+        Chunks(cells[:3].tolist(), (4,), 1)
+    with pytest.raises(ArgumentTypeError, match="int32"):
+        Chunks(np.zeros((3, 2)), (4,), 1)

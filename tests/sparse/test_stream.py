@@ -1,0 +1,119 @@
+"""A layer over a cloud in chunks is the layer over the cloud."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import layoutconv as lc
+from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.sparse import Chunks, SparseTensor, morton_order
+
+
+def cloud(rank=3, rows=400, seed=0):
+    """Cells in no order, a third of a grid of two images, and features of 4 channels."""
+    generator = torch.Generator().manual_seed(seed)
+    edge = round((3 * rows / 2) ** (1 / rank)) + 1
+    shape = tuple(edge + axis for axis in range(rank))
+    every = torch.cartesian_prod(torch.arange(2), *map(torch.arange, shape)).int()
+    cells = every[torch.randperm(len(every), generator=generator)[:rows]]
+    return torch.randn(rows, 4, dtype=torch.float64, generator=generator), cells, shape
+
+
+LAYERS = {
+    "3d": (3, lambda: lc.nn.SubmConv3d(4, 6, 3)),
+    "dilated": (3, lambda: lc.nn.SubmConv3d(4, 6, 3, dilation=2, bias=False, activation="relu")),
+    "even": (3, lambda: lc.nn.SubmConv3d(4, 6, (2, 3, 4), activation="gelu")),
+    "offsets": (3, lambda: lc.nn.SubmConv3d(4, 6, offsets=[(0, 0, 1), (3, -2, 0), (0, 0, 0)])),
+    "groups": (3, lambda: lc.nn.SubmConv3d(4, 6, 3, groups=2)),
+    "depthwise": (3, lambda: lc.nn.SubmConv3d(4, 4, 3, groups=4)),
+    "1d": (1, lambda: lc.nn.SubmConv1d(4, 6, 5)),
+    "2d": (2, lambda: lc.nn.SubmConv2d(4, 6, 3)),
+    "4d": (4, lambda: lc.nn.SubmConv4d(4, 6, 3)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_in_chunks_is_the_layer(name):
+    rank, make = LAYERS[name]
+    x, cells, shape = cloud(rank)
+    torch.manual_seed(0)
+    layer = make().double()
+    want = layer(SparseTensor(x, cells, shape, 2)).features.detach()
+    for max_rows in (37, 400, 10**6):
+        got = lc.nn.stream(layer, x, Chunks(cells, shape, 2, max_rows=max_rows))
+        torch.testing.assert_close(got, want)
+        assert not got.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_files_go_in_and_out(tmp_path, dtype):
+    x, cells, shape = cloud()
+    order = morton_order(cells)
+    x, cells = x[order].to(dtype), cells[order]
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "cells.npy", cells.numpy())
+    read = {"mmap_mode": "r"}
+    features, places = (np.load(tmp_path / f"{name}.npy", **read) for name in ("x", "cells"))
+    kind = np.float16 if dtype == torch.float16 else np.float32
+    out = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", kind, (len(x), 6))
+    layer = lc.nn.SubmConv3d(4, 6, 3).to(dtype)
+    chunks = Chunks(places, shape, 2, max_rows=64)
+    assert chunks.order is None
+    lc.nn.stream(layer, features, chunks, out=out)
+    out.flush()
+    want = layer(SparseTensor(x, cells, shape, 2)).features.detach()
+    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), want)
+
+
+def test_many_rows_are_moved_by_many_threads(monkeypatch):
+    monkeypatch.setattr("layoutconv.nn.streaming._LEAST", 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    x, cells, shape = cloud()
+    layer = lc.nn.SubmConv3d(4, 6, 3).double()
+    got = lc.nn.stream(layer, x, Chunks(cells, shape, 2, max_rows=150))
+    torch.testing.assert_close(got, layer(SparseTensor(x, cells, shape, 2)).features.detach())
+
+
+def test_nothing_in_nothing_out():
+    x, cells, shape = cloud()
+    layer = lc.nn.SubmConv3d(4, 6, 3).double()
+    assert lc.nn.stream(layer, x[:0], Chunks(cells[:0], shape, 2)).shape == (0, 6)
+
+
+def test_a_terminal_shows_how_far_it_is(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    x, cells, shape = cloud()
+    layer, chunks = lc.nn.SubmConv3d(4, 6, 3).double(), Chunks(cells, shape, 2, max_rows=100)
+    for progress in (True, False):
+        monkeypatch.setattr("sys.stderr", Terminal())
+        lc.nn.stream(layer, x, chunks, progress=progress)
+
+        assert ("200/400" in sys.stderr.getvalue()) is progress
+
+
+def test_what_does_not_fit_is_said():
+    x, cells, shape = cloud()
+    chunks = Chunks(cells, shape, 2)
+    layer = lc.nn.SubmConv3d(4, 6, 3).double()
+    for name, error, call in (
+        ("layer", ArgumentTypeError, lambda: lc.nn.stream(torch.nn.Linear(4, 6), x, chunks)),
+        ("layer", ArgumentError, lambda: lc.nn.stream(lc.nn.SubmConv2d(4, 6, 3), x, chunks)),
+        ("chunks", ArgumentTypeError, lambda: lc.nn.stream(layer, x, cells)),
+        ("features", ArgumentTypeError, lambda: lc.nn.stream(layer, x.float(), chunks)),
+        ("features", ArgumentError, lambda: lc.nn.stream(layer, x[1:], chunks)),
+        ("features", ArgumentTypeError, lambda: lc.nn.stream(layer, x.tolist(), chunks)),
+        ("out", ArgumentError, lambda: lc.nn.stream(layer, x, chunks, out=x)),
+    ):
+        with pytest.raises(error, match=f"argument `{name}`"):
+            call()
+    square = lc.nn.SubmConv3d(4, 4, 3).double()
+    with pytest.raises(ArgumentError, match="argument `out`: expected memory other"):
+        lc.nn.stream(square, x, chunks, out=x)
