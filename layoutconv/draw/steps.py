@@ -188,7 +188,7 @@ def _composition(applied: Applied, limit: int) -> list[Step]:
     else:
         third = Step(
             "A @ B: where it goes wrong",
-            f"{_wrong(error)} The cells with a border show it.",
+            f"{proof(error)} The cells with a border show it.",
             (b_panel, a_panel, r_panel),
             (to_a, to_r),
             _account("composition", a, through),
@@ -196,21 +196,21 @@ def _composition(applied: Applied, limit: int) -> list[Step]:
     return [first, second, third]
 
 
-def _wrong(error: LayoutError) -> str:
-    """The proof that an error carries, as sentences.
+def proof(error: LayoutError) -> str:
+    """The proof that an error carries, in sentences; nothing if it has none.
 
     >>> try:
     ...     evaluate("(4,3):(1,8) @ 6:1")
     ... except LayoutError as error:
-    ...     print(_wrong(error))
+    ...     print(proof(error))
     No layout is this function. At 4 it is 8, but the closest layout, 6:1, gives 4 there.
     """
     if error.witness is None or not isinstance(error.best, Layout) or error.exact is None:
-        return str(error)
-    at = text(plain(error.witness))
+        return ""
+    at, exact = text(plain(error.witness)), label(plain(error.exact))
     return (
-        f"No layout is this function. At {at} it is {label(plain(error.exact))}, but the closest "
-        f"layout, {error.best}, gives {label(plain(error.best(error.witness)))} there."
+        f"No layout is this function. At {at} it is {exact}, but the closest layout, {error.best}, "
+        f"gives {label(plain(error.best(error.witness)))} there."
     )
 
 
@@ -225,7 +225,9 @@ def _divide(applied: Applied, limit: int) -> list[Step]:
     tiles = _tiles(positions, tiler)
 
     whole = draw(a, limit=limit, title=f"A = {a}")
-    found = [Step(f"{name}: what is divided", f"A is cut into tiles by {written}.", (_panel(whole),))]
+    found = [
+        Step(f"{name}: what is divided", f"A is cut into tiles by {written}.", (_panel(whole),))
+    ]
     if not by_mode:
         tile = tiler if isinstance(tiler, Layout) else Layout(tiler)
         panels = [Panel("tile", draw(tile, limit=limit, title=f"tile = {tile}"))]
@@ -310,7 +312,10 @@ def _tiles(positions: _Positions, tiler: Any) -> dict[int | None, str]:
         return {}
     size, count = zipped[0].size(), zipped[1].size()
     colours = {
+        # Of many tiles, those beside each other have colours far apart.
         positions.of(plain(zipped(i, tile))): wheel(tile, count)
+        if count <= 12
+        else wheel(5 * tile, 12)
         for tile in range(count)
         for i in range(size)
     }
@@ -335,17 +340,21 @@ def _other(applied: Applied, limit: int) -> list[Step]:
         links = ((0, "index", 1, "index"),)
     if len(panels) == 2 and applied.name in ("right_inverse", "left_inverse"):
         links = ((0, "offset", 1, "index"),)
-    sentence = _purpose(operations()[applied.name]) if applied.error is None else ""
+    sentence = summary(applied.name) if applied.error is None else ""
     title = f"{applied.name}({', '.join(map(text, applied.operands))})"
     if applied.error is not None:
         title, sentence = f"{applied.name}: where it goes wrong", str(applied.error)
     return [Step(title, sentence, tuple(panels), links)]
 
 
-def _purpose(function: Callable[..., Any]) -> str:
-    """The first sentences of a docstring."""
-    first = (inspect.getdoc(function) or "").split("\n\n")[0]
-    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", first).replace("``", "`").replace("\n", " ")
+def summary(operation: str) -> str:
+    """What an operation is for: the first paragraph of its docstring.
+
+    >>> summary("group_modes")
+    'Modes `begin` to `end` (exclusive) as one mode.'
+    """
+    first = (inspect.getdoc(operations()[operation]) or "").split("\n\n")[0].replace("\n", " ")
+    return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", first).replace("``", "`")
 
 
 def _account(name: str, a: Any, b: Any) -> str:
