@@ -42,7 +42,6 @@ examples:
   layoutconv draw "((4,8),(2,2)):((32,1),(16,8))" --tv 16,8
   layoutconv draw --view fprop:5x5,3x3,stride=2,padding=1 --row 4 -o im2col.svg
   layoutconv draw "zipped_divide((4,8):(8,1), (2,4))" --steps -o tiles.html
-  layoutconv draw --serve
 """,
 )
 @click.argument("layout", required=False)
@@ -87,7 +86,8 @@ def draw(served: bool, port: int | None, **options: Any) -> None:
 
     LAYOUT is in the notation of the literature, shape:stride, as below, or an expression of such:
     A @ B for a composition, and the operations of the algebra by their names. One of LAYOUT, --atom
-    and --view is drawn, as text, or into the file of --output.
+    and --view is drawn, as text, or into the file of --output. With --serve there is a page on this
+    machine to type LAYOUT on.
     """
     if served:
         _serve(options, port)

@@ -82,7 +82,8 @@ def _run_steps(options: DrawOptions) -> None:
     """
     from .html import page
     from .serve import shown
-    from .steps import steps, steps_text
+    from .step import steps_text
+    from .steps import steps
 
     limit = STEPS_LIMIT if options.limit is None else options.limit
     expression = options.layout or ""

@@ -18,7 +18,7 @@ from .layouts import maps_coordinates
 from .svg import svg
 
 if TYPE_CHECKING:
-    from .steps import Step
+    from .step import Step
 
 _POINT = "Point at a cell, touch it, or move through the cells with the arrow keys."
 _READOUT = f'<p class="readout" aria-live="polite" data-empty="{_POINT}">{_POINT}</p>\n'

@@ -12,8 +12,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 from ..algebra import LayoutError
 from .api import draw
 from .expression import LONGEST, evaluate, operations
+from .followed import proof
 from .html import asset, code, drawing, no_drawing, page
-from .steps import proof, steps, summary
+from .step import Step
+from .steps import steps, summary
 
 EXAMPLES = (
     "((2,2),(4,2)):((1,8),(2,16))",
@@ -66,15 +68,23 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
         return True, ""
     try:
         value = evaluate(expression)
-        return True, drawing(value, draw(value, limit=limit), steps(expression, limit=limit))
+        return True, drawing(value, draw(value, limit=limit), _steps(expression, limit))
     except LayoutError as error:
         if error.operation:
-            found = steps(expression, limit=limit)
+            found = _steps(expression, limit)
             return False, no_drawing("There is no such layout", proof(error), str(error), found)
         sentence, _, line = str(error).partition("\n")
         return False, no_drawing("This is no layout", sentence, line or expression, [])
     except (ValueError, TypeError, OverflowError) as error:
         return False, no_drawing("This cannot be drawn", "", str(error), [])
+
+
+def _steps(expression: str, limit: int) -> list[Step]:
+    """The steps; none if a map on the way has no picture, such as a swizzle of coordinates."""
+    try:
+        return steps(expression, limit=limit)
+    except (LayoutError, ValueError, TypeError):
+        return []
 
 
 def whole(expression: str, limit: int = 32) -> str:
