@@ -111,6 +111,8 @@ def _value(node: Any, applied: list[Applied] | None) -> Any:
             f"{node.name}: expected the operands ({wanted}), got {len(operands)}"
         ) from None
     operands = [_operand(node.name, kind, o) for kind, o in zip(kinds, operands, strict=False)]
+    if node.name == "composition" and isinstance(operands[0], Swizzle):
+        operands[1] = _as_layout(operands[1])  # it has no modes that a tuple could be for
     applied = [] if applied is None else applied
     try:
         result = function(*operands)

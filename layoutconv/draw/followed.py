@@ -83,7 +83,7 @@ def composition_steps(applied: Applied, limit: int) -> list[Step] | None:
         index = int(_fact(cell, "index"))
         at = positions.at(index)
         facts = cell.facts if at is None else (*cell.facts, ("position", str(at)))
-        fill = fills.get(plain(a(at)), "#ffffff") if at is not None else ""
+        fill = fills.get(_number(label(plain(a(at)))), "") if at is not None else ""
         return replace(cell, facts=facts, fill=fill, mark=index == witness)
 
     def of_a(cell: Cell) -> Cell:
@@ -207,6 +207,8 @@ def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
     drawn = draw(result, limit=limit, title=f"{letter} = {result}")
     r = Panel(letter, _redrawn(drawn, of_r))
     colours = " Each tile has a colour." if tiles else ""
+    if tiles and through.size() > a.size():
+        colours += " White cells lie beyond A: the tiles do not divide it."
     kind = "coordinate" if by_mode else "position"
     to_a, to_r = (0, "position", 1, "index"), (0, "index", 2, "index")
     modes = "" if not by_mode else " The tiler is a tuple: each mode of A is cut by its own."
