@@ -95,7 +95,7 @@ def test_at_composes_from_the_left_and_groups() -> None:
     assert evaluate(f"{x} @ 4") == X @ 4
     # Between digits it is that of a scaled basis.
     assert evaluate("(3,4):(1@0,1@1)") == Layout((3, 4), (lc.E(0), lc.E(1)))
-    assert evaluate("S<2,0,3> @ (8,4)") == Swizzle(2, 0, 3) @ Layout((8, 4))
+    assert evaluate("S<2,0,3> @ (8,4)") == lc.composition(Swizzle(2, 0, 3), Layout((8, 4)))
     applied: list[Applied] = []
     evaluate(f"zipped_divide({x} @ {y}, (2,2))", applied)
     assert [a.name for a in applied] == ["composition", "zipped_divide"]
