@@ -1,4 +1,4 @@
-"""``layoutconv draw``: text for the terminal, or a picture in the format of a file's suffix."""
+"""``layoutconv draw``: text, a picture in the format of a file's suffix, or a page in a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..algebra import copy_names, mma_names
-from ..draw.command import LIMIT, DrawOptions, run
+from ..draw.command import LIMIT, STEPS_LIMIT, DrawOptions, run, serve
 
 
 class _Extents(click.ParamType):
@@ -41,6 +41,7 @@ examples:
   layoutconv draw --atom SM80_16x8x16_F32F16F16F32_TN -o mma.tex
   layoutconv draw "((4,8),(2,2)):((32,1),(16,8))" --tv 16,8
   layoutconv draw --view fprop:5x5,3x3,stride=2,padding=1 --row 4 -o im2col.svg
+  layoutconv draw "zipped_divide((4,8):(8,1), (2,4))" --steps -o tiles.html
 """,
 )
 @click.argument("layout", required=False)
@@ -64,16 +65,52 @@ examples:
 )
 @click.option("--row", type=int, metavar="M", help="Mark the cells that this row of a view reads.")
 @click.option("--element-bits", type=int, metavar="BITS", help="Colour by bank of shared memory.")
-@click.option("--limit", type=int, metavar="N", help=f"Rows and columns that are shown ({LIMIT}).")
+@click.option(
+    "--limit",
+    type=int,
+    metavar="N",
+    help=f"Rows and columns that are shown ({LIMIT}; {STEPS_LIMIT} with --steps and --serve).",
+)
 @click.option("--title", help="The notation, if not given.")
 @click.option("--ascii", is_flag=True, help="No box-drawing characters on the terminal.")
 @click.option("--colour", "--color", is_flag=True, help="Colours on the terminal.")
-def draw(**options: Any) -> None:
+@click.option("--steps", is_flag=True, help="Each operation of LAYOUT on its own, as text or HTML.")
+@click.option(
+    "--serve", "served", is_flag=True, help="A page to type LAYOUT on, for a browser here."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), metavar="PORT", help="Where --serve listens (any)."
+)
+def draw(served: bool, port: int | None, **options: Any) -> None:
     """Draw a layout, a swizzle, an atom of tensor cores, or what a convolution reads.
 
-    LAYOUT is in the notation of the literature, shape:stride, as below. One of LAYOUT, --atom and
-    --view is drawn, as text, or into the file of --output.
+    LAYOUT is in the notation of the literature, shape:stride, as below, or an expression of such:
+    A @ B for a composition, and the operations of the algebra by their names. One of LAYOUT, --atom
+    and --view is drawn, as text, or into the file of --output. With --serve there is a page on this
+    machine to type LAYOUT on.
     """
+    if served:
+        _serve(options, port)
+        return
+    if port is not None:
+        raise click.UsageError("--port is where --serve listens.")
     if sum(options[name] is not None for name in ("layout", "atom", "view")) != 1:
         raise click.UsageError("Expected one of LAYOUT, --atom and --view.")
+    if options["steps"]:
+        _alone("--steps", options, "layout", "steps", "output", "format", "limit")
     run(DrawOptions(**options))
+
+
+def _serve(options: dict[str, Any], port: int | None) -> None:
+    _alone("--serve", options, "layout", "limit")
+    try:
+        serve(options["layout"], port or 0, options["limit"])
+    except (OSError, OverflowError) as error:
+        raise click.ClickException(f"cannot listen on port {port or 0}: {error}") from error
+
+
+def _alone(option: str, options: dict[str, Any], *beside: str) -> None:
+    """Refuse what an option has no use for."""
+    for name, value in options.items():
+        if value not in (None, False) and name not in beside:
+            raise click.UsageError(f"{option} has no use for --{name.replace('_', '-')}.")

@@ -1,20 +1,24 @@
-"""The command ``draw``: text for the terminal, or a picture in the format of a file's suffix."""
+"""The command ``draw``: text, a picture in the format of a file's suffix, or a page to type on."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..algebra import copy_atom, copy_names, mma_atom, mma_names, parse, wgmma_atom
+from ..algebra import copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
 from ..errors import ArgumentError
 from .api import draw
+from .expression import evaluate
+from .figure import format_of
 from .text import to_text
 
-LIMIT = 64
+LIMIT, STEPS_LIMIT = 64, 32  # rows and columns that are shown; of several layouts, fewer
 _VIEW_OPTIONS = ("stride", "padding", "dilation", "channels")
 
 
@@ -37,6 +41,7 @@ class DrawOptions:
     title: str | None = None
     ascii: bool = False
     colour: bool = False
+    steps: bool = False
 
 
 def run(options: DrawOptions) -> None:
@@ -54,6 +59,9 @@ def run(options: DrawOptions) -> None:
             title=options.title,
         )
 
+    if options.steps:
+        _run_steps(options)
+        return
     obj = _object(options)
     if options.output is not None:
         drawn(LIMIT if options.limit is None else options.limit)
@@ -65,6 +73,45 @@ def run(options: DrawOptions) -> None:
         if max(map(len, plain.split("\n"))) <= shutil.get_terminal_size().columns:
             break
     print(text)
+
+
+def _run_steps(options: DrawOptions) -> None:
+    """Every operation of an expression: a page that goes through them, or all of them as text.
+
+    Also those of one that has no result, before its error is raised.
+    """
+    from .html import page
+    from .serve import shown
+    from .step import steps_text
+    from .steps import steps
+
+    limit = STEPS_LIMIT if options.limit is None else options.limit
+    expression = options.layout or ""
+    format = options.format or ("text" if options.output is None else format_of(options.output))
+    if format not in ("html", "text"):
+        raise ArgumentError("--output", "a .html or .txt file beside --steps", options.output)
+    if format == "html":
+        head = f"<h1><code>{escape(expression)}</code></h1>\n"
+        content = page(expression, shown(expression, limit)[1], head)
+    else:
+        content = steps_text(steps(expression, limit=limit)) + "\n"
+    if options.output is None:
+        print(content, end="")
+    else:
+        options.output.write_text(content, encoding="utf-8")
+    evaluate(expression)
+
+
+def serve(expression: str | None, port: int, limit: int | None) -> None:
+    """Serve the page on which expressions are typed, until Ctrl-C."""
+    from .serve import Server
+
+    if limit is not None and limit < 4:
+        raise ArgumentError("--limit", "an int >= 4", limit)
+    with Server(port, limit=STEPS_LIMIT if limit is None else limit) as server:
+        print(f"{server.address_of(expression)}  (Ctrl-C ends it)", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 def _limits(asked: int | None) -> list[int]:
@@ -88,7 +135,7 @@ def _object(options: DrawOptions) -> Any:
     if options.view is not None:
         return view(options.view)
     assert options.layout is not None
-    return parse(options.layout)
+    return evaluate(options.layout)
 
 
 def atom(name: str) -> Any:

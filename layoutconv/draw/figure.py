@@ -78,7 +78,7 @@ class Figure:
 
         ``.svg``, ``.html``, ``.tex`` (TikZ, a standalone document) and ``.txt``.
         """
-        Path(path).write_text(self.render(format or _format_of(path)), encoding="utf-8")
+        Path(path).write_text(self.render(format or format_of(path)), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
         return self.render("svg")
@@ -142,7 +142,12 @@ def title_lines(title: str, width: int) -> list[str]:
 _SUFFIXES = {".svg": "svg", ".html": "html", ".htm": "html", ".tex": "tikz", ".txt": "text"}
 
 
-def _format_of(path: str | Path) -> str:
+def format_of(path: str | Path) -> str:
+    """The format that the suffix of a file's name says.
+
+    >>> format_of("layout.tex")
+    'tikz'
+    """
     suffix = Path(path).suffix.lower()
     if suffix not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)

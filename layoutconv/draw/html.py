@@ -3,62 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 
+from ..algebra import ComposedLayout
+from ..algebra.errors import text
 from .figure import Cell, Figure
+from .layouts import maps_coordinates
 from .svg import svg
 
-_STYLE = """
-:root { color-scheme: light }
-body { margin: 24px; background: #f3f4f7; font: 14px/1.5 system-ui, sans-serif; color: #1f2937 }
-svg { background: #fff; border-radius: 10px; box-shadow: 0 1px 3px #0002; height: auto }
-[data-facts] { cursor: crosshair }
-[data-facts]:hover rect, .alike rect { stroke: #1f2937; stroke-width: 2 }
-svg.asking [data-facts]:not(.alike) { opacity: .45 }
-#tip { position: fixed; display: none; pointer-events: none; padding: 8px 12px; border-radius: 8px;
-  background: #1f2937; color: #fff; font: 12.5px/1.6 ui-monospace, Menlo, Consolas, monospace }
-#tip dl { display: grid; grid-template-columns: auto auto; gap: 0 1.5em; margin: 0 }
-#tip dt { color: #a3abb9 } #tip dd { margin: 0; text-align: right; white-space: nowrap }
-"""
+if TYPE_CHECKING:
+    from .step import Step
 
-# Cells of one key light up together; a click keeps them lit.
-_SCRIPT = """
-const tip = document.getElementById("tip"), picture = document.querySelector("svg");
-const cells = [...document.querySelectorAll("[data-facts]")];
-let kept = null;
-function alike(key) {
-  picture.classList.toggle("asking", key !== null);
-  for (const c of cells) c.classList.toggle("alike", key !== null && c.dataset.key === key);
-}
-for (const cell of cells) {
-  cell.addEventListener("mousemove", event => {
-    const list = document.createElement("dl");
-    for (const [name, value] of JSON.parse(cell.dataset.facts)) {
-      list.appendChild(document.createElement("dt")).textContent = name;
-      list.appendChild(document.createElement("dd")).textContent = value;
-    }
-    tip.replaceChildren(list);
-    tip.style.display = "block";
-    const right = event.clientX + 16 + tip.offsetWidth > innerWidth;
-    const below = event.clientY + 16 + tip.offsetHeight > innerHeight;
-    tip.style.left = event.clientX + (right ? -12 - tip.offsetWidth : 16) + "px";
-    tip.style.top = event.clientY + (below ? -12 - tip.offsetHeight : 16) + "px";
-  });
-  cell.addEventListener("mouseenter", () => {
-    if (kept === null && cell.dataset.key) alike(cell.dataset.key);
-  });
-  cell.addEventListener("mouseleave", () => {
-    tip.style.display = "none";
-    if (kept === null) alike(null);
-  });
-  cell.addEventListener("click", event => {
-    kept = kept === cell.dataset.key ? null : cell.dataset.key || null;
-    alike(kept);
-    event.stopPropagation();
-  });
-}
-document.addEventListener("click", () => alike(kept = null));
-"""
+_POINT = "Point at a cell, touch it, or move through the cells with the arrow keys."
+_READOUT = f'<p class="readout" aria-live="polite" data-empty="{_POINT}">{_POINT}</p>\n'
+_BAR = (
+    '<nav class="steps" aria-label="Steps" hidden><button type="button">Previous</button>'
+    '<output aria-live="polite"></output><button type="button">Next</button></nav>\n'
+)
+
+
+@cache
+def asset(name: str) -> str:
+    """``page.css`` or ``page.js``, which every page has inside."""
+    return (files(__package__) / name).read_text(encoding="utf-8")
 
 
 def to_html(figure: Figure) -> str:
@@ -67,15 +40,86 @@ def to_html(figure: Figure) -> str:
     Cells that belong together light up: equal offsets, the elements of one thread, every place of
     the matrix that reads one activation.
     """
+    return page(figure.title, f"<section>{_panels([('', figure)])}</section>")
+
+
+def page(title: str, main: str, head: str = "") -> str:
+    """A whole page: ``head`` above what is shown, with the style and the script in it."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{escape(figure.title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"{svg(figure, _described)}"
-        f'<div id="tip"></div>\n<script>{_SCRIPT}</script>\n</body>\n</html>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{asset('page.css')}</style>\n</head>\n<body>\n"
+        f'{head}<main>\n{main}</main>\n<div id="tip" role="tooltip"></div>\n'
+        f"<script>{asset('page.js')}</script>\n</body>\n</html>\n"
     )
 
 
+def drawing(value: Any, figure: Figure, steps: Sequence[Step]) -> str:
+    """What a page shows of a value: its drawing, and the steps that lead to it."""
+    return _BAR + _result(value, figure) + "".join(map(_step, steps))
+
+
+def no_drawing(heading: str, sentence: str, line: str, steps: Sequence[Step]) -> str:
+    """What a page shows of an expression without a value: why, and the steps up to there."""
+    told = f"<p>{escape(sentence)}</p>\n" if sentence else ""
+    wrong = (
+        f'<section class="wrong" role="alert">\n<h2>{escape(heading)}</h2>\n{told}'
+        f"<pre>{escape(line)}</pre>\n</section>\n"
+    )
+    return _BAR + wrong + "".join(map(_step, steps))
+
+
+def _result(value: Any, figure: Figure) -> str:
+    return (
+        f'<section>\n<p class="notation"><code>{escape(str(value))}</code></p>\n{_said(value)}'
+        f"{_panels([('', figure)], title=False)}"
+        f"{_READOUT}</section>\n"
+    )
+
+
+def _said(value: Any) -> str:
+    """Shape, stride, size and cosize, as far as a value has them."""
+    said: list[tuple[str, str]] = []
+    if hasattr(value, "shape"):
+        said.append(("shape", text(value.shape)))
+    if hasattr(value, "stride"):
+        said.append(("stride", text(value.stride)))
+    if hasattr(value, "size"):
+        said.append(("size", str(value.size())))
+        # Where this is no sum over modes it is counted, coordinate by coordinate.
+        counted = isinstance(value, ComposedLayout) and not maps_coordinates(value)
+        if hasattr(value, "stride") or (counted and value.size() <= 1 << 14):
+            with suppress(TypeError, ValueError):  # coordinates span no memory
+                said.append(("cosize", text(value.cosize())))
+    rows = "".join(f"<div><dt>{name}</dt><dd>{escape(what)}</dd></div>" for name, what in said)
+    return f'<dl class="said">{rows}</dl>\n' if said else ""
+
+
+def _step(step: Step) -> str:
+    links = escape(json.dumps(step.links))
+    panels = _panels([(panel.name, panel.figure) for panel in step.panels])
+    account = f"<pre>{escape(step.account)}</pre>\n" if step.account else ""
+    return (
+        f'<section data-links="{links}">\n<h2>{escape(step.title)}</h2>\n'
+        f"<p>{code(step.sentence)}</p>\n{panels}{_READOUT}{account}</section>\n"
+    )
+
+
+def code(sentence: str) -> str:
+    """A sentence whose `code` is set as code."""
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(sentence))
+
+
+def _panels(panels: Sequence[tuple[str, Figure]], title: bool = True) -> str:
+    drawn = []
+    for name, figure in panels:
+        shown = figure if title else Figure("", figure.grids, figure.legend)
+        drawn.append(f'<figure data-name="{escape(name)}">{svg(shown, _described)}</figure>\n')
+    return f'<div class="panels">{"".join(drawn)}</div>\n'
+
+
 def _described(cell: Cell) -> tuple[str, str]:
+    if not cell.facts:
+        return ' class="swatch"', ""
     facts = json.dumps(cell.facts, ensure_ascii=False)
     return f' data-key="{escape(cell.key)}" data-facts="{escape(facts)}"', ""

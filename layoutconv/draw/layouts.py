@@ -229,10 +229,17 @@ def _domain(layout: Any) -> Layout:
 
 def maps_coordinates(composed: ComposedLayout) -> bool:
     """Whether this is a chain of layouts through coordinates, rather than of functions of ints."""
-    if not isinstance(composed.outer, Layout | ComposedLayout):
+    if not _all_layouts(composed):
         return False
     first = _domain(composed)
     return isinstance(first(idx2crd(0, first.shape)), tuple) or isinstance(composed.offset, tuple)
+
+
+def _all_layouts(chain: Any) -> bool:
+    """Whether there is no swizzle, nor another function, among the maps of a chain."""
+    if isinstance(chain, ComposedLayout):
+        return _all_layouts(chain.outer) and _all_layouts(chain.inner)
+    return isinstance(chain, Layout)
 
 
 def _digits(index: int, extents: tuple[int, ...]) -> tuple[int, ...]:

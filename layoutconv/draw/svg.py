@@ -47,16 +47,16 @@ def svg(figure: Figure, describe: Describe, scale: float = 1.0) -> str:
 
 
 def _titled(cell: Cell) -> tuple[str, str]:
+    if not cell.facts:
+        return "", ""
     facts = "\n".join(f"{name}: {value}" for name, value in cell.facts)
     return "", f"<title>{escape(facts)}</title>"
 
 
 def _box(box: Box, describe: Describe) -> str:
     drawn = _rectangle(box) + "".join(map(_text, box.texts))
-    if box.cell is None or not box.cell.facts:
-        return drawn
-    attributes, inner = describe(box.cell)
-    return f"<g{attributes}>{inner}{drawn}</g>"
+    attributes, inner = describe(box.cell) if box.cell else ("", "")
+    return f"<g{attributes}>{inner}{drawn}</g>" if attributes or inner else drawn
 
 
 def _rectangle(box: Box) -> str:
