@@ -247,7 +247,7 @@ def test_a_disk_that_fills_up_while_a_choice_is_kept(
     monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr("layoutconv.tuning.race.compile_kernels", lambda *args: None)
-    with no_more_than(10), pytest.warns(UserWarning, match="cannot be kept in .* with room"):
+    with no_more_than(10), pytest.warns(UserWarning, match="choice cannot be kept: .* with room"):
         tuned = lc.tune(VIEW, torch.float16, device=0, measure=lambda plan: 1.0)
     assert tuned.choice.microseconds == 1.0
     assert everything(folder) == []

@@ -17,7 +17,6 @@ from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
 from ..executors.gpu import ALIGNED, Plan, multiplied_as
 from ..gemm_view import GemmView
 from ..kernels.spec import Spec
-from ..kernels.store import cache_directory
 from ..kernels.tile import Tile
 from ..kernels.tune import shortlist
 from ..processes import Tick
@@ -141,8 +140,8 @@ def tune(
         remember(chooser.key, chooser.machine, choice)
     except OSError as error:
         warnings.warn(
-            f"a tuned choice cannot be kept in {cache_directory()}: {error.strerror or error}; it"
-            " is measured again, unless LAYOUTCONV_CACHE_DIR names a folder with room",
+            f"a tuned choice cannot be kept: {error}; it is measured again, unless"
+            " LAYOUTCONV_CACHE_DIR names a folder with room",
             stacklevel=2,
         )
     view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
