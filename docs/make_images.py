@@ -1,7 +1,12 @@
-"""The pictures of the pages: ``python docs/make_images.py`` writes images/tutorial/*.svg."""
+"""The pictures of the pages: ``python docs/make_images.py`` writes images/{tutorial,gallery}/*.svg.
+
+Photographs of networks, images/gallery/*.png, are what their examples write at their defaults.
+"""
 
 from __future__ import annotations
 
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +33,8 @@ from layoutconv.sparse import (
 )
 
 FOLDER = Path(__file__).parent / "images" / "tutorial"
+GALLERY = FOLDER.parent / "gallery"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def pictures() -> dict[str, Figure]:
@@ -106,7 +113,23 @@ THREE = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 2, 2]], dtype=torch.int32)
 KERNEL_MAP = torch.tensor([[-1, 0, 1], [0, 1, -1], [-1, 2, 3], [2, 3, -1]], dtype=torch.int32)
 
 
+def gallery() -> dict[str, Figure]:
+    """The figures of the examples by their names: of those that have a ``picture``."""
+    found = {}
+    for path in sorted(EXAMPLES.glob("*.py")):
+        spec = spec_from_file_location(f"picture_of_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[spec.name] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        if hasattr(module, "picture"):
+            found[path.stem] = module.picture()
+    return found
+
+
 if __name__ == "__main__":
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, figure in pictures().items():
-        figure.save(FOLDER / f"{name}.svg")
+    for folder, figures in ((FOLDER, pictures()), (GALLERY, gallery())):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            figure.save(folder / f"{name}.svg")

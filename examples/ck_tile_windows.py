@@ -1,6 +1,6 @@
 """A convolution as windows of an image, in the manner of CK Tile, run in three ways.
 
-    python examples/ck_tile_windows.py [--device cuda]
+    python examples/ck_tile_windows.py [--device cuda] [--output ck_tile_windows.svg]
 
 Composable Kernel's tile library explains convolution on a 6x6 image with 3x3 windows. The windows
 are a view of four modes of the same memory, (4,4,3,3):(6,1,6,1), and merged to a matrix of 16 x 9
@@ -19,6 +19,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import ComposedLayout, GemmView, Layout
 from layoutconv.conv.windows import merge, windows
+from layoutconv.draw import Figure, draw
 from layoutconv.gemm_view import locate
 from layoutconv.operands import row_major
 
@@ -67,9 +69,16 @@ class Memory:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show the views, convolve in three ways, compare and count; 1 if a result differs."""
-    parser = argparse.ArgumentParser(description="Windows of an image: naive, explicit, implicit.")
-    parser.add_argument("--device", choices=BOUND, default="cpu", help="where the executor runs")
-    device = parser.parse_args(arguments).device
+    parser = argparse.ArgumentParser(
+        description="Windows of an image: naive, explicit, implicit.",
+        epilog="example: python examples/ck_tile_windows.py --device cuda",
+    )
+    add = parser.add_argument
+    add("--device", choices=BOUND, default="cpu", help="where the executor runs")
+    default = Path("ck_tile_windows.svg")
+    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    options = parser.parse_args(arguments)
+    device = options.device
     memory = Layout((EXTENT, EXTENT), (EXTENT, 1))
     view = windows(memory, (TAPS, TAPS))
     matrix = merge(view, ((0, 1), (2, 3)))
@@ -100,7 +109,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         y = lc.execute(implicit_view(images, channels, filters), x.to(device), w.to(device))
         name = f"{images} x {EXTENT} x {EXTENT} x {channels} -> {filters}"
         passed &= compare(name, y, reference(x, w))
+    picture().save(options.output)
+    print(f"\npicture {options.output}")
     return 0 if passed else 1
+
+
+def picture() -> Figure:
+    """The image, and the matrix of its windows, which repeats it."""
+    memory = Layout((EXTENT, EXTENT), (EXTENT, 1))
+    matrix = merge(windows(memory, (TAPS, TAPS)), ((0, 1), (2, 3)))
+    grids = tuple(draw(layout).grids[0][0] for layout in (memory, matrix))
+    return Figure(f"An image, and the matrix of its windows: {matrix}", (grids,))
 
 
 def naive(view: Layout, x: Tensor, w: Tensor) -> Operands:

@@ -1,6 +1,6 @@
 """A matrix product of gathered rows, scattered to rows: CUTLASS's example 52 as a GEMM view.
 
-    python examples/gather_gemm_scatter.py [--device cuda]
+    python examples/gather_gemm_scatter.py [--device cuda] [--output gather_gemm_scatter.svg]
 
     D[scatter[i], :] = A[gather[i], :] @ B          rows
     D[:, scatter[j]] = A @ B[:, gather[j]]          columns
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, CustomStride, E, GemmView, IndexedGather, Layout
+from layoutconv.draw import Figure, draw
 from layoutconv.operands import runtime, static
 
 ROWS, COLUMNS, K = 300, 160, 96  # A is (ROWS, K), B (K, COLUMNS)
@@ -57,9 +59,16 @@ class Mode:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Multiply through indices on rows, on columns, on both; 1 if a result is wrong, else 0."""
-    parser = argparse.ArgumentParser(description="Gather, GEMM and scatter, from layouts.")
-    parser.add_argument("--device", choices=BOUND, default="cpu")
-    device = parser.parse_args(arguments).device
+    parser = argparse.ArgumentParser(
+        description="Gather, GEMM and scatter, from layouts.",
+        epilog="example: python examples/gather_gemm_scatter.py --device cuda",
+    )
+    add = parser.add_argument
+    add("--device", choices=BOUND, default="cpu", help="where it runs")
+    default = Path("gather_gemm_scatter.svg")
+    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    options = parser.parse_args(arguments)
+    device = options.device
     generator = torch.Generator().manual_seed(0)
 
     def some(count: int, of: int) -> Tensor:
@@ -89,7 +98,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         by_columns = j.scatter is not None and i.scatter is None
         lc.execute(view, a, b.T, d.T if by_columns else d)
         passed &= check(d, a, b, i, j)
+    picture().save(options.output)
+    print(f"\npicture {options.output}")
     return 0 if passed else 1
+
+
+def picture() -> Figure:
+    """Five rows of a tensor of seven, as a matrix: row 4 twice, and one that is not there."""
+    gather = torch.tensor([4, 0, 4, -1, 6], dtype=torch.int32)
+    a = operand(Mode(5, 7, 4, gather), Mode(4, 4, 1))
+    b, d = (operand(Mode(m, m, n), Mode(n, n, 1)) for m, n in ((3, 4), (5, 3)))
+    return draw(GemmView(a=a, b=b, d=d), row=2, title="A matrix of gathered rows, and the tensor")
 
 
 def view_of(i: Index, j: Index) -> GemmView:

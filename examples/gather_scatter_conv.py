@@ -20,12 +20,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.draw import Figure, draw
 from layoutconv.gemm_view import stages
 from layoutconv.reference import Reference
 
@@ -82,13 +84,25 @@ def _main(options: argparse.Namespace) -> bool:
         print(f"{run.name:<15} {milliseconds:10.4f} ms {rate:9.4f} TFLOP/s  ({note})")
         if not options.no_check:
             passed &= _check(run, problem, None if on_gpu else CPU_SECONDS)
+    picture().save(options.output)
+    print(f"Picture: {options.output}")
     return passed
+
+
+def picture() -> Figure:
+    """A small image: cells are named by their rows in memory, and one output cell reads 27."""
+    problem = ConvProblem((1, 4, 4, 4, 1), (1, 3, 3, 3))
+    rows, results = (_reversed(count, torch.device("cpu")) for count in (64, 8))
+    return draw(
+        gather_fprop_view(problem, rows, results), row=5, title="Example 59: A, gathered in reverse"
+    )
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Dense and gather/scatter convolution: CUTLASS's example 59, from layouts.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: python examples/gather_scatter_conv.py --n 100 --dhw 5 7 3 --padding 1",
     )
     add = parser.add_argument
     add("--n", type=_positive, default=4320, metavar="N", help="images, any number")
@@ -100,6 +114,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--channels", type=_positive, default=64, metavar="C", help="input channels")
     add("--filters", type=_positive, default=128, metavar="K", help="output channels")
     add("--padding", type=int, default=0, metavar="CELLS", help="zeros on all sides")
+    default = Path("gather_scatter_conv.svg")
+    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
     return parser.parse_args(arguments)
 
 

@@ -1,6 +1,6 @@
 """Tensor contractions from text, any strides: CUTLASS's example 51 (GETT) as GEMM views.
 
-    python examples/gett.py [--device cuda] [--text "abkl,ckbl->lac"]
+    python examples/gett.py [--device cuda] [--text "abkl,ckbl->lac"] [--output gett.svg]
 
 Of a contraction such as D[l, a, c] = sum over b, k of A[a, b, k, l] * B[c, k, b, l] every letter is
 a mode of the matrix product: of m where A and D have it, of n where B and D do, of k where A and B
@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout
+from layoutconv.draw import Figure, draw
 from layoutconv.errors import ArgumentError
 from layoutconv.operands import row_major, runtime, static
 
@@ -36,9 +39,14 @@ BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Contract, and compare with torch.einsum in float64; 1 if a result is wrong, else 0."""
-    parser = argparse.ArgumentParser(description="Tensor contractions from text, as GEMM views.")
-    parser.add_argument("--device", choices=BOUND, default="cpu")
-    parser.add_argument("--text", help="one contraction, over the letters " + "".join(EXTENTS))
+    parser = argparse.ArgumentParser(
+        description="Tensor contractions from text, as GEMM views.",
+        epilog='example: python examples/gett.py --text "adkb,bkce->adce"',
+    )
+    add = parser.add_argument
+    add("--device", choices=BOUND, default="cpu", help="where it runs")
+    add("--text", help="one contraction, over the letters " + "".join(EXTENTS))
+    add("--output", type=Path, default=Path("gett.svg"), metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
     generator = torch.Generator().manual_seed(0)
     passed = True
@@ -55,7 +63,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not sliced:
                 print(f"\n{as_product}\n{view.describe()}")
             passed &= compare("sliced" if sliced else "dense", lc.execute(view, a, b), expected)
+    picture().save(options.output)
+    print(f"\npicture {options.output}")
     return 0 if passed else 1
+
+
+def picture() -> Figure:
+    """The three matrices of a contraction: where in memory, undisturbed, their entries are."""
+    text, sizes = "adkb,bkce->adce", {"a": 2, "d": 3, "k": 3, "b": 2, "c": 2, "e": 2}
+    a, b = (
+        torch.empty([sizes[x] for x in letters]) for letters in text.partition("->")[0].split(",")
+    )
+    view = gett_view(text, a, b)
+    grids = []
+    for name, layout in {"A (m, k)": view.a, "B (n, k)": view.b, "D (m, n)": view.d}.items():
+        ((grid, *_), *_) = draw(layout).grids
+        assert grid is not None
+        grids.append(replace(grid, title=name))
+    return Figure(f"{text}: offsets in memory", (tuple(grids),))
 
 
 def random(letters: str, larger: bool, generator: torch.Generator) -> Tensor:

@@ -1,6 +1,6 @@
 """A convolution described by hand, out of layouts, and run; then the same over scattered rows.
 
-    python examples/hello_views.py
+    python examples/hello_views.py [--output hello_views.svg]
 
 A causal convolution of time series: step w of the output sees the steps w, w - 2 and w - 4 of the
 input. No function of the library is called causal, or has a flag for it; three layouts say it.
@@ -8,18 +8,31 @@ input. No function of the library is called causal, or has a flag for it; three 
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, CustomStride, E, GemmView, IndexedGather, Layout
+from layoutconv.draw import Figure, draw
 from layoutconv.gemm_view import OperandLayout, locate
 
 N, W, C, K, TAPS, DILATION = 2, 9, 8, 16, 3, 2  # series, steps, channels, filters
 
 
-def main() -> None:
-    """Describe, show, run and compare."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Describe, show, run, compare and draw."""
+    parser = argparse.ArgumentParser(
+        description="A convolution that is described by hand, out of layouts.",
+        epilog="example: python examples/hello_views.py --output causal.html",
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("hello_views.svg"), metavar="FILE", help="the picture"
+    )
+    output = parser.parse_args(arguments).output
     memory = Layout((N, W, C), (W * C, C, 1))
     view = causal_view(memory)
     print("A causal convolution as D[m, n] = sum of A[m, k] * B[n, k] over k:")
@@ -43,6 +56,20 @@ def main() -> None:
     scattered = causal_view(through_index(order.int()))
     print(f"\nThe steps stored in any order; only A has changed:\nA: {scattered.a}")
     compare("scattered", lc.execute(scattered, table, weight), y)
+    picture().save(output)
+    print(f"picture: {output}")
+
+
+def picture() -> Figure:
+    """The matrix A of one channel, and the three steps that one of its rows reads."""
+    view = causal_view(Layout((N, W, C), (W * C, C, 1)))
+    by_tap = Layout(((W, 1), (1, TAPS)), ((E(1), E(0)), (E(2), DILATION * E(1))))
+    first = ComposedLayout(Layout((1, W, 1), (W, 1, 1)), (0, -DILATION * (TAPS - 1), 0), by_tap)
+    return draw(
+        GemmView(a=first, b=view.b, d=view.d),
+        row=6,
+        title="A causal convolution: A, and what row 6 reads",
+    )
 
 
 def causal_view(activation: OperandLayout) -> GemmView:

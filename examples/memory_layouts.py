@@ -1,6 +1,6 @@
 """One convolution over tensors in other memory: other layouts, not other code.
 
-    python examples/memory_layouts.py [--device cuda]
+    python examples/memory_layouts.py [--device cuda] [--output memory_layouts.svg]
 
 The interleaved NC/32HW32 and NC/64HW64 of CUTLASS keep 32 or 64 channels of a cell side by side and
 the rest elsewhere. A tensor may be channels first; it may be some channels of a larger one, as
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -21,7 +22,9 @@ import layoutconv as lc
 from layoutconv import GemmView, Layout
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.memory import interleaved
+from layoutconv.draw import Figure, draw
 from layoutconv.gemm_view import OperandLayout, gathers, stages
+from layoutconv.operands import row_major
 
 N, H, W, C, K = 2, 10, 12, 128, 64
 BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32 as tf32
@@ -47,9 +50,16 @@ class Run:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, compare; 1 if a result is wrong, else 0."""
-    parser = argparse.ArgumentParser(description="A convolution over tensors in other memory.")
-    parser.add_argument("--device", choices=BOUND, default="cpu")
-    device = parser.parse_args(arguments).device
+    parser = argparse.ArgumentParser(
+        description="A convolution over tensors in other memory.",
+        epilog="example: python examples/memory_layouts.py --device cuda",
+    )
+    add = parser.add_argument
+    add("--device", choices=BOUND, default="cpu", help="where it runs")
+    default = Path("memory_layouts.svg")
+    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    options = parser.parse_args(arguments)
+    device = options.device
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(N, H, W, C, generator=generator).to(device)
     weight = torch.randn(K, 3, 3, C, generator=generator).to(device)
@@ -57,7 +67,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in runs(x):
         print(f"\n{run.name}\n  A: {memory(run.view.a)}\n  D: {memory(run.view.d)}")
         passed &= check(run, x, weight)
+    picture().save(options.output)
+    print(f"\npicture {options.output}")
     return 0 if passed else 1
+
+
+def picture() -> Figure:
+    """Six cells of eight channels in three memories: row (h, w), column c, the offset there."""
+    cells, channels = (1, 2, 3), 8
+    first = Layout((*cells, channels), (48, 3, 1, 6))
+    shown = {
+        "NHWC": row_major((*cells, channels)),
+        "NCHW": first,
+        "NC/4HW4": interleaved((*cells, channels), 4),
+    }
+    grids = []
+    for name, layout in shown.items():
+        matrix = lc.make_layout(lc.make_layout(layout[2], layout[1]), layout[3])
+        ((grid, *_), *_) = draw(matrix).grids
+        assert grid is not None
+        grids.append(replace(grid, title=name))
+    return Figure("Where (h, w) and c are in memory", (tuple(grids),))
 
 
 def runs(x: Tensor) -> Iterator[Run]:

@@ -289,6 +289,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="A MinkUNet learns what each point of a street is.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: python examples/minkunet_segmentation.py --steps 60 --width 16",
     )
     add = parser.add_argument
     add("--points", type=Path, metavar="FILE", help="x, y, z, intensity; columns of a point cloud")

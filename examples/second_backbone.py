@@ -251,6 +251,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="A SECOND-style backbone learns where the cars of a street are.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: python examples/second_backbone.py --steps 60 --width 16",
     )
     add = parser.add_argument
     add("--width", type=_positive, default=8, metavar="C", help="channels of the first stage")

@@ -129,6 +129,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="A convolution of one volume over several processes, checked and timed.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: torchrun --nproc-per-node 2 examples/split_volume.py",
     )
     add = parser.add_argument
     add("--size", type=int, default=32, metavar="CELLS", help="edge of the volume")

@@ -148,6 +148,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="A sparse network trains in several processes as in one.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: torchrun --nproc-per-node 2 examples/train_data_parallel.py",
     )
     add = parser.add_argument
     add("--clouds", type=int, default=5, metavar="N", help="of all ranks together")

@@ -1,7 +1,7 @@
 """The exercise of warp-level matrix instructions, a 3x3 convolution: a problem of the template.
 
     python examples/wmma_conv3x3.py --acc [--device cuda]
-    python examples/wmma_conv3x3.py --perf
+    python examples/wmma_conv3x3.py --perf [--output wmma_conv3x3.svg]
 
 Images in fp16, 3x3 filters, padding that keeps their size, sums and results in fp32: what people
 write first on tensor cores, for one size and with channels in sixteens. Here it is one view, of any
@@ -22,6 +22,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.draw import Figure, draw
 
 Size = tuple[int, int, int, int, int]  # N, H, W, C, K
 ACCURACY: list[Size] = [
@@ -42,10 +43,15 @@ BOUND = 1e-5  # on relative errors: products of fp16 are exact in fp32, their su
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare or measure; 0, 1 where a result is wrong, 2 where there is no GPU to measure."""
-    parser = argparse.ArgumentParser(description="3x3 convolution, fp16 in, fp32 out.")
+    parser = argparse.ArgumentParser(
+        description="3x3 convolution, fp16 in, fp32 out.",
+        epilog="example: python examples/wmma_conv3x3.py --acc --perf --device cuda",
+    )
     parser.add_argument("--acc", action="store_true", help="compare results (the default)")
     parser.add_argument("--perf", action="store_true", help="measure; wants a GPU")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of --acc")
+    default = Path("wmma_conv3x3.svg")
+    parser.add_argument("--output", type=Path, default=default, metavar="FILE", help="the picture")
     options = parser.parse_args(arguments)
     if options.perf and not torch.cuda.is_available():
         print("wmma_conv3x3: error: --perf measures a GPU, and there is none", file=sys.stderr)
@@ -56,7 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         passed = accuracy(options.device)
     if options.perf:
         speed()
+    picture().save(options.output)
+    print(f"\npicture {options.output}")
     return 0 if passed else 1
+
+
+def picture() -> Figure:
+    """Which thread of a warp holds which numbers of the instruction's operands."""
+    return draw(lc.mma_atom("m16n8k16.f16"))
 
 
 def accuracy(device: str) -> bool:

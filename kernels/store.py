@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import threading
 import warnings
 from collections.abc import Callable, Hashable
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import layoutconv.algebra
+from layoutconv.devices import ON_THE_CPU
+from layoutconv.errors import DeviceError
 from layoutconv.gemm_view import GemmView
 
 from .spec import Spec
@@ -53,14 +55,18 @@ _lock = threading.Lock()
 def architecture(capability: tuple[int, int]) -> str:
     """The compiler's name of a compute capability.
 
+    Raises ``DeviceError`` for a GPU that kernels are not built for.
+
     >>> architecture((8, 6))
     'sm_86'
     """
     if capability not in ARCHITECTURES:
         major, minor = capability
         known = ", ".join(f"{a}.{b}" for a, b in ARCHITECTURES)
-        raise RuntimeError(
-            f"compute capability {major}.{minor} is not supported: kernels are built for {known}"
+        newer = " (a newer layoutconv may know it)" if capability > (8, 0) else ""
+        raise DeviceError(
+            f"compute capability {major}.{minor} is not supported: kernels are built for "
+            f"{known}{newer}; {ON_THE_CPU}"
         )
     return ARCHITECTURES[capability]
 
@@ -102,12 +108,18 @@ def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
 
 
 def cache_directory() -> Path:
-    """Where kernels are kept: ``LAYOUTCONV_CACHE_DIR``, or ``~/.cache/layoutconv``."""
+    """Where kernels are kept: ``LAYOUTCONV_CACHE_DIR``, or ``~/.cache/layoutconv``.
+
+    It need not be there, nor can it always be written: then nothing is kept.
+    """
     given = os.environ.get("LAYOUTCONV_CACHE_DIR")
     if given:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "layoutconv"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "layoutconv"
+    except RuntimeError:  # a user without a home, as in a container that was given any number
+        return Path("/.cache/layoutconv")
 
 
 def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
@@ -127,7 +139,12 @@ def _kept(digest: str, compile: Callable[[], Any]) -> Callable[..., None]:
     try:
         _keep(kernel, path)
     except OSError as error:
-        warnings.warn(f"kernels cannot be kept in {path.parent}: {error}", stacklevel=3)
+        # The same words for every kernel, so that Python says them once.
+        warnings.warn(
+            f"kernels cannot be kept in {path.parent}: {error.strerror or error}; they are compiled"
+            " again in every process, unless LAYOUTCONV_CACHE_DIR names a folder with room",
+            stacklevel=3,
+        )
         return kernel
     return _from_object(path)
 
@@ -138,8 +155,8 @@ def _path(digest: str) -> Path:
 
 def _keep(kernel: Any, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, suffix=".o", delete=False) as file:
-        temporary = Path(file.name)
+    # A name of its own, known before the file is there: Ctrl-C leaves nothing behind.
+    temporary = path.with_name(f"tmp{os.getpid()}-{secrets.token_hex(8)}.o")
     try:
         kernel.export_to_c(str(temporary), function_name=ENTRY)
         content = temporary.read_bytes()

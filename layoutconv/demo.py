@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from .devices import driver_is_too_old, why_no_gpu
 from .errors import ArgumentError
 from .progress import Progress
 
@@ -98,10 +99,14 @@ def choose_device(name: str) -> tuple[torch.device, str]:
     import torch
 
     usable = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+    usable = usable and not driver_is_too_old()
     if name not in ("auto", "cpu", "cuda"):
         raise ArgumentError("device", "auto, cpu or cuda", name)
     if name == "cuda" and not usable:
-        found = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+        found = f"none: {why_no_gpu()}; or say cpu"
+        if torch.cuda.is_available():
+            old = "with a driver that" if driver_is_too_old() else "which"
+            found = f"{torch.cuda.get_device_name()}, {old} is too old; say cpu"
         raise ArgumentError("device", "a GPU of compute capability 8.0 or more for cuda", found)
     if name != "cpu" and usable:
         major, minor = torch.cuda.get_device_capability()

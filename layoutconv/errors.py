@@ -29,3 +29,7 @@ class ArgumentError(ValueError):
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """An argument is of a kind that the call cannot take: not a tensor, the wrong dtype."""
+
+
+class DeviceError(RuntimeError):
+    """A GPU, or its driver, cannot run kernels; the message says what to do."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing.connection import wait
 from types import ModuleType
 from typing import TypeVar
 
@@ -29,7 +32,8 @@ def in_processes(
     the program that called, unless the function is of its main module.
 
     ``tick(done, total)`` is called before the first and after every one. On Ctrl-C, calls that
-    have begun are finished, so that nothing is left half done, and no more begin.
+    have begun are finished, so that nothing is left half done, and no more begin. Where the caller
+    is killed, its processes end with it.
 
     >>> in_processes(bool, [], 2)
     []
@@ -39,7 +43,7 @@ def in_processes(
     tick = tick or (lambda done, total: None)
     context = multiprocessing.get_context("spawn")
     count = max(1, min(processes, len(items)))
-    pool = ProcessPoolExecutor(count, context, initializer=_leave_ctrl_c_to_the_caller)
+    pool = ProcessPoolExecutor(count, context, initializer=_belong_to_the_caller)
     errors: list[BaseException | None] = [None] * len(items)
     waiting = iter(enumerate(items))
     running: dict[Future[object], int] = {}
@@ -59,8 +63,17 @@ def in_processes(
         pool.shutdown(cancel_futures=True)
 
 
-def _leave_ctrl_c_to_the_caller() -> None:
+def _belong_to_the_caller() -> None:
+    """Leave Ctrl-C to the caller, and end when it does, even where it had no time to say so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_caller, daemon=True).start()
+
+
+def _end_with_the_caller() -> None:
+    caller = multiprocessing.parent_process()
+    if caller is not None:
+        wait([caller.sentinel])
+        os._exit(1)
 
 
 @contextmanager

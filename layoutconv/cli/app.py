@@ -11,6 +11,7 @@ import click
 
 from .. import __version__
 from ..algebra import LayoutError
+from ..errors import DeviceError
 from .bench import bench
 from .cache import cache
 from .demo import demo
@@ -65,13 +66,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = commands.main(arguments, prog_name="layoutconv", standalone_mode=False)
         return status or 0
     except click.exceptions.Abort:
+        click.echo(
+            "layoutconv: interrupted; what was finished is kept, start again to go on", err=True
+        )
         return INTERRUPTED
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "layoutconv"
         return _fail(f"{error.format_message()} ({where} --help says more)")
     except click.ClickException as error:
         return _fail(error.format_message())
-    except (ValueError, LayoutError, OSError) as error:
+    except (ValueError, LayoutError, OSError, DeviceError) as error:
         return _fail(str(error))
 
 

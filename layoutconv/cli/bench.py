@@ -129,7 +129,9 @@ def run(
         import torch
 
         if not torch.cuda.is_available():
-            raise click.ClickException(f"{name} measures a GPU, and torch sees none.")
+            from ..devices import why_no_gpu
+
+            raise click.ClickException(f"{name} measures a GPU; torch sees none, {why_no_gpu()}")
     main: Callable[[Sequence[str]], int] = load(name).main
     arguments = [] if plot is None else ["--plot", str(plot)]
     for option, value in options.items():

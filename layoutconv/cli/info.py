@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import platform
 import re
 from importlib import metadata
@@ -12,6 +11,7 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..devices import cuda_driver, driver_is_too_old, version_text
 from .cache import kept_files, size_of
 from .table import as_json, print_json, print_pairs
 
@@ -52,19 +52,19 @@ def facts() -> dict[str, Any]:
     import torch
 
     from ..demo import choose_device
+    from ..devices import why_no_gpu
     from ..kernels.store import cache_directory
     from ..tuning import choices
 
     gpus = [_gpu(torch.cuda.get_device_properties(at)) for at in range(torch.cuda.device_count())]
     kernels = kept_files().kernels
-    no_gpu = "torch sees none" if torch.version.cuda else "this torch was built without CUDA"
     return {
         "layoutconv": __version__,
         "python": f"{platform.python_version()} on {platform.platform(terse=True)}",
         "packages": {name: _version(name) for name in _PACKAGES},
         "executor": choose_device("auto")[1],
         "gpus": gpus,
-        "no_gpu": None if gpus else no_gpu,
+        "no_gpu": None if gpus else why_no_gpu(),
         "driver": _driver(),
         "cache": {
             "folder": str(cache_directory()),
@@ -101,10 +101,9 @@ def _driver(proc: Path = Path("/proc/driver/nvidia/version")) -> str | None:
         parts += [release[0]] if release else []
     except OSError:
         pass
-    number = ctypes.c_int()
-    try:
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
-            parts.append(f"CUDA {number.value // 1000}.{number.value % 1000 // 10}")
-    except (OSError, AttributeError):
-        pass
+    cuda = cuda_driver()
+    if cuda is not None:
+        parts.append(
+            f"CUDA {version_text(cuda)}" + (", too old for kernels" if driver_is_too_old() else "")
+        )
     return ", ".join(parts) or None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..algebra.int_tuple import flatten
+from ..devices import check_driver
 from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
@@ -63,7 +64,8 @@ class Plan:
         bind: False for a plan that says what it would run, and has no kernel.
 
     Raises ``ArgumentTypeError`` for a dtype that the GPU does not have, ``UnsupportedViewError``
-    for a view that the template cannot run, ``RuntimeError`` for a GPU before compute capability 8.
+    for a view that the template cannot run, ``DeviceError``, a ``RuntimeError``, for a GPU or a
+    driver that runs no kernels.
     """
 
     def __init__(
@@ -263,7 +265,8 @@ def aligned_to(
 
 
 def machine_of(device: int) -> Machine:
-    """What decides between tiles on a GPU that is present."""
+    """What decides between tiles on a GPU that is present; ``DeviceError`` if none run on it."""
+    check_driver()
     found: Any = torch.cuda.get_device_properties(device)
     arch = architecture((found.major, found.minor))
     like = MACHINES.get(arch, MACHINES["sm_80"])

@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from math import log2
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 from .. import __version__
@@ -102,8 +102,7 @@ def remember(key: str, machine: Machine, choice: Choice) -> None:
     path = _folder(machine.name or machine.arch) / f"{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"gpu": machine.name or machine.arch, **asdict(choice)}
-    with NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-        temporary = Path(file.name)
+    temporary = path.with_name(f"tmp{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
         temporary.write_text(json.dumps(content, indent=1))
         temporary.replace(path)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..devices import why_no_gpu
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import direct
 from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
@@ -93,7 +94,9 @@ def tune(
     """
     if device is None:
         if not torch.cuda.is_available():
-            raise ArgumentError("device", "a GPU to measure on", "none: torch sees no GPU")
+            raise ArgumentError(
+                "device", "a GPU to measure on", f"none: torch sees no GPU, {why_no_gpu()}"
+            )
         device = torch.cuda.current_device()
     out_dtype = out_dtype or OUTPUTS.get(dtype)
     if out_dtype is None or (dtype, out_dtype) not in PAIRS:
@@ -136,7 +139,11 @@ def tune(
     try:
         remember(chooser.key, chooser.machine, choice)
     except OSError as error:
-        warnings.warn(f"a tuned choice cannot be kept: {error}", stacklevel=2)
+        warnings.warn(
+            f"a tuned choice cannot be kept: {error}; it is measured again, unless"
+            " LAYOUTCONV_CACHE_DIR names a folder with room",
+            stacklevel=2,
+        )
     view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
     direct.forget()
     return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))

@@ -13,6 +13,12 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are written where the tests run: in a folder that goes away."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def example() -> Callable[[str], ModuleType]:
     """The module of ``examples/NAME.py``, loaded anew."""

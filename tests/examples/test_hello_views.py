@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def test_it_shows_the_past_and_nothing_of_the_future(example, capsys):
-    example("hello_views").main()
+    example("hello_views").main([])
     lines = [line.split(":") for line in capsys.readouterr().out.splitlines() if " w = " in line]
     assert len(lines) == 9
     for w, (_, cells) in enumerate(lines):

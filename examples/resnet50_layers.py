@@ -1,0 +1,218 @@
+"""Every convolution of ResNet-50 as a matrix product: its sizes, its result, its time.
+
+    python examples/resnet50_layers.py [--images 1] [--size 224] [--output resnet50_layers.svg]
+
+The layers are those of He, Zhang, Ren and Sun (*Deep residual learning for image recognition*,
+2016), with the stride in the 3x3, as torchvision has them. Each is a view: m output cells, n
+filters, k products for each. What im2col would store is how often a layer reads its input, and what
+nothing has to store. Results are compared with torch's, in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import layoutconv as lc
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.demo import choose_device
+from layoutconv.draw import Axis, Cell, Figure, Grid
+from layoutconv.draw.axis import Band
+from layoutconv.draw.palette import ramp
+from layoutconv.progress import Progress
+
+BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32 as tf32
+BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, blocks, stride of a stage
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A convolution: C channels of H x H, K filters of R x R."""
+
+    C: int
+    K: int
+    R: int
+    stride: int
+    H: int
+
+    @property
+    def problem(self) -> ConvProblem:
+        return self.of(1)
+
+    def of(self, images: int) -> ConvProblem:
+        size = (images, self.H, self.H, self.C)
+        taps = (self.K, self.R, self.R)
+        return ConvProblem(size, taps, stride=self.stride, padding=self.R // 2)
+
+    def __str__(self) -> str:
+        return f"{self.R}x{self.R} {self.C}->{self.K} /{self.stride} @{self.H}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found out about a layer, of which the network has ``count``."""
+
+    layer: Layer
+    count: int
+    products: int
+    repeated: float  # elements of A for each of the input
+    error: float
+    seconds: float
+    of_torch: float
+
+
+def layers(size: int) -> Iterator[Layer]:
+    """All 53 convolutions, in order, for images of ``size`` x ``size``."""
+    yield Layer(3, 64, 7, 2, size)
+    H, C = -(-size // 4), 64  # the first layer halves, and the pooling after it
+    for width, blocks, first in BLOCKS:
+        for block in range(blocks):
+            stride = first if block == 0 else 1
+            yield Layer(C, width, 1, 1, H)
+            yield Layer(width, width, 3, stride, H)
+            if block == 0:
+                yield Layer(C, 4 * width, 1, stride, H)  # the shortcut
+            H = -(-H // stride)
+            yield Layer(width, 4 * width, 1, 1, H)
+            C = 4 * width
+
+
+def run(layer: Layer, count: int, images: int, device: torch.device) -> Result:
+    """Convolve random images, compare, and time."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(images, layer.C, layer.H, layer.H, generator=generator)
+    w = torch.randn(layer.K, layer.C, layer.R, layer.R, generator=generator)
+    w /= (layer.C * layer.R**2) ** 0.5  # results of about 1
+    x, w = (t.to(device).to(memory_format=torch.channels_last) for t in (x, w))
+    padding = layer.R // 2
+
+    def ours() -> Tensor:
+        return lc.conv2d(x, w, None, layer.stride, padding)
+
+    def theirs() -> Tensor:
+        return torch.nn.functional.conv2d(x, w, None, layer.stride, padding)
+
+    exact = torch.nn.functional.conv2d(x.double(), w.double(), None, layer.stride, padding)
+    error = float((ours().double() - exact).norm() / exact.norm())
+    view = fprop_view(layer.of(images))
+    return Result(
+        layer,
+        count,
+        view.m * view.n * view.k,
+        view.m * view.k / x.numel(),
+        error,
+        _seconds(ours, device),
+        _seconds(theirs, device),
+    )
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """The least of three runs."""
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def picture(size: int = 224) -> Figure:
+    """A table of the distinct layers: extents of the products, and what im2col would store."""
+    found = Counter(layers(size))
+    names = ("in net", "m", "n", "k", "Mflop", "A / input")
+    rows = []
+    for layer, count in found.items():
+        view = fprop_view(layer.problem)
+        work = 2 * view.m * view.n * view.k / 1e6
+        N, H, W, C = layer.problem.activation
+        repeated = view.m * view.k / (N * H * W * C)
+        texts = (count, view.m, view.n, view.k, f"{work:.0f}", f"{repeated:.2f}")
+        # Light for few products and few copies, dark for many; extents are white.
+        fills = ("", "", "", "", ramp(work / 500), ramp(repeated / 12))
+        facts = (("layer", str(layer)),)
+        rows.append(
+            tuple(
+                Cell(f"{text}", fill, facts=facts) for text, fill in zip(texts, fills, strict=True)
+            )
+        )
+    down = Band("layer", tuple((i, i + 1, str(layer)) for i, layer in enumerate(found)))
+    across = Band("", tuple((i, i + 1, name) for i, name in enumerate(names)))
+    grid = Grid(
+        "",
+        Axis(tuple(range(len(rows))), (down,), (0,) * len(rows)),
+        Axis(tuple(range(len(names))), (across,), (0,) * len(names)),
+        tuple(rows),
+    )
+    return Figure(
+        f"The convolutions of ResNet-50 as matrix products, one image of {size}", ((grid,),)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run every distinct layer; 0, or 1 where a result is not torch's."""
+    options = _options(arguments)
+    device, executor = choose_device(options.device)
+    found = Counter(layers(options.size))
+    total = sum(found.values())
+    print(f"ResNet-50, {total} convolutions, {len(found)} of them distinct, on {executor}")
+    print(f"{options.images} images of {options.size} x {options.size}, fp32, torch beside\n")
+    print("layer                    times   A/input    error       ms   torch ms    Gflop/s")
+    results = []
+    with Progress().step("ResNet-50") as progress:
+        for done, (layer, count) in enumerate(found.items()):
+            progress.tick(done, len(found))
+            one = run(layer, count, options.images, device)
+            results.append(one)
+            passed = one.error <= BOUND[device.type]
+            progress.print(
+                f"{layer!s:<24} {count:5d} {one.repeated:9.2f} {one.error:8.1e} "
+                f"{1e3 * one.seconds:8.2f} {1e3 * one.of_torch:10.2f} "
+                f"{2e-9 * one.products / one.seconds:10.1f}{'' if passed else '  FAILED'}"
+            )
+    work = sum(2 * one.count * one.products for one in results)
+    ours, theirs = (
+        sum(one.count * seconds for one, seconds in ((r, getattr(r, name)) for r in results))
+        for name in ("seconds", "of_torch")
+    )
+    print(
+        f"\nall {total}: {work / 1e9:.2f} Gflop, {1e3 * ours:.0f} ms, torch {1e3 * theirs:.0f} ms"
+    )
+    picture(options.size).save(options.output)
+    print(f"picture {options.output}")
+    passed = all(one.error <= BOUND[device.type] for one in results)
+    print(f"results {'ok' if passed else 'FAILED'}")
+    return 0 if passed else 1
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Every convolution of ResNet-50 as a matrix product.",
+        epilog="example: python examples/resnet50_layers.py --images 8 --device cuda",
+    )
+    add = parser.add_argument
+    add("--images", type=_positive, default=1, metavar="N")
+    add("--size", type=_positive, default=224, metavar="E", help="of an image, in both modes")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where it runs")
+    default = Path("resnet50_layers.svg")
+    add("--output", type=Path, default=default, metavar="FILE", help="the picture")
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
+    return value
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,129 @@
+"""Bank conflicts of a tile in shared memory, and the swizzle that has none, found by searching.
+
+    python examples/swizzle_banks.py [--columns 64] [--output swizzle_banks.svg]
+
+A tile of fp16 is copied into shared memory row by row, 16 bytes a thread, and read by `ldmatrix`,
+which takes 16 bytes of eight rows at a time. In plain rows those eight lie in the same banks. Rows
+may be padded, which costs memory, or chunks of a row be permuted by an XOR with its number, which
+costs none: that is a swizzle, a layout like others. Here all small ones are tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import layoutconv as lc
+from layoutconv import ComposedLayout, Layout, Swizzle
+from layoutconv.draw import Figure, draw
+
+ROWS, CHUNK, BITS = 8, 8, 16  # rows that are read at once, elements of 16 bytes, bits of one
+Storage = Layout | ComposedLayout
+
+
+@dataclass(frozen=True)
+class Cost:
+    """How many times longer than needed a warp's reading and writing take, and bytes in between."""
+
+    read: int
+    write: int
+    unused: int
+
+    @property
+    def free(self) -> bool:
+        """Whether no bank is asked twice, and nothing is wasted."""
+        return (self.read, self.write, self.unused) == (1, 1, 0)
+
+
+def cost(columns: int, stride: int, swizzle: Swizzle | None = None) -> Cost:
+    """What a tile of ``columns`` elements a row costs, whose rows begin ``stride`` apart.
+
+    A thread's 16 bytes are its mode 1. Of reading, 8 threads have the rows of a chunk each; of
+    writing, as many as fit have the chunks of a row.
+    """
+    chunks = min(columns // CHUNK, 32)
+    read = Layout(((ROWS, 32 // ROWS), CHUNK), ((stride, CHUNK), 1))
+    write = Layout(((chunks, 32 // chunks), CHUNK), ((CHUNK, stride), 1))
+    if columns // CHUNK < 32 // ROWS:  # the next chunks are those of the next rows
+        read = Layout(
+            ((ROWS, chunks, 32 // ROWS // chunks), CHUNK), ((stride, CHUNK, 8 * stride), 1)
+        )
+
+    def ways(access: Layout) -> int:
+        stored = access if swizzle is None else ComposedLayout(swizzle, 0, access)
+        return lc.bank_conflicts(stored, BITS, vector=CHUNK).ways
+
+    return Cost(ways(read), ways(write), (stride - columns) * ROWS * BITS // 8)
+
+
+def search(columns: int) -> Iterator[Swizzle]:
+    """The swizzles that make both accesses free, those that permute fewest bits first."""
+    for bits in range(4):
+        for base in range(6):
+            for shift in range(max(bits, 1), 7):
+                swizzle = Swizzle(bits, base, shift)
+                try:
+                    if cost(columns, columns, swizzle).free:
+                        yield swizzle
+                except lc.LayoutError:  # 16 bytes would not stay together
+                    continue
+
+
+def picture(columns: int = 64) -> Figure:
+    """Eight rows of chunks in their banks: as they are, padded, swizzled."""
+    chunks = columns // CHUNK
+    plain = Layout((ROWS, chunks), (chunks, 1))
+    best = next(search(columns))
+    in_chunks = Swizzle(best.bits, best.base - 3, best.shift)  # of chunks, not of elements
+    shown: dict[str, Storage] = {
+        "plain rows": plain,
+        "padded by a chunk": Layout((ROWS, chunks), (chunks + 1, 1)),
+        f"{best} of the elements": ComposedLayout(in_chunks, 0, plain),
+    }
+    grids = []
+    for title, layout in shown.items():
+        figure = draw(layout, element_bits=CHUNK * BITS)
+        ((grid, *_), *_) = figure.grids
+        assert grid is not None
+        grids.append(replace(grid, title=title))
+    title = "Chunks of 16 bytes in shared memory, coloured by their banks"
+    return Figure(title, (tuple(grids),), figure.legend)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count, search, compare; 0 if what is known to be free is, and what is not is not, else 1."""
+    parser = argparse.ArgumentParser(
+        description="Bank conflicts of a tile of fp16, and the swizzle that has none.",
+        epilog="example: python examples/swizzle_banks.py --columns 32",
+    )
+    add = parser.add_argument
+    sizes = (16, 32, 64, 128)
+    add("--columns", type=int, choices=sizes, default=64, help="elements of a row")
+    add(
+        "--output", type=Path, default=Path("swizzle_banks.svg"), metavar="FILE", help="the picture"
+    )
+    options = parser.parse_args(arguments)
+    columns = options.columns
+    found = list(search(columns))
+    plain, padded = cost(columns, columns), cost(columns, columns + CHUNK)
+    swizzled = cost(columns, columns, found[0])
+    print(f"A tile of fp16, {columns} elements a row; 1 is free of conflicts\n")
+    print("                 read  write  bytes unused in 8 rows")
+    for name, one in (("plain", plain), ("padded", padded), (str(found[0]), swizzled)):
+        print(f"{name:<16} {one.read:4d}  {one.write:5d}  {one.unused:6d}")
+    print(f"\nfree of conflicts: {', '.join(map(str, found))}")
+    banks = 32 * 4 * 8 // BITS  # elements that fill all banks once
+    print(
+        f"A row fills {columns / banks:g} of the banks: in plain rows {plain.read} meet in one bank"
+    )
+    passed = swizzled.free and padded.read == 1 and plain.read == min(8, max(1, columns // 8))
+    print(f"check {'ok' if passed else 'FAILED'}")
+    picture(columns).save(options.output)
+    print(f"picture {options.output}")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
