@@ -86,7 +86,7 @@ CASES = {
     "3x3x3": Case((3, 3, 3)),
     "all by one": Case((3, 3, 3), how="all by one"),
     "no bias": Case((3, 3, 3), bias=False),
-    "large": Case((5, 5, 5)),
+    "large": Case((5, 5, 5), rows=60),
     "dilated": Case((3, 3, 3), {"dilation": (1, 2, 3)}),
     "even": Case((2, 4, 3), {"activation": "gelu"}),
     "any taps": Case((4,), {"offsets": FAR}),
@@ -95,7 +95,7 @@ CASES = {
     "depthwise": Case((3, 3, 3), {"groups": 4, "activation": "relu"}, K=8),
     "1d": Case((5,), rank=1),
     "2d": Case((3, 3), rank=2),
-    "4d": Case((3, 3, 3, 3), rank=4),
+    "4d": Case((3, 3, 3, 3), rank=4, rows=60),
     "fewer voxels than ranks": Case((3, 3, 3), rows=2),
     "nothing": Case((3, 3, 3), rows=0),
     "half": Case((3, 3, 3), dtype=torch.float16),
@@ -153,11 +153,14 @@ def layers():
     torch.manual_seed(0)
     make = lc.distributed.SubmConv3d
     net = lc.nn.Sequential(
-        make(4, 8, 3), torch.nn.ReLU(), make(8, 8, 3, activation="silu"), make(8, 2, 5, bias=False)
+        make(4, 8, 3),
+        torch.nn.ReLU(),
+        make(8, 8, 3, activation="silu"),
+        make(8, 2, (1, 5, 2), bias=False),
     ).double()
     plain = lc.nn.Sequential(
         lc.nn.SubmConv3d(4, 8, 3), torch.nn.ReLU(), lc.nn.SubmConv3d(8, 8, 3, activation="silu"),
-        lc.nn.SubmConv3d(8, 2, 5, bias=False),
+        lc.nn.SubmConv3d(8, 2, (1, 5, 2), bias=False),
     ).double()  # fmt: skip
     plain.load_state_dict(net.state_dict())
     x = whole_cloud(rows=200)

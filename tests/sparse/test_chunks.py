@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import Chunks, morton_order, submanifold_map
 from layoutconv.sparse.morton import Curve
@@ -87,6 +91,35 @@ def test_runs_that_are_sorted_apart_are_merged():
     twice[999] = twice[0]
     with pytest.raises(ArgumentError, match="in rows 0 and 999"):
         Chunks(twice, (16, 16, 16), 1, max_rows=7)
+
+
+def test_a_chunk_is_gone_when_the_next_one_is_made(monkeypatch):
+    """What bounds memory: nothing of a chunk waits for the garbage collector."""
+    cells = Curve((8, 8, 8), 1).cells(torch.arange(0, 512, 3))
+    chunks, alive, seen = Chunks(cells, (8, 8, 8), 1, max_rows=40), weakref.WeakSet(), []
+    make = Chunks._chunk
+
+    def counted(*arguments):
+        seen.append(len(alive))
+        return make(*arguments)
+
+    monkeypatch.setattr(Chunks, "_chunk", counted)
+    layer, x = lc.nn.SubmConv3d(1, 1, 3), torch.ones(len(cells), 1)
+    stream_of = chunks.maps
+
+    def watched(*arguments, **options):
+        for chunk in stream_of(*arguments, **options):
+            alive.update([chunk.kernel_map, chunk.kernel_map.inputs, chunk.kernel_map.own])
+            yield chunk
+            del chunk
+
+    monkeypatch.setattr(chunks, "maps", watched)
+    gc.disable()
+    try:
+        lc.nn.stream(layer, x, chunks)
+    finally:
+        gc.enable()
+    assert seen == [0] * 5
 
 
 def test_what_is_wrong_with_cells_is_said():
