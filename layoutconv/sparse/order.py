@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
-from .morton import KEY_BITS, Curve
+from . import morton
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -179,8 +179,8 @@ def morton_order(cells: Tensor) -> Tensor:
 
     rank = cells.shape[1] - 1
     # In a grid of any extent; its images, which may be negative, are sorted apart.
-    bits = min(KEY_BITS // rank, 31)
-    keys = Curve(((1 << bits) - 1,) * rank, 1).along(cells[:, 1:])
+    bits = min(morton.KEY_BITS // rank, 31)
+    keys = morton.Curve(((1 << bits) - 1,) * rank, 1).along(cells[:, 1:])
     order = torch.sort(keys, stable=True).indices
     images = cells[:, 0].index_select(0, order)
     return order.index_select(0, torch.sort(images, stable=True).indices)
