@@ -367,6 +367,7 @@ def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
     for got, expected in zip(first.sorted, want_sorted, strict=True):
         assert torch.equal(got, expected)
     assert launches.kinds.count(Search) == 1  # the index was not made to be sorted
+    assert launches.kinds.count(Fill) == 1  # by the same call
     assert first.sorted is first.sorted
     assert torch.equal(first.index, want)
     assert torch.equal(then.index, want)
