@@ -32,6 +32,7 @@ from .blocks import (
     upto,
 )
 from .cells import read_cell, vector_of
+from .hash_table import EMPTY
 from .per_rank import (
     Chain,
     Parts,
@@ -92,12 +93,13 @@ class HashTable:
     def memory(self) -> Memory:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
-            found = self._memory = Memory(self.indices, self._bits)
+            found = Memory(self.indices, self._bits)
             if len(self.indices):
                 integers = len(self.indices), self._bits, found.filled, *self.grid
                 per_rank.launch(_filled(self.rank), self._to_fill(found), integers)
             else:
-                found.whole.fill_(-1)
+                found.whole.fill_(EMPTY)
+            self._memory = found
         return self._memory
 
     def _to_fill(self, memory: Memory) -> tuple[Tensor, ...]:
@@ -173,7 +175,7 @@ class HashTable:
         chunks = _chunks(rows)
         counts, totals, keys, runs = _room_to_sort(rows, chunks, both)
         empty = self._memory is None
-        memory = self._memory = self._memory or Memory(self.indices, self._bits)
+        memory = self._memory or Memory(self.indices, self._bits)
         tensors: tuple[Tensor, ...] = (
             memory.slots, memory.first, memory.values, centres.view(-1), plan.natural, plan.visits,
             keys, runs, counts, totals, found, index.view(-1),
@@ -185,6 +187,7 @@ class HashTable:
             tensors += self._to_fill(memory)[3:]
             integers += memory.rows, memory.filled
         per_rank.launch(plan.sorted(empty), tensors, integers)
+        self._memory = memory  # once it is being filled
         return index.T, found
 
     def _asked(
