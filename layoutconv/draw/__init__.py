@@ -2,7 +2,8 @@
 
 :func:`draw` makes a :class:`Figure`, an arrangement of labelled and coloured cells (``layouts.py``,
 ``threads.py``, ``views.py``), which is rendered as text, SVG, TikZ or HTML; ``scene.py`` says where
-everything is on a page.
+everything is on a page. ``expression.py`` reads what is typed, ``steps.py`` takes it apart, and
+``serve.py`` has the page of ``layoutconv draw --serve``.
 
 May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.gemm_view``; nothing else
 imports this folder but the command line, the examples, and the package itself, which gives the

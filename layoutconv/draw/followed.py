@@ -208,7 +208,7 @@ def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
     r = Panel(letter, _redrawn(drawn, of_r))
     colours = " Each tile has a colour." if tiles else ""
     if tiles and through.size() > a.size():
-        colours += " White cells lie beyond A: the tiles do not divide it."
+        colours += " Cells without one lie beyond A: the tiles do not divide it."
     kind = "coordinate" if by_mode else "position"
     to_a, to_r = (0, "position", 1, "index"), (0, "index", 2, "index")
     modes = "" if not by_mode else " The tiler is a tuple: each mode of A is cut by its own."

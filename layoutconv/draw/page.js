@@ -222,6 +222,9 @@ function mount() {
     main.append(sections[n]);
     back.disabled = n === 0;
     next.disabled = n === sections.length - 1;
+    for (const [one, other] of [[back, next], [next, back]]) {
+      if (one.disabled && document.activeElement === one) other.focus();
+    }
     where.textContent = n ? `step ${n} of ${sections.length - 1}` : "result";
     sections[n].step.connect();
   };

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from ..algebra import LayoutError
@@ -57,6 +59,11 @@ class Server(ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A page that is typed on takes back questions that the next letter made idle.
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
     def address_of(self, expression: str | None) -> str:
         """Where an expression is drawn."""
         return self.url + (f"?expression={quote(expression)}" if expression else "")
@@ -75,7 +82,7 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
             return False, no_drawing("There is no such layout", proof(error), str(error), found)
         sentence, _, line = str(error).partition("\n")
         return False, no_drawing("This is no layout", sentence, line or expression, [])
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         return False, no_drawing("This cannot be drawn", "", str(error), [])
 
 
@@ -83,7 +90,7 @@ def _steps(expression: str, limit: int) -> list[Step]:
     """The steps; none if a map on the way has no picture, such as a swizzle of coordinates."""
     try:
         return steps(expression, limit=limit)
-    except (LayoutError, ValueError, TypeError):
+    except (LayoutError, ValueError, TypeError, RecursionError):
         return []
 
 

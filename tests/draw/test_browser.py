@@ -173,6 +173,7 @@ def test_next_and_previous(server: Server, tab: Any) -> None:
         ahead.click()
         seen.append(page.get_by_role("heading").inner_text())
     assert seen == [step.title for step in steps(DIVIDE)]
+    assert back.evaluate("button => button === document.activeElement")  # the other is at its end
     back.click()
     assert page.get_by_role("heading").inner_text() == seen[-2]
     page = tab(server.address_of("(4,2)"))

@@ -120,6 +120,32 @@ def test_errors_are_sentences(expression: str, heading: str, told: str) -> None:
     assert told in fragment
 
 
+def test_a_question_that_is_taken_back_is_no_error(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, told in ((BrokenPipeError(), ""), (KeyError("unforeseen"), "unforeseen")):
+        try:
+            raise error
+        except Exception:
+            server.handle_error(None, ("127.0.0.1", 1))
+        assert (told in capsys.readouterr().err) if told else not capsys.readouterr().err
+
+
+def test_a_wheel_has_what_the_page_is_made_of() -> None:
+    others = {p.name for p in (ROOT / "layoutconv/draw").iterdir() if p.suffix in (".css", ".js")}
+    data = re.search(r'"layoutconv\.draw" = \[(.*)\]', (ROOT / "pyproject.toml").read_text("utf-8"))
+    assert data is not None
+    assert others == set(re.findall(r'"(.*?)"', data[1]))
+
+
+@pytest.mark.parametrize("depth", [100, 300, 450, 600, 900])
+def test_shapes_that_nest_deeply_are_drawn_or_an_error(depth: int) -> None:
+    """How deep is too deep depends on the interpreter and on who calls."""
+    good, fragment = shown("(" * depth + "4" + ")" * depth)
+    assert ("<svg" in fragment) is good
+    assert good or "nests less deeply" in fragment or "This cannot be drawn" in fragment
+
+
 def test_nothing_is_shown_for_nothing() -> None:
     assert shown("  ") == (True, "")
 
