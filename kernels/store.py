@@ -2,13 +2,15 @@
 
 A kept kernel is one object file, named by a digest of everything that determines it. It is written
 to a temporary name and moved into place, so readers and other processes see all of it or nothing,
-and it ends with a digest of itself: a damaged one is compiled again and replaced. Loading needs no
-linker.
+and it ends with a note that says what it is, for people, and a digest of all of itself: a damaged
+one is compiled again and replaced. Loading needs no linker, and passes over what is after the
+object.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import threading
@@ -30,6 +32,7 @@ from .structure import signature
 
 ENTRY = "implicit_gemm"
 DIGEST_BYTES = hashlib.sha256().digest_size
+NOTE = b"note"  # ends a note, after its length in four bytes
 ARCHITECTURES = {
     (8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_87", (8, 9): "sm_89", (9, 0): "sm_90a",
     (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a",
@@ -46,6 +49,20 @@ class KernelKey:
     @property
     def digest(self) -> str:
         return hashlib.sha256(repr((self.view, self.spec, _toolchain())).encode()).hexdigest()
+
+    @property
+    def note(self) -> dict[str, str]:
+        """What the kernel is, for people: of one kind, for one architecture."""
+        spec, tile = self.spec, self.spec.tile
+        words = [
+            f"{spec.dtype} -> {spec.out_dtype}",
+            f"{tile.m}x{tile.n}x{tile.k}",
+            spec.epilogue,
+            f"{spec.split} sums" if spec.split else "",
+            "A " + self.view.partition("\n")[0].removeprefix("a "),
+        ]
+        what = ", ".join(filter(None, words))
+        return {"kernel": ENTRY, "arch": spec.arch, "what": what, "view": self.view}
 
 
 _loaded: dict[Any, Callable[..., None]] = {}
@@ -103,7 +120,7 @@ def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
             kernel = _loaded.get(key)
             if kernel is None:
                 digest = hashlib.sha256(repr((key, _toolchain())).encode()).hexdigest()
-                kernel = _loaded[key] = _kept(digest, compile)
+                kernel = _loaded[key] = _kept(digest, compile, _note_of(key))
     return kernel
 
 
@@ -128,16 +145,39 @@ def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
 
         return build(view, key.spec)
 
-    return _kept(key.digest, compile)
+    return _kept(key.digest, compile, key.note)
 
 
-def _kept(digest: str, compile: Callable[[], Any]) -> Callable[..., None]:
+def _note_of(key: Any) -> dict[str, str]:
+    """Of a key as ``load`` takes it: a name, what the kernel depends on, the architecture."""
+    name, *rest = key if isinstance(key, tuple) else (key,)
+    if isinstance(name, tuple):  # of several in one, the first gives its name
+        name, rest = name[0], [name, *rest]
+    arch = str(rest.pop()) if rest and str(rest[-1]).startswith("sm_") else ""
+    return {"kernel": str(name), "arch": arch, "what": ", ".join(map(repr, rest))}
+
+
+def note(path: Path) -> dict[str, str] | None:
+    """What a kept kernel says that it is: ``kernel``, ``arch``, ``what`` and perhaps ``view``.
+
+    None of what is damaged, or was kept without one.
+    """
+    content = _content(path)
+    if content is None or not content.endswith(NOTE):
+        return None
+    end = len(content) - len(NOTE) - 4
+    size = int.from_bytes(content[end : end + 4], "little")
+    found: dict[str, str] = json.loads(content[end - size : end])
+    return found
+
+
+def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Callable[..., None]:
     path = _path(digest)
     if _intact(path):
         return _from_object(path)
     kernel = compile()
     try:
-        _keep(kernel, path)
+        _keep(kernel, path, about)
     except OSError as error:
         # The same words for every kernel, so that Python says them once.
         warnings.warn(
@@ -153,13 +193,14 @@ def _path(digest: str) -> Path:
     return cache_directory() / f"{digest}.o"
 
 
-def _keep(kernel: Any, path: Path) -> None:
+def _keep(kernel: Any, path: Path, about: dict[str, str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A name of its own, known before the file is there: Ctrl-C leaves nothing behind.
     temporary = path.with_name(f"tmp{os.getpid()}-{secrets.token_hex(8)}.o")
     try:
         kernel.export_to_c(str(temporary), function_name=ENTRY)
-        content = temporary.read_bytes()
+        text = json.dumps(about).encode()
+        content = temporary.read_bytes() + text + len(text).to_bytes(4, "little") + NOTE
         temporary.write_bytes(content + hashlib.sha256(content).digest())
         temporary.replace(path)
     finally:
@@ -167,11 +208,17 @@ def _keep(kernel: Any, path: Path) -> None:
 
 
 def _intact(path: Path) -> bool:
+    return _content(path) is not None
+
+
+def _content(path: Path) -> bytes | None:
+    """What a file holds before its digest; None if that is not its digest."""
     try:
-        content = path.read_bytes()
+        whole = path.read_bytes()
     except OSError:
-        return False
-    return hashlib.sha256(content[:-DIGEST_BYTES]).digest() == content[-DIGEST_BYTES:]
+        return None
+    content, digest = whole[:-DIGEST_BYTES], whole[-DIGEST_BYTES:]
+    return content if hashlib.sha256(content).digest() == digest else None
 
 
 def _from_object(path: Path) -> Callable[..., None]:

@@ -39,8 +39,8 @@ def cache(ctx: click.Context) -> None:
 )
 @as_json
 def list_(as_json: bool) -> None:
-    """List what was measured, and how many kernels are kept."""
-    from ..kernels.store import cache_directory
+    """List what was measured, and which kernels are kept."""
+    from ..kernels.store import cache_directory, note
     from ..tuning.choices import kept
 
     rows = [
@@ -58,7 +58,12 @@ def list_(as_json: bool) -> None:
     size = sum(path.stat().st_size for path in kernels)
     if as_json:
         kept_kernels = [
-            {"digest": path.stem, "bytes": path.stat().st_size, "compiled": _day(path)}
+            {
+                "digest": path.stem,
+                "bytes": path.stat().st_size,
+                "compiled": _day(path),
+                **(note(path) or {}),
+            }
             for path in kernels
         ]
         folder = str(cache_directory())
@@ -66,6 +71,9 @@ def list_(as_json: bool) -> None:
         return
     if rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
+    notes = sorted((n["kernel"], n["arch"], _short(n["what"])) for n in map(note, kernels) if n)
+    if notes:
+        print_table(["kernel", "arch", "what"], notes)
     days = sorted(map(_day, kernels))
     compiled = f", compiled {days[0]} to {days[-1]}" if days else ""
     click.echo(f"{len(rows)} choices; {len(kernels)} kernels, {size_of(size)}{compiled}")
@@ -133,6 +141,11 @@ def tile_text(tile: Tile) -> str:
     '128x64x32 2x2 3'
     """
     return f"{tile.m}x{tile.n}x{tile.k} {tile.warps_m}x{tile.warps_n} {tile.stages}"
+
+
+def _short(text: str, width: int = 120) -> str:
+    """The beginning of a text that a line of a table takes."""
+    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def _day(path: Path) -> str:

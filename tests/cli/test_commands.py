@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from layoutconv.kernels import store
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import MACHINES
 
@@ -93,6 +94,23 @@ def test_cache_list(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(capsys)
     assert [kernel["bytes"] for kernel in found["kernels"]] == [1000, 1000]
     assert found["choices"][0]["us"] == 5.0
+
+
+def test_cache_list_says_what_kernels_are(folder: Path, capsys: Any) -> None:
+    class Object:
+        def export_to_c(self, path: str, function_name: str) -> None:
+            Path(path).write_bytes(bytes(900))
+
+    about = {"kernel": "implicit_gemm", "arch": "sm_90a", "what": "a conv, " + 200 * "x"}
+    store._keep(Object(), folder / f"{'d' * 64}.o", about)
+    assert main(["cache", "list"]) == 0
+    header, row, summary = capsys.readouterr().out.splitlines()
+    assert header.split() == ["kernel", "arch", "what"]
+    assert re.fullmatch(r"implicit_gemm  sm_90a  a conv, x+\.\.\.", row)
+    assert summary.startswith("0 choices; 1 kernels, ")
+    assert main(["cache", "list", "--json"]) == 0
+    [kernel] = told(capsys)["kernels"]
+    assert kernel["what"] == about["what"]
 
 
 @pytest.mark.parametrize(

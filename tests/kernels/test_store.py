@@ -199,7 +199,7 @@ def test_nothing_is_left_over_where_writing_fails(folder: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        store._keep(Full(), folder / "kernel.o")
+        store._keep(Full(), folder / "kernel.o", {})
     assert files(folder) == []
 
 
@@ -391,6 +391,41 @@ def test_where_kernels_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_kept_file_ends_with_its_digest(kept: Path) -> None:
     content = next(kept.iterdir()).read_bytes()
     assert content[-32:] == hashlib.sha256(content[:-32]).digest()
+
+
+def test_a_kept_file_says_what_it_is(
+    kept: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = store.note(next(kept.iterdir()))
+    assert found == {
+        "kernel": "implicit_gemm",
+        "arch": "sm_80",
+        "what": "float16 -> float16, 16x16x32, A [[Q,N],[8,1]]:[[1@1,1@0],[1@2,1@1]]+[0,0,0]",
+        "view": signature(VIEW),
+    }
+    folder.mkdir()
+    for name, content in (("empty", b""), ("without", b"object")):
+        (folder / name).write_bytes(content + hashlib.sha256(content).digest())
+        assert store.note(folder / name) is None
+    (folder / "damaged").write_bytes(next(kept.iterdir()).read_bytes()[:-1])
+    assert store.note(folder / "damaged") is None
+    assert store.note(folder / "missing") is None
+
+
+def test_kernels_of_other_kinds_say_what_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Object:
+        def export_to_c(self, path: str, function_name: str) -> None:
+            Path(path).write_bytes(b"object")
+
+    monkeypatch.setattr(store, "_from_object", lambda path: path)
+    path = store.load(("gather", ("max", 27), "sm_90a"), Object)
+    assert store.note(path) == {"kernel": "gather", "arch": "sm_90a", "what": "('max', 27)"}
+    path = store.load((("keys", 3), ("box", 2), "sm_90a"), Object)
+    what = "('keys', 3), ('box', 2)"
+    assert store.note(path) == {"kernel": "keys", "arch": "sm_90a", "what": what}
+    assert store.note(store.load("alone", Object)) == {"kernel": "alone", "arch": "", "what": ""}
 
 
 def test_a_gpu_that_no_kernel_is_built_for() -> None:
