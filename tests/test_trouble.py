@@ -37,6 +37,7 @@ from layoutconv.errors import ArgumentError, DeviceError
 from layoutconv.executors import gpu
 from layoutconv.tuning import choices
 
+Start = Callable[..., "subprocess.Popen[str]"]
 ROOT = Path(__file__).parents[1]
 VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
 SPEC = Spec.of(VIEW, "float16", "float16", Tile(16, 16, 32, 1, 1, 2), "sm_80")
@@ -54,6 +55,12 @@ from layoutconv.cli import main
 gpu.machine_of = lambda device: MACHINES["sm_90a"]
 torch.cuda.is_available = lambda: True
 torch.cuda.current_device = lambda: 0
+"""
+LIGHT = f"""
+import os, sys, time
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from layoutconv.processes import in_processes
 """
 
 
@@ -265,13 +272,13 @@ def test_a_disk_that_fills_up_while_a_picture_is_written(
 
 
 @pytest.fixture
-def start(folder: Path, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def start(folder: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts scripts, each in a group of processes of its own, as a shell does."""
     running: list[subprocess.Popen[str]] = []
 
-    def begin(code: str) -> subprocess.Popen[str]:
+    def begin(code: str, preamble: str = PREAMBLE) -> subprocess.Popen[str]:
         script = tmp_path / f"script{len(running)}.py"
-        script.write_text(PREAMBLE + code)
+        script.write_text(preamble + code)
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         process = subprocess.Popen([sys.executable, str(script)], start_new_session=True, **pipes)
         running.append(process)
@@ -300,9 +307,7 @@ def until(true: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_ctrl_c_in_the_middle_of_a_compile(
-    start: Callable[[str], subprocess.Popen[str]], folder: Path
-) -> None:
+def test_ctrl_c_in_the_middle_of_a_compile(start: Start, folder: Path) -> None:
     """At several moments of it. Then the same process compiles, and keeps, what was broken off."""
     process = start(f"""
 import tests.test_trouble as here
@@ -329,9 +334,7 @@ print(broken)
     assert [Path(name).suffix for name in everything(folder)] == [".o"]
 
 
-def test_ctrl_c_in_the_middle_of_a_tune(
-    start: Callable[[str], subprocess.Popen[str]], folder: Path
-) -> None:
+def test_ctrl_c_in_the_middle_of_a_tune(start: Start, folder: Path) -> None:
     """Compiling in two processes, for a race that would take a minute."""
     process = start(f"""
 race._on_gpu = lambda *of: lambda plan: 1.0
@@ -351,15 +354,15 @@ if __name__ == "__main__":
     assert all(store._intact(folder / name) for name in kept)
 
 
-def test_processes_end_with_a_caller_that_is_killed(
-    start: Callable[[str], subprocess.Popen[str]], tmp_path: Path
-) -> None:
-    process = start(f"""
-from layoutconv.processes import in_processes
+def test_processes_end_with_a_caller_that_is_killed(start: Start, tmp_path: Path) -> None:
+    process = start(
+        f"""
 if __name__ == "__main__":
-    in_processes(print, [str(os.getpid())] * 2, 2, lambda *_: None)
-    in_processes(time.sleep, [60, 60], 2, lambda *_: Path({str(tmp_path / "begun")!r}).touch())
-""")
+    in_processes(Path.touch, [Path({str(tmp_path / "begun")!r}), Path(os.devnull)], 2)
+    in_processes(time.sleep, [60, 60], 2)
+""",
+        LIGHT,
+    )
     until((tmp_path / "begun").exists)
     time.sleep(1.0)  # for the processes to have started
     process.kill()
@@ -367,9 +370,7 @@ if __name__ == "__main__":
     until(lambda: not alive(process.pid), 20)
 
 
-def test_two_processes_that_tune_at_once(
-    start: Callable[[str], subprocess.Popen[str]], folder: Path
-) -> None:
+def test_two_processes_that_tune_at_once(start: Start, folder: Path) -> None:
     """Both write the same choices over and over; who reads meanwhile finds a whole one."""
     code = f"""
 gpu.load_kernel = lambda view, spec: spec
