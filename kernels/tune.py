@@ -63,24 +63,32 @@ FAMILY = {
 # are shares of the best tile's above.
 HOPPER = {
     (128, 64, 4, 1): (0.91, 4),
-    (256, 64, 8, 1): (1.03, 5),
+    (256, 64, 8, 1): (1.08, 5),
     (64, 128, 4, 1): (0.88, 4),
-    (128, 128, 8, 1): (1.20, 5),
-    (64, 256, 4, 2): (1.02, 5),
-    (256, 128, 8, 1): (1.45, 4),
-    (128, 256, 8, 1): (1.63, 4),
+    (128, 128, 8, 1): (1.22, 5),
+    (64, 256, 4, 2): (1.05, 5),
+    (256, 128, 8, 1): (1.55, 4),
+    (128, 256, 8, 1): (1.69, 4),
 }
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {
     (128, 32, 4, 1): (1.25, 4),
     (128, 64, 4, 1): (1.26, 4),
-    (256, 64, 8, 1): (1.42, 6),
+    (256, 64, 8, 1): (1.54, 6),
 }
 RATES = {**FAMILY, **{shape: rate for shape, (rate, _) in HOPPER.items()}}
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
-# Microseconds of a wave beside its products where that is not WAVE: many rows to start with.
-SLOW_START = {(256, 64, 4, 1): 5.4}
+# Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
+# those that fill a multiprocessor alone a store that nothing else hides.
+SLOW_START = {
+    (256, 64, 4, 1): 5.4,
+    (256, 64, 8, 1): 3.3,
+    (128, 128, 8, 1): 3.2,
+    (64, 256, 4, 2): 3.2,
+    (256, 128, 8, 1): 4.0,
+    (128, 256, 8, 1): 4.0,
+}
 # Of k-tiles of half a line, these are so much slower: a barrier for half as many products.
 HALF_LINE_RATE = 0.85
 # Rates that are others where rows are gathered: a producer looks up eight of them for a k-tile.
