@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import store
+from layoutconv.kernels import store, tune
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
 
@@ -34,6 +35,7 @@ def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINE)
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
+    monkeypatch.setattr(tune, "FAR", inf)  # any tile may win
 
 
 def view() -> Any:
@@ -240,6 +242,17 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
     assert all(store.is_kept(sparse, spec) for spec in specs)
     compile.compile_kernels(sparse, specs, 2, lambda *tick: ticks.append(tick))
     assert len(ticks) == 3  # nothing was missing
+
+
+def test_a_shortlist_leaves_out_what_the_model_takes_for_much_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem(65536, 256, 6912, 256, "float16", 2, splittable=True)
+    every = shortlist(problem, MACHINE)
+    monkeypatch.setattr(tune, "FAR", 1.5)
+    some = shortlist(problem, MACHINE)
+    assert every[: len(some)] == some
+    assert 1 < len(some) < len(every) / 3
 
 
 def test_a_shortlist_fits_and_starts_with_the_choice() -> None:
