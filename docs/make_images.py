@@ -117,6 +117,7 @@ KERNEL_MAP = torch.tensor([[-1, 0, 1], [0, 1, -1], [-1, 2, 3], [2, 3, -1]], dtyp
 def gallery() -> dict[str, Figure]:
     """The figures of the examples by their names: of those that have a ``picture``."""
     found = {}
+    sys.path.insert(0, str(EXAMPLES))  # some import their neighbours
     for path in sorted(EXAMPLES.glob("*.py")):
         spec = spec_from_file_location(f"picture_of_{path.stem}", path)
         assert spec is not None

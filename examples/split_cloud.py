@@ -99,6 +99,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Submanifold layers of one cloud over several processes, checked and timed.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: torchrun --nproc-per-node 2 examples/split_cloud.py --channels 32",
     )
     add = parser.add_argument
     add("--voxel-size", type=float, default=0.2, metavar="METRES", help="edge of a voxel")

@@ -88,6 +88,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="A submanifold layer over a cloud in files, in bounded memory.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="example: python examples/stream_cloud.py --edge 1000",
     )
     add = parser.add_argument
     add("--edge", type=int, default=300, metavar="CELLS", help="of the square below the surface")

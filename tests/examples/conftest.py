@@ -20,8 +20,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def example() -> Callable[[str], ModuleType]:
-    """The module of ``examples/NAME.py``, loaded anew."""
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """The module of ``examples/NAME.py``, loaded anew; it may import its neighbours."""
+    monkeypatch.syspath_prepend(EXAMPLES)
 
     def load(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")

@@ -85,6 +85,9 @@ MATRIX = list(
 def pairs(c: Choice) -> set[tuple]:
     """Any two of a choice's tile, architecture, dtype, view and channels."""
     tile = c.tile.m, c.tile.n, c.tile.producers
+    if c.tile.producers:  # whose loop is the same for all kinds of views: each is in one of them
+        own = (tile, c.channels), ("producers", c.kind), ("producers", c.dtype)
+        return set(own)
     return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
 
 
