@@ -52,7 +52,13 @@ def widened(view: GemmView) -> GemmView | None:
 
 
 def rows_of_a_tap(view: GemmView) -> int:
-    """How many rows further the next of a widened view's slowest taps is."""
+    """How many rows further the next of a widened view's slowest taps is.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view
+    >>> problem = ConvProblem((1, 9, 32), (32, 3), padding=2, dilation=2)
+    >>> rows_of_a_tap(widened(fprop_view(problem)))
+    2
+    """
     domain = stages(view.a)[0].layout
     row, tap = flatten(domain.stride[0])[0], flatten(domain.stride[1])[-1]
     return int(tap.value) // int(row.value)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
 _PRESENT = 0.5
 _ANY_TILE = Tile(64, 64, 16)
+MOST_ROWS = 2**31
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
 
 
@@ -297,9 +298,12 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _shared_rows(view: GemmView, along: tuple[int, int]) -> dict[str, Any]:
-    """Of a problem: how many taps share the rows of a tile, and how many rows more that takes."""
+    """Of a problem: how many taps share the rows of a tile, and how many rows more that takes.
+
+    None do if those are more rows than a kernel counts: three for one where lines are of one cell.
+    """
     wide = widened(view) if along[0] == 1 else None
-    if wide is None or not view.m:
+    if wide is None or not 0 < wide.m < MOST_ROWS:
         return {}
     return {"taps": int(flatten(wide.a.shape[1])[-1]), "widening": wide.m / view.m}
 

@@ -155,3 +155,19 @@ def test_sums_that_saturate_are_in_one_part(dtype, atomic):
         if dtype is not torch.float8_e4m3fn:  # which kernels get as bytes
             plan(a, b, out.zero_())
             assert torch.equal(out, want)
+
+
+def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
+    """Lines of one cell become lines of three."""
+
+    def plan(rows: int) -> gpu.Plan:
+        problem = ConvProblem((1, rows, 1, 32), (32, 1, 3), padding=(0, 1))
+        return gpu.Plan(fprop_view(problem), torch.float16, -1, bind=False)
+
+    assert [plan(rows).problem.taps for rows in (2**20, 2**31 // 3, 2**31 // 3 + 1)] == [3, 3, 1]
+    assert plan(2**31 // 3 + 1).tile.taps == 1
+    wide = gpu.Plan(
+        fprop_view(ConvProblem((1, 64, 64, 64, 64), (64, 3, 3, 3), padding=1)),
+        torch.float16, -1, bind=False,
+    )  # fmt: skip
+    assert wide.tile.taps == 3

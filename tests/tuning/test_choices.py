@@ -64,6 +64,10 @@ def test_what_cannot_run_is_not_found() -> None:
     remember(KEY, MACHINE, replace(CHOICE, splits=4))
     assert find(KEY, PROBLEM, MACHINE) is None
     assert find(KEY, replace(PROBLEM, splittable=True), MACHINE) == (CHOICE.tile, 4)
+    shared = Tile(128, 64, 32, 4, 1, 4, 128, taps=3)
+    remember(KEY, MACHINE, replace(CHOICE, tile=shared))
+    assert find(KEY, PROBLEM, MACHINE) is None
+    assert find(KEY, replace(PROBLEM, taps=3), MACHINE) == (shared, 1)
 
 
 def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
