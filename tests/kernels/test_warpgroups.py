@@ -100,15 +100,19 @@ def test_parts_of_a_sum_the_last_of_them_empty() -> None:
     assert torch.equal(ran.out.sum(0).double(), reference(case)[0])
 
 
-def test_the_epilogue_is_run_by_those_who_multiply() -> None:
-    view = fprop_view(ConvProblem((1, 9, 11, 32), (72, 3, 3), padding=1))
+@pytest.mark.parametrize("taps", [1, 3])
+def test_the_epilogue_is_run_by_those_who_multiply(taps: int) -> None:
+    """Rows behind a line, which a bias makes other than zero, take no part in statistics."""
+    view: Any = fprop_view(ConvProblem((1, 9, 11, 32), (72, 3, 3), padding=1))
+    tile = small_tile(2)
+    if taps > 1:
+        view, tile = widened(view), Tile(128, 64, 32, 8, 1, 2, 128, taps)
     case = Case.of(view, torch.float16, torch.float32)
     plain = reference(case)[0]
     bias = integers((72,), torch.float32, 3)
     case.epilogue = Epilogue((Bias(bias), Activation("relu")), statistics=True)
     compiled = compiled_view(
-        view, torch.float16, small_tile(2), "sm_90a", torch.float32,
-        epilogue=case.epilogue.structure,
+        view, torch.float16, tile, "sm_90a", torch.float32, epilogue=case.epilogue.structure
     )  # fmt: skip
     ran = run_case(case, compiled)
     want = (plain + bias).relu()
