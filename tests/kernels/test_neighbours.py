@@ -10,122 +10,40 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels import hash_table, neighbours, per_rank, store
-from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
+from layoutconv.kernels.blocks import Fill, Insert
 from layoutconv.kernels.neighbours import HashTable, Search, sort_index
-from layoutconv.kernels.per_rank import Chain, PerRank, build, load_per_rank
-from layoutconv.kernels.reached import Reach, Unpack, reached
+from layoutconv.kernels.per_rank import Chain, build, load_per_rank
+from layoutconv.kernels.reached import Unpack, reached
 from layoutconv.kernels.tap_order import (
-    AddUp,
-    Count,
-    Gather,
-    Keys,
-    KeysOfIndex,
-    Place,
-    Refine,
     Sizes,
 )
-from torch import Tensor
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import order, two_way
 from layoutconv.sparse.taps import Taps
 
-from ..machine import DeviceTensor, Memory, launch_of, parse, run
-
-SIZES = neighbours.SIZES
-OF_RANK = {
-    "fill": Fill,
-    "insert": Insert,
-    "reserve": Reserve,
-    "settle": Settle,
-    "reach": Reach,
-    "unpack": Unpack,
-    "search near": lambda rank: Search(rank, True),
-    "search far": lambda rank: Search(rank, False),
-    "keys near": lambda rank: Keys(rank, True, SIZES),
-    "keys far": lambda rank: Keys(rank, False, SIZES),
-    "search known": lambda rank: Search(rank, True, KNOWN[rank]),
-    "keys known": lambda rank: Keys(rank, True, SIZES, KNOWN[rank], (9000,) * 2**rank),
-}
-KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
-OF_ROWS = {kind: kind(1, SIZES) for kind in (KeysOfIndex, Count, AddUp, Place, Refine, Gather)}
-# Of a kernel's tensors: those it updates, and those it writes and never reads.
-UPDATES: dict[type[PerRank], tuple[int, ...]] = {
-    Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
-}  # fmt: skip
-WRITES: dict[type[PerRank], tuple[int, ...]] = {
-    Fill: (0,), Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2),
-    AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
-}  # fmt: skip
-
-Cell = tuple[int, ...]
-_compiled: dict[Any, Any] = {}
-
-
-def compiled(kernel: PerRank) -> Any:
-    key = kernel.key
-    if key not in _compiled:
-        with tempfile.TemporaryDirectory() as folder:
-            function = build(kernel, "sm_80", dump=folder)
-            _compiled[key] = function, parse(function.__ptx__)
-    return _compiled[key]
-
-
-class Launches:
-    """Launches in the machine: warps and CTAs in an order that ``seed`` decides."""
-
-    def __init__(self) -> None:
-        self.seed = 0
-        self.kinds: list[type[PerRank]] = []
-
-    def __call__(
-        self, kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
-    ) -> None:
-        if isinstance(kernel, Chain):
-            assert len(tensors) == len(kernel.tensors(kernel.rank))
-            assert len(integers) == kernel.integers(kernel.rank)
-            for part, places, numbers in kernel.parts:
-                own = tuple(tensors[place] for place in places)
-                self(part, own, tuple(integers[number] for number in numbers))
-            return
-        kind = type(kernel)
-        self.kinds.append(kind)
-        function, program = compiled(kernel)
-        memory = Memory()
-        addresses, arguments = [], []
-        for i, tensor in enumerate(tensors):
-            assert tensor.is_contiguous()
-            writes = i in WRITES.get(kind, ())
-            if writes and kind is not Reach:
-                tensor.fill_(POISON)
-            address = memory.add(
-                tensor.view(torch.uint8).numpy(), f"tensor {i}",
-                writable=writes or i in UPDATES.get(kind, ()), output=writes,
-            )  # fmt: skip
-            addresses.append(address)
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            arguments.append(DeviceTensor(address, tuple(tensor.shape), dtype))
-        asked = launch_of(program, function, tuple(arguments), integers)
-        random = np.random.default_rng(self.seed)
-        ctas = [(int(i), 0, 0) for i in random.permutation(asked.grid[0])]
-        run(
-            program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas,
-            shared_bytes=asked.shared_bytes,
-        )  # fmt: skip
-        for place in WRITES.get(kind, ()):
-            written = memory.written(addresses[place])
-            count = 8 * int(tensors[1][-1] + 1) if kind is Reach else written.size
-            if kind is Fill:  # the piece goes on behind what is filled
-                count = 16 * integers[0]
-            if kind is not Reserve:  # writes what slots have that are taken
-                assert written[:count].all()
-            assert not written[count:].any()
-
-
-POISON = 0x5A5A5A5A  # of what no kernel wrote yet
+from .cloud_launcher import (
+    OF_RANK,
+    OF_ROWS,
+    ROWS,
+    SEEDS,
+    SIZES,
+    Launches,
+    box,
+    cloud,
+    compiled,
+    few,
+    grids,
+    reaches,
+    rows_of,
+    search,
+    status,
+    table_of,
+    tap_lists,
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,97 +53,6 @@ def launches() -> Iterator[Launches]:
     patch.setattr(per_rank, "launch", patched)
     yield patched
     patch.undo()
-
-
-# -- definitions ----------------------------------------------------------------------------------
-
-
-def is_inside(cell: Cell, grid: Cell) -> bool:
-    return all(0 <= c < extent for c, extent in zip(cell, grid, strict=True))
-
-
-def rows_of(indices: Tensor, grid: Cell) -> dict[Cell, int]:
-    """The lowest row of every cell."""
-    found: dict[Cell, int] = {}
-    for row, cell in enumerate(map(tuple, indices.tolist())):
-        if is_inside(cell, grid):
-            found.setdefault(cell, row)
-    return found
-
-
-def search(rows: dict[Cell, int], centres: Tensor, stride: Cell, offsets: list[Cell]) -> Tensor:
-    index = torch.full((len(centres), len(offsets)), -1, dtype=torch.int32)
-    for i, (batch, *centre) in enumerate(centres.tolist()):
-        for t, offset in enumerate(offsets):
-            cell = [c * s + o for c, s, o in zip(centre, stride, offset, strict=True)]
-            index[i, t] = rows.get((batch, *cell), -1)
-    return index
-
-
-def status(indices: Tensor, grid: Cell) -> list[int]:
-    cells = list(map(tuple, indices.tolist()))
-    again = [i for i, c in enumerate(cells) if is_inside(c, grid) and c in cells[:i]]
-    outside = [i for i, c in enumerate(cells) if c[0] >= 0 and not is_inside(c, grid)]
-    return [next((i + 1 for i in found), 0) for found in (again, outside)]
-
-
-def reaches(
-    indices: Tensor, stride: Cell, offsets: list[Cell], grid: Cell, transposed: bool
-) -> list[Cell]:
-    found = set()
-    for (batch, *x), offset in product(indices.tolist(), offsets):
-        if transposed:
-            y = [c * s + o for c, s, o in zip(x, stride, offset, strict=True)]
-        elif all((c - o) % s == 0 for c, s, o in zip(x, stride, offset, strict=True)):
-            y = [(c - o) // s for c, s, o in zip(x, stride, offset, strict=True)]
-        else:
-            continue
-        if is_inside((batch, *y), grid):
-            found.add((batch, *y))
-    return sorted(found)
-
-
-def box(rank: int, size: int, dilation: int = 1) -> list[Cell]:
-    return [
-        tuple((tap - size // 2) * dilation for tap in taps)
-        for taps in product(range(size), repeat=rank)
-    ]
-
-
-def table_of(indices: Tensor, grid: Cell) -> HashTable:
-    return HashTable(indices, grid[1:], grid[0])
-
-
-def cloud(seed: int, rows: int, grid: Cell, beyond: int = 0, again: float = 0.0) -> Tensor:
-    """Random rows: some ``beyond`` the grid in any direction, some of them ``again``."""
-    random = np.random.default_rng(seed)
-    cells = random.integers([-beyond] * len(grid), [extent + beyond for extent in grid],
-                            (rows, len(grid)))  # fmt: skip
-    copied = random.random(rows) < again
-    cells[copied] = cells[random.integers(0, max(rows, 1), int(copied.sum()))]
-    if not beyond and not again:
-        cells = random.permutation(np.unique(cells, axis=0))
-    return torch.from_numpy(cells.astype(np.int32))
-
-
-@st.composite
-def grids(draw: Any) -> Cell:
-    rank = draw(st.integers(1, 4))
-    widest = {1: 200, 2: 20, 3: 8, 4: 5}[rank]
-    return (draw(st.integers(1, 3)), *(draw(st.integers(1, widest)) for _ in range(rank)))
-
-
-ROWS = st.sampled_from([0, 1, 5, 33, 70, 200])
-SEEDS = st.integers(0, 10**6)
-few = settings(
-    max_examples=8, deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
-
-
-def taps(draw: Any, rank: int, most: int = 9) -> list[Cell]:
-    offset = st.tuples(*[st.integers(-3, 3)] * rank)
-    return draw(st.lists(offset, max_size=most))
 
 
 # -- laws -----------------------------------------------------------------------------------------
@@ -241,7 +68,7 @@ def test_search_is_a_dictionary(launches: Launches, data: Any) -> None:
     indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
     centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
     stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
-    offsets = taps(data.draw, rank)
+    offsets = tap_lists(data.draw, rank)
     table = table_of(indices, grid)
     assert table.status.tolist() == status(indices, grid)
     got = table.search(centres, stride, offsets)
@@ -255,7 +82,7 @@ def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     rank = len(grid) - 1
     beyond, again = data.draw(st.sampled_from([(0, 0.0), (0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
     indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
-    half = taps(data.draw, rank, 5)
+    half = tap_lists(data.draw, rank, 5)
     middle = [(0,) * rank] if data.draw(st.booleans()) else []
     offsets = half + middle + [tuple(-c for c in tap) for tap in reversed(half)]
     launches.seed = data.draw(SEEDS)
@@ -317,7 +144,7 @@ def test_sorted_rows_are_those_of_the_cpu(launches: Launches, small: None, data:
     indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
     centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
     stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
-    offsets = taps(data.draw, rank)
+    offsets = tap_lists(data.draw, rank)
     tap_order = order.tap_order((len(offsets),))
     want = search(rows_of(indices, grid), centres, stride, offsets)
     want_sorted, want_order = order.by_taps(want, (len(offsets),))
@@ -383,7 +210,7 @@ def test_reached_cells_are_a_sorted_set(launches: Launches, data: Any) -> None:
     rank = len(grid) - 1
     indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, data.draw(st.integers(0, 3)), 0.2)
     stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
-    offsets = taps(data.draw, rank)
+    offsets = tap_lists(data.draw, rank)
     transposed = data.draw(st.booleans())
     launches.seed = data.draw(SEEDS)
     want = reaches(indices, stride, offsets, grid, transposed)
