@@ -43,7 +43,8 @@ from .per_rank import (
     check_table,
     device_table,
 )
-from .tap_order import AddUp, Count, Gather, Keys, KeysOfIndex, Place, Refine, Sizes
+from .tap_keys import Keys, KeysOfIndex
+from .tap_order import AddUp, Count, Gather, Place, Refine, Sizes
 from .walk import at, put, select
 
 if TYPE_CHECKING:

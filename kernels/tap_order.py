@@ -1,4 +1,4 @@
-"""The order of rows by the taps they have, as ``layoutconv.sparse.order`` defines it, in kernels.
+"""Rows in the order of their keys, which ``tap_keys`` makes of the taps they have, in kernels.
 
 Rows are sorted by 12 bits in one stable counting sort, of three launches: count, add up, place. A
 radix sort of keys of 32 bits has four passes of 8 us or more each, for any cloud below a million
@@ -16,8 +16,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
 from .bitonic import room_for, sort
-from .blocks import Known, Neighbours, sum_upto
-from .cells import read_cell, vector_of
+from .blocks import sum_upto
 from .per_rank import PerRank
 from .walk import at, put, select
 
@@ -53,148 +52,6 @@ class OfRows(PerRank):
     @property
     def key(self) -> tuple[Any, ...]:
         return type(self).__name__, self.sizes
-
-
-# -- keys -----------------------------------------------------------------------------------------
-
-
-def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
-    """The state of a key before its first bit."""
-    return Int32(0), Int32((1 << sizes.key) - 1), Int32(0), Int32(0)
-
-
-def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
-    """The state of a key after another bit, 0 or 1, from the most significant one on.
-
-    ``weight / 2^16`` times one more than the taps so far is how likely the tap is.
-    """
-    before, width, parity, count = state
-    share = Int32((Int64(width) * Int64((count + 1) * weight)) >> 16)
-    digit = there ^ parity
-    kept = select(there != 0, share, width - share)
-    before = select(digit != 0, before + (width - kept), before)
-    return before, kept, digit, count + there
-
-
-class Keys(Neighbours):
-    """The key of every centre.
-
-    The table has a row for a tap, the most significant first: packed, its weight, its offset. The
-    weight of taps but the last of those that share a bit is 0. If these are ``known``, with the
-    taps' positions, the kernel has no use for the table.
-    """
-
-    def __init__(
-        self, rank: int, near: bool, sizes: Sizes, known: Known = None, weights: Any = None
-    ) -> None:
-        super().__init__(rank, near, known)
-        self.sizes, self.weights = sizes, weights
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return *super().key, self.sizes, self.weights
-
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(rank)), ("int64", 16), ("int32", 4), ("int32", 4)
-
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 4 + 4 * rank
-
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
-        centres, slots, table, keys = pointers
-        rows, bits, taps, *rest = integers
-        rank = self.rank
-        stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
-        grid = rest[3 * rank :]
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
-        (words,) = self.shared(Int32, each=2)
-        if row < rows:
-            cell = read_cell(centres, row, rank)
-            start = self.start_of(cell, stride, low)
-            if cutlass.const_expr(self.near):
-                found = self.corners(slots, start, span, grid, bits)
-                for corner in range_constexpr(1 << rank):
-                    cells = found[corner][1]
-                    words[tid, 2 * corner] = Int32(cells)
-                    words[tid, 2 * corner + 1] = Int32(cells >> 32)
-            before, width, parity, count = nothing_taken(self.sizes)
-            if cutlass.const_expr(self.known is not None):
-                before = self.known_key(words, tid, start)
-            else:
-                where = self.packed(start)
-                there = Int32(0)
-                for tap in range(Int32(taps)):
-                    entry = tap * (2 + rank)
-                    if cutlass.const_expr(self.near):
-                        corner, bit = self.corner_and_bit(where + at(table, entry))
-                        word = words[tid, 2 * corner + (bit >> 5)]
-                        there = there | ((word >> (bit & 31)) & 1)
-                    else:
-                        own = [start[0]]
-                        for axis in range_constexpr(rank):
-                            own.append(start[1 + axis] - low[axis] + at(table, entry + 2 + axis))
-                        there = there | self.has(slots, own, grid, bits)
-                    weight = at(table, entry + 1)
-                    if weight != 0:
-                        state = taken(there, (before, width, parity, count), weight)
-                        before, width, parity, count = state
-                        there = Int32(0)
-            put(keys, row, before)
-
-    def known_key(self, words: Any, tid: Any, start: Any) -> Any:
-        state, there = nothing_taken(self.sizes), Int32(0)
-        for (corner, bit), weight in zip(self.known_places(start), self.weights, strict=True):
-            word = words[tid, 2 * corner + (bit >> 5)]
-            there = there | ((word >> (bit & 31)) & 1)
-            if weight:
-                state, there = taken(there, state, weight), Int32(0)
-        return state[0]
-
-    @cute.jit
-    def has(self, slots: Any, cell: list, grid: list, bits: Any):
-        """1 if a cell is there, 0 if not."""
-        _, cells, bit = self.block(slots, cell, grid, bits)
-        return Int32(cells >> Int64(bit)) & 1
-
-
-class KeysOfIndex(OfRows):
-    """The same of an index, int32 (taps, rows); the table has a tap and its weight in a row."""
-
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4), ("int32", 4), ("int32", 4)
-
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 2
-
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
-        index, table, keys = pointers
-        rows, taps = integers
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
-        if row < rows:
-            before, width, parity, count = nothing_taken(self.sizes)
-            there = Int32(0)
-            for tap in range(Int32(taps)):
-                value = at(index, Int64(at(table, tap * 2)) * rows + row)
-                there = there | select(value >= 0, Int32(1), Int32(0))
-                weight = at(table, tap * 2 + 1)
-                if weight != 0:
-                    state = taken(there, (before, width, parity, count), weight)
-                    before, width, parity, count = state
-                    there = Int32(0)
-            put(keys, row, before)
-
-
-# -- sorting --------------------------------------------------------------------------------------
 
 
 class Wide(OfRows):

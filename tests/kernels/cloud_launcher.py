@@ -15,15 +15,8 @@ from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
 from layoutconv.kernels.neighbours import HashTable, Search
 from layoutconv.kernels.per_rank import Chain, PerRank, build
 from layoutconv.kernels.reached import Reach, Unpack
-from layoutconv.kernels.tap_order import (
-    AddUp,
-    Count,
-    Gather,
-    Keys,
-    KeysOfIndex,
-    Place,
-    Refine,
-)
+from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
+from layoutconv.kernels.tap_order import AddUp, Count, Gather, Place, Refine
 from torch import Tensor
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
