@@ -41,6 +41,9 @@ class Epilogue:
 
     Steps that need no more than the column are applied to the accumulators; with a tensor like D
     among them all are applied to rows, after the turn. Data of 8 bits turn as accumulators do.
+
+    Of a sum that CTAs of a cluster share, parts turn in the memory of each; then each CTA finishes
+    as many rows, and adds up what all of them have of these, in their order.
     """
 
     def __init__(
@@ -50,9 +53,11 @@ class Epilogue:
         self.steps, self.atomic = steps, atomic
         floating = accumulator if accumulator.is_float else Float32
         self.work = floating if steps else accumulator
-        self.by_row = bool(steps.sources)
+        self.by_row = bool(steps.sources) or tile.parts > 1
         self.by_fragment = bool(steps) and not self.by_row
         self.staged = staged_type(dtype, self.work, steps)
+        if tile.parts > 1:
+            self.staged = accumulator
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
         self.sums_by_row = steps.statistics and not matrices
 
@@ -84,7 +89,11 @@ class Epilogue:
         table = self._row_table(base)
         if const_expr(self._in_table(d)):
             self._fill(table, d, m0, tid)
-        sync(self.tile)
+        if const_expr(self.tile.parts > 1):
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+        else:
+            sync(self.tile)
 
         across = const_expr(self.tile.n // self.vector)
         threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
@@ -94,10 +103,10 @@ class Epilogue:
             cute.nvgpu.CopyUniversalOp(), self.staged, num_bits_per_copy=self.staged.width
         )
         copy = cute.make_tiled_copy_tv(read, threads, cute.make_layout((1, self.vector)))
-        source = copy.get_slice(tid).partition_S(smem)
-        where = copy.get_slice(tid).partition_S(
-            cute.make_identity_tensor((self.tile.m, self.tile.n))
-        )
+        source = copy.get_slice(tid).partition_S(self._own_rows(smem))
+        shares = [copy.get_slice(tid).partition_S(t) for t in self._own_rows_of_all(smem)]
+        numbers = cute.make_identity_tensor((self.tile.m, self.tile.n))
+        where = copy.get_slice(tid).partition_S(self._own_rows(numbers))
         first = n0 + where[(0, 0), 0, 0][1]
         column = d.column(first)
         by_column = self._by_vector(first, d.col_count, extras)
@@ -109,7 +118,10 @@ class Epilogue:
             index = [d.load_index(row, column, written=True) if d.gather else None for row in rows]
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
-                cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])
+                if const_expr(self.tile.parts > 1):
+                    self._add_up([t[None, batch[i], 0] for t in shares], vectors[None, i])
+                else:
+                    cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])
             for i in range_constexpr(len(batch)):
                 offset, there = d.offset(rows[i], column, index[i])
                 y = vectors[None, i].load()
@@ -123,6 +135,9 @@ class Epilogue:
                 elif const_expr(self.steps.statistics and self._may_count(d)):
                     self._clear(source[None, batch[i], 0], there)
                 self._store(atom, out, d.at(d.pointer, offset), there)
+        if const_expr(self.tile.parts > 1):  # nobody leaves while others read what he has
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
         if const_expr(self.steps.statistics):
             columns = Columns(
                 extras.statistics, extras.first_column + n0, d.col_count - n0, extras.all_columns
@@ -211,6 +226,34 @@ class Epilogue:
             return values.load().to(self.work)
 
         return source
+
+    # -- sums that CTAs share --------------------------------------------------------------------
+
+    def _own_rows(self, tensor: Any) -> Any:
+        """Those of a tensor (m, n) that this CTA finishes."""
+        if self.tile.parts == 1:
+            return tensor
+        rows = self.tile.m // self.tile.parts
+        return cute.local_tile(tensor, (rows, self.tile.n), (cute.arch.block_idx_in_cluster(), 0))
+
+    def _own_rows_of_all(self, smem: Any) -> list[Any]:
+        """The same in the memory of every CTA of the cluster."""
+        if self.tile.parts == 1:
+            return []
+        pointers = [
+            cute.arch.map_dsmem_ptr(smem.iterator, Int32(part)) for part in range(self.tile.parts)
+        ]
+        return [self._own_rows(cute.make_tensor(p, smem.layout)) for p in pointers]
+
+    def _add_up(self, parts: list[Any], total: Any) -> None:
+        """What CTAs of a cluster have of a vector, in their order: the same in every CTA."""
+        held = [cute.make_fragment_like(total) for _ in parts]
+        for part, values in zip(parts, held, strict=True):
+            cute.autovec_copy(part, values)
+        found = held[0].load()
+        for values in held[1:]:
+            found = found + values.load()
+        total.store(found)
 
     # -- what is written -------------------------------------------------------------------------
 

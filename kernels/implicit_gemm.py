@@ -86,8 +86,9 @@ class ImplicitGemm:
             _pointers(sources),
             _pointer(statistics, cutlass.Float32),
         ).launch(
-            grid=[m_tiles * n_tiles, Int32(splits), groups],
+            grid=[m_tiles * n_tiles, Int32(splits) * self.tile.parts, groups],
             block=[self.tile.launched, 1, 1],
+            cluster=[1, self.tile.parts, 1] if self.tile.parts > 1 else None,
             min_blocks_per_mp=self.resident,
             preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
@@ -141,7 +142,7 @@ class ImplicitGemm:
             column_tile=tile.n, hoist_rows=True,
         )  # fmt: skip
 
-        acc = mainloop.multiplier.accumulators(tile)
+        acc, nothing = mainloop.multiplier.accumulators(tile), cutlass.Boolean(False)
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
         else:
@@ -150,11 +151,16 @@ class ImplicitGemm:
             producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
+            if cutlass.const_expr(tile.parts > 1):
+                k_tiles = k_tiles.of_part(tile.parts, part)
             begin, count = 0, k_tiles.count
             if cutlass.const_expr(spec.split):
                 share = (count + splits - 1) // splits
                 begin = part * share
                 count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
+            nothing = Int32(count) == 0
+            if cutlass.const_expr(tile.parts > 1):  # some k-tile is multiplied then, and forgotten
+                count = cutlass.max(Int32(count), Int32(1))
             mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
         all_columns = self.view.n * cute.arch.grid_dim()[2]
         if cutlass.const_expr(self.steps.statistics):
@@ -169,6 +175,8 @@ class ImplicitGemm:
         )  # fmt: skip
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
         if cutlass.const_expr(not tile.producers) or tid < tile.threads:
+            if cutlass.const_expr(tile.parts > 1) and nothing:
+                acc.fill(0)
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
 
     def _check(self) -> None:
@@ -179,6 +187,11 @@ class ImplicitGemm:
                 f"{tile}: expected whole k-tiles of the first tap that shares rows, got {columns} "
                 "columns of a tap"
             )
+        if tile.parts > 1 and (self.spec.split or Steps(self.spec.epilogue).statistics):
+            raise ValueError(f"{tile}: expected whole sums, stored without statistics")
+        rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
+        if tile.m // tile.parts % rows:
+            raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
         vector = min(self.spec.vectors[:2]) * BYTES[self.spec.dtype]
         if tile.producers and vector < ASYNC_BYTES:  # an mbarrier is told of nothing else
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import lcm
 from typing import Any
 
@@ -28,12 +28,17 @@ class KTiles:
     Of a tile whose rows lack taps, ``present`` are the *units* that some row has, a bit each, at
     least one: a unit is the shortest part of the sum that is both whole taps and whole k-tiles, a
     tap where k-tiles lie within one.
+
+    Of a sum that ``parts`` CTAs share, number ``part`` has every ``parts``-th k-tile, from that one
+    on.
     """
 
     total: Any  # the length of the sums
     channels: int  # of a tap; as many as ``total`` where they are not told apart
     step: int
     present: list[Any] = field(default_factory=list)  # words of bits; none: all units
+    parts: int = 1
+    part: Any = 0
 
     @classmethod
     def of(cls, a: Operand, b: Operand, step: int, taps: int = 1) -> KTiles:
@@ -53,8 +58,17 @@ class KTiles:
         """Columns of a unit."""
         return lcm(self.channels, self.step)
 
+    def of_part(self, parts: int, part: Any) -> KTiles:
+        return replace(self, parts=parts, part=part)
+
     @property
     def count(self) -> Any:
+        if self.parts == 1:
+            return self._all
+        return cutlass.max(Int32(0), Int32(self._all - self.part + self.parts - 1) // self.parts)
+
+    @property
+    def _all(self) -> Any:
         if self.present:
             units = Int32(0)
             for word in self.present:
@@ -64,6 +78,14 @@ class KTiles:
 
     def first(self, number: Any) -> Any:
         """The first column of a k-tile."""
+        first = self._first(number)
+        if self.parts > 1:  # of a part without k-tiles, any that there is
+            before = cutlass.min(Int32(self.part), Int32(self._all - 1))
+            for i in range(self.parts - 1):
+                first = cutlass.select_(i < before, self._next(first), first)
+        return first
+
+    def _first(self, number: Any) -> Any:
         if self.present:  # of all, the first
             return _lowest(self.present) * self.unit
         if not self._by_tap:
@@ -72,7 +94,12 @@ class KTiles:
         return number % taps * self.channels + number // taps * self.step
 
     def advance(self, first: Any) -> Any:
-        """The first column of the k-tile after the one at a column."""
+        """The first column of the k-tile after the one at a column, of those of this part."""
+        for _ in range(self.parts):
+            first = self._next(first)
+        return first
+
+    def _next(self, first: Any) -> Any:
         if self.present:
             unit, column = divmod(first, Extent(self.unit))
             later = [word & _above(unit - WORD * i, i) for i, word in enumerate(self.present)]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 REGISTERS = 65536  # of a multiprocessor
 MOST_REGISTERS = 255  # of a thread
 BARRIER_BYTES = 8
+SUM_BYTES = 4
+MOST_PARTS = 8  # CTAs of a cluster, on any GPU that has clusters
 ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 OTHER_WITHOUT_FRAGMENTS = 64
@@ -22,7 +24,7 @@ class Tile:
     ``stages`` buffers of shared memory hold the k-tiles in flight. Beside the warps that multiply,
     ``producers`` threads only copy, if there are any: then warps multiply in groups of four, each
     64 rows at a time, by Hopper's instructions. A tile of A then serves ``taps`` taps, for which it
-    has ``HALO`` rows more.
+    has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's memory.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -38,6 +40,7 @@ class Tile:
     stages: int = 3
     producers: int = 0
     taps: int = 1
+    parts: int = 1
 
     def __post_init__(self) -> None:
         if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
@@ -47,6 +50,8 @@ class Tile:
             )
         if self.m % (16 * self.warps_m) or self.n % (16 * self.warps_n):
             raise ValueError(f"tile {self}: each warp needs a multiple of 16 rows and 16 columns")
+        if self.parts & (self.parts - 1) or not 1 <= self.parts <= MOST_PARTS:
+            raise ValueError(f"tile {self}: a cluster shares sums in 1, 2, 4 or 8 parts")
         if self.stages < 2:
             raise ValueError(f"tile {self}: a pipeline needs at least 2 stages")
 
@@ -99,4 +104,6 @@ class Tile:
         rows = self.copied_rows + self.taps * self.n
         mainloop = self.stages * rows * self.k * operand_bytes
         barriers = BARRIER_BYTES * 2 * self.stages if self.producers else 0
+        if self.parts > 1:  # parts of sums
+            output_bytes = max(output_bytes, SUM_BYTES)
         return max(mainloop, self.m * (self.n * output_bytes + ROW_BYTES)) + barriers

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 
-from .spec import BYTES, RESERVED
-from .tile import WARPGROUP, Tile
+from .spec import BYTES, RESERVED, VECTOR_BYTES
+from .tile import MOST_PARTS, WARPGROUP, Tile
 
 Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 
@@ -38,6 +38,7 @@ MACHINES = {
     "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
+EXCHANGE = 2.0  # microseconds in which CTAs of a cluster add up what they have of a sum
 LAUNCH = 10.0  # microseconds of a kernel that adds parts up, the host's among them
 WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
 MOST_SPLITS = 1024
@@ -108,7 +109,8 @@ class Problem:
     ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
     them. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
-    ``asynchronous``: vectors of A and B are long enough for that.
+    ``asynchronous``: vectors of A and B are long enough for that. ``whole``: what is stored of a
+    row needs whole sums of that row, and of no other: a cluster may share them.
     """
 
     m: int
@@ -123,6 +125,7 @@ class Problem:
     taps: int = 1
     widening: float = 1.0
     asynchronous: bool = True
+    whole: bool = False
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
@@ -175,6 +178,7 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
             tiles = [tile for tile in tiles if not tile.producers]
     if problem.dtype == "float32":  # twice the fragments in registers
         tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.threads]
+    tiles += [replace(tile, parts=p) for tile in tiles for p in _parts(problem, tile, machine)]
     size = BYTES[problem.dtype]
     fitting = [
         tile
@@ -220,9 +224,31 @@ def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
     return Tile(m, n, k, warps_m, warps_n, stages=3)
 
 
+def _parts(problem: Problem, tile: Tile, machine: Machine) -> list[int]:
+    """Sizes of clusters that are worth a thought: every CTA has a few k-tiles, and rows to store.
+
+    Where there are fewer CTAs than multiprocessors; others have sums enough.
+    """
+    clusters = int(machine.arch.removeprefix("sm_").rstrip("a")) >= 90
+    if not clusters or not problem.whole or problem.dtype == "float64":
+        return []
+    ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups
+    rows = tile.threads * VECTOR_BYTES // tile.n  # stored at once, at most
+    found, parts = [], 2
+    while (
+        parts <= MOST_PARTS
+        and (tile.m // parts) % rows == 0
+        and problem.k // (tile.k * tile.taps * parts) >= 4
+        and ctas * parts < 2 * machine.multiprocessors
+    ):
+        found.append(parts)
+        parts *= 2
+    return found
+
+
 def _splits(problem: Problem, tile: Tile) -> list[int]:
     """Numbers of parts that are worth a thought: every part has a few k-tiles."""
-    if not problem.splittable:
+    if not problem.splittable or tile.parts > 1:
         return [1]
     outputs = 4 * problem.m * problem.n * problem.groups
     k_tiles = problem.k // (tile.k * tile.taps)
@@ -238,8 +264,9 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     shared = tile.shared_bytes(size, problem.staged_bytes) + RESERVED
     resident = max(1, min(machine.shared_per_multiprocessor // shared, tile.resident))
     m = ceil(problem.m * problem.widening) if tile.taps > 1 else problem.m
-    ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits
-    per_multiprocessor = -(-ctas // machine.multiprocessors)
+    ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits * tile.parts
+    whole = 2 * tile.parts  # a cluster stays within some neighbouring multiprocessors
+    per_multiprocessor = -(-ctas // (machine.multiprocessors // whole * whole))
     waves, rest = divmod(per_multiprocessor, resident)
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
     rate = RATES[shape]
@@ -249,11 +276,14 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
         rate = GATHERED.get(shape, rate) if problem.sparse else rate
         rate *= HALF_LINE_RATE if tile.producers and tile.k * size < 128 else 1
     rate *= machine.products
-    products = tile.m * tile.n * -(-problem.k // splits) * COST.get(problem.dtype, 1.0)
+    products = (
+        tile.m * tile.n * -(-problem.k // (splits * tile.parts)) * COST.get(problem.dtype, 1.0)
+    )
     if problem.sparse:
         products *= TAPS_OF_MORE_ROWS ** log2(tile.m / 64)
     time = products * (waves * resident + rest) / rate
     time += SLOW_START.get(shape, WAVE) * (waves + (rest > 0))
+    time += EXCHANGE * (tile.parts > 1)
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups
         time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth

@@ -101,6 +101,7 @@ class Plan:
             sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
             # Parts are added up as floating-point numbers, and stored without saturation.
             splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
+            whole="statistics" not in structure.split() and not atomic,
             asynchronous=min(vectors[:2]) * BYTES[kind] >= ASYNC_BYTES,
             **_shared_rows(view, along),
         )  # fmt: skip

@@ -95,6 +95,7 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | Non
     shared = choice.tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes)
     runs = shared <= machine.shared_per_block and (choice.splits == 1 or problem.splittable)
     runs = runs and choice.tile.taps in (1, problem.taps)
+    runs = runs and (choice.tile.parts == 1 or problem.whole)
     return (choice.tile, choice.splits) if runs else None
 
 

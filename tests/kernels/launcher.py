@@ -229,7 +229,7 @@ def run_case(
         epilogue.numbers or None, columns, sources,
         None if parts is None else _on_device(memory, "statistics", parts.view(-1)),
     )  # fmt: skip
-    options["shared_bytes"] = launch.shared_bytes
+    options |= {"shared_bytes": launch.shared_bytes, "cluster": launch.cluster}
     stats = run(compiled.program, memory, launch.arguments, launch.grid, **options)
     if compiled.spec.split == "atomic":
         written = torch.ones(out.shape, dtype=torch.bool)

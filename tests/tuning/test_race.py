@@ -107,7 +107,9 @@ def test_tiles_that_fail_are_out_of_the_race() -> None:
     tuned = lc.tune(view(), torch.float16, measure=measure, **SILENT)
     assert tuned.choice.tile.m == 96
     assert tuned.trials[0].error == ""
-    assert {trial.error for trial in tuned.trials[2:]} == {"too many resources requested"}
+    for trial in tuned.trials:
+        assert trial.error == ("" if trial.tile.m == 96 else "too many resources requested")
+    assert tuned.trials[-1].error
 
     def none(plan: gpu.Plan) -> float:
         raise RuntimeError("out of memory")

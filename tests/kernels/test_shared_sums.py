@@ -1,0 +1,145 @@
+"""Sums that CTAs of a cluster share: each has a part, and each finishes some of the rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.k_tiles import KTiles
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import widened
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.sparse import kernel_map_view
+
+from ..machine import Fault, parse
+from .launcher import (
+    Case,
+    check_exact,
+    check_view_runs,
+    compile_view,
+    compiled_view,
+    integers,
+    reference,
+    run_case,
+)
+from .test_skip import kernel_map
+from .test_template import grid
+
+WARPGROUPS = Tile(64, 64, 64, 4, 1, 3, 128, parts=2)
+WARPS = Tile(64, 32, 32, 2, 2, 2, parts=2)
+FOUR = replace(WARPGROUPS, m=128, warps_m=8, parts=4)
+PROBLEM = ConvProblem((2, 7, 5, 40), (72, 2, 3), stride=(1, 2), padding=1)
+
+
+@pytest.mark.parametrize(
+    ("tile", "which"), [(WARPGROUPS, 0), (WARPGROUPS, 1), (replace(FOUR, k=32), 2), (WARPS, 1)]
+)
+def test_passes(tile: Tile, which: int) -> None:
+    view: Any = [fprop_view(PROBLEM), wgrad_view(PROBLEM), dgrad_views(PROBLEM)[1]][which]
+    out = torch.float32 if which == 1 else torch.float16
+    ran = check_view_runs(view, torch.float16, tile, arch="sm_90a", out=out)
+    assert ran.launch.cluster == (1, tile.parts, 1)
+    assert ran.launch.grid[1] == tile.parts
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "out"),
+    [(torch.float32, "tfloat32", torch.float32), (torch.int8, "int8", torch.int32)],
+)
+def test_other_types(dtype: torch.dtype, kind: str, out: torch.dtype) -> None:
+    """Integers beyond what fp32 holds stay exact: parts are of the accumulators' type."""
+    tile = replace(WARPS, k=64 // dtype.itemsize)
+    view = fprop_view(ConvProblem((1, 6, 7, 48), (40, 3, 3), padding=1))
+    check_view_runs(view, dtype, tile, arch="sm_90a", out=out, kind=kind)
+
+
+def test_gathered_and_scattered() -> None:
+    problem = ConvProblem((1, 7, 11, 64), (40, 2, 3), padding=((0, 1), 1))
+    for tile in (WARPGROUPS, WARPS):
+        check_view_runs(grid(problem, True, True), torch.float16, tile, arch="sm_90a")
+
+
+def test_taps_that_share_rows() -> None:
+    view = widened(fprop_view(ConvProblem((1, 9, 11, 64), (72, 3, 3), padding=1)))
+    assert view is not None
+    tile = Tile(128, 64, 32, 8, 1, 2, 128, taps=3, parts=2)
+    check_view_runs(view, torch.float16, tile, arch="sm_90a")
+
+
+@pytest.mark.parametrize(
+    ("tile", "channels", "there"),
+    [(WARPGROUPS, 16, 0.1), (WARPS, 64, 0.1), (FOUR, 32, 0.002), (WARPS, 32, 0.002)],
+)
+def test_taps_that_tiles_lack(tile: Tile, channels: int, there: float) -> None:
+    """Some parts of some tiles have nothing to sum."""
+    index = kernel_map(150, 27, there)
+    index[-70:] = -1
+    view = kernel_map_view(index, channels, 40, kernel_size=(3, 3, 3))
+    case = Case.of(view, torch.float16)
+    compiled = compiled_view(view, torch.float16, tile, "sm_90a", skip=True)
+    check_exact(case, run_case(case, compiled))
+
+
+def test_fewer_k_tiles_than_parts() -> None:
+    view = fprop_view(ConvProblem((1, 9, 11, 64), (72, 1, 3), padding=(0, 1)))
+    check_view_runs(view, torch.float16, FOUR, arch="sm_90a")
+
+
+@pytest.mark.parametrize(("tile", "residual"), [(WARPGROUPS, True), (WARPS, False)])
+def test_what_follows_sums_comes_after_all_parts(tile: Tile, residual: bool) -> None:
+    """A ReLU of a part would be another result."""
+    view = fprop_view(ConvProblem((1, 9, 11, 64), (72, 3, 3), padding=1))
+    case = Case.of(view, torch.float16, torch.float32)
+    want = reference(case)[0]
+    bias, more = integers((72,), torch.float32, 3), integers(case.out.shape, torch.float32, 4)
+    steps: list[Any] = [Bias(bias), Residual(more)] if residual else [Bias(bias)]
+    case.epilogue = Epilogue((*steps, Activation("relu")))
+    compiled = compiled_view(
+        view, torch.float16, tile, "sm_90a", torch.float32, epilogue=case.epilogue.structure
+    )
+    want = (want + bias + more if residual else want + bias).relu()
+    assert torch.equal(run_case(case, compiled).out.double(), want)
+
+
+def test_refused() -> None:
+    view = fprop_view(PROBLEM)
+    narrow = replace(WARPGROUPS, m=128, n=32, warps_m=8, parts=4)
+    with pytest.raises(ValueError, match="multiple of 64 rows"):
+        compile_view(view, torch.float16, narrow, "sm_90a")
+    for rest in ({"split": "partial"}, {"epilogue": "statistics"}):
+        with pytest.raises(ValueError, match="whole sums"):
+            compile_view(view, torch.float16, WARPS, "sm_90a", torch.float32, **rest)
+    for parts in (0, 3, 16):
+        with pytest.raises(ValueError, match="1, 2, 4 or 8 parts"):
+            replace(WARPS, parts=parts)
+
+
+def test_a_part_that_is_left_out_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = fprop_view(ConvProblem((1, 9, 11, 64), (72, 1, 3), padding=(0, 1)))
+    case = Case.of(view, torch.float16)
+    of_part = KTiles.of_part
+    with monkeypatch.context() as patched:
+        patched.setattr(KTiles, "of_part", lambda self, parts, part: of_part(self, parts, 0))
+        ran = run_case(case, compile_view(view, torch.float16, WARPS, "sm_90a"))
+    with pytest.raises(AssertionError):
+        check_exact(case, ran)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_barriers_of_the_cluster_are_needed(which: int) -> None:
+    """One that parts are there, and one that nobody leaves while others read what he has."""
+    view = fprop_view(ConvProblem((1, 9, 11, 64), (72, 1, 3), padding=(0, 1)))
+    case = Case.of(view, torch.float16)
+    compiled = compiled_view(view, torch.float16, WARPGROUPS, "sm_90a")
+    lines = compiled.ptx.splitlines()
+    barriers = [i for i, line in enumerate(lines) if "barrier.cluster" in line]
+    assert len(barriers) == 4
+    for i in barriers[2 * which : 2 * which + 2]:
+        lines[i] = ""
+    program = parse("\n".join(lines))
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, replace(compiled, program=program)))
