@@ -84,7 +84,7 @@ def _check_geometry(geometry: Geometry) -> None:
 
 
 def check_input(input: Any, ndim: int | None = None) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` unless a layer of ``ndim`` modes takes it."""
+    """Raises :class:`~layoutconv.errors.ArgumentError` for what such a layer does not take."""
     if not isinstance(input, SparseConvTensor):
         raise ArgumentTypeError("input", "a SparseConvTensor", type(input).__name__)
     if ndim is not None and len(input.spatial_shape) != ndim:
