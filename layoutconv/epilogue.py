@@ -193,6 +193,9 @@ class Epilogue:
     statistics: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.steps, Iterable):
+            kinds = "a sequence of steps, such as (Scale(2.0), Clamp(0, 6))"
+            raise ArgumentTypeError("steps", kinds, repr(self.steps))
         object.__setattr__(self, "steps", tuple(self.steps))
         for step in self.steps:
             if not isinstance(step, Step):

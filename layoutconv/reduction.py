@@ -6,7 +6,7 @@ tensor, windows that overlap, pieces of a sum. ``layoutconv.reduce`` runs it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index as as_int
 
@@ -90,6 +90,8 @@ def reduction_view(
         tops = shape_or_layout.shape
         shape = tops if isinstance(tops, tuple) else (tops,)
     else:
+        if not isinstance(shape_or_layout, Iterable):
+            raise ArgumentTypeError("shape_or_layout", "a shape or a layout", repr(shape_or_layout))
         shape = tuple(_extent(e, i) for i, e in enumerate(shape_or_layout))
         memory = row_major(shape) if shape else Layout((), ())
     reduced = _modes(modes, len(shape))
@@ -122,14 +124,20 @@ def _coordinates(memory: Layout, leaves: Sequence[int], to: Sequence[int]) -> La
 
 def _extent(extent: int, mode: int) -> int:
     """An extent of a tensor, which may be 0: only one with a name may, in a layout."""
-    extent = as_int(extent)
+    try:
+        extent = as_int(extent)
+    except TypeError:
+        raise ArgumentTypeError("shape_or_layout", "integers", repr(extent)) from None
     if extent < 0:
         raise ArgumentError("shape_or_layout", "extents >= 0", extent)
     return extent or runtime(0, f"X{mode}")
 
 
 def _modes(modes: int | Sequence[int], rank: int) -> set[int]:
-    given = [modes] if isinstance(modes, int) else list(modes)
+    try:
+        given = [as_int(mode) for mode in (modes if isinstance(modes, Iterable) else (modes,))]
+    except TypeError:
+        raise ArgumentTypeError("modes", "an integer, or several", repr(modes)) from None
     found = {mode + rank if mode < 0 else mode for mode in given}
     if len(found) < len(given) or not found <= set(range(rank)):
         raise ArgumentError("modes", f"different modes of {rank}", modes)

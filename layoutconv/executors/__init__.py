@@ -54,8 +54,9 @@ def execute(
             them, or a user.
         a, b: float16, bfloat16, float32, float64, int8, float8_e4m3fn or float8_e5m2, one dtype,
             with the shape and the strides of the last map of the view's ``a`` and ``b``.
-        out: where D is written, with the shape and strides of the last map of ``d``; what the view
-            does not write is left as it is. Without it, a new tensor, zero where none is written.
+        out: where D is written, with the shape and strides of the last map of ``d``, not in the
+            memory of ``a`` or ``b``; what the view does not write is left as it is. Without it, a
+            new tensor, zero where none is written.
         epilogue: what becomes of a sum before it is stored, a :class:`~layoutconv.Epilogue`, a
             step or several; they are in fp32 (fp64 for float64).
         out_dtype: the dtype of D: float16, bfloat16, float32, int8, float8_e4m3fn or float8_e5m2;

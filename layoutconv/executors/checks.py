@@ -95,6 +95,8 @@ def check_tensors(
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
     """
+    if not isinstance(view, GemmView):
+        raise ArgumentTypeError("view", "a GemmView", type(view).__name__)
     want: Expected = view.__dict__.get("_expected") or expected(view)
     try:
         device, dtype = a.device, a.dtype
@@ -118,11 +120,34 @@ def check_tensors(
                 )
             )
         ):
+            if out is not None:
+                _check_apart(want, a, b, out)
             return want
     except AttributeError:
         pass  # not a tensor: said below
     _explain(want, a, b, out, out_dtype)
+    if out is not None:
+        _check_apart(want, a, b, out)
     return want
+
+
+def _check_apart(want: Expected, a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Whether ``out`` is memory of its own: what is read must not have been written before.
+
+    Tensors that start in one place share it, and so do contiguous ones that span a place. Strided
+    ones may lie between each other, and where there are index buffers these say what is read.
+    """
+    if want.indices:
+        return
+    start, at_a, at_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
+    end = start + out.nbytes
+    if (at_a >= end or at_a + a.nbytes <= start) and (at_b >= end or at_b + b.nbytes <= start):
+        return
+    for name, operand, at in (("a", a, at_a), ("b", b, at_b)):
+        spans = operand.is_contiguous() and out.is_contiguous()
+        spans = spans and at < end and start < at + operand.nbytes
+        if out.numel() and operand.numel() and (at == start or spans):
+            raise ArgumentError("out", f"memory that `{name}` is not in", f"some of `{name}`'s")
 
 
 def _explain(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,6 +73,11 @@ def reduce(
     >>> reduce(ReductionView(Layout((2, 3), (3, 1)), Layout(2)), x, lambda a, b: a * b, initial=1)
     tensor([10.,  0.])
     """
+    if not isinstance(view, ReductionView):
+        raise ArgumentTypeError("view", "a ReductionView", type(view).__name__)
+    for name, tensor in (("x", x), ("out", x if out is None else out)):
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
     what = _operation(op, initial, x.dtype)
     dtype = out.dtype if out is not None else out_dtype
     if dtype is None:
@@ -148,6 +154,8 @@ def _operation(op: str | Function, initial: float | None, dtype: torch.dtype) ->
     if callable(op):
         if initial is None:
             raise ArgumentError("initial", "the neutral element of a function", initial)
+        if isinstance(initial, bool) or not isinstance(initial, Real):
+            raise ArgumentTypeError("initial", "a number", repr(initial))
         return _Operation("function", op, accumulator, initial)
     if op not in OPERATIONS:
         raise ArgumentError("op", f"one of {', '.join(OPERATIONS)}, or a function", op)

@@ -69,12 +69,18 @@ def check_tensors(
         if not isinstance(tensor, torch.Tensor) and not (optional and tensor is None):
             kinds = "a torch tensor or a number" if name == "scale" else "a torch tensor"
             raise ArgumentTypeError(name, kinds, type(tensor).__name__)
+        if tensor is not None and tensor.layout != torch.strided:
+            raise ArgumentTypeError(name, "a tensor of torch.strided layout", str(tensor.layout))
     if input.dim() not in (rank + 1, rank + 2):
         expected = f"(N, C) or (C,) and {rank} spatial modes"
         raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
     if weight.dim() != rank + 2:
         expected = f"2 modes of channels and {rank} of taps"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    for name, extents in (("input", input.shape[-rank - 1 :]), ("weight", weight.shape)):
+        if 0 in extents:  # none of no images
+            shape = f"shape {tuple(named[name].shape)}"
+            raise ArgumentError(name, "every extent but the batch's >= 1", shape)
     K = _check_channels(input.shape[-rank - 1], weight, groups, transposed)
     for name, tensor in (("bias", bias), ("scale", named["scale"])):
         if tensor is not None and tuple(tensor.shape) != (K,):
@@ -108,7 +114,8 @@ def _check_dtypes(named: dict[str, Any]) -> None:
             " complex128"
         )
         raise ArgumentTypeError("input", kinds, str(input.dtype))
-    lowered = torch.is_autocast_enabled(input.device.type)
+    kind = input.device.type  # of which meta has no autocast
+    lowered = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     for name, tensor in named.items():
         if tensor is None:
             continue

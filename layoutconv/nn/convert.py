@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import torch
 
+from ..errors import ArgumentTypeError
 from . import modules
 
 _OURS: dict[type, type] = {
@@ -24,10 +25,16 @@ def convert(module: Module) -> Module:
     so an optimizer, a hook or a shared weight goes on working; weights move to ``channels_last``
     memory. Subclasses of torch's modules are left as they are.
 
+    Lazy modules are such until their first call, so convert a model after it.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
+
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8))
     >>> [type(layer).__module__ for layer in convert(net)]
     ['layoutconv.nn.modules', 'layoutconv.nn.modules']
     """
+    if not isinstance(module, torch.nn.Module):
+        raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
     for layer in module.modules():
         ours = _OURS.get(type(layer))
         if ours is not None:

@@ -129,4 +129,8 @@ def merge_repeated(
 def _first(tensors: Sequence[SparseTensor]) -> SparseTensor:
     if not len(tensors):
         raise ArgumentError("tensors", "one sparse tensor or more", tensors)
+    for number, tensor in enumerate(tensors):
+        if not isinstance(tensor, SparseTensor):
+            got = f"{type(tensor).__name__} at {number}"
+            raise ArgumentTypeError("tensors", "sparse tensors", got)
     return tensors[0]

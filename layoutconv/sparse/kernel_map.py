@@ -42,6 +42,7 @@ def submanifold_map(
     tensor([[ 1,  0, -1],
             [-1,  1,  0]], dtype=torch.int32)
     """
+    _check_coordinates(coordinates)
     taps = Taps.centred(coordinates.rank, kernel_size, dilation, offsets)
     found = coordinates.kept(taps)
     if found is None:
@@ -102,7 +103,7 @@ def strided_map(
             [-1,  1],
             [ 2, -1]], dtype=torch.int32)
     """
-    rank = coordinates.rank
+    rank = _check_coordinates(coordinates).rank
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
     if outputs is not None or spatial_shape is not None:
         shape = None
@@ -155,7 +156,7 @@ def transposed_map(
     tensor([[ 0, -1,  1, -1],
             [-1,  0, -1,  1]], dtype=torch.int32)
     """
-    rank = coordinates.rank
+    rank = _check_coordinates(coordinates).rank
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
     if outputs is not None or spatial_shape is not None:
         shape = None
@@ -206,6 +207,13 @@ def _map_between(
         else:
             found = KernelMap.of_search(coordinates.check(), made, taps)
     return coordinates.keep(key, found, given=outputs is not None)
+
+
+def _check_coordinates(coordinates: Coordinates) -> Coordinates:
+    if not isinstance(coordinates, Coordinates):
+        expected = "Coordinates, such as those of a SparseTensor, x.coordinates"
+        raise ArgumentTypeError("coordinates", expected, type(coordinates).__name__)
+    return coordinates
 
 
 def _check_capacity(capacity: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,7 +114,10 @@ def _steps(xyz: Tensor, anchor: Triple, size: Triple) -> Tensor:
 
 
 def _bounds(range: Sequence[float]) -> tuple[Triple, Triple]:
-    bounds = tuple(float(bound) for bound in range)
+    try:
+        bounds = tuple(float(bound) for bound in range)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError("range", "six numbers (x0, y0, z0, x1, y1, z1)", range) from None
     low, high = bounds[:3], bounds[3:]
     if (
         len(bounds) != 6

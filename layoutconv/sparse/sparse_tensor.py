@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from numbers import Number
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
@@ -275,6 +276,11 @@ class SparseTensor:
         """
         import torch
 
+        try:
+            capacity = index(capacity)
+        except TypeError:
+            expected = "a number of rows, an integer"
+            raise ArgumentTypeError("capacity", expected, repr(capacity)) from None
         more = capacity - len(self)
         if more < 0:
             raise ArgumentError("capacity", f"{len(self)} rows or more", capacity)
@@ -324,6 +330,10 @@ class SparseTensor:
         >>> SparseTensor.from_dense(grid).coords
         tensor([[0, 1, 0, 1]], dtype=torch.int32)
         """
+        import torch
+
+        if not isinstance(grid, torch.Tensor):
+            raise ArgumentTypeError("grid", "a torch tensor", type(grid).__name__)
         if not 3 <= grid.ndim <= 6:
             raise ArgumentError("grid", "(N, D, H, W, C), 1 to 4 spatial modes", tuple(grid.shape))
         where = (grid != 0).any(-1).nonzero()

@@ -142,6 +142,10 @@ def joined(
     import torch
 
     clouds = list(points) if isinstance(points, (list, tuple)) else [points]
+    for cloud in clouds:
+        if not isinstance(cloud, torch.Tensor) and not hasattr(cloud, "__array__"):
+            kinds = "a tensor, a NumPy array, or a list of them"
+            raise ArgumentTypeError("points", kinds, type(cloud).__name__)
     tensors = [_cloud(torch.as_tensor(cloud)) for cloud in clouds]
     if len({(t.shape[1], t.dtype, t.device) for t in tensors}) != 1:
         raise ArgumentError(
@@ -157,6 +161,8 @@ def _cloud(points: Tensor) -> Tensor:
         raise ArgumentTypeError("points", "a tensor of a floating-point type", points.dtype)
     if points.ndim != 2 or points.shape[1] < 3:
         raise ArgumentError("points", "(points, F), F >= 3 columns", tuple(points.shape))
+    if points.is_meta:
+        raise ArgumentError("points", "points on a device that holds them", "meta")
     finite = points.isfinite().all(1)
     if not finite.all():
         row = int((~finite).nonzero()[0])

@@ -313,6 +313,13 @@ def test_wrong_inputs_are_named() -> None:
         layer(outside)
     with pytest.raises(ArgumentError, match="groups"):
         spconv.SubMConv2d(4, 6, 3, groups=4)
+    with pytest.raises(ArgumentError, match="`input`: expected 3 spatial modes, as the layer has"):
+        spconv.SubMConv3d(4, 4, 3).double()(x)
+    with pytest.raises(ArgumentError, match="`input`: expected 3 spatial modes, as the layer has"):
+        spconv.SparseMaxPool3d(2)(x)
+    for name, size in (("kernel_size", 0), ("stride", 0), ("padding", -1), ("dilation", 0)):
+        with pytest.raises(ArgumentError, match=f"`{name}`: expected every entry >= "):
+            spconv.SparseConv2d(4, 6, **{"kernel_size": 3, name: size})
     with pytest.warns(UserWarning, match="no stride"):
         spconv.SubMConv2d(4, 6, 3, stride=2)
 

@@ -56,7 +56,10 @@ def test_attributes() -> None:
         ({"indices": torch.zeros(3, 3)}, "indices"),
         ({"indices": torch.zeros(3, 3, dtype=torch.int64)}, "indices"),
         ({"indices": torch.zeros(3, 4, dtype=torch.int32)}, "indices"),
+        ({"indices": torch.zeros(3, 3, dtype=torch.int32).numpy()}, "indices.*got ndarray"),
         ({"features": torch.zeros(3)}, "features"),
+        ({"features": torch.zeros(4, 2)}, "features.*a row per row of indices"),
+        ({"features": torch.zeros(3, 2).numpy()}, "features.*got ndarray"),
     ],
 )
 def test_wrong_arguments(change: dict[str, Any], name: str) -> None:

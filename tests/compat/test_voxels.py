@@ -162,6 +162,8 @@ def test_wrong_points() -> None:
     generator = PointToVoxel(SIZE, RANGE, 5, 100, 3)
     with pytest.raises(ArgumentError, match=r"pc.*\(points, 5\)"):
         generator(torch.zeros(3, 4))
+    with pytest.raises(ArgumentError, match="`pc`: expected a torch tensor, got ndarray"):
+        generator(torch.zeros(3, 5).numpy())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="floating"):
         generator(torch.zeros(3, 5, dtype=torch.int32))
     with pytest.raises(ArgumentError, match="pc"):

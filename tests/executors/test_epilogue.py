@@ -253,6 +253,7 @@ def test_structure_numbers_and_operands():
         (lambda: Clamp(2, 1), ArgumentError, "`low`: expected a number <= high, 1.0, got 2.0"),
         (lambda: Activation("elu"), ArgumentError, "`activation`: expected one of relu, leaky"),
         (lambda: "relu", ArgumentTypeError, "`epilogue`: expected None, a step, a seq"),
+        (lambda: Epilogue(Scale(2.0)), ArgumentTypeError, "`steps`: expected a sequence of step"),
         (lambda: [1], ArgumentTypeError, "`epilogue`: expected steps: Scale, Bias, R"),
         (lambda: Bias(torch.ones(5)), ArgumentError, "`epilogue`: expected 6 contiguous numbers"),
         (lambda: Bias(torch.ones(12)[::2]), ArgumentError, "6 contiguous numbers, one per column"),

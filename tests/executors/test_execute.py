@@ -7,7 +7,12 @@ import torch
 
 import layoutconv as lc
 from layoutconv.algebra import ComposedLayout, E, Layout
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.conv import (
+    ConvProblem,
+    depthwise_fprop_view,
+    fprop_view,
+    gather_fprop_view,
+)
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import execute
 from layoutconv.gemm_view import GemmView
@@ -63,6 +68,7 @@ X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)
             ArgumentTypeError,
             "argument `a`: expected float16, bfloat16, float32",
         ),
+        ({"view": None}, ArgumentTypeError, "argument `view`: expected a GemmView, got NoneType"),
         ({"a": X.numpy()}, ArgumentTypeError, "argument `a`: expected a torch tensor, got ndarray"),
         ({"b": None}, ArgumentTypeError, "argument `b`: expected a torch tensor, got NoneType"),
         ({"b": W.to("meta")}, ArgumentError, "argument `b`: expected device cpu, that of `a`, got"),
@@ -70,8 +76,32 @@ X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)
 )
 def test_errors_name_the_argument(arguments, error, message):
     with pytest.raises(error) as caught:
-        execute(fprop_view(PROBLEM), **{"a": X, "b": W, **arguments})
+        execute(**{"view": fprop_view(PROBLEM), "a": X, "b": W, **arguments})
     assert message in str(caught.value)
+
+
+def test_a_result_has_memory_of_its_own():
+    """What a tile writes, another would read: of a depthwise view even a CPU did."""
+    problem = ConvProblem((2, 16, 8), (8, 3), padding=1, groups=8)
+    memory = torch.randn(2 * 16 * 8 + 64)
+    x, w = memory[:256].view(2, 16, 8), torch.randn(8, 3, 1)
+    for out in (x, memory[64:].view(2, 16, 8)):
+        with pytest.raises(ArgumentError, match="`out`: expected memory that `a` is not in"):
+            execute(depthwise_fprop_view(problem), x, w, out)
+    square = torch.randn(4, 1, 4)
+    with pytest.raises(ArgumentError, match="`out`: expected memory that `b` is not in"):
+        execute(fprop_view(ConvProblem((4, 1, 4), (4, 1))), torch.randn(4, 1, 4), square, square)
+
+
+def test_a_result_may_lie_between_the_rows_of_an_operand():
+    """Halves of the channels of one tensor share no element."""
+    both = torch.randn(1, 9, 8)
+    problem = ConvProblem((1, 9, 4), (4, 3), padding=1)
+    half = Layout((1, 9, 4), (72, 8, 1))
+    view = fprop_view(problem, activation_layout=half, output_layout=half)
+    expected = execute(fprop_view(problem), both[..., :4].contiguous(), W[:4])
+    execute(view, both[..., :4], W[:4], both[..., 4:])
+    assert torch.equal(both[..., 4:], expected)
 
 
 def test_a_refused_call_does_not_spoil_the_next():

@@ -13,6 +13,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from layoutconv.errors import ArgumentTypeError
 from layoutconv.executors import direct, gpu
 from layoutconv.executors.checks import expected
 from layoutconv.executors.cpu import execute_cpu
@@ -171,3 +172,20 @@ def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
         torch.float16, -1, bind=False,
     )  # fmt: skip
     assert wide.tile.taps == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("name", ["sm_80", "sm_86"])
+def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
+    specs: list[Any] = []
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES[name])
+    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: specs.append(spec))
+    view = fprop_view(ConvProblem((8, 64, 64, 128), (64, 3, 3), padding=1))
+    kind = str(dtype).removeprefix("torch.")
+    message = f"`a`: expected a GPU of compute capability 8.9 or more for {kind}, got one of 8."
+    with pytest.raises(ArgumentTypeError, match=message):
+        gpu.Plan(view, dtype, -1, torch.float16)
+    assert specs == []
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_89"])
+    gpu.Plan(view, dtype, -1, torch.float16)
+    assert [spec.dtype for spec in specs] == [kind]

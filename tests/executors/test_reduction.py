@@ -222,6 +222,10 @@ LINE = lc.ReductionView(Layout((4, 3), (1, 4)), Layout(4))
     [
         (lambda: lc.reduce(LINE, torch.ones(11)), r"`x`: expected memory .* 0 to 11, got 11"),
         (lambda: lc.reduce(LINE, torch.ones(12), out=torch.ones(3)), r"`out`: expected memory"),
+        (lambda: lc.reduce(None, torch.ones(12)), "`view`: expected a ReductionView, got NoneType"),
+        (lambda: lc.reduce(LINE, torch.ones(12).numpy()), "`x`: expected a torch tensor, got nda"),
+        (lambda: lc.reduce(LINE, torch.ones(12), out=[0] * 4), "`out`: expected a torch tensor"),
+        (lambda: lc.reduce(LINE, torch.ones(12), operator.mul, initial="1"), "`initial`: expected"),
         (lambda: lc.reduce(LINE, torch.ones(12), "median"), r"`op`: expected one of sum, max"),
         (lambda: lc.reduce(LINE, torch.ones(12), operator.mul), r"`initial`: expected the neutral"),
         (lambda: lc.reduce(LINE, torch.ones(12), initial=0), r"`initial`: expected None, for sum"),
@@ -236,6 +240,9 @@ LINE = lc.ReductionView(Layout((4, 3), (1, 4)), Layout(4))
         (lambda: lc.ReductionView(Layout((4, 3)), Layout(4, 0)), "`target`: expected a place of"),
         (lambda: lc.reduction_view((3, 4), 2), "`modes`: expected different modes of 2"),
         (lambda: lc.reduction_view((3, 4), (1, -1)), "`modes`: expected different modes of 2"),
+        (lambda: lc.reduction_view((3, 4), "z"), "`modes`: expected an integer, or several, got"),
+        (lambda: lc.reduction_view((3, 4.5), 0), "`shape_or_layout`: expected integers, got 4.5"),
+        (lambda: lc.reduction_view(12, 0), "`shape_or_layout`: expected a shape or a layout"),
         (lambda: lc.reduction_view((3, -4), 0), "`shape_or_layout`: expected extents >= 0"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.errors import ArgumentError
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 NAMES = [f"{kind}{rank}d" for kind in ("Conv", "ConvTranspose") for rank in (1, 2, 3)]
 
@@ -103,6 +103,22 @@ def test_convert_leaves_what_it_cannot_compute():
     net = torch.nn.ModuleList([torch.nn.Conv2d(4, 4, 3, groups=2), Special(4, 4, 3)])
     lc.nn.convert(net)
     assert [type(layer) for layer in net] == [lc.nn.Conv2d, Special]
+
+
+def test_convert_takes_modules_alone():
+    with pytest.raises(ArgumentTypeError, match=r"`module`: expected a torch\.nn\.Module"):
+        lc.nn.convert([torch.nn.Conv2d(4, 4, 3)])  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_module_without_memory_says_the_shape(name):
+    """As accounts of a model ask for it: parameters on torch's device "meta"."""
+    with torch.device("meta"):
+        module = getattr(lc.nn, name)(4, 6, 3, stride=2, activation="gelu")
+        x = torch.empty_like(image(name, 4), dtype=torch.float32, device="meta")
+        y = module(x)
+    assert y.is_meta
+    assert y.shape == getattr(torch.nn, name)(4, 6, 3, stride=2)(torch.zeros(x.shape)).shape
 
 
 @pytest.mark.parametrize("groups", [2, 4])

@@ -368,6 +368,14 @@ def test_errors_name_the_argument(make, name, arguments):
     assert caught.value.name == name
 
 
+@pytest.mark.parametrize("make", [submanifold_map, strided_map, transposed_map])
+def test_a_map_is_of_coordinates(make):
+    with pytest.raises(
+        ArgumentError, match=r"`coordinates`: expected Coordinates, such as .* got T"
+    ):
+        make(of_cells(CELLS, (4, 4), 1).cells)
+
+
 def test_padding_that_is_not_expected_is_refused():
     rows = [(0, 1), (-1, 0)]
     with pytest.raises(ArgumentError, match=r"column 0 in \[0, 1\), got \[-1, 0\] in row 1"):

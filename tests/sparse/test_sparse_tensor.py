@@ -354,6 +354,13 @@ def test_what_is_refused():
         x["0"]
     with pytest.raises(ValueError, match="`capacity`: expected 5 rows or more, got 4"):
         x.padded(4)
+    with pytest.raises(TypeError, match="`capacity`: expected a number of rows, an integer, got 5"):
+        x.padded(5.5)  # type: ignore[arg-type]
+    for join in (cat, collate):
+        with pytest.raises(TypeError, match="`tensors`: expected sparse tensors, got Tensor at 1"):
+            join([x, x.features])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="`grid`: expected a torch tensor, got ndarray"):
+        SparseTensor.from_dense(x.dense().detach().numpy())  # type: ignore[arg-type]
     for other in (x.float(), fixed(channels=3), x.to("meta")):
         with pytest.raises(ValueError, match=r"`tensors`: expected tensors of one kind.* at 1"):
             collate([x, other])

@@ -130,6 +130,10 @@ def test_voxel_sizes_that_are_refused(size):
         ),
         ([torch.ones(3, 4), torch.ones(3, 3)], "agree in columns"),
         ([], "one or more clouds"),
+        (None, "`points`: expected a tensor, a NumPy array, or a list of them, got NoneType"),
+        ("sweep.bin", "`points`: expected a tensor, a NumPy array, or a list of them, got str"),
+        ([[0.0, 1.0, 2.0]], "`points`: expected a tensor, a NumPy array, or .*, got list"),
+        (torch.ones(3, 4, device="meta"), "`points`: expected points on a device that holds them"),
     ],
 )
 def test_points_that_are_refused(points, message):
@@ -147,6 +151,8 @@ def test_grids_that_are_too_large_are_errors():
         voxelize(torch.tensor([[0.0] * 3, [2e9] * 3]), 1.0)
     with pytest.raises(ValueError, match="`reduce`: expected mean, sum, max, min or first"):
         voxelize(far, 1.0, reduce="median")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="`range`: expected six numbers"):
+        voxelize(far, 1.0, range="street")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`range`: expected finite"):
         voxelize(far, 1.0, range=(0, 0, 0, 1, 1, 0))
 

@@ -129,7 +129,7 @@ class SparseConvolution(GeometricLayer):
     def forward(
         self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
     ) -> SparseConvTensor:
-        check_input(input)
+        check_input(input, self.ndim)
         features = input.features
         if features.shape[1] != self.in_channels:
             got = f"features {tuple(features.shape)}"

@@ -61,14 +61,18 @@ class SparseConvTensor:
         enable_timer: bool = False,
         force_algo: Any = None,
     ) -> None:
-        if indices.dtype != torch.int32:
-            raise ArgumentTypeError("indices", "a torch tensor of int32", indices.dtype)
+        if not isinstance(features, torch.Tensor):
+            raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
+        if not isinstance(indices, torch.Tensor) or indices.dtype != torch.int32:
+            got = indices.dtype if isinstance(indices, torch.Tensor) else type(indices).__name__
+            raise ArgumentTypeError("indices", "a torch tensor of int32", got)
         shape = [int(extent) for extent in spatial_shape]
         if indices.dim() != 2 or indices.shape[1] != len(shape) + 1:
             expected = f"(rows, {len(shape) + 1}): the batch, and a column per extent of {shape}"
             raise ArgumentError("indices", expected, tuple(indices.shape))
-        if features.dim() != 2:
-            raise ArgumentError("features", "(rows, C)", tuple(features.shape))
+        if features.dim() != 2 or len(features) != len(indices):
+            expected = f"({len(indices)}, C), a row per row of indices"
+            raise ArgumentError("features", expected, tuple(features.shape))
         self._features = features
         self.indices = indices
         self.spatial_shape = shape

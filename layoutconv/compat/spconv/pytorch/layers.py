@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ....errors import ArgumentTypeError
+from ....errors import ArgumentError, ArgumentTypeError
 from ..core import ConvAlgo
 from .core import SparseConvTensor
 from .indice_data import Geometry
@@ -32,6 +32,7 @@ class GeometricLayer(SparseModule):
         device: Any = None,
     ) -> None:
         super().__init__(name=name)
+        _check_geometry(geometry)
         self.ndim = ndim
         self.geometry = geometry
         self.kernel_size, self.stride = geometry.ksize, geometry.stride
@@ -68,6 +69,24 @@ class GeometricLayer(SparseModule):
         return self._sizes()
 
 
-def check_input(input: Any) -> None:
+def _check_geometry(geometry: Geometry) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for sizes that no layer can have."""
+    sizes = (
+        ("kernel_size", geometry.ksize, 1),
+        ("stride", geometry.stride, 1),
+        ("padding", geometry.padding, 0),
+        ("dilation", geometry.dilation, 1),
+        ("output_padding", geometry.output_padding, 0),
+    )
+    for name, values, least in sizes:
+        if min(values) < least:
+            raise ArgumentError(name, f"every entry >= {least}", values)
+
+
+def check_input(input: Any, ndim: int | None = None) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for what such a layer does not take."""
     if not isinstance(input, SparseConvTensor):
         raise ArgumentTypeError("input", "a SparseConvTensor", type(input).__name__)
+    if ndim is not None and len(input.spatial_shape) != ndim:
+        got = f"spatial_shape {input.spatial_shape}"
+        raise ArgumentError("input", f"{ndim} spatial modes, as the layer has", got)

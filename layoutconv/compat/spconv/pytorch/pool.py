@@ -46,7 +46,7 @@ class _SparsePool(GeometricLayer):
         super().__init__(ndim, geometry, indice_key, algo, 128, *count, name)
 
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
-        check_input(input)
+        check_input(input, self.ndim)
         data, known = map_for(input, self.geometry, self.indice_key, self.algo)
         x = SparseTensor(input.features, data.map.inputs)
         y = type(self)._function(x, kernel_map=data.map)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....errors import ArgumentError
+from ....errors import ArgumentError, ArgumentTypeError
 from ..point_to_voxel import Grid, VoxelTable
 
 
@@ -68,6 +68,8 @@ class PointToVoxel:
 
         It has the row of all points of a voxel, those past ``max_num_points_per_voxel`` included.
         """
+        if not isinstance(pc, Tensor):
+            raise ArgumentTypeError("pc", "a torch tensor", type(pc).__name__)
         if pc.device.type != self.device.type:
             raise ArgumentError("pc", f"a tensor on {self.device}", str(pc.device))
         if pc.dim() != 2 or pc.shape[1] != self.num_point_features:
