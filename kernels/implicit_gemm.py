@@ -17,6 +17,7 @@ from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
+from .dependents import let_dependents_start, starts_early
 from .epilogue import Epilogue, Extras
 from .k_tiles import KTiles
 from .mainloop_sm80 import MainloopSm80
@@ -162,6 +163,8 @@ class ImplicitGemm:
             if cutlass.const_expr(tile.parts > 1):  # some k-tile is multiplied then, and forgotten
                 count = cutlass.max(Int32(count), Int32(1))
             mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
+        # What comes next may be a sum of parts, or of statistics.
+        let_dependents_start(starts_early(spec.arch) and self._has_dependents())
         all_columns = self.view.n * cute.arch.grid_dim()[2]
         if cutlass.const_expr(self.steps.statistics):
             statistics = statistics + Int64(m_tile) * (2 * all_columns)
@@ -178,6 +181,10 @@ class ImplicitGemm:
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
+
+    def _has_dependents(self) -> bool:
+        """Whether a kernel follows that adds up what CTAs wrote."""
+        return self.steps.statistics or self.spec.split == "partial"
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""

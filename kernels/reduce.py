@@ -19,6 +19,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from .arguments import Arguments
+from .dependents import starts_early, wait_for_others
 from .schedule import FLIGHT, LANES, WARPS, ReduceShape
 from .store import load
 from .walk import TYPES, Walk, bind, read, select
@@ -28,14 +29,19 @@ class Reduction:
     """The kernel of a shape and of an operation on two values of the accumulator's type.
 
     ``neutral`` is the value that the operation leaves others alone with; with ``mean`` the result
-    is divided by the last integer.
+    is divided by the last integer. ``early``: it is launched before what it depends on has ended.
     """
 
     def __init__(
-        self, shape: ReduceShape, combine: Callable[[Any, Any], Any], neutral: float, mean: bool
+        self,
+        shape: ReduceShape,
+        combine: Callable[[Any, Any], Any],
+        neutral: float,
+        mean: bool,
+        early: bool,
     ) -> None:
         self.shape, self.function, self.neutral, self.mean = shape, combine, neutral, mean
-        self.accumulator = TYPES[shape.accumulator]
+        self.accumulator, self.early = TYPES[shape.accumulator], early
         self.kept = 1 if shape.inner else shape.vector  # results of a thread
 
     def combine(self, a: Any, b: Any) -> Any:
@@ -51,10 +57,12 @@ class Reduction:
             block=[WARPS * LANES, 1, 1],
             smem=WARPS * LANES * self.kept * self.accumulator.width // 8,
             stream=stream,
+            use_pdl=self.early,
         )
 
     @cute.kernel
     def kernel(self, source: Any, target: Any, args: Arguments):
+        wait_for_others(self.early)
         shape = self.shape
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
@@ -197,7 +205,7 @@ def build(
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
-    kernel = Reduction(shape, combine, neutral, mean)
+    kernel = Reduction(shape, combine, neutral, mean, starts_early(arch))
     tensors = [
         make_fake_tensor(TYPES[dtype], (cute.sym_int64(),), (1,), assumed_align=aligned)
         for dtype, aligned in zip((shape.dtype, shape.out_dtype), shape.aligned, strict=True)

@@ -125,7 +125,7 @@ def _one(
     while (
         1 << warps < WARPS
         and rows << (lanes + warps) < THREADS * multiprocessors
-        and columns >> (lanes + warps + 1) >= FLIGHT
+        and columns >> (lanes + warps) > FLIGHT
     ):
         warps += 1
     shape = ReduceShape(

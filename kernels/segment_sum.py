@@ -17,6 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
+from .dependents import starts_early, wait_for_others
 from .store import load
 from .walk import TYPES, at, put, read, select
 
@@ -73,7 +74,7 @@ def build(shape: SegmentShape, arch: str, dump: str | None = None) -> Any:
     extents = tuple(cute.sym_int() for _ in range(3))
     strides = cute.sym_int64(), cute.sym_int64(), 1
     return cute.compile(
-        SegmentSum(shape),
+        SegmentSum(shape, starts_early(arch)),
         make_fake_tensor(TYPES[shape.dtype], extents, strides, assumed_align=BYTES),
         make_fake_tensor(Int64, (cute.sym_int(),), (1,)),
         make_fake_tensor(TYPES[shape.out_dtype], (cute.sym_int64(),), (1,)),
@@ -85,8 +86,8 @@ def build(shape: SegmentShape, arch: str, dump: str | None = None) -> Any:
 class SegmentSum:
     """The kernel of a shape."""
 
-    def __init__(self, shape: SegmentShape) -> None:
-        self.shape = shape
+    def __init__(self, shape: SegmentShape, early: bool) -> None:
+        self.shape, self.early = shape, early
         self.dtype, self.out_dtype = TYPES[shape.dtype], TYPES[shape.out_dtype]
 
     @cute.jit
@@ -102,11 +103,13 @@ class SegmentSum:
             grid=[(vectors + (Int32(1) << across) - 1) >> across, taps, 1],
             block=[THREADS, 1, 1],
             stream=stream,
+            use_pdl=self.early,
         )
 
     @cute.kernel
     def kernel(self, parts: Any, lengths: Any, out: Any, columns: Any, C: Any, log_rows: Any):
         """``2^log_rows`` rows of threads; those of a row have a vector of columns each."""
+        wait_for_others(self.early)
         vector, across = self.shape.vector, Int32(LOG_THREADS) - log_rows
         tid, _, _ = cute.arch.thread_idx()
         block, tap, _ = cute.arch.block_idx()

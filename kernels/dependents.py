@@ -1,0 +1,29 @@
+"""Kernels whose CTAs start while those of the kernel before them end: no time passes in between.
+
+Hopper launches a *dependent* before the kernel that it depends on is done, once every CTA of that
+has said ``let_dependents_start`` or has ended. The dependent says ``wait_for_others`` before it
+touches memory, and goes on when all that came before it in its stream is done, and can be seen.
+"""
+
+from __future__ import annotations
+
+import cutlass.cute as cute
+
+
+def starts_early(arch: str) -> bool:
+    """Whether a GPU launches dependents; for others these are kernels like all.
+
+    >>> starts_early("sm_90a"), starts_early("sm_120"), starts_early("sm_89")
+    (True, True, False)
+    """
+    return int(arch.removeprefix("sm_").rstrip("a")) >= 90
+
+
+def let_dependents_start(early: bool) -> None:
+    if early:
+        cute.arch.griddepcontrol_launch_dependents()
+
+
+def wait_for_others(early: bool) -> None:
+    if early:
+        cute.arch.griddepcontrol_wait()
