@@ -29,6 +29,16 @@ from .spec import Spec
 from .tile import WARPGROUP, Tile
 
 
+# Types that wgmma multiplies, and how. Of 8 bits both operands run along k, as they always do here.
+OPERATIONS = {
+    "float16": warpgroup.MmaF16BF16Op,
+    "bfloat16": warpgroup.MmaF16BF16Op,
+    "float8_e4m3fn": warpgroup.MmaF8Op,
+    "float8_e5m2": warpgroup.MmaF8Op,
+    "int8": warpgroup.MmaI8Op,
+}
+
+
 class WarpgroupMultiplier:
     """The tiled MMA of a CTA's warpgroups, each of one or several times 64 rows."""
 
@@ -37,7 +47,12 @@ class WarpgroupMultiplier:
         shape = (WARPGROUP // 2, tile.n // tile.warps_n, 32 // data.bytes)
         majors = [OperandMajorMode.K if mode == 1 else OperandMajorMode.MN for mode in along]
         source = warpgroup.OperandSource.SMEM
-        self._op = warpgroup.MmaF16BF16Op(data.element, self.accumulator, shape, source, *majors)
+        if data.bytes == 2:
+            operands: tuple[Any, ...] = (data.element,)
+        else:  # A and B might differ
+            operands = data.element, data.element
+        op = OPERATIONS[data.name]
+        self._op = op(*operands, self.accumulator, shape, source, *majors)
         self._atoms = (tile.warps_m // 4, tile.warps_n, 1)
         self.mma = self.tiled()
 

@@ -61,7 +61,7 @@ FAMILY = {
     (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
-# The same of Hopper's own instructions, for data of 16 bits, and stages: a warpgroup copies. Rates
+# The same of Hopper's own instructions, for data of 16 and 8 bits, and stages: a warpgroup copies. Rates
 # are shares of the best tile's above.
 HOPPER = {
     (128, 64, 4, 1): (0.91, 4),
@@ -81,6 +81,7 @@ WINDOWS = {
 RATES = {**FAMILY, **{shape: rate for shape, (rate, _) in HOPPER.items()}}
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
+WARPGROUP_BYTES = ("int8", "float8_e4m3fn", "float8_e5m2")
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
 # those that fill a multiprocessor alone a store that nothing else hides.
 SLOW_START = {
@@ -190,7 +191,7 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
 
 def shapes(arch: str, dtype: str) -> list[Shape]:
     """The tiles that a machine runs for a type of data."""
-    more = arch == "sm_90a" and dtype in ("float16", "bfloat16")
+    more = arch == "sm_90a" and (BYTES[dtype] == 2 or dtype in WARPGROUP_BYTES)
     return [*FAMILY, *HOPPER] if more else list(FAMILY)
 
 
@@ -200,7 +201,7 @@ def _windows(problem: Problem, machine: Machine) -> list[Tile]:
     Of all columns: where A is read for each of several tiles of them, nothing is gained.
     """
     k = 64 // BYTES[problem.dtype]
-    half_lines = problem.taps > 1 and problem.k // problem.taps % k == 0
+    half_lines = problem.taps > 1 and BYTES[problem.dtype] == 2 and problem.k // problem.taps % k == 0
     if not half_lines or shapes(machine.arch, problem.dtype) == list(FAMILY):
         return []
     tiles = []

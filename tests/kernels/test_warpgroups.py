@@ -53,6 +53,20 @@ def test_dense(name: str) -> None:
     check(fprop_view(DENSE[name]), list(DENSE).index(name))
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "out"),
+    [
+        ("int8", torch.int8, torch.int32),
+        ("float8_e4m3fn", torch.float8_e4m3fn, torch.float16),
+        ("float8_e5m2", torch.float8_e5m2, torch.float32),
+    ],
+)
+def test_types_of_8_bits(kind: str, dtype: torch.dtype, out: torch.dtype) -> None:
+    tile = Tile(64, 64, 128, 4, 1, 3, 128)
+    problem = ConvProblem((1, 6, 7, 48), (40, 3, 3), padding=1)
+    check_view_runs(fprop_view(problem), dtype, tile, arch="sm_90a", out=out, kind=kind)
+
+
 @pytest.mark.parametrize("number", range(len(SMALL)))
 def test_operands_that_run_along_rows(number: int) -> None:
     """Both of a filter's gradient, and the filter of the inputs' gradient."""
