@@ -1,7 +1,6 @@
 """The pictures of the pages: ``python docs/make_images.py`` writes images/{tutorial,gallery}/*.svg.
 
-Those of trained networks, images/gallery/*.png, are what their examples wrote, scaled down; of the
-MinkUNet with --voxel-size 0.4.
+Those of trained networks, images/gallery/*.png, are what their examples wrote, scaled down.
 """
 
 from __future__ import annotations

@@ -116,7 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\nfree of conflicts: {', '.join(map(str, found))}")
     banks = 32 * 4 * 8 // BITS  # elements that fill all banks once
     print(
-        f"A row fills {columns / banks:g} of the banks: in plain rows {plain.read} meet in one bank"
+        f"A row fills the banks {columns / banks:g} times: in plain rows "
+        f"{plain.read} meet in one bank"
     )
     passed = swizzled.free and padded.read == 1 and plain.read == min(8, max(1, columns // 8))
     print(f"check {'ok' if passed else 'FAILED'}")

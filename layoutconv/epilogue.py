@@ -29,6 +29,8 @@ ACTIVATIONS = (
     "hardswish",
 )  # fmt: skip
 
+STEPS = "steps: Scale, Bias, Residual, Activation or Clamp"  # what executors and kernels know
+
 
 @dataclass(frozen=True, eq=False)
 class Step:
@@ -198,9 +200,8 @@ class Epilogue:
             raise ArgumentTypeError("steps", kinds, repr(self.steps))
         object.__setattr__(self, "steps", tuple(self.steps))
         for step in self.steps:
-            if not isinstance(step, Step):
-                kinds = "steps: Scale, Bias, Residual, Activation or Clamp"
-                raise ArgumentTypeError("epilogue", kinds, type(step).__name__)
+            if not isinstance(step, Scale | Bias | Residual | Activation | Clamp):
+                raise ArgumentTypeError("epilogue", STEPS, type(step).__name__)
 
     @classmethod
     def of(cls, steps: Epilogue | Step | Iterable[Step] | None) -> Epilogue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -75,8 +76,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.format_message()} ({where} --help says more)")
     except click.ClickException as error:
         return _fail(error.format_message())
-    except (ValueError, LayoutError, OSError, DeviceError) as error:
+    except OSError as error:
+        return _fail(of_system(error))
+    except (ValueError, LayoutError, DeviceError) as error:
         return _fail(str(error))
+
+
+def of_system(error: OSError) -> str:
+    """What a file system refused: which file, why, and what to do where that is known.
+
+    >>> import errno
+    >>> of_system(OSError(errno.EROFS, "Read-only file system", "a.png"))
+    'a.png: Read-only file system; name another place'
+    """
+    if error.strerror is None:
+        return str(error)
+    told = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    if error.errno == errno.ENOSPC:
+        return f"{told}; make room, or name another place"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{told}; name another place"
+    return told
 
 
 def _fail(sentence: str) -> int:

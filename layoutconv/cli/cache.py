@@ -26,7 +26,11 @@ class Kept(NamedTuple):
     leftovers: list[Path]
 
 
-@click.group(short_help="Look at what is kept on disk, or delete it.", invoke_without_command=True)
+@click.group(
+    short_help="Look at what is kept on disk, or delete it.",
+    invoke_without_command=True,
+    epilog="\b\nexamples:\n  layoutconv cache list\n  layoutconv cache clear --only tuned",
+)
 @click.pass_context
 def cache(ctx: click.Context) -> None:
     """Look at the kernels and measured choices on disk, or delete them."""

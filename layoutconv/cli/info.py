@@ -24,7 +24,10 @@ _PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
 )
 @as_json
 def info(as_json: bool) -> None:
-    """Say what is installed, where kernels would run, and how many are kept."""
+    """Say what is installed, where kernels would run, and how many are kept.
+
+    "layoutconv cache list" says which these are.
+    """
     found = facts()
     if as_json:
         print_json(found)
@@ -42,7 +45,9 @@ def info(as_json: bool) -> None:
         pairs.append(("GPU", f"none: {found['no_gpu']}"))
     pairs.append(("driver", found["driver"] or "none"))
     pairs.append(("cache", cache["folder"]))
-    pairs.append(("kernels", f"{cache['kernels']} kept, {size_of(cache['bytes'])}"))
+    pairs.append(
+        ("kernels", f"{cache['kernels']} kept, {size_of(cache['bytes'])}: cache list names them")
+    )
     pairs.append(("tuned", f"{cache['tuned']} choices, {cache['shipped']} in the package"))
     print_pairs(pairs)
 

@@ -46,7 +46,12 @@ def write_png(path: str | os.PathLike[str], pixels: Buffer | ndarray) -> None:
     rows = b"".join(b"\0" + data[row * stride : (row + 1) * stride] for row in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     chunks = (b"IHDR", header), (b"IDAT", zlib.compress(rows, 6)), (b"IEND", b"")
-    Path(path).write_bytes(_SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks))
+    picture = _SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks)
+    try:
+        Path(path).write_bytes(picture)
+    except OSError as error:  # of a full disk, it does not say which file
+        error.filename = error.filename or os.fspath(path)
+        raise
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

@@ -7,13 +7,13 @@ both, and those that one chosen row reads have a border.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product as all_of
 from typing import Any
 
-from ..algebra import Layout, idx2crd
+from ..algebra import Layout, crd2idx, idx2crd
 from ..algebra.errors import text
 from ..algebra.int_tuple import paired_leaves, product
 from ..algebra.stride import basis_terms
@@ -110,10 +110,10 @@ class _Operand:
 
     def fill(self, stored: tuple[Any, ...]) -> str:
         """The colour of a stored cell, by where it is in memory; its channels share it."""
-        place, count = 0, 1
-        for c, extent in zip(stored[:-1], self.chain[-1].layout.shape, strict=False):
-            place, count = place * int(product(extent)) + c, count * int(product(extent))
-        return ramp(place / max(1, count - 1))
+        extents = self.chain[-1].layout.shape
+        kept = max(1, len(extents) - 1)
+        count = int(product(extents[:kept]))
+        return ramp(_place(stored[:kept], extents[:kept]) / max(1, count - 1))
 
     def read(self, m: int, k: int) -> _Read:
         first = self.chain[0]
@@ -222,17 +222,40 @@ class _Operand:
             yield mode, (min(0, low), max(int(product(extents[mode])), high))
 
     def stored_rows(self, limit: int, row: int | None) -> Grid:
-        """The stored tensor, a row of channels for each row."""
+        """The stored tensor: a column for each of its channels, the last mode, a row for all else.
+
+        Rows are in the order in which the mode before the channels runs fastest.
+        """
         storage = self.chain[-1].layout
-        chosen = {self.read(row, k).stored for k in range(self.view.k)} if row is not None else ()
-        rows, columns = (
-            mode_axis(s, d, limit=limit) for s, d in zip(storage.shape, storage.stride, strict=True)
-        )
+        *outer, channels = storage.shape
+        reads = (self.read(row, k).stored for k in range(self.view.k)) if row is not None else ()
+        chosen = {
+            (_place(stored[:-1], outer), _place(stored[-1:], (channels,)))
+            for stored in reads
+            if stored is not None
+        }
+        rows = Axis((0,))
+        if outer:
+            kept = sorted({r for r, _ in chosen})[:limit]  # marked, so not left out
+            ways = tuple(reversed(outer)), tuple(reversed(storage.stride[:-1]))
+            rows = mode_axis(*ways, limit=limit, keep=kept)
+        columns = mode_axis(channels, storage.stride[-1], limit=limit)
 
         def cell(r: int, c: int) -> Cell:
-            return self.cell(_Read((r, c), (r, c), "value"), (), mark=(r, c) in chosen)
+            before = reversed(idx2crd(r, tuple(reversed(outer)))) if outer else ()
+            crd = plain((*before, idx2crd(c, channels)))
+            return self.cell(_Read(crd, crd, "value"), (), mark=(r, c) in chosen)
 
-        return make_grid("stored rows", rows, columns, cell)
+        title = "stored rows" if len(outer) == 1 else "stored, as " + text(storage.shape)
+        return make_grid(title, rows, columns, cell)
+
+
+def _place(crd: Sequence[Any], shape: Sequence[Any]) -> int:
+    """The number of a cell of a tensor whose last mode runs fastest."""
+    place = 0
+    for c, extent in zip(crd, shape, strict=True):
+        place = place * int(product(extent)) + int(crd2idx(c, extent))
+    return place
 
 
 def _both(index: int, shape: Any) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from ..epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale, Step
+from ..epilogue import STEPS, Activation, Bias, Clamp, Epilogue, Residual, Scale, Step
+from ..errors import ArgumentTypeError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,6 +64,12 @@ def apply_steps(
         columns: which entries of per-column tensors are those of the last mode, a slice or an
             integer tensor.
         sources: what the sources of residuals have at the tile's place, in order.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a step that is none of these: what it
+    is, nobody knows, and a result without it would be wrong.
+
+    >>> apply_steps([Scale(2.0), Clamp(0, 6)], torch.tensor([1.0, 5.0]), slice(None), [])
+    tensor([2., 6.])
     """
     left = iter(sources)
     for step in steps:
@@ -77,6 +84,8 @@ def apply_steps(
             value = activate(value, step.kind, step.slope)
         elif isinstance(step, Clamp):
             value = value.clamp(step.low, step.high)
+        else:
+            raise ArgumentTypeError("epilogue", STEPS, type(step).__name__)
     return value
 
 

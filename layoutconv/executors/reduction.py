@@ -157,6 +157,8 @@ def _operation(op: str | Function, initial: float | None, dtype: torch.dtype) ->
         if isinstance(initial, bool) or not isinstance(initial, Real):
             raise ArgumentTypeError("initial", "a number", repr(initial))
         return _Operation("function", op, accumulator, initial)
+    if op == "avg":  # as torch calls the pooling
+        op = "mean"
     if op not in OPERATIONS:
         raise ArgumentError("op", f"one of {', '.join(OPERATIONS)}, or a function", op)
     if initial is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..sparse import SparseTensor, prune
+from .padded_norm import counts_rows, is_hooked, on_cells
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,8 @@ class Sequential(torch.nn.Sequential):
     ``convert_sync_batchnorm``, ``DistributedDataParallel`` and optimizers find them. Every other
     module gets the sparse tensor itself; one of a user that wants features goes into
     :class:`Features`.
+
+    Of a padded tensor, the statistics of a batch norm are those of the rows that have a cell.
 
     >>> net = Sequential(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
     >>> x = SparseTensor.from_dense(torch.tensor([[[0.0], [3.0], [1.0]]]))
@@ -48,6 +51,8 @@ class Features(torch.nn.Module):
         self.module = module
 
     def forward(self, input: SparseTensor) -> SparseTensor:
+        if is_plain(self.module):
+            return apply(self.module, input)
         return input.replace(self.module(input.features))
 
 
@@ -70,9 +75,15 @@ def apply(module: Any, input: Any) -> Any:
     >>> apply(torch.nn.ReLU(), x).features, apply(torch.nn.ReLU(), x.features)
     (tensor([[0.]]), tensor([[0.]]))
     """
-    if isinstance(input, SparseTensor) and is_plain(module):
+    if not (isinstance(input, SparseTensor) and is_plain(module)):
+        return module(input)
+    if not (input.coordinates.padded and counts_rows(module)):
         return input.replace(module(input.features))
-    return module(input)
+    if isinstance(module, torch.nn.Sequential) and not is_hooked(module):
+        for part in module:
+            input = apply(part, input)
+        return input
+    return input.replace(on_cells(module, input))
 
 
 def is_plain(module: Any) -> bool:

@@ -17,6 +17,7 @@ from .modules import (
     ConvTranspose3d,
     to_channels_last,
 )
+from .padded_norm import is_hooked
 from .sparse_modules import SparseConvolution
 
 _TRANSPOSED = ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -77,13 +78,13 @@ def fold_batch_norms(module: Module) -> Module:
 def _fold(sequence: torch.nn.Module, once: set[int]) -> None:
     found: Any = None  # the convolution that what follows can be taken up by
     for name, part in list(sequence._modules.items()):
-        inner: Any = part.module if type(part) is Features and not _is_hooked(part) else part
+        inner: Any = part.module if type(part) is Features and not is_hooked(part) else part
         if type(inner) is torch.nn.Identity:
             continue
         if isinstance(inner, _CONVOLUTIONS):
             found = inner if _can_fold(inner, once) else None
             continue
-        if found is None or found.activation is not None or _is_hooked(inner):
+        if found is None or found.activation is not None or is_hooked(inner):
             found = None
             continue
         activation = _activation(inner)
@@ -138,12 +139,8 @@ def _can_fold(conv: Any, once: set[int]) -> bool:
         and set(own) == {"weight", "bias"}
         and all(parameter is None or id(parameter) in once for parameter in own.values())
         and not conv.__dict__["_modules"]  # parametrizations
-        and not _is_hooked(conv)
+        and not is_hooked(conv)
     )
-
-
-def _is_hooked(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _used_once(module: torch.nn.Module) -> set[int]:

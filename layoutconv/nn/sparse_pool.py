@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Ints = int | Sequence[int]
 
 CHUNK = 128  # pairs of rows that a thread multiplies for a filter's gradient
-MODES = {"max": "max", "avg": "mean", "sum": "sum"}
+MODES = ("max", "mean", "sum")
 
 
 def sparse_max_pool(
@@ -142,7 +142,7 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
 
     Args:
         x: (rows, C), in any order; rows whose batch is -1 take no part.
-        mode: "max", "avg" or "sum".
+        mode: "max", "mean" or "sum"; "avg" is the mean, too.
 
     An image without cells has 0, in every mode.
 
@@ -150,15 +150,17 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
 
     >>> cells = torch.tensor([[0, 0], [2, 1], [0, 4]], dtype=torch.int32)
     >>> x = SparseTensor(torch.tensor([[-1.0], [2.0], [-6.0]]), cells, (6,), batch_size=3)
-    >>> sparse_global_pool(x, "max").tolist(), sparse_global_pool(x, "avg").tolist()
+    >>> sparse_global_pool(x, "max").tolist(), sparse_global_pool(x, "mean").tolist()
     ([[-1.0], [0.0], [2.0]], [[-3.5], [0.0], [2.0]])
     """
     _check_sparse(x)
+    if mode == "avg":  # as torch calls the pooling
+        mode = "mean"
     if mode not in MODES:
         raise ArgumentError("mode", f"one of {', '.join(MODES)}", repr(mode))
     order, starts, batch = _images(x.coordinates)
     winners = mode == "max" and wants_gradient(x.features)
-    return ops.sparse_global_pool(x.features, order, starts, batch, MODES[mode], winners)[0]
+    return ops.sparse_global_pool(x.features, order, starts, batch, mode, winners)[0]
 
 
 def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) -> Tensor:
@@ -487,7 +489,7 @@ class SparseGlobalAvgPool(torch.nn.Module):
     """
 
     def forward(self, x: SparseTensor) -> Tensor:
-        return sparse_global_pool(x, "avg")
+        return sparse_global_pool(x, "mean")
 
 
 class SparseGlobalSumPool(torch.nn.Module):

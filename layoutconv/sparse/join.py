@@ -111,7 +111,7 @@ def merge_repeated(
     >>> x.coords.tolist(), x.features.T
     ([[0, 1], [0, 3]], tensor([[2., 5.]]))
     """
-    check_reduce(reduce)
+    reduce = check_reduce(reduce)
     if reduce != "first" and not features.is_floating_point():
         expected = f"a tensor of a floating-point type, to take their {reduce}"
         raise ArgumentTypeError("features", expected, features.dtype)

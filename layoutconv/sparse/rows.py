@@ -36,10 +36,16 @@ def runs_of(keys: Tensor) -> Runs:
     return Runs(order, counts, counts.cumsum(0) - counts, place)
 
 
-def check_reduce(reduce: str) -> None:
-    """Raise ``ArgumentError`` unless ``reduce`` is one of :data:`Reduce`."""
+def check_reduce(reduce: str) -> Reduce:
+    """One of :data:`Reduce`; "avg", as torch calls the pooling, is the mean.
+
+    Raises ``ArgumentError`` for what is none of them.
+    """
+    if reduce == "avg":
+        return "mean"
     if reduce not in get_args(Reduce):
         raise ArgumentError("reduce", "mean, sum, max, min or first", reduce)
+    return reduce  # type: ignore[return-value]
 
 
 def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:

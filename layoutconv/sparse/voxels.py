@@ -113,7 +113,7 @@ def voxelize(
     import torch
 
     size = voxel_edges(voxel_size)
-    check_reduce(reduce)
+    reduce = check_reduce(reduce)
     cloud, batch, count = joined(points)
     xyz = cloud[:, :3]
     lattice = Lattice.of_points(xyz, size) if range is None else Lattice.of_range(range, size)

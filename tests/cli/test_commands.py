@@ -56,7 +56,7 @@ def test_info_counts_what_is_kept(kept: Path, capsys: pytest.CaptureFixture[str]
     lines = dict(
         re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()
     )
-    assert lines["kernels"] == "2 kept, 2.0 kB"
+    assert lines["kernels"] == "2 kept, 2.0 kB: cache list names them"
     assert lines["tuned"].startswith("1 choices")
     assert lines["cache"] == str(kept)
     assert lines["torch"] == torch.__version__

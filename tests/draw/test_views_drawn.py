@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 import torch
 
 from layoutconv import ComposedLayout, E, Layout
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.draw.api import draw
 from layoutconv.errors import ArgumentError
-from layoutconv.gemm_view import GemmView, locate
+from layoutconv.gemm_view import GemmView, locate, stages
 from layoutconv.sparse import kernel_map_view
 
 from .figures import fact, grids, placed
@@ -123,3 +124,34 @@ def test_of_a_batch_the_first_problem_is_drawn() -> None:
     figure = draw(batch, row=3)
     assert figure.title.startswith("l = 0 of 2: A = ")
     assert figure.grids == draw(batch.at(0), row=3).grids == draw(view, row=3).grids
+
+
+# Over what is no grid that taps move along: (N, P, Q, K), a mode of modes, and a vector.
+STORED = {
+    "wgrad": wgrad_view(ConvProblem((2, 4, 5, 3), (2, 3, 3), padding=1, stride=2)).a,
+    "wgrad of a line": wgrad_view(ConvProblem((1, 6, 3), (4, 3))).a,
+    "a contraction": ComposedLayout(
+        Layout((4, 3, 2), (1, 8, 4)), None, Layout((4, (2, 3)), (E(0), (E(2), E(1))))
+    ),
+    "no channels": ComposedLayout(Layout((6,), (2,)), None, Layout((2, 3), (E(0), 2 * E(0)))),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_what_is_stored_in_any_number_of_modes_is_drawn(name: str) -> None:
+    a = STORED[name]
+    m, k = a.shape
+    view = GemmView(a, Layout((1, k)), Layout((m, 1)))
+    memory = stages(a)[-1].layout
+    row = view.m - 1
+    stored, matrix = grids(draw(view, row=row))
+    for i, j, cell in placed(matrix):
+        offset, valid = locate(a, i, j)
+        at = map(int, re.findall(r"\d+", fact(cell, "stored at")))
+        assert valid
+        assert memory(*at) == offset
+    marked = [fact(cell, "stored at") for _, _, cell in placed(stored) if cell.mark]
+    read = [fact(cell, "stored at") for i, _, cell in placed(matrix) if i == row]
+    assert sorted(marked) == sorted(set(read))
+    everywhere = [fact(cell, "stored at") for _, _, cell in placed(stored)]
+    assert len(set(everywhere)) == len(everywhere) == memory.size()

@@ -75,6 +75,12 @@ def test_a_loss_that_does_not_fall_is_told(request, name, capsys, monkeypatch, t
     assert "FAILED" in capsys.readouterr().out
 
 
+def test_full_is_for_what_is_not_given(minkunet):
+    options = minkunet._options(["--full", "--steps", "3"])
+    assert {**minkunet.FULL, "steps": 3}.items() <= vars(options).items()
+    assert vars(minkunet._options([]))["voxel_size"] > options.voxel_size
+
+
 def test_what_makes_no_sense_is_one_line(minkunet, capsys, tmp_path):
     path = tmp_path / "none.bin"
     assert minkunet.main(["--points", str(path)]) == 2

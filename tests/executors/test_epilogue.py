@@ -13,10 +13,10 @@ import layoutconv as lc
 from layoutconv import Activation, Bias, Clamp, Epilogue, Residual, Scale
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.epilogue import ACTIVATIONS
+from layoutconv.epilogue import ACTIVATIONS, Step
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import cpu, execute
-from layoutconv.executors.finish import convert
+from layoutconv.executors.finish import apply_steps, convert
 from layoutconv.gemm_view import GemmView
 
 from ..conv.loops import problems
@@ -269,6 +269,16 @@ def test_errors_name_the_step(epilogue, error, message):
     with pytest.raises(error) as caught:
         execute(fprop_view(PROBLEM), x, w, epilogue=epilogue())
     assert message in str(caught.value)
+
+
+def test_a_step_that_nobody_knows_is_refused():
+    class Halve(Step):
+        structure = "halve"
+
+    with pytest.raises(ArgumentTypeError, match=r"`epilogue`: expected steps: Scale, .* got Halve"):
+        Epilogue.of([Scale(2), Halve()])
+    with pytest.raises(ArgumentTypeError, match="got Halve"):
+        apply_steps([Halve()], torch.ones(2, 3), slice(None), [])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.float8_e4m3fn])

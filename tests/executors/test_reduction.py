@@ -176,6 +176,7 @@ def test_what_accumulates():
     ones = torch.ones(1, 4096, dtype=torch.float16)
     view = lc.reduction_view((1, 4096), 1)
     assert lc.reduce(view, ones).item() == 4096  # in fp16 the sum stops at 2048
+    assert lc.reduce(view, ones * 60000, "avg").item() == 60000
     assert lc.reduce(view, ones * 60000, "mean").item() == 60000  # beyond fp16 on the way
     many = torch.full((1, 4096), 2**30, dtype=torch.int32)
     total = lc.reduce(view, many)

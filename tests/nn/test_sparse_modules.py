@@ -206,6 +206,55 @@ def test_torchs_modules_see_features():
     ))  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["", "momentum", "untracked", "plain", "hooked", "features"])
+def test_batch_norms_count_the_cells_of_a_padded_tensor(kind):
+    options = {"momentum": None} if kind == "momentum" else {}
+    norm = torch.nn.BatchNorm1d(6, affine=kind != "plain", **options, dtype=torch.float64)
+    if kind == "untracked":
+        norm = torch.nn.BatchNorm1d(6, track_running_stats=False, dtype=torch.float64).eval()
+    seen = []
+    if kind == "hooked":
+        norm.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    linear = torch.nn.Linear(5, 6, dtype=torch.float64)
+    inner = torch.nn.Sequential(linear, norm)
+    net = lc.nn.Sequential(
+        lc.nn.Features(inner) if kind == "features" else inner,
+        torch.nn.BatchNorm1d(6, dtype=torch.float64),
+    )
+    twin = deepcopy(net)
+    for seed in (1, 2):
+        x = cloud(2, 5, seed=seed)
+        padded = x.padded(len(x) + 7)
+        wild = padded.features.clone()
+        wild[len(x) :] = 1e6
+        wild.requires_grad_(), x.features.requires_grad_()
+        got, want = net(padded.replace(wild)), twin(x)
+        assert len(got) == len(x) + 7
+        assert (got.features[len(x) :] == 0).all()
+        torch.testing.assert_close(got.features[: len(x)], want.features)
+        scale = numbers(x.features.shape[0], 6)
+        (got.features[: len(x)] * scale).sum().backward()
+        (want.features * scale).sum().backward()
+        torch.testing.assert_close(wild.grad[: len(x)], x.features.grad)
+        assert not wild.grad[len(x) :].any()
+    for mine, torchs in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, torchs.grad)
+    assert net.state_dict().keys() == twin.state_dict().keys()
+    for name, value in net.state_dict().items():
+        torch.testing.assert_close(value, twin.state_dict()[name], msg=name)
+    of_net, of_twin = (list(map(len, seen[i::2])) for i in (0, 1))
+    assert of_net == of_twin
+    assert len(seen) == (4 if kind == "hooked" else 0)
+
+
+def test_a_batch_norm_of_padding_alone_remembers_nothing():
+    norm = torch.nn.BatchNorm1d(3)
+    x = lc.SparseTensor.from_dense(torch.zeros(1, 4, 3)).padded(5)
+    assert not lc.nn.Sequential(norm)(x).features.any()
+    assert not norm.running_mean.any()
+    assert (norm.running_var == 1).all()
+
+
 def test_batch_norms_become_synchronized():
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network())
     kinds = [type(part) for part in net.modules()]

@@ -176,7 +176,7 @@ class SparseGlobalMaxOrAvgPool(SparseModule):
 
     def forward(self, input: SparseConvTensor) -> Tensor:
         check_input(input)
-        return sparse_global_pool(input.to_layoutconv(), "avg" if self.is_mean else "max")
+        return sparse_global_pool(input.to_layoutconv(), "mean" if self.is_mean else "max")
 
 
 class SparseGlobalMaxPool(SparseGlobalMaxOrAvgPool):

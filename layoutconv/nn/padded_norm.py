@@ -1,0 +1,90 @@
+"""Batch norms of padded clouds: statistics of the rows that have a cell, and of no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..sparse.rows import spread
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..sparse import SparseTensor
+
+
+def counts_rows(module: torch.nn.Module) -> bool:
+    """Whether what it makes of a row depends on which others there are.
+
+    >>> norm = torch.nn.BatchNorm1d(4)
+    >>> counts_rows(norm), counts_rows(norm.eval()), counts_rows(torch.nn.LayerNorm(4))
+    (True, False, False)
+    """
+    if isinstance(module, torch.nn.Sequential):
+        return any(map(counts_rows, module))
+    if not isinstance(module, _BatchNorm):
+        return False
+    return module.training or module.running_mean is None
+
+
+def on_cells(module: Any, input: SparseTensor) -> Tensor:
+    """Features (rows, K) of a plain module over the rows of ``input`` that have a cell.
+
+    Rows without a cell get zeros. A batch norm of torch waits for nothing, so that it can be
+    captured in a CUDA graph. What else there is, a ``SyncBatchNorm``, a module with hooks, gets the
+    rows by themselves, which waits for the device.
+
+    >>> from ..sparse import SparseTensor
+    >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]]])).padded(3)
+    >>> on_cells(torch.nn.BatchNorm1d(1, eps=0), x).T
+    tensor([[-1.,  1.,  0.]], grad_fn=<PermuteBackward0>)
+    """
+    there = input.coords[:, 0] >= 0
+    if type(module).forward is _BatchNorm.forward and not is_hooked(module):
+        return _batch_norm(module, input.features, there[:, None])
+    rows = there.nonzero()[:, 0]
+    return spread(module(input.features[rows]), rows, len(there))
+
+
+def is_hooked(module: Any) -> bool:
+    """Whether somebody wants to see what goes in or comes out.
+
+    >>> is_hooked(torch.nn.ReLU())
+    False
+    """
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:
+    """torch's batch norm of the rows that are ``there``, bool (rows, 1), in fp32 or more."""
+    module._check_input_dim(features)
+    exact = torch.promote_types(features.dtype, torch.float32)
+    count = there.sum()
+    x = features.to(exact).where(there, 0)
+    mean = x.sum(0) / count.clamp(min=1)
+    centred = (x - mean).where(there, 0)
+    variance = centred.square().sum(0) / count.clamp(min=1)
+    if module.training and module.running_mean is not None:
+        with torch.no_grad():
+            _remember(module, mean, variance, count)
+    y = centred * (variance + module.eps).rsqrt()
+    if module.affine:
+        y = (y * module.weight + module.bias).where(there, 0)
+    return y.to(features.dtype)
+
+
+def _remember(module: Any, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    """What torch adds to the running statistics; of fewer than two rows, which it refuses, nothing.
+
+    Nobody reads ``count`` here: it is on the device.
+    """
+    module.num_batches_tracked.add_(1)
+    momentum = module.momentum
+    if momentum is None:  # a mean over all batches
+        momentum = 1 / module.num_batches_tracked.to(mean.dtype)
+    share = momentum * (count > 1)
+    unbiased = variance * (count / (count - 1).clamp(min=1))
+    for running, now in (module.running_mean, mean), (module.running_var, unbiased):
+        running.copy_(running + share * (now - running))
