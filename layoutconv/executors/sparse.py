@@ -199,7 +199,8 @@ def conv_view(
     if transposed and not mirrored:
         index, order = found.backward, found.backward_order
         if not index.numel():
-            index = reversed_index(_natural(found.forward, found.order), rows)
+            sorted_by = found.order if found.order.numel() else None
+            index = reversed_index(found.forward, rows, sorted_by)
             order = index.new_empty(0)
     K, taps, C = w[0], tuple(w[1:-1]), w[-1] * groups
     options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
