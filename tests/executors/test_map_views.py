@@ -1,4 +1,4 @@
-"""Views that share what clouds have in common: the layouts, checks and plans of those that do not."""
+"""Views that share what clouds have in common: layouts, checks and plans of those that do not."""
 
 from __future__ import annotations
 
