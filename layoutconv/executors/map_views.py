@@ -132,7 +132,7 @@ def representative(size: int) -> int:
     Classes do not cross those of measured choices, which round to powers of two.
 
     >>> [representative(size) for size in (1, 2000, 2048, 2200, 89511)]
-    [1, 1961, 2138, 2138, 92681]
+    [1, 1961, 2139, 2139, 88752]
     """
     return round(2 ** ((floor(CLASSES * log2(size)) + 0.5) / CLASSES)) if size > 1 else 1
 
