@@ -1,19 +1,27 @@
-"""A sparse residual U-Net end to end, ours and every peer that imports, in one run. Needs a GPU.
+"""A sparse residual U-Net end to end, ours and every peer that is installed. Needs a GPU.
 
-    python benchmarks/bench_network.py [--rows PATTERN] [--workloads FOLDER] [--json F] [--plot F]
+    python benchmarks/bench_network.py [--rows PATTERN] [--compile N] [--peers NAME ...]
 
-The network is like the MinkUNet-34 of Choy, Gwak and Savarese (2019), in fp16, for inference, one
-cloud at a time. A call starts from cells and features, so all kernel maps are made in it. Peers run
-the same network, built from their names with our weights. Rows are
+The network is like the MinkUNet-34 of Choy, Gwak and Savarese (2019), one cloud at a time, in fp16.
+For inference its batch norms, ReLUs and sums are folded into our convolutions, and a peer runs it
+both as it is and with batch norms and ReLUs folded into its layers; the faster counts. Rows are
 
-- ``eager``: as anyone would run it;
-- ``folded``: with batch norms and ReLUs folded into our convolutions;
-- ``graph``: that, in a CUDA graph, whose kernel maps have a capacity a tenth above what is needed.
+- ``eager``: from cells and features; every kernel map is made in the call;
+- ``given``: on a tensor whose maps were made before. A peer keeps its submanifold maps, and makes
+  those of its strided layers again, as it refuses to take them;
+- ``graph``: ``eager`` as a CUDA graph, whose levels have room for a tenth more cells than there
+  are; copying the cloud to its memory counts. Peers cannot be captured, as their maps wait for the
+  host: their eager time stands beside it;
+- ``training``: forward, loss and backward under autocast, maps included.
 
-Peers cannot be captured, as their maps wait for the host; their eager time stands beside each row.
-Times are medians. The error is that of the result against the network in float64. The floor is the
-sum over convolutions of the larger of the times that their products and their bytes take at the
-limits of the GPU, maps not counted.
+Times are medians. The error is that of the scores, or of all gradients, against the network in
+float64, on maps that a CPU made, in nothing but gathers and products; a peer whose error is greater
+than what ours may be is left out, with a word. The floor is the sum over convolutions of the larger
+of the times that their products and their bytes take at the limits of the GPU, maps not counted.
+
+Every phase says when it began. ``--compile 16`` has sixteen processes compile the kernels of all
+rows first. Peers run in processes of their own, each at most ``--peer-limit`` seconds; what they
+have tuned by then they find again in another run. ``--peers`` without a name runs none.
 
 Clouds are those of ``bench_sparse.py``. The exit status is 1 if a row failed or is wrong.
 """
@@ -24,208 +32,32 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from bars import plot
-from bench_sparse import Cloud, Row, clouds, find_peers, first_line
+from bench_sparse import PEERS, Row, clouds, first_line
+from minkunet import Cloud
+from network_calls import KINDS, TARGETS, TOLERANCE, Call, Case, ours
+from network_peers import Request, in_time, names_of
 from roofs import Roof, roof_of
-from timing import median_microseconds, relative_error
-from torch import Tensor, nn
+from timing import median_microseconds
 
 import layoutconv as lc
 from layoutconv.progress import Progress
-from layoutconv.sparse import SparseTensor, strided_map
-
-CHANNELS = 4  # of a point: x, y, z and intensity
-CLASSES = 20
-WIDTHS = (32, 64, 128, 256, 256)  # of the stem, and of each level down
-WIDTHS_UP = (256, 128, 96, 96)
-BLOCKS, BLOCKS_UP = (2, 3, 4, 6), (2, 2, 2, 2)  # residual blocks of each level
-TARGETS = {"eager": 2.0, "folded": 2.0, "graph": 3.0}
-TOLERANCE = 2e-2  # relative to float64, of 50 layers in fp16
-SLACK = 1.1  # capacity of a level for each of its cells
 
 
-class Ours:
-    """Layers and tensors by the names of ``lc.nn``."""
+class Phases:
+    """Lines that say what begins, and when, in seconds since the start."""
 
-    Sequential = lc.nn.Sequential
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self.start = progress, time.monotonic()
 
-    def subm(self, C: int, K: int, level: int) -> nn.Module:
-        return lc.nn.SubmConv3d(C, K, 3, bias=False)
-
-    def down(self, C: int, K: int, level: int) -> nn.Module:
-        return lc.nn.SparseConv3d(C, K, 2, stride=2, bias=False)
-
-    def up(self, C: int, K: int, level: int) -> nn.Module:
-        return lc.nn.SparseInverseConv3d(C, K, 2, bias=False)
-
-    def tensor(self, cloud: Cloud, features: Tensor) -> SparseTensor:
-        return SparseTensor(features, cloud.coordinates())
-
-    def replace(self, x: Any, features: Tensor) -> Any:
-        return x.replace(features)
-
-
-class Theirs:
-    """The same by the names of spconv."""
-
-    def __init__(self, spconv: Any) -> None:
-        self.spconv, self.Sequential = spconv, spconv.SparseSequential
-
-    def subm(self, C: int, K: int, level: int) -> nn.Module:
-        return self.spconv.SubMConv3d(C, K, 3, bias=False, indice_key=f"subm{level}")
-
-    def down(self, C: int, K: int, level: int) -> nn.Module:
-        return self.spconv.SparseConv3d(C, K, 2, stride=2, bias=False, indice_key=f"down{level}")
-
-    def up(self, C: int, K: int, level: int) -> nn.Module:
-        return self.spconv.SparseInverseConv3d(C, K, 2, bias=False, indice_key=f"down{level}")
-
-    def tensor(self, cloud: Cloud, features: Tensor) -> Any:
-        return self.spconv.SparseConvTensor(features, cloud.cells, list(cloud.shape), cloud.images)
-
-    def replace(self, x: Any, features: Tensor) -> Any:
-        return x.replace_feature(features)
-
-
-class Residual(nn.Module):
-    """Two submanifold convolutions beside a way past them."""
-
-    def __init__(self, names: Any, C: int, K: int, level: int) -> None:
-        super().__init__()
-        self.names = names
-        self.body = names.Sequential(
-            names.subm(C, K, level), nn.BatchNorm1d(K), nn.ReLU(),
-            names.subm(K, K, level), nn.BatchNorm1d(K),
-        )  # fmt: skip
-        self.past = nn.Sequential()
-        if C != K:
-            self.past = nn.Sequential(nn.Linear(C, K, bias=False), nn.BatchNorm1d(K))
-
-    def forward(self, x: Any) -> Any:
-        y = self.body(x)
-        return self.names.replace(y, torch.relu(y.features + self.past(x.features)))
-
-
-class MinkUNet(nn.Module):
-    """(rows, 4) to (rows, 20) at the same cells; ``width`` scales all channels, for tests."""
-
-    def __init__(self, names: Any, width: float = 1.0) -> None:
-        super().__init__()
-        self.names = names
-        widths = [max(1, int(C * width)) for C in WIDTHS]
-        widths_up = [max(1, int(C * width)) for C in WIDTHS_UP]
-        self.stem = names.Sequential(
-            names.subm(CHANNELS, widths[0], 0), nn.BatchNorm1d(widths[0]), nn.ReLU(),
-            names.subm(widths[0], widths[0], 0), nn.BatchNorm1d(widths[0]), nn.ReLU(),
-        )  # fmt: skip
-        self.down, self.encode = nn.ModuleList(), nn.ModuleList()
-        for level, ((C, K), blocks) in enumerate(zip(pairwise(widths), BLOCKS, strict=True)):
-            self.down.append(_step(names, names.down(C, C, level), C))
-            self.encode.append(_blocks(names, C, K, blocks, level + 1))
-        self.up, self.decode = nn.ModuleList(), nn.ModuleList()
-        C = widths[-1]
-        for level, K, blocks in zip((3, 2, 1, 0), widths_up, BLOCKS_UP, strict=True):
-            self.up.append(_step(names, names.up(C, K, level), K))
-            self.decode.append(_blocks(names, K + widths[level], K, blocks, level))
-            C = K
-        self.head = nn.Linear(C, CLASSES)
-
-    def forward(self, x: Any, capacities: Sequence[int] | None = None) -> Tensor:
-        """Scores (rows, 20). ``capacities``: rows of the coarser levels, of ours alone."""
-        x = self.stem(x)
-        skips = []
-        for level, (down, encode) in enumerate(zip(self.down, self.encode, strict=True)):
-            skips.append(x)
-            if capacities:
-                # The map that the layer asks for is the one that was made for its coordinates.
-                found = strided_map(x.coordinates, 2, 2, capacity=capacities[level])
-                convolution, *rest = down.children()
-                x = convolution(x, kernel_map=found)
-                x = lc.nn.Sequential(*rest)(x)
-            else:
-                x = down(x)
-            x = encode(x)
-        for up, decode in zip(self.up, self.decode, strict=True):
-            y = up(x)
-            joined = torch.cat([y.features, skips.pop().features], dim=1)
-            x = decode(self.names.replace(y, joined))
-        return self.head(x.features)
-
-
-def _step(names: Any, convolution: nn.Module, K: int) -> nn.Module:
-    return names.Sequential(convolution, nn.BatchNorm1d(K), nn.ReLU())
-
-
-def _blocks(names: Any, C: int, K: int, blocks: int, level: int) -> nn.Module:
-    # Torch's own: spconv's gives features to modules that are not its.
-    return nn.Sequential(*(Residual(names, K if block else C, K, level) for block in range(blocks)))
-
-
-@dataclass(frozen=True)
-class Work:
-    """The flop of each convolution of a run and the bytes that it moves, and the levels' rows."""
-
-    flop: list[float]
-    moved: list[float]
-    rows: list[int]
-
-    def floor(self, roof: Roof | None, dtype: str) -> float | None:
-        """Microseconds at least, one convolution after the other."""
-        if roof is None:
-            return None
-        pairs = zip(self.flop, self.moved, strict=True)
-        return sum(roof.floor(dtype, flop, moved) or 0.0 for flop, moved in pairs)
-
-
-def network(names: Any, width: float = 1.0, seed: int = 0) -> MinkUNet:
-    """For inference, with weights that keep the size of what goes through, float32."""
-    torch.manual_seed(seed)
-    net = MinkUNet(names, width)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm1d):
-            nn.init.uniform_(module.weight, 0.5, 1.0)
-            nn.init.normal_(module.bias, 0.0, 0.1)
-    return net.eval().requires_grad_(False)
-
-
-def work_of(net: MinkUNet, cloud: Cloud, features: Tensor) -> Work:
-    """What a run of our network comes to, counted as it runs."""
-    found = Work([], [], [])
-
-    def count(module: Any, given: tuple[SparseTensor, ...], y: SparseTensor) -> None:
-        [x] = given
-        found_map: Any
-        if isinstance(module, lc.nn.SubmConv3d):
-            found_map = lc.sparse.submanifold_map(x.coordinates, 3)
-        elif isinstance(module, lc.nn.SparseConv3d):
-            found_map = y.coordinates.origin
-            found.rows.append(len(y))
-        else:
-            found_map = x.coordinates.origin
-        pairs = int((found_map.index >= 0).sum())
-        K, C = len(module.weight), module.weight.shape[-1]
-        size = x.features.element_size()
-        numbers = x.features.numel() + y.features.numel() + module.weight.numel()
-        found.flop.append(2.0 * pairs * C * K)
-        found.moved.append(size * numbers + 4.0 * pairs)
-
-    kinds = lc.nn.SubmConv3d, lc.nn.SparseConv3d, lc.nn.SparseInverseConv3d
-    modules = [module for module in net.modules() if isinstance(module, kinds)]
-    hooks = [module.register_forward_hook(count) for module in modules]
-    try:
-        net(net.names.tensor(cloud, features))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
+    def __call__(self, text: str) -> None:
+        self.progress.print(f"[{time.monotonic() - self.start:6.1f} s] {text}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -234,22 +66,104 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not torch.cuda.is_available():
         print("bench_network: error: it measures a GPU, and torch sees none", file=sys.stderr)
         return 2
-    peers = dict(find_peers())
-    roof = roof_of(torch.cuda.get_device_name())
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    print(f"{machine}; peers: {', '.join(peers) or 'none'}")
+    roof = roof_of(torch.cuda.get_device_name())
+    wanted = PEERS if options.peers is None else options.peers
+    peers = names_of([name if "." in name else f"{name}.pytorch" for name in wanted])
+    print(f"{machine}; peers: {', '.join(peers) or 'none'}", flush=True)
     rows: list[Row] = []
     failed: list[str] = []
-    with Progress().step("Measuring") as progress, torch.inference_mode():
-        for cloud in clouds(options.workloads, options.cases):
-            for name, row in measure(cloud, peers, roof, options.rows, options.repeats, progress):
-                if isinstance(row, str):
-                    failed.append(name)
-                    progress.print(f"{name:34s} FAILED: {row}")
-                else:
+    with Progress().step("Measuring") as progress:
+        say = Phases(progress)
+        say("clouds")
+        for found in clouds(options.workloads, options.cases):
+            cloud = Cloud(found.name, found.cells, found.shape, found.images)
+            for row in measure(cloud, peers, roof, options, say):
+                if isinstance(row, Row):
                     rows.append(row)
-                    progress.print(row)
+                else:
+                    failed.append(row)
             torch.cuda.empty_cache()
+    return report(rows, failed, machine, roof, options)
+
+
+def measure(
+    cloud: Cloud,
+    peers: Sequence[str],
+    roof: Roof | None,
+    options: argparse.Namespace,
+    say: Phases,
+    width: float = 1.0,
+) -> Iterator[Row | str]:
+    """The rows of a cloud, and the names of those that failed."""
+    names = {kind: f"{kind} {cloud.name} fp16" for kind in KINDS}
+    wanted = {kind: name for kind, name in names.items() if re.search(options.rows, name)}
+    if not wanted:
+        return
+    device = cloud.cells.device
+    say(f"{cloud.name}: {len(cloud.cells)} cells; the network in float64, by torch")
+    case = Case(cloud, width)
+    if options.compile:
+        say(f"kernels of {len(wanted)} rows, in {options.compile} processes")
+        calls = [ours(kind, case, captures=False) for kind in wanted]
+        count = lc.precompile(
+            lambda: [call() for call in calls],
+            processes=options.compile, tick=say.progress.tick,
+        )  # fmt: skip
+        del calls
+        say(f"{count} kernels were missing, and are compiled")
+    measured: dict[str, Row | str] = {}
+    for kind, name in wanted.items():
+        say(f"ours: {kind}")
+        try:
+            call = ours(kind, case, captures=device.type == "cuda")
+            measured[kind] = _row(kind, name, call, case, roof, options.repeats)
+        except Exception as error:  # whatever it is, the other rows are wanted
+            measured[kind] = f"{name:34s} FAILED: {first_line(error)}"
+        say.progress.print(measured[kind])
+    beside: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
+    kinds = {"eager" if kind == "graph" else kind for kind in wanted}
+    for module in peers:
+        say(f"{module}, {options.peer_limit:.0f} s at most")
+        on_cpu = Cloud(cloud.name, cloud.cells.cpu(), cloud.shape, cloud.images)
+        asked = tuple(kind for kind in KINDS if kind in kinds)
+        request = Request(module, on_cpu, asked, options.repeats, str(device), width)
+        for kind, variant, result in in_time(request, options.peer_limit, say):
+            if isinstance(result, str):
+                say(f"{variant}, {kind} FAILED: {result}")
+            else:
+                beside[kind][variant] = result
+    beside["graph"] = beside["eager"]
+    for kind, row in measured.items():
+        if isinstance(row, str):
+            yield wanted[kind]
+            continue
+        row.peers.update(beside[kind])
+        yield row
+
+
+def _row(kind: str, name: str, call: Call, case: Case, roof: Roof | None, repeats: int) -> Row:
+    """Ours: compared with float64, then timed."""
+    result = call()
+    error = case.error(kind, result)
+    again = case.error(kind, call())  # by what was kept of the first
+    times = 3 if kind == "training" else 1
+    floor = case.work.floor(roof, "fp16", 2)
+    return Row(
+        name, median_microseconds(call, 5, repeats), {}, None if floor is None else times * floor,
+        max(error, again), TOLERANCE[kind], TARGETS[kind],
+        dtype="fp16", flop=times * sum(case.work.flop), moved=times * sum(case.work.moved(2)),
+    )  # fmt: skip
+
+
+def report(
+    rows: list[Row], failed: list[str], machine: str, roof: Roof | None, options: argparse.Namespace
+) -> int:
+    """The table, the files that are wanted, and the exit status."""
+    print(f"\n{'row':28s} {'ours us':>10s} {'peer us':>10s} {'ratio':>7s} {'to reach':>8s}  peer")
+    for row in rows:
+        beside = f"{row.peers[row.peer]:10.0f} {row.ratio:6.2f}x" if row.ratio else f"{'':18s}"
+        print(f"{row.name:28s} {row.microseconds:10.0f} {beside} {row.target:7.1f}x  {row.peer}")
     wrong = [row.name for row in rows if not row.right]
     print(f"{len(rows)} rows, {len(failed)} failed, {len(wrong)} wrong")
     if options.json:
@@ -264,102 +178,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed or wrong else 0
 
 
-def measure(
-    cloud: Cloud,
-    peers: dict[str, Any],
-    roof: Roof | None,
-    pattern: str,
-    repeats: int,
-    progress: Progress,
-) -> Iterator[tuple[str, Row | str]]:
-    """The rows of a cloud, or what went wrong with each."""
-    names = {kind: f"{kind} {cloud.name} fp16" for kind in TARGETS}
-    wanted = {kind: name for kind, name in names.items() if re.search(pattern, name)}
-    if not wanted:
-        return
-    progress.say(f"Building the network for {cloud.name} ...")
-    generator = torch.Generator(cloud.cells.device).manual_seed(0)
-    shape = len(cloud.cells), CHANNELS
-    features = torch.randn(shape, generator=generator, device=cloud.cells.device)
-    ours = network(Ours()).to(features.device)
-    exact = deepcopy(ours).double()
-    reference = exact(Ours().tensor(cloud, features.double()))
-    del exact
-    data, half = features.half(), deepcopy(ours).half()
-    folded = lc.nn.fold_batch_norms(deepcopy(ours)).half()
-    work = work_of(half, cloud, data)
-    beside: dict[str, float] = {}
-    for name, spconv in peers.items():
-        progress.say(f"Measuring {name} ...")
-        theirs = Theirs(spconv)
-        try:
-            peer = MinkUNet(theirs).eval().requires_grad_(False).to(features.device)
-            peer.load_state_dict(ours.state_dict())
-            call = _call(peer.half(), theirs, cloud, data)
-            error = relative_error(call(), reference)
-            if not error <= TOLERANCE:
-                raise RuntimeError(f"its error is {error:.1e}")
-            beside[name] = median_microseconds(call, 5, repeats)
-        except Exception as error_of_peer:  # the others are wanted
-            print(f"{cloud.name}: {name} FAILED: {first_line(error_of_peer)}", file=sys.stderr)
-    calls: dict[str, Callable[[], Callable[[], Tensor]]] = {
-        "eager": lambda: _call(half, Ours(), cloud, data),
-        "folded": lambda: _call(folded, Ours(), cloud, data),
-        "graph": lambda: captured(folded, cloud, data, [_capacity(n) for n in work.rows]),
-    }
-    for kind, name in wanted.items():
-        progress.say(f"Measuring {name} ...")
-        try:
-            call = calls[kind]()
-            error = relative_error(call(), reference)
-            time = median_microseconds(call, 5, repeats)
-        except Exception as error_of_ours:
-            yield name, first_line(error_of_ours)
-            continue
-        yield name, Row(
-            name, time, beside, work.floor(roof, "fp16"), error, TOLERANCE, TARGETS[kind],
-            dtype="fp16", flop=sum(work.flop), moved=sum(work.moved),
-        )  # fmt: skip
-
-
-def captured(
-    net: MinkUNet, cloud: Cloud, features: Tensor, capacities: Sequence[int]
-) -> Callable[[], Tensor]:
-    """A call that replays a CUDA graph of the whole network, its kernel maps included."""
-
-    def run() -> Tensor:
-        return net(net.names.tensor(cloud, features), capacities)
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # compile, and allocate, before
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = run()
-
-    def replay() -> Tensor:
-        graph.replay()
-        return result
-
-    return replay
-
-
-def _call(net: MinkUNet, names: Any, cloud: Cloud, features: Tensor) -> Callable[[], Tensor]:
-    return lambda: net(names.tensor(cloud, features))
-
-
-def _capacity(rows: int) -> int:
-    return -(-int(rows * SLACK) // 128) * 128
-
-
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--rows", default="", metavar="PATTERN", help="a regular expression that rows match")
+    add("--compile", type=int, default=0, metavar="N", help="compile first, in N processes")
+    add("--peers", nargs="*", metavar="NAME", help="those to run; all that are installed")
+    add("--peer-limit", type=float, default=300.0, metavar="SECONDS", help="of each peer")
     add("--workloads", type=Path, default=Path("../shared/bench"), metavar="FOLDER")
     add("--cases", nargs="*", default=("lidar_kitti_b1",), help="of the workloads")
     add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .sparse import SparseTensor as SparseTensor
     from .sparse import devoxelize as devoxelize
     from .sparse import voxelize as voxelize
+    from .tuning.compile import precompile as precompile
     from .tuning.race import tune as tune
 
 __version__ = "0.1.0"
@@ -67,6 +68,7 @@ _HOME = {
     "unpack_int4": "executors.int4",
     "reduce": "executors.reduction",
     "reduction_view": "reduction",
+    "precompile": "tuning.compile",
     "tune": "tuning.race",
     "voxelize": "sparse.voxels",
     "conv1d": "nn.functional",

@@ -1,7 +1,8 @@
-"""The benchmark of a network: both sides compute the same, and what it counts is there."""
+"""The benchmark of a network: all sides compute the same, and what it counts is there."""
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 
-import layoutconv as lc
 import layoutconv.compat.spconv.pytorch as compat
 from layoutconv.sparse import strided_map, submanifold_map
 
@@ -22,7 +22,8 @@ WIDTH = 0.07  # 2 channels in the stem
 def bench():
     sys.path.insert(0, str(BENCHMARKS))
     module = import_module("bench_network")
-    module.BLOCKS, module.BLOCKS_UP = (1, 2, 1, 1), (1, 1, 1, 1)
+    net = import_module("minkunet")
+    net.BLOCKS, net.BLOCKS_UP = (1, 2, 1, 1), (1, 1, 1, 1)
     yield module
     sys.path.remove(str(BENCHMARKS))
     for path in BENCHMARKS.glob("*.py"):
@@ -30,10 +31,15 @@ def bench():
 
 
 @pytest.fixture(scope="module")
+def calls(bench):
+    return import_module("network_calls")
+
+
+@pytest.fixture(scope="module")
 def cloud(bench):
     """Odd extents, so that the last cells of a mode reach no window of the coarser grid."""
     generator = torch.Generator().manual_seed(0)
-    cells = torch.randint(0, 33, (200, 3), generator=generator)
+    cells = torch.randint(0, 33, (400, 3), generator=generator)
     cells[:, 0] //= 2
     cells = cells.unique(dim=0)
     cells = torch.cat([torch.zeros_like(cells[:, :1]), cells], dim=1).int()
@@ -41,90 +47,160 @@ def cloud(bench):
 
 
 @pytest.fixture(scope="module")
-def features(cloud):
-    return torch.randn(len(cloud.cells), 4, generator=torch.Generator().manual_seed(1))
+def case(calls, cloud):
+    return calls.Case(cloud, WIDTH)
 
 
-def test_both_sides_are_the_same_network(bench, cloud, features):
-    ours, theirs = bench.Ours(), bench.Theirs(compat)
-    net = bench.network(ours, WIDTH)
-    peer = bench.MinkUNet(theirs, WIDTH).eval()
-    peer.load_state_dict(net.state_dict())
-    with torch.no_grad():
-        a, b = net(ours.tensor(cloud, features)), peer(theirs.tensor(cloud, features))
-    assert a.shape == (len(cloud.cells), 20)
-    assert 1e-2 < a.std() < 1e3
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    assert not torch.allclose(a, net(ours.tensor(cloud, features.flip(0))))
+@pytest.mark.parametrize("kind", ["eager", "given", "graph", "training"])
+def test_our_rows_are_the_network_in_float64(calls, case, kind):
+    """Without a graph, what would be captured."""
+    call = calls.ours(kind, case, captures=False)
+    for _ in range(2):
+        result = call()
+        assert case.error(kind, result) < calls.TOLERANCE[kind]
+    if kind == "training":
+        result[case.filters[5]] = 0  # of one layer
+    else:
+        result[::8] *= 2
+    assert case.error(kind, result) > calls.TOLERANCE[kind]
+    assert case.scores.shape == (len(case.cloud.cells), 20)
+    assert 1e-2 < case.scores.std(0).mean() < 1e2
+    assert case.gradient.abs().max() > 1e-3
 
 
-def test_folding_and_capacities_change_nothing(bench, cloud, features):
-    ours = bench.Ours()
-    net = bench.network(ours, WIDTH)
-    plain = net(ours.tensor(cloud, features))
-    rows = bench.work_of(net, cloud, features).rows
-    assert len(rows) == 4
-    capacities = [bench._capacity(count) for count in rows]
-    assert all(count < capacity for count, capacity in zip(rows, capacities, strict=True))
-    folded = lc.nn.fold_batch_norms(net)
-    assert not any(isinstance(m, torch.nn.ReLU) for m in folded.stem)
-    for given in (None, capacities):
-        y = folded(ours.tensor(cloud, features), given)
-        torch.testing.assert_close(y, plain, rtol=1e-4, atol=1e-5)
+@pytest.fixture
+def spconv(monkeypatch):
+    """What has spconv's names, its layers doing what ``act_type`` says when they are called."""
+    kind = type(compat.SubMConv3d(1, 1, 3)).__mro__[2]
+
+    def activation(self: Any) -> str | None:
+        return "relu" if self.act_type.name == "ReLU" else None
+
+    late = property(activation, lambda self, name: None)
+    monkeypatch.setattr(kind, "_activation", late, raising=False)
+    return compat
 
 
-def test_work_is_that_of_the_pairs(bench, cloud, features):
-    net = bench.network(bench.Ours(), WIDTH)
-    work = bench.work_of(net, cloud, features)
-    assert len(work.flop) == 2 + 4 * 2 + 2 * (1 + 2 + 1 + 1 + 4)  # 56 convolutions
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("kind", ["eager", "training"])
+def test_peers_are_the_same_network(calls, case, spconv, kind, folded):
+    if folded and kind == "training":
+        return
+    call = calls.theirs(kind, case, spconv, folded)
+    assert case.error(kind, call()) < calls.TOLERANCE[kind]
+
+
+def test_our_folded_network_is_convolutions_and_products(calls, case, monkeypatch):
+    """No batch norm, activation or sum is left to torch."""
+    used = []
+    call = calls.ours("eager", case)
+    for name in ("batch_norm", "relu", "linear"):
+        function = getattr(torch.nn.functional, name)
+
+        def spy(*of: Any, name: str = name, function: Any = function, **options: Any) -> Any:
+            used.append(name)
+            return function(*of, **options)
+
+        monkeypatch.setattr(torch.nn.functional, name, spy)
+    call()
+    assert used == ["linear"] * (3 + 4 + 1)  # where channels change; the head
+
+
+def test_work_is_that_of_the_pairs(case, cloud):
+    work = case.work
+    assert len(work.flop) == 2 + 4 * 2 + 2 * (1 + 2 + 1 + 1 + 4)  # 56 convolutions in the large
     coordinates = cloud.coordinates()
     pairs = int((submanifold_map(coordinates, 3).index >= 0).sum())
-    width = net.stem[0].weight.shape[0]
+    width = case.weights["stem.0.weight"].shape[0]
     assert work.flop[:2] == [2 * pairs * 4 * width, 2 * pairs * width * width]
     rows = len(cloud.cells)
     numbers = rows * (4 + width) + width * 27 * 4
-    assert work.moved[0] == 4 * numbers + 4 * pairs
+    assert work.moved(4)[0] == 4 * numbers + 4 * pairs
     assert work.rows[0] == len(strided_map(coordinates, 2, 2).outputs)
+    every = rows, *work.rows
+    assert all(few < most for few, most in zip(every, case.capacities, strict=True))
 
 
 def test_the_floor_is_a_sum_over_convolutions(bench):
     roof = bench.roof_of("NVIDIA H200")
-    work = bench.Work([990e6, 0.0], [0.0, 4.8e6], [])
-    assert work.floor(roof, "fp16") == pytest.approx(2.0)
-    assert work.floor(None, "fp16") is None
+    work = import_module("minkunet").Work([990e6, 0.0], [0.0, 2.4e6], [0.0, 0.0])
+    assert work.floor(roof, "fp16", 2) == pytest.approx(2.0)
+    assert work.floor(None, "fp16", 2) is None
 
 
-def test_rows_and_failures(bench, cloud, monkeypatch, capsys, tmp_path):
-    """Peers that fail or are wrong are left out, rows that fail are reported, others run."""
-    network = bench.network
-    monkeypatch.setattr(bench, "network", lambda names: network(names, WIDTH))
-    init = bench.MinkUNet.__init__
-    monkeypatch.setattr(bench.MinkUNet, "__init__", lambda s, n, w=WIDTH: init(s, n, w))
+@pytest.fixture
+def options(bench, tmp_path):
+    return bench._options(["--repeats", "1", "--json", str(tmp_path / "rows.json")])
+
+
+def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tmp_path):
+    """Peers that fail are left out, rows that fail are reported, others run."""
+    dry: list[str] = []
+
+    def ours(kind: str, case: Any, captures: bool = True) -> Any:
+        dry.append(kind)
+        if dry.count("given") == 2:  # the first is compiled for
+            dry.append(kind)
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return calls.ours(kind, case, captures)
+
+    def in_time(request: Any, seconds: float, say: Any) -> Any:
+        if request.module == "slow":
+            return [("eager", "slow", "exceeded 300 s"), ("given", "slow", "exceeded 300 s")]
+        return [("eager", "quick", 1e9), ("eager", "quick folded", 5e8)]
+
+    monkeypatch.setattr(bench, "ours", ours)
+    monkeypatch.setattr(bench, "in_time", in_time)
+    monkeypatch.setattr(bench, "median_microseconds", lambda call, *n: call() is not None and 5.0)
+    options.rows = "eager|given|graph"
+    options.compile = 2
+    roof, say = bench.roof_of("NVIDIA H200"), bench.Phases(bench.Progress())
+    found = list(bench.measure(cloud, ["quick", "slow"], roof, options, say, WIDTH))
+    eager, given, graph = found
+    assert given == "given cube fp16"
+    assert eager.right
+    assert eager.peer == graph.peer == "quick folded"
+    assert eager.ratio == pytest.approx(5e8 / eager.microseconds)
+    assert eager.floor > 0
+    told = capsys.readouterr().out
+    assert "when stream is capturing" in told
+    assert "slow, eager FAILED: exceeded 300 s" in told
+    assert "0 kernels were missing" in told
+    assert bench.report([eager, graph], [given], "a machine", roof, options) == 1
+    table = capsys.readouterr().out
+    assert "2 rows, 1 failed, 0 wrong" in table
+    assert table.count("quick folded") == 2
+    content = json.loads((tmp_path / "rows.json").read_text())
+    assert [row["peer"] for row in content["rows"]] == ["quick folded"] * 2
+
+
+def test_a_peer_that_is_wrong_has_no_time(bench, case, spconv, monkeypatch):
+    peers = import_module("network_peers")
+    request = peers.Request("compat", case.cloud, ("eager", "graph"), 1, "cpu", WIDTH)
+    monkeypatch.setattr(peers, "median_microseconds", lambda call, *n: call() is not None and 5.0)
+    said: list[str] = []
+    found = peers.measure_peer(spconv, "compat", request, case, said.append)
+    assert found == [("eager", "compat", 5.0), ("eager", "compat folded", 5.0)]
+    monkeypatch.setattr(case, "error", lambda kind, result: float("nan"))
+    found = peers.measure_peer(spconv, "compat", request, case, said.append)
+    assert [text for *_, text in found] == ["its error is nan"] * 2
 
     class Other:  # a library that cannot build the network
-        SparseSequential = torch.nn.Sequential
+        SubMConv3d = SparseConv3d = SparseInverseConv3d = torch.nn.Identity
 
-    def captured(*of: Any) -> Any:
-        raise RuntimeError("operation not permitted when stream is capturing")
+    found = peers.measure_peer(Other, "other", request, case, said.append)
+    assert all(isinstance(text, str) for *_, text in found)
 
-    monkeypatch.setattr(bench, "captured", captured)
-    monkeypatch.setattr(bench, "median_microseconds", lambda call, *n: call() is not None and 5.0)
-    peers = {"compat": compat, "other": Other}
-    roof, progress = bench.roof_of("NVIDIA H200"), bench.Progress()
-    with torch.inference_mode():
-        found = dict(bench.measure(cloud, peers, roof, "eager|graph", 1, progress))
-    assert "when stream is capturing" in found["graph cube fp16"]
-    row = found["eager cube fp16"]
-    assert row.peers == {"compat": 5.0}
-    assert row.ratio == 1.0
-    assert row.right
-    assert row.floor > 0
-    assert "other FAILED" in capsys.readouterr().err
-    assert set(found) == {"eager cube fp16", "graph cube fp16"}
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "network.png"
-    bench.plot([row], "cube", picture, roof)
-    assert picture.stat().st_size > 10_000
+
+def test_a_peer_has_a_limit_of_time(bench, cloud):
+    """A process that has no time to start; and one whose module is not there."""
+    peers = import_module("network_peers")
+    request = peers.Request("nothing.of.this.name", cloud, ("eager",), 1, "cpu", WIDTH)
+    assert peers.in_time(request, 0.01, print) == [("eager", "nothing", "exceeded 0 s")]
+    [(kind, name, why)] = peers.in_time(request, 120.0, print)
+    assert (kind, name) == ("eager", "nothing")
+    assert "does not import" in why
+    assert peers.names_of(["torch", "nothing.of.this.name"]) == ["torch"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -46,6 +46,7 @@ _plot = click.option(
     help="Write bars of the ratios, and the rows under the roofs of the GPU: .png, .svg or .pdf.",
 )  # fmt: skip
 _repeats = click.option("--repeats", type=int, metavar="N", help="Batches; the median is taken.")
+_compile = click.option("--compile", type=int, metavar="N", help="Compile first, in N processes.")
 _quick = click.option("--quick", is_flag=True, help="Less of it.")
 _workloads = click.option(
     "--workloads", type=click.Path(path_type=Path), metavar="FOLDER",
@@ -69,11 +70,7 @@ def _examples(*lines: str) -> str:
 
 
 @bench.command(epilog=_examples("dense --quick", 'dense --rows "vae fprop" --compile 8'))
-@_options(
-    _quick,
-    click.option("--compile", type=int, metavar="N", help="Compile first, in N processes."),
-    _repeats,
-)
+@_options(_quick, _compile, _repeats)
 def dense(**options: Any) -> int:
     """Dense convolutions, every pass and type, beside cuDNN."""
     return run("bench_dense", **options)
@@ -98,9 +95,12 @@ def maps(rows: str | None, **options: Any) -> int:
 
 @bench.command(
     short_help="A sparse network, end to end.",
-    epilog=_examples("network", "network --plot network.svg"),
+    epilog=_examples("network --compile 8", "network --plot network.svg"),
 )
-@_options(_workloads, _repeats)
+@_options(
+    _workloads, _compile, _repeats,
+    click.option("--peer-limit", type=int, metavar="SECONDS", help="Of each peer; 300."),
+)  # fmt: skip
 def network(**options: Any) -> int:
     """A sparse residual U-Net, end to end with its kernel maps, beside spconv's."""
     return run("bench_network", **options)

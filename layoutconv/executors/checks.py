@@ -232,9 +232,10 @@ def columns_of(view: GemmView) -> int:
     One for each ``n``, in every group of a view that has groups. Where a view is nothing but its
     third mode, that of a depthwise convolution, one for each coordinate of that mode's first mode.
     """
-    problems = view.a.shape[2] if len(view.a.shape) == 3 else 1
-    if view.m == view.n == 1 and isinstance(problems, tuple):
-        return int(product(problems[0]))
+    if view.m == view.n == 1 and len(view.a.shape) == 3:
+        problems = view.a.shape[2]
+        if isinstance(problems, tuple):
+            return int(product(problems[0]))
     return view.n * view.l
 
 

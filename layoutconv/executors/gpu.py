@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,7 @@ from .checks import expected
 from .dot import DotPlan
 from .finish import FP8
 from .int4 import INT4
+from .map_views import MapView, representative
 from .reduction import add_parts, sum_partials
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Plan:
         atomic: parts of a sum are added as they come.
         structure: of the epilogue.
         aligned: bytes that the starts of A, B and D (and of tensors like D) are multiples of.
+        sizes: rows and problems that the model chooses for, if not exactly those of the view.
         bind: False for a plan that says what it would run, and has no kernel.
 
     Raises ``ArgumentTypeError`` for a dtype that the GPU does not have, ``UnsupportedViewError``
@@ -82,6 +85,7 @@ class Plan:
         aligned: tuple[int, int, int] = ALIGNED,
         tile: Tile | None = None,
         splits: int | None = None,
+        sizes: tuple[int, int] | None = None,
         bind: bool = True,
     ) -> None:
         machine = self.machine = machine_of(device)
@@ -114,6 +118,8 @@ class Plan:
                 view, dtype, out_dtype=out_dtype, device=device, precision=precision,
                 structure=structure, aligned=aligned,
             )  # fmt: skip
+        if measured is None and sizes is not None:
+            problem = replace(problem, m=sizes[0], groups=sizes[1])
         chosen, parts = measured or choose(problem, machine)
         if splits and problem.splittable:
             parts = splits
@@ -132,12 +138,30 @@ class Plan:
         self._kernel: Any = load_kernel(view, spec) if bind else None
         self._parts = 0 if not split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8
-        images, *others = expected(view).d.shape
+        index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
+        self._bind(expected(view).d.shape, view.m, index, tuple(runtime_integers(view).values()))
+
+    def _bind(
+        self, shape: tuple[int, ...], m: int, index: tuple[Any, ...], integers: tuple[int, ...]
+    ) -> None:
+        """What of a view a launch takes."""
+        images, *others = shape
         self._size = images * prod(others)
         self._sums_shape = self._parts * images, *others  # of as many modes as D has
-        self._index = tuple(index_buffer(layout) for layout in (view.a, view.b, view.d))
-        self._integers = (self.splits, self._size, *runtime_integers(view).values())
-        self._m_tiles = -(-view.m // self.tile.m)
+        self._index = index
+        self._integers = (self.splits, self._size, *integers)
+        self._m_tiles = -(-m // self.tile.m)
+
+    def over(self, view: MapView | None) -> Plan:
+        """This plan for another view of the kind; for none, to be kept without index buffers."""
+        made = object.__new__(Plan)
+        made.__dict__.update(self.__dict__)
+        if view is None:
+            made._index = (None, None, None)
+        else:
+            integers = view.kind.integers(view.numbers)
+            made._bind(expected(view).d.shape, view.m, view.buffers, integers)
+        return made
 
     def __call__(
         self,
@@ -226,17 +250,37 @@ def plan_of(
     plan = plans.get(key)
     if plan is not None:
         return plan
-    if view.m == view.n == 1 and len(view.a.shape) == 3:
+    if isinstance(view, MapView) and "kind" in view.__dict__ and max(view.m, view.n) > 1:
+        plan = _plan_of_kind(view, key)
+    elif view.m == view.n == 1 and len(view.a.shape) == 3:
         plan = DotPlan(
             view, dtype, device, out_dtype, machine_of(device),
             structure=structure, aligned=aligned,
         )  # fmt: skip
     else:
-        plan = Plan(
-            view, dtype, device, out_dtype, precision=precision or "tf32", atomic=atomic,
-            structure=structure, aligned=aligned,
-        )  # fmt: skip
+        plan = _plan(view, key)
     plans[key] = plan
+    return plan
+
+
+def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = None) -> Plan:
+    dtype, device, out_dtype, precision, atomic, structure, aligned = key
+    return Plan(
+        view, dtype, device, out_dtype, precision=precision or "tf32", atomic=atomic,
+        structure=structure, aligned=aligned, sizes=sizes,
+    )  # fmt: skip
+
+
+def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
+    """A plan that views of one kind, and of about one size, share but for their index buffers."""
+    sizes = representative(view.m), representative(view.l)
+    plans = view.kind.plans
+    plan: Plan | None = plans.get((key, sizes))
+    if plan is not None:
+        return plan.over(view)
+    plan = _plan(view, key, sizes)
+    if plan.tile.taps == 1:
+        plans[key, sizes] = plan.over(None)
     return plan
 
 

@@ -30,6 +30,7 @@ from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_v
 from . import execute
 from .autograd import EPILOGUE, around, autocast, keep, through_epilogue
 from .checks import OUTPUTS
+from .map_views import map_view
 from .passes import epilogue_of
 
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ def conv_view(
     if transposed and not mirrored:
         index, order = found.backward, found.backward_order
         if not index.numel():
-            index = reversed_index(_natural(found.forward, found.order), rows)
+            sorted_by = found.order if found.order.numel() else None
+            index = reversed_index(found.forward, rows, sorted_by)
             order = index.new_empty(0)
     K, taps, C = w[0], tuple(w[1:-1]), w[-1] * groups
     options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
@@ -211,7 +213,23 @@ def conv_view(
             return kernel_map_dgrad_view(index, C, K, **of)
         return kernel_map_view(index, C, K, in_rows=count, **options)
 
-    return _view(index, (transposed, K, taps, C, groups, count, bool(order.numel())), make)
+    key = transposed, K, taps, C, groups, count, bool(order.numel())
+
+    def shared() -> GemmView:
+        own = len(index)
+        usual = index.stride() == (1, own) and index.shape[1] == prod(taps)
+        if order.numel():
+            usual = usual and order.shape == (own,) and order.device == index.device
+        if not usual or not order.is_contiguous():
+            return make()
+        numbers = {"M": own, "L": index.numel(), "in_rows": count, "out_rows": own}
+        if transposed:
+            numbers["in_rows"], numbers["out_rows"] = own, count
+        buffers = index.T.reshape(-1), None, order if order.numel() else None
+        of = mirrored, transposed, K, taps, C, groups, bool(order.numel())
+        return map_view((*of, index.dtype, order.dtype), make, numbers, buffers)
+
+    return _view(index, key, shared)
 
 
 def conv(
@@ -256,7 +274,20 @@ def wgrad_view(
     made = Pairs(outputs, inputs, lengths, 0)
     rows = {"in_rows": in_rows, "out_rows": out_rows}
     key = "wgrad", C, K, groups, in_rows, out_rows
-    view = _view(outputs, key, lambda: pairs_wgrad_view(made, C, K, groups=groups, **rows))
+
+    def make() -> GemmView:
+        return pairs_wgrad_view(made, C, K, groups=groups, **rows)
+
+    def shared() -> GemmView:
+        if outputs.shape != inputs.shape or outputs.device != inputs.device:
+            return make()
+        chunks, chunk = outputs.shape
+        numbers = {"P": chunk, "L": chunks, "L*P": chunks * chunk, **rows}
+        buffers = outputs.reshape(-1), inputs.reshape(-1), None
+        of = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype
+        return map_view(of, make, numbers, buffers)
+
+    view = _view(outputs, key, shared)
     return view, lengths
 
 

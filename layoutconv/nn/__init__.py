@@ -15,6 +15,7 @@ from .modules import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from .residual import Residual
 from .sparse_modules import (
     SparseConv1d,
     SparseConv2d,
@@ -68,6 +69,7 @@ __all__ = [
     "ConvTranspose3d",
     "Features",
     "Prune",
+    "Residual",
     "Sequential",
     "SparseAvgPool1d",
     "SparseAvgPool2d",

@@ -75,6 +75,8 @@ def apply(module: Any, input: Any) -> Any:
     >>> apply(torch.nn.ReLU(), x).features, apply(torch.nn.ReLU(), x.features)
     (tensor([[0.]]), tensor([[0.]]))
     """
+    if type(module) is torch.nn.Identity and not is_hooked(module):
+        return input  # where something was folded away
     if not (isinstance(input, SparseTensor) and is_plain(module)):
         return module(input)
     if not (input.coordinates.padded and counts_rows(module)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 
@@ -18,6 +18,7 @@ from .modules import (
     to_channels_last,
 )
 from .padded_norm import is_hooked
+from .residual import Residual, working
 from .sparse_modules import SparseConvolution
 
 _TRANSPOSED = ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -50,6 +51,9 @@ def fold_batch_norms(module: Module) -> Module:
     that names and numbers of the other modules stay. The result is equal but for rounding, for
     inference alone: what is folded cannot be trained apart any more.
 
+    In a :class:`~layoutconv.nn.Residual` whose body ends in a sparse convolution, that takes up the
+    sum and the activation too, and a ``torch.nn.Linear`` beside it its batch norm.
+
     Left as they are: a convolution that is used, or has a parameter that is used, at two places;
     modules with hooks or parametrizations; a batch norm without running statistics.
 
@@ -70,32 +74,60 @@ def fold_batch_norms(module: Module) -> Module:
             raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
     once = _used_once(module)
     for part in list(module.modules()):
-        if type(part).forward in (torch.nn.Sequential.forward, Sequential.forward):
+        if _is_sequence(part):
             _fold(part, once)
+    for part in list(module.modules()):
+        if type(part) is Residual and not is_hooked(part):
+            _fuse(part, once)
     return module
 
 
-def _fold(sequence: torch.nn.Module, once: set[int]) -> None:
+def _fuse(block: Residual, once: set[int]) -> None:
+    """Let the last convolution of a block add what is past it, and the activation follow."""
+    body, past, ending = block.body, block.past, block.activation
+    if block.is_fused or not _is_sequence(body) or is_hooked(body):
+        return
+    last = next(reversed(working(body)), None)
+    if not isinstance(last, SparseConvolution) or id(last) not in once or is_hooked(last):
+        return
+    if _is_sequence(past):  # of features, a row to a cell: no other mode has channels
+        _fold(past, once, torch.nn.Linear)
+    activation = None if is_hooked(ending) else _activation(ending)
+    if last.activation is not None or (
+        activation is None and type(ending) is not torch.nn.Identity
+    ):
+        return
+    block.is_fused = True
+    if activation is not None:
+        last.activation, last.slope = activation
+        block.activation = torch.nn.Identity().eval()
+
+
+def _is_sequence(module: Any) -> TypeGuard[torch.nn.Sequential]:
+    return type(module).forward in (torch.nn.Sequential.forward, Sequential.forward)
+
+
+def _fold(sequence: torch.nn.Module, once: set[int], kinds: Any = _CONVOLUTIONS) -> None:
     found: Any = None  # the convolution that what follows can be taken up by
     for name, part in list(sequence._modules.items()):
         inner: Any = part.module if type(part) is Features and not is_hooked(part) else part
         if type(inner) is torch.nn.Identity:
             continue
-        if isinstance(inner, _CONVOLUTIONS):
+        if isinstance(inner, kinds):
             found = inner if _can_fold(inner, once) else None
             continue
-        if found is None or found.activation is not None or is_hooked(inner):
+        if found is None or getattr(found, "activation", None) is not None or is_hooked(inner):
             found = None
             continue
         activation = _activation(inner)
-        if activation is not None:
+        if activation is not None and hasattr(found, "activation"):
             found.activation, found.slope = activation
         elif type(inner) in _NORMS and inner.running_mean is not None:
             _take_up(found, inner)
         else:
             found = None
             continue
-        sequence._modules[name] = torch.nn.Identity()
+        sequence._modules[name] = torch.nn.Identity().eval()
 
 
 def _take_up(conv: Any, norm: Any) -> None:
@@ -120,7 +152,7 @@ def _take_up(conv: Any, norm: Any) -> None:
     wanted = weight.requires_grad
     conv.weight = torch.nn.Parameter(folded.to(weight.dtype).contiguous(), wanted)
     conv.bias = torch.nn.Parameter(shift.to(weight.dtype), wanted)
-    if not isinstance(conv, SparseConvolution):
+    if weight.dim() > 2 and not isinstance(conv, SparseConvolution):
         to_channels_last(conv.weight)
 
 

@@ -181,13 +181,14 @@ class _Conv(_Strided):
         *,
         kernel_map: KernelMap | None = None,
         outputs: Coordinates | None = None,
+        capacity: int | None = None,
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
         """The convolution; arguments as of :func:`layoutconv.sparse_conv`."""
         _check_rank(input, self)
         return sparse.sparse_conv(
             input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
-            kernel_map=kernel_map, outputs=outputs,
+            kernel_map=kernel_map, outputs=outputs, capacity=capacity,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
 
@@ -225,13 +226,14 @@ class _ConvTranspose(_Strided):
         *,
         kernel_map: KernelMap | None = None,
         outputs: Coordinates | None = None,
+        capacity: int | None = None,
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
         """The convolution; arguments as of :func:`layoutconv.sparse_conv_transpose`."""
         _check_rank(input, self)
         return sparse.sparse_conv_transpose(
             input, self.weight, self.bias, self.stride, self.padding, self.output_padding,
-            self.groups, self.dilation, kernel_map=kernel_map, outputs=outputs,
+            self.groups, self.dilation, kernel_map=kernel_map, outputs=outputs, capacity=capacity,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
 
@@ -367,8 +369,8 @@ class SparseConv3d(_Conv):
     """Sparse convolution over three spatial modes: :func:`layoutconv.sparse_conv` as a module.
 
     Arguments are those of ``torch.nn.Conv3d``, without ``padding_mode``. Its ``forward(input,
-    kernel_map=None, outputs=None, residual=None)`` makes the cells that some input reaches, or
-    computes those of ``outputs``.
+    kernel_map=None, outputs=None, capacity=None, residual=None)`` makes the cells that some input
+    reaches, in ``capacity`` rows where that is given, or computes those of ``outputs``.
 
     >>> from layoutconv.sparse import SparseTensor
     >>> down = SparseConv3d(1, 8, 3, stride=2, padding=1)

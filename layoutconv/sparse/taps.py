@@ -93,7 +93,10 @@ class Taps:
         if offsets is not None:
             _not_with_offsets(dilation=(dilation, per_axis("dilation", dilation, rank), 1))
             return cls._of_set(rank, offsets, (1,) * rank)
-        return _centred(rank, frozen(kernel_size), frozen(dilation))
+        try:
+            return _centred(rank, kernel_size, dilation)
+        except TypeError:  # lists cannot be kept under
+            return _centred(rank, frozen(kernel_size), frozen(dilation))
 
     @classmethod
     def strided(
@@ -118,7 +121,10 @@ class Taps:
                 dilation=(dilation, per_axis("dilation", dilation, rank), 1),
             )
             return cls._of_set(rank, offsets, per_axis("stride", stride, rank))
-        return _strided(rank, *map(frozen, (kernel_size, stride, padding, dilation)))
+        try:
+            return _strided(rank, kernel_size, stride, padding, dilation)
+        except TypeError:
+            return _strided(rank, *map(frozen, (kernel_size, stride, padding, dilation)))
 
     @classmethod
     def _of_set(cls, rank: int, offsets: Sequence[Sequence[int]], stride: tuple[int, ...]) -> Taps:

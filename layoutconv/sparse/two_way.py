@@ -170,7 +170,7 @@ class TwoWay:
                 if self.mirrored:
                     found = _OneWay(self.taps, back.index.T.flip(0).T)
                 else:
-                    found = _OneWay(self.taps, reversed_index(back.index, rows))
+                    found = _OneWay(self.taps, back.reversed(rows))
             self.ways[way] = found
         return found
 
@@ -229,6 +229,13 @@ class _OneWay:
                     self._sorted = by_taps(self.index, self.taps)
         return self._sorted
 
+    def reversed(self, rows: int) -> Tensor:
+        """The index of the inverse; of what there is, so that a GPU searches once."""
+        if self._index is None and self._sorted is not None:
+            index, order = self._sorted
+            return reversed_index(index, rows, order)
+        return reversed_index(self.index, rows)
+
     @property
     def counts(self) -> Counts | None:
         if self._counts is None and not is_captured(self.index):
@@ -263,8 +270,10 @@ def to_be_kept() -> AbstractContextManager[Any]:
     return torch.inference_mode(False)
 
 
-def reversed_index(index: Tensor, rows: int) -> Tensor:
+def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
     """int32 (rows, taps): the row of ``index`` whose entry at a tap is this row, -1 if none is.
+
+    With an ``order``, int32 (outputs,), ``index[i]`` is that of row ``order[i]``.
 
     >>> import torch
     >>> reversed_index(torch.tensor([[1, -1], [0, 1]], dtype=torch.int32), 2)
@@ -277,7 +286,9 @@ def reversed_index(index: Tensor, rows: int) -> Tensor:
     # One past the end there is room for what no row feeds. Tap by tap on a CPU, whose caches then
     # hold a tap: a third of the time (89k rows, 27 taps).
     found = torch.full((taps * rows + 1,), -1, dtype=torch.int32, device=index.device)
-    own = torch.arange(count, dtype=torch.int32, device=index.device)
+    own = order
+    if own is None:
+        own = torch.arange(count, dtype=torch.int32, device=index.device)
     at_once = max(1, taps) if index.is_cuda else 1
     for first in range(0, taps, at_once):
         fed = index.T[first : first + at_once]

@@ -6,5 +6,7 @@ can only guess, and its winner is remembered on disk for the GPU, or comes with 
 - ``choices``: what a choice is known by, where it is kept and found; below the
   executors, which ask.
 - ``race``: compile, run and compare; ``lc.tune``; above them, since it runs their plans.
+- ``compile``: kernels in several processes, of a race or of what a program is about to call;
+  ``lc.precompile``.
 - ``problems``: the views of a convolution that is given by its sizes.
 """

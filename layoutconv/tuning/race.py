@@ -12,7 +12,7 @@ import torch
 
 from ..devices import why_no_gpu
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors import direct
+from ..executors import direct, map_views
 from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
 from ..executors.gpu import ALIGNED, Plan, multiplied_as
 from ..gemm_view import GemmView
@@ -146,6 +146,7 @@ def tune(
         )
     view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
     direct.forget()
+    map_views.forget()
     return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
 
 

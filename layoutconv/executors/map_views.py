@@ -1,0 +1,171 @@
+"""Views over kernel maps, of which a new cloud makes a few dozen: at the cost of what is new.
+
+Two clouds differ in numbers of rows and in index buffers. Their layouts are the same but for these,
+and so are the checks, the kernel and the tile that a plan comes to: milliseconds of Python for each
+layer of a network, a hundred times what its launch takes. So views of one *kind* share all that,
+and have their layouts made only where somebody looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from math import floor, log2, prod
+from typing import TYPE_CHECKING, Any
+
+from ..algebra.int_tuple import flatten
+from ..algebra.symint import is_runtime
+from ..gemm_view import GemmView, stages
+from ..kernels.check import MAX_GROUPS
+from ..kernels.structure import operands, runtime_integers
+from .checks import Expected, Index, Stored, expected
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Buffers = tuple["Tensor | None", "Tensor | None", "Tensor | None"]  # of A, B and D
+Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
+
+CLASSES = 8  # of sizes, to an octave
+LIMIT = 1024  # kinds that are kept
+_LAST = 2**31 - 1  # what numbers of a kernel are below
+
+_kinds: dict[Hashable, Kind | None] = {}
+
+
+class MapView(GemmView):
+    """A view of a kind: ``a``, ``b`` and ``d`` are made when they are asked for."""
+
+    kind: Kind
+    numbers: Numbers
+    buffers: Buffers
+
+    def __getattr__(self, name: str) -> Any:
+        make = self.__dict__.get("_make") if name in ("a", "b", "d") else None
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made = make()
+        self.__dict__.update(a=made.a, b=made.b, d=made.d)
+        return self.__dict__[name]
+
+
+class Kind:
+    """What views over kernel maps have in common, read off the first of them.
+
+    Attributes:
+        plans: of a GPU, by what they were made for and the class of their sizes, without buffers.
+    """
+
+    def __init__(self, view: GemmView, names: tuple[str, ...]) -> None:
+        self.names, self.plans = names, dict[Hashable, Any]()
+        self.extents = [_product(view.a.shape[0]), _product(view.b.shape[0])]
+        self.extents += [_product(mode) for mode in (view.a.shape[1], view.a.shape[2:])]
+        want = expected(view)
+        self.stored = [
+            (stored, _product(stages(layout)[-1].layout.shape[0]))
+            for stored, (_, layout) in zip((want.a, want.b, want.d), operands(view), strict=True)
+        ]
+        self.places = [("view.a", "view.b", "view.d").index(i.name) for i in want.indices]
+        self.writes_all = want.writes_all
+
+    def view(self, make: Callable[[], GemmView], numbers: Numbers, buffers: Buffers) -> MapView:
+        """One of these numbers and index buffers; ``make`` makes its layouts."""
+        m, n, k, l = (_value(extent, numbers) for extent in self.extents)
+        a, b, d = (
+            Stored(of.name, (_value(rows, numbers), *of.shape[1:]), of.stride, of.text)
+            for of, rows in self.stored
+        )
+        shapes = a.shape, b.shape, d.shape
+        indices = []
+        for place in self.places:
+            buffer, name = buffers[place], ("view.a", "view.b", "view.d")[place]
+            assert buffer is not None
+            indices.append(Index(name, buffer, buffer, shapes[place][0], place == 2))
+        device = indices[0].buffer.device
+        found = object.__new__(MapView)
+        found.__dict__.update(
+            kind=self, numbers=numbers, buffers=buffers, m=m, n=n, k=k, l=l, _make=make,
+            _expected=Expected(a, b, d, tuple(indices), device, self.writes_all),
+        )  # fmt: skip
+        return found
+
+    def integers(self, numbers: Numbers) -> tuple[int, ...]:
+        """The arguments of a kernel, in its order."""
+        return tuple(numbers[name] for name in self.names)
+
+
+def map_view(
+    key: Hashable, make: Callable[[], GemmView], numbers: Numbers, buffers: Buffers
+) -> GemmView:
+    """``make()``, at once or later.
+
+    Args:
+        key: what its layouts depend on beside ``numbers``, which kernels take as arguments.
+        buffers: the index buffers of A, B and D, each all entries of it and each once.
+
+    The view is as it is made, at once, where it is the first of a key, or of an extent that a
+    kernel may be compiled for or refuse.
+    """
+    if min(numbers.values()) < 2 or max(numbers.values()) > _LAST:
+        return make()
+    kind = _kinds.get(key)
+    if kind is None:
+        if key in _kinds:
+            return make()
+        if len(_kinds) >= LIMIT:
+            _kinds.clear()
+        kind = _kinds[key] = _kind_of(make(), numbers, buffers)
+        if kind is None:
+            return make()
+    view = kind.view(make, numbers, buffers)
+    return view if view.l <= MAX_GROUPS else make()
+
+
+def forget() -> None:
+    """Drop what kinds of views have in common, plans above all."""
+    _kinds.clear()
+
+
+def representative(size: int) -> int:
+    """The middle of the class of a size, which tiles are chosen for: an eighth of an octave.
+
+    The choice then depends on no cloud that came before, and sums have the same bits every time.
+    Classes do not cross those of measured choices, which round to powers of two.
+
+    >>> [representative(size) for size in (1, 2000, 2048, 2200, 89511)]
+    [1, 1961, 2139, 2139, 88752]
+    """
+    return round(2 ** ((floor(CLASSES * log2(size)) + 0.5) / CLASSES)) if size > 1 else 1
+
+
+def _kind_of(view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
+    """The kind of a view, None if its numbers or buffers are not those that are given."""
+    found, want = runtime_integers(view), expected(view)
+    if any(numbers.get(name) != value for name, value in found.items()):
+        return None
+    every = dict(zip(("view.a", "view.b", "view.d"), buffers, strict=True))
+    given = {name for name, buffer in every.items() if buffer is not None}
+    if [i.name for i in want.indices] != sorted(given) or not all(
+        every[i.name].data_ptr() == i.buffer.data_ptr()  # type: ignore[union-attr]
+        and every[i.name].numel() == i.buffer.numel() == i.reached.numel()  # type: ignore[union-attr]
+        for i in want.indices
+    ):
+        return None
+    for _, layout in operands(view):
+        memory = stages(layout)[-1].layout
+        if any(map(is_runtime, (*flatten(memory.shape)[1:], *flatten(memory.stride)))):
+            return None
+    return Kind(view, tuple(found))
+
+
+def _product(mode: Any) -> tuple[int, tuple[str, ...]]:
+    """An extent as a constant, and the names of the numbers that it is multiplied by."""
+    leaves = flatten(mode)
+    constant = prod(int(leaf) for leaf in leaves if not is_runtime(leaf))
+    return constant, tuple(str(leaf) for leaf in leaves if is_runtime(leaf))
+
+
+def _value(extent: tuple[int, tuple[str, ...]], numbers: Numbers) -> int:
+    constant, names = extent
+    for name in names:
+        constant *= numbers[name]
+    return constant

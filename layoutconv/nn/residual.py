@@ -1,0 +1,69 @@
+"""Layers beside a way past them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .containers import apply
+
+
+class Residual(torch.nn.Module):
+    """``activation(body(x) + past(x))``: the block that residual networks are made of.
+
+    Args:
+        body: layers that keep the cells of a sparse tensor, or the shape of a dense one.
+        past: what is beside them; nothing, x itself, by default. Where channels change, a
+            ``Sequential`` of ``torch.nn.Linear`` and a batch norm, say.
+        activation: a module, ``torch.nn.ReLU()`` by default; ``torch.nn.Identity()`` for none.
+
+    Plain modules see the features of a sparse tensor, as in
+    :class:`~layoutconv.nn.Sequential`. :func:`~layoutconv.nn.fold_batch_norms` makes the sum and
+    the activation part of the body's last convolution, where that is a sparse one: then nothing of
+    the block but its convolutions, and one matrix product of ``past``, reads or writes memory.
+
+    >>> from layoutconv.nn import Sequential, SubmConv3d, fold_batch_norms
+    >>> body = Sequential(SubmConv3d(4, 4, 3, bias=False), torch.nn.BatchNorm1d(4))
+    >>> fold_batch_norms(Residual(body).eval())
+    Residual(
+      (body): Sequential(
+        (0): SubmConv3d(4, 4, kernel_size=(3, 3, 3), activation=relu)
+        (1): Identity()
+      )
+      (past): Identity()
+      (activation): Identity()
+    )
+    """
+
+    def __init__(
+        self,
+        body: torch.nn.Module,
+        past: torch.nn.Module | None = None,
+        activation: torch.nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.past = torch.nn.Identity() if past is None else past
+        self.activation = torch.nn.ReLU() if activation is None else activation
+        self.is_fused = False  # the body's last convolution adds what is past it
+
+    def forward(self, input: Any) -> Any:
+        past = apply(self.past, input)
+        if not self.is_fused:
+            return apply(self.activation, apply(self.body, input) + past)
+        assert isinstance(self.body, torch.nn.Sequential)
+        *first, last = working(self.body)
+        for module in first:
+            input = apply(module, input)
+        return last(input, residual=past)
+
+
+def working(sequence: torch.nn.Sequential) -> list[Any]:
+    """The modules of a sequence that do something.
+
+    >>> working(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Identity()))
+    [ReLU()]
+    """
+    modules = sequence._modules.values()
+    return [module for module in modules if type(module) is not torch.nn.Identity]

@@ -1,0 +1,147 @@
+"""Views that share what clouds have in common: layouts, checks and plans of those that do not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.structure import signature
+from layoutconv.kernels.tune import MACHINES
+from torch import Tensor
+
+from layoutconv.executors import checks, gpu, map_views
+from layoutconv.executors import sparse as executor
+from layoutconv.executors.map_views import MapView, representative
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
+from layoutconv.tuning.choices import size_class
+
+C, K = 16, 24
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels are what they were made for; rows are sorted, as for a GPU."""
+    map_views.forget()
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: (signature(view, spec.along), spec))
+    yield
+    map_views.forget()
+
+
+def cloud(rows: int, seed: int) -> Coordinates:
+    generator = torch.Generator().manual_seed(seed)
+    return Coordinates.of_keys(torch.randperm(16**3, generator=generator)[:rows], (16,) * 3, 1)
+
+
+MAPS: dict[str, Any] = {
+    "submanifold": lambda x: submanifold_map(x),
+    "strided": lambda x: strided_map(x, 2, 2),
+    "inverse": lambda x: strided_map(x, 2, 2).inverse,
+}
+CLOUDS = (500, 0), (600, 1), (610, 2)  # the last two are of about one size
+
+
+def views(found: KernelMap, *, in_order: bool) -> list[GemmView]:
+    """Of the forward pass and both gradients."""
+    maps = executor.tables(found, (C, K), gradients=True)
+    if in_order:
+        maps = maps._replace(forward=found.sorted[0], order=found.sorted[1])
+    rows, own = len(found.inputs), len(found.outputs)
+    shape = K, *found.taps, C
+    return [
+        executor.conv_view(maps, rows, shape, own),
+        executor.conv_view(maps, own, shape, rows, 1, True, found.mirrored),
+        executor.wgrad_view(maps, own, rows, K, C)[0],
+    ]
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("name", MAPS)
+def test_a_view_is_what_its_layouts_say(name: str, in_order: bool) -> None:
+    for rows, seed in CLOUDS:
+        for view in views(MAPS[name](cloud(rows, seed)), in_order=in_order):
+            assert isinstance(view, MapView)
+            assert "a" not in view.__dict__
+            plain = GemmView(view.a, view.b, view.d)
+            assert (view.m, view.n, view.k, view.l) == (plain.m, plain.n, plain.k, plain.l)
+            got, want = checks.expected(view), checks.expected(plain)
+            assert (got.a, got.b, got.d, got.device) == (want.a, want.b, want.d, want.device)
+            assert got.writes_all is want.writes_all
+            for one, other in zip(got.indices, want.indices, strict=True):
+                assert (one.name, one.rows, one.written) == (other.name, other.rows, other.written)
+                assert torch.equal(one.buffer, other.buffer)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
+    made = 0
+    for rows, seed in CLOUDS:
+        for view in views(MAPS[name](cloud(rows, seed)), in_order=True):
+            assert isinstance(view, MapView)
+            key = torch.float16, 0, torch.float16, None, False, "relu", gpu.ALIGNED
+            before = len(view.kind.plans)
+            got = gpu.plan_of(view, *key)
+            made += len(view.kind.plans) - before
+            assert gpu.plan_of(view, *key) is got
+            sizes = representative(view.m), representative(view.l)
+            plain = GemmView(view.a, view.b, view.d)
+            want = gpu.Plan(plain, torch.float16, 0, structure="relu", sizes=sizes)
+            names = set(vars(want)) - {"problem", "_index"}
+            assert {n: vars(got)[n] for n in names} == {n: vars(want)[n] for n in names}
+            assert list(map(_start, got._index)) == list(map(_start, want._index))
+            for kept in view.kind.plans.values():
+                assert kept._index == (None,) * 3  # a plan that is kept holds no cloud's memory
+    assert made < 3 * len(CLOUDS)
+
+
+def _start(buffer: Tensor | None) -> int:
+    return 0 if buffer is None else buffer.data_ptr()
+
+
+def test_what_is_no_usual_map_is_a_view_of_its_own() -> None:
+    found = submanifold_map(cloud(300, 3))
+    none = found.index.new_empty(0)
+
+    def view(index: Tensor, order: Tensor = none) -> GemmView:
+        maps = executor.Maps(index, order, *[none] * 5)
+        return executor.conv_view(maps, 300, (K, 3, 3, 3, C), 300)
+
+    assert isinstance(view(found.index), MapView)
+    assert not isinstance(view(found.index.contiguous()), MapView)  # row after row
+    assert not isinstance(view(found.index[:1]), MapView)
+    wrong = torch.arange(299, dtype=torch.int32)
+    with pytest.raises(ValueError, match="scatter_index"):
+        view(found.index, wrong)
+    with pytest.raises(ValueError, match="int32"):
+        view(found.index, wrong.new_zeros(300, dtype=torch.int64))
+    whole = dataclasses.replace(view(found.index))
+    assert whole.m == 300
+    assert "kind" not in vars(whole)
+
+
+def test_gradients_of_maps_without_tables_for_them() -> None:
+    found = strided_map(cloud(300, 4), 3, 2, padding=1)
+    few = executor.tables(found, (C, K), gradients=False)
+    in_order = few._replace(forward=found.sorted[0], order=found.sorted[1])
+    grad, w = torch.randn(len(found.outputs), K), torch.randn(K, 3, 3, 3, C)
+    every = executor.tables(found, (C, K), gradients=True)
+    want = executor.conv(grad, w, *every, 300, transposed=True)
+    for maps in (few, in_order):
+        got = executor.conv(grad, w, *maps, 300, transposed=True)
+        torch.testing.assert_close(got, want)
+
+
+def test_sizes_of_one_class_are_of_one_power_of_two() -> None:
+    """The tile of a class is chosen once, and so is the entry of what was measured."""
+    sizes = range(2, 5000)
+    classes = {representative(size) for size in sizes}
+    assert len(classes) < 95
+    for size in sizes:
+        middle = representative(size)
+        assert abs(middle / size - 1) < 0.05 + 0.5 / size
+        if middle > 8:  # of smaller ones the middle is rounded far
+            assert size_class(middle) == size_class(size)

@@ -1,0 +1,46 @@
+"""The way back through a map, of whichever of its tables there is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from layoutconv.sparse import Coordinates, KernelMap, strided_map
+from layoutconv.sparse.order import by_taps
+from layoutconv.sparse.two_way import TwoWay, _OneWay, reversed_index
+
+
+class Searched:
+    """A search of which only the sorted index was asked for, as a forward pass on a GPU does."""
+
+    def __init__(self, index: torch.Tensor, taps: tuple[int, ...]) -> None:
+        self.found, self.taps = index, taps
+
+    def sorted(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return by_taps(self.found, self.taps)
+
+    def index(self) -> torch.Tensor:
+        raise AssertionError("searched a second time")
+
+
+@pytest.fixture
+def down() -> KernelMap:
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randperm(12**3, generator=generator)[:300]
+    return strided_map(Coordinates.of_keys(keys, (12,) * 3, 1), 3, 2, padding=1)
+
+
+def test_a_sorted_index_is_reversed_without_another_search(down: KernelMap) -> None:
+    rows = len(down.inputs)
+    there = _OneWay(down.taps, search=Searched(down.index, down.taps))  # type: ignore[arg-type]
+    there.sorted  # noqa: B018
+    back = TwoWay(down.taps, False, there).way(1, rows)
+    assert not torch.equal(there.sorted[1], torch.arange(len(down.outputs)))
+    assert torch.equal(back.index, down.inverse.index)
+
+
+def test_the_inverse_of_the_inverse_is_the_map(down: KernelMap) -> None:
+    back = down.inverse.index
+    assert torch.equal(reversed_index(back, len(down.outputs)), down.index)
+    order = torch.randperm(len(back)).int()
+    assert torch.equal(reversed_index(back[order], len(down.outputs), order), down.index)

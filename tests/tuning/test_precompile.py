@@ -1,0 +1,104 @@
+"""A call that is run dry: what it would launch is compiled first, and launched afterwards."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.tune import MACHINES
+from torch import Tensor
+
+import layoutconv as lc
+from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+from layoutconv.executors import execute_cpu, gpu
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse.views import kernel_map_view
+from layoutconv.tuning import compile
+
+PROBLEM = ConvProblem((1, 6, 6, 16), (16, 3, 3), padding=1)
+VIEW = fprop_view(PROBLEM)
+X, W = torch.randn(1, 6, 6, 16), torch.randn(16, 3, 3, 16)
+
+
+@pytest.fixture(autouse=True)
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """Kernels that compute on the CPU; what processes are asked to compile, call by call."""
+    calls: list[list[Any]] = []
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    monkeypatch.setattr(compile, "load_kernel", on_cpu)
+    monkeypatch.setattr(compile, "in_processes", lambda f, items, *rest: calls.append(list(items)))
+    return calls
+
+
+def on_cpu(view: GemmView, spec: Any) -> Any:
+    return lambda a, b, d, *rest: execute_cpu(view, a, b, d)
+
+
+def run(view: GemmView, x: Tensor = X, w: Tensor = W) -> Tensor:
+    out = torch.full((1, 6, 6, 16), torch.nan)
+    return gpu.execute_gpu(view, x, w, out, precision="tf32")
+
+
+def both(view: GemmView, other: GemmView) -> tuple[Tensor, Tensor]:
+    y = run(view)
+    assert not run(view, y.reshape(1, 6, 6, 16)).any()
+    dw = torch.full((16, 3, 3, 16), torch.nan)
+    return y, gpu.execute_gpu(other, torch.ones_like(y), X, dw, precision="tf32")
+
+
+def test_a_dry_call_meets_zeros_and_the_next_one_does_not(asked: list[list[Any]]) -> None:
+    view, other = replace(VIEW), replace(wgrad_view(PROBLEM))
+    seen: list[tuple[Tensor, Tensor]] = []
+    count = lc.precompile(lambda: seen.append(both(view, other)), processes=3)
+    assert not any(t.any() for t in seen[0])
+    assert [len(items) for items in asked] == [2] == [count]  # each kernel once
+    torch.testing.assert_close(run(view), execute_cpu(VIEW, X, W, torch.empty(1, 6, 6, 16)))
+
+
+def test_what_is_on_disk_is_not_asked_for(
+    asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile, "is_kept", lambda view, spec: True)
+    assert lc.precompile(run, replace(VIEW)) == 0
+    assert asked == []
+
+
+def test_a_call_that_fails_leaves_kernels_as_they_were() -> None:
+    load = gpu.load_kernel
+
+    def fails() -> None:
+        run(replace(VIEW))
+        raise KeyError("a mistake of the caller")
+
+    with pytest.raises(KeyError):
+        lc.precompile(fails)
+    assert gpu.load_kernel is load
+
+
+def test_a_race_compiles_by_itself(asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
+    assert lc.precompile(lambda: pytest.fail("called")) == 0
+
+
+def test_what_is_kept_holds_no_cloud() -> None:
+    """The kernel that comes later knows its view without the index buffer."""
+    kernels: list[Any] = []
+    memory: list[Any] = []
+
+    def call() -> None:
+        index = torch.zeros(27, 36, dtype=torch.int32).T
+        memory.append(weakref.ref(index))
+        kernels.append(gpu.Plan(kernel_map_view(index, 16, 16), torch.float32, -1)._kernel)
+
+    lc.precompile(call)
+    gc.collect()
+    assert memory[0]() is None
+    assert kernels[0].dry.over
