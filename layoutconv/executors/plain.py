@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from ..errors import ArgumentError
 
-_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
 
 
 def is_plain(*tensors: Any) -> bool:
@@ -29,19 +29,34 @@ def is_plain(*tensors: Any) -> bool:
     False
     """
     if (
-        torch.compiler.is_compiling()
+        is_watched()
         or _C._is_tracing()
         or _C._len_torch_dispatch_stack()
-        or _C._len_torch_function_stack()
         or _C._functorch.peek_interpreter_stack() is not None
         or _C._is_any_autocast_enabled()
-        or forward_ad._current_level >= 0
     ):
         return False
     for tensor in tensors:  # noqa: SIM110, a generator takes longer than what it yields
-        if type(tensor) not in _TYPES or tensor.is_neg():
+        if type(tensor) not in PLAIN or tensor.is_neg():
             return False
     return True
+
+
+def is_watched() -> bool:
+    """Whether torch looks at calls in a way that neither tensors nor dispatch keys show.
+
+    That is under ``torch.compile``, under a mode of torch functions, such as ``with
+    torch.device``, and under forward-mode differentiation.
+
+    >>> with torch.device("cpu"):
+    ...     is_watched()
+    True
+    """
+    return (
+        torch.compiler.is_compiling()
+        or _C._len_torch_function_stack() > 0
+        or forward_ad._current_level >= 0
+    )
 
 
 def wants_gradient(*tensors: Any) -> bool:
@@ -56,6 +71,15 @@ def wants_gradient(*tensors: Any) -> bool:
             if tensor is not None and tensor.requires_grad:
                 return True
     return False
+
+
+def is_constant(scale: Any) -> bool:
+    """Whether autograd can record what was scaled: by nothing, or by a tensor without a gradient.
+
+    >>> is_constant(None), is_constant(torch.ones(2)), is_constant(0.5)
+    (True, True, False)
+    """
+    return scale is None or (isinstance(scale, torch.Tensor) and not scale.requires_grad)
 
 
 def refuse_transforms(**tensors: Any) -> None:

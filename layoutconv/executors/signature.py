@@ -1,0 +1,165 @@
+"""Signatures: all that a call depends on beside data, and what was kept of calls for each.
+
+A signature has two parts. The one that a dictionary finds is cheap and coarse: numbers, their
+types, and how many elements there are. The other is a guard, which says in one call of C whether
+tensors are like those of an earlier call *and* whether torch would do the same with them: one that
+is made where :func:`~layoutconv.executors.plain.is_plain` holds, holds where that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from marshal import dumps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .plain import PLAIN, is_plain, is_watched
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+try:
+    from torch._C._dynamo.guards import TensorGuards
+except ImportError:  # it is torch.compile's own, and promised to nobody
+    TensorGuards = None
+
+_FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
+
+Guard = Callable[..., bool]
+
+
+def guard_of(*tensors: Tensor) -> Guard:
+    """A function of as many tensors, whether a kernel and torch would treat them as it does these.
+
+    That is by type, dtype, device, shape and strides, by whether a gradient could be wanted, and by
+    torch's dispatch keys with those that a thread has added and taken away: of subclasses, lazy
+    negation, modes, transforms, tracers, inference mode, and autocast for their device. What is no
+    tensor is not like one. Nothing keeps the tensors alive.
+
+    >>> x = torch.ones(2, 3)
+    >>> alike = guard_of(x)
+    >>> alike(x + 1), alike(x.T), alike(x.double()), alike(2.0)
+    (True, False, False, False)
+    >>> with torch.autocast("cpu"):
+    ...     alike(x)
+    False
+    """
+    if TensorGuards is None or len(set(map(id, tensors))) < len(tensors):
+        return _guard_in_python(*tensors)  # torch's is false if any is there twice
+    alike: Guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return alike
+
+
+def _guard_in_python(*tensors: Tensor) -> Guard:
+    """:func:`guard_of` without help from torch: 2 us a tensor, not 0.2."""
+    known = [_properties(tensor) for tensor in tensors]
+
+    def alike(*others: Any) -> bool:
+        return is_plain(*others) and [_properties(tensor) for tensor in others] == known
+
+    return alike
+
+
+def _properties(tensor: Tensor) -> tuple[Any, ...]:
+    return (
+        type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride(),
+        tensor.requires_grad, tensor.is_inference(), torch.is_inference_mode_enabled(),
+    )  # fmt: skip
+
+
+class Signatures:
+    """What was kept for signatures of convolutions, of up to ``limit`` keys; all of it is dropped
+    when there are more.
+
+    A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
+    ``input``, ``weight``, ``bias``, ``scale`` and ``residual``, of which the last three may be
+    None, and ``scale`` a number. Numbers that are equal, but of another type, are another
+    signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
+
+    >>> signatures = Signatures(2)
+    >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
+    >>> signatures.keep("what was found out", *call)
+    >>> signatures.find(*call)
+    'what was found out'
+    >>> signatures.find((3.0, "relu"), *call[1:]) is None
+    True
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._kept: dict[Hashable, list[tuple[Guard, Guard, Any]]] = {}
+
+    def find(
+        self,
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> Any:
+        """What was kept for a call; None for what was not, and for a call that torch has to see."""
+        if is_watched() or type(input) not in PLAIN or type(weight) not in PLAIN:
+            return None
+        others: Any = ()
+        if bias is not None or scale is not None or residual is not None:
+            numbers, others = _apart(numbers, bias, scale, residual)
+        try:
+            for alike, others_alike, found in self._kept.get(
+                _key(numbers, out_dtype, input, weight), ()
+            ):
+                if alike(input, weight) and (not others or others_alike(*others)):
+                    return found
+        except (TypeError, ValueError, RuntimeError):  # no numbers, no dtype, no strides
+            pass
+        return None
+
+    def keep(
+        self,
+        found: Any,
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> None:
+        """Keep what was found out about a call, if torch need not see it."""
+        numbers, others = _apart(numbers, bias, scale, residual)
+        if not is_plain(input, weight, *others):
+            return
+        try:
+            key = _key(numbers, out_dtype, input, weight)
+        except ValueError:  # no numbers
+            return
+        if key not in self._kept and len(self._kept) >= self.limit:
+            self._kept.clear()
+        entry = guard_of(input, weight), guard_of(*others), found
+        self._kept[key] = [entry, *self._kept.get(key, ())][:_FEW]
+
+    def clear(self) -> None:
+        """Drop all of it."""
+        self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def _key(
+    numbers: tuple[Any, ...], out_dtype: torch.dtype | None, input: Tensor, weight: Tensor
+) -> Hashable:
+    recorded = torch.is_grad_enabled()
+    return dumps(numbers, 2), out_dtype, recorded, input.numel(), weight.numel()
+
+
+def _apart(numbers: tuple[Any, ...], bias: Any, scale: Any, residual: Any) -> tuple[Any, list[Any]]:
+    """Numbers, with which of the others there are, and those that are tensors or ought to be."""
+    if bias is scale is residual is None:
+        return numbers, []
+    number = scale if type(scale) is float or type(scale) is int else None
+    column = scale if number is None else None
+    others = [tensor for tensor in (bias, column, residual) if tensor is not None]
+    return (numbers, number, bias is None, column is None, residual is None), others
