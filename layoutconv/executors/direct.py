@@ -13,6 +13,7 @@ is in the order of ``channels_last``; views of them would cost a microsecond eac
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -78,8 +79,10 @@ class Call:
         input, weight, bias, scale, residual = tensors
         self.order = (0, *range(2, input.dim()), 1)
         self.back = (0, input.dim() - 1, *range(1, input.dim() - 1))
-        self.numbers, self.ending, self.device = numbers, ending, result.device
-        self.shape, self.stride, self.dtype = tuple(result.shape), result.stride(), result.dtype
+        self.numbers, self.ending = numbers, ending
+        self.shape, self.dtype, self.device = tuple(result.shape), result.dtype, result.device
+        kind: dict[str, Any] = {"dtype": result.dtype, "device": result.device}
+        self.allocate = partial(torch.empty_strided, self.shape, result.stride(), **kind)
         epilogue = epilogue_of(bias, scale, residual, *ending)
         x, w = (tuple(t.shape[i] for i in self.order) for t in (input, weight))
         if transposed:
@@ -100,14 +103,15 @@ class Call:
         # Nothing but the launch, of tensors as they are.
         self.only_launches = self.launch is not None and self.in_order and not self.zeroed
 
-    def __call__(
+    def run(
         self, a: Tensor, b: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
     ) -> Tensor:
+        """The convolution of tensors of the signature."""
         if self.wanted:
             return self._record(a, b, bias, scale, residual)
-        out = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+        out = self.allocate()
         if self.only_launches:
-            self.launch(a, b, out, bias, scale, residual)
+            self.launch.run(a, b, out, bias, scale, residual)
         else:
             a, b, residual = self._in_memory_order(a, b, residual)
             self.compute(a, b, out.permute(self.order), bias, scale, residual)
@@ -123,7 +127,7 @@ class Call:
         if self.zeroed:
             out.zero_()
         if self.launch is not None:
-            self.launch(a, b, out, bias, scale, residual)
+            self.launch.run(a, b, out, bias, scale, residual)
         else:
             run(self.views, a, b, out, epilogue_of(bias, scale, residual, *self.ending))
 

@@ -117,7 +117,7 @@ class Plan:
         if splits and problem.splittable:
             parts = splits
         self.tile, self.device = tile or chosen, device
-        self._is_alone = torch.cuda.device_count() < 2  # and thus the current one
+        self._only_device = torch.cuda.device_count() < 2  # hence the current one
         if self.tile.taps > 1:
             view = _widened(view, self.tile)
         self.splits = _without_empty_parts(view.k // self.tile.taps, self.tile, parts)
@@ -135,9 +135,11 @@ class Plan:
         images, *others = expected(view).d.shape
         self._size = images * prod(others)
         self._sums_shape = self._parts * images, *others  # of as many modes as D has
-        self._index = tuple(index_buffer(layout) for layout in (view.a, view.b, view.d))
+        index = tuple(index_buffer(layout) for layout in (view.a, view.b, view.d))
         integers = self.splits, self._size, *runtime_integers(view).values()
-        self._integers = as_argument(integers) if bind else integers
+        # What the kernel gets after its operands, and what more if nothing follows the sums.
+        self._given = *index, as_argument(integers) if bind else integers
+        self._alone = *self._given, None, None, None, None
         self._m_tiles = -(-view.m // self.tile.m)
 
     def __call__(
@@ -148,7 +150,7 @@ class Plan:
         reads: Epilogue | Reads = NOTHING,
         statistics: Tensor | None = None,
     ) -> None:
-        if not (self._is_alone or torch.cuda.current_device() == self.device):
+        if not (self._only_device or torch.cuda.current_device() == self.device):
             with torch.cuda.device(self.device):
                 self(a, b, out, reads, statistics)
             return
@@ -157,7 +159,7 @@ class Plan:
         if self._parts:
             self._run_in_parts(a, b, out)
         elif reads is NOTHING:
-            self._kernel(a, b, out, *self._index, self._integers, None, None, None, None)
+            self._kernel(a, b, out, *self._alone)
         else:
             self._run_with_epilogue(a, b, out, reads, statistics)
 
@@ -165,7 +167,7 @@ class Plan:
         """Parts of sums go to memory of their own, and are added up in a fixed order."""
         make = torch.empty if self._parts > 1 else torch.zeros
         sums = make(self._sums_shape, dtype=self._sums, device=out.device)
-        self._kernel(a, b, sums, *self._index, self._integers, None, None, None, None)
+        self._kernel(a, b, sums, *self._alone)
         flat = out.as_strided((self._size,), (1,))
         if self._parts == 1:
             flat.copy_(sums.view(-1))
@@ -180,7 +182,7 @@ class Plan:
             size = self._m_tiles, statistics.numel()
             parts = torch.empty(size, dtype=torch.float32, device=out.device)
         self._kernel(
-            a, b, out, *self._index, self._integers,
+            a, b, out, *self._given,
             reads.numbers or None,
             reads.columns or None,
             reads.sources or None,

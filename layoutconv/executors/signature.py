@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 try:
-    from torch._C._dynamo.guards import TensorGuards
-except ImportError:  # it is torch.compile's own, and promised to nobody
-    TensorGuards = None
+    from torch._C._dynamo import guards as _of_torch
+except ImportError:  # they are torch.compile's own, and promised to nobody
+    _of_torch = None  # type: ignore[assignment]
 
 _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
 
@@ -45,9 +45,10 @@ def guard_of(*tensors: Tensor) -> Guard:
     ...     alike(x)
     False
     """
-    if TensorGuards is None or len(set(map(id, tensors))) < len(tensors):
+    guards: Any = getattr(_of_torch, "TensorGuards", None)
+    if guards is None or len(set(map(id, tensors))) < len(tensors):
         return _guard_in_python(*tensors)  # torch's is false if any is there twice
-    alike: Guard = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    alike: Guard = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
     return alike
 
 
@@ -104,15 +105,13 @@ class Signatures:
         if is_watched() or type(input) not in PLAIN or type(weight) not in PLAIN:
             return None
         others: Any = ()
-        if bias is not None or scale is not None or residual is not None:
-            numbers, others = _apart(numbers, bias, scale, residual)
+        if not (bias is scale is residual is out_dtype is None):
+            numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
         try:
-            for alike, others_alike, found in self._kept.get(
-                _key(numbers, out_dtype, input, weight), ()
-            ):
+            for alike, others_alike, found in self._kept.get(_key(numbers, input, weight), ()):
                 if alike(input, weight) and (not others or others_alike(*others)):
                     return found
-        except (TypeError, ValueError, RuntimeError):  # no numbers, no dtype, no strides
+        except (ValueError, RuntimeError):  # no numbers, no strides
             pass
         return None
 
@@ -128,11 +127,11 @@ class Signatures:
         residual: Tensor | None = None,
     ) -> None:
         """Keep what was found out about a call, if torch need not see it."""
-        numbers, others = _apart(numbers, bias, scale, residual)
+        numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
         if not is_plain(input, weight, *others):
             return
         try:
-            key = _key(numbers, out_dtype, input, weight)
+            key = _key(numbers, input, weight)
         except ValueError:  # no numbers
             return
         if key not in self._kept and len(self._kept) >= self.limit:
@@ -148,18 +147,19 @@ class Signatures:
         return len(self._kept)
 
 
-def _key(
-    numbers: tuple[Any, ...], out_dtype: torch.dtype | None, input: Tensor, weight: Tensor
-) -> Hashable:
-    recorded = torch.is_grad_enabled()
-    return dumps(numbers, 2), out_dtype, recorded, input.numel(), weight.numel()
+def _key(numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
+    """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
+    return dumps(numbers, 2), torch.is_grad_enabled(), input.numel(), weight.numel()
 
 
-def _apart(numbers: tuple[Any, ...], bias: Any, scale: Any, residual: Any) -> tuple[Any, list[Any]]:
+def _apart(
+    numbers: tuple[Any, ...], out_dtype: Any, bias: Any, scale: Any, residual: Any
+) -> tuple[tuple[Any, ...], list[Any]]:
     """Numbers, with which of the others there are, and those that are tensors or ought to be."""
-    if bias is scale is residual is None:
+    if bias is scale is residual is out_dtype is None:
         return numbers, []
     number = scale if type(scale) is float or type(scale) is int else None
     column = scale if number is None else None
+    there = bias is None, column is None, residual is None, type(out_dtype) is torch.dtype
     others = [tensor for tensor in (bias, column, residual) if tensor is not None]
-    return (numbers, number, bias is None, column is None, residual is None), others
+    return (numbers, number, there, str(out_dtype)), others

@@ -7,6 +7,7 @@ function. What a call came to depends on a kernel map too, and is kept with it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,9 +92,10 @@ class Call:
         self._dgrad: Bound | None = None
         self._wgrad: tuple[Bound, Tensor] | None = None
 
-    def __call__(
+    def run(
         self, x: Tensor, weight: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
     ) -> Tensor:
+        """The convolution of tensors of the signature."""
         if self.wanted:
             return _Recorded.apply(x, weight, bias, scale, residual, self)
         return self.forward(x, weight, bias, scale, residual)
@@ -103,7 +105,7 @@ class Call:
         if not self.contiguous:
             x, weight = x.contiguous(), weight.contiguous()
             residual = None if residual is None else residual.contiguous()
-        return self._forward(x, weight, bias, scale, residual, self.ending)
+        return self._forward.run(x, weight, bias, scale, residual, self.ending)
 
     def dgrad(self, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the features."""
@@ -116,7 +118,7 @@ class Call:
             of = self.maps, len(grad), self.filter, rows, self.groups, True, self.mirrored
             view = operators.conv_view(*of)
             bound = self._dgrad = Bound(view, (rows, C), grad.dtype, grad, None)
-        return bound(grad.contiguous(), weight.contiguous())
+        return bound.run(grad.contiguous(), weight.contiguous())
 
     def wgrad(self, grad: Tensor, x: Tensor) -> Tensor:
         """The gradient of the filter."""
@@ -130,15 +132,12 @@ class Call:
             exact = torch.promote_types(x.dtype, torch.float32)
             self._wgrad = Bound(view, shape, exact, grad, None), lengths
         bound, lengths = self._wgrad
-        parts = bound(grad.contiguous(), x.contiguous())
+        parts = bound.run(grad.contiguous(), x.contiguous())
         return operators.sum_chunks(parts, lengths, taps, x.dtype)
 
 
 class Bound:
-    """A view bound to dtypes, a device and the structure of an epilogue: a call launches.
-
-    Its tensors are contiguous.
-    """
+    """A view bound to dtypes, a device and the structure of an epilogue: a call launches."""
 
     def __init__(
         self,
@@ -148,7 +147,9 @@ class Bound:
         a: Tensor,
         epilogue: Epilogue | None,
     ) -> None:
-        self.view, self.shape, self.dtype, self.device = view, shape, dtype, a.device
+        self.view = view
+        stride = torch.empty(shape, device="meta").stride()  # 0.3 us less than by torch.empty
+        self.allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=a.device)
         self.empty = not (view.m and view.n and view.l)
         self.launch: Any = None
         if _takes_memory(a):
@@ -156,7 +157,7 @@ class Bound:
 
             self.launch = Launch((view,), a, dtype, epilogue)
 
-    def __call__(
+    def run(
         self,
         a: Tensor,
         b: Tensor,
@@ -165,12 +166,13 @@ class Bound:
         residual: Tensor | None = None,
         ending: tuple[str | None, float] = (None, 0.01),
     ) -> Tensor:
-        out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        """What the view says, of contiguous tensors."""
+        out = self.allocate()
         if self.empty:
             return out
         if self.launch is None:
             return execute_cpu(self.view, a, b, out, epilogue_of(bias, scale, residual, *ending))
-        self.launch(a, b, out, bias, scale, residual)
+        self.launch.run(a, b, out, bias, scale, residual)
         return out
 
 

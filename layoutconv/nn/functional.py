@@ -291,7 +291,7 @@ def _convolution(
     if not statistics:
         call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
-            return call(input, weight, bias, scale, residual)
+            return call.run(input, weight, bias, scale, residual)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=False,

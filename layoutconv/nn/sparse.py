@@ -249,7 +249,7 @@ def _convolution(
     given = groups, activation, slope
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
-        return _on(input, outputs, call(x, weight, bias, scale, residual))
+        return _on(input, outputs, call.run(x, weight, bias, scale, residual))
     if not torch.compiler.is_compiling():
         low = _lowered(x, weight)
         if low is not None:
@@ -260,8 +260,8 @@ def _convolution(
                 )  # fmt: skip
         if activation is not None and not has_gradient(activation, slope):
             check_activation(activation, x)
-            tensors = [t for t in (x, weight, bias, scale, residual) if t is not None]
-            if is_constant(scale) and wants_gradient(*tensors) and is_plain(*tensors):
+            there = [t for t in (x, weight, bias, scale, residual) if t is not None]
+            if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
                 # Sums as one function that autograd records, and the activation as torch's.
                 options = bias, scale, residual, None, slope, None
                 sums = _convolution(input, weight, found, groups, *options).features
@@ -275,8 +275,7 @@ def _convolution(
     ending = Ending(bias, column, residual, activation, slope, out_dtype)
     if groups == x.shape[1] > 1:  # nothing is summed over channels
         return _on(input, outputs, after(sparse_depthwise(x, weight, found), ending))
-    tensors = (x, weight, bias, column, residual)
-    gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    gradients = wants_gradient(x, weight, bias, column, residual)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
     others = *maps, len(outputs), groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
