@@ -28,13 +28,7 @@ def is_plain(*tensors: Any) -> bool:
     ...     is_plain(x)
     False
     """
-    if (
-        is_watched()
-        or _C._is_tracing()
-        or _C._len_torch_dispatch_stack()
-        or _C._functorch.peek_interpreter_stack() is not None
-        or _C._is_any_autocast_enabled()
-    ):
+    if is_watched():
         return False
     for tensor in tensors:  # noqa: SIM110, a generator takes longer than what it yields
         if type(tensor) not in PLAIN or tensor.is_neg():
@@ -43,18 +37,19 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def is_watched() -> bool:
-    """Whether torch looks at calls in a way that neither tensors nor dispatch keys show.
-
-    That is under ``torch.compile``, under a mode of torch functions, such as ``with
-    torch.device``, and under forward-mode differentiation.
+    """Whether something looks at calls, or changes them, whatever their tensors are.
 
     >>> with torch.device("cpu"):
     ...     is_watched()
     True
     """
-    return (
+    return bool(
         torch.compiler.is_compiling()
-        or _C._len_torch_function_stack() > 0
+        or _C._is_tracing()
+        or _C._len_torch_dispatch_stack()
+        or _C._len_torch_function_stack()
+        or _C._functorch.peek_interpreter_stack() is not None
+        or _C._is_any_autocast_enabled()
         or forward_ad._current_level >= 0
     )
 
