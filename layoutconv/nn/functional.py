@@ -335,7 +335,7 @@ def _transposed(
     given = "transposed", rank, stride, padding, output_padding, groups, dilation, activation, slope
     call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
     if call is not None:
-        return call(input, weight, bias, scale, residual)
+        return call.run(input, weight, bias, scale, residual)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=True,
