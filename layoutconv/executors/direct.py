@@ -60,8 +60,8 @@ def remember(
         or (wanted and not (has_gradient(*ending) and is_constant(scale)))
     ):
         return
-    call = Call(result, tensors, ending, of_pass, wanted, transposed)
-    _kept.keep(call, numbers, out_dtype, *tensors)
+    make = partial(Call, result, tensors, ending, of_pass, wanted, transposed)
+    _kept.keep(make, numbers, out_dtype, *tensors)
 
 
 class Call:

@@ -77,7 +77,7 @@ class Signatures:
 
     >>> signatures = Signatures(2)
     >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
-    >>> signatures.keep("what was found out", *call)
+    >>> signatures.keep(lambda: "what was found out", *call)
     >>> signatures.find(*call)
     'what was found out'
     >>> signatures.find((3.0, "relu"), *call[1:]) is None
@@ -114,7 +114,7 @@ class Signatures:
 
     def keep(
         self,
-        found: Any,
+        make: Callable[[], Any],
         numbers: tuple[Any, ...],
         out_dtype: torch.dtype | None,
         input: Tensor,
@@ -123,7 +123,7 @@ class Signatures:
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
     ) -> None:
-        """Keep what was found out about a call, if torch need not see it."""
+        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
         numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
         if not is_plain(input, weight, *others):
             return
@@ -133,7 +133,7 @@ class Signatures:
             return
         if key not in self._kept and len(self._kept) >= self.limit:
             self._kept.clear()
-        entry = guard_of(input, weight), guard_of(*others), found
+        entry = guard_of(input, weight), guard_of(*others), make()
         self._kept[key] = [entry, *self._kept.get(key, ())][:_FEW]
 
     def clear(self) -> None:

@@ -64,8 +64,8 @@ def remember(
     ):
         return
     kept = found.views.setdefault(_CALLS, Signatures(limit=64))
-    call = Call(found, maps, result, tensors, groups, wanted, ending)
-    kept.keep(call, numbers, out_dtype, *tensors)
+    make = partial(Call, found, maps, result, tensors, groups, wanted, ending)
+    kept.keep(make, numbers, out_dtype, *tensors)
 
 
 class Call:

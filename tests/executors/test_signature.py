@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -78,16 +79,20 @@ def test_a_tensor_may_be_there_twice():
     assert not twice(X, W)
 
 
+def never() -> None:
+    raise AssertionError("a call is made that nobody keeps")
+
+
 def found_by(inside: Callable[[Callable[[], None]], Any]) -> list[Any]:
     """What is found inside of something for a call that was kept outside."""
     signatures, found = Signatures(1), []
     call = NUMBERS, None, X, W
-    signatures.keep("call", *call)
+    signatures.keep(lambda: "call", *call)
 
     def look() -> None:
         found.append(signatures.find(*call))
         assert is_watched()
-        signatures.keep("never", *call)
+        signatures.keep(never, *call)
 
     inside(look)
     assert signatures.find(*call) == "call"
@@ -159,7 +164,7 @@ def test_what_was_kept_is_found_for_its_signature_alone():
     }
     for name, call in calls.items():
         assert signatures.find(*call) is None
-        signatures.keep(name, *call)
+        signatures.keep(partial(str, name), *call)
     assert {signatures.find(*call) for call in calls.values()} == set(calls)
     with torch.no_grad():
         assert signatures.find(*calls["alone"]) is None
@@ -167,18 +172,18 @@ def test_what_was_kept_is_found_for_its_signature_alone():
     assert signatures.find(NUMBERS, None, X, W, None, True) is None
     for unwritable in (object(), torch.Size((1, 1)), [object()]):
         assert signatures.find((3, unwritable), None, X, W) is None
-        signatures.keep("never", (3, unwritable), None, X, W)
+        signatures.keep(never, (3, unwritable), None, X, W)
 
 
 def test_there_is_an_end_to_what_is_kept():
     signatures = Signatures(3)
     for size in range(1, 9):
-        signatures.keep(size, (size,), None, X, W)
+        signatures.keep(partial(int, size), (size,), None, X, W)
         assert signatures.find((size,), None, X, W) == size
         assert len(signatures) <= 3
     for size in range(1, 100):  # of one key: as many elements each
         x = torch.empty_strided((4, 6), (6 * size, 1))
-        signatures.keep(size, NUMBERS, None, x, W)
+        signatures.keep(partial(int, size), NUMBERS, None, x, W)
         assert signatures.find(NUMBERS, None, x, W) == size
     assert max(map(len, signatures._kept.values())) <= signature._FEW
 
@@ -192,7 +197,7 @@ def test_threads_find_their_own():
             call = (number % 3,), None, x, W
             found = signatures.find(*call)
             if found is None:
-                signatures.keep((number % 3, x.stride()), *call)
+                signatures.keep(partial(tuple, (number % 3, x.stride())), *call)
             elif found != (number % 3, x.stride()):
                 wrong.append(found)
 
