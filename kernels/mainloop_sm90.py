@@ -28,7 +28,6 @@ from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
 from .tile import WARPGROUP, Tile
 
-
 # Types that wgmma multiplies, and how. Of 8 bits both operands run along k, as they always do here.
 OPERATIONS = {
     "float16": warpgroup.MmaF16BF16Op,

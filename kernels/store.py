@@ -103,6 +103,19 @@ def load_kernel(view: GemmView, spec: Spec) -> Callable[..., None]:
     return kernel
 
 
+def as_argument(numbers: tuple[int, ...]) -> Any:
+    """A tuple of integers that many calls of a kernel get, as kernels take it.
+
+    Calls convert tuples: 0.2 us for a dozen of numbers, each time.
+
+    >>> list(as_argument((3, 4)))
+    [3, 4]
+    """
+    import tvm_ffi
+
+    return tvm_ffi.convert(numbers)
+
+
 def is_kept(view: GemmView, spec: Spec) -> bool:
     """Whether ``load_kernel`` would find a kernel on disk."""
     return _intact(_path(KernelKey(signature(view, spec.along), spec).digest))

@@ -61,8 +61,8 @@ FAMILY = {
     (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
-# The same of Hopper's own instructions, for data of 16 and 8 bits, and stages: a warpgroup copies. Rates
-# are shares of the best tile's above.
+# The same of Hopper's own instructions, for data of 16 and 8 bits, and stages: a warpgroup copies.
+# Rates are shares of the best tile's above.
 HOPPER = {
     (128, 64, 4, 1): (0.91, 4),
     (256, 64, 8, 1): (1.08, 5),
@@ -200,16 +200,16 @@ def _windows(problem: Problem, machine: Machine) -> list[Tile]:
 
     Of all columns: where A is read for each of several tiles of them, nothing is gained.
     """
-    k = 64 // BYTES[problem.dtype]
-    half_lines = problem.taps > 1 and BYTES[problem.dtype] == 2 and problem.k // problem.taps % k == 0
+    size = BYTES[problem.dtype]
+    k = 64 // size
+    half_lines = problem.taps > 1 and size == 2 and problem.k // problem.taps % k == 0
     if not half_lines or shapes(machine.arch, problem.dtype) == list(FAMILY):
         return []
     tiles = []
     for (m, n, warps_m, warps_n), (_, most) in WINDOWS.items():
         for stages in range(most if problem.n <= n else 0, 1, -1):
             tile = Tile(m, n, k, warps_m, warps_n, stages, WARPGROUP, problem.taps)
-            size = tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes)
-            if size <= machine.shared_per_block:
+            if tile.shared_bytes(size, problem.staged_bytes) <= machine.shared_per_block:
                 tiles.append(tile)
                 break
     return tiles

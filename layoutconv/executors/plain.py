@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from ..errors import ArgumentError
 
-_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
 
 
 def is_plain(*tensors: Any) -> bool:
@@ -28,7 +28,22 @@ def is_plain(*tensors: Any) -> bool:
     ...     is_plain(x)
     False
     """
-    if (
+    if is_watched():
+        return False
+    for tensor in tensors:  # noqa: SIM110, a generator takes longer than what it yields
+        if type(tensor) not in PLAIN or tensor.is_neg():
+            return False
+    return True
+
+
+def is_watched() -> bool:
+    """Whether something looks at calls, or changes them, whatever their tensors are.
+
+    >>> with torch.device("cpu"):
+    ...     is_watched()
+    True
+    """
+    return bool(
         torch.compiler.is_compiling()
         or _C._is_tracing()
         or _C._len_torch_dispatch_stack()
@@ -36,12 +51,7 @@ def is_plain(*tensors: Any) -> bool:
         or _C._functorch.peek_interpreter_stack() is not None
         or _C._is_any_autocast_enabled()
         or forward_ad._current_level >= 0
-    ):
-        return False
-    for tensor in tensors:  # noqa: SIM110, a generator takes longer than what it yields
-        if type(tensor) not in _TYPES or tensor.is_neg():
-            return False
-    return True
+    )
 
 
 def wants_gradient(*tensors: Any) -> bool:
@@ -56,6 +66,15 @@ def wants_gradient(*tensors: Any) -> bool:
             if tensor is not None and tensor.requires_grad:
                 return True
     return False
+
+
+def is_constant(scale: Any) -> bool:
+    """Whether autograd can record what was scaled: by nothing, or by a tensor without a gradient.
+
+    >>> is_constant(None), is_constant(torch.ones(2)), is_constant(0.5)
+    (True, True, False)
+    """
+    return scale is None or (isinstance(scale, torch.Tensor) and not scale.requires_grad)
 
 
 def refuse_transforms(**tensors: Any) -> None:

@@ -102,7 +102,6 @@ class Kept:
 
     def __init__(self) -> None:
         self.views: dict[Any, GemmView] = {}
-        self.calls: dict[Any, Any] = {}  # of sparse_direct
 
 
 class _KeptBy:

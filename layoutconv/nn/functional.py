@@ -287,13 +287,11 @@ def _convolution(
     groups: int,
     statistics: bool,
 ) -> Any:
-    key = None
-    if not statistics and not torch.compiler.is_compiling():
-        given = rank, stride, padding, dilation, groups, activation, slope
-        key = direct.signature("conv", input, weight, bias, scale, residual, out_dtype, given)
-        call = direct.find(key)
+    given = "conv", rank, stride, padding, dilation, groups, activation, slope
+    if not statistics:
+        call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
-            return call(input, weight, bias, scale, residual)
+            return call.run(input, weight, bias, scale, residual)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=False,
@@ -312,9 +310,9 @@ def _convolution(
         y, sums = fuse.fprop_statistics(x, w, numbers, ending)
         return _in_torch_order(y, input, rank), sums
     y = _run(fuse.fprop, rank, input, weight, numbers, ending)
-    if key is not None:
-        tensors = input, weight, bias, scale, residual
-        direct.remember(key, y, *tensors, activation, slope, numbers, transposed=False)
+    tensors = input, weight, bias, scale, residual
+    last = activation, slope
+    direct.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
     return y
 
 
@@ -334,14 +332,10 @@ def _transposed(
     groups: int,
     dilation: Ints,
 ) -> Tensor:
-    key = None
-    if not torch.compiler.is_compiling():
-        given = rank, stride, padding, output_padding, groups, dilation, activation, slope
-        tensors = input, weight, bias, scale, residual
-        key = direct.signature("conv_transpose", *tensors, out_dtype, given)
-        call = direct.find(key)
-        if call is not None:
-            return call(*tensors)
+    given = "transposed", rank, stride, padding, output_padding, groups, dilation, activation, slope
+    call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
+    if call is not None:
+        return call.run(input, weight, bias, scale, residual)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=True,
@@ -357,8 +351,9 @@ def _transposed(
     check_residual(residual, input, weight.shape[1] * groups, spatial)
     numbers = spatial, steps, sides, apart, groups
     x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
-    if key is not None:
-        direct.remember(key, x, *tensors, activation, slope, numbers, transposed=True)
+    tensors = input, weight, bias, scale, residual
+    last = activation, slope
+    direct.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
     return x
 
 

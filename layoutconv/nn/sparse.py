@@ -21,7 +21,7 @@ from ..executors import sparse as executor
 from ..executors import sparse_direct
 from ..executors.autograd import has_gradient
 from ..executors.finish import activate, convert
-from ..executors.plain import wants_gradient
+from ..executors.plain import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from .arguments import check_activation, check_cells
 from .fuse import Ending, after, fused_or_not
@@ -246,7 +246,10 @@ def _convolution(
             expected = "a tensor on the coordinates of the result, or features"
             raise ArgumentError("residual", expected, residual.coordinates)
         residual = residual.features
-    key = None
+    given = groups, activation, slope
+    call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
+    if call is not None:
+        return _on(input, outputs, call.run(x, weight, bias, scale, residual))
     if not torch.compiler.is_compiling():
         low = _lowered(x, weight)
         if low is not None:
@@ -255,14 +258,10 @@ def _convolution(
                     _on(input, input.coordinates, x.to(low)), weight.to(low), found, groups,
                     bias, scale, residual, activation, slope, out_dtype,
                 )  # fmt: skip
-        numbers = type(groups), groups, activation, slope, out_dtype
-        key = sparse_direct.signature(x, weight, bias, scale, residual, numbers)
-        call = None if key is None else sparse_direct.find(found, key)
-        if call is not None:
-            return _on(input, outputs, call(x, weight, bias, scale, residual))
         if activation is not None and not has_gradient(activation, slope):
             check_activation(activation, x)
-            if key is not None and wants_gradient(x, weight, bias, residual):
+            there = [t for t in (x, weight, bias, scale, residual) if t is not None]
+            if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
                 # Sums as one function that autograd records, and the activation as torch's.
                 options = bias, scale, residual, None, slope, None
                 sums = _convolution(input, weight, found, groups, *options).features
@@ -276,15 +275,14 @@ def _convolution(
     ending = Ending(bias, column, residual, activation, slope, out_dtype)
     if groups == x.shape[1] > 1:  # nothing is summed over channels
         return _on(input, outputs, after(sparse_depthwise(x, weight, found), ending))
-    tensors = (x, weight, bias, column, residual)
-    gradients = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    gradients = wants_gradient(x, weight, bias, column, residual)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
     others = *maps, len(outputs), groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, others, ending)
-    if key is not None:
-        given = bias, scale, residual, activation, slope
-        sparse_direct.remember(found, key, maps, y, x, weight, groups, given)
+    tensors = x, weight, bias, scale, residual
+    last = activation, slope
+    sparse_direct.remember(found, given, out_dtype, tensors, y, maps, groups, last)
     return _on(input, outputs, y)
 
 

@@ -17,6 +17,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse.taps import Taps, per_axis
 from . import sparse
 from .arguments import check_activation
+from .modules import weight_and_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,7 +135,7 @@ class _Subm(SparseConvolution):
         """The convolution; arguments as of :func:`layoutconv.subm_conv`."""
         _check_rank(input, self)
         return sparse.subm_conv(
-            input, self.weight, self.bias, self.dilation, self.groups,
+            input, *weight_and_bias(self), self.dilation, self.groups,
             offsets=self.offsets, kernel_map=kernel_map,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
@@ -187,7 +188,7 @@ class _Conv(_Strided):
         """The convolution; arguments as of :func:`layoutconv.sparse_conv`."""
         _check_rank(input, self)
         return sparse.sparse_conv(
-            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups,
+            input, *weight_and_bias(self), self.stride, self.padding, self.dilation, self.groups,
             kernel_map=kernel_map, outputs=outputs, capacity=capacity,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
@@ -232,7 +233,7 @@ class _ConvTranspose(_Strided):
         """The convolution; arguments as of :func:`layoutconv.sparse_conv_transpose`."""
         _check_rank(input, self)
         return sparse.sparse_conv_transpose(
-            input, self.weight, self.bias, self.stride, self.padding, self.output_padding,
+            input, *weight_and_bias(self), self.stride, self.padding, self.output_padding,
             self.groups, self.dilation, kernel_map=kernel_map, outputs=outputs, capacity=capacity,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
@@ -271,7 +272,7 @@ class _Inverse(SparseConvolution):
         """The convolution; arguments as of :func:`layoutconv.sparse_inverse_conv`."""
         _check_rank(input, self)
         return sparse.sparse_inverse_conv(
-            input, self.weight, self.bias, self.groups, kernel_map=kernel_map,
+            input, *weight_and_bias(self), self.groups, kernel_map=kernel_map,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
 

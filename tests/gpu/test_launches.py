@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import layoutconv as lc
 from layoutconv import execute
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+LAST = torch.channels_last
 
 
 def problem(N: int = 2, size: int = 40) -> ConvProblem:
@@ -168,3 +173,32 @@ def test_another_device_than_the_current_one() -> None:
     there = execute(view, a.to("cuda:1"), b.to("cuda:1"))
     assert there.device.index == 1
     assert torch.equal(there.cpu(), want.cpu())
+
+
+def test_calls_that_were_made_before_run_in_threads_of_their_own() -> None:
+    """A thread that never asked for a device; its stream; a graph that it captures."""
+    x = torch.randn(2, 64, 12, 12, device="cuda").half().contiguous(memory_format=LAST)
+    w = torch.randn(64, 64, 3, 3, device="cuda").half().contiguous(memory_format=LAST)
+    want = [lc.conv2d(x, w, padding=1) for _ in range(3)][-1]
+    torch.cuda.synchronize()
+    found: list[Tensor] = []
+
+    def run() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            y = lc.conv2d(x, w, padding=1)
+            torch.cuda.current_stream().synchronize()
+        found.append(y)
+
+    threads = [Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == len(threads)
+    assert all(torch.equal(y, want) for y in found)
+    made: list[Tensor] = []
+    graph = graph_of(lambda: made.append(lc.conv2d(x, w, padding=1)))
+    made[-1].zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(made[-1], want)

@@ -16,6 +16,7 @@ import torch
 from layoutconv.kernels.build import build
 from layoutconv.kernels.check import check_view
 from layoutconv.kernels.spec import Spec, vectors_of
+from layoutconv.kernels.store import as_argument
 from layoutconv.kernels.structure import index_buffer, runtime_integers, signature
 from layoutconv.kernels.tile import Tile
 from torch import Tensor
@@ -225,7 +226,7 @@ def run_case(
         parts = torch.full((m_tiles, 2, view.l * view.n), torch.nan)
     launch = launch_of(
         compiled.program, compiled.function, *tensors, *indices,
-        (splits, case.out.numel(), *runtime_integers(view).values()),
+        as_argument((splits, case.out.numel(), *runtime_integers(view).values())),
         epilogue.numbers or None, columns, sources,
         None if parts is None else _on_device(memory, "statistics", parts.view(-1)),
     )  # fmt: skip

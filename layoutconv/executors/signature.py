@@ -1,0 +1,162 @@
+"""Signatures: all that a call depends on beside data, and what was kept of calls for each.
+
+A signature has two parts. The one that a dictionary finds is cheap and coarse: numbers, their
+types, and how many elements there are. The other is a guard, which says in one call of C what a
+dozen attributes of tensors would: whether they are like those of an earlier call, to kernels and to
+torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from marshal import dumps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .plain import PLAIN, is_plain, is_watched
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+try:
+    from torch._C._dynamo import guards as _of_torch
+except ImportError:  # they are torch.compile's own, and promised to nobody
+    _of_torch = None  # type: ignore[assignment]
+
+_FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
+
+Guard = Callable[..., bool]
+
+
+def guard_of(*tensors: Tensor) -> Guard:
+    """A function of as many tensors: whether kernels and torch would treat them as these.
+
+    They have their types, dtypes, devices, shapes and strides, want a gradient or do not, and have
+    torch's dispatch keys: those of lazy negation, of inference mode. What is no tensor is not like
+    one. ``is_watched`` asks what else torch might do. Nothing keeps the tensors alive.
+
+    >>> x = torch.ones(2, 3)
+    >>> alike = guard_of(x)
+    >>> alike(x + 1), alike(x.T), alike(x.double()), alike(2.0)
+    (True, False, False, False)
+    """
+    guards: Any = getattr(_of_torch, "TensorGuards", None)
+    if guards is None or len(set(map(id, tensors))) < len(tensors):
+        return _guard_in_python(*tensors)  # torch's is false if any is there twice
+    alike: Guard = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return alike
+
+
+def _guard_in_python(*tensors: Tensor) -> Guard:
+    """:func:`guard_of` without help from torch: a microsecond for each tensor, not a tenth."""
+    known = [_properties(tensor) for tensor in tensors]
+
+    def alike(*others: Any) -> bool:
+        there = all(type(tensor) in PLAIN and not tensor.is_neg() for tensor in others)
+        return there and [_properties(tensor) for tensor in others] == known
+
+    return alike
+
+
+def _properties(tensor: Tensor) -> tuple[Any, ...]:
+    return (
+        type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride(),
+        tensor.requires_grad, tensor.is_inference(), torch.is_inference_mode_enabled(),
+    )  # fmt: skip
+
+
+class Signatures:
+    """What was kept for signatures of convolutions, of up to ``limit`` keys; all of it is dropped
+    when there are more.
+
+    A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
+    ``input``, ``weight``, ``bias``, ``scale`` and ``residual``, of which the last three may be
+    None, and ``scale`` a number. Numbers that are equal, but of another type, are another
+    signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
+
+    >>> signatures = Signatures(2)
+    >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
+    >>> signatures.keep(lambda: "what was found out", *call)
+    >>> signatures.find(*call)
+    'what was found out'
+    >>> signatures.find((3.0, "relu"), *call[1:]) is None
+    True
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._kept: dict[Hashable, list[tuple[Guard, Guard, Any]]] = {}
+
+    def find(
+        self,
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> Any:
+        """What was kept for a call; None for what was not, and for a call that torch has to see."""
+        if is_watched() or type(input) not in PLAIN or type(weight) not in PLAIN:
+            return None
+        others: Any = ()
+        if not (bias is scale is residual is out_dtype is None):
+            numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
+        try:
+            for alike, others_alike, found in self._kept.get(_key(numbers, input, weight), ()):
+                if alike(input, weight) and (not others or others_alike(*others)):
+                    return found
+        except (ValueError, RuntimeError):  # no numbers, no strides
+            pass
+        return None
+
+    def keep(
+        self,
+        make: Callable[[], Any],
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> None:
+        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
+        numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
+        if not is_plain(input, weight, *others):
+            return
+        try:
+            key = _key(numbers, input, weight)
+        except ValueError:  # no numbers
+            return
+        if key not in self._kept and len(self._kept) >= self.limit:
+            self._kept.clear()
+        entry = guard_of(input, weight), guard_of(*others), make()
+        self._kept[key] = [entry, *self._kept.get(key, ())][:_FEW]
+
+    def clear(self) -> None:
+        """Drop all of it."""
+        self._kept.clear()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def _key(numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
+    """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
+    return dumps(numbers, 2), torch.is_grad_enabled(), input.numel(), weight.numel()
+
+
+def _apart(
+    numbers: tuple[Any, ...], out_dtype: Any, bias: Any, scale: Any, residual: Any
+) -> tuple[tuple[Any, ...], list[Any]]:
+    """Numbers, with which of the others there are, and those that are tensors or ought to be."""
+    if bias is scale is residual is out_dtype is None:
+        return numbers, []
+    number = scale if type(scale) is float or type(scale) is int else None
+    column = scale if number is None else None
+    there = bias is None, column is None, residual is None, type(out_dtype) is torch.dtype
+    others = [tensor for tensor in (bias, column, residual) if tensor is not None]
+    return (numbers, number, there, str(out_dtype)), others

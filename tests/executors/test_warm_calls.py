@@ -1,0 +1,202 @@
+"""What a call does that was made before: which kernels it runs, and how little it takes until then.
+
+Kernels are stood in for by a function that notes what it gets; microseconds differ from machine to
+machine, so that calls of Python and of C are counted in their place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels.tune import MACHINES
+from torch import Tensor
+
+import layoutconv as lc
+from layoutconv.executors import direct, gpu, sparse_direct
+from layoutconv.nn.sparse import subm_conv
+from layoutconv.sparse import submanifold_map
+
+launched: list[Any] = []
+
+
+def stand_in(view: Any, spec: Any) -> Callable[..., None]:
+    def kernel(a: Tensor, b: Tensor, d: Tensor, *rest: Any) -> None:
+        launched.append((spec, a.data_ptr(), b.data_ptr(), d.data_ptr(), *rest))
+
+    return kernel
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    launched.clear()
+    direct.forget()
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu, "load_kernel", stand_in)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(direct, "_takes_memory", lambda *_: True)
+    monkeypatch.setattr(sparse_direct, "_takes_memory", lambda *_: True)
+    yield
+    direct.forget()
+
+
+def memory_of(*shape: int, dtype: torch.dtype = torch.float16, shift: int = 0) -> Tensor:
+    """A tensor in the order of channels_last, some elements into memory of its own."""
+    N, C, *modes = shape
+    held = torch.randn(shift + torch.Size(shape).numel()).to(dtype)
+    return held[shift:].view(N, *modes, C).movedim(-1, 1)
+
+
+X, W, BIAS = memory_of(1, 16, 4, 4, 4), memory_of(16, 16, 3, 3, 3), torch.randn(16).half()
+CELLS = torch.tensor([[0, i, j, 0] for i in range(3) for j in range(3)], dtype=torch.int32)
+CLOUD = lc.SparseTensor(torch.randn(9, 16).half(), CELLS, (4, 4, 4), batch_size=1)
+FILTER = torch.randn(16, 3, 3, 3, 16).half()
+
+
+def counted(call: Callable[[], Any]) -> tuple[list[str], list[str]]:
+    """The calls of Python and of C that a warm call makes, by names; kernels are no part of it."""
+    for _ in range(3):
+        call()
+    before, python, c = len(launched), [], []
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "kernel":
+            python.append(frame.f_code.co_name)
+        elif event == "c_call" and frame.f_code.co_name not in ("kernel", "counted"):
+            c.append(argument.__name__)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    assert len(launched) == before + 1
+    return python, c
+
+
+FROZEN = lc.nn.Conv3d(16, 16, 3, padding=1, dtype=torch.float16).requires_grad_(False)
+SPARSE = lc.nn.SubmConv3d(16, 16, 3, dtype=torch.float16).requires_grad_(False)
+MAP = submanifold_map(CLOUD.coordinates)
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        (lambda: lc.conv3d(X, W, padding=1), 14),
+        (lambda: lc.conv3d(X, W, BIAS, padding=1, activation="relu", residual=X), 18),
+        (lambda: FROZEN(X), 23),
+        (lambda: subm_conv(CLOUD, FILTER, kernel_map=MAP), 21),
+        (lambda: SPARSE(CLOUD, kernel_map=MAP), 30),
+    ],
+    ids=["conv3d", "with an ending", "module", "sparse", "sparse module"],
+)
+def test_how_much_a_warm_call_does(call, most):
+    """Calls of Python take about 0.1 us each: one more is to be worth it."""
+    python, c = counted(call)
+    assert len(python) <= most, python
+    assert len(c) <= most + 2, c
+    with torch.autograd.profiler.profile() as seen:
+        call()
+    assert [event.name for event in seen.function_events] == ["aten::empty_strided"]
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_float32_is_multiplied_as_torch_says_at_the_time(sparse):
+    x, w = X.float(), W.float()
+    cloud, filter = CLOUD.float(), FILTER.float()
+    tf32 = torch.backends.cudnn.allow_tf32
+    try:
+        for allowed in (True, True, False, True, False):
+            torch.backends.cudnn.allow_tf32 = allowed
+            for _ in range(2):
+                _ = subm_conv(cloud, filter, kernel_map=MAP) if sparse else lc.conv3d(x, w)
+            assert not launched or launched[-1][0].dtype == ("tfloat32" if allowed else "float32")
+        assert launched
+    finally:
+        torch.backends.cudnn.allow_tf32 = tf32
+
+
+def test_where_memory_starts_is_looked_at_every_time():
+    tensors = [memory_of(1, 16, 4, 4, 4, shift=shift) for shift in (0, 1, 0, 4, 2)]
+    lc.conv3d(tensors[0], W)
+    for x, vector in zip(tensors, (8, 1, 8, 4, 2), strict=True):
+        lc.conv3d(x, W)
+        spec, start, *_ = launched[-1]
+        assert start == x.data_ptr()
+        assert spec.vectors[0] == vector
+
+
+def test_memory_that_a_parameter_was_given_anew_is_looked_at():
+    """The object stays, and what it is like does not."""
+    weight = torch.nn.Parameter(W.clone(), requires_grad=False)
+    for _ in range(2):
+        lc.conv3d(X, weight)
+    before = len(launched)
+    weight.data = W.contiguous()
+    assert weight.shape == W.shape
+    for _ in range(2):
+        lc.conv3d(X, weight)
+    _, _, start, *_ = launched[-1]
+    assert len(launched) == before + 1
+    assert start != weight.data_ptr()  # of a copy in the order of memory
+    weight.data = W.float()
+    with pytest.raises(lc.errors.ArgumentError, match="weight"):
+        lc.conv3d(X, weight)
+
+
+def test_the_input_may_be_the_residual():
+    for _ in range(3):
+        lc.conv3d(X, W, BIAS, padding=1, residual=X)
+    assert len(launched) == 2
+
+
+def test_a_plan_makes_its_device_the_current_one_where_there_are_several(monkeypatch):
+    current, entered = [-1], []
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            entered.append(self.index)
+            current.append(self.index)
+
+        def __exit__(self, *_: Any) -> None:
+            current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    x = memory_of(1, 16, 4, 4, 5)  # whose view has no plan
+    for _ in range(2):
+        lc.conv3d(x, W)
+    assert not entered
+    current[0] = 1  # tensors of the CPU say -1
+    lc.conv3d(x, W)
+    assert entered == [-1]
+    assert current == [1]
+    assert len(launched) == 2
+
+
+def test_what_is_computed_of_parameters_is_what_a_module_uses():
+    module = lc.nn.Conv3d(16, 16, 3, dtype=torch.float16).requires_grad_(False)
+    for _ in range(2):
+        module(X)
+    _, _, start, *_ = launched[-1]
+    assert start == module.weight.data_ptr()
+
+    class Other(torch.nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return W
+
+    torch.nn.utils.parametrize.register_parametrization(module, "weight", Other(), unsafe=True)
+    for _ in range(2):
+        module(X)
+    assert launched[-1][2] == W.data_ptr()
+    swapped = {"parametrizations.weight.original": W, "bias": BIAS}
+    for _ in range(2):
+        torch.func.functional_call(module, swapped, (X,))
+    assert launched[-1][-3][0].data_ptr() == BIAS.data_ptr()
