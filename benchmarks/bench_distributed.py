@@ -159,6 +159,17 @@ def training(options: argparse.Namespace, ranks: int, sync: bool) -> Measured:
     sweeps = [street(seed, options.beams, 9 * options.beams) for seed in seeds]
     clouds = [torch.from_numpy(points).to(device) for points in sweeps]
     net: torch.nn.Module = MinkUNet(CHANNELS, CLASSES, options.width).to(device)
+
+    def compute() -> None:
+        x = lc.voxelize(clouds, 0.2)
+        inside = (x.features[:, :3] - x.centres().float()) / 0.2
+        high = (x.features[:, 2] > -2.35).long()
+        x = x.replace(torch.cat([x.features[:, 2:], inside], dim=1))
+        with torch.autocast(device.type, torch.bfloat16):
+            y = net(x).features
+        torch.nn.functional.cross_entropy(y.float(), high).backward()
+
+    lc.precompile(compute)
     if sync:
         net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
     if ranks > 1:
@@ -166,15 +177,8 @@ def training(options: argparse.Namespace, ranks: int, sync: bool) -> Measured:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
     def step() -> None:
-        x = lc.voxelize(clouds, 0.2)
-        inside = (x.features[:, :3] - x.centres().float()) / 0.2
-        high = (x.features[:, 2] > -2.35).long()
-        x = x.replace(torch.cat([x.features[:, 2:], inside], dim=1))
-        with torch.autocast(device.type, torch.bfloat16):
-            y = net(x).features
-        loss = torch.nn.functional.cross_entropy(y.float(), high)
         optimizer.zero_grad()
-        loss.backward()
+        compute()
         optimizer.step()
 
     taken = milliseconds(step, device, options.steps)

@@ -90,11 +90,18 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
             sizes = representative(view.m), representative(view.l)
             plain = GemmView(view.a, view.b, view.d)
             want = gpu.Plan(plain, torch.float16, 0, structure="relu", sizes=sizes)
-            names = set(vars(want)) - {"problem", "_index"}
+            names = set(vars(want)) - {"problem", "_given", "_alone"}
             assert {n: vars(got)[n] for n in names} == {n: vars(want)[n] for n in names}
-            assert list(map(_start, got._index)) == list(map(_start, want._index))
+            for taken, wanted in zip(
+                (got._given, got._alone), (want._given, want._alone), strict=True
+            ):
+                assert list(map(_start, taken[:3])) == list(map(_start, wanted[:3]))
+                assert tuple(taken[3]) == tuple(wanted[3])
+                assert taken[4:] == wanted[4:]
             for kept in view.kind.plans.values():
-                assert kept._index == (None,) * 3  # a plan that is kept holds no cloud's memory
+                assert (
+                    kept._given[:3] == kept._alone[:3] == (None,) * 3
+                )  # a plan that is kept holds no cloud's memory
     assert made < 3 * len(CLOUDS)
 
 
