@@ -88,28 +88,41 @@ def read_slot(slots: Any, slot: Any) -> Any:
     return read(slots + cute.assume(slot * 2, divby=2), Int64, 2)
 
 
+def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
+    """Write the vector of a number, at once."""
+    count = len(values)
+    vector = cute.make_rmem_tensor(count, type(values[0]))
+    for u, value in enumerate(values):
+        vector[u] = value
+    to = pointer + cute.assume(number * count, divby=count)
+    cute.autovec_copy(vector, cute.make_tensor(to, cute.make_layout(count)))
+
+
 class Fill(PerRank):
-    """-1 into vectors of four Int32: a table with nothing in it."""
+    """-1 into vectors of four Int32, of two pieces: a table with nothing in it.
+
+    The integers are how many vectors there are, and those of the first piece.
+    """
 
     @staticmethod
     def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return (("int32", 16),)
+        return ("int64", 16), ("int32", 16)
 
     @staticmethod
     def integers(rank: int) -> int:
-        return 1
+        return 2
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
+        slots, values = pointers
+        vectors, of_slots = integers
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         vector = Int64(cta) * self.per_cta + tid
-        if vector < integers[0]:
-            values = cute.make_rmem_tensor(4, Int32)
-            for u in range_constexpr(4):
-                values[u] = Int32(EMPTY)
-            to = pointers[0] + cute.assume(vector * 4, divby=4)
-            cute.autovec_copy(values, cute.make_tensor(to, cute.make_layout(4)))
+        if vector < of_slots:
+            put_vector(slots, vector, [Int64(EMPTY)] * 2)
+        elif vector < vectors:
+            put_vector(values, vector - of_slots, [Int32(EMPTY)] * 4)
 
 
 class Insert(PerRank):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cutlass
@@ -84,10 +83,11 @@ class HashTable:
     """
 
     def __init__(self, indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
-
         self.grid = check_grid(spatial_shape, batch_size)
+        self.rank = len(self.grid) - 1
         self._given, self.indices = indices, check_cells("indices", indices, self.rank)
-        self._bits = table_bits(indices.shape[0])
+        self._rows = indices.shape[0]
+        self._bits = table_bits(self._rows)
         self._memory: Memory | None = None
 
     @property
@@ -95,23 +95,19 @@ class HashTable:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
             found = Memory(self.indices, self._bits)
-            if len(self.indices):
-                integers = len(self.indices), self._bits, found.filled, *self.grid
-                per_rank.launch(_filled(self.rank), self._to_fill(found), integers)
+            if self._rows:
+                slot_of = self.indices.new_empty(self._rows)
+                tensors = self.indices, found.whole, slot_of
+                addresses = (
+                    found.slots, found.first, found.values, self.indices.data_ptr(),
+                    slot_of.data_ptr(),
+                )  # fmt: skip
+                integers = self._rows, self._bits, *found.vectors, *self.grid
+                per_rank.launch(_filled(self.rank), tensors, addresses, integers)
             else:
                 found.whole.fill_(EMPTY)
             self._memory = found
         return self._memory
-
-    def _to_fill(self, memory: Memory) -> tuple[Tensor, ...]:
-        return (
-            memory.slots, memory.first, memory.values, self.indices.view(-1), memory.whole,
-            memory.slot_of(),
-        )  # fmt: skip
-
-    @property
-    def rank(self) -> int:
-        return len(self.grid) - 1
 
     @property
     def status(self) -> Tensor:
@@ -120,8 +116,8 @@ class HashTable:
         First the lowest row whose cell an earlier row has, plus 1; then the lowest row that is
         outside the grid and no padding, plus 1. Each is 0 if there is none.
         """
-        rows = len(self.indices)
-        return self.memory.values[rows : rows + 2] + 1
+        last = (4 << self._bits) + self._rows
+        return self.memory.whole[last : last + 2] + 1
 
     def search(
         self, centres: Tensor, stride: Sequence[int], offsets: Sequence[Sequence[int]]
@@ -136,17 +132,21 @@ class HashTable:
 
         Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
         """
-        centres, step, plan = self._asked(centres, stride, offsets, None)
-        index = self.indices.new_empty((plan.count, len(centres)))
-        if not self._finds_nothing(index):
+        centres, plan = self._asked(centres, stride, offsets, None)
+        rows, count = centres.shape[0], plan.count
+        index = self._room_for_index(rows, count)
+        if self._finds(rows, count):
             memory = self.memory
-            tensors = (
-                memory.slots, memory.first, memory.values, centres.view(-1), plan.natural,
-                memory.values, index.view(-1),
+            addresses = (
+                memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
+                plan.natural_at, index.data_ptr(),
             )  # fmt: skip
-            integers = len(centres), self._bits, plan.count, 0, *step, *plan.box, *self.grid
-            per_rank.launch(plan.search, tensors, integers)
-        return index.T
+            integers = rows, self._bits, count, 0, *plan.geometry, *self.grid
+            tensors = centres, memory.whole, plan.natural, index
+            per_rank.launch(plan.search, tensors, addresses, integers)
+        else:
+            index.fill_(-1)
+        return index
 
     def search_own(self, offsets: Sequence[Sequence[int]]) -> Tensor:
         """``search(indices, (1, ...), offsets)``."""
@@ -167,48 +167,57 @@ class HashTable:
         """
         import torch
 
-        centres, step, plan = self._asked(centres, stride, offsets, order)
+        centres, plan = self._asked(centres, stride, offsets, order)
         rows, count = centres.shape[0], plan.count
-        both = self.indices.new_empty((count + 1, rows))
-        index, found = both[:count], both[count]
-        if self._finds_nothing(index):
-            return index.T, torch.arange(rows, dtype=torch.int32, device=index.device)
-        chunks = _chunks(rows)
-        counts, totals, keys, runs = _room_to_sort(rows, chunks, both)
-        empty = self._memory is None
-        memory = self._memory or Memory(self.indices, self._bits)
-        tensors: tuple[Tensor, ...] = (
-            memory.slots, memory.first, memory.values, centres.view(-1), plan.natural, plan.visits,
-            keys, runs, counts, totals, found, index.view(-1),
+        index = self._room_for_index(rows, count)
+        if not self._finds(rows, count):
+            index.fill_(-1)
+            return index, torch.arange(rows, dtype=torch.int32, device=index.device)
+        found = index.new_empty(rows)
+        memory, empty = self._memory, self._memory is None
+        # What only this call needs is one piece: asking for memory costs the host 1 us.
+        chunks, size, totals, keys, runs = _room_to_sort(rows)
+        room = index.new_empty(size + self._rows if empty else size)
+        start = room.data_ptr()
+        if memory is None:
+            memory = Memory(self.indices, self._bits)
+        tensors = (
+            centres, memory.whole, room, found, index, self.indices, plan.natural, plan.visits,
+        )  # fmt: skip
+        addresses: tuple[int, ...] = (
+            memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
+            plan.visits_at, start + keys, start + runs, start, start + totals,
+            found.data_ptr(), index.data_ptr(),
         )  # fmt: skip
         integers: tuple[int, ...] = (
-            rows, self._bits, count, 1, chunks, 1 << SIZES.place, *step, *plan.box, *self.grid,
+            rows, self._bits, count, 1, chunks, 1 << SIZES.place, *plan.geometry, *self.grid,
         )  # fmt: skip
         if empty:
-            tensors += self._to_fill(memory)[3:]
-            integers += memory.rows, memory.filled
-        per_rank.launch(plan.sorted(empty), tensors, integers)
+            addresses += self.indices.data_ptr(), start + 4 * size
+            integers += self._rows, *memory.vectors
+        per_rank.launch(plan.sorted(empty), tensors, addresses, integers)
         self._memory = memory  # once it is being filled
-        return index.T, found
+        return index, found
 
     def _asked(
         self, centres: Tensor, stride: Any, offsets: Any, order: TapOrder | None
-    ) -> tuple[Tensor, tuple[int, ...], Plan]:
+    ) -> tuple[Tensor, Plan]:
         if centres is self._given or centres is self.indices:
             centres = self.indices
         else:
             centres = check_cells("centres", centres, self.rank, self.indices.device)
-        step = check_per_axis("stride", stride, self.rank)
+        if type(stride) is not tuple:
+            stride = check_per_axis("stride", stride, self.rank)
         if type(offsets) is not tuple:
             offsets = check_table("offsets", offsets, self.rank)
-        return centres, step, _plan(offsets, order, self.rank, centres.device)
+        return centres, _plan(offsets, stride, order, self.rank, centres.device)
 
-    def _finds_nothing(self, index: Tensor) -> bool:
-        """Whether there is nothing to look for, or nowhere."""
-        if index.numel() and self.indices.shape[0] and prod(self.grid):
-            return False
-        index.fill_(-1)
-        return True
+    def _room_for_index(self, rows: int, count: int) -> Tensor:
+        return self.indices.new_empty_strided((rows, count), (1, rows or 1))
+
+    def _finds(self, rows: int, count: int) -> bool:
+        """Whether there is something to look for, and somewhere."""
+        return bool(rows and count and self._rows) and 0 not in self.grid
 
 
 class Memory:
@@ -216,37 +225,37 @@ class Memory:
 
     All of it is one piece. What is in front of ``first`` is filled at once: slots with EMPTY and
     with free cells, and rows with -1, which is the greatest unsigned number, to take minima from.
+
+    Attributes:
+        slots, values, first: addresses.
+        vectors: of 16 bytes, which are filled: all, and those of the slots.
     """
 
     def __init__(self, indices: Tensor, bits: int) -> None:
-        import torch
-
-        self.rows, slots = indices.shape[0], 4 << bits
-        self.filled = (slots + self.rows + TAIL + 3) // 4  # vectors of 16 bytes
-        parts = [slots, 4 * self.filled - slots, 1 << bits]
-        self.whole = torch.empty(sum(parts), dtype=torch.int32, device=indices.device)
-        head, self.values, self.first = torch.split_with_sizes(self.whole, parts)
-        self.slots = head.view(torch.int64)
-
-    def slot_of(self) -> Tensor:
-        """Room for the slot of each row, for now."""
-        return self.whole.new_empty(self.rows)
+        filled = (1 << bits) + (indices.shape[0] + TAIL + 3) // 4
+        self.vectors = filled, 1 << bits
+        self.whole = indices.new_empty(4 * filled + (1 << bits))
+        self.slots = self.whole.data_ptr()
+        self.values, self.first = self.slots + (16 << bits), self.slots + 16 * filled
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     """An index, int32 (rows, V), with its rows sorted by their taps, and their order."""
     rows, taps = index.shape
     across = index.T.contiguous()
-    both = across.new_empty((taps + 1, rows))
-    chunks = _chunks(rows)
-    counts, totals, keys, runs = _room_to_sort(rows, chunks, both)
-    found, places = both[:taps], both[taps]
+    found, places = across.new_empty((taps, rows)), across.new_empty(rows)
+    chunks, size, totals, keys, runs = _room_to_sort(rows)
+    room = across.new_empty(size)
+    start = room.data_ptr()
     pairs = tuple(zip(order.visits, order.weights, strict=True))
-    tensors = (
-        across.view(-1), device_table(pairs, index.device).view(-1), found.view(-1), keys, runs,
-        counts, totals, places,
+    table = device_table(pairs, index.device)
+    tensors = across, table, found, room, places
+    addresses = (
+        across.data_ptr(), table.data_ptr(), found.data_ptr(), start + keys, start + runs,
+        start, start + totals, places.data_ptr(),
     )  # fmt: skip
-    per_rank.launch(_sorted_index(SIZES), tensors, (rows, taps, chunks, 1 << SIZES.place))
+    integers = rows, taps, chunks, 1 << SIZES.place
+    per_rank.launch(_sorted_index(SIZES), tensors, addresses, integers)
     return found.T, places
 
 
@@ -255,15 +264,15 @@ SIZES = Sizes()
 
 @lru_cache
 def _filled(rank: int) -> Chain:
-    """Rows into a table: tensors as of ``HashTable._to_fill``."""
-    return Chain(_to_fill(rank, (0, 1, 2, 3, 4, 5), tuple(range(4 + rank))))
+    """Rows into a table."""
+    return Chain(_to_fill(rank, (0, 1, 2, 3, 4), tuple(range(5 + rank))))
 
 
-def _to_fill(rank: int, tensors: tuple[int, ...], integers: tuple[int, ...]) -> Parts:
-    slots, first, values, cells, whole, slot_of = tensors
-    rows, bits, filled, *grid = integers
+def _to_fill(rank: int, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Parts:
+    slots, first, values, cells, slot_of = addresses
+    rows, bits, vectors, of_slots, *grid = integers
     return (
-        (Fill(rank), (whole,), (filled,)),
+        (Fill(rank), (slots, values), (vectors, of_slots)),
         (Insert(rank), (cells, slots, slot_of, values), (rows, bits, *grid)),
         (Reserve(rank), (slots, slot_of, values, first), (rows,)),
         (Settle(rank), (cells, slots, slot_of, values, first), (rows,)),
@@ -287,8 +296,8 @@ def _sorted(search: Search, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
     filled: Parts = ()
     if empty:
         grid = geometry[-rank - 1 :]
-        numbers = geometry[-1] + 1, 1, geometry[-1] + 2, *grid
-        filled = _to_fill(rank, (0, 1, 2, 12, 13, 14), numbers)
+        last = geometry[-1]
+        filled = _to_fill(rank, (0, 1, 2, 12, 13), (last + 1, 1, last + 2, last + 3, *grid))
     return Chain(
         (
             *filled,
@@ -311,7 +320,7 @@ def _sorted_index(sizes: Sizes) -> Chain:
 
 
 def _sort(sizes: Sizes, keys: int, rows: int, chunks: int) -> Parts:
-    """From keys to an order: tensors from number ``keys`` on, integers ``rows`` and from
+    """From keys to an order: addresses from number ``keys`` on, integers ``rows`` and from
     ``chunks`` on."""
     runs, counts, totals, order = range(keys + 1, keys + 5)
     return (
@@ -322,21 +331,19 @@ def _sort(sizes: Sizes, keys: int, rows: int, chunks: int) -> Parts:
     )
 
 
-def _chunks(rows: int) -> int:
-    return -(-rows // (1 << SIZES.chunk))
+def _room_to_sort(rows: int) -> tuple[int, int, int, int, int]:
+    """Chunks, the Int32 that sorting needs, and at which byte totals, keys and runs start there.
 
-
-def _room_to_sort(rows: int, chunks: int, like: Tensor) -> tuple[Tensor, ...]:
-    """Counts, totals, keys and runs, in one piece."""
-    import torch
-
-    bins = 1 << SIZES.place
-    parts = [chunks * bins, bins, rows, rows]
-    return torch.split_with_sizes(like.new_empty(sum(parts)), parts)
+    Counts start it.
+    """
+    chunks, bins = -(-rows // (1 << SIZES.chunk)), 1 << SIZES.place
+    totals = 4 * chunks * bins
+    keys = totals + 4 * bins
+    return chunks, keys // 4 + 2 * rows, totals, keys, keys + 4 * rows
 
 
 class Plan:
-    """What kernels are told of taps; made once for each set of them and device.
+    """What kernels are told of taps; made once for each set of them, stride and device.
 
     Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
     of others are in tables: ``natural`` has a row for every tap: packed, if they are near, and its
@@ -344,9 +351,11 @@ class Plan:
     former.
     """
 
-    def __init__(self, taps: Table, order: TapOrder | None, rank: int, device: Any) -> None:
+    def __init__(
+        self, taps: Table, step: tuple[int, ...], order: TapOrder | None, rank: int, device: Any
+    ) -> None:
         low, span, near = geometry(taps, rank)
-        self.count, self.box = len(taps), (*low, *span)
+        self.count, self.geometry = len(taps), (*step, *low, *span)
         packed = [packed_offset(tap, low) if near else 0 for tap in taps]
         flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
         self.natural = self.visits = device_table(flat, device)
@@ -359,6 +368,7 @@ class Plan:
             self.visits = device_table(tuple(c for row in visits for c in row), device)
             in_turn = known and tuple(known[tap] for tap in order.visits)
             self._keys = _keys(rank, near, SIZES, in_turn, order.weights if known else None)
+        self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
 
     def sorted(self, empty: bool) -> Chain:
         found = self._sorted.get(empty)
@@ -368,8 +378,9 @@ class Plan:
 
 
 @lru_cache(1024)
-def _plan(offsets: Table, order: Any, rank: int, device: Any) -> Plan:
-    return Plan(check_table("offsets", offsets, rank), order, rank, device)
+def _plan(offsets: Table, stride: tuple[int, ...], order: Any, rank: int, device: Any) -> Plan:
+    step = check_per_axis("stride", stride, rank)
+    return Plan(check_table("offsets", offsets, rank), step, order, rank, device)
 
 
 class Search(Neighbours):

@@ -93,9 +93,10 @@ def reached(
         keys = torch.full((max(most, capacity),), NO_KEY, dtype=torch.int64, device=device)
     if most:
         rests = device_table(table, device)
-        tensors = indices.view(-1), memory, rests.view(-1), keys
+        tensors = indices, memory, rests, keys
         sizes = len(indices), bits, len(table)
-        per_rank.launch(Reach(rank), tensors, (*sizes, *times, *over, *grid))
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        per_rank.launch(Reach(rank), tensors, addresses, (*sizes, *times, *over, *grid))
     count = memory[-1] + 1
     if capacity is None:
         keys = keys[: int(count) if most else 0]
@@ -103,7 +104,8 @@ def reached(
     keys = torch.sort(keys)[0][:capacity]
     cells = indices.new_empty((len(keys), 1 + rank))
     if most and len(keys):
-        per_rank.launch(Unpack(rank), (keys, cells.view(-1)), (len(keys), *grid))
+        addresses = keys.data_ptr(), cells.data_ptr()
+        per_rank.launch(Unpack(rank), (cells, keys), addresses, (len(keys), *grid))
     elif len(keys):  # a grid without cells has no extents to divide by
         cells.zero_()[:, 0] = -1
     return cells, count

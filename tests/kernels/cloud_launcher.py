@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from itertools import product
 from typing import Any
@@ -43,7 +44,7 @@ UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
-    Fill: (0,), Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2),
+    Fill: (0, 1), Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2),
     AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
 }  # fmt: skip
 
@@ -60,6 +61,21 @@ def compiled(kernel: PerRank) -> Any:
     return _compiled[key]
 
 
+def pieces_of(tensors: tuple[Tensor, ...], addresses: tuple[int, ...]) -> list[Any]:
+    """The bytes at each address, up to the next one, or to the end of the tensor that it is in."""
+    found = []
+    for address in addresses:
+        (end,) = {
+            tensor.data_ptr() + tensor.numel() * tensor.itemsize
+            for tensor in tensors
+            if tensor.data_ptr() <= address < tensor.data_ptr() + tensor.numel() * tensor.itemsize
+        }
+        end = min((other for other in addresses if address < other < end), default=end)
+        memory = (ctypes.c_uint8 * (end - address)).from_address(address)
+        found.append(np.ctypeslib.as_array(memory))
+    return found
+
+
 class Launches:
     """Launches in the machine: warps and CTAs in an order that ``seed`` decides."""
 
@@ -68,33 +84,47 @@ class Launches:
         self.kinds: list[type[PerRank]] = []
 
     def __call__(
-        self, kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
+        self,
+        kernel: PerRank | Chain,
+        tensors: tuple[Tensor, ...],
+        addresses: tuple[int, ...],
+        integers: tuple[int, ...],
     ) -> None:
+        assert len(addresses) == len(kernel.tensors(kernel.rank))
+        assert tensors[0].dtype == torch.int32
+        assert tensors[0].ndim == 2
+        pieces = pieces_of(tensors, addresses)
         if isinstance(kernel, Chain):
-            assert len(tensors) == len(kernel.tensors(kernel.rank))
             assert len(integers) == kernel.integers(kernel.rank)
             for part, places, numbers in kernel.parts:
-                own = tuple(tensors[place] for place in places)
-                self(part, own, tuple(integers[number] for number in numbers))
-            return
+                own = [pieces[place] for place in places]
+                self.run(part, own, tuple(integers[number] for number in numbers))
+        else:
+            self.run(kernel, pieces, integers)
+
+    def run(self, kernel: PerRank, pieces: list[Any], integers: tuple[int, ...]) -> None:
         kind = type(kernel)
         self.kinds.append(kind)
         function, program = compiled(kernel)
         memory = Memory()
-        addresses, arguments = [], []
-        for i, tensor in enumerate(tensors):
-            assert tensor.is_contiguous()
+        addresses: list[int] = []
+        for i, (piece, (_, aligned)) in enumerate(
+            zip(pieces, kernel.tensors(kernel.rank), strict=True)
+        ):
             writes = i in WRITES.get(kind, ())
             if writes and kind is not Reach:
-                tensor.fill_(POISON)
-            address = memory.add(
-                tensor.view(torch.uint8).numpy(), f"tensor {i}",
-                writable=writes or i in UPDATES.get(kind, ()), output=writes,
-            )  # fmt: skip
-            addresses.append(address)
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            arguments.append(DeviceTensor(address, tuple(tensor.shape), dtype))
-        asked = launch_of(program, function, tuple(arguments), integers)
+                piece.view(np.int32)[...] = POISON
+            addresses.append(
+                memory.add(
+                    piece,
+                    f"piece {i}",
+                    writable=writes or i in UPDATES.get(kind, ()),
+                    output=writes,
+                )
+            )
+            assert piece.ctypes.data % aligned == 0
+        of = DeviceTensor(addresses[0], (1, 1), "int32")
+        asked = launch_of(program, function, of, tuple(addresses), integers)
         random = np.random.default_rng(self.seed)
         ctas = [(int(i), 0, 0) for i in random.permutation(asked.grid[0])]
         run(
@@ -103,9 +133,9 @@ class Launches:
         )  # fmt: skip
         for place in WRITES.get(kind, ()):
             written = memory.written(addresses[place])
-            count = 8 * int(tensors[1][-1] + 1) if kind is Reach else written.size
-            if kind is Fill:  # the piece goes on behind what is filled
-                count = 16 * integers[0]
+            count = written.size
+            if kind is Reach:
+                count = 8 * int(pieces[1].view(np.int64)[-1] + 1)
             if kind is not Reserve:  # writes what slots have that are taken
                 assert written[:count].all()
             assert not written[count:].any()
