@@ -34,7 +34,7 @@ from .cells import read_cell, vector_of
 from .hash_table import EMPTY
 from .per_rank import (
     Chain,
-    Parts,
+    Places,
     Table,
     check_cells,
     check_grid,
@@ -44,6 +44,7 @@ from .per_rank import (
 )
 from .tap_keys import Keys, KeysOfIndex
 from .tap_order import AddUp, Count, Gather, Place, Refine, Sizes
+from .together import Arrays, Together, multiprocessors
 from .walk import at, put, select
 
 if TYPE_CHECKING:
@@ -52,8 +53,11 @@ if TYPE_CHECKING:
 # Taps of a thread that are looked up at once; of those that the kernel is compiled for, which has
 # no use for what it would keep to find the others.
 FLIGHT = 4
-KNOWN_FLIGHT = 9
+KNOWN_FLIGHT = 7
 MOST_KNOWN = 64  # taps
+FEWEST_OF_CHUNK = 256  # rows: every chunk counts 4096 places, and below this the fewer the faster
+WORD = 4  # the Int32 of a barrier's word, which is filled with what is around it
+NOTHING_TO_FILL = 1, 0
 
 
 class TapOrder(Protocol):
@@ -96,14 +100,16 @@ class HashTable:
         if self._memory is None:
             found = Memory(self.indices, self._bits)
             if self._rows:
-                slot_of = self.indices.new_empty(self._rows)
+                slot_of = self.indices.new_empty(WORD + self._rows)
                 tensors = self.indices, found.whole, slot_of
+                word = slot_of.data_ptr()
                 addresses = (
                     found.slots, found.first, found.values, self.indices.data_ptr(),
-                    slot_of.data_ptr(),
+                    word + 4 * WORD, word,
                 )  # fmt: skip
-                integers = self._rows, self._bits, *found.vectors, *self.grid
-                per_rank.launch(_filled(self.rank), tensors, addresses, integers)
+                ctas = multiprocessors(slot_of.get_device())
+                integers = self._rows, self._bits, *self.grid, ctas, *found.vectors
+                per_rank.launch(_filled(self.rank, SIZES.threads), tensors, addresses, integers)
             else:
                 found.whole.fill_(EMPTY)
             self._memory = found
@@ -176,9 +182,10 @@ class HashTable:
         found = index.new_empty(rows)
         memory, empty = self._memory, self._memory is None
         # What only this call needs is one piece: asking for memory costs the host 1 us.
-        chunks, size, totals, keys, runs = _room_to_sort(rows)
-        room = index.new_empty(size + self._rows if empty else size)
-        start = room.data_ptr()
+        ctas = multiprocessors(index.get_device())
+        sorting = RoomToSort(rows, ctas)
+        room = index.new_empty(sorting.size + self._rows)
+        word = room.data_ptr()
         if memory is None:
             memory = Memory(self.indices, self._bits)
         tensors = (
@@ -186,15 +193,17 @@ class HashTable:
         )  # fmt: skip
         addresses: tuple[int, ...] = (
             memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
-            plan.visits_at, start + keys, start + runs, start, start + totals,
-            found.data_ptr(), index.data_ptr(),
+            plan.visits_at, found.data_ptr(), index.data_ptr(), *sorting.addresses(word),
         )  # fmt: skip
         integers: tuple[int, ...] = (
-            rows, self._bits, count, 1, chunks, 1 << SIZES.place, *plan.geometry, *self.grid,
+            rows, self._bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
         )  # fmt: skip
         if empty:
-            addresses += self.indices.data_ptr(), start + 4 * size
-            integers += self._rows, *memory.vectors
+            addresses += self.indices.data_ptr(), word + 4 * sorting.size, word
+            integers += self._rows, ctas, *memory.vectors
+        else:
+            addresses += (word,)
+            integers += ctas, *NOTHING_TO_FILL
         per_rank.launch(plan.sorted(empty), tensors, addresses, integers)
         self._memory = memory  # once it is being filled
         return index, found
@@ -228,12 +237,12 @@ class Memory:
 
     Attributes:
         slots, values, first: addresses.
-        vectors: of 16 bytes, which are filled: all, and those of the slots.
+        vectors: of 16 bytes, which are filled: with a barrier's word all, and those of the slots.
     """
 
     def __init__(self, indices: Tensor, bits: int) -> None:
         filled = (1 << bits) + (indices.shape[0] + TAIL + 3) // 4
-        self.vectors = filled, 1 << bits
+        self.vectors = filled + 1, 1 << bits
         self.whole = indices.new_empty(4 * filled + (1 << bits))
         self.slots = self.whole.data_ptr()
         self.values, self.first = self.slots + (16 << bits), self.slots + 16 * filled
@@ -244,17 +253,18 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     rows, taps = index.shape
     across = index.T.contiguous()
     found, places = across.new_empty((taps, rows)), across.new_empty(rows)
-    chunks, size, totals, keys, runs = _room_to_sort(rows)
-    room = across.new_empty(size)
-    start = room.data_ptr()
+    ctas = multiprocessors(index.get_device())
+    sorting = RoomToSort(rows, ctas)
+    room = across.new_empty(sorting.size)
+    word = room.data_ptr()
     pairs = tuple(zip(order.visits, order.weights, strict=True))
     table = device_table(pairs, index.device)
     tensors = across, table, found, room, places
     addresses = (
-        across.data_ptr(), table.data_ptr(), found.data_ptr(), start + keys, start + runs,
-        start, start + totals, places.data_ptr(),
+        across.data_ptr(), table.data_ptr(), found.data_ptr(), places.data_ptr(),
+        *sorting.addresses(word), word,
     )  # fmt: skip
-    integers = rows, taps, chunks, 1 << SIZES.place
+    integers = rows, taps, *sorting.integers, ctas, *NOTHING_TO_FILL
     per_rank.launch(_sorted_index(SIZES), tensors, addresses, integers)
     return found.T, places
 
@@ -263,19 +273,35 @@ SIZES = Sizes()
 
 
 @lru_cache
-def _filled(rank: int) -> Chain:
-    """Rows into a table."""
-    return Chain(_to_fill(rank, (0, 1, 2, 3, 4), tuple(range(5 + rank))))
+def _filled(rank: int, threads: int) -> Chain:
+    """Rows into a table: addresses of slots, first, values, cells, the rows' slots, a barrier's
+    word; integers rows, bits, the grid, how many CTAs there are, and those of ``Fill``."""
+    steps = _to_fill(rank, (0, 1, 2, 3, 4), tuple(range(3 + rank)))
+    return _after_fill(tuple((step,) for step in steps), (0, 2), threads)
 
 
-def _to_fill(rank: int, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Parts:
+def _to_fill(rank: int, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Places:
+    """One phase after the other."""
     slots, first, values, cells, slot_of = addresses
-    rows, bits, vectors, of_slots, *grid = integers
     return (
-        (Fill(rank), (slots, values), (vectors, of_slots)),
-        (Insert(rank), (cells, slots, slot_of, values), (rows, bits, *grid)),
-        (Reserve(rank), (slots, slot_of, values, first), (rows,)),
-        (Settle(rank), (cells, slots, slot_of, values, first), (rows,)),
+        (Insert(rank), (cells, slots, slot_of, values), integers),
+        (Reserve(rank), (slots, slot_of, values, first), integers[:1]),
+        (Settle(rank), (cells, slots, slot_of, values, first), integers[:1]),
+    )
+
+
+def _after_fill(phases: tuple[Places, ...], table: tuple[int, int], threads: int) -> Chain:
+    """Phases, after what fills a table at two addresses, if there is one to fill, and sets the
+    barrier's word."""
+    rank = phases[0][0][0].rank
+    # The blocks of a thread's centre, 8 of 12 bytes, or 16 in four dimensions, fill shared memory.
+    together = Together(phases, threads // 2 if rank == 4 else threads)
+    word, last = len(together.tensors()) - 1, together.integers()
+    return Chain(
+        (
+            (Fill(rank), (*table, word), (last, last + 1)),
+            (together, tuple(range(word + 1)), tuple(range(last))),
+        )
     )
 
 
@@ -291,55 +317,82 @@ def _keys(rank: int, near: bool, sizes: Sizes, known: Known, weights: Any) -> Ke
 
 @lru_cache
 def _sorted(search: Search, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
-    """A table is searched for sorted rows; one that is ``empty`` is filled first."""
-    rank, geometry = search.rank, tuple(range(6, 7 + 4 * search.rank))
-    filled: Parts = ()
+    """A table is searched for sorted rows; one that is ``empty`` is filled first.
+
+    Addresses of slots, first, values, centres, natural, visits, order, index, runs, counts, keys,
+    totals, of a table to fill its cells and the rows' slots, and the barrier's word. Integers rows,
+    bits, taps, 1, rows of a chunk, chunks, places, the geometry and the grid, of a table to fill
+    its rows, how many CTAs there are, and those of ``Fill``.
+    """
+    rank = search.rank
+    geometry = tuple(range(7, 8 + 4 * rank))
+    grid = geometry[-rank - 1 :]
+    counted = (keys, (3, 0, 5, 10), (0, 1, 2, *geometry))
+    count, add_up, *rest = _sort(sizes, counted, (8, 9, 11, 6), (0, 4, 5, 6))
+    found = (search, (0, 1, 2, 3, 4, 6, 7), (0, 1, 2, 3, *geometry))
+    phases: tuple[Places, ...] = ((count,), (add_up,))
     if empty:
-        grid = geometry[-rank - 1 :]
-        last = geometry[-1]
-        filled = _to_fill(rank, (0, 1, 2, 12, 13), (last + 1, 1, last + 2, last + 3, *grid))
-    return Chain(
-        (
-            *filled,
-            (keys, (3, 0, 5, 6), (0, 1, 2, *geometry)),
-            *_sort(sizes, 6, 0, 4),
-            (search, (0, 1, 2, 3, 4, 10, 11), (0, 1, 2, 3, *geometry)),
-        )
-    )
+        insert, reserve, settle = _to_fill(rank, (0, 1, 2, 12, 13), (geometry[-1] + 1, 1, *grid))
+        phases = (insert,), (count, reserve), (add_up, settle)
+    return _after_fill((*phases, *((part,) for part in (*rest, found))), (0, 2), sizes.threads)
 
 
 @lru_cache
 def _sorted_index(sizes: Sizes) -> Chain:
-    return Chain(
-        (
-            (KeysOfIndex(1, sizes), (0, 1, 3), (0, 1)),
-            *_sort(sizes, 3, 0, 2),
-            (Gather(1, sizes), (0, 7, 2), (0, 1)),
-        )
-    )
+    """Addresses of the index, visits, the sorted one, order, runs, counts, keys, totals and the
+    barrier's word; integers rows, taps, rows of a chunk, chunks, places, how many CTAs there are,
+    and those of ``Fill``."""
+    counted = (KeysOfIndex(1, sizes), (0, 1, 6), (0, 1))
+    phases = _sort(sizes, counted, (4, 5, 7, 3), (0, 2, 3, 4))
+    gather = Gather(1, sizes), (0, 3, 2), (0, 1)
+    return _after_fill(tuple((part,) for part in (*phases, gather)), (8, 8), sizes.threads)
 
 
-def _sort(sizes: Sizes, keys: int, rows: int, chunks: int) -> Parts:
-    """From keys to an order: addresses from number ``keys`` on, integers ``rows`` and from
-    ``chunks`` on."""
-    runs, counts, totals, order = range(keys + 1, keys + 5)
+def _sort(sizes: Sizes, keys: Any, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Places:
+    """From what finds keys to an order, one phase after the other."""
+    find, of_keys, numbers = keys
+    runs, counts, totals, order = addresses
+    rows, chunk, chunks, places = integers
+    rank = find.rank
     return (
-        (Count(1, sizes), (keys, runs, counts), (rows,)),
-        (AddUp(1, sizes), (counts, totals), (chunks + 1, chunks)),
-        (Place(1, sizes), (runs, counts, totals, order), (rows,)),
-        (Refine(1, sizes), (keys, order), (rows,)),
+        (Count(find, sizes), (runs, counts, *of_keys), (rows, chunk, chunks, *numbers)),
+        (AddUp(rank, sizes), (counts, totals), (places, chunks)),
+        (Place(rank, sizes), (runs, counts, totals, order), (rows, chunk, chunks)),
+        (Refine(rank, sizes), (of_keys[-1], order), (rows,)),
     )
 
 
-def _room_to_sort(rows: int) -> tuple[int, int, int, int, int]:
-    """Chunks, the Int32 that sorting needs, and at which byte totals, keys and runs start there.
+class RoomToSort:
+    """What sorting needs while it goes on: one piece of memory, in front of what else a call needs,
+    which a barrier's word starts.
 
-    Counts start it.
+    Args:
+        rows: how many are sorted.
+        ctas: how many CTAs there are.
+
+    Attributes:
+        chunks: rows of a chunk, and how many chunks there are: one for each CTA, two, or more.
+        size: of it, in Int32.
     """
-    chunks, bins = -(-rows // (1 << SIZES.chunk)), 1 << SIZES.place
-    totals = 4 * chunks * bins
-    keys = totals + 4 * bins
-    return chunks, keys // 4 + 2 * rows, totals, keys, keys + 4 * rows
+
+    def __init__(self, rows: int, ctas: int) -> None:
+        turns = -(-rows // (ctas << SIZES.chunk))
+        chunk = max(FEWEST_OF_CHUNK, -(-rows // (ctas * turns)))
+        self.chunk = min(-(-chunk // 32) * 32, 1 << SIZES.chunk)
+        self.chunks = -(-rows // self.chunk)
+        self._rows, self._bins = rows, 1 << SIZES.place
+        self.size = WORD + (self.chunks + 1) * self._bins + 2 * rows
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        return self.chunk, self.chunks, self._bins
+
+    def addresses(self, word: int) -> tuple[int, ...]:
+        """Of runs, counts, keys and totals."""
+        counts = word + 4 * WORD
+        totals = counts + 4 * self.chunks * self._bins
+        keys = totals + 4 * self._bins
+        return keys + 4 * self._rows, counts, keys, totals
 
 
 class Plan:
@@ -390,57 +443,58 @@ class Search(Neighbours):
     of the centre ``order[i]``: what threads of a warp find is then the same taps.
     """
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+    def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        cell = "int32", 4 * vector_of(rank)
+        cell = "int32", 4 * vector_of(self.rank)
         return ("int64", 16), word, word, cell, word, word, word
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 5 + 4 * rank
+    def integers(self) -> int:
+        return 5 + 4 * self.rank
 
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def shared(self, threads: int) -> Arrays:
+        """The cells of each block of every thread, and its first place, if these are kept."""
+        shape = threads, 1 << self.rank
+        return [(Int64, shape), (Int32, shape)] if self.near else []
+
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+        i = row  # of the index; that of the centre is another, if there is an order
         slots, first, values, centres, table, order, index = pointers
         rows, bits, taps, ordered, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
         grid = rest[3 * rank :]
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        i = Int64(cta) * self.per_cta + tid
-        words, places = self.shared(Int64, Int32)
-        if i < rows:
-            row = i
-            if ordered != 0:
-                row = Int64(at(order, i))
-            start = self.start_of(read_cell(centres, row, rank), stride, low)
-            if cutlass.const_expr(self.near):
-                self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
-            if cutlass.const_expr(self.known is not None):
-                self.known_rows(words, places, tid, start, values, index + i, rows)
-            else:
-                where = self.packed(start)
-                for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
-                    asked = []
-                    for u in range_constexpr(FLIGHT):
-                        tap = turn * FLIGHT + u
-                        entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
-                        if cutlass.const_expr(self.near):
-                            corner, bit = self.corner_and_bit(where + at(table, entry))
-                            asked.append((words[tid, corner], bit, places[tid, corner]))
-                        else:
-                            cell = [start[0]]
-                            for axis in range_constexpr(rank):
-                                offset = at(table, entry + 1 + axis)
-                                cell.append(start[1 + axis] - low[axis] + offset)
-                            asked.append(self.ask(slots, first, cell, grid, bits))
-                    answers = [self.answer(values, *one) for one in asked]
-                    for u in range_constexpr(FLIGHT):
-                        tap = turn * FLIGHT + u
-                        if tap < taps:
-                            put(index, Int64(tap) * rows + i, answers[u])
+        words: Any
+        places: Any
+        words, places = arrays if self.near else (None, None)
+        if ordered != 0:
+            row = Int64(at(order, i))
+        start = self.start_of(read_cell(centres, row, rank), stride, low)
+        if cutlass.const_expr(self.near):
+            self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
+        if cutlass.const_expr(self.known is not None):
+            self.known_rows(words, places, tid, start, values, index + i, rows)
+        else:
+            where = self.packed(start)
+            for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
+                asked = []
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
+                    if cutlass.const_expr(self.near):
+                        corner, bit = self.corner_and_bit(where + at(table, entry))
+                        asked.append((words[tid, corner], bit, places[tid, corner]))
+                    else:
+                        cell = [start[0]]
+                        for axis in range_constexpr(rank):
+                            offset = at(table, entry + 1 + axis)
+                            cell.append(start[1 + axis] - low[axis] + offset)
+                        asked.append(self.ask(slots, first, cell, grid, bits))
+                answers = [self.answer(values, *one) for one in asked]
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    if tap < taps:
+                        put(index, Int64(tap) * rows + i, answers[u])
 
     def known_rows(
         self, words: Any, places: Any, tid: Any, start: Any, values: Any, column: Any, rows: Any
@@ -458,7 +512,7 @@ class Search(Neighbours):
                 put(column, offset, value)
                 offset = offset + rows
 
-    def keep(self, words: Any, places: Any, tid: Any, found: list[Any], first: Any) -> None:
+    def keep(self, words: Any, places: Any, tid: Any, found: Any, first: Any) -> None:
         for corner, (slot, word) in enumerate(found):
             words[tid, corner] = word
             places[tid, corner] = first_of(first, slot, word)

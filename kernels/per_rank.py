@@ -46,19 +46,17 @@ class PerRank:
         """Everything that determines the kernel but its architecture."""
         return type(self).__name__, self.rank
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+    def tensors(self) -> tuple[tuple[str, int], ...]:
         """The types at its addresses, and what these are aligned to, in bytes."""
         raise NotImplementedError
 
-    @staticmethod
-    def integers(rank: int) -> int:
+    def integers(self) -> int:
         """How many integers it takes. The first is the number of rows."""
         raise NotImplementedError
 
     @cute.jit
     def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
-        self.start(pointers(self.tensors(self.rank), addresses), integers, stream)
+        self.start(pointers(self.tensors(), addresses), integers, stream)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
         """Launch, in host code."""
@@ -82,26 +80,21 @@ class Chain:
     None of the kernels may have nothing to do: a grid has a CTA.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Places) -> None:
         self.parts = parts
         self.rank = parts[0][0].rank
         self.key = tuple((kernel.key, *places) for kernel, *places in parts)
         self.functions: Functions = {}
 
-    def tensors(self, rank: int) -> tuple[tuple[str, int], ...]:
-        """Each as the part that asks most of it."""
-        found: dict[int, tuple[str, int]] = {}
-        for kernel, places, _ in self.parts:
-            for place, (dtype, aligned) in zip(places, kernel.tensors(rank), strict=True):
-                found[place] = dtype, max(aligned, found.get(place, (dtype, 0))[1])
-        return tuple(found[place] for place in range(len(found)))
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return types_of(self.parts)
 
-    def integers(self, rank: int) -> int:
+    def integers(self) -> int:
         return 1 + max(place for _, _, places in self.parts for place in places)
 
     @cute.jit
     def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
-        self.start(pointers(self.tensors(self.rank), addresses), integers, stream)
+        self.start(pointers(self.tensors(), addresses), integers, stream)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
         for kernel, of_tensors, of_integers in self.parts:
@@ -109,7 +102,17 @@ class Chain:
             kernel.start([pointers[place] for place in of_tensors], own, stream)
 
 
-Parts = tuple[tuple[PerRank, tuple[int, ...], tuple[int, ...]], ...]
+# Kernels, or parts of one, with the numbers of their addresses and of their integers.
+Places = tuple[tuple[Any, tuple[int, ...], tuple[int, ...]], ...]
+
+
+def types_of(parts: Places) -> tuple[tuple[str, int], ...]:
+    """The types at addresses, each as the part that asks most of it."""
+    found: dict[int, tuple[str, int]] = {}
+    for part, places, _ in parts:
+        for place, (dtype, aligned) in zip(places, part.tensors(), strict=True):
+            found[place] = dtype, max(aligned, found.get(place, (dtype, 0))[1])
+    return tuple(found[place] for place in range(len(found)))
 
 
 def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
@@ -124,8 +127,8 @@ def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
     return cute.compile(
         kernel,
         make_fake_tensor(Int32, shape, stride),
-        tuple(Int64(0) for _ in kernel.tensors(kernel.rank)),
-        tuple(Int64(0) for _ in range(kernel.integers(kernel.rank))),
+        tuple(Int64(0) for _ in kernel.tensors()),
+        tuple(Int64(0) for _ in range(kernel.integers())),
         make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
     )

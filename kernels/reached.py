@@ -134,13 +134,11 @@ def _shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> t
 class Reach(PerRank):
     """Keys of what a cloud reaches into a set, and those that are new into a list, in any order."""
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(rank)), ("int64", 8), ("int32", 4), ("int64", 8)
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 8), ("int32", 4), ("int64", 8)
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 4 + 3 * rank
+    def integers(self) -> int:
+        return 4 + 3 * self.rank
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
@@ -190,13 +188,11 @@ class Reach(PerRank):
 class Unpack(PerRank):
     """The cells of keys; padding for ``NO_KEY``."""
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int64", 8), ("int32", 4 * vector_of(rank))
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int64", 8), ("int32", 4 * vector_of(self.rank))
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 2 + rank
+    def integers(self) -> int:
+        return 2 + self.rank
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
