@@ -26,14 +26,13 @@ WARP = 32
 SHARED_BYTES = 99 * 1024  # of a CTA: what every GPU that kernels are built for has
 BEFORE = -1  # what the word of a barrier is set to
 
+Arrays = list[tuple[Any, tuple[int, ...]]]  # in shared memory: their types and shapes
+
 
 class Part(PerRank):
-    """What the CTAs of a launch do in one of its phases, or a part of it.
+    """What the CTAs of a launch do in one of its phases, or a part of it."""
 
-    Its first integer is a number of rows.
-    """
-
-    def shared(self, threads: int) -> list[tuple[Any, tuple[int, ...]]]:
+    def shared(self, threads: int) -> Arrays:
         """The arrays that a CTA of that many threads needs in shared memory: types and shapes."""
         return []
 
@@ -57,7 +56,10 @@ class Crew:
 
 
 class EachRow(Part):
-    """A thread does a row; also on its own, as a kernel that is launched for itself."""
+    """A thread does a row; also on its own, as a kernel that is launched for itself.
+
+    Its first integer is how many rows there are.
+    """
 
     def work(self, crew: Crew, pointers: list[Any], integers: tuple[Any, ...], room: Any) -> None:
         first, end = crew.share(integers[0])
@@ -170,9 +172,6 @@ def wait_for_all(word: Any, number: cutlass.Constexpr, crew: cutlass.Constexpr):
             there = cute.arch.load(word, Int32, sem="acquire", scope="gpu")
         cute.arch.fence_acq_rel_gpu()
     cute.arch.sync_threads()
-
-
-Arrays = list[tuple[Any, tuple[int, ...]]]
 
 
 def size_of(arrays: Arrays) -> int:
