@@ -10,6 +10,7 @@ one slot in two taken, of which there are 5 to 20 times fewer than rows in a sca
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -20,12 +21,15 @@ from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 from .cells import Cell, inside, key_of, read_cell, vector_of
 from .hash_table import EMPTY, NOWHERE, bits_for, home, insert
 from .per_rank import PerRank
+from .together import BEFORE, WARP, Arrays, Crew, EachRow, Part, arrays_in
 from .walk import at, put, read, select
 
 # The binary logarithms of the extents of a block: of 64 cells.
 EDGES = {1: (6,), 2: (3, 3), 3: (2, 2, 2), 4: (1, 1, 2, 2)}
 MOST_BITS = 31  # of a slot's number
 TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
+# Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
+CORNERS = {1: 2, 2: 4, 3: 4, 4: 2}
 # What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
 MADE = -1
 
@@ -88,93 +92,112 @@ def read_slot(slots: Any, slot: Any) -> Any:
     return read(slots + cute.assume(slot * 2, divby=2), Int64, 2)
 
 
+def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
+    """Write the vector of a number, at once."""
+    count = len(values)
+    vector = cute.make_rmem_tensor(count, type(values[0]))
+    for u, value in enumerate(values):
+        vector[u] = value
+    to = pointer + cute.assume(number * count, divby=count)
+    cute.autovec_copy(vector, cute.make_tensor(to, cute.make_layout(count)))
+
+
 class Fill(PerRank):
-    """-1 into vectors of four Int32: a table with nothing in it."""
+    """-1 into vectors of four Int32: a table with nothing in it, and the word of a barrier.
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return (("int32", 16),)
+    The integers are how many vectors there are, and how many are slots. The last is the word's.
+    """
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 1
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int64", 16), ("int32", 16), ("int32", 16)
+
+    def integers(self) -> int:
+        return 2
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
+        slots, values, word = pointers
+        vectors, of_slots = integers
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         vector = Int64(cta) * self.per_cta + tid
-        if vector < integers[0]:
-            values = cute.make_rmem_tensor(4, Int32)
-            for u in range_constexpr(4):
-                values[u] = Int32(EMPTY)
-            to = pointers[0] + cute.assume(vector * 4, divby=4)
-            cute.autovec_copy(values, cute.make_tensor(to, cute.make_layout(4)))
+        if vector < of_slots:
+            put_vector(cute.recast_ptr(slots, dtype=Int32), vector, [Int32(EMPTY)] * 4)
+        elif vector < vectors - 1:
+            put_vector(values, vector - of_slots, [Int32(EMPTY)] * 4)
+        elif vector == vectors - 1:
+            put_vector(word, Int64(0), [Int32(BEFORE)] * 4)
 
 
-class Insert(PerRank):
+class Insert(EachRow):
     """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside."""
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 3 + rank
+    def integers(self) -> int:
+        return 3 + self.rank
 
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
-        if row < rows:
-            cell = read_cell(cells, row, self.rank)
-            found = Int32(-1)
-            if inside(cell, grid):
-                key = key_of(block_of(cell), blocks_of(grid))
-                slot, fresh = insert(slots, key, bits, 2)
-                others = ~(Int64(1) << Int64(bit_of(cell)))
-                cute.arch.atomic_and(slots + (slot * 2 + 1), others)
-                found = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
-            elif cell[0] >= 0:
-                cute.arch.atomic_min(values + (rows + 1), Uint32(row))
-            put(slot_of, row, found)
+        cell = read_cell(cells, row, self.rank)
+        found = Int32(-1)
+        if inside(cell, grid):
+            key = key_of(block_of(cell), blocks_of(grid))
+            slot, fresh = insert(slots, key, bits, 2)
+            others = ~(Int64(1) << Int64(bit_of(cell)))
+            cute.arch.atomic_and(slots + (slot * 2 + 1), others)
+            found = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
+        elif cell[0] >= 0:
+            cute.arch.atomic_min(values + (rows + 1), Uint32(row))
+        put(slot_of, row, found)
 
 
-class Reserve(PerRank):
+class Reserve(Part):
     """Places for the rows of blocks, by who made each: a CTA asks for those of its own at once."""
 
-    threads = per_cta = 256
+    def shared(self, threads: int) -> Arrays:
+        return [(Int32, (threads // WARP + 1,))]
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+    def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int64", 16), ("int32", 4), ("int32", 4), ("int32", 4)
 
-    @staticmethod
-    def integers(rank: int) -> int:
+    def integers(self) -> int:
         return 1
 
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
+        start, end = crew.share(integers[0])
+        self.rows(
+            crew, start, end, pointers, integers[0], arrays_in(room, self.shared(crew.threads))
+        )
+
+    @cute.jit
+    def rows(
+        self, crew: cutlass.Constexpr, start: Any, end: Any, pointers: list, rows: Any,
+        arrays: list,
+    ):  # fmt: skip
+        for some in range(start, end, crew.threads):
+            self.some(crew, some + crew.tid, end, pointers, rows, arrays)
+            cute.arch.sync_threads()
+
+    @cute.jit
+    def some(
+        self, crew: cutlass.Constexpr, row: Any, end: Any, pointers: list, rows: Any, arrays: list
+    ):  # fmt: skip
+        """A row a thread; none of them leaves."""
         slots, slot_of, values, first = pointers
-        rows = integers[0]
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
-        seen = at(slot_of, select(row < rows, row, rows - 1))
-        made = (row < rows) & (seen < MADE)
+        (smem,) = arrays
+        tid = crew.tid
+        seen = at(slot_of, select(row < end, row, rows - 1))
+        made = (row < end) & (seen < MADE)
         slot = Int64(select(made, Int32(MADE - 1) - seen, Int32(0)))
         word = ~at(slots, slot * 2 + 1)
         count = count_of(select(made, word, Int64(0)))
         lane, warp = tid & 31, tid >> 5
         through = sum_upto(count, lane)
-        warps = self.threads // 32
-        smem = cutlass.memory.SmemAllocator().allocate_tensor(
-            Int32, cute.make_layout(warps + 1), byte_alignment=16
-        )
+        warps = crew.threads // WARP
         if lane == 31:
             smem[warp] = through
         cute.arch.sync_threads()
@@ -189,38 +212,32 @@ class Reserve(PerRank):
             put(first, slot, smem[warps] + before + through - count)
 
 
-class Settle(PerRank):
+class Settle(EachRow):
     """Rows into the places of their cells: the lowest of each, and the status."""
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+    def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        return ("int32", 4 * vector_of(rank)), ("int64", 16), word, word, word
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), word, word, word
 
-    @staticmethod
-    def integers(rank: int) -> int:
+    def integers(self) -> int:
         return 1
 
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
         cells, slots, slot_of, values, first = pointers
         rows = integers[0]
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
-        if row < rows:
-            seen = at(slot_of, row)
-            if seen != -1:
-                slot = Int64(select(seen < MADE, Int32(MADE - 1) - seen, seen))
-                bit = bit_of(read_cell(cells, row, self.rank))
-                before = count_of(upto(~at(slots, slot * 2 + 1), bit)) - 1
-                place = Int64(at(first, slot) + before)
-                # Of two rows of a cell, whichever comes second sees the first one's number here,
-                # or that of a lower one: so the second lowest row of a cell is always told of.
-                other = cute.arch.atomic_min(values + place, Uint32(row))
-                if other != Uint32(0xFFFFFFFF):
-                    later = select(Uint32(row) > other, Uint32(row), other)
-                    cute.arch.atomic_min(values + rows, later)
+        seen = at(slot_of, row)
+        if seen != -1:
+            slot = Int64(select(seen < MADE, Int32(MADE - 1) - seen, seen))
+            bit = bit_of(read_cell(cells, row, self.rank))
+            before = count_of(upto(~at(slots, slot * 2 + 1), bit)) - 1
+            place = Int64(at(first, slot) + before)
+            # Of two rows of a cell, whichever comes second sees the first one's number here,
+            # or that of a lower one: so the second lowest row of a cell is always told of.
+            other = cute.arch.atomic_min(values + place, Uint32(row))
+            if other != Uint32(0xFFFFFFFF):
+                later = select(Uint32(row) > other, Uint32(row), other)
+                cute.arch.atomic_min(values + rows, later)
 
 
 def sum_upto(count: Any, lane: Any) -> Any:
@@ -239,7 +256,7 @@ def sum_upto(count: Any, lane: Any) -> Any:
 Known = tuple[tuple[int, ...], ...] | None
 
 
-class Neighbours(PerRank):
+class Neighbours(EachRow):
     """What kernels have in common that look for the cells of taps around centres, a thread each.
 
     If ``near``, all taps of a centre are in two blocks per axis: these are found first, their cells
@@ -254,14 +271,6 @@ class Neighbours(PerRank):
     @property
     def key(self) -> tuple[Any, ...]:
         return *super().key, self.near, self.known
-
-    def shared(self, *dtypes: Any, each: int = 1) -> list[Any]:
-        """Room for ``each`` numbers of each block of every thread, if these are kept."""
-        if not self.near:
-            return [None] * len(dtypes)
-        smem = cutlass.memory.SmemAllocator()
-        layout = cute.make_layout((self.threads, each << self.rank))
-        return [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in dtypes]
 
     def start_of(self, cell: Cell, stride: Any, low: Any) -> Cell:
         """The first cell of the taps of a centre."""
@@ -307,7 +316,9 @@ class Neighbours(PerRank):
             found.append((corner, bit))
         return found
 
-    def corners(self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any) -> list[Any]:
+    def corners(
+        self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
+    ) -> Iterator[tuple[Any, Any]]:
         """The slot and the cells of every block that taps reach, 0 of those that are not there."""
         edges, blocks = EDGES[self.rank], blocks_of(grid)
         first = block_of(start)
@@ -322,18 +333,21 @@ class Neighbours(PerRank):
             further = (at_axis + 1 >= 0) & (at_axis + 1 < extent) & reaches
             there.append((here, further))
         image = (start[0] >= 0) & (start[0] < blocks[0])
-        wanted = []
-        for corner in range(1 << self.rank):
-            asked, own = image, key
-            for axis in range(self.rank):
-                side = corner >> (self.rank - 1 - axis) & 1
-                asked = asked & there[axis][side]
-                own = own + strides[axis] if side else own
-            slot = select(asked, home(own, bits), Int64(0))
-            pair = read_slot(slots, slot)
-            seen = select(asked, pair[0], Int64(EMPTY))
-            wanted.append((slot, select(asked, own, Int64(NOWHERE)), seen, pair[1]))
-        return [settle(slots, *one, bits) for one in wanted]
+        at_once = CORNERS[self.rank]
+        for some in range(0, 1 << self.rank, at_once):
+            wanted = []
+            for corner in range(some, some + at_once):
+                asked, own = image, key
+                for axis in range(self.rank):
+                    side = corner >> (self.rank - 1 - axis) & 1
+                    asked = asked & there[axis][side]
+                    own = own + strides[axis] if side else own
+                slot = select(asked, home(own, bits), Int64(0))
+                pair = read_slot(slots, slot)
+                seen = select(asked, pair[0], Int64(EMPTY))
+                wanted.append((slot, select(asked, own, Int64(NOWHERE)), seen, pair[1]))
+            for one in wanted:
+                yield settle(slots, *one, bits)
 
     @cute.jit
     def block(self, slots: Any, cell: list, grid: list, bits: Any):

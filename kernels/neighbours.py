@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cutlass
@@ -35,7 +34,7 @@ from .cells import read_cell, vector_of
 from .hash_table import EMPTY
 from .per_rank import (
     Chain,
-    Parts,
+    Places,
     Table,
     check_cells,
     check_grid,
@@ -45,6 +44,7 @@ from .per_rank import (
 )
 from .tap_keys import Keys, KeysOfIndex
 from .tap_order import AddUp, Count, Gather, Place, Refine, Sizes
+from .together import Arrays, Together, multiprocessors
 from .walk import at, put, select
 
 if TYPE_CHECKING:
@@ -53,8 +53,11 @@ if TYPE_CHECKING:
 # Taps of a thread that are looked up at once; of those that the kernel is compiled for, which has
 # no use for what it would keep to find the others.
 FLIGHT = 4
-KNOWN_FLIGHT = 9
+KNOWN_FLIGHT = 7
 MOST_KNOWN = 64  # taps
+FEWEST_OF_CHUNK = 256  # rows: every chunk counts 4096 places, and below this the fewer the faster
+WORD = 4  # the Int32 of a barrier's word, which is filled with what is around it
+NOTHING_TO_FILL = 1, 0
 
 
 class TapOrder(Protocol):
@@ -84,10 +87,11 @@ class HashTable:
     """
 
     def __init__(self, indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
-
         self.grid = check_grid(spatial_shape, batch_size)
+        self.rank = len(self.grid) - 1
         self._given, self.indices = indices, check_cells("indices", indices, self.rank)
-        self._bits = table_bits(indices.shape[0])
+        self._rows = indices.shape[0]
+        self._bits = table_bits(self._rows)
         self._memory: Memory | None = None
 
     @property
@@ -95,23 +99,21 @@ class HashTable:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
             found = Memory(self.indices, self._bits)
-            if len(self.indices):
-                integers = len(self.indices), self._bits, found.filled, *self.grid
-                per_rank.launch(_filled(self.rank), self._to_fill(found), integers)
+            if self._rows:
+                slot_of = self.indices.new_empty(WORD + self._rows)
+                tensors = self.indices, found.whole, slot_of
+                word = slot_of.data_ptr()
+                addresses = (
+                    found.slots, found.first, found.values, self.indices.data_ptr(),
+                    word + 4 * WORD, word,
+                )  # fmt: skip
+                ctas = multiprocessors(slot_of.get_device())
+                integers = self._rows, self._bits, *self.grid, ctas, *found.vectors
+                per_rank.launch(_filled(self.rank, SIZES.threads), tensors, addresses, integers)
             else:
                 found.whole.fill_(EMPTY)
             self._memory = found
         return self._memory
-
-    def _to_fill(self, memory: Memory) -> tuple[Tensor, ...]:
-        return (
-            memory.slots, memory.first, memory.values, self.indices.view(-1), memory.whole,
-            memory.slot_of(),
-        )  # fmt: skip
-
-    @property
-    def rank(self) -> int:
-        return len(self.grid) - 1
 
     @property
     def status(self) -> Tensor:
@@ -120,8 +122,8 @@ class HashTable:
         First the lowest row whose cell an earlier row has, plus 1; then the lowest row that is
         outside the grid and no padding, plus 1. Each is 0 if there is none.
         """
-        rows = len(self.indices)
-        return self.memory.values[rows : rows + 2] + 1
+        last = (4 << self._bits) + self._rows
+        return self.memory.whole[last : last + 2] + 1
 
     def search(
         self, centres: Tensor, stride: Sequence[int], offsets: Sequence[Sequence[int]]
@@ -136,17 +138,21 @@ class HashTable:
 
         Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
         """
-        centres, step, plan = self._asked(centres, stride, offsets, None)
-        index = self.indices.new_empty((plan.count, len(centres)))
-        if not self._finds_nothing(index):
+        centres, plan = self._asked(centres, stride, offsets, None)
+        rows, count = centres.shape[0], plan.count
+        index = self._room_for_index(rows, count)
+        if self._finds(rows, count):
             memory = self.memory
-            tensors = (
-                memory.slots, memory.first, memory.values, centres.view(-1), plan.natural,
-                memory.values, index.view(-1),
+            addresses = (
+                memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
+                plan.natural_at, index.data_ptr(),
             )  # fmt: skip
-            integers = len(centres), self._bits, plan.count, 0, *step, *plan.box, *self.grid
-            per_rank.launch(plan.search, tensors, integers)
-        return index.T
+            integers = rows, self._bits, count, 0, *plan.geometry, *self.grid
+            tensors = centres, memory.whole, plan.natural, index
+            per_rank.launch(plan.search, tensors, addresses, integers)
+        else:
+            index.fill_(-1)
+        return index
 
     def search_own(self, offsets: Sequence[Sequence[int]]) -> Tensor:
         """``search(indices, (1, ...), offsets)``."""
@@ -167,48 +173,60 @@ class HashTable:
         """
         import torch
 
-        centres, step, plan = self._asked(centres, stride, offsets, order)
+        centres, plan = self._asked(centres, stride, offsets, order)
         rows, count = centres.shape[0], plan.count
-        both = self.indices.new_empty((count + 1, rows))
-        index, found = both[:count], both[count]
-        if self._finds_nothing(index):
-            return index.T, torch.arange(rows, dtype=torch.int32, device=index.device)
-        chunks = _chunks(rows)
-        counts, totals, keys, runs = _room_to_sort(rows, chunks, both)
-        empty = self._memory is None
-        memory = self._memory or Memory(self.indices, self._bits)
-        tensors: tuple[Tensor, ...] = (
-            memory.slots, memory.first, memory.values, centres.view(-1), plan.natural, plan.visits,
-            keys, runs, counts, totals, found, index.view(-1),
+        index = self._room_for_index(rows, count)
+        if not self._finds(rows, count):
+            index.fill_(-1)
+            return index, torch.arange(rows, dtype=torch.int32, device=index.device)
+        found = index.new_empty(rows)
+        memory, empty = self._memory, self._memory is None
+        # What only this call needs is one piece: asking for memory costs the host 1 us.
+        ctas = multiprocessors(index.get_device())
+        sorting = RoomToSort(rows, ctas)
+        room = index.new_empty(sorting.size + self._rows)
+        word = room.data_ptr()
+        if memory is None:
+            memory = Memory(self.indices, self._bits)
+        tensors = (
+            centres, memory.whole, room, found, index, self.indices, plan.natural, plan.visits,
+        )  # fmt: skip
+        addresses: tuple[int, ...] = (
+            memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
+            plan.visits_at, found.data_ptr(), index.data_ptr(), *sorting.addresses(word),
         )  # fmt: skip
         integers: tuple[int, ...] = (
-            rows, self._bits, count, 1, chunks, 1 << SIZES.place, *step, *plan.box, *self.grid,
+            rows, self._bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
         )  # fmt: skip
         if empty:
-            tensors += self._to_fill(memory)[3:]
-            integers += memory.rows, memory.filled
-        per_rank.launch(plan.sorted(empty), tensors, integers)
+            addresses += self.indices.data_ptr(), word + 4 * sorting.size, word
+            integers += self._rows, ctas, *memory.vectors
+        else:
+            addresses += (word,)
+            integers += ctas, *NOTHING_TO_FILL
+        per_rank.launch(plan.sorted(empty), tensors, addresses, integers)
         self._memory = memory  # once it is being filled
-        return index.T, found
+        return index, found
 
     def _asked(
         self, centres: Tensor, stride: Any, offsets: Any, order: TapOrder | None
-    ) -> tuple[Tensor, tuple[int, ...], Plan]:
+    ) -> tuple[Tensor, Plan]:
         if centres is self._given or centres is self.indices:
             centres = self.indices
         else:
             centres = check_cells("centres", centres, self.rank, self.indices.device)
-        step = check_per_axis("stride", stride, self.rank)
+        if type(stride) is not tuple:
+            stride = check_per_axis("stride", stride, self.rank)
         if type(offsets) is not tuple:
             offsets = check_table("offsets", offsets, self.rank)
-        return centres, step, _plan(offsets, order, self.rank, centres.device)
+        return centres, _plan(offsets, stride, order, self.rank, centres.device)
 
-    def _finds_nothing(self, index: Tensor) -> bool:
-        """Whether there is nothing to look for, or nowhere."""
-        if index.numel() and self.indices.shape[0] and prod(self.grid):
-            return False
-        index.fill_(-1)
-        return True
+    def _room_for_index(self, rows: int, count: int) -> Tensor:
+        return self.indices.new_empty_strided((rows, count), (1, rows or 1))
+
+    def _finds(self, rows: int, count: int) -> bool:
+        """Whether there is something to look for, and somewhere."""
+        return bool(rows and count and self._rows) and 0 not in self.grid
 
 
 class Memory:
@@ -216,37 +234,38 @@ class Memory:
 
     All of it is one piece. What is in front of ``first`` is filled at once: slots with EMPTY and
     with free cells, and rows with -1, which is the greatest unsigned number, to take minima from.
+
+    Attributes:
+        slots, values, first: addresses.
+        vectors: of 16 bytes, which are filled: with a barrier's word all, and those of the slots.
     """
 
     def __init__(self, indices: Tensor, bits: int) -> None:
-        import torch
-
-        self.rows, slots = indices.shape[0], 4 << bits
-        self.filled = (slots + self.rows + TAIL + 3) // 4  # vectors of 16 bytes
-        parts = [slots, 4 * self.filled - slots, 1 << bits]
-        self.whole = torch.empty(sum(parts), dtype=torch.int32, device=indices.device)
-        head, self.values, self.first = torch.split_with_sizes(self.whole, parts)
-        self.slots = head.view(torch.int64)
-
-    def slot_of(self) -> Tensor:
-        """Room for the slot of each row, for now."""
-        return self.whole.new_empty(self.rows)
+        filled = (1 << bits) + (indices.shape[0] + TAIL + 3) // 4
+        self.vectors = filled + 1, 1 << bits
+        self.whole = indices.new_empty(4 * filled + (1 << bits))
+        self.slots = self.whole.data_ptr()
+        self.values, self.first = self.slots + (16 << bits), self.slots + 16 * filled
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     """An index, int32 (rows, V), with its rows sorted by their taps, and their order."""
     rows, taps = index.shape
     across = index.T.contiguous()
-    both = across.new_empty((taps + 1, rows))
-    chunks = _chunks(rows)
-    counts, totals, keys, runs = _room_to_sort(rows, chunks, both)
-    found, places = both[:taps], both[taps]
+    found, places = across.new_empty((taps, rows)), across.new_empty(rows)
+    ctas = multiprocessors(index.get_device())
+    sorting = RoomToSort(rows, ctas)
+    room = across.new_empty(sorting.size)
+    word = room.data_ptr()
     pairs = tuple(zip(order.visits, order.weights, strict=True))
-    tensors = (
-        across.view(-1), device_table(pairs, index.device).view(-1), found.view(-1), keys, runs,
-        counts, totals, places,
+    table = device_table(pairs, index.device)
+    tensors = across, table, found, room, places
+    addresses = (
+        across.data_ptr(), table.data_ptr(), found.data_ptr(), places.data_ptr(),
+        *sorting.addresses(word), word,
     )  # fmt: skip
-    per_rank.launch(_sorted_index(SIZES), tensors, (rows, taps, chunks, 1 << SIZES.place))
+    integers = rows, taps, *sorting.integers, ctas, *NOTHING_TO_FILL
+    per_rank.launch(_sorted_index(SIZES), tensors, addresses, integers)
     return found.T, places
 
 
@@ -254,19 +273,35 @@ SIZES = Sizes()
 
 
 @lru_cache
-def _filled(rank: int) -> Chain:
-    """Rows into a table: tensors as of ``HashTable._to_fill``."""
-    return Chain(_to_fill(rank, (0, 1, 2, 3, 4, 5), tuple(range(4 + rank))))
+def _filled(rank: int, threads: int) -> Chain:
+    """Rows into a table: addresses of slots, first, values, cells, the rows' slots, a barrier's
+    word; integers rows, bits, the grid, how many CTAs there are, and those of ``Fill``."""
+    steps = _to_fill(rank, (0, 1, 2, 3, 4), tuple(range(3 + rank)))
+    return _after_fill(tuple((step,) for step in steps), (0, 2), threads)
 
 
-def _to_fill(rank: int, tensors: tuple[int, ...], integers: tuple[int, ...]) -> Parts:
-    slots, first, values, cells, whole, slot_of = tensors
-    rows, bits, filled, *grid = integers
+def _to_fill(rank: int, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Places:
+    """One phase after the other."""
+    slots, first, values, cells, slot_of = addresses
     return (
-        (Fill(rank), (whole,), (filled,)),
-        (Insert(rank), (cells, slots, slot_of, values), (rows, bits, *grid)),
-        (Reserve(rank), (slots, slot_of, values, first), (rows,)),
-        (Settle(rank), (cells, slots, slot_of, values, first), (rows,)),
+        (Insert(rank), (cells, slots, slot_of, values), integers),
+        (Reserve(rank), (slots, slot_of, values, first), integers[:1]),
+        (Settle(rank), (cells, slots, slot_of, values, first), integers[:1]),
+    )
+
+
+def _after_fill(phases: tuple[Places, ...], table: tuple[int, int], threads: int) -> Chain:
+    """Phases, after what fills a table at two addresses, if there is one to fill, and sets the
+    barrier's word."""
+    rank = phases[0][0][0].rank
+    # The blocks of a thread's centre, 8 of 12 bytes, or 16 in four dimensions, fill shared memory.
+    together = Together(phases, threads // 2 if rank == 4 else threads)
+    word, last = len(together.tensors()) - 1, together.integers()
+    return Chain(
+        (
+            (Fill(rank), (*table, word), (last, last + 1)),
+            (together, tuple(range(word + 1)), tuple(range(last))),
+        )
     )
 
 
@@ -282,61 +317,86 @@ def _keys(rank: int, near: bool, sizes: Sizes, known: Known, weights: Any) -> Ke
 
 @lru_cache
 def _sorted(search: Search, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
-    """A table is searched for sorted rows; one that is ``empty`` is filled first."""
-    rank, geometry = search.rank, tuple(range(6, 7 + 4 * search.rank))
-    filled: Parts = ()
+    """A table is searched for sorted rows; one that is ``empty`` is filled first.
+
+    Addresses of slots, first, values, centres, natural, visits, order, index, runs, counts, keys,
+    totals, of a table to fill its cells and the rows' slots, and the barrier's word. Integers rows,
+    bits, taps, 1, rows of a chunk, chunks, places, the geometry and the grid, of a table to fill
+    its rows, how many CTAs there are, and those of ``Fill``.
+    """
+    rank = search.rank
+    geometry = tuple(range(7, 8 + 4 * rank))
+    grid = geometry[-rank - 1 :]
+    counted = (keys, (3, 0, 5, 10), (0, 1, 2, *geometry))
+    count, add_up, *rest = _sort(sizes, counted, (8, 9, 11, 6), (0, 4, 5, 6))
+    found = (search, (0, 1, 2, 3, 4, 6, 7), (0, 1, 2, 3, *geometry))
+    phases: tuple[Places, ...] = ((count,), (add_up,))
     if empty:
-        grid = geometry[-rank - 1 :]
-        numbers = geometry[-1] + 1, 1, geometry[-1] + 2, *grid
-        filled = _to_fill(rank, (0, 1, 2, 12, 13, 14), numbers)
-    return Chain(
-        (
-            *filled,
-            (keys, (3, 0, 5, 6), (0, 1, 2, *geometry)),
-            *_sort(sizes, 6, 0, 4),
-            (search, (0, 1, 2, 3, 4, 10, 11), (0, 1, 2, 3, *geometry)),
-        )
-    )
+        insert, reserve, settle = _to_fill(rank, (0, 1, 2, 12, 13), (geometry[-1] + 1, 1, *grid))
+        phases = (insert,), (count, reserve), (add_up, settle)
+    return _after_fill((*phases, *((part,) for part in (*rest, found))), (0, 2), sizes.threads)
 
 
 @lru_cache
 def _sorted_index(sizes: Sizes) -> Chain:
-    return Chain(
-        (
-            (KeysOfIndex(1, sizes), (0, 1, 3), (0, 1)),
-            *_sort(sizes, 3, 0, 2),
-            (Gather(1, sizes), (0, 7, 2), (0, 1)),
-        )
-    )
+    """Addresses of the index, visits, the sorted one, order, runs, counts, keys, totals and the
+    barrier's word; integers rows, taps, rows of a chunk, chunks, places, how many CTAs there are,
+    and those of ``Fill``."""
+    counted = (KeysOfIndex(1, sizes), (0, 1, 6), (0, 1))
+    phases = _sort(sizes, counted, (4, 5, 7, 3), (0, 2, 3, 4))
+    gather = Gather(1, sizes), (0, 3, 2), (0, 1)
+    return _after_fill(tuple((part,) for part in (*phases, gather)), (8, 8), sizes.threads)
 
 
-def _sort(sizes: Sizes, keys: int, rows: int, chunks: int) -> Parts:
-    """From keys to an order: tensors from number ``keys`` on, integers ``rows`` and from
-    ``chunks`` on."""
-    runs, counts, totals, order = range(keys + 1, keys + 5)
+def _sort(sizes: Sizes, keys: Any, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Places:
+    """From what finds keys to an order, one phase after the other."""
+    find, of_keys, numbers = keys
+    runs, counts, totals, order = addresses
+    rows, chunk, chunks, places = integers
+    rank = find.rank
     return (
-        (Count(1, sizes), (keys, runs, counts), (rows,)),
-        (AddUp(1, sizes), (counts, totals), (chunks + 1, chunks)),
-        (Place(1, sizes), (runs, counts, totals, order), (rows,)),
-        (Refine(1, sizes), (keys, order), (rows,)),
+        (Count(find, sizes), (runs, counts, *of_keys), (rows, chunk, chunks, *numbers)),
+        (AddUp(rank, sizes), (counts, totals), (places, chunks)),
+        (Place(rank, sizes), (runs, counts, totals, order), (rows, chunk, chunks)),
+        (Refine(rank, sizes), (of_keys[-1], order), (rows,)),
     )
 
 
-def _chunks(rows: int) -> int:
-    return -(-rows // (1 << SIZES.chunk))
+class RoomToSort:
+    """What sorting needs while it goes on: one piece of memory, in front of what else a call needs,
+    which a barrier's word starts.
 
+    Args:
+        rows: how many are sorted.
+        ctas: how many CTAs there are.
 
-def _room_to_sort(rows: int, chunks: int, like: Tensor) -> tuple[Tensor, ...]:
-    """Counts, totals, keys and runs, in one piece."""
-    import torch
+    Attributes:
+        chunks: rows of a chunk, and how many chunks there are: one for each CTA, two, or more.
+        size: of it, in Int32.
+    """
 
-    bins = 1 << SIZES.place
-    parts = [chunks * bins, bins, rows, rows]
-    return torch.split_with_sizes(like.new_empty(sum(parts)), parts)
+    def __init__(self, rows: int, ctas: int) -> None:
+        turns = -(-rows // (ctas << SIZES.chunk))
+        chunk = max(FEWEST_OF_CHUNK, -(-rows // (ctas * turns)))
+        self.chunk = min(-(-chunk // 32) * 32, 1 << SIZES.chunk)
+        self.chunks = -(-rows // self.chunk)
+        self._rows, self._bins = rows, 1 << SIZES.place
+        self.size = WORD + (self.chunks + 1) * self._bins + 2 * rows
+
+    @property
+    def integers(self) -> tuple[int, ...]:
+        return self.chunk, self.chunks, self._bins
+
+    def addresses(self, word: int) -> tuple[int, ...]:
+        """Of runs, counts, keys and totals."""
+        counts = word + 4 * WORD
+        totals = counts + 4 * self.chunks * self._bins
+        keys = totals + 4 * self._bins
+        return keys + 4 * self._rows, counts, keys, totals
 
 
 class Plan:
-    """What kernels are told of taps; made once for each set of them and device.
+    """What kernels are told of taps; made once for each set of them, stride and device.
 
     Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
     of others are in tables: ``natural`` has a row for every tap: packed, if they are near, and its
@@ -344,9 +404,11 @@ class Plan:
     former.
     """
 
-    def __init__(self, taps: Table, order: TapOrder | None, rank: int, device: Any) -> None:
+    def __init__(
+        self, taps: Table, step: tuple[int, ...], order: TapOrder | None, rank: int, device: Any
+    ) -> None:
         low, span, near = geometry(taps, rank)
-        self.count, self.box = len(taps), (*low, *span)
+        self.count, self.geometry = len(taps), (*step, *low, *span)
         packed = [packed_offset(tap, low) if near else 0 for tap in taps]
         flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
         self.natural = self.visits = device_table(flat, device)
@@ -359,6 +421,7 @@ class Plan:
             self.visits = device_table(tuple(c for row in visits for c in row), device)
             in_turn = known and tuple(known[tap] for tap in order.visits)
             self._keys = _keys(rank, near, SIZES, in_turn, order.weights if known else None)
+        self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
 
     def sorted(self, empty: bool) -> Chain:
         found = self._sorted.get(empty)
@@ -368,8 +431,9 @@ class Plan:
 
 
 @lru_cache(1024)
-def _plan(offsets: Table, order: Any, rank: int, device: Any) -> Plan:
-    return Plan(check_table("offsets", offsets, rank), order, rank, device)
+def _plan(offsets: Table, stride: tuple[int, ...], order: Any, rank: int, device: Any) -> Plan:
+    step = check_per_axis("stride", stride, rank)
+    return Plan(check_table("offsets", offsets, rank), step, order, rank, device)
 
 
 class Search(Neighbours):
@@ -379,57 +443,58 @@ class Search(Neighbours):
     of the centre ``order[i]``: what threads of a warp find is then the same taps.
     """
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+    def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        cell = "int32", 4 * vector_of(rank)
+        cell = "int32", 4 * vector_of(self.rank)
         return ("int64", 16), word, word, cell, word, word, word
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 5 + 4 * rank
+    def integers(self) -> int:
+        return 5 + 4 * self.rank
 
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def shared(self, threads: int) -> Arrays:
+        """The cells of each block of every thread, and its first place, if these are kept."""
+        shape = threads, 1 << self.rank
+        return [(Int64, shape), (Int32, shape)] if self.near else []
+
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+        i = row  # of the index; that of the centre is another, if there is an order
         slots, first, values, centres, table, order, index = pointers
         rows, bits, taps, ordered, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
         grid = rest[3 * rank :]
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        i = Int64(cta) * self.per_cta + tid
-        words, places = self.shared(Int64, Int32)
-        if i < rows:
-            row = i
-            if ordered != 0:
-                row = Int64(at(order, i))
-            start = self.start_of(read_cell(centres, row, rank), stride, low)
-            if cutlass.const_expr(self.near):
-                self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
-            if cutlass.const_expr(self.known is not None):
-                self.known_rows(words, places, tid, start, values, index + i, rows)
-            else:
-                where = self.packed(start)
-                for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
-                    asked = []
-                    for u in range_constexpr(FLIGHT):
-                        tap = turn * FLIGHT + u
-                        entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
-                        if cutlass.const_expr(self.near):
-                            corner, bit = self.corner_and_bit(where + at(table, entry))
-                            asked.append((words[tid, corner], bit, places[tid, corner]))
-                        else:
-                            cell = [start[0]]
-                            for axis in range_constexpr(rank):
-                                offset = at(table, entry + 1 + axis)
-                                cell.append(start[1 + axis] - low[axis] + offset)
-                            asked.append(self.ask(slots, first, cell, grid, bits))
-                    answers = [self.answer(values, *one) for one in asked]
-                    for u in range_constexpr(FLIGHT):
-                        tap = turn * FLIGHT + u
-                        if tap < taps:
-                            put(index, Int64(tap) * rows + i, answers[u])
+        words: Any
+        places: Any
+        words, places = arrays if self.near else (None, None)
+        if ordered != 0:
+            row = Int64(at(order, i))
+        start = self.start_of(read_cell(centres, row, rank), stride, low)
+        if cutlass.const_expr(self.near):
+            self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
+        if cutlass.const_expr(self.known is not None):
+            self.known_rows(words, places, tid, start, values, index + i, rows)
+        else:
+            where = self.packed(start)
+            for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
+                asked = []
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
+                    if cutlass.const_expr(self.near):
+                        corner, bit = self.corner_and_bit(where + at(table, entry))
+                        asked.append((words[tid, corner], bit, places[tid, corner]))
+                    else:
+                        cell = [start[0]]
+                        for axis in range_constexpr(rank):
+                            offset = at(table, entry + 1 + axis)
+                            cell.append(start[1 + axis] - low[axis] + offset)
+                        asked.append(self.ask(slots, first, cell, grid, bits))
+                answers = [self.answer(values, *one) for one in asked]
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    if tap < taps:
+                        put(index, Int64(tap) * rows + i, answers[u])
 
     def known_rows(
         self, words: Any, places: Any, tid: Any, start: Any, values: Any, column: Any, rows: Any
@@ -447,7 +512,7 @@ class Search(Neighbours):
                 put(column, offset, value)
                 offset = offset + rows
 
-    def keep(self, words: Any, places: Any, tid: Any, found: list[Any], first: Any) -> None:
+    def keep(self, words: Any, places: Any, tid: Any, found: Any, first: Any) -> None:
         for corner, (slot, word) in enumerate(found):
             words[tid, corner] = word
             places[tid, corner] = first_of(first, slot, word)

@@ -46,19 +46,17 @@ class PerRank:
         """Everything that determines the kernel but its architecture."""
         return type(self).__name__, self.rank
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        """The types of its tensors, and what they are aligned to, in bytes."""
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        """The types at its addresses, and what these are aligned to, in bytes."""
         raise NotImplementedError
 
-    @staticmethod
-    def integers(rank: int) -> int:
+    def integers(self) -> int:
         """How many integers it takes. The first is the number of rows."""
         raise NotImplementedError
 
     @cute.jit
-    def __call__(self, tensors: tuple, integers: tuple, stream: Any):
-        self.start([tensor.iterator for tensor in tensors], integers, stream)
+    def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
+        self.start(pointers(self.tensors(), addresses), integers, stream)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
         """Launch, in host code."""
@@ -76,31 +74,27 @@ class Chain:
     """Kernels that one call launches, each after the one before: what Python costs, it costs once.
 
     Args:
-        parts: kernels, with the numbers of their tensors, and of their integers, among the chain's.
+        parts: kernels, with the numbers of their addresses, and of their integers, among the
+            chain's.
 
     None of the kernels may have nothing to do: a grid has a CTA.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Places) -> None:
         self.parts = parts
         self.rank = parts[0][0].rank
         self.key = tuple((kernel.key, *places) for kernel, *places in parts)
         self.functions: Functions = {}
 
-    def tensors(self, rank: int) -> tuple[tuple[str, int], ...]:
-        """Each as the part that asks most of it."""
-        found: dict[int, tuple[str, int]] = {}
-        for kernel, places, _ in self.parts:
-            for place, (dtype, aligned) in zip(places, kernel.tensors(rank), strict=True):
-                found[place] = dtype, max(aligned, found.get(place, (dtype, 0))[1])
-        return tuple(found[place] for place in range(len(found)))
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return types_of(self.parts)
 
-    def integers(self, rank: int) -> int:
+    def integers(self) -> int:
         return 1 + max(place for _, _, places in self.parts for place in places)
 
     @cute.jit
-    def __call__(self, tensors: tuple, integers: tuple, stream: Any):
-        self.start([tensor.iterator for tensor in tensors], integers, stream)
+    def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
+        self.start(pointers(self.tensors(), addresses), integers, stream)
 
     def start(self, pointers: Any, integers: Any, stream: Any) -> None:
         for kernel, of_tensors, of_integers in self.parts:
@@ -108,26 +102,44 @@ class Chain:
             kernel.start([pointers[place] for place in of_tensors], own, stream)
 
 
-Parts = tuple[tuple[PerRank, tuple[int, ...], tuple[int, ...]], ...]
+# Kernels, or parts of one, with the numbers of their addresses and of their integers.
+Places = tuple[tuple[Any, tuple[int, ...], tuple[int, ...]], ...]
+
+
+def types_of(parts: Places) -> tuple[tuple[str, int], ...]:
+    """The types at addresses, each as the part that asks most of it."""
+    found: dict[int, tuple[str, int]] = {}
+    for part, places, _ in parts:
+        for place, (dtype, aligned) in zip(places, part.tensors(), strict=True):
+            found[place] = dtype, max(aligned, found.get(place, (dtype, 0))[1])
+    return tuple(found[place] for place in range(len(found)))
 
 
 def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(tensors, integers)`` of two tuples.
+    """The compiled kernel, a TVM-FFI function ``f(of, addresses, integers)``.
 
-    With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    ``of``, any int32 tensor of two modes, says which GPU, and with it which stream; memory is told
+    of by addresses: a tensor argument costs eight times as much of the host's time. With a folder
+    ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
-    tensors = tuple(
-        make_fake_tensor(TYPES[dtype], (cute.sym_int64(),), (1,), assumed_align=aligned)
-        for dtype, aligned in kernel.tensors(kernel.rank)
-    )
+    shape, stride = ((cute.sym_int64(), cute.sym_int64()) for _ in range(2))
     return cute.compile(
         kernel,
-        tensors,
-        tuple(Int64(0) for _ in range(kernel.integers(kernel.rank))),
+        make_fake_tensor(Int32, shape, stride),
+        tuple(Int64(0) for _ in kernel.tensors()),
+        tuple(Int64(0) for _ in range(kernel.integers())),
         make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
     )
+
+
+def pointers(tensors: tuple[tuple[str, int], ...], addresses: Any) -> list[Any]:
+    """What is at addresses, in host code."""
+    return [
+        cute.make_ptr(TYPES[dtype], address, cute.AddressSpace.gmem, assumed_align=aligned)
+        for (dtype, aligned), address in zip(tensors, addresses, strict=True)
+    ]
 
 
 def load_per_rank(kernel: PerRank | Chain, arch: str) -> Callable[..., None]:
@@ -135,19 +147,29 @@ def load_per_rank(kernel: PerRank | Chain, arch: str) -> Callable[..., None]:
     return load((*kernel.key, arch), lambda: build(kernel, arch))
 
 
-def launch(kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple[int, ...]) -> None:
-    """Launch a kernel on the GPU of its tensors, on torch's current stream there."""
+def launch(
+    kernel: PerRank | Chain,
+    tensors: tuple[Tensor, ...],
+    addresses: tuple[int, ...],
+    integers: tuple[int, ...],
+) -> None:
+    """Launch a kernel on the GPU of its tensors, on torch's current stream there.
+
+    Args:
+        tensors: all whose memory it reads or writes. The first is int32, of two modes.
+        addresses: where in them; pieces of a tensor that have addresses do not overlap.
+    """
     import torch
 
     device = tensors[0].get_device()
     if torch.cuda.current_device() != device:
         with torch.cuda.device(device):
-            launch(kernel, tensors, integers)
+            launch(kernel, tensors, addresses, integers)
         return
     function = kernel.functions.get(device)
     if function is None:
         function = kernel.functions[device] = load_per_rank(kernel, _arch(device))
-    function(tensors, integers)
+    function(tensors[0], addresses, integers)
 
 
 @lru_cache
@@ -170,9 +192,14 @@ def device_table(table: Table | tuple[int, ...], device: torch.device) -> Tensor
 
 def check_grid(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
     """``(batch_size, *spatial_shape)``, if its cells have keys."""
+    return _check_grid(tuple(spatial_shape), batch_size)
+
+
+@lru_cache(1024)
+def _check_grid(spatial_shape: tuple[int, ...], batch_size: int) -> tuple[int, ...]:
     grid = (int(batch_size), *(int(extent) for extent in spatial_shape))
     if not 2 <= len(grid) <= 5:
-        raise ArgumentError("spatial_shape", "1 to 4 extents", tuple(spatial_shape))
+        raise ArgumentError("spatial_shape", "1 to 4 extents", spatial_shape)
     for name, extent in zip(("batch_size", *["spatial_shape"] * 4), grid, strict=False):
         if not 0 <= extent < 2**31:
             raise ArgumentError(name, "extents from 0 to 2**31 - 1", extent)
@@ -188,13 +215,14 @@ def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None
     if not isinstance(cells, torch.Tensor) or cells.dtype != torch.int32:
         got = getattr(cells, "dtype", type(cells))
         raise ArgumentTypeError(name, "a torch tensor of int32", got)
-    if cells.ndim != 2 or cells.shape[1] != 1 + rank:
-        raise ArgumentError(name, f"(rows, {1 + rank})", tuple(cells.shape))
-    if cells.shape[0] >= 2**31:
-        raise ArgumentError(name, "fewer than 2**31 rows", len(cells))
+    shape = cells.shape
+    if len(shape) != 2 or shape[1] != 1 + rank:
+        raise ArgumentError(name, f"(rows, {1 + rank})", tuple(shape))
+    if shape[0] >= 2**31:
+        raise ArgumentError(name, "fewer than 2**31 rows", shape[0])
     if device is not None and cells.device != device:
         raise ArgumentError(name, f"a tensor on {device}, where the table is", cells.device)
-    cells = cells.detach().contiguous()
+    cells = cells.contiguous()
     return cells if cells.data_ptr() & 15 == 0 else cells.clone()
 
 

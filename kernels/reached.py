@@ -93,9 +93,10 @@ def reached(
         keys = torch.full((max(most, capacity),), NO_KEY, dtype=torch.int64, device=device)
     if most:
         rests = device_table(table, device)
-        tensors = indices.view(-1), memory, rests.view(-1), keys
+        tensors = indices, memory, rests, keys
         sizes = len(indices), bits, len(table)
-        per_rank.launch(Reach(rank), tensors, (*sizes, *times, *over, *grid))
+        addresses = tuple(tensor.data_ptr() for tensor in tensors)
+        per_rank.launch(Reach(rank), tensors, addresses, (*sizes, *times, *over, *grid))
     count = memory[-1] + 1
     if capacity is None:
         keys = keys[: int(count) if most else 0]
@@ -103,7 +104,8 @@ def reached(
     keys = torch.sort(keys)[0][:capacity]
     cells = indices.new_empty((len(keys), 1 + rank))
     if most and len(keys):
-        per_rank.launch(Unpack(rank), (keys, cells.view(-1)), (len(keys), *grid))
+        addresses = keys.data_ptr(), cells.data_ptr()
+        per_rank.launch(Unpack(rank), (cells, keys), addresses, (len(keys), *grid))
     elif len(keys):  # a grid without cells has no extents to divide by
         cells.zero_()[:, 0] = -1
     return cells, count
@@ -132,13 +134,11 @@ def _shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> t
 class Reach(PerRank):
     """Keys of what a cloud reaches into a set, and those that are new into a list, in any order."""
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(rank)), ("int64", 8), ("int32", 4), ("int64", 8)
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 8), ("int32", 4), ("int64", 8)
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 4 + 3 * rank
+    def integers(self) -> int:
+        return 4 + 3 * self.rank
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
@@ -188,13 +188,11 @@ class Reach(PerRank):
 class Unpack(PerRank):
     """The cells of keys; padding for ``NO_KEY``."""
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int64", 8), ("int32", 4 * vector_of(rank))
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int64", 8), ("int32", 4 * vector_of(self.rank))
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 2 + rank
+    def integers(self) -> int:
+        return 2 + self.rank
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):

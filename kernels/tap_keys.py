@@ -15,6 +15,7 @@ from cutlass import Int32, Int64, range_constexpr
 from .blocks import Known, Neighbours
 from .cells import read_cell, vector_of
 from .tap_order import OfRows, Sizes
+from .together import Arrays, EachRow
 from .walk import at, put, select
 
 
@@ -54,57 +55,56 @@ class Keys(Neighbours):
     def key(self) -> tuple[Any, ...]:
         return *super().key, self.sizes, self.weights
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
 
-    @staticmethod
-    def integers(rank: int) -> int:
-        return 4 + 4 * rank
+    def integers(self) -> int:
+        return 4 + 4 * self.rank
 
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    def shared(self, threads: int) -> Arrays:
+        """The cells of each block of every thread, in halves, if these are kept."""
+        return [(Int32, (threads, 2 << self.rank))] if self.near else []
+
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
         centres, slots, table, keys = pointers
-        rows, bits, taps, *rest = integers
+        _, bits, taps, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
         grid = rest[3 * rank :]
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
-        (words,) = self.shared(Int32, each=2)
-        if row < rows:
-            cell = read_cell(centres, row, rank)
-            start = self.start_of(cell, stride, low)
-            if cutlass.const_expr(self.near):
-                found = self.corners(slots, start, span, grid, bits)
-                for corner in range_constexpr(1 << rank):
-                    cells = found[corner][1]
-                    words[tid, 2 * corner] = Int32(cells)
-                    words[tid, 2 * corner + 1] = Int32(cells >> 32)
-            before, width, parity, count = nothing_taken(self.sizes)
-            if cutlass.const_expr(self.known is not None):
-                before = self.known_key(words, tid, start)
-            else:
-                where = self.packed(start)
-                there = Int32(0)
-                for tap in range(Int32(taps)):
-                    entry = tap * (2 + rank)
-                    if cutlass.const_expr(self.near):
-                        corner, bit = self.corner_and_bit(where + at(table, entry))
-                        word = words[tid, 2 * corner + (bit >> 5)]
-                        there = there | ((word >> (bit & 31)) & 1)
-                    else:
-                        own = [start[0]]
-                        for axis in range_constexpr(rank):
-                            own.append(start[1 + axis] - low[axis] + at(table, entry + 2 + axis))
-                        there = there | self.has(slots, own, grid, bits)
-                    weight = at(table, entry + 1)
-                    if weight != 0:
-                        state = taken(there, (before, width, parity, count), weight)
-                        before, width, parity, count = state
-                        there = Int32(0)
-            put(keys, row, before)
+        words: Any = arrays[0] if self.near else None
+        cell = read_cell(centres, row, rank)
+        start = self.start_of(cell, stride, low)
+        if cutlass.const_expr(self.near):
+            self.keep(words, tid, self.corners(slots, start, span, grid, bits))
+        before, width, parity, count = nothing_taken(self.sizes)
+        if cutlass.const_expr(self.known is not None):
+            before = self.known_key(words, tid, start)
+        else:
+            where = self.packed(start)
+            there = Int32(0)
+            for tap in range(Int32(taps)):
+                entry = tap * (2 + rank)
+                if cutlass.const_expr(self.near):
+                    corner, bit = self.corner_and_bit(where + at(table, entry))
+                    word = words[tid, 2 * corner + (bit >> 5)]
+                    there = there | ((word >> (bit & 31)) & 1)
+                else:
+                    own = [start[0]]
+                    for axis in range_constexpr(rank):
+                        own.append(start[1 + axis] - low[axis] + at(table, entry + 2 + axis))
+                    there = there | self.has(slots, own, grid, bits)
+                weight = at(table, entry + 1)
+                if weight != 0:
+                    state = taken(there, (before, width, parity, count), weight)
+                    before, width, parity, count = state
+                    there = Int32(0)
+        put(keys, row, before)
+
+    def keep(self, words: Any, tid: Any, found: Any) -> None:
+        for corner, (_, cells) in enumerate(found):
+            words[tid, 2 * corner] = Int32(cells)
+            words[tid, 2 * corner + 1] = Int32(cells >> 32)
 
     def known_key(self, words: Any, tid: Any, start: Any) -> Any:
         state, there = nothing_taken(self.sizes), Int32(0)
@@ -122,33 +122,27 @@ class Keys(Neighbours):
         return Int32(cells >> Int64(bit)) & 1
 
 
-class KeysOfIndex(OfRows):
+class KeysOfIndex(OfRows, EachRow):
     """The same of an index, int32 (taps, rows); the table has a tap and its weight in a row."""
 
-    @staticmethod
-    def tensors(rank: int) -> tuple[tuple[str, int], ...]:
+    def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4), ("int32", 4), ("int32", 4)
 
-    @staticmethod
-    def integers(rank: int) -> int:
+    def integers(self) -> int:
         return 2
 
-    @cute.kernel
-    def kernel(self, pointers: list, integers: tuple):
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
         index, table, keys = pointers
         rows, taps = integers
-        tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
-        row = Int64(cta) * self.per_cta + tid
-        if row < rows:
-            before, width, parity, count = nothing_taken(self.sizes)
-            there = Int32(0)
-            for tap in range(Int32(taps)):
-                value = at(index, Int64(at(table, tap * 2)) * rows + row)
-                there = there | select(value >= 0, Int32(1), Int32(0))
-                weight = at(table, tap * 2 + 1)
-                if weight != 0:
-                    state = taken(there, (before, width, parity, count), weight)
-                    before, width, parity, count = state
-                    there = Int32(0)
-            put(keys, row, before)
+        before, width, parity, count = nothing_taken(self.sizes)
+        there = Int32(0)
+        for tap in range(Int32(taps)):
+            value = at(index, Int64(at(table, tap * 2)) * rows + row)
+            there = there | select(value >= 0, Int32(1), Int32(0))
+            weight = at(table, tap * 2 + 1)
+            if weight != 0:
+                state = taken(there, (before, width, parity, count), weight)
+                before, width, parity, count = state
+                there = Int32(0)
+        put(keys, row, before)

@@ -123,7 +123,8 @@ class Coordinates:
         self._refuse_written()
         if outputs is not None:
             outputs._refuse_written()
-            found = self._known.given.get(outputs._known, {}).get(key)
+            given = self._known.given
+            found = None if given is None else given.get(outputs._known, {}).get(key)
             return None if found is None else KernelMap.of_ways(self, outputs, *found)
         entry = self._known.made.get(key)
         if entry is None:
@@ -144,12 +145,16 @@ class Coordinates:
         known, outputs = self._known, kernel_map.outputs
         ways, way = kernel_map.ways, kernel_map.way
         if given:
+            if known.given is None:
+                known.given = weakref.WeakKeyDictionary()
             known.given.setdefault(outputs._known, {}).setdefault(key, (ways, way))
             return self.kept(key, outputs) or kernel_map
         made = None if outputs is self else outputs._known
         there = known.made.get(key)
         if there is None or (there[2] is not None and there[2].written()):
             known.made[key] = ways, way, made
+            if made is None:
+                return kernel_map
         return self.kept(key) or kernel_map
 
     def _refuse_written(self) -> None:
@@ -277,9 +282,9 @@ class _Known:
         self.version: int | None = None  # of the cells, when they were first looked at
         # By what they were asked for with: the map, and the cells that it made.
         self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
-        # Maps to cells that were given, as long as there are those.
-        self.given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]]
-        self.given = weakref.WeakKeyDictionary()
+        # Maps to cells that were given, as long as there are those; None before the first.
+        self.given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]] | None
+        self.given = None
 
     def written(self) -> bool:
         """Whether somebody wrote to the cells since this was first asked."""

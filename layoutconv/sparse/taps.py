@@ -59,6 +59,8 @@ def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ..
 
 def frozen(value: Any) -> Any:
     """Lists as tuples, throughout: what results can be kept under."""
+    if type(value) is int:
+        return value
     iterable = isinstance(value, Iterable) and not isinstance(value, str)
     return tuple(map(frozen, value)) if iterable else value
 

@@ -196,3 +196,42 @@ def test_nothing_waits_and_a_graph_captures_it():
     graph.replay()
     for a, b in zip(captured, everything(indices, grid, box(3, 3)), strict=True):
         assert torch.equal(a, b)
+
+
+def test_streams_and_replays_wait_for_nobody_else():
+    """CTAs wait for each other: those of one call, whatever else the GPU does at that time."""
+    grid, offsets = GRIDS[2], box(3, 3)
+    order = tap_order((3, 3, 3))
+
+    def found(indices):
+        table = HashTable(indices, grid[1:], grid[0])
+        return *table.search_sorted(indices, (1, 1, 1), offsets, order), table.status
+
+    clouds = [cloud(grid, seed, again=0.1 * seed) for seed in range(3)]
+    want = [found(indices) for indices in clouds]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = found(clouds[0])
+    streams = [torch.cuda.Stream() for _ in clouds[1:]]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        got = []
+        for stream, indices in zip(streams, clouds[1:], strict=True):
+            with torch.cuda.stream(stream):
+                got.append(found(indices))
+        graph.replay()
+        torch.cuda.synchronize()
+        for a, b in zip((captured, *got), want, strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("rows", [1, 31, 1000, 60_000, 1_200_000])
+def test_clouds_of_any_size(rows):
+    """Of fewer rows than CTAs, of one chunk a CTA, and of several."""
+    grid = (2, 100, 120, 110)
+    indices = cloud(grid, rows, rows=rows)
+    table = HashTable(indices, grid[1:], grid[0])
+    got = table.search_sorted(indices, (1, 1, 1), box(3, 3), tap_order((3, 3, 3)))
+    index = HashTable(indices, grid[1:], grid[0]).search_own(box(3, 3))
+    for a, b in zip(got, by_taps(index.cpu(), (3, 3, 3)), strict=True):
+        assert torch.equal(a.cpu(), b)

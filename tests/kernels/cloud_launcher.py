@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
+from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -10,40 +12,34 @@ import numpy as np
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from layoutconv.kernels import neighbours
 from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
 from layoutconv.kernels.neighbours import HashTable, Search
 from layoutconv.kernels.per_rank import Chain, PerRank, build
 from layoutconv.kernels.reached import Reach, Unpack
 from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
-from layoutconv.kernels.tap_order import AddUp, Count, Gather, Place, Refine
+from layoutconv.kernels.tap_order import AddUp, Count, Gather, Place, Refine, Sizes
+from layoutconv.kernels.together import Together
 from torch import Tensor
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
 
-SIZES = neighbours.SIZES
+# Of few bits: small clouds have several windows, chunks and places of each CTA.
+SIZES = Sizes(place=7, window=7, chunk=7, threads=64)
 OF_RANK = {
     "fill": Fill,
-    "insert": Insert,
-    "reserve": Reserve,
-    "settle": Settle,
     "reach": Reach,
     "unpack": Unpack,
     "search near": lambda rank: Search(rank, True),
     "search far": lambda rank: Search(rank, False),
-    "keys near": lambda rank: Keys(rank, True, SIZES),
-    "keys far": lambda rank: Keys(rank, False, SIZES),
     "search known": lambda rank: Search(rank, True, KNOWN[rank]),
-    "keys known": lambda rank: Keys(rank, True, SIZES, KNOWN[rank], (9000,) * 2**rank),
 }
 KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
-OF_ROWS = {kind: kind(1, SIZES) for kind in (KeysOfIndex, Count, AddUp, Place, Refine, Gather)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
-    Fill: (0,), Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (1, 2),
+    Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
     AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
 }  # fmt: skip
 
@@ -60,55 +56,115 @@ def compiled(kernel: PerRank) -> Any:
     return _compiled[key]
 
 
+def pieces_of(tensors: tuple[Tensor, ...], addresses: tuple[int, ...]) -> list[Any]:
+    """The bytes at each address, up to the next one, or to the end of the tensor that it is in."""
+    found = []
+    for address in addresses:
+        (end,) = {
+            tensor.data_ptr() + tensor.numel() * tensor.itemsize
+            for tensor in tensors
+            if tensor.data_ptr() <= address < tensor.data_ptr() + tensor.numel() * tensor.itemsize
+        }
+        end = min((other for other in addresses if address < other < end), default=end)
+        memory = (ctypes.c_uint8 * (end - address)).from_address(address)
+        found.append(np.ctypeslib.as_array(memory))
+    return found
+
+
 class Launches:
     """Launches in the machine: warps and CTAs in an order that ``seed`` decides."""
 
     def __init__(self) -> None:
         self.seed = 0
+        self.ctas = 2  # of a cooperative launch
         self.kinds: list[type[PerRank]] = []
 
     def __call__(
-        self, kernel: PerRank | Chain, tensors: tuple[Tensor, ...], integers: tuple[int, ...]
+        self,
+        kernel: PerRank | Chain,
+        tensors: tuple[Tensor, ...],
+        addresses: tuple[int, ...],
+        integers: tuple[int, ...],
     ) -> None:
+        assert len(addresses) == len(kernel.tensors())
+        assert tensors[0].dtype == torch.int32
+        assert tensors[0].ndim == 2
+        pieces = pieces_of(tensors, addresses)
         if isinstance(kernel, Chain):
-            assert len(tensors) == len(kernel.tensors(kernel.rank))
-            assert len(integers) == kernel.integers(kernel.rank)
+            assert len(integers) == kernel.integers()
             for part, places, numbers in kernel.parts:
-                own = tuple(tensors[place] for place in places)
-                self(part, own, tuple(integers[number] for number in numbers))
-            return
+                own = [pieces[place] for place in places]
+                self.run(part, own, tuple(integers[number] for number in numbers))
+        else:
+            self.run(kernel, pieces, integers)
+
+    def run(self, kernel: PerRank, pieces: list[Any], integers: tuple[int, ...]) -> None:
         kind = type(kernel)
-        self.kinds.append(kind)
+        self.kinds += [type(part) for part, _ in parts_of(kernel)]
         function, program = compiled(kernel)
         memory = Memory()
-        addresses, arguments = [], []
-        for i, tensor in enumerate(tensors):
-            assert tensor.is_contiguous()
-            writes = i in WRITES.get(kind, ())
-            if writes and kind is not Reach:
-                tensor.fill_(POISON)
-            address = memory.add(
-                tensor.view(torch.uint8).numpy(), f"tensor {i}",
-                writable=writes or i in UPDATES.get(kind, ()), output=writes,
-            )  # fmt: skip
-            addresses.append(address)
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            arguments.append(DeviceTensor(address, tuple(tensor.shape), dtype))
-        asked = launch_of(program, function, tuple(arguments), integers)
+        addresses: list[int] = []
+        updates, writes = touched(kernel, integers)
+        for i, (piece, (_, aligned)) in enumerate(zip(pieces, kernel.tensors(), strict=True)):
+            if i in writes and kind is not Reach:
+                piece.view(np.int32)[...] = POISON
+            # Whoever writes what others wrote before, in a phase before, is no output's writer.
+            one = writes.get(i) == 1 and i not in updates
+            changes = i in writes or i in updates
+            addresses.append(memory.add(piece, f"piece {i}", writable=changes, output=one))
+            assert piece.ctypes.data % min(aligned, 8) == 0
+        of = DeviceTensor(addresses[0], (1, 1), "int32")
+        asked = launch_of(program, function, of, tuple(addresses), integers)
+        assert asked.cooperative == isinstance(kernel, Together)
         random = np.random.default_rng(self.seed)
         ctas = [(int(i), 0, 0) for i in random.permutation(asked.grid[0])]
+        # CTAs that wait for each other run at the same time, as those of a cluster do.
         run(
             program, memory, asked.arguments, asked.grid, seed=self.seed, ctas=ctas,
-            shared_bytes=asked.shared_bytes,
+            shared_bytes=asked.shared_bytes, cluster=asked.grid if asked.cooperative else None,
         )  # fmt: skip
-        for place in WRITES.get(kind, ()):
+        for place, count in writes.items():
+            if count > 1 or place in updates:
+                continue
             written = memory.written(addresses[place])
-            count = 8 * int(tensors[1][-1] + 1) if kind is Reach else written.size
-            if kind is Fill:  # the piece goes on behind what is filled
-                count = 16 * integers[0]
-            if kind is not Reserve:  # writes what slots have that are taken
-                assert written[:count].all()
-            assert not written[count:].any()
+            expected = written.size
+            if kind is Reach:
+                expected = 8 * int(pieces[1].view(np.int64)[-1] + 1)
+            if not partly(kernel, place):
+                assert written[:expected].all()
+            assert not written[expected:].any()
+
+
+def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
+    """A kernel, or the parts of one, with the numbers of their addresses."""
+    found: list[tuple[PerRank, tuple[int, ...]]] = []
+    for part, places, _ in (
+        kernel.parts if isinstance(kernel, Together) else [(kernel, range(99), ())]
+    ):
+        if isinstance(part, Count):
+            found.append((part.keys, tuple(places[2:])))
+        found.append((part, tuple(places)))
+    return found
+
+
+def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[int, int]]:
+    """The numbers of addresses where a kernel updates, and where it writes, by how many parts."""
+    if isinstance(kernel, Fill):  # a table, or a barrier's word alone
+        return set(), dict.fromkeys((0, 1, 2) if integers[1] else (2,), 1)
+    updates, writes = set(), Counter[int]()
+    for part, places in parts_of(kernel):
+        updates |= {places[i] for i in UPDATES.get(type(part), ())}
+        writes.update(places[i] for i in WRITES.get(type(part), ()))
+    if isinstance(kernel, Together):
+        updates.add(len(kernel.tensors()) - 1)  # the barrier's word
+    return updates, dict(writes)
+
+
+def partly(kernel: PerRank, place: int) -> bool:
+    """Whether that is what Reserve writes: what slots have that are taken."""
+    return any(
+        isinstance(part, Reserve) and places[3] == place for part, places in parts_of(kernel)
+    )
 
 
 POISON = 0x5A5A5A5A  # of what no kernel wrote yet
@@ -194,6 +250,7 @@ def grids(draw: Any) -> Cell:
 
 ROWS = st.sampled_from([0, 1, 5, 33, 70, 200])
 SEEDS = st.integers(0, 10**6)
+CTAS = st.integers(1, 3)
 few = settings(
     max_examples=8, deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

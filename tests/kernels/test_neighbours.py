@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -13,21 +14,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels import hash_table, neighbours, per_rank, store
-from layoutconv.kernels.blocks import Fill, Insert
+from layoutconv.kernels.blocks import Fill
 from layoutconv.kernels.neighbours import HashTable, Search, sort_index
 from layoutconv.kernels.per_rank import Chain, build, load_per_rank
 from layoutconv.kernels.reached import Unpack, reached
-from layoutconv.kernels.tap_order import (
-    Sizes,
-)
+from layoutconv.kernels.tap_order import Sizes
+from layoutconv.kernels.together import SHARED_BYTES, size_of
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import order, two_way
 from layoutconv.sparse.taps import Taps
 
+from ..machine import read_cubin
 from .cloud_launcher import (
+    CTAS,
     OF_RANK,
-    OF_ROWS,
     ROWS,
     SEEDS,
     SIZES,
@@ -51,9 +52,15 @@ def launches() -> Iterator[Launches]:
     patch = pytest.MonkeyPatch()
     patched = Launches()
     patch.setattr(per_rank, "launch", patched)
-    yield patched
+    patch.setattr(neighbours, "multiprocessors", lambda _: patched.ctas)
+    patch.setattr(neighbours, "FEWEST_OF_CHUNK", 32)
+    with with_sizes(SIZES):
+        yield patched
     patch.undo()
 
+
+# Before the tests patch them.
+ORDER_BITS = order.PLACE_BITS, order.WINDOW_BITS, order.KEY_BITS
 
 # -- laws -----------------------------------------------------------------------------------------
 
@@ -64,7 +71,7 @@ def test_search_is_a_dictionary(launches: Launches, data: Any) -> None:
     grid = data.draw(grids())
     rank = len(grid) - 1
     beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
-    launches.seed = data.draw(SEEDS)
+    launches.seed, launches.ctas = data.draw(SEEDS), data.draw(CTAS)
     indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
     centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
     stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
@@ -85,7 +92,7 @@ def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     half = tap_lists(data.draw, rank, 5)
     middle = [(0,) * rank] if data.draw(st.booleans()) else []
     offsets = half + middle + [tuple(-c for c in tap) for tap in reversed(half)]
-    launches.seed = data.draw(SEEDS)
+    launches.seed, launches.ctas = data.draw(SEEDS), data.draw(CTAS)
     table = table_of(indices, grid)
     own = table.search_own(offsets)
     launches.seed = data.draw(SEEDS)
@@ -94,6 +101,7 @@ def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
     assert own.stride() == table.search(indices, (1,) * rank, offsets).stride()
 
 
+@contextmanager
 def with_sizes(sizes: Sizes) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setattr(neighbours, "SIZES", sizes)
@@ -105,22 +113,16 @@ def with_sizes(sizes: Sizes) -> Iterator[None]:
     neighbours._plan.cache_clear()
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[None]:
-    """Windows, chunks and places of few bits: small clouds have several of each."""
-    yield from with_sizes(Sizes(place=6, window=6, chunk=7, each=1, threads=64))
-
-
 @pytest.fixture
 def larger() -> Iterator[None]:
     """Of more: four numbers a thread, and strides beyond a warp."""
-    yield from with_sizes(Sizes(place=10, window=10, chunk=9, each=2, threads=256))
+    with with_sizes(Sizes(place=10, window=10, chunk=9, threads=256)):
+        yield
 
 
 def test_sizes_are_those_that_the_order_is_defined_by() -> None:
     sizes = Sizes()
-    assert (sizes.place, sizes.key) == (order.PLACE_BITS, order.KEY_BITS)
-    assert sizes.window == order.WINDOW_BITS
+    assert (sizes.place, sizes.window, sizes.key) == ORDER_BITS
     assert sizes.low + sizes.window <= 31  # a row's number and what it is sorted by, in its window
 
 
@@ -136,11 +138,11 @@ def test_rows_of_several_windows(launches: Launches, larger: None) -> None:
 
 @settings(few, max_examples=6)
 @given(st.data())
-def test_sorted_rows_are_those_of_the_cpu(launches: Launches, small: None, data: Any) -> None:
+def test_sorted_rows_are_those_of_the_cpu(launches: Launches, data: Any) -> None:
     grid = data.draw(grids())
     rank = len(grid) - 1
     beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
-    launches.seed = data.draw(SEEDS)
+    launches.seed, launches.ctas = data.draw(SEEDS), data.draw(CTAS)
     indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, beyond, again)
     centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
     stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
@@ -159,9 +161,7 @@ def test_sorted_rows_are_those_of_the_cpu(launches: Launches, small: None, data:
 
 
 @pytest.mark.parametrize("extents", [(3, 3, 3), (5, 3, 5)], ids=str)
-def test_sorted_filters_of_three_axes(
-    launches: Launches, small: None, extents: tuple[int, ...]
-) -> None:
+def test_sorted_filters_of_three_axes(launches: Launches, extents: tuple[int, ...]) -> None:
     grid = (2, 7, 9, 13)
     indices = cloud(4, 150, grid)
     offsets = [tuple(t - e // 2 for t, e in zip(tap, extents, strict=True))
@@ -174,7 +174,7 @@ def test_sorted_filters_of_three_axes(
 
 
 def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
-    launches: Launches, small: None
+    launches: Launches,
 ) -> None:
     grid = (1, 6, 7, 5)
     indices = cloud(5, 90, grid)
@@ -269,7 +269,7 @@ def test_the_result_does_not_depend_on_the_order_of_threads(launches: Launches) 
     indices = cloud(3, 400, grid, again=0.5)
     results = set()
     for seed in range(4):
-        launches.seed = seed
+        launches.seed, launches.ctas = seed, 1 + seed % 3
         table = table_of(indices, grid)
         found = table.search(indices, (1, 1, 1), box(3, 3)[:5])
         cells, count = reached(indices, (2, 2, 2), box(3, 3), (3, 3, 4), 1)
@@ -299,6 +299,11 @@ def home_of(key: int, bits: int) -> int:
     return (mixed >> (66 - bits)) << 2 | key & 3
 
 
+def keys_in(table: HashTable) -> torch.Tensor:
+    """Of all slots."""
+    return table.memory.whole[: 4 << table._bits].view(torch.int64)[::2]
+
+
 def test_keys_that_share_a_home(launches: Launches) -> None:
     """They wrap around the end of the table, too."""
     bits, width = 6, 2**31 - 1
@@ -306,7 +311,7 @@ def test_keys_that_share_a_home(launches: Launches) -> None:
     cells = torch.tensor([[0, 0, 8 * key + 3] for key in last[:40]], dtype=torch.int32)
     table = HashTable(cells[:32], (2, width), 1)
     assert table._bits == bits
-    assert int(table.memory.slots[-2]) in last  # the model above is the kernel's
+    assert int(keys_in(table)[-1]) in last  # the model above is the kernel's
     for offsets in ([(0, 0), (0, 1)], [(0, 0), (0, 9)]):
         found = table.search(cells, (1, 1), offsets)
         assert found[:, 0].tolist() == [*range(32), *[-1] * 8]
@@ -319,7 +324,7 @@ def test_a_table_with_one_free_slot(launches: Launches, monkeypatch: pytest.Monk
     indices = cloud(0, 10_000, (1, 64))[:63]
     indices[:, 1] = 64 * indices[:, 1] + indices[:, 1] % 3
     table = table_of(indices, grid)
-    assert int((table.memory.slots[::2] == hash_table.EMPTY).sum()) == 1
+    assert int((keys_in(table) == hash_table.EMPTY).sum()) == 1
     for offsets in ([(0,), (1,), (64,)], [(0,), (63,), (5 * 64,)]):
         want = search(rows_of(indices, grid), indices, (1,), offsets)
         assert torch.equal(table.search(indices, (1,), offsets), want)
@@ -401,9 +406,9 @@ def test_memory_that_starts_anywhere(launches: Launches) -> None:
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
-@pytest.mark.parametrize("kind", [*OF_RANK, *OF_ROWS], ids=str)
+@pytest.mark.parametrize("kind", OF_RANK)
 def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
-    kernel = OF_ROWS[kind] if kind in OF_ROWS else OF_RANK[kind](2)
+    kernel = OF_RANK[kind](2)
     if arch == "sm_80":  # as the machine runs it
         assert compiled(kernel)
         return
@@ -411,30 +416,46 @@ def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
         assert f".target {arch}" in build(kernel, arch, dump=folder).__ptx__
 
 
-def sorted_chain(*keys_and_search: str) -> Chain:
-    keys, search = (OF_RANK[kind](2) for kind in keys_and_search)
-    return neighbours._sorted(search, keys, SIZES, "known" in keys_and_search[0])
+def sorted_chain(taps: Taps, empty: bool) -> Chain:
+    rank = len(taps.stride)
+    with with_sizes(Sizes()):
+        plan = neighbours._plan(
+            taps.offsets, taps.stride, order.tap_order(taps.extents), rank, torch.device("cpu")
+        )
+        return plan.sorted(empty)
 
 
 CHAINS = {
-    "filled": neighbours._filled(2),
-    "known": sorted_chain("keys known", "search known"),
-    "near": sorted_chain("keys near", "search near"),
-    "far": sorted_chain("keys far", "search far"),
-    "index": neighbours._sorted_index(SIZES),
+    "filled": neighbours._filled(3, Sizes().threads),
+    "known": sorted_chain(Taps.centred(3, 3), True),
+    "known, of a table that is there": sorted_chain(Taps.centred(2, 3), False),
+    "near": sorted_chain(Taps.centred(3, offsets=[(0, 0, 0), (1, 0, 2)]), True),
+    "far": sorted_chain(Taps.centred(3, 2, 900), True),
+    "4-D": sorted_chain(Taps.centred(4, 2), True),
+    "index": neighbours._sorted_index(Sizes()),
 }
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", CHAINS)
-def test_chains_compile(name: str) -> None:
+def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -> None:
+    """The second needs a multiprocessor for each CTA: 65,536 registers, 99 KB on most."""
     chain = CHAINS[name]
     with tempfile.TemporaryDirectory() as folder:
-        ptx = build(chain, "sm_90a", dump=folder).__ptx__
-    assert ptx.count(".entry") == len(chain.parts)
+        built = build(chain, arch, dump=folder)
+    assert built.__ptx__.count(".entry") == len(chain.parts) == 2
+    assert ".nc" not in built.__ptx__  # of what others write, no cache may be trusted
+    kernels = read_cubin(built.__cubin__)
+    (together,) = (kernel for name, kernel in kernels.items() if "Together" in name)
+    assert together.registers * chain.parts[1][0].threads <= 65_536
+    # Of a submanifold filter nothing is spilled; of others what is found once, and kept.
+    assert together.stack <= (0 if name == "known" else 96)
+    needs = [part.shared(chain.parts[1][0].threads) for part, *_ in chain.parts[1][0].parts]
+    assert max(map(size_of, needs)) <= SHARED_BYTES == 99 * 1024
 
 
 # Those that ask for the whole of a cell.
-WHOLE = [kind for kind in OF_RANK if kind not in ("fill", "reserve", "settle")]
+WHOLE = [kind for kind in OF_RANK if kind != "fill"]
 
 
 @pytest.mark.parametrize(("kind", "rank"), list(product(WHOLE, (1, 2, 3))))
@@ -458,11 +479,11 @@ def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(per_rank, "build", counted)
     load: Callable[..., Any] = load_per_rank
-    assert load(Insert(1), "sm_80") is load(Insert(1), "sm_80")
-    assert load(Insert(1), "sm_80") is not load(Insert(2), "sm_80")
-    assert load(Unpack(1), "sm_80") is not load(Insert(1), "sm_80")
+    assert load(Search(1, True), "sm_80") is load(Search(1, True), "sm_80")
+    assert load(Search(1, True), "sm_80") is not load(Search(2, True), "sm_80")
+    assert load(Unpack(1), "sm_80") is not load(Search(1, True), "sm_80")
     monkeypatch.setattr(store, "_loaded", {})
-    assert callable(load(Insert(2), "sm_80"))  # from disk
+    assert callable(load(Search(2, True), "sm_80"))  # from disk
     assert len(built) == len(list(tmp_path.iterdir())) == 3
 
 

@@ -34,8 +34,8 @@ from .ptx import Kernel
 # DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
 _CUDA = 2
 _TYPES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
-# cudaLaunchAttribute, and the one that gives the extents of a cluster.
-_ATTRIBUTE_SIZE, _CLUSTER = 72, 4
+# cudaLaunchAttribute, and the ones that ask for all CTAs at once and give the extents of a cluster.
+_ATTRIBUTE_SIZE, _COOPERATIVE, _CLUSTER = 72, 2, 4
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class HostLaunch:
     shared_bytes: int
     arguments: tuple[bytes, ...]
     cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
 
 
 class DeviceTensor:
@@ -184,14 +185,16 @@ def _calls(
             ctypes.string_at(pointer, parameter.size)
             for pointer, parameter in zip(pointers, kernel.params, strict=True)
         )
-        cluster = (1, 1, 1)
+        cluster, cooperative = (1, 1, 1), False
         attributes = c_void_p.from_address(config + 40).value or 0
         for number in range(c_uint32.from_address(config + 48).value):
             at = attributes + _ATTRIBUTE_SIZE * number
             if c_uint32.from_address(at).value == _CLUSTER:
                 i, j, k = (c_uint32 * 3).from_address(at + 8)
                 cluster = (i, j, k)
-        launches.append(HostLaunch((x, y, z), (bx, by, bz), shared, values, cluster))
+            elif c_uint32.from_address(at).value == _COOPERATIVE:
+                cooperative = bool(c_int.from_address(at + 8).value)
+        launches.append(HostLaunch((x, y, z), (bx, by, bz), shared, values, cluster, cooperative))
         return 0
 
     def succeed(*_: Any) -> int:
