@@ -173,7 +173,8 @@ def training(options: argparse.Namespace, ranks: int, sync: bool) -> Measured:
     if sync:
         net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
     if ranks > 1:
-        net = DistributedDataParallel(net)
+        # Gradients are summed where they lie, and every rank keeps statistics of its own clouds.
+        net = DistributedDataParallel(net, gradient_as_bucket_view=True, broadcast_buffers=False)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
     def step() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from .spec import BYTES, RESERVED, VECTOR_BYTES
-from .tile import MOST_PARTS, WARPGROUP, Tile
+from .tile import WARPGROUP, Tile
 
 Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 
@@ -38,8 +38,9 @@ MACHINES = {
     "sm_90a": Machine("sm_90a", 132, 227 << 10, 228 << 10, 1.7e6, 4.0e6),
 }
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-EXCHANGE = 2.0  # microseconds in which CTAs of a cluster add up what they have of a sum
-LAUNCH = 10.0  # microseconds of a kernel that adds parts up, the host's among them
+EXCHANGE = 3.5  # microseconds in which two CTAs of a cluster add up their parts; four take twice
+FEW_PARTS = 4  # clusters of 8 do not all find room at once: 51 us where two waves were 20
+LAUNCH = 2.0  # microseconds of a kernel that adds parts up, beside what it reads and writes
 WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
 MOST_SPLITS = 1024
 FAR = 1.5  # the model has been wrong by 1.3 on a tile against another
@@ -237,7 +238,7 @@ def _parts(problem: Problem, tile: Tile, machine: Machine) -> list[int]:
     rows = tile.threads * VECTOR_BYTES // tile.n  # stored at once, at most
     found, parts = [], 2
     while (
-        parts <= MOST_PARTS
+        parts <= FEW_PARTS
         and (tile.m // parts) % rows == 0
         and problem.k // (tile.k * tile.taps * parts) >= 4
         and ctas * parts < 2 * machine.multiprocessors
@@ -284,7 +285,7 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
         products *= TAPS_OF_MORE_ROWS ** log2(tile.m / 64)
     time = products * (waves * resident + rest) / rate
     time += SLOW_START.get(shape, WAVE) * (waves + (rest > 0))
-    time += EXCHANGE * (tile.parts > 1)
+    time += EXCHANGE * log2(tile.parts)
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups
         time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth
