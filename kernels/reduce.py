@@ -69,7 +69,7 @@ class Reduction:
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         warp, lane = tid >> 5, tid & 31
-        # 2^lanes lanes of 2^warps warps share a row; lanes are 0 unless vectors are reduced.
+        # 2^lanes lanes of 2^warps warps share a row.
         team = lanes + warps
         part = ((warp & ((1 << warps) - 1)) << lanes) + (lane & ((1 << lanes) - 1))
         row = cta * (Int32(WARPS * LANES) >> team) + ((warp >> warps) << (5 - lanes))

@@ -10,6 +10,7 @@ from .loops import Nest, in_vectors, split, together
 
 WARPS = 16  # of a CTA
 LANES = 32
+LINE_BYTES = 128  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
 THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
 LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
@@ -119,15 +120,21 @@ def _one(
         raise UnsupportedViewError("expected fewer than 2^31 results and coordinates of a mode")
 
     # A warp that results do not fill shares them; so do the lanes that read a row side by side.
-    most = LANES if inner else max(LANES // rows, 1)
-    lanes = min((columns - 1).bit_length(), most.bit_length() - 1)
+    fewest = LANES if inner else max(LANES // rows, 1)
+    lanes = min((columns - 1).bit_length(), fewest.bit_length() - 1)
+    # Where few threads run, more share a result: lanes, as long as others read whole lines beside
+    # them, then warps.
+    most = LANES if inner else LANES // min(rows, LANES, max(1, LINE_BYTES // (vector * size)))
     warps = 0
     while (
-        1 << warps < WARPS
-        and rows << (lanes + warps) < THREADS * multiprocessors
-        and columns >> (lanes + warps) > FLIGHT
+        rows << (lanes + warps) < THREADS * multiprocessors and columns >> (lanes + warps) > FLIGHT
     ):
-        warps += 1
+        if 2 << lanes <= most:
+            lanes += 1
+        elif 2 << warps <= WARPS:
+            warps += 1
+        else:
+            break
     shape = ReduceShape(
         nest=vectors.structure(),
         dtype=types[0],

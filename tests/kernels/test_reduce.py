@@ -124,9 +124,13 @@ def test_one_kernel_serves_all_sizes() -> None:
     assert len(shapes) == 1
 
 
-def test_warps_share_long_sums_of_few_results() -> None:
-    (launch,) = check(partials(64, 128), integers(64, 128)).launches
-    assert launch.integers[-3] == 3  # 2^3 warps
+@pytest.mark.parametrize(("pieces", "lanes", "warps"), [(64, 2, 1), (300, 2, 4), (8, 0, 0)])
+def test_lanes_and_warps_share_long_sums_of_few_results(
+    pieces: int, lanes: int, warps: int
+) -> None:
+    """Eight lanes read a line: four can share a result. ``FLIGHT`` loads are one trip to memory."""
+    (launch,) = check(partials(pieces, 128), integers(pieces, 128)).launches
+    assert launch.integers[-4:-2] == (lanes, warps)
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2, 3])
