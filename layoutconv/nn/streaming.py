@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -79,7 +81,7 @@ def stream(
     watched.shown = watched.shown and progress
     pending: _Pending | None = None
     # Rows in no order are read at the latency of memory: as many at once as there are threads.
-    with watched.step("stream"), ThreadPoolExecutor(torch.get_num_threads()) as threads:
+    with watched.step("stream"), _workers() as threads:
         for chunk in maps:
             found = chunk.kernel_map
             read = SparseTensor(_read(x, chunk, chunks, threads), found.inputs)
@@ -94,6 +96,22 @@ def stream(
         if pending is not None:
             pending.write(y, chunks, threads)
     return y
+
+
+@contextmanager
+def _workers() -> Iterator[ThreadPoolExecutor]:
+    """Threads that each copy rows by themselves.
+
+    A thread's first copy would start a team of OpenMP threads for it, as many as there are cores,
+    and all of those together take 50 ms to come: one for each, then, itself.
+    """
+    count = torch.get_num_threads()
+    threads = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        with threads:
+            yield threads
+    finally:
+        torch.set_num_threads(count)  # also for threads to come
 
 
 class _Pending:
