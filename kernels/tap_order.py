@@ -197,10 +197,11 @@ class AddUp(OfRows):
             sums[lane, warp] = total
             cute.arch.sync_threads()
             for one in range(warp, WARP, warps):
-                mine = lane < warps
-                own = sums[one, select(mine, lane, Int32(0))]
-                through = sum_upto(select(mine, own, Int32(0)), lane)
-                if mine:
+                own = Int32(0)
+                if lane < warps:
+                    own = sums[one, lane]
+                through = sum_upto(own, lane)
+                if lane < warps:
                     sums[one, lane] = through
             cute.arch.sync_threads()
             upto = before + sums[lane, warp] - total
