@@ -29,18 +29,14 @@ Clouds are those of ``bench_sparse.py``. The exit status is 1 if a row failed or
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from bars import plot
-from bench_sparse import PEERS, Row, clouds, first_line
-from minkunet import Cloud
+from bench_sparse import PEERS, Cloud, Row, clouds, finish, first_line
 from network_calls import KINDS, TARGETS, TOLERANCE, Call, Case, ours
 from network_peers import Request, in_time, names_of
 from roofs import Roof, roof_of
@@ -76,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Progress().step("Measuring") as progress:
         say = Phases(progress)
         say("clouds")
-        for found in clouds(options.workloads, options.cases):
-            cloud = Cloud(found.name, found.cells, found.shape, found.images)
+        for cloud in clouds(options.workloads, options.cases):
             for row in measure(cloud, peers, roof, options, say):
                 if isinstance(row, Row):
                     rows.append(row)
@@ -164,18 +159,7 @@ def report(
     for row in rows:
         beside = f"{row.peers[row.peer]:10.0f} {row.ratio:6.2f}x" if row.ratio else f"{'':18s}"
         print(f"{row.name:28s} {row.microseconds:10.0f} {beside} {row.target:7.1f}x  {row.peer}")
-    wrong = [row.name for row in rows if not row.right]
-    print(f"{len(rows)} rows, {len(failed)} failed, {len(wrong)} wrong")
-    if options.json:
-        content = {
-            "device": machine,
-            "rows": [{**asdict(row), "peer": row.peer, "ratio": row.ratio} for row in rows],
-            "failed": failed,
-        }
-        options.json.write_text(json.dumps(content, indent=1))
-    if options.plot:
-        plot(rows, machine, options.plot, roof)
-    return 1 if failed or wrong else 0
+    return finish(rows, failed, machine, roof, options)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -148,12 +148,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed.append(job.name)
                 progress.print(f"{job.name:34s} FAILED: {first_line(error)}")
             torch.cuda.empty_cache()
-    wrong = [row.name for row in rows if not row.right]
     for kind in TARGETS:
         found = [row.ratio for row in rows if row.ratio and row.name.startswith(kind)]
         if found:
             mean = torch.tensor(found).log().mean().exp()
             print(f"{kind}: geometric mean {mean:.2f}x, lowest {min(found):.2f}x")
+    return finish(rows, failed, machine, roof, options)
+
+
+def finish(
+    rows: list[Row], failed: list[str], machine: str, roof: Roof | None, options: argparse.Namespace
+) -> int:
+    """How many rows there are of each sort, the files that are wanted, and the exit status."""
+    wrong = [row.name for row in rows if not row.right]
     print(f"{len(rows)} rows, {len(failed)} failed, {len(wrong)} wrong")
     if options.json:
         content = {

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from bench_sparse import Cloud
 from roofs import Roof
 from torch import Tensor, nn
 
@@ -26,20 +27,6 @@ CLASSES = 20
 WIDTHS = (32, 64, 128, 256, 256)  # of the stem, and of each level down
 WIDTHS_UP = (256, 128, 96, 96)
 BLOCKS, BLOCKS_UP = (2, 3, 4, 6), (2, 2, 2, 2)  # residual blocks of each level
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """Cells of a batch of grids, ``(batch, x, y, z)``."""
-
-    name: str
-    cells: Tensor
-    shape: tuple[int, ...]
-    images: int
-
-    def coordinates(self) -> Coordinates:
-        """New ones, of which nothing is known but that they are cells of the grid."""
-        return Coordinates(self.cells, self.shape, self.images, valid=True)
 
 
 class Ours:

@@ -7,7 +7,8 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from minkunet import CHANNELS, CLASSES, Cloud, Exact, MinkUNet, Ours, Theirs, Work, network
+from bench_sparse import Cloud
+from minkunet import CHANNELS, CLASSES, Exact, MinkUNet, Ours, Theirs, Work, network
 from timing import relative_error
 from torch import Tensor, nn
 

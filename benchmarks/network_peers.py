@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from minkunet import Cloud
+from bench_sparse import Cloud
 from network_calls import TOLERANCE, Case, theirs
 from timing import median_microseconds
 

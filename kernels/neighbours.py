@@ -13,15 +13,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
-from . import per_rank
+from . import map_chains, per_rank
 from .blocks import (
     TAIL,
-    Fill,
-    Insert,
     Known,
     Neighbours,
-    Reserve,
-    Settle,
     box_of,
     count_of,
     first_of,
@@ -32,9 +28,9 @@ from .blocks import (
 )
 from .cells import read_cell, vector_of
 from .hash_table import EMPTY
+from .map_chains import NOTHING_TO_FILL, WORD, RoomToSort, filled, sorted_index, sorted_search
 from .per_rank import (
     Chain,
-    Places,
     Table,
     check_cells,
     check_grid,
@@ -42,9 +38,9 @@ from .per_rank import (
     check_table,
     device_table,
 )
-from .tap_keys import Keys, KeysOfIndex
-from .tap_order import AddUp, Count, Gather, Place, Refine, Sizes
-from .together import Arrays, Together, multiprocessors
+from .tap_keys import Keys
+from .tap_order import Sizes
+from .together import Arrays, multiprocessors
 from .walk import at, put, select
 
 if TYPE_CHECKING:
@@ -55,9 +51,6 @@ if TYPE_CHECKING:
 FLIGHT = 4
 KNOWN_FLIGHT = 7
 MOST_KNOWN = 64  # taps
-FEWEST_OF_CHUNK = 256  # rows: every chunk counts 4096 places, and below this the fewer the faster
-WORD = 4  # the Int32 of a barrier's word, which is filled with what is around it
-NOTHING_TO_FILL = 1, 0
 
 
 class TapOrder(Protocol):
@@ -109,7 +102,9 @@ class HashTable:
                 )  # fmt: skip
                 ctas = multiprocessors(slot_of.get_device())
                 integers = self._rows, self._bits, *self.grid, ctas, *found.vectors
-                per_rank.launch(_filled(self.rank, SIZES.threads), tensors, addresses, integers)
+                per_rank.launch(
+                    filled(self.rank, map_chains.SIZES.threads), tensors, addresses, integers
+                )
             else:
                 found.whole.fill_(EMPTY)
             self._memory = found
@@ -265,44 +260,8 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
         *sorting.addresses(word), word,
     )  # fmt: skip
     integers = rows, taps, *sorting.integers, ctas, *NOTHING_TO_FILL
-    per_rank.launch(_sorted_index(SIZES), tensors, addresses, integers)
+    per_rank.launch(sorted_index(map_chains.SIZES), tensors, addresses, integers)
     return found.T, places
-
-
-SIZES = Sizes()
-
-
-@lru_cache
-def _filled(rank: int, threads: int) -> Chain:
-    """Rows into a table: addresses of slots, first, values, cells, the rows' slots, a barrier's
-    word; integers rows, bits, the grid, how many CTAs there are, and those of ``Fill``."""
-    steps = _to_fill(rank, (0, 1, 2, 3, 4), tuple(range(3 + rank)))
-    return _after_fill(tuple((step,) for step in steps), (0, 2), threads)
-
-
-def _to_fill(rank: int, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Places:
-    """One phase after the other."""
-    slots, first, values, cells, slot_of = addresses
-    return (
-        (Insert(rank), (cells, slots, slot_of, values), integers),
-        (Reserve(rank), (slots, slot_of, values, first), integers[:1]),
-        (Settle(rank), (cells, slots, slot_of, values, first), integers[:1]),
-    )
-
-
-def _after_fill(phases: tuple[Places, ...], table: tuple[int, int], threads: int) -> Chain:
-    """Phases, after what fills a table at two addresses, if there is one to fill, and sets the
-    barrier's word."""
-    rank = phases[0][0][0].rank
-    # The blocks of a thread's centre, 8 of 12 bytes, or 16 in four dimensions, fill shared memory.
-    together = Together(phases, threads // 2 if rank == 4 else threads)
-    word, last = len(together.tensors()) - 1, together.integers()
-    return Chain(
-        (
-            (Fill(rank), (*table, word), (last, last + 1)),
-            (together, tuple(range(word + 1)), tuple(range(last))),
-        )
-    )
 
 
 @lru_cache
@@ -313,86 +272,6 @@ def _search(rank: int, near: bool, known: Known) -> Search:
 @lru_cache
 def _keys(rank: int, near: bool, sizes: Sizes, known: Known, weights: Any) -> Keys:
     return Keys(rank, near, sizes, known, weights)
-
-
-@lru_cache
-def _sorted(search: Search, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
-    """A table is searched for sorted rows; one that is ``empty`` is filled first.
-
-    Addresses of slots, first, values, centres, natural, visits, order, index, runs, counts, keys,
-    totals, of a table to fill its cells and the rows' slots, and the barrier's word. Integers rows,
-    bits, taps, 1, rows of a chunk, chunks, places, the geometry and the grid, of a table to fill
-    its rows, how many CTAs there are, and those of ``Fill``.
-    """
-    rank = search.rank
-    geometry = tuple(range(7, 8 + 4 * rank))
-    grid = geometry[-rank - 1 :]
-    counted = (keys, (3, 0, 5, 10), (0, 1, 2, *geometry))
-    count, add_up, *rest = _sort(sizes, counted, (8, 9, 11, 6), (0, 4, 5, 6))
-    found = (search, (0, 1, 2, 3, 4, 6, 7), (0, 1, 2, 3, *geometry))
-    phases: tuple[Places, ...] = ((count,), (add_up,))
-    if empty:
-        insert, reserve, settle = _to_fill(rank, (0, 1, 2, 12, 13), (geometry[-1] + 1, 1, *grid))
-        phases = (insert,), (count, reserve), (add_up, settle)
-    return _after_fill((*phases, *((part,) for part in (*rest, found))), (0, 2), sizes.threads)
-
-
-@lru_cache
-def _sorted_index(sizes: Sizes) -> Chain:
-    """Addresses of the index, visits, the sorted one, order, runs, counts, keys, totals and the
-    barrier's word; integers rows, taps, rows of a chunk, chunks, places, how many CTAs there are,
-    and those of ``Fill``."""
-    counted = (KeysOfIndex(1, sizes), (0, 1, 6), (0, 1))
-    phases = _sort(sizes, counted, (4, 5, 7, 3), (0, 2, 3, 4))
-    gather = Gather(1, sizes), (0, 3, 2), (0, 1)
-    return _after_fill(tuple((part,) for part in (*phases, gather)), (8, 8), sizes.threads)
-
-
-def _sort(sizes: Sizes, keys: Any, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Places:
-    """From what finds keys to an order, one phase after the other."""
-    find, of_keys, numbers = keys
-    runs, counts, totals, order = addresses
-    rows, chunk, chunks, places = integers
-    rank = find.rank
-    return (
-        (Count(find, sizes), (runs, counts, *of_keys), (rows, chunk, chunks, *numbers)),
-        (AddUp(rank, sizes), (counts, totals), (places, chunks)),
-        (Place(rank, sizes), (runs, counts, totals, order), (rows, chunk, chunks)),
-        (Refine(rank, sizes), (of_keys[-1], order), (rows,)),
-    )
-
-
-class RoomToSort:
-    """What sorting needs while it goes on: one piece of memory, in front of what else a call needs,
-    which a barrier's word starts.
-
-    Args:
-        rows: how many are sorted.
-        ctas: how many CTAs there are.
-
-    Attributes:
-        chunks: rows of a chunk, and how many chunks there are: one for each CTA, two, or more.
-        size: of it, in Int32.
-    """
-
-    def __init__(self, rows: int, ctas: int) -> None:
-        turns = -(-rows // (ctas << SIZES.chunk))
-        chunk = max(FEWEST_OF_CHUNK, -(-rows // (ctas * turns)))
-        self.chunk = min(-(-chunk // 32) * 32, 1 << SIZES.chunk)
-        self.chunks = -(-rows // self.chunk)
-        self._rows, self._bins = rows, 1 << SIZES.place
-        self.size = WORD + (self.chunks + 1) * self._bins + 2 * rows
-
-    @property
-    def integers(self) -> tuple[int, ...]:
-        return self.chunk, self.chunks, self._bins
-
-    def addresses(self, word: int) -> tuple[int, ...]:
-        """Of runs, counts, keys and totals."""
-        counts = word + 4 * WORD
-        totals = counts + 4 * self.chunks * self._bins
-        keys = totals + 4 * self._bins
-        return keys + 4 * self._rows, counts, keys, totals
 
 
 class Plan:
@@ -420,13 +299,17 @@ class Plan:
             visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
             self.visits = device_table(tuple(c for row in visits for c in row), device)
             in_turn = known and tuple(known[tap] for tap in order.visits)
-            self._keys = _keys(rank, near, SIZES, in_turn, order.weights if known else None)
+            self._keys = _keys(
+                rank, near, map_chains.SIZES, in_turn, order.weights if known else None
+            )
         self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
 
     def sorted(self, empty: bool) -> Chain:
         found = self._sorted.get(empty)
         if found is None:
-            found = self._sorted[empty] = _sorted(self.search, self._keys, SIZES, empty)
+            found = self._sorted[empty] = sorted_search(
+                self.search, self._keys, map_chains.SIZES, empty
+            )
         return found
 
 

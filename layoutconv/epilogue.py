@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from math import isnan
 from typing import Any
 
 from .errors import ArgumentError, ArgumentTypeError
@@ -63,7 +62,7 @@ class Scale(Step):
 
     def __post_init__(self) -> None:
         if not _is_tensor(self.by):
-            object.__setattr__(self, "by", _number("by", self.by, " or a tensor"))
+            object.__setattr__(self, "by", check_number("by", self.by, " or a tensor"))
 
     @property
     def structure(self) -> str:
@@ -110,7 +109,7 @@ class Residual(Step):
 
     def __post_init__(self) -> None:
         _require_tensor("source", self.source)
-        object.__setattr__(self, "scale", _number("scale", self.scale))
+        object.__setattr__(self, "scale", check_number("scale", self.scale))
 
     @property
     def structure(self) -> str:
@@ -139,7 +138,7 @@ class Activation(Step):
     def __post_init__(self) -> None:
         if self.kind not in ACTIVATIONS:
             raise ArgumentError("activation", f"one of {', '.join(ACTIVATIONS)}", repr(self.kind))
-        object.__setattr__(self, "slope", _number("slope", self.slope))
+        object.__setattr__(self, "slope", check_number("slope", self.slope))
 
     @property
     def structure(self) -> str:
@@ -162,7 +161,7 @@ class Clamp(Step):
     high: float
 
     def __post_init__(self) -> None:
-        low, high = _number("low", self.low), _number("high", self.high)
+        low, high = check_number("low", self.low), check_number("high", self.high)
         if not low <= high:
             raise ArgumentError("low", f"a number <= high, {high}", low)
         object.__setattr__(self, "low", low)
@@ -268,7 +267,9 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _number(name: str, value: Any, other: str = "") -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+def check_number(name: str, value: Any, other: str = "") -> float:
+    """``value`` as a float, or an ``ArgumentTypeError`` for what is none, and for NaN."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value != value:  # torch.compile does not follow isnan
         raise ArgumentTypeError(name, f"a number{other}", repr(value))
     return float(value)

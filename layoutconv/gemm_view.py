@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from .algebra.composed import ComposedLayout
+from .algebra.display import Pictured
 from .algebra.int_tuple import IntTuple, flatten, idx2crd, product, unflatten
 from .algebra.layout import Layout
 from .algebra.stride import ArithmeticTuple, CustomStride, E, ScaledBasis
@@ -125,7 +126,7 @@ def _masked(crd: IntTuple, valid: Any) -> IntTuple:
 
 
 @dataclass(frozen=True)
-class GemmView:
+class GemmView(Pictured):
     """A problem as three layouts over ``(m, k)``, ``(n, k)`` and ``(m, n)``.
 
     ``a`` and ``b`` read; ``d`` writes. The storage map, the last of each chain, has the shape and
@@ -133,6 +134,9 @@ class GemmView:
 
     All three may have one mode more, ``(m, k, l)``, ``(n, k, l)`` and ``(m, n, l)``: a problem for
     every ``l``, with sums over ``k`` alone. Groups of a convolution are such problems.
+
+    ``view.draw()`` is its picture, ``view.draw("view.svg", row=4)`` one in a file that marks the
+    cells which row 4 reads: :func:`layoutconv.draw.draw`.
     """
 
     a: OperandLayout

@@ -1,7 +1,8 @@
 """How values of the algebra come to be drawn although the algebra knows of no pictures.
 
-What can be drawn has a ``draw`` method and shows itself in notebooks. The drawing itself is a
-function that whoever has one hands in: the package does, as its last step of being imported.
+What can be drawn has a ``draw`` method, and values of the algebra show themselves in notebooks. The
+drawing itself is a function that whoever has one hands in: the package does, as its last step of
+being imported.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ def draw_with(function: Callable[..., Any]) -> None:
     _DRAW[:] = [function]
 
 
-class Drawable(Immutable):
-    """An immutable value with a picture."""
+class Pictured:
+    """A value with a picture."""
 
     __slots__ = ()
 
@@ -31,6 +32,12 @@ class Drawable(Immutable):
         :func:`layoutconv.draw.draw` describes the options.
         """
         return _DRAW[0](self, path, **options)
+
+
+class Drawable(Pictured, Immutable):
+    """An immutable value that shows itself as its picture in notebooks."""
+
+    __slots__ = ()
 
     def _repr_svg_(self) -> str | None:
         try:

@@ -22,7 +22,8 @@ class ConvProblem:
         filter: ``(K, T, R, S)``, ``(K, R, S)`` or ``(K, S)``.
         stride, dilation: one positive int per spatial mode; a single int stands for all modes.
         padding: a ``(near, far)`` pair per spatial mode, in cells, zeros; an int stands for both
-            sides, and a single int for all modes. It may exceed the filter.
+            sides, and a single int for all modes. It may exceed the filter. Where the far one is
+            negative, no window reads so many cells at that end.
         groups: into how many the channels are divided, C and K alike: filters of a group read the
             channels of that group alone. ``groups = C`` is a depthwise convolution.
 
@@ -61,7 +62,7 @@ class ConvProblem:
             ),
             "filter": tuple(_int("filter", e, 1) for e in filter),
             "stride": per_mode("stride", stride, rank),
-            "padding": padding_pairs(padding, rank),
+            "padding": padding_pairs(padding, rank, least_far=None),
             "dilation": per_mode("dilation", dilation, rank),
             "groups": _int("groups", groups, 1, "a number of groups"),
         }
@@ -102,7 +103,7 @@ class ConvProblem:
                 (K, C, T, R, S), is the stored filter (K, T, R, S, C) with that mode moved to the
                 end.
             output_padding: cells that are added to the far side of what comes out, one int or one
-                per spatial mode; below the stride, or taken from the far padding.
+                per spatial mode; below the stride or the dilation, or taken from the far padding.
             groups: a divisor of K.
 
         What comes out has ``(D - 1) * stride - near - far + dilation * (T - 1) + 1 +
@@ -129,7 +130,7 @@ class ConvProblem:
             dilations,
             strict=True,
         ):
-            cells, pair = transposed_mode(extent, apart * (tap - 1) + 1, step, pair, extra)
+            cells, pair = transposed_mode(extent, tap, step, apart, pair, extra)
             spatial.append(cells)
             sides.append(pair)
         C = _int("filter", C, 1) * _int("groups", groups, 1, "a number of groups")
@@ -192,19 +193,22 @@ class ConvProblem:
 
 
 def transposed_mode(
-    extent: int, span: int, stride: int, padding: tuple[int, int], extra: int
+    extent: int, taps: int, stride: int, dilation: int, padding: tuple[int, int], extra: int
 ) -> tuple[int, tuple[int, int]]:
     """Cells that come out of a spatial mode of a transposed convolution, and the problem's padding.
 
-    Whole strides of the output padding ``extra`` make the problem's far padding smaller; what is
-    left of it are cells at the far side that no window covers.
+    Whole strides of the output padding ``extra`` make the problem's far padding smaller, below 0
+    where they exceed it; what is left of it are cells at the far side that no window covers.
     """
     near, far = padding
     whole = extra // stride * stride
-    if whole > far:
-        expected = f"cells below the stride, {stride}, or taken from the far padding, {far}"
+    if whole > far and extra >= dilation:
+        expected = (
+            f"cells below the stride, {stride}, or the dilation, {dilation}, or taken from the far"
+            f" padding, {far}"
+        )
         raise ArgumentError("output_padding", expected, extra)
-    cells = (extent - 1) * stride - near - far + span + extra
+    cells = (extent - 1) * stride - near - far + dilation * (taps - 1) + 1 + extra
     if cells < 1:
         raise ArgumentError("padding", "an output of 1 cell or more in every spatial mode", cells)
     return cells, (near, far - whole)
@@ -222,12 +226,12 @@ def _rank(activation: Sequence[int], filter: Sequence[int]) -> int:
     return rank
 
 
-def _int(name: str, value: Any, least: int, what: str = "every extent") -> int:
+def _int(name: str, value: Any, least: int | None, what: str = "every extent") -> int:
     try:
         number = as_int(value)
     except TypeError:
         raise ArgumentTypeError(name, "integers", repr(value)) from None
-    if number < least:
+    if least is not None and number < least:
         raise ArgumentError(name, f"{what} >= {least}", number)
     return number
 
@@ -247,15 +251,17 @@ def per_mode(name: str, value: Any, rank: int, least: int = 1) -> tuple[int, ...
     return tuple(_int(name, entry, least, "every entry") for entry in entries)
 
 
-def padding_pairs(padding: Any, rank: int) -> tuple[tuple[int, int], ...]:
+def padding_pairs(
+    padding: Any, rank: int, least_far: int | None = 0
+) -> tuple[tuple[int, int], ...]:
     """``(near, far)`` of every spatial mode, from the spellings that :class:`ConvProblem` takes."""
     entries = _entries("padding", padding, rank, "entries, an int or a pair (near, far)")
-    return tuple(_pair(entry) for entry in entries)
+    return tuple(_pair(entry, least_far) for entry in entries)
 
 
-def _pair(entry: Any) -> tuple[int, int]:
+def _pair(entry: Any, least_far: int | None) -> tuple[int, int]:
     near_far = entry if isinstance(entry, Sequence) and not isinstance(entry, str) else (entry,) * 2
     if len(near_far) != 2:
         raise ArgumentError("padding", "a pair (near, far)", tuple(near_far))
-    near, far = (_int("padding", side, 0, "every side") for side in near_far)
-    return near, far
+    near, far = near_far
+    return _int("padding", near, 0, "every side"), _int("padding", far, least_far, "every side")

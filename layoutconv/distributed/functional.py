@@ -14,7 +14,7 @@ import torch
 from ..conv import ConvProblem
 from ..conv.problem import Padding, per_mode
 from ..errors import ArgumentError, ArgumentTypeError
-from ..nn.arguments import check_tensors, near_and_far
+from ..nn.arguments import check_fits, check_tensors, near_and_far
 from .convolution import SplitConv
 from .exchange import Exchange
 from .halo import fprop_plan, output_bounds
@@ -197,4 +197,5 @@ def problem_of(
     K, _, *taps = weight
     steps, apart = per_mode("stride", stride, len(taps)), per_mode("dilation", dilation, len(taps))
     pairs = near_and_far(padding, steps, apart, taps)
+    check_fits(spatial, taps, pairs, apart)
     return ConvProblem((N, *spatial, C), (K, *taps), steps, pairs, apart, groups)

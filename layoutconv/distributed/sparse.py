@@ -69,8 +69,7 @@ def subm_conv(
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
     x = input.features
-    if activation is not None:
-        check_activation(activation, x)
+    check_activation(activation, slope, x)
     kind = x.device.type
     if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
         lower = torch.get_autocast_dtype(kind)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..conv.problem import Padding, padding_pairs
-from ..epilogue import ACTIVATIONS
+from ..epilogue import ACTIVATIONS, check_number
 from ..errors import ArgumentError, ArgumentTypeError
+from ..executors.checks import PAIRS
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ..sparse import Coordinates, SparseTensor
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _OWN = frozenset({torch.float64, torch.complex64, torch.complex128})
@@ -137,8 +136,10 @@ def _check_dtypes(named: dict[str, Any]) -> None:
             raise ArgumentError(name, f"{input.device}, where the input is", str(tensor.device))
 
 
-def check_activation(activation: str | None, input: Tensor) -> None:
-    """Raises :class:`~layoutconv.errors.ArgumentError` unless it is a known name, or None."""
+def check_activation(activation: str | None, slope: float, input: Tensor) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` unless it is a known name, or None, and
+    ``slope`` a number."""
+    check_number("slope", slope)
     if activation is None:
         return
     if activation not in ACTIVATIONS:
@@ -146,6 +147,37 @@ def check_activation(activation: str | None, input: Tensor) -> None:
         raise ArgumentError("activation", expected, repr(activation))
     if input.dtype.is_complex:
         raise ArgumentError("activation", "None for complex numbers", repr(activation))
+
+
+def check_out_dtype(out_dtype: torch.dtype | None, input: Tensor) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` unless sums over ``input`` are stored so."""
+    if out_dtype is None:
+        return
+    if isinstance(out_dtype, torch.dtype) and (input.dtype, out_dtype) in PAIRS:
+        return
+    if input.is_complex():
+        raise ArgumentError("out_dtype", "None for complex numbers", out_dtype)
+    *some, last = sorted(str(d) for operand, d in PAIRS if operand == input.dtype)
+    expected = f"{', '.join(some)} or {last} where the input is {input.dtype}"
+    raise ArgumentTypeError("out_dtype", expected, repr(out_dtype))
+
+
+def check_fits(
+    extents: Sequence[int],
+    taps: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for a filter larger than the padded input.
+
+    >>> check_fits((4,), (3,), [(0, 1)], [2])
+    """
+    modes = zip(extents, taps, padding, dilation, strict=True)
+    for mode, (extent, tap, (near, far), apart) in enumerate(modes):
+        cells, span = extent + near + far, apart * (tap - 1) + 1
+        if span > cells:
+            expected = f"a filter that fits the padded input, {cells} cells in spatial mode {mode}"
+            raise ArgumentError("weight", expected, f"one that spans {span}")
 
 
 def check_residual(residual: Tensor | None, input: Tensor, K: int, spatial: Sequence[int]) -> None:
@@ -156,18 +188,3 @@ def check_residual(residual: Tensor | None, input: Tensor, K: int, spatial: Sequ
     if tuple(residual.shape) != shape:
         expected = f"shape {shape}, that of the output"
         raise ArgumentError("residual", expected, f"shape {tuple(residual.shape)}")
-
-
-def check_cells(name: str, x: SparseTensor, cells: Coordinates, side: str) -> None:
-    """Raise ``ArgumentError`` unless ``x`` is at the cells of a kernel map's ``side``.
-
-    They are the same Coordinates, or the same memory. Numbers are not compared, which a GPU would
-    be waited for.
-    """
-    own = x.coordinates
-    if own is cells or own.cells is cells.cells:
-        return
-    same = own.cells.data_ptr() == cells.cells.data_ptr() and own.cells.shape == cells.cells.shape
-    if not same or own.device != cells.device or not len(own):
-        expected = f"a map whose {side} are the cells of `{name}`, {own}"
-        raise ArgumentError("kernel_map", expected, f"one of other {cells}")

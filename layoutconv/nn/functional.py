@@ -19,7 +19,14 @@ from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
 from ..executors import direct
 from . import fuse
-from .arguments import check_activation, check_residual, check_tensors, near_and_far
+from .arguments import (
+    check_activation,
+    check_fits,
+    check_out_dtype,
+    check_residual,
+    check_tensors,
+    near_and_far,
+)
 from .complex import complex_channels, real_channels, real_filter
 from .fuse import Ending
 
@@ -251,7 +258,7 @@ def conv_transpose3d(
         padding: cells that are cut off what comes out: an int >= 0, or an int or a pair ``(near,
             far)`` per spatial mode.
         output_padding: cells that are added at the far side, an int or one per spatial mode; below
-            the stride, or no more than ``far``.
+            the stride or the dilation, or no more than ``far``.
         stride, groups, dilation, activation, slope, scale, residual, out_dtype: as in
             :func:`conv3d`, whose dtypes and memory these are; ``scale`` is (C,) or a number.
 
@@ -298,6 +305,7 @@ def _convolution(
     )  # fmt: skip
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     pairs = near_and_far(padding, steps, apart, weight.shape[2:])
+    check_fits(input.shape[-rank:], weight.shape[2:], pairs, apart)
     if residual is not None:
         modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
         voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
@@ -341,10 +349,9 @@ def _transposed(
         transposed=True,
     )  # fmt: skip
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
-    spans = [d * (t - 1) + 1 for d, t in zip(apart, weight.shape[2:], strict=True)]
     extra = per_mode("output_padding", output_padding, rank, least=0)
     pairs = padding_pairs(padding, rank)
-    modes = zip(input.shape[-rank:], spans, steps, pairs, extra, strict=True)
+    modes = zip(input.shape[-rank:], weight.shape[2:], steps, apart, pairs, extra, strict=True)
     cells_and_pairs = [transposed_mode(*mode) for mode in modes]
     spatial = [cells for cells, _ in cells_and_pairs]
     sides = _flat(pair for _, pair in cells_and_pairs)
@@ -373,9 +380,8 @@ def _checked(
 ) -> Ending:
     """What follows the sums, with a tensor for a scale that is a number."""
     check_tensors(rank, input, weight, bias, scale, residual, groups, transposed=transposed)
-    check_activation(activation, input)
-    if out_dtype is not None and input.is_complex():
-        raise ArgumentError("out_dtype", "None for complex numbers", out_dtype)
+    check_activation(activation, slope, input)
+    check_out_dtype(out_dtype, input)
     if scale is not None and not isinstance(scale, torch.Tensor):
         wide = input.dtype in (torch.float64, torch.complex128)
         K = weight.shape[1] * groups if transposed else weight.shape[0]

@@ -49,7 +49,7 @@ class _Activated(_ChannelsLast):
     slope: float = 0.01
 
     def _activate(self: Any, activation: str | None, slope: float) -> None:
-        check_activation(activation, self.weight)
+        check_activation(activation, slope, self.weight)
         self.activation, self.slope = activation, slope
 
     def extra_repr(self: Any) -> str:

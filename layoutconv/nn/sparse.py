@@ -23,8 +23,9 @@ from ..executors.autograd import has_gradient
 from ..executors.finish import activate, convert
 from ..executors.plain import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
-from .arguments import check_activation, check_cells
+from .arguments import check_activation, check_out_dtype
 from .fuse import Ending, after, fused_or_not
+from .given_maps import check_cells, check_map
 from .sparse_pool import sparse_depthwise
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def subm_conv(
         groups: how many groups of channels convolve by themselves; it divides C and K.
         offsets: a cell ``(dz, dy, dx)`` for each tap, any set of them: ``weight`` is then (K, taps,
             C / groups).
-        kernel_map: the map to use, in place of that of ``dilation`` or ``offsets``.
+        kernel_map: the map to use, in place of that of ``dilation`` or ``offsets``, which are then
+            left at their defaults.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
             "sigmoid", "tanh" or "hardswish".
         scale: (K,) or a number, what the sums are multiplied by first.
@@ -90,6 +92,8 @@ def subm_conv(
     if kernel_map is None:
         taps = _taps(input, weight, offsets)
         kernel_map = submanifold_map(input.coordinates, taps, dilation, offsets)
+    else:
+        check_map(kernel_map, dilation=(dilation, 1), offsets=(offsets, None))
     return _convolution(
         input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
     )
@@ -121,7 +125,8 @@ def sparse_conv(
         outputs: the cells to compute, in place of all.
         capacity: how many rows the result has, whatever the number of cells: see
             :func:`~layoutconv.sparse.strided_map`.
-        input, weight, bias, groups, offsets, kernel_map: as of :func:`subm_conv`.
+        input, weight, bias, groups, offsets, kernel_map: as of :func:`subm_conv`; the map is in
+            place of all those, too.
         activation, slope, scale, residual, out_dtype: as of that, too.
 
     Returns a tensor of K channels, rows in lexicographic order of ``(batch, z, y, x)``.
@@ -136,6 +141,11 @@ def sparse_conv(
         kernel_map = strided_map(
             input.coordinates, _taps(input, weight, offsets), stride, padding, dilation,
             offsets=offsets, outputs=outputs, capacity=capacity,
+        )  # fmt: skip
+    else:
+        check_map(
+            kernel_map, stride=(stride, 1), padding=(padding, 0), dilation=(dilation, 1),
+            offsets=(offsets, None), outputs=(outputs, None), capacity=(capacity, None),
         )  # fmt: skip
     return _convolution(
         input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
@@ -182,6 +192,12 @@ def sparse_conv_transpose(
             input.coordinates, _taps(input, weight, offsets), stride, padding, output_padding,
             dilation, offsets=offsets, outputs=outputs, capacity=capacity,
         )  # fmt: skip
+    else:
+        check_map(
+            kernel_map, stride=(stride, 1), padding=(padding, 0),
+            output_padding=(output_padding, 0), dilation=(dilation, 1), offsets=(offsets, None),
+            outputs=(outputs, None), capacity=(capacity, None),
+        )  # fmt: skip
     return _convolution(
         input, weight, kernel_map, groups, bias, scale, residual, activation, slope, out_dtype
     )
@@ -215,7 +231,7 @@ def sparse_inverse_conv(
     (True, [[2.0], [2.0], [2.0], [2.0]])
     """
     _check_input(input)
-    found = input.coordinates.origin if kernel_map is None else kernel_map
+    found = input.coordinates.origin if kernel_map is None else check_map(kernel_map)
     if found is None:
         expected = "the map to go back through: these coordinates came from no convolution"
         raise ArgumentError("kernel_map", expected, None)
@@ -250,6 +266,9 @@ def _convolution(
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
         return _on(input, outputs, call.run(x, weight, bias, scale, residual))
+    _check_features(x)
+    check_activation(activation, slope, x)
+    check_out_dtype(out_dtype, x)
     if not torch.compiler.is_compiling():
         low = _lowered(x, weight)
         if low is not None:
@@ -259,7 +278,6 @@ def _convolution(
                     bias, scale, residual, activation, slope, out_dtype,
                 )  # fmt: skip
         if activation is not None and not has_gradient(activation, slope):
-            check_activation(activation, x)
             there = [t for t in (x, weight, bias, scale, residual) if t is not None]
             if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
                 # Sums as one function that autograd records, and the activation as torch's.
@@ -267,7 +285,7 @@ def _convolution(
                 sums = _convolution(input, weight, found, groups, *options).features
                 y = activate(sums, activation, slope)
                 return _on(input, outputs, convert(y, out_dtype or sums.dtype))
-    _check(x, weight, found, groups, (bias, scale, residual), activation)
+    _check(x, weight, found, groups, (bias, scale, residual))
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
@@ -331,7 +349,6 @@ def _check(
     found: KernelMap,
     groups: int,
     ending: tuple[Any, Any, Any],
-    activation: str | None,
 ) -> None:
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
@@ -347,8 +364,7 @@ def _check(
     if tuple(weight.shape) != shape:
         expected = f"shape {shape}, (K, *taps, C / groups)"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    _check_dtypes(x, weight)
-    check_activation(activation, x)
+    _check_weight_dtype(x, weight)
     K, rows = weight.shape[0], len(found.outputs)
     shapes: dict[str, tuple[int, ...]] = {"bias": (K,), "scale": (K,), "residual": (rows, K)}
     for (name, shape), tensor in zip(shapes.items(), ending, strict=True):
@@ -369,10 +385,13 @@ def _check(
             raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
 
 
-def _check_dtypes(x: Tensor, weight: Tensor) -> None:
+def _check_features(x: Tensor) -> None:
     if x.dtype not in _DTYPES:
         kinds = "features of float16, bfloat16, float32 or float64"
         raise ArgumentTypeError("input", kinds, str(x.dtype))
+
+
+def _check_weight_dtype(x: Tensor, weight: Tensor) -> None:
     lowered = torch.is_autocast_enabled(x.device.type) and x.dtype != _EXACT
     if weight.dtype != x.dtype and not (lowered and weight.dtype in _LOWERED):
         raise ArgumentTypeError("weight", f"{x.dtype}, as the features", str(weight.dtype))

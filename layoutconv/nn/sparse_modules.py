@@ -66,7 +66,7 @@ class SparseConvolution(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.empty(shape, **kinds))
         column = torch.nn.Parameter(torch.empty(out_channels, **kinds)) if bias else None
         self.register_parameter("bias", column)
-        check_activation(activation, self.weight)
+        check_activation(activation, slope, self.weight)
         self.activation = activation
         self.reset_parameters()
 
@@ -134,9 +134,10 @@ class _Subm(SparseConvolution):
     ) -> SparseTensor:
         """The convolution; arguments as of :func:`layoutconv.subm_conv`."""
         _check_rank(input, self)
+        given = kernel_map is not None  # it says where the taps are
         return sparse.subm_conv(
-            input, *weight_and_bias(self), self.dilation, self.groups,
-            offsets=self.offsets, kernel_map=kernel_map,
+            input, *weight_and_bias(self), 1 if given else self.dilation, self.groups,
+            offsets=None if given else self.offsets, kernel_map=kernel_map,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
 
@@ -146,6 +147,12 @@ class _Subm(SparseConvolution):
 
 class _Strided(SparseConvolution):
     """Of convolutions that make cells."""
+
+    _names: ClassVar[tuple[str, ...]] = ("stride", "padding", "dilation")
+
+    def _sizes(self, kernel_map: KernelMap | None) -> dict[str, Any]:
+        """What a function is told beside the weight; a map that is given says it already."""
+        return {name: getattr(self, name) for name in self._names} if kernel_map is None else {}
 
     def _shown(self) -> dict[str, Any]:
         return {"stride": None, "padding": (0,) * self.rank, "dilation": (1,) * self.rank}
@@ -188,7 +195,7 @@ class _Conv(_Strided):
         """The convolution; arguments as of :func:`layoutconv.sparse_conv`."""
         _check_rank(input, self)
         return sparse.sparse_conv(
-            input, *weight_and_bias(self), self.stride, self.padding, self.dilation, self.groups,
+            input, *weight_and_bias(self), groups=self.groups, **self._sizes(kernel_map),
             kernel_map=kernel_map, outputs=outputs, capacity=capacity,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
@@ -196,6 +203,8 @@ class _Conv(_Strided):
 
 class _ConvTranspose(_Strided):
     """Of transposed convolutions."""
+
+    _names = (*_Strided._names, "output_padding")
 
     def __init__(
         self,
@@ -233,8 +242,8 @@ class _ConvTranspose(_Strided):
         """The convolution; arguments as of :func:`layoutconv.sparse_conv_transpose`."""
         _check_rank(input, self)
         return sparse.sparse_conv_transpose(
-            input, *weight_and_bias(self), self.stride, self.padding, self.output_padding,
-            self.groups, self.dilation, kernel_map=kernel_map, outputs=outputs, capacity=capacity,
+            input, *weight_and_bias(self), groups=self.groups, **self._sizes(kernel_map),
+            kernel_map=kernel_map, outputs=outputs, capacity=capacity,
             activation=self.activation, slope=self.slope, residual=residual,
         )  # fmt: skip
 

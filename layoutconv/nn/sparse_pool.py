@@ -19,7 +19,7 @@ from ..executors import gathered_ops as ops
 from ..executors.plain import wants_gradient
 from ..sparse import Coordinates, KernelMap, SparseTensor, strided_map
 from ..sparse.two_way import to_be_kept
-from .arguments import check_cells
+from .given_maps import check_cells, check_map
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -132,7 +132,7 @@ def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> Spars
         kernel_map = x.coordinates.origin
         if kernel_map is None:
             raise ArgumentError("kernel_map", "a kernel map: none made the cells of x", None)
-    check_cells("x", x, _check_map(kernel_map).outputs, "outputs")
+    check_cells("x", x, check_map(kernel_map).outputs, "outputs")
     y, _ = ops.sparse_pool(x.features, kernel_map.inverse.index, kernel_map.index, "sum")
     return SparseTensor(y, kernel_map.inputs)
 
@@ -184,7 +184,7 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     >>> sparse_depthwise(x, w.view(1, 3, 1), kernel_map).tolist()
     [[12.0], [120.0], [30.0]]
     """
-    _check_map(kernel_map)
+    check_map(kernel_map)
     if features.dim() != 2 or len(features) != len(kernel_map.inputs):
         expected = f"({len(kernel_map.inputs)}, C), a row for each input of the map"
         raise ArgumentError("features", expected, f"shape {tuple(features.shape)}")
@@ -226,10 +226,11 @@ def _pool(
         step = kernel_size if stride is None else stride
         kernel_map = strided_map(x.coordinates, kernel_size, step, padding, dilation)
     else:
-        if kernel_size is not None or stride is not None or padding != 0 or dilation != 1:
-            got = f"{kernel_size}, stride {stride}, padding {padding}, dilation {dilation}"
-            raise ArgumentError("kernel_size", "None: the map says it", got)
-        check_cells("x", x, _check_map(kernel_map).inputs, "inputs")
+        check_map(
+            kernel_map, kernel_size=(kernel_size, None), stride=(stride, None),
+            padding=(padding, 0), dilation=(dilation, 1),
+        )  # fmt: skip
+        check_cells("x", x, kernel_map.inputs, "inputs")
     wanted = wants_gradient(x.features)
     inverse = kernel_map.inverse.index if wanted else None
     divisor = kernel_map.index.shape[1] if count_include_pad else 0
@@ -241,12 +242,6 @@ def _pool(
 def _check_sparse(x: Any) -> None:
     if not isinstance(x, SparseTensor):
         raise ArgumentTypeError("x", "a SparseTensor", type(x).__name__)
-
-
-def _check_map(kernel_map: Any) -> KernelMap:
-    if not isinstance(kernel_map, KernelMap):
-        raise ArgumentTypeError("kernel_map", "a KernelMap", type(kernel_map).__name__)
-    return kernel_map
 
 
 _found: WeakKeyDictionary[Coordinates, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()

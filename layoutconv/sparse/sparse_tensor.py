@@ -194,6 +194,18 @@ class SparseTensor:
 
         return self.to(torch.float16)
 
+    def bfloat16(self) -> Self:
+        """The tensor with features of bfloat16."""
+        import torch
+
+        return self.to(torch.bfloat16)
+
+    def double(self) -> Self:
+        """The tensor with features of float64."""
+        import torch
+
+        return self.to(torch.float64)
+
     def detach(self) -> Self:
         """The tensor with features that no gradient flows back from."""
         return self.replace(self.features.detach())

@@ -21,16 +21,17 @@ def arguments(draw: st.DrawFn) -> dict:
     def each(low: int, high: int) -> list[int]:
         return draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))
 
-    stride, extra = each(1, 3), each(0, 2)
+    stride, dilation, extra = each(1, 3), each(1, 3), each(0, 2)
+    # Whole strides of an output padding beyond the dilation are taken from the far padding.
+    taken = [e - e % s if e >= d else 0 for e, s, d in zip(extra, stride, dilation, strict=True)]
     return {
         "activation": (draw(st.integers(0, 2)), *each(1, {1: 6, 2: 4, 3: 2}[rank]), 2),
         "filter": (3, *each(1, 3)),
         "stride": stride,
-        "padding": [(draw(st.integers(0, 2)), draw(st.integers(e - e % s, 3)))
-                    for e, s in zip(extra, stride, strict=True)],
+        "padding": [(draw(st.integers(0, 2)), draw(st.integers(least, 3))) for least in taken],
         "output_padding": extra,
-        "dilation": each(1, 3),
-    }  # fmt: skip
+        "dilation": dilation,
+    }
 
 
 @settings(max_examples=50, deadline=None)

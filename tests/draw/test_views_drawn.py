@@ -26,6 +26,14 @@ PROBLEMS = [
 ]
 
 
+def test_a_view_draws_itself(tmp_path) -> None:
+    view = fprop_view(PROBLEMS[0])
+    drawn = view.draw(tmp_path / "view.txt", row=4, title="row 4")
+    assert str(drawn) == str(draw(view, row=4, title="row 4"))
+    assert (tmp_path / "view.txt").read_text().strip() == str(drawn).strip()
+    assert str(view.draw()) == str(draw(view)) != str(view.draw(row=4))
+
+
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_matrix_is_the_view(problem: ConvProblem) -> None:
     view = fprop_view(problem)

@@ -33,7 +33,7 @@ def cases(calls):
     found = []
     for seed in (0, 1):
         voxels = lc.voxelize(torch.from_numpy(street(seed=seed)).cuda(), 0.3 + 0.05 * seed)
-        kind = import_module("minkunet").Cloud
+        kind = import_module("bench_sparse").Cloud
         found.append(calls.Case(kind("street", voxels.coords, voxels.spatial_shape, 1), 0.25))
     assert len(found[0].features) != len(found[1].features)
     return found

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels import hash_table, neighbours, per_rank, store
+from layoutconv.kernels import hash_table, map_chains, neighbours, per_rank, store
 from layoutconv.kernels.blocks import Fill
 from layoutconv.kernels.neighbours import HashTable, Search, sort_index
 from layoutconv.kernels.per_rank import Chain, build, load_per_rank
@@ -53,7 +53,7 @@ def launches() -> Iterator[Launches]:
     patched = Launches()
     patch.setattr(per_rank, "launch", patched)
     patch.setattr(neighbours, "multiprocessors", lambda _: patched.ctas)
-    patch.setattr(neighbours, "FEWEST_OF_CHUNK", 32)
+    patch.setattr(map_chains, "FEWEST_OF_CHUNK", 32)
     with with_sizes(SIZES):
         yield patched
     patch.undo()
@@ -104,7 +104,7 @@ def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
 @contextmanager
 def with_sizes(sizes: Sizes) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(neighbours, "SIZES", sizes)
+    patch.setattr(map_chains, "SIZES", sizes)
     patch.setattr(order, "PLACE_BITS", sizes.place)
     patch.setattr(order, "WINDOW_BITS", sizes.window)
     neighbours._plan.cache_clear()
@@ -426,13 +426,13 @@ def sorted_chain(taps: Taps, empty: bool) -> Chain:
 
 
 CHAINS = {
-    "filled": neighbours._filled(3, Sizes().threads),
+    "filled": map_chains.filled(3, Sizes().threads),
     "known": sorted_chain(Taps.centred(3, 3), True),
     "known, of a table that is there": sorted_chain(Taps.centred(2, 3), False),
     "near": sorted_chain(Taps.centred(3, offsets=[(0, 0, 0), (1, 0, 2)]), True),
     "far": sorted_chain(Taps.centred(3, 2, 900), True),
     "4-D": sorted_chain(Taps.centred(4, 2), True),
-    "index": neighbours._sorted_index(Sizes()),
+    "index": map_chains.sorted_index(Sizes()),
 }
 
 

@@ -72,10 +72,8 @@ def test_convolution_is_torch_convolution(problem, biased, seed):
 def test_transposed_convolution_is_torch_transposed_convolution(problem, data):
     rank = problem.rank
     padding = [near for near, _ in problem.padding]
-    extra = [
-        data.draw(st.sampled_from([e for e in range(max(s, d)) if e // s * s <= near]))
-        for s, d, near in zip(problem.stride, problem.dilation, padding, strict=True)
-    ]
+    steps = zip(problem.stride, problem.dilation, strict=True)
+    extra = [data.draw(st.integers(0, max(s, d) - 1)) for s, d in steps]
     x = torch.randn(problem.N, problem.K, *problem.spatial, dtype=torch.float64)
     per_group = problem.C // problem.groups
     w = torch.randn(problem.K, per_group, *problem.taps, dtype=torch.float64)
@@ -395,7 +393,7 @@ X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
         ({"weight": W[:, :, :0]}, ArgumentError, "`weight`: expected every extent but the batch'"),
         ({"weight": W[:0]}, ArgumentError, "`weight`: expected every extent but the batch's >= 1"),
         ({"input": X.to_sparse()}, ArgumentTypeError, "`input`: expected a tensor of torch.stri"),
-        ({"weight": torch.randn(4, 3, 9)}, ArgumentError, "`filter`: expected a filter that fits"),
+        ({"weight": torch.randn(4, 3, 9)}, ArgumentError, "`weight`: expected a filter that fits"),
         ({"bias": W[:3, 0, 0]}, ArgumentError, "`bias`: expected shape (4,), an entry per channel"),
         ({"stride": 0}, ArgumentError, "`stride`: expected every entry >= 1, got 0"),
         ({"stride": (1, 2)}, ArgumentError, "`stride`: expected an int, or 1 ints"),
@@ -413,7 +411,11 @@ X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
         ({"scale": float("nan")}, ArgumentError, "expected a torch tensor or a number, got nan"),
         ({"bias": W[:, 0, 0].int()}, ArgumentTypeError, "`bias`: expected float16, bfloat16 or"),
         ({"residual": X}, ArgumentError, "`residual`: expected shape (2, 4, 6), that of the"),
-        ({"out_dtype": torch.int32}, ArgumentTypeError, "expected torch.bfloat16, torch.float16,"),
+        ({"out_dtype": torch.int32}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, t"),
+        ({"out_dtype": "half"}, ArgumentTypeError, "torch.int8 where the input is torch.float32"),
+        ({"out_dtype": [1]}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, torch.flo"),
+        ({"slope": "a"}, ArgumentTypeError, "`slope`: expected a number, got 'a'"),
+        ({"slope": float("nan"), "activation": "relu"}, ArgumentTypeError, "`slope`: expected a"),
         (
             {"input": X + 0j, "weight": W + 0j, "activation": "relu"},
             ArgumentError,

@@ -152,5 +152,8 @@ def test_an_activation_is_no_part_of_the_state(name, activation):
 
 
 def test_an_activation_that_there_is_not():
+    for module in (lc.nn.Conv1d, lc.nn.ConvTranspose2d):
+        with pytest.raises(ArgumentTypeError, match="`slope`: expected a number, got 'a'"):
+            module(4, 4, 3, slope="a")
     with pytest.raises(ArgumentError, match="`activation`: expected None or one of relu"):
         lc.nn.Conv2d(4, 4, 3, activation="swish")

@@ -14,7 +14,7 @@ import torch
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
-from layoutconv.sparse import strided_map
+from layoutconv.sparse import strided_map, submanifold_map, transposed_map
 
 from .clouds import cloud, numbers
 
@@ -137,6 +137,7 @@ def test_text():
         ("padding", lambda: lc.nn.SparseConv2d(4, 4, 3, 1, -1)),
         ("output_padding", lambda: lc.nn.SparseConvTranspose2d(4, 4, 3, 1, 1, -1)),
         ("activation", lambda: lc.nn.SparseInverseConv2d(4, 4, 3, activation="swish")),
+        ("slope", lambda: lc.nn.SubmConv2d(4, 4, 3, slope="a")),
         ("input", lambda: lc.nn.SubmConv2d(4, 4, 3)(cloud(3, 4))),
         ("input", lambda: lc.nn.SubmConv2d(4, 4, 3)(torch.ones(3, 4))),
     ],
@@ -153,6 +154,13 @@ def test_a_map_and_cells_of_the_user():
     assert y.coordinates is found.outputs
     z = module(x, outputs=x.coordinates)
     assert z.coordinates is x.coordinates
+    for name, given in (
+        ("SubmConv2d", submanifold_map(x.coordinates, 3, 2)),
+        ("SparseConv2d", strided_map(x.coordinates, 3, 2, 1)),
+        ("SparseConvTranspose2d", transposed_map(x.coordinates, 3, 2, 1, 1)),
+    ):
+        module = made(name)  # its own sizes are not those of a map that is given
+        assert torch.equal(module(x, kernel_map=given).features, module(x).features)
 
 
 class Residual(torch.nn.Module):

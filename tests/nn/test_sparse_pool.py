@@ -399,8 +399,9 @@ def test_what_is_refused():
     map = submanifold_map(x.coordinates, 3)
     with pytest.raises(ArgumentError, match="`kernel_size`: expected an int >= 1 or one per"):
         sparse_max_pool(x)
-    with pytest.raises(ArgumentError, match="`kernel_size`: expected None: the map says it"):
-        sparse_max_pool(x, 2, kernel_map=map)
+    for name, usual in (("kernel_size", None), ("stride", None), ("padding", 0), ("dilation", 1)):
+        with pytest.raises(ArgumentError, match=f"`{name}`: expected {usual}: the map says it"):
+            sparse_max_pool(x, **{name: 2}, kernel_map=map)
     with pytest.raises(
         ArgumentError, match="`kernel_map`: expected a map whose inputs are the cells"
     ):

@@ -195,6 +195,7 @@ def test_pruned_rows_and_their_gradients():
 
 
 X, W = cloud(2, 4), numbers(6, 3, 3, 4)
+MAP = submanifold_map(X.coordinates, 3)
 ERRORS = [
     ("input", lambda: lc.subm_conv(X.features, W)),
     ("input", lambda: lc.subm_conv(X.replace(X.features.int()), W)),
@@ -226,6 +227,19 @@ ERRORS = [
     ("residual", lambda: lc.subm_conv(X, W, residual=X.features)),
     ("residual", lambda: lc.subm_conv(X, W, residual=cloud(2, 6))),
     ("activation", lambda: lc.subm_conv(X, W, activation="swish")),
+    ("slope", lambda: lc.subm_conv(X, W, slope="a")),
+    ("slope", lambda: lc.sparse_conv(X, W, activation="leaky_relu", slope="a")),
+    ("out_dtype", lambda: lc.sparse_conv(X, W, out_dtype="half")),
+    ("out_dtype", lambda: lc.subm_conv(X, W[..., :1], groups=4, out_dtype=torch.int64)),
+    ("kernel_map", lambda: lc.subm_conv(X, W, kernel_map=3)),
+    ("kernel_map", lambda: lc.sparse_inverse_conv(X, W, kernel_map=3)),
+    ("dilation", lambda: lc.subm_conv(X, W, None, 2, kernel_map=MAP)),
+    ("offsets", lambda: lc.subm_conv(X, W, offsets=[(0, 0)], kernel_map=MAP)),
+    ("stride", lambda: lc.sparse_conv(X, W, None, (1, 2), kernel_map=MAP)),
+    ("padding", lambda: lc.sparse_conv(X, W, padding=((0, 1), 0), kernel_map=MAP)),
+    ("outputs", lambda: lc.sparse_conv(X, W, outputs=X.coordinates, kernel_map=MAP)),
+    ("capacity", lambda: lc.sparse_conv(X, W, capacity=9, kernel_map=MAP)),
+    ("output_padding", lambda: lc.sparse_conv_transpose(X, W, output_padding=1, kernel_map=MAP)),
 ]
 
 

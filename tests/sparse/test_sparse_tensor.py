@@ -261,8 +261,11 @@ def test_moves():
     half = x.to(torch.float16)
     assert half.coordinates is x.coordinates
     assert (half.dtype, x.dtype) == (torch.float16, torch.float64)
-    assert x.half().dtype == torch.float16
-    assert x.float().dtype == torch.float32
+    for name in ("half", "bfloat16", "float", "double"):
+        moved = getattr(x, name)()
+        assert moved.dtype == getattr(torch, name)
+        assert torch.equal(moved.features, getattr(x.features, name)())
+        assert moved.coordinates is x.coordinates
     assert x.to("cpu") is x.cpu() is x
     away = x.to("meta", torch.float32)
     assert {away.device.type, away.coords.device.type} == {"meta"}

@@ -1,0 +1,50 @@
+"""Kernel maps that a caller gives: what they have to be, and what cannot be said beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..sparse import KernelMap
+
+if TYPE_CHECKING:
+    from ..sparse import Coordinates, SparseTensor
+
+
+def check_map(kernel_map: Any, **beside: tuple[Any, Any]) -> KernelMap:
+    """``kernel_map``, if it is one and all arguments beside it are at their defaults.
+
+    ``beside`` has, by their names, what was given and the default: a map does not know the sizes
+    that it was made of, so that others would be ignored.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+    """
+    if not isinstance(kernel_map, KernelMap):
+        raise ArgumentTypeError("kernel_map", "a KernelMap", type(kernel_map).__name__)
+    for name, (given, usual) in beside.items():
+        if given is not usual and not _is_all(given, usual):
+            raise ArgumentError(name, f"{usual}: the map says it", given)
+    return kernel_map
+
+
+def _is_all(given: Any, usual: Any) -> bool:
+    """Whether an argument for all spatial modes, or one for each, is a default for all."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return all(_is_all(one, usual) for one in given)
+    return given is usual or (isinstance(given, int) and given == usual)
+
+
+def check_cells(name: str, x: SparseTensor, cells: Coordinates, side: str) -> None:
+    """Raise ``ArgumentError`` unless ``x`` is at the cells of a kernel map's ``side``.
+
+    They are the same Coordinates, or the same memory. Numbers are not compared, which a GPU would
+    be waited for.
+    """
+    own = x.coordinates
+    if own is cells or own.cells is cells.cells:
+        return
+    same = own.cells.data_ptr() == cells.cells.data_ptr() and own.cells.shape == cells.cells.shape
+    if not same or own.device != cells.device or not len(own):
+        expected = f"a map whose {side} are the cells of `{name}`, {own}"
+        raise ArgumentError("kernel_map", expected, f"one of other {cells}")
