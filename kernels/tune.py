@@ -139,7 +139,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
 
     >>> large = Problem(10**6, 128, 1728, 64, "float16", 2)
     >>> choose(large, MACHINES["sm_90a"])
-    (Tile(m=256, n=128, k=64, warps_m=8, warps_n=1, stages=4, producers=128, taps=1), 1)
+    (Tile(m=256, n=128, k=64, warps_m=8, warps_n=1, stages=4, producers=128, taps=1, parts=1), 1)
     >>> few_outputs = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
     >>> choose(few_outputs, MACHINES["sm_90a"])[1] > 16
     True

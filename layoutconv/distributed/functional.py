@@ -160,7 +160,7 @@ def _convolution(
 ) -> Tensor:
     if not isinstance(slab, Slab):
         raise ArgumentTypeError("slab", "a Slab", type(slab).__name__)
-    check_tensors(rank, input, weight, bias, None, None, groups, transposed=False)
+    check_tensors(rank, input, weight, bias, None, None, groups, transposed=False, part=True)
     if input.dim() != rank + 2:
         expected = f"(N, C) and {rank} spatial modes"
         raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")

@@ -53,8 +53,11 @@ def check_tensors(
     groups: int,
     *,
     transposed: bool,
+    part: bool = False,
 ) -> None:
     """Shapes, dtypes and devices; the shape of ``residual`` is for :func:`check_residual`.
+
+    A ``part`` of an input may have no cells.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
     """
@@ -76,7 +79,8 @@ def check_tensors(
     if weight.dim() != rank + 2:
         expected = f"2 modes of channels and {rank} of taps"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    for name, extents in (("input", input.shape[-rank - 1 :]), ("weight", weight.shape)):
+    of_input = input.shape[-rank - 1 :][: 1 if part else None]
+    for name, extents in (("input", of_input), ("weight", weight.shape)):
         if 0 in extents:  # none of no images
             shape = f"shape {tuple(named[name].shape)}"
             raise ArgumentError(name, "every extent but the batch's >= 1", shape)
