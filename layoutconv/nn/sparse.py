@@ -249,7 +249,7 @@ def _convolution(
     given = groups, activation, slope
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
-        return _on(input, outputs, call.run(x, weight, bias, scale, residual))
+        return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
     if not torch.compiler.is_compiling():
         low = _lowered(x, weight)
         if low is not None:
@@ -281,8 +281,7 @@ def _convolution(
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, others, ending)
     tensors = x, weight, bias, scale, residual
-    last = activation, slope
-    sparse_direct.remember(found, given, out_dtype, tensors, y, maps, groups, last)
+    sparse_direct.remember(found, given, out_dtype, tensors, y)
     return _on(input, outputs, y)
 
 
