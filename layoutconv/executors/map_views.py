@@ -17,7 +17,7 @@ from ..algebra.symint import is_runtime
 from ..gemm_view import GemmView, stages
 from ..kernels.check import MAX_GROUPS
 from ..kernels.structure import operands, runtime_integers
-from .checks import Expected, Index, Stored, expected
+from .checks import Expected, Index, expected
 
 if TYPE_CHECKING:
     from torch import Tensor

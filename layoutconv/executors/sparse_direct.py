@@ -181,8 +181,8 @@ class Call:
         bound = self._dgrad
         if bound is None:
             maps = operators.both_ways(found)
-            numbers = self.out_rows, kind.filter, rows, kind.groups, True, found.mirrored
-            view = operators.conv_view(maps, *numbers)
+            of_pass = self.out_rows, kind.filter, rows, kind.groups, True, found.mirrored
+            view = operators.conv_view(maps, *of_pass)
             of = (rows, kind.C), (kind.C, 1), kind.device
             bound = self._dgrad = Bound(view, *of, *kind.dgrad)
         return bound.run(grad.contiguous(), weight.contiguous())

@@ -56,7 +56,8 @@ class Counts:
     @property
     def here(self) -> tuple[int, ...] | None:
         """The numbers on the host, if anybody read them."""
-        if self._here is None and self._coming is not None:
+        # While a graph is captured nobody may wait, not even for what came before.
+        if self._coming is not None and not is_captured(self.there):
             copy, event = self._coming
             event.synchronize()
             self._here = tuple(copy.tolist())
@@ -103,7 +104,6 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
     >>> found.outputs.tolist(), found.inputs.tolist(), found.lengths.tolist()
     ([[0, 1], [2, -1], [1, -1]], [[4, 5], [6, -1], [0, -1]], [2, 1])
     """
-    import torch
 
     if chunk < 1:
         raise ArgumentError("chunk", "a number of pairs >= 1", chunk)
