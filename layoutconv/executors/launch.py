@@ -41,6 +41,12 @@ class Launch:
         self.numbers = () if epilogue is None else epilogue.numbers
         self._plans: dict[Any, tuple[Any, ...]] = {}
 
+    def over(self, *views: GemmView) -> Launch:
+        """The same of other views."""
+        made = object.__new__(Launch)
+        made.__dict__.update(self.__dict__, views=views, _plans={})
+        return made
+
     def run(
         self,
         a: Tensor,

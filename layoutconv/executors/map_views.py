@@ -17,7 +17,7 @@ from ..algebra.symint import is_runtime
 from ..gemm_view import GemmView, stages
 from ..kernels.check import MAX_GROUPS
 from ..kernels.structure import operands, runtime_integers
-from .checks import Expected, Index, Stored, expected
+from .checks import Expected, Index, expected
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,26 +65,29 @@ class Kind:
             for stored, (_, layout) in zip((want.a, want.b, want.d), operands(view), strict=True)
         ]
         self.places = [("view.a", "view.b", "view.d").index(i.name) for i in want.indices]
-        self.writes_all = want.writes_all
+        none: Any = None
+        self.indices = [Index(i.name, none, none, 0, i.written) for i in want.indices]
+        a, b, d = (of for of, _ in self.stored)
+        self.expected = Expected(a, b, d, (), None, want.writes_all)
 
     def view(self, make: Callable[[], GemmView], numbers: Numbers, buffers: Buffers) -> MapView:
         """One of these numbers and index buffers; ``make`` makes its layouts."""
-        m, n, k, l = (_value(extent, numbers) for extent in self.extents)
-        a, b, d = (
-            Stored(of.name, (_value(rows, numbers), *of.shape[1:]), of.stride, of.text)
-            for of, rows in self.stored
-        )
-        shapes = a.shape, b.shape, d.shape
+        m, n, k, l = [_value(extent, numbers) for extent in self.extents]
+        # A new cloud makes dozens of these: a frozen dataclass takes microseconds to be made.
+        a, b, d = stored = [
+            _like(of, shape=(_value(rows, numbers), *of.shape[1:])) for of, rows in self.stored
+        ]
         indices = []
-        for place in self.places:
-            buffer, name = buffers[place], ("view.a", "view.b", "view.d")[place]
-            assert buffer is not None
-            indices.append(Index(name, buffer, buffer, shapes[place][0], place == 2))
-        device = indices[0].buffer.device
+        for place, of in zip(self.places, self.indices, strict=True):
+            buffer = buffers[place]
+            indices.append(_like(of, buffer=buffer, reached=buffer, rows=stored[place].shape[0]))
         found = object.__new__(MapView)
         found.__dict__.update(
             kind=self, numbers=numbers, buffers=buffers, m=m, n=n, k=k, l=l, _make=make,
-            _expected=Expected(a, b, d, tuple(indices), device, self.writes_all),
+            _expected=_like(
+                self.expected, a=a, b=b, d=d, indices=tuple(indices),
+                device=indices[0].buffer.device,
+            ),
         )  # fmt: skip
         return found
 
@@ -155,6 +158,14 @@ def _kind_of(view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
         if any(map(is_runtime, (*flatten(memory.shape)[1:], *flatten(memory.stride)))):
             return None
     return Kind(view, tuple(found))
+
+
+def _like(frozen: Any, **fields: Any) -> Any:
+    """An object of a frozen dataclass with other values of some fields."""
+    made = object.__new__(type(frozen))
+    made.__dict__.update(frozen.__dict__)
+    made.__dict__.update(fields)
+    return made
 
 
 def _product(mode: Any) -> tuple[int, tuple[str, ...]]:

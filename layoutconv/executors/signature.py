@@ -29,8 +29,10 @@ _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders o
 Guard = Callable[..., bool]
 
 
-def guard_of(*tensors: Tensor) -> Guard:
+def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
     """A function of as many tensors: whether kernels and torch would treat them as these.
+
+    With ``rows``, matrices may have any number of them: clouds differ in nothing else.
 
     They have their types, dtypes, devices, shapes and strides, want a gradient or do not, and have
     torch's dispatch keys: those of lazy negation, of inference mode. What is no tensor is not like
@@ -40,28 +42,42 @@ def guard_of(*tensors: Tensor) -> Guard:
     >>> alike = guard_of(x)
     >>> alike(x + 1), alike(x.T), alike(x.double()), alike(2.0)
     (True, False, False, False)
+    >>> guard_of(x, rows=True)(torch.ones(5, 3)), guard_of(x, rows=True)(torch.ones(2, 5))
+    (True, False)
     """
     guards: Any = getattr(_of_torch, "TensorGuards", None)
     if guards is None or len(set(map(id, tensors))) < len(tensors):
-        return _guard_in_python(*tensors)  # torch's is false if any is there twice
-    alike: Guard = guards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+        return _guard_in_python(*tensors, rows=rows)  # torch's is false if any is there twice
+    sizes: Any = None
+    strides: Any = None
+    if rows:
+        sizes = [[*_shape(tensor, rows)] for tensor in tensors]
+        strides = [[*tensor.stride()] for tensor in tensors]
+    alike: Guard = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return alike
 
 
-def _guard_in_python(*tensors: Tensor) -> Guard:
+def _shape(tensor: Tensor, rows: bool) -> tuple[int | None, ...]:
+    """The extents that matter, None for one that does not."""
+    if rows and tensor.dim() == 2:
+        return None, tensor.shape[1]
+    return tuple(tensor.shape)
+
+
+def _guard_in_python(*tensors: Tensor, rows: bool = False) -> Guard:
     """:func:`guard_of` without help from torch: a microsecond for each tensor, not a tenth."""
-    known = [_properties(tensor) for tensor in tensors]
+    known = [_properties(tensor, rows) for tensor in tensors]
 
     def alike(*others: Any) -> bool:
         there = all(type(tensor) in PLAIN and not tensor.is_neg() for tensor in others)
-        return there and [_properties(tensor) for tensor in others] == known
+        return there and [_properties(tensor, rows) for tensor in others] == known
 
     return alike
 
 
-def _properties(tensor: Tensor) -> tuple[Any, ...]:
+def _properties(tensor: Tensor, rows: bool) -> tuple[Any, ...]:
     return (
-        type(tensor), tensor.dtype, tensor.device, tensor.shape, tensor.stride(),
+        type(tensor), tensor.dtype, tensor.device, _shape(tensor, rows), tensor.stride(),
         tensor.requires_grad, tensor.is_inference(), torch.is_inference_mode_enabled(),
     )  # fmt: skip
 
@@ -74,6 +90,7 @@ class Signatures:
     ``input``, ``weight``, ``bias``, ``scale`` and ``residual``, of which the last three may be
     None, and ``scale`` a number. Numbers that are equal, but of another type, are another
     signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
+    With ``rows``, how many of them ``input`` and ``residual`` have does not.
 
     >>> signatures = Signatures(2)
     >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
@@ -84,8 +101,8 @@ class Signatures:
     True
     """
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self, limit: int, *, rows: bool = False) -> None:
+        self.limit, self.rows = limit, rows
         self._kept: dict[Hashable, list[tuple[Guard, Guard, Any]]] = {}
 
     def find(
@@ -105,10 +122,11 @@ class Signatures:
         if not (bias is scale is residual is out_dtype is None):
             numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
         try:
-            for alike, others_alike, found in self._kept.get(_key(numbers, input, weight), ()):
+            key = self._key(numbers, input, weight)
+            for alike, others_alike, found in self._kept.get(key, ()):
                 if alike(input, weight) and (not others or others_alike(*others)):
                     return found
-        except (ValueError, RuntimeError):  # no numbers, no strides
+        except (ValueError, RuntimeError, IndexError):  # no numbers, no strides, no modes
             pass
         return None
 
@@ -128,12 +146,13 @@ class Signatures:
         if not is_plain(input, weight, *others):
             return
         try:
-            key = _key(numbers, input, weight)
-        except ValueError:  # no numbers
+            key = self._key(numbers, input, weight)
+        except (ValueError, IndexError):  # no numbers, no modes
             return
         if key not in self._kept and len(self._kept) >= self.limit:
             self._kept.clear()
-        entry = guard_of(input, weight), guard_of(*others), make()
+        both, rest = guard_of(input, weight, rows=self.rows), guard_of(*others, rows=self.rows)
+        entry = both, rest, make()
         self._kept[key] = [entry, *self._kept.get(key, ())][:_FEW]
 
     def clear(self) -> None:
@@ -143,10 +162,10 @@ class Signatures:
     def __len__(self) -> int:
         return len(self._kept)
 
-
-def _key(numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
-    """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
-    return dumps(numbers, 2), torch.is_grad_enabled(), input.numel(), weight.numel()
+    def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
+        """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
+        size = input.size(-1) if self.rows else input.numel()
+        return dumps(numbers, 2), torch.is_grad_enabled(), size, weight.numel()
 
 
 def _apart(

@@ -67,30 +67,55 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     ``channels`` are C and K. Rows are sorted by their taps on a GPU, where tiles of neighbouring
     rows share what they leave out.
     """
-    # Not ``found.index``: on a GPU that is made for those who need it.
-    cells = found.outputs.cells
-    if gradients and cells.is_cuda:
-        found.sorted  # noqa: B018, before pairs are counted: a search sorts, an index is sorted
-    key = cells.is_cuda, gradients, chunk_of(found, channels) if gradients else 0
-    kept = found.views.get(key)
+    if not gradients:
+        return forward_maps(found)
+    ways = both_ways(found)
+    pairs = pairs_for(found, channels)
+    return ways._replace(
+        pair_outputs=pairs.outputs, pair_inputs=pairs.inputs, pair_chunks=pairs.lengths
+    )
+
+
+def forward_maps(found: KernelMap) -> Maps:
+    """The tensors that a forward pass needs."""
+    kept: Maps | None = found.views.get("forward")
     if kept is not None:
         return kept
+    # Not ``found.index``: on a GPU that is made for those who need it.
     with to_be_kept():
-        none = cells.new_empty(0)
+        none = found.outputs.cells.new_empty(0)
     index, order = _rows(found, none)
-    back = back_order = outputs = inputs = lengths = none
-    if gradients:
-        if not found.mirrored:
-            back, back_order = _rows(found.inverse, none)
-        pairs = found.pairs(key[2])
-        outputs, inputs, lengths = pairs.outputs, pairs.inputs, pairs.lengths
-    made = Maps(index, order, back, back_order, outputs, inputs, lengths)
-    kept = _KeptBy(kept_of(found))
-    for tensor in (index, back, outputs):
-        if tensor is not none:
-            tensor._layoutconv_kept = kept  # type: ignore[attr-defined]
-    found.views[key] = made
-    return made
+    _keep_with(found, index)
+    kept = found.views["forward"] = Maps(index, order, *[none] * 5)
+    return kept
+
+
+def both_ways(found: KernelMap) -> Maps:
+    """Those that the gradient of the inputs needs, too."""
+    forward = forward_maps(found)
+    if found.mirrored:
+        return forward
+    kept: Maps | None = found.views.get("both ways")
+    if kept is None:
+        back, back_order = _rows(found.inverse, forward.backward)
+        _keep_with(found, back)
+        kept = forward._replace(backward=back, backward_order=back_order)
+        found.views["both ways"] = kept
+    return kept
+
+
+def pairs_for(found: KernelMap, channels: tuple[int, int]) -> Pairs:
+    """The pairs that the gradient of a filter of C and K ``channels`` sums over."""
+    forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
+    pairs = found.pairs(chunk_of(found, channels))
+    _keep_with(found, pairs.outputs)
+    return pairs
+
+
+def _keep_with(found: KernelMap, owner: Tensor) -> None:
+    """Let a tensor know where views over it are kept."""
+    if not hasattr(owner, "_layoutconv_kept"):
+        owner._layoutconv_kept = _KeptBy(kept_of(found))  # type: ignore[attr-defined]
 
 
 class Kept:
@@ -202,31 +227,31 @@ def conv_view(
             index = reversed_index(found.forward, rows, sorted_by)
             order = index.new_empty(0)
     K, taps, C = w[0], tuple(w[1:-1]), w[-1] * groups
-    options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
-    if order.numel():
-        options["scatter_index"] = order
+    own, width = index.shape
+    ordered = order.numel() > 0
 
     def make() -> GemmView:
+        options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
+        if ordered:
+            options["scatter_index"] = order
         if transposed:
             of = {"mirrored": mirrored, "out_rows": count, **options}
             return kernel_map_dgrad_view(index, C, K, **of)
         return kernel_map_view(index, C, K, in_rows=count, **options)
 
-    key = transposed, K, taps, C, groups, count, bool(order.numel())
+    key = transposed, K, taps, C, groups, count, ordered
 
     def shared() -> GemmView:
-        own = len(index)
-        usual = index.stride() == (1, own) and index.shape[1] == prod(taps)
-        if order.numel():
+        usual = index.stride() == (1, own) and width == prod(taps)
+        if ordered:
             usual = usual and order.shape == (own,) and order.device == index.device
         if not usual or not order.is_contiguous():
             return make()
-        numbers = {"M": own, "L": index.numel(), "in_rows": count, "out_rows": own}
-        if transposed:
-            numbers["in_rows"], numbers["out_rows"] = own, count
-        buffers = index.T.reshape(-1), None, order if order.numel() else None
-        of = mirrored, transposed, K, taps, C, groups, bool(order.numel())
-        return map_view((*of, index.dtype, order.dtype), make, numbers, buffers)
+        in_rows, out_rows = (own, count) if transposed else (count, own)
+        numbers = {"M": own, "L": own * width, "in_rows": in_rows, "out_rows": out_rows}
+        buffers = index.as_strided((own * width,), (1,)), None, order if ordered else None
+        of = mirrored, key[:5], ordered, index.dtype, order.dtype
+        return map_view(of, make, numbers, buffers)
 
     return _view(index, key, shared)
 
@@ -267,10 +292,18 @@ def wgrad_view(
 ) -> tuple[GemmView, Tensor]:
     """The products of pairs, and how many of them each tap has."""
     outputs, inputs, lengths = found.pair_outputs, found.pair_inputs, found.pair_chunks
-    if not lengths.numel():
-        pairs = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
-        outputs, inputs, lengths = pairs.outputs, pairs.inputs, pairs.lengths
-    made = Pairs(outputs, inputs, lengths, 0)
+    if lengths.numel():
+        made = Pairs(outputs, inputs, lengths, 0)
+    else:
+        made = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
+    return pairs_view(made, out_rows, in_rows, K, C, groups), made.lengths
+
+
+def pairs_view(
+    made: Pairs, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
+) -> GemmView:
+    """The products of pairs."""
+    outputs, inputs = made.outputs, made.inputs
     rows = {"in_rows": in_rows, "out_rows": out_rows}
     key = "wgrad", C, K, groups, in_rows, out_rows
 
@@ -286,8 +319,7 @@ def wgrad_view(
         of = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype
         return map_view(of, make, numbers, buffers)
 
-    view = _view(outputs, key, shared)
-    return view, lengths
+    return _view(outputs, key, shared)
 
 
 def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -> Tensor:

@@ -2,7 +2,9 @@
 
 As :mod:`~layoutconv.executors.direct` for dense ones: the first call of a *signature* takes the
 operator, with every check; later ones allocate and launch, and autograd records them as one
-function. What a call came to depends on a kernel map too, and is kept with it.
+function. A signature says nothing of how many rows there are, so that what was found out of one
+cloud, a :class:`Kind`, serves all; a new kernel map adds its index buffers, in a :class:`Call` that
+is kept with the map.
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..epilogue import Epilogue
 from ..gemm_view import GemmView
 from . import execute_cpu
 from . import sparse as operators
 from .autograd import has_gradient, keep, through_epilogue
+from .checks import check_indices
+from .launch import Launch
 from .passes import epilogue_of
 from .plain import is_constant, is_plain, wants_gradient
 from .signature import Signatures
-from .sparse import Maps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,12 +30,41 @@ if TYPE_CHECKING:
     from ..sparse.kernel_map import KernelMap
 
 _CALLS = "calls"  # the name under which a map keeps them
+_LIMIT = 1024  # of kinds, and of the calls of a map
+
+_kinds = Signatures(_LIMIT, rows=True)
+forget = _kinds.clear
 
 
-def find(found: KernelMap, *call: Any) -> Call | None:
-    """What was kept with a map for a call, as ``Signatures.find`` takes it."""
-    kept = found.views.get(_CALLS)
-    return None if kept is None else kept.find(*call)
+def find(
+    found: KernelMap,
+    numbers: tuple[Any, ...],
+    out_dtype: torch.dtype | None,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    scale: Tensor | float | None = None,
+    residual: Tensor | None = None,
+) -> Call | None:
+    """What is known of a call over a map; None where every check has yet to be made.
+
+    ``numbers`` are its groups, its activation and the slope.
+    """
+    numbers = found.taps, found.mirrored, *numbers
+    kind: Kind | None = _kinds.find(numbers, out_dtype, x, weight, bias, scale, residual)
+    if kind is None:
+        return None
+    calls = found.views.get(_CALLS)
+    call: Call | None = None if calls is None else calls.get(kind)
+    if call is None:
+        if not kind.fits(found):
+            return None
+        if calls is None or len(calls) >= _LIMIT:
+            calls = found.views[_CALLS] = {}
+        call = calls[kind] = Call(kind, found)
+    if x.size(0) != call.in_rows or not (residual is None or residual.size(0) == call.out_rows):
+        return None
+    return call
 
 
 def remember(
@@ -42,18 +73,14 @@ def remember(
     out_dtype: torch.dtype | None,
     tensors: tuple[Any, ...],
     result: Tensor,
-    maps: Maps,
-    groups: int,
-    ending: tuple[str | None, float],
 ) -> None:
-    """Keep with a map what a call came to, which :func:`find` finds by ``numbers`` and the rest.
-
-    ``tensors`` are its features, weight, bias, scale and residual, ``ending`` is its activation
-    with the slope.
+    """Keep what a call came to, for :func:`find`: ``tensors`` are its features, weight, bias, scale
+    and residual.
     """
     if torch.compiler.is_compiling():
         return
     x, weight, bias, scale, residual = tensors
+    groups, *ending = numbers
     columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
     wanted = wants_gradient(x, weight, *columns, residual)
     if (
@@ -63,74 +90,116 @@ def remember(
         or (wanted and not (has_gradient(*ending) and is_constant(scale)))
     ):
         return
-    kept = found.views.setdefault(_CALLS, Signatures(limit=64))
-    make = partial(Call, found, maps, result, tensors, groups, wanted, ending)
-    kept.keep(make, numbers, out_dtype, *tensors)
+    make = partial(Kind, tensors, result.dtype, groups, wanted, tuple(ending))
+    _kinds.keep(make, (found.taps, found.mirrored, *numbers), out_dtype, *tensors)
 
 
-class Call:
-    """Sparse convolutions of one signature over one kernel map."""
+class Kind:
+    """What sparse convolutions of one signature have in common. It holds no tensor."""
 
     def __init__(
         self,
-        found: KernelMap,
-        maps: Maps,
-        result: Tensor,
         tensors: tuple[Any, ...],
+        out_dtype: torch.dtype,
         groups: int,
         wanted: bool,
         ending: tuple[str | None, float],
     ) -> None:
         x, weight, bias, scale, residual = tensors
-        self.ending, self.wanted = ending, wanted
-        self.maps, self.groups, self.mirrored = maps, groups, found.mirrored
-        self.inputs, self.filter = tuple(x.shape), tuple(weight.shape)
-        self.contiguous = all(t.is_contiguous() for t in (x, weight, residual) if t is not None)
-        epilogue = epilogue_of(bias, scale, residual, *ending)
-        view = operators.conv_view(maps, len(x), self.filter, len(result), groups)
-        self._forward = Bound(view, tuple(result.shape), result.dtype, x, epilogue)
+        self.groups, self.wanted, self.ending = groups, wanted, ending
+        self.filter, self.device = tuple(weight.shape), x.device
+        self.K, self.C = weight.shape[0], x.shape[1]
+        # Of any number of rows, though a single one may be contiguous with other strides.
+        in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
+        self.contiguous = in_order and (residual is None or residual.stride() == (self.K, 1))
+        exact = torch.promote_types(x.dtype, torch.float32)
+        self.forward: _Kernels = out_dtype, None
+        self.dgrad: _Kernels = x.dtype, None
+        self.wgrad: _Kernels = exact, None
+        if _takes_memory(x):
+            epilogue = epilogue_of(bias, scale, residual, *ending)
+            self.forward = out_dtype, Launch((), x, out_dtype, epilogue)
+            self.dgrad = x.dtype, Launch((), x, x.dtype, None)
+            self.wgrad = exact, Launch((), x, exact, None)
+
+    def fits(self, found: KernelMap) -> bool:
+        """Whether calls over a map are as this says, once their tensors are of its signature."""
+        inputs, outputs = len(found.inputs), len(found.outputs)
+        return bool(inputs and outputs) and found.outputs.cells.device == self.device
+
+
+_Kernels = tuple[torch.dtype, Launch | None]  # of a result, and what is bound to views
+
+
+class Call:
+    """Sparse convolutions of a kind over a kernel map.
+
+    The map keeps it, so that it does not hold the map: what goes backward is given it.
+    """
+
+    def __init__(self, kind: Kind, found: KernelMap) -> None:
+        self.kind = kind
+        self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
+        self.maps = operators.forward_maps(found)
+        if kind.wanted:
+            found.start_counting()
+        view = operators.conv_view(self.maps, self.in_rows, kind.filter, self.out_rows, kind.groups)
+        shape, stride = (self.out_rows, kind.K), (kind.K, 1)
+        self._forward = Bound(view, shape, stride, kind.device, *kind.forward)
         self._dgrad: Bound | None = None
         self._wgrad: tuple[Bound, Tensor] | None = None
 
     def run(
-        self, x: Tensor, weight: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
+        self,
+        found: KernelMap,
+        x: Tensor,
+        weight: Tensor,
+        bias: Any = None,
+        scale: Any = None,
+        residual: Any = None,
     ) -> Tensor:
-        """The convolution of tensors of the signature."""
-        if self.wanted:
-            return _Recorded.apply(x, weight, bias, scale, residual, self)
+        """The convolution of tensors of the signature, over the map."""
+        if self.kind.wanted:
+            return _Recorded.apply(x, weight, bias, scale, residual, self, found)
         return self.forward(x, weight, bias, scale, residual)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
         """The convolution, with what follows the sums."""
-        if not self.contiguous:
+        kind = self.kind
+        if not kind.contiguous:
             x, weight = x.contiguous(), weight.contiguous()
             residual = None if residual is None else residual.contiguous()
-        return self._forward.run(x, weight, bias, scale, residual, self.ending)
+        return self._forward.run(x, weight, bias, scale, residual, kind.ending)
 
-    def dgrad(self, grad: Tensor, weight: Tensor) -> Tensor:
+    def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the features."""
-        rows, C = self.inputs
+        kind, rows = self.kind, self.in_rows
         if not is_plain(grad, weight) or wants_gradient(grad, weight):
-            numbers = *self.maps, rows, self.groups, True, self.mirrored
+            maps = operators.tables(found, (kind.C, kind.K), gradients=True)
+            numbers = *maps, rows, kind.groups, True, found.mirrored
             return operators.conv_of_tensors(grad, weight, *numbers)
         bound = self._dgrad
         if bound is None:
-            of = self.maps, len(grad), self.filter, rows, self.groups, True, self.mirrored
-            view = operators.conv_view(*of)
-            bound = self._dgrad = Bound(view, (rows, C), grad.dtype, grad, None)
+            maps = operators.both_ways(found)
+            of_pass = self.out_rows, kind.filter, rows, kind.groups, True, found.mirrored
+            view = operators.conv_view(maps, *of_pass)
+            of = (rows, kind.C), (kind.C, 1), kind.device
+            bound = self._dgrad = Bound(view, *of, *kind.dgrad)
         return bound.run(grad.contiguous(), weight.contiguous())
 
-    def wgrad(self, grad: Tensor, x: Tensor) -> Tensor:
+    def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
         """The gradient of the filter."""
-        taps = self.filter[1:-1]
+        kind = self.kind
+        taps, channels = kind.filter[1:-1], (kind.C, kind.K)
         if not is_plain(grad, x) or wants_gradient(grad, x):
-            return operators.wgrad_of_tensors(grad, x, *self.maps, taps, self.groups, self.mirrored)
+            maps = operators.tables(found, channels, gradients=True)
+            return operators.wgrad_of_tensors(grad, x, *maps, taps, kind.groups, found.mirrored)
         if self._wgrad is None:
-            K, C = self.filter[0], self.inputs[1]
-            view, lengths = operators.wgrad_view(self.maps, len(grad), len(x), K, C, self.groups)
-            shape = len(self.maps.pair_outputs), K, C // self.groups
-            exact = torch.promote_types(x.dtype, torch.float32)
-            self._wgrad = Bound(view, shape, exact, grad, None), lengths
+            pairs = operators.pairs_for(found, channels)
+            K, C = kind.K, kind.filter[-1]
+            view = operators.pairs_view(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
+            of = (len(pairs.outputs), K, C), (K * C, C, 1), kind.device
+            self._wgrad = Bound(view, *of, *kind.wgrad), pairs.lengths
         bound, lengths = self._wgrad
         parts = bound.run(grad.contiguous(), x.contiguous())
         return operators.sum_chunks(parts, lengths, taps, x.dtype)
@@ -143,19 +212,17 @@ class Bound:
         self,
         view: GemmView,
         shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        device: torch.device,
         dtype: torch.dtype,
-        a: Tensor,
-        epilogue: Epilogue | None,
+        launch: Launch | None,
     ) -> None:
         self.view = view
-        stride = torch.empty(shape, device="meta").stride()  # 0.3 us less than by torch.empty
-        self.allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=a.device)
+        self.allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
         self.empty = not (view.m and view.n and view.l)
-        self.launch: Any = None
-        if _takes_memory(a):
-            from .launch import Launch
-
-            self.launch = Launch((view,), a, dtype, epilogue)
+        self.launch = None if launch is None else launch.over(view)
+        if launch is None:
+            check_indices(view)
 
     def run(
         self,
@@ -186,19 +253,26 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, weight: Tensor, bias: Any, scale: Any, residual: Any, call: Call
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Any,
+        scale: Any,
+        residual: Any,
+        call: Call,
+        found: KernelMap,
     ) -> Tensor:
         out = call.forward(x, weight, bias, scale, residual)
-        keep(ctx, (x, weight, bias, scale, residual, *call.ending, None), out)
-        ctx.call = call
+        keep(ctx, (x, weight, bias, scale, residual, *call.kind.ending, None), out)
+        ctx.call, ctx.found = call, found
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         x, weight, *ending = ctx.saved_tensors
-        call = ctx.call
+        call, found = ctx.call, ctx.found
         grad, others = through_epilogue(ctx, grad, *ending)
         needed = ctx.needs_input_grad
-        dx = call.dgrad(grad, weight) if needed[0] else None
-        dw = call.wgrad(grad, x) if needed[1] else None
-        return dx, dw, *others[:3], None
+        dx = call.dgrad(found, grad, weight) if needed[0] else None
+        dw = call.wgrad(found, grad, x) if needed[1] else None
+        return dx, dw, *others[:3], None, None

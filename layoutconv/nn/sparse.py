@@ -265,7 +265,7 @@ def _convolution(
     given = groups, activation, slope
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
-        return _on(input, outputs, call.run(x, weight, bias, scale, residual))
+        return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
     _check_features(x)
     check_activation(activation, slope, x)
     check_out_dtype(out_dtype, x)
@@ -299,8 +299,7 @@ def _convolution(
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, others, ending)
     tensors = x, weight, bias, scale, residual
-    last = activation, slope
-    sparse_direct.remember(found, given, out_dtype, tensors, y, maps, groups, last)
+    sparse_direct.remember(found, given, out_dtype, tensors, y)
     return _on(input, outputs, y)
 
 

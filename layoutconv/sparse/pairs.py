@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_AHEAD = 4  # int32 before the first pair: 16 bytes, that a row starts where vectors do
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,28 +35,54 @@ class Pairs:
     chunk: int
 
 
-@dataclass(frozen=True, eq=False)
 class Counts:
     """How many pairs each tap has: where the kernel map is, and on the host.
 
     Args:
         there: int64 (taps,), on the map's device.
         here: the same numbers; None while a CUDA graph is captured, which reads nothing.
+        coming: in their place, memory of the host that they are being copied to, and the event
+            after that. Who asks for ``here`` waits until they have come.
     """
 
-    there: Tensor
-    here: tuple[int, ...] | None
+    def __init__(
+        self,
+        there: Tensor,
+        here: tuple[int, ...] | None = None,
+        coming: tuple[Tensor, Any] | None = None,
+    ) -> None:
+        self.there, self._here, self._coming = there, here, coming
+
+    @property
+    def here(self) -> tuple[int, ...] | None:
+        """The numbers on the host, if anybody read them."""
+        # While a graph is captured nobody may wait, not even for what came before.
+        if self._coming is not None and not is_captured(self.there):
+            copy, event = self._coming
+            event.synchronize()
+            self._here = tuple(copy.tolist())
+            self._coming = None
+        return self._here
 
 
 def counts_of(index: Tensor) -> Counts:
-    """How many pairs each tap of a kernel map, int32 (outputs, taps), has: one read of a device.
+    """How many pairs each tap of a kernel map, int32 (outputs, taps), has; nothing waits yet.
 
     >>> import torch
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
     (3, 1)
     """
+    import torch
+
     there = (index.T >= 0).sum(1)
-    return Counts(there, None if is_captured(index) else tuple(there.tolist()))
+    if is_captured(index):
+        return Counts(there)
+    if not index.is_cuda:
+        return Counts(there, tuple(there.tolist()))
+    copy = there.to("cpu", non_blocking=True)  # to memory that is pinned
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(index.device))
+    return Counts(there, coming=(copy, event))
 
 
 def is_captured(index: Tensor) -> bool:
@@ -74,27 +104,45 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
     >>> found.outputs.tolist(), found.inputs.tolist(), found.lengths.tolist()
     ([[0, 1], [2, -1], [1, -1]], [[4, 5], [6, -1], [0, -1]], [2, 1])
     """
-    import torch
 
     if chunk < 1:
         raise ArgumentError("chunk", "a number of pairs >= 1", chunk)
     rows, taps = index.shape
     counts = counts_of(index) if counts is None else counts
-    lengths = (counts.there + chunk - 1) // chunk
+    lengths = (counts.there + (chunk - 1)) // chunk
     chunks = sum(-(-count // chunk) for count in counts.here or (rows,) * taps)
+    find = _at_once if index.is_cuda else _tap_by_tap
+    outputs, inputs = find(index, lengths, chunks * chunk, chunk)
+    return Pairs(outputs.view(chunks, chunk), inputs.view(chunks, chunk), lengths, chunk)
+
+
+def _at_once(index: Tensor, lengths: Tensor, size: int, chunk: int) -> Sequence[Tensor]:
+    """Rows of pairs of all taps, in a dozen launches, whatever the number of taps."""
+    import torch
+
+    rows, taps = index.shape
     there = index.T >= 0
-    first = (lengths.cumsum(0) - lengths) * chunk
-    found = torch.full((2, chunks * chunk + 1), -1, dtype=torch.int32, device=index.device)
-    if index.is_cuda:
-        place = torch.where(there, first[:, None] + there.cumsum(1) - 1, chunks * chunk)
-        own = torch.arange(rows, dtype=torch.int32, device=index.device).expand(taps, rows)
-        for values, target in zip((own, index.T), found, strict=True):
-            target.scatter_(0, place.reshape(-1), values.reshape(-1))
-    else:
-        numbers = counts.there.tolist()
-        for tap, start, count in zip(range(taps), first.tolist(), numbers, strict=True):
-            own = there[tap].nonzero()[:, 0]
-            found[0, start : start + count] = own
-            found[1, start : start + count] = index[:, tap].index_select(0, own)
-    outputs, inputs = found[:, :-1].contiguous().view(2, chunks, chunk)
-    return Pairs(outputs, inputs, lengths, chunk)
+    # Places count from 1; those of no pair are 0, and what is written there is not looked at.
+    before = lengths.cumsum(0) - lengths
+    place = torch.add(there.cumsum(1), before[:, None], alpha=chunk).mul_(there).view(-1)
+    own = torch.arange(rows, dtype=torch.int32, device=index.device).repeat(taps)
+    found = torch.full((2, _AHEAD + size), -1, dtype=torch.int32, device=index.device)
+    outputs, inputs = found
+    outputs[_AHEAD - 1 :].scatter_(0, place, own)
+    inputs[_AHEAD - 1 :].scatter_(0, place, index.T.reshape(-1))
+    return outputs[_AHEAD:], inputs[_AHEAD:]
+
+
+def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> Sequence[Tensor]:
+    """The same, of a CPU, where it takes less."""
+    import torch
+
+    found = torch.full((2, size), -1, dtype=torch.int32)
+    start = 0
+    for tap, length in enumerate(lengths.tolist()):
+        own = (index[:, tap] >= 0).nonzero()[:, 0]
+        found[0, start : start + len(own)] = own
+        found[1, start : start + len(own)] = index[:, tap].index_select(0, own)
+        start += length * chunk
+    outputs, inputs = found
+    return outputs, inputs

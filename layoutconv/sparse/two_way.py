@@ -151,6 +151,11 @@ class KernelMap:
         """How many pairs each tap has; None, uncounted, while a CUDA graph is captured."""
         return self.own.counts
 
+    def start_counting(self) -> None:
+        """Have pairs counted by the time somebody asks for them; nothing waits for it."""
+        if self.outputs.cells.is_cuda:
+            self.own.counts  # noqa: B018
+
 
 class TwoWay:
     """The index of a kernel map and of its inverse, without the cells: what Coordinates keep."""
@@ -238,9 +243,12 @@ class _OneWay:
 
     @property
     def counts(self) -> Counts | None:
-        if self._counts is None and not is_captured(self.index):
-            with to_be_kept():
-                self._counts = counts_of(self.index)
+        if self._counts is None:
+            # Of rows in any order: an index that nobody needs is not looked for.
+            index = self.index if self._sorted is None else self._sorted[0]
+            if not is_captured(index):
+                with to_be_kept():
+                    self._counts = counts_of(index)
         return self._counts
 
     def pairs(self, chunk: int) -> Pairs:

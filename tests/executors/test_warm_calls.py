@@ -18,7 +18,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.executors import direct, gpu, sparse_direct
 from layoutconv.nn.sparse import subm_conv
-from layoutconv.sparse import submanifold_map
+from layoutconv.sparse import Coordinates, submanifold_map
 
 launched: list[Any] = []
 
@@ -34,6 +34,7 @@ def stand_in(view: Any, spec: Any) -> Callable[..., None]:
 def no_gpu(monkeypatch):
     launched.clear()
     direct.forget()
+    sparse_direct.forget()
     monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", stand_in)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -41,6 +42,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(sparse_direct, "_takes_memory", lambda *_: True)
     yield
     direct.forget()
+    sparse_direct.forget()
 
 
 def memory_of(*shape: int, dtype: torch.dtype = torch.float16, shift: int = 0) -> Tensor:
@@ -60,12 +62,17 @@ def counted(call: Callable[[], Any]) -> tuple[list[str], list[str]]:
     """The calls of Python and of C that a warm call makes, by names; kernels are no part of it."""
     for _ in range(3):
         call()
+    return counted_once(call)
+
+
+def counted_once(call: Callable[[], Any]) -> tuple[list[str], list[str]]:
+    """The calls of Python and of C that the next call makes."""
     before, python, c = len(launched), [], []
 
     def note(frame: Any, event: str, argument: Any) -> None:
         if event == "call" and frame.f_code.co_name != "kernel":
             python.append(frame.f_code.co_name)
-        elif event == "c_call" and frame.f_code.co_name not in ("kernel", "counted"):
+        elif event == "c_call" and frame.f_code.co_name not in ("kernel", "counted_once"):
             c.append(argument.__name__)
 
     sys.setprofile(note)
@@ -101,6 +108,23 @@ def test_how_much_a_warm_call_does(call, most):
     with torch.autograd.profiler.profile() as seen:
         call()
     assert [event.name for event in seen.function_events] == ["aten::empty_strided"]
+
+
+def test_how_much_a_call_over_a_new_map_does():
+    """What a warm one does, and what is new: a view, and a plan that is fitted to it."""
+    maps = []
+    for _ in range(4):
+        cells = Coordinates(CELLS.clone(), (4, 4, 4), 1)
+        x = lc.SparseTensor(CLOUD.features, cells)
+        found = submanifold_map(cells)
+        found.start()
+        maps.append((x, found))
+    for x, found in maps[:-1]:
+        subm_conv(x, FILTER, kernel_map=found)
+    x, found = maps[-1]
+    python, c = counted_once(lambda: subm_conv(x, FILTER, kernel_map=found))
+    assert len(python) <= 80, python
+    assert len(c) <= 80, c
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -63,6 +63,38 @@ def test_pairs_that_nobody_counted_are_in_as_many_chunks_as_there_could_be(index
 
 
 @examples
+@given(indices(), st.integers(1, 25), st.integers(0, 3))
+def test_a_gpu_finds_all_taps_at_once_what_a_cpu_finds_tap_by_tap(index, chunk, more):
+    lengths = pairs_of(index, chunk).lengths
+    size = (int(lengths.sum()) + more) * chunk
+    at_once = pairs._at_once(index, lengths, size, chunk)
+    for found, want in zip(at_once, pairs._tap_by_tap(index, lengths, size, chunk), strict=True):
+        assert torch.equal(found, want)
+        assert found.storage_offset() * 4 % 16 == 0 or size % 4  # where vectors start
+
+
+def test_who_asks_for_counts_waits_for_them_once():
+    waited = []
+
+    class Event:
+        def synchronize(self) -> None:
+            waited.append(self)
+
+    there = torch.tensor([3, 1])
+    counts = Counts(there, coming=(there.clone(), Event()))
+    assert not waited
+    assert [counts.here, counts.here] == [(3, 1)] * 2
+    assert len(waited) == 1
+
+
+def test_nobody_waits_for_counts_while_a_graph_is_captured(monkeypatch):
+    there = torch.tensor([3, 1])
+    counts = Counts(there, coming=(there.clone(), None))
+    monkeypatch.setattr(pairs, "is_captured", lambda _: True)
+    assert counts.here is None
+
+
+@examples
 @given(clouds(2))
 def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
     found = submanifold_map(x, offsets=[(0, 0), (1, 0), (0, -2)])
