@@ -85,6 +85,8 @@ def measure(options: argparse.Namespace) -> list[Measured]:
         jobs["ddp +sync"] = partial(training, options, ranks, sync=True)
     found = []
     for job, run in jobs.items():
+        if options.jobs and job not in options.jobs:
+            continue
         try:
             found.append(run())
         except Exception as error:  # said in its row; the others run
@@ -298,6 +300,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--device", choices=("cuda", "cpu"), default="cuda", help="GPUs and NCCL, or gloo")
     add("--ranks", type=int, nargs="+", metavar="N", help="numbers of ranks; 1, 2, 4 ... if absent")
+    add("--jobs", nargs="+", metavar="JOB", help="split, cloud, ddp, 'ddp +sync'; all if absent")
     add("--size", type=int, default=512, metavar="CELLS", help="edge of the volume")
     add("--channels", type=int, default=32, metavar="C", help="of the volume and the cloud")
     add("--voxels", type=int, default=8_000_000, metavar="N", help="of the cloud")

@@ -207,7 +207,7 @@ def errors():
         conv2d(x, w, slab=slab)
     with pytest.raises(ArgumentError, match="argument `weight`"):
         conv2d(slab.shard(x), w[:, :1], slab=slab)
-    with pytest.raises(ArgumentError, match=r"argument `filter`.* padded input"):
+    with pytest.raises(ArgumentError, match=r"argument `weight`.* padded input"):
         conv2d(slab.shard(x), torch.zeros(3, 2, 11, 3), slab=slab)
     with pytest.raises(ArgumentError, match="argument `slab`"):
         conv2d(slab.shard(x), w, slab=Slab(10, mode=2))
