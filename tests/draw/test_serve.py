@@ -11,6 +11,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
+from functools import partial
 from hashlib import sha256
 from html import escape
 from http.client import HTTPConnection, HTTPResponse
@@ -185,8 +186,10 @@ def test_the_command_serves_until_ctrl_c() -> None:
     command = [sys.executable, "-m", "layoutconv", "draw", "--serve", "4:2 @ 2:1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # In a background job Ctrl-C is ignored, by whatever it starts too.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?expression=\S+  \(Ctrl-C ends it\)\n", line)
