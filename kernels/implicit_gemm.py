@@ -197,7 +197,7 @@ class ImplicitGemm:
         if tile.parts > 1 and (self.spec.split or Steps(self.spec.epilogue).statistics):
             raise ValueError(f"{tile}: expected whole sums, stored without statistics")
         rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
-        if tile.m // tile.parts % rows:
+        if tile.parts > 1 and tile.m // tile.parts % rows:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
         vector = min(self.spec.vectors[:2]) * BYTES[self.spec.dtype]
         if tile.producers and vector < ASYNC_BYTES:  # an mbarrier is told of nothing else
