@@ -20,7 +20,7 @@ def check_map(kernel_map: Any, **beside: tuple[Any, Any]) -> KernelMap:
 
     Raises :class:`~layoutconv.errors.ArgumentError`.
     """
-    if not isinstance(kernel_map, KernelMap):
+    if type(kernel_map) is not KernelMap and not isinstance(kernel_map, KernelMap):
         raise ArgumentTypeError("kernel_map", "a KernelMap", type(kernel_map).__name__)
     for name, (given, usual) in beside.items():
         if given is not usual and not _is_all(given, usual):
