@@ -25,7 +25,7 @@ from .checks import expected
 from .dot import DotPlan
 from .finish import FP8
 from .int4 import INT4
-from .map_views import MapView, representative
+from .map_views import MapView
 from .reduction import add_parts, sum_partials
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
 
 def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
     """A plan that views of one kind, and of about one size, share but for their index buffers."""
-    sizes = representative(view.m), representative(view.l)
+    sizes = view.kind.sizes(view)
     plans = view.kind.plans
     plan: Plan | None = plans.get((key, sizes))
     if plan is not None:

@@ -91,6 +91,16 @@ class Kind:
         )  # fmt: skip
         return found
 
+    def sizes(self, view: MapView) -> tuple[int, int]:
+        """The rows and the problems of a view that its tile is chosen for: those that differ from
+        cloud to cloud as the middle of their class, those of the filter as they are.
+        """
+        (_, of_m), _, _, (_, of_l) = self.extents
+        return (
+            representative(view.m) if of_m else view.m,
+            representative(view.l) if of_l else view.l,
+        )
+
     def integers(self, numbers: Numbers) -> tuple[int, ...]:
         """The arguments of a kernel, in its order."""
         return tuple(numbers[name] for name in self.names)
