@@ -11,7 +11,7 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from .convert import converted
 from .operand import Operand, Row
-from .shared import sync
+from .shared import release_tile, sync, wait_for_tile
 from .statistics import Columns, SumsByRow, SumsOfMatrices
 from .steps import Steps
 from .tile import Tile
@@ -60,6 +60,8 @@ class Epilogue:
             self.staged = accumulator
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
         self.sums_by_row = steps.statistics and not matrices
+        # Whether those who copied sum columns, while the others store.
+        self.sums_beside = steps.statistics and matrices and tile.producers > 0
 
     def shared_layout(self) -> tuple[Any, Any]:
         """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""
@@ -94,6 +96,8 @@ class Epilogue:
             cute.arch.cluster_wait()
         else:
             sync(self.tile)
+        if const_expr(self.sums_beside and not self._may_count(d)):
+            release_tile(self.tile)
 
         across = const_expr(self.tile.n // self.vector)
         threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
@@ -138,14 +142,29 @@ class Epilogue:
         if const_expr(self.tile.parts > 1):  # nobody leaves while others read what he has
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
-        if const_expr(self.steps.statistics):
-            columns = Columns(
-                extras.statistics, extras.first_column + n0, d.col_count - n0, extras.all_columns
-            )
-            if const_expr(self.sums_by_row):
-                by_row.write(base, tid, columns)
-            else:
-                SumsOfMatrices(self.tile, self.dtype, self._swizzle()).write(base, tid, columns)
+        if const_expr(self.sums_by_row):
+            by_row.write(base, tid, self._columns(d, n0, extras))
+        elif const_expr(self.sums_beside):
+            if const_expr(self._may_count(d)):
+                release_tile(self.tile)
+        elif const_expr(self.steps.statistics):
+            sync(self.tile)
+            self._sums().write(base, tid, self._columns(d, n0, extras))
+
+    @cute.jit
+    def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras):
+        """What those who copied do meanwhile, if ``sums_beside``; others have no number ``tid``."""
+        if tid >= 0:
+            wait_for_tile(self.tile)
+            self._sums().write(base, tid, self._columns(d, n0, extras))
+
+    def _sums(self) -> SumsOfMatrices:
+        return SumsOfMatrices(self.tile, self.dtype, self._swizzle())
+
+    def _columns(self, d: Operand, n0: Any, extras: Extras) -> Columns:
+        """The CTA's among all."""
+        first, count = extras.first_column + n0, d.col_count - n0
+        return Columns(extras.statistics, first, count, extras.all_columns)
 
     # -- the rows of D ---------------------------------------------------------------------------
 

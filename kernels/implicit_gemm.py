@@ -181,6 +181,8 @@ class ImplicitGemm:
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
+        if cutlass.const_expr(epilogue.sums_beside):
+            epilogue.sum_beside(operand_d, base, n0, tid - tile.threads, extras)
 
     def _has_dependents(self) -> bool:
         """Whether a kernel follows that adds up what CTAs wrote."""

@@ -24,6 +24,16 @@ def sync(tile: Tile) -> None:
         cute.arch.sync_threads()
 
 
+def release_tile(tile: Tile) -> None:
+    """Those who multiply let those who copied read what they wrote; they wait for nobody."""
+    cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.launched)
+
+
+def wait_for_tile(tile: Tile) -> None:
+    """Those who copied wait until the others have released the tile."""
+    cute.arch.barrier(barrier_id=2, number_of_threads=tile.launched)
+
+
 def shared_tiles(smem: Any, spec: Spec, data: Data, read: Callable[[int], str]) -> Any:
     """Shared memory for all stages of A and of B; ``read`` says how what runs along a mode is."""
     tile, line = spec.tile, LINE_BYTES // data.bytes

@@ -68,45 +68,58 @@ class SumsOfMatrices:
 
     A column's sum is a product with ones; its sum of squares is on the diagonal of the block's
     transpose times the block. That is a sixth of the instructions of adding element by element.
+
+    Of a tile that some warps only copied for, these sum, while the others store: their reads do not
+    wait behind all those stores then, nor does anybody wait for them. Else all warps sum.
     """
 
     def __init__(self, tile: Tile, dtype: Any, swizzle: tuple[int, int, int]) -> None:
         self.tile, self.dtype, self.swizzle = tile, dtype, swizzle
+        self.warps = (tile.producers or tile.threads) // 32
+        self.groups = tile.n // BLOCK
+        # Warps that share the rows of a group.
+        self.parts = 1 if tile.producers else max(1, self.warps // self.groups)
 
     @cute.jit
     def write(self, base: Any, tid: Any, columns: Columns):
         """Sum the tile that lies at ``base``; what is not stored has been replaced by zeros."""
         tile = self.tile
-        groups, warps = const_expr(tile.n // BLOCK), const_expr(tile.threads // 32)
-        parts = const_expr(max(1, warps // groups))  # warps that share the rows of a group
+        groups, warps, parts = const_expr(self.groups), const_expr(self.warps), self.parts
         warp, lane = tid // 32, tid % 32
         shared = _shared(base, tile.n, parts)
         found = []
-        sync(tile)
         for turn in range_constexpr(-(-groups // warps)):
-            group, part = (warp + turn * warps) % groups, (warp + turn * warps) // groups
-            found.append((group, part, self._block_sums(base, group, part, parts, lane)))
-        sync(tile)
+            number = warp + turn * warps
+            group, part = number % groups, number // groups
+            found.append((group, part, self._block_sums(base, group, part, lane)))
+        if const_expr(parts > 1):
+            sync(tile)
+        # A lane of the diagonal has its column's sums in both products.
+        row, pair = lane // 4, lane % 4
         for turn in range_constexpr(len(found)):
             group, part, (sums, squares) = found[turn]
-            # A lane of the diagonal has its column's sums in both products.
-            row, pair = lane // 4, lane % 4
-            if pair == row // 2:
+            if (pair == row // 2) & (part < parts):
                 for half in range_constexpr(2):
                     at = group * BLOCK + 8 * half + row
-                    shared[at, 0, part] = _either(row, sums[half][0], sums[half][1])
-                    shared[at, 1, part] = _either(
-                        row, squares[half][2 * half], squares[half][2 * half + 1]
-                    )
-        _finish(tile, shared, parts, tid, columns)
+                    total = _either(row, sums[half][0], sums[half][1])
+                    square = _either(row, squares[half][2 * half], squares[half][2 * half + 1])
+                    if const_expr(parts > 1):
+                        shared[at, 0, part] = total
+                        shared[at, 1, part] = square
+                    else:
+                        if at < columns.count:
+                            columns.store(at, 0, total)
+                            columns.store(at, 1, square)
+        if const_expr(parts > 1):
+            _finish(tile, shared, parts, tid, columns)
 
-    def _block_sums(self, base: Any, group: Any, part: Any, parts: int, lane: Any) -> Any:
+    def _block_sums(self, base: Any, group: Any, part: Any, lane: Any) -> Any:
         """A thread's share of both products, for the two halves of a group's 16 columns."""
         ones = [Int32(ONES[self.dtype])] * 4
         zeros = [Float32(0.0)] * 4
         sums, squares = [zeros, zeros], [zeros, zeros]
-        for step in range(self.tile.m // BLOCK // parts):
-            row = (step * parts + part) * BLOCK + lane % 16
+        for step in range(self.tile.m // BLOCK // self.parts):
+            row = (step * self.parts + part % self.parts) * BLOCK + lane % 16
             column = group * BLOCK + lane // 16 * 8
             block = load_matrices(self._address(base, row, column))
             transposed = [block[0], block[2], block[1], block[3]]

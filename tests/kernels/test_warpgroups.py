@@ -114,22 +114,34 @@ def test_parts_of_a_sum_the_last_of_them_empty() -> None:
     assert torch.equal(ran.out.sum(0).double(), reference(case)[0])
 
 
-@pytest.mark.parametrize("taps", [1, 3])
-def test_the_epilogue_is_run_by_those_who_multiply(taps: int) -> None:
-    """Rows behind a line, which a bias makes other than zero, take no part in statistics."""
+@pytest.mark.parametrize(
+    ("tile", "biased", "out"),
+    [
+        (small_tile(2), True, torch.float32),
+        (Tile(128, 64, 32, 8, 1, 2, 128, taps=3), True, torch.float32),
+        # Those who copied sum what tensor cores sum, in turns or with warps to spare.
+        (small_tile(2), True, torch.float16),
+        (Tile(128, 64, 32, 8, 1, 2, 128, taps=3), True, torch.float16),
+        (small_tile(1), False, torch.float16),
+        (Tile(64, 128, 32, 4, 1, 2, 128), False, torch.bfloat16),
+    ],
+)
+def test_statistics_of_an_epilogue(tile: Tile, biased: bool, out: torch.dtype) -> None:
+    """Rows behind a line, which a bias makes other than zero, take no part in them."""
     view: Any = fprop_view(ConvProblem((1, 9, 11, 32), (72, 3, 3), padding=1))
-    tile = small_tile(2)
-    if taps > 1:
-        view, tile = widened(view), Tile(128, 64, 32, 8, 1, 2, 128, taps)
-    case = Case.of(view, torch.float16, torch.float32)
+    if tile.taps > 1:
+        view = widened(view)
+    case = Case.of(view, torch.bfloat16 if out == torch.bfloat16 else torch.float16, out)
     plain = reference(case)[0]
     bias = integers((72,), torch.float32, 3)
-    case.epilogue = Epilogue((Bias(bias), Activation("relu")), statistics=True)
+    steps = (Bias(bias), Activation("relu")) if biased else ()
+    case.epilogue = Epilogue(steps, statistics=True)
     compiled = compiled_view(
-        view, torch.float16, tile, "sm_90a", torch.float32, epilogue=case.epilogue.structure
-    )  # fmt: skip
+        view, case.a.dtype, tile, "sm_90a", out, epilogue=case.epilogue.structure
+    )
     ran = run_case(case, compiled)
-    want = (plain + bias).relu()
+    want = (plain + bias).relu() if biased else plain
+    want = want.to(out).double()
     assert torch.equal(ran.out.double(), want)
     assert ran.statistics is not None
     flat = want.view(-1, 72)
