@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,6 +81,10 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
     "--rows", metavar="PATTERN",
     help='The convolutions of these rows of "bench dense", a regular expression.',
 )  # fmt: skip
+@click.option(
+    "--table", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Add what is faster than the model's pick to a table like layoutconv/tuning/shipped.json.",
+)  # fmt: skip
 @click.option("--processes", type=click.IntRange(1), metavar="N", help="That compile kernels.")
 @as_json
 def tune(
@@ -88,6 +93,7 @@ def tune(
     dtypes: tuple[str, ...],
     passes: tuple[str, ...],
     rows: str | None,
+    table: Path | None,
     processes: int | None,
     as_json: bool,
     **numbers: int,
@@ -107,10 +113,7 @@ def tune(
     ]
     if rows is not None:
         races += _of_benchmark(rows)
-    found = []
-    for at, (problem, direction, dtype) in enumerate(races, 1):
-        for tuned in _race(problem, direction, dtype, processes, f"{at} of {len(races)}"):
-            found.append(_row(problem, direction, dtype, tuned))
+    found = _measured(races, processes, table)
     if as_json:
         print_json(found)
         return
@@ -138,21 +141,34 @@ def _of_benchmark(pattern: str) -> list[tuple[ConvProblem, str, str]]:
     return sorted(chosen, key=str)
 
 
-def _race(
-    problem: ConvProblem, direction: str, dtype: str, processes: int | None, which: str
-) -> list[Tuned]:
+def _measured(
+    races: list[tuple[ConvProblem, str, str]], processes: int | None, table: Path | None
+) -> list[dict[str, Any]]:
+    """The rows of the table. All kernels are compiled at once, then one race follows another."""
     import torch
 
     from ..progress import Progress
+    from ..tuning.choices import add_to_table
+    from ..tuning.compile import compile_kernels
     from ..tuning.problems import views_of
-    from ..tuning.race import tune as race
+    from ..tuning.race import Race
 
-    name, precision = DTYPES[dtype]
-    data: torch.dtype = getattr(torch, name)
+    progress, made = Progress(), []
+    for of in races:
+        problem, direction, dtype = of
+        name, precision = DTYPES[dtype]
+        data: torch.dtype = getattr(torch, name)
+        for view in views_of(problem, direction):
+            made.append((of, Race(view, data, precision=precision)))
+    with progress.step("Compiling kernels") as step:
+        compile_kernels([need for _, race in made for need in race.needs], processes, step.tick)
     found = []
-    for view in views_of(problem, direction):
-        with Progress().step(f"Tuning {which}, {direction}") as step:
-            found.append(race(view, data, precision=precision, processes=processes, tick=step.tick))
+    for at, (of, race) in enumerate(made, 1):
+        with progress.step(f"Tuning {at} of {len(made)}, {of[1]}") as step:
+            tuned = race.run(None, step.tick)
+        if table:
+            add_to_table(table, race.machine.name, {race.key: tuned.choice})
+        found.append(_row(*of, tuned))
     return found
 
 

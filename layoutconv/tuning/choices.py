@@ -12,7 +12,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -110,6 +110,22 @@ def remember(key: str, machine: Machine, choice: Choice) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
+    """Add choices of a GPU, by their keys, to a table such as the package's; how many there are.
+
+    Those that the model picks by itself are left out: where it learns, a table would hold it back.
+    """
+    table = json.loads(path.read_text()) if path.exists() else {}
+    own = table.setdefault(gpu, {})
+    for key, choice in choices.items():
+        own.pop(key, None)
+        if choice.microseconds < choice.model_microseconds:
+            own[key] = asdict(choice)
+    table[gpu] = dict(sorted(own.items()))
+    path.write_text(json.dumps(table, indent=1) + "\n")
+    return len(own)
 
 
 def kept() -> Iterator[tuple[str, Choice]]:

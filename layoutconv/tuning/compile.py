@@ -71,14 +71,14 @@ def precompile(
 
 
 def compile_kernels(
-    view: GemmView, specs: Sequence[Spec], processes: int | None = None, tick: Tick | None = None
+    needs: Iterable[Need], processes: int | None = None, tick: Tick | None = None
 ) -> None:
-    """Compile what is not on disk yet; needs no GPU.
+    """Compile what is not on disk yet, in several processes at once; needs no GPU.
 
     What cannot be compiled is passed over: whoever loads it gets the error. ``processes``: as many
     as there are cores, if nobody says. ``tick``: as of ``in_processes``.
     """
-    _compile_all(_missing((view, spec) for spec in specs), processes, tick)
+    _compile_all(_missing(needs), processes, tick)
 
 
 def _missing(needs: Iterable[Need]) -> list[bytes]:

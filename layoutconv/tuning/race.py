@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,12 @@ from ..executors import direct, map_views
 from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
 from ..executors.gpu import ALIGNED, Plan, multiplied_as
 from ..gemm_view import GemmView
-from ..kernels.spec import Spec
 from ..kernels.tile import Tile
 from ..kernels.tune import shortlist
 from ..processes import Tick
 from ..progress import Progress
 from .choices import Choice, remember
-from .compile import compile_kernels
+from .compile import Need, compile_kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,62 +91,96 @@ def tune(
 
     Raises ``ArgumentError`` without a GPU, ``RuntimeError`` where no tile runs.
     """
-    if device is None:
-        if not torch.cuda.is_available():
-            raise ArgumentError(
-                "device", "a GPU to measure on", f"none: torch sees no GPU, {why_no_gpu()}"
-            )
-        device = torch.cuda.current_device()
-    out_dtype = out_dtype or OUTPUTS.get(dtype)
-    if out_dtype is None or (dtype, out_dtype) not in PAIRS:
-        raise ArgumentTypeError("dtype", "types that `execute` takes", f"{dtype}, {out_dtype}")
-    if view.m == view.n == 1 and len(view.a.shape) == 3:
-        raise ArgumentError("view", "matrix products: depthwise kernels have no tiles", view.a)
-    if precision not in (*PRECISIONS, "int4"):
-        raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
-    of: Any = (dtype, device, out_dtype)
-    options: dict[str, Any] = {
-        "precision": multiplied_as(dtype, precision) or "tf32",
-        "structure": structure,
-        "aligned": aligned,
-    }
-    chooser = Plan(view, *of, **options, bind=False)
-    pairs, words = shortlist(chooser.problem, chooser.machine), _words(chooser)
+    race = Race(
+        view, dtype, out_dtype, device=device, precision=precision, structure=structure,
+        aligned=aligned,
+    )  # fmt: skip
 
-    # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
-    options["structure"] = ""
-
-    def plan(pair: tuple[Tile, int], bind: bool) -> Plan:
-        tile, splits = pair
-        return Plan(replace(view), *of, **options, tile=tile, splits=splits, bind=bind)
-
-    time = measure or _on_gpu(view, dtype, out_dtype, device)
-
-    def race(tick: Tick) -> Iterator[Trial]:
-        specs: list[Spec] = [plan(pair, False).spec for pair in pairs]
-        compile_kernels(view, specs, processes, tick)
-        for done, pair in enumerate(pairs):
-            tick(done, len(pairs))
-            yield _try(lambda pair: time(plan(pair, True)), pair)
+    def run(tick: Tick) -> Tuned:
+        compile_kernels(race.needs, processes, tick)
+        return race.run(measure, tick)
 
     if tick:
-        trials = list(race(tick))
-    else:
-        with Progress().step(f"Tuning {words}") as step:
-            trials = list(race(step.tick))
-    choice = _winner(trials, words)
-    try:
-        remember(chooser.key, chooser.machine, choice)
-    except OSError as error:
-        warnings.warn(
-            f"a tuned choice cannot be kept: {error}; it is measured again, unless"
-            " LAYOUTCONV_CACHE_DIR names a folder with room",
-            stacklevel=2,
-        )
-    view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
-    direct.forget()
-    map_views.forget()
-    return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
+        return run(tick)
+    with Progress().step(f"Tuning {race.words}") as step:
+        return run(step.tick)
+
+
+class Race:
+    """The tiles that may run a view, before they have run. Arguments and errors as of :func:`tune`.
+
+    Attributes:
+        words: the problem.
+        key, machine: what a choice is remembered by.
+        needs: the kernels, to be compiled before it is run; many races' at once, if need be.
+    """
+
+    def __init__(
+        self,
+        view: GemmView,
+        dtype: torch.dtype,
+        out_dtype: torch.dtype | None = None,
+        *,
+        device: int | None = None,
+        precision: str | None = None,
+        structure: str = "",
+        aligned: tuple[int, int, int] = ALIGNED,
+    ) -> None:
+        if device is None:
+            if not torch.cuda.is_available():
+                raise ArgumentError(
+                    "device", "a GPU to measure on", f"none: torch sees no GPU, {why_no_gpu()}"
+                )
+            device = torch.cuda.current_device()
+        out_dtype = out_dtype or OUTPUTS.get(dtype)
+        if out_dtype is None or (dtype, out_dtype) not in PAIRS:
+            raise ArgumentTypeError("dtype", "types that `execute` takes", f"{dtype}, {out_dtype}")
+        if view.m == view.n == 1 and len(view.a.shape) == 3:
+            raise ArgumentError("view", "matrix products: depthwise kernels have no tiles", view.a)
+        if precision not in (*PRECISIONS, "int4"):
+            raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
+        self.view, self._of = view, (dtype, device, out_dtype)
+        self._options: dict[str, Any] = {
+            "precision": multiplied_as(dtype, precision) or "tf32",
+            "structure": structure,
+            "aligned": aligned,
+        }
+        chooser = Plan(view, *self._of, **self._options, bind=False)
+        self.key, self.machine = chooser.key, chooser.machine
+        self._pairs, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
+        # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
+        self._options["structure"] = ""
+
+    @property
+    def needs(self) -> list[Need]:
+        return [(self.view, self._plan(pair, bind=False).spec) for pair in self._pairs]
+
+    def run(self, measure: Measure | None, tick: Tick) -> Tuned:
+        """Measure all of them, and remember the fastest."""
+        dtype, device, out_dtype = self._of
+        time = measure or _on_gpu(self.view, dtype, out_dtype, device)
+        trials = []
+        for done, pair in enumerate(self._pairs):
+            tick(done, len(self._pairs))
+            trials.append(_try(lambda pair: time(self._plan(pair, bind=True)), pair))
+        choice = _winner(trials, self.words)
+        try:
+            remember(self.key, self.machine, choice)
+        except OSError as error:
+            warnings.warn(
+                f"a tuned choice cannot be kept: {error}; it is measured again, unless"
+                " LAYOUTCONV_CACHE_DIR names a folder with room",
+                stacklevel=2,
+            )
+        self.view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
+        direct.forget()
+        map_views.forget()
+        return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
+
+    def _plan(self, pair: tuple[Tile, int], *, bind: bool) -> Plan:
+        tile, splits = pair
+        view = replace(self.view)
+        return Plan(view, *self._of, **self._options, tile=tile, splits=splits, bind=bind)
 
 
 def tune_at_need(view: GemmView, dtype: torch.dtype, **options: Any) -> tuple[Tile, int] | None:

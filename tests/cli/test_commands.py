@@ -20,7 +20,7 @@ from layoutconv.kernels.tune import MACHINES
 
 from layoutconv.cli import bench, info, main
 from layoutconv.executors import gpu
-from layoutconv.tuning import choices, race
+from layoutconv.tuning import choices, compile, race
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
 CHOICE = choices.Choice(Tile(64, 64, 64, 2, 2, 3), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
@@ -153,7 +153,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINE)
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
-    monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
+    monkeypatch.setattr(compile, "compile_kernels", lambda *args: None)
     monkeypatch.setattr(tune, "FAR", inf)  # any tile may win
     times = lambda plan: 4.0 if plan.tile.m == 96 else 8.0  # noqa: E731
     monkeypatch.setattr(race, "_on_gpu", lambda *of: times)
@@ -175,6 +175,15 @@ def test_tune_measures_and_remembers(clock: None, capsys: pytest.CaptureFixture[
     assert main([*command, "--pass", "wgrad", "--json"]) == 0
     [first, second] = told(capsys)
     assert (first["filter"], second["filter"], first["pass"]) == ("64,3,3", "128,1,1", "wgrad")
+
+
+def test_tune_adds_to_a_table(clock: None, tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    command = ["tune", "--conv", "2,16,16,64", "--filter", "64,3,3", "--table", str(table)]
+    assert main([*command, "--pass", "fprop"]) == 0
+    assert main([*command, "--pass", "wgrad", "--json"]) == 0
+    [own] = json.loads(table.read_text()).values()
+    assert [choice["tile"]["m"] for choice in own.values()] == [96, 96]
 
 
 def test_tune_takes_rows_of_the_benchmark(clock: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,6 +91,20 @@ def test_the_table_of_the_package_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
             assert choices._parse(entry) is not None
 
 
+def test_a_table_has_what_is_faster_than_the_models_pick(tmp_path: Path) -> None:
+    path, slower = (
+        tmp_path / "table.json",
+        replace(CHOICE, microseconds=1.0, model_microseconds=1.0),
+    )
+    faster = replace(CHOICE, microseconds=1.0, model_microseconds=2.0)
+    assert choices.add_to_table(path, "a GPU", {"b": faster, "a": faster, "c": slower}) == 2
+    assert choices.add_to_table(path, "another", {"a": faster}) == 1
+    assert choices.add_to_table(path, "a GPU", {"b": slower}) == 1  # the model has learnt
+    table = json.loads(path.read_text())
+    assert {gpu: list(own) for gpu, own in table.items()} == {"a GPU": ["a"], "another": ["a"]}
+    assert choices._parse(table["a GPU"]["a"]) == faster
+
+
 def test_a_key_is_of_the_kernel_and_of_a_class_of_sizes() -> None:
     def key(spatial: int = 16, channels: int = 64, **of: object) -> str:
         view = fprop_view(ConvProblem((2, spatial, spatial, channels), (64, 3, 3), padding=1))

@@ -239,10 +239,11 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
     request = compile._dump((sparse, specs[0]))
     assert len(request) < 6000 < index.numel()
     ticks: list[tuple[int, int]] = []
-    compile.compile_kernels(sparse, specs, 2, lambda *tick: ticks.append(tick))
+    needs = [(sparse, spec) for spec in specs]
+    compile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
     assert ticks == [(0, 2), (1, 2), (2, 2)]
     assert all(store.is_kept(sparse, spec) for spec in specs)
-    compile.compile_kernels(sparse, specs, 2, lambda *tick: ticks.append(tick))
+    compile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
     assert len(ticks) == 3  # nothing was missing
 
 
