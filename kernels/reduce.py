@@ -62,7 +62,6 @@ class Reduction:
 
     @cute.kernel
     def kernel(self, source: Any, target: Any, args: Arguments):
-        wait_for_others(self.early)
         shape = self.shape
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
@@ -79,6 +78,7 @@ class Reduction:
         acc = cute.make_rmem_tensor(shape.vector, self.accumulator)
         acc.fill(self.accumulator(self.neutral))
         rounds = (columns + (Int32(FLIGHT) << team) - 1) >> (team + FLIGHT.bit_length() - 1)
+        wait_for_others(self.early)  # before memory is read; what is above needs none
         for i in range(rounds):
             self.step(walk, source, at_row, (i * FLIGHT << team) + part, team, columns, acc)
 
