@@ -23,11 +23,13 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from .atoms import Data
 from .k_tiles import KTiles
 from .operand import Operand
-from .producer import Producer
+from .producer import THREADS_PER_ROW, Producer
 from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
 from .tile import WARPGROUP, Tile
 
+GATHERED_LINES = False
+THREADS_PER_LINE = 8  # a warp's copies are of whole lines: half as many requests to L2
 # Types that wgmma multiplies, and how. Of 8 bits both operands run along k, as they always do here.
 OPERATIONS = {
     "float16": warpgroup.MmaF16BF16Op,
@@ -81,7 +83,9 @@ class MainloopSm90:
         tile, threads = self.tile, self.tile.producers
         halo = tile.taps > 1 and shared is self.s_a
         used = tile.m + self.tap_rows * (tile.taps - 1) if halo else None
-        return Producer(operand, shared, self.data.element, threads, tid % threads, first, used)
+        of = operand, shared, self.data.element, threads, tid % threads, first, used
+        along_k = operand.hoist_rows and (GATHERED_LINES or not operand.gather)
+        return Producer(*of, THREADS_PER_LINE if along_k else THREADS_PER_ROW)
 
     @cute.jit
     def __call__(

@@ -36,11 +36,12 @@ class Producer:
         tid: Any,
         first: Any,
         used: int | None = None,
+        threads_per_row: int = THREADS_PER_ROW,
     ) -> None:
         self.operand, self.shared, self.dtype = operand, shared, dtype
         vector, rows = operand.vector, shared.rows
         per_row = shared.columns // vector
-        across = min(per_row, max(THREADS_PER_ROW, threads // rows))
+        across = min(per_row, max(threads_per_row, threads // rows))
         down = threads // across
         if rows % down or per_row % across:
             raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
