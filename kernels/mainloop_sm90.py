@@ -2,8 +2,9 @@
 
 A warpgroup of producers copies k-tiles into a ring of ``stages``, the others multiply what is
 there; an mbarrier of every stage says that it is full, another that it is empty again. wgmma reads
-both operands from shared memory by itself: accumulators are all that those who multiply hold, and
-what addresses and masks cost is paid by warps that have nothing else to do.
+shared memory by itself: accumulators are all that those who multiply hold, and what addresses and
+masks cost is paid by warps that have nothing else to do. Of tf32, whose operands are rounded before
+they are multiplied, B goes through the producers' registers, and A through those of the others.
 
 wgmma reads rows from any of them on. So where taps are rows further (``window.py``), a stage is a
 tile of A with a few rows more, and a tile of B for each of those taps.
@@ -41,6 +42,11 @@ class MainloopSm90:
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
         self.barriers = smem.allocate_array(Int64, 2 * spec.tile.stages)
 
+    @property
+    def storing(self) -> int:
+        """How many threads store what they have rounded."""
+        return self.tile.producers if self.rounds else 0
+
     def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
         """A thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM.
 
@@ -61,8 +67,8 @@ class MainloopSm90:
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         tile = const_expr(self.tile)
         full, empty = self.barriers, self.barriers + tile.stages
-        warps = const_expr(tile.producers // 32 if self.rounds else 0)  # that say what they stored
-        arrivals = const_expr(tile.producers + warps)
+        # Copies tell of themselves; a warp tells that its threads have stored what they rounded.
+        arrivals = const_expr(tile.producers + self.storing // 32)
         if tid == 0:
             for stage in range_constexpr(tile.stages):
                 cute.arch.mbarrier_init(full + stage, arrivals)
@@ -105,7 +111,7 @@ class MainloopSm90:
             for tap in range_constexpr(tile.taps):
                 copy_b(first + tap * of_a_tap, stage * tile.taps + tap, tap)
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
-            if const_expr(self.rounds):
+            if const_expr(self.storing):
                 cute.arch.sync_warp()
                 if tid % 32 == 0:
                     cute.arch.mbarrier_arrive(full + stage)
@@ -124,46 +130,48 @@ class MainloopSm90:
         mma, tile = self.multiplier.tiled(), const_expr(self.tile)
         windows = const_expr((tile.m, tile.taps, self.tap_rows))
         operands = KTileOperands(self.multiplier, mma, tid, a, b, self.along, windows)
-        groups, fetch, operands_of = const_expr(operands.groups), operands.fetch, operands.of
-        in_flight = const_expr(operands.in_flight)
+        multiply = partial(self._multiply, operands, mma, acc, tid)
         # The first k-tile stands before the loop: behind a loop that might not run at all, the
         # compiler would move reads of the sums to where products are still running.
         _wait(full, 0)
-        fetch(0, 0)
-        for i in range_constexpr(len(groups)):
-            warpgroup.fence()
-            for j in range_constexpr(len(groups[i])):
-                mma.set(warpgroup.Field.ACCUMULATE, i + j > 0)
-                here_a, here_b = operands_of(i, j, 0)
-                cute.gemm(mma, acc, here_a, here_b, acc)
-            warpgroup.commit_group()
-            warpgroup.wait_group(in_flight)
-            if const_expr(i + 1 < len(groups)):
-                fetch(i + 1, 0)
+        multiply(0, None)
         before, stage, parity = Int32(0), Int32(1), Int32(0)
         for _ in cutlass.range(1, count, 1, unroll=1):
             _wait(full + stage, parity)
-            fetch(0, stage)
-            for i in range_constexpr(len(groups)):
-                warpgroup.fence()
-                for j in range_constexpr(len(groups[i])):
-                    here_a, here_b = operands_of(i, j, stage)
-                    cute.gemm(mma, acc, here_a, here_b, acc)
-                warpgroup.commit_group()
-                warpgroup.wait_group(in_flight)
-                if const_expr(i + 1 == in_flight):
-                    if tid % 32 == 0:
-                        cute.arch.mbarrier_arrive(empty + before)
-                if const_expr(i + 1 < len(groups)):
-                    fetch(i + 1, stage)
+            multiply(stage, empty + before)
             before = stage
             stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)
         sync(self.tile)
 
+    @cute.jit
+    def _multiply(
+        self, operands: KTileOperands, mma: Any, acc: Any, tid: Any, stage: Any, before: Any
+    ):
+        """Multiply a k-tile, and fetch what is next of it while products are running.
+
+        ``before`` is told when the products of the k-tile before are done; the first has none.
+        """
+        groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
+        operands.fetch(0, stage)
+        for i in range_constexpr(len(groups)):
+            warpgroup.fence()
+            for j in range_constexpr(len(groups[i])):
+                if const_expr(before is None):
+                    mma.set(warpgroup.Field.ACCUMULATE, i + j > 0)
+                here_a, here_b = operands.of(i, j, stage)
+                cute.gemm(mma, acc, here_a, here_b, acc)
+            warpgroup.commit_group()
+            warpgroup.wait_group(in_flight)
+            if const_expr(before is not None and i + 1 == in_flight):
+                if tid % 32 == 0:
+                    cute.arch.mbarrier_arrive(before)
+            if const_expr(i + 1 < len(groups)):
+                operands.fetch(i + 1, stage)
+
 
 def _wait(full: Any, parity: Any) -> None:
-    """Wait until a stage is full; what cp.async wrote is made visible to wgmma."""
+    """Wait until a stage is full; what is there is made visible to wgmma."""
     cute.arch.mbarrier_wait(full, parity)
     cute.arch.fence_proxy("async.shared", space="cta")
 
