@@ -113,8 +113,7 @@ class MainloopSm90:
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
             if const_expr(self.storing):
                 cute.arch.sync_warp()
-                if tid % 32 == 0:
-                    cute.arch.mbarrier_arrive(full + stage)
+                _arrive(full + stage, tid)
             first = advance(first)
             if k_tile + 1 < count:
                 read_a(first)
@@ -164,8 +163,7 @@ class MainloopSm90:
             warpgroup.commit_group()
             warpgroup.wait_group(in_flight)
             if const_expr(before is not None and i + 1 == in_flight):
-                if tid % 32 == 0:
-                    cute.arch.mbarrier_arrive(before)
+                _arrive(before, tid)
             if const_expr(i + 1 < len(groups)):
                 operands.fetch(i + 1, stage)
 
@@ -174,6 +172,13 @@ def _wait(full: Any, parity: Any) -> None:
     """Wait until a stage is full; what is there is made visible to wgmma."""
     cute.arch.mbarrier_wait(full, parity)
     cute.arch.fence_proxy("async.shared", space="cta")
+
+
+@cute.jit
+def _arrive(barrier: Any, tid: Any):
+    """One thread of a warp arrives."""
+    if tid % 32 == 0:
+        cute.arch.mbarrier_arrive(barrier)
 
 
 def _next(stage: Any, parity: Any, stages: int) -> tuple[Any, Any]:

@@ -67,7 +67,8 @@ class Producer:
         if self.bytes >= ASYNC_BYTES:
             cache = cute.nvgpu.LoadCacheMode
             mode = cache.GLOBAL if self.bytes == 16 else cache.ALWAYS
-            op, bits = cpasync.CopyG2SOp(cache_mode=mode), 8 * self.bytes
+            op: Any = cpasync.CopyG2SOp(cache_mode=mode)
+            bits = 8 * self.bytes
         else:
             op, bits = cute.nvgpu.CopyUniversalOp(), dtype.width
         self.atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=bits)

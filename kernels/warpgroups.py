@@ -95,6 +95,7 @@ class KTileOperands:
         self._b = mma.make_fragment_B(thread.partition_B(b.shared.stages_tensor(along[1])))
         k_blocks = cute.size(self._b, mode=[2])
         blocks = list(product(range(self.taps), range(k_blocks)))
+        self._a: Any
         if multiplier.rounds:
             self.sets = min(SETS, k_blocks)
             self.groups = [[block] for block in blocks]

@@ -87,7 +87,11 @@ def pairs(c: Choice) -> set[tuple]:
     tile = c.tile.m, c.tile.n, c.tile.producers
     if c.tile.producers:  # whose loop is the same for all kinds of views: each is in one of them
         # It has a loop of its own for tf32, of which every tile is looked at.
-        own = (tile, c.channels), ("producers", c.kind), (c.dtype, c.dtype == torch.float32 and tile)
+        own = (
+            (tile, c.channels),
+            ("producers", c.kind),
+            (c.dtype, c.dtype == torch.float32 and tile),
+        )
         return set(own)
     return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
 
