@@ -16,14 +16,22 @@ class Fragments:
 
     ``tensor`` is all of them, (values, tiles along m or n, k-blocks), in ``unit``s of registers.
     ``read`` of the shared tile says how they are loaded: "matrices" by ldmatrix, transposed where k
-    does not run along memory; else one by one.
+    does not run along memory; else one by one. ``rows``: of so many, if not of all.
     """
 
     def __init__(
-        self, shared: SharedTile, mma: Any, unit: Any, tid: Any, *, is_a: bool, along: int
+        self,
+        shared: SharedTile,
+        mma: Any,
+        unit: Any,
+        tid: Any,
+        *,
+        is_a: bool,
+        along: int,
+        rows: int = 0,
     ) -> None:
         self.shared, self.unit = shared, unit
-        smem = shared.tensor(along, unit)
+        smem = shared.tensor(along, unit, rows)
         thread = mma.get_slice(tid)
         partition = thread.partition_A(smem) if is_a else thread.partition_B(smem)
         make = mma.make_fragment_A if is_a else mma.make_fragment_B
@@ -41,23 +49,33 @@ class Fragments:
         self.layout = partition.layout
         shape, stride = self.layout.shape[0], self.layout.stride[0]
         self.values = cute.make_layout((shape,), stride=(stride,))
-        self.start = shared.start(partition.iterator.toint())
+        self.first = partition.iterator.toint()
+        self.start = shared.start(self.first)
 
-    def load(self, k_block: int, stage: Any) -> None:
-        """Load the fragments of a k-block from a stage."""
+    def load(self, k_block: int, stage: Any, *, at: int | None = None, below: int = 0) -> Any:
+        """Load the fragments of a k-block from a stage; returns them.
+
+        In the place of k-block ``at``, if given; of the rows ``below`` so many, which lie along k.
+        """
+        to = k_block if at is None else at
+        start = self.start
+        if below:
+            start = self.shared.start(self.first + self.shared.displacement(below, 0))
         values, tiles = (range(cute.size(self.layout, mode=[mode])) for mode in (0, 1))
         for tile in tiles:
             if self.copy is not None:
-                pointer = self._pointer((0, tile, k_block), stage, VECTOR_BYTES)
+                pointer = self._pointer(start, (0, tile, k_block), stage, VECTOR_BYTES)
                 source = cute.make_tensor(pointer, self.values)
-                cute.copy(self.copy, source, self.to[None, tile, k_block])
+                cute.copy(self.copy, source, self.to[None, tile, to])
                 continue
             for value in values:
-                pointer = self._pointer((value, tile, k_block), stage, self.unit.width // 8)
+                crd = value, tile, k_block
+                pointer = self._pointer(start, crd, stage, self.unit.width // 8)
                 word = cute.make_tensor(cute.recast_ptr(pointer, dtype=self.word), self.one)
-                self.words[value, tile, k_block] = word[0]
+                self.words[value, tile, to] = word[0]
+        return self.tensor[None, None, to]
 
-    def _pointer(self, crd: tuple[int, int, int], stage: Any, align: int) -> Any:
+    def _pointer(self, start: Any, crd: tuple[int, int, int], stage: Any, align: int) -> Any:
         displacement = cute.crd2idx(crd, self.layout) * self.unit.width // 8
-        address = self.shared.at(self.start, displacement, stage)
+        address = self.shared.at(start, displacement, stage)
         return cute.make_ptr(self.unit, address, cute.AddressSpace.smem, assumed_align=align)

@@ -25,7 +25,7 @@ from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
 from .present import units_of_index, units_of_rows
 from .producer import Producer
-from .spec import ASYNC_BYTES, BYTES, Spec
+from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
 from .steps import Steps
 from .structure import divisors, runtime_integers
 from .window import rows_of_a_tap
@@ -201,10 +201,12 @@ class ImplicitGemm:
         rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
         if tile.parts > 1 and tile.m // tile.parts % rows:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
-        vector = min(self.spec.vectors[:2]) * BYTES[self.spec.dtype]
-        if tile.producers and vector < ASYNC_BYTES:  # an mbarrier is told of nothing else
+        spec = self.spec
+        if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
+            vector = min(spec.vectors[:2]) * BYTES[spec.dtype]
             raise ValueError(
-                f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}"
+                f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of "
+                f"tf32 an A that runs along k, mode 1, got {spec.dtype} along {spec.along[0]}"
             )
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:

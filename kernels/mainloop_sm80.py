@@ -29,7 +29,7 @@ class MainloopSm80:
     def __init__(self, spec: Spec, data: Data, smem: Any) -> None:
         self.tile, self.data = spec.tile, data
         self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
-        self.s_a, self.s_b = shared_tiles(smem, spec, data, self.multiplier.read)
+        self.s_a, self.s_b = shared_tiles(smem, spec, data, spec.along, self.multiplier.read)
 
     # -- what the loop works on ------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ class MainloopSm80:
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
         copy_a, copy_b, multiply = a.copy, b.copy, self.multiplier
-        read_a, read_b, advance = a.read_index, b.read_index, k_tiles.advance
+        read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
         stages, copies_first = const_expr(self.tile.stages), const_expr(self._copies_first(a))
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         read_a(first)

@@ -2,8 +2,9 @@
 
 A warpgroup of producers copies k-tiles into a ring of ``stages``, the others multiply what is
 there; an mbarrier of every stage says that it is full, another that it is empty again. wgmma reads
-both operands from shared memory by itself: accumulators are all that those who multiply hold, and
-what addresses and masks cost is paid by warps that have nothing else to do.
+shared memory by itself: accumulators are all that those who multiply hold, and what addresses and
+masks cost is paid by warps that have nothing else to do. Of tf32, whose operands are rounded before
+they are multiplied, B goes through the producers' registers, and A through those of the others.
 
 wgmma reads rows from any of them on. So where taps are rows further (``window.py``), a stage is a
 tile of A with a few rows more, and a tile of B for each of those taps.
@@ -12,57 +13,23 @@ tile of A with a few rows more, and a tile of B for each of those taps.
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
-from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass import Int32, Int64, TFloat32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import warpgroup
 
 from .atoms import Data
 from .k_tiles import KTiles
 from .operand import Operand
-from .producer import THREADS_PER_ROW, Producer
+from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
+from .rounding import RoundingProducer
 from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
-from .tile import WARPGROUP, Tile
+from .warpgroups import KTileOperands, WarpgroupMultiplier
 
 GATHERED_LINES = False
-THREADS_PER_LINE = 8  # a warp's copies are of whole lines: half as many requests to L2
-# Types that wgmma multiplies, and how. Of 8 bits both operands run along k, as they always do here.
-OPERATIONS = {
-    "float16": warpgroup.MmaF16BF16Op,
-    "bfloat16": warpgroup.MmaF16BF16Op,
-    "float8_e4m3fn": warpgroup.MmaF8Op,
-    "float8_e5m2": warpgroup.MmaF8Op,
-    "int8": warpgroup.MmaI8Op,
-}
-
-
-class WarpgroupMultiplier:
-    """The tiled MMA of a CTA's warpgroups, each of one or several times 64 rows."""
-
-    def __init__(self, data: Data, tile: Tile, along: tuple[int, int]) -> None:
-        self.accumulator = data.accumulator
-        shape = (WARPGROUP // 2, tile.n // tile.warps_n, 32 // data.bytes)
-        majors = [OperandMajorMode.K if mode == 1 else OperandMajorMode.MN for mode in along]
-        source = warpgroup.OperandSource.SMEM
-        if data.bytes == 2:
-            operands: tuple[Any, ...] = (data.element,)
-        else:  # A and B might differ
-            operands = data.element, data.element
-        op = OPERATIONS[data.name]
-        self._op = op(*operands, self.accumulator, shape, source, *majors)
-        self._atoms = (tile.warps_m // 4, tile.warps_n, 1)
-        self.mma = self.tiled()
-
-    def tiled(self) -> Any:
-        """A tiled MMA for one branch of the kernel, which sets its fields."""
-        return cute.make_tiled_mma(cute.make_mma_atom(self._op), cute.make_layout(self._atoms))
-
-    def accumulators(self, tile: Tile) -> Any:
-        return cute.make_rmem_tensor(self.mma.partition_shape_C((tile.m, tile.n)), self.accumulator)
 
 
 class MainloopSm90:
@@ -70,9 +37,17 @@ class MainloopSm90:
 
     def __init__(self, spec: Spec, data: Data, smem: Any, tap_rows: int) -> None:
         self.tile, self.data, self.tap_rows = spec.tile, data, tap_rows
-        self.multiplier = WarpgroupMultiplier(data, spec.tile, spec.along)
-        self.s_a, self.s_b = shared_tiles(smem, spec, data, lambda along: "matrices")
+        # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
+        self.rounds = data.element is TFloat32
+        self.along = (1, 1) if self.rounds else spec.along
+        self.multiplier = WarpgroupMultiplier(data, spec.tile, self.along)
+        self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
         self.barriers = smem.allocate_array(Int64, 2 * spec.tile.stages)
+
+    @property
+    def storing(self) -> int:
+        """How many threads store what they have rounded."""
+        return self.tile.producers if self.rounds else 0
 
     def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
         """A thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM.
@@ -81,11 +56,13 @@ class MainloopSm90:
         a tile may leave out.
         """
         tile, threads = self.tile, self.tile.producers
+        if self.rounds and shared is self.s_b:
+            return RoundingProducer(operand, shared, threads, tid % threads, first, tile.taps)
         halo = tile.taps > 1 and shared is self.s_a
         used = tile.m + self.tap_rows * (tile.taps - 1) if halo else None
         of = operand, shared, self.data.element, threads, tid % threads, first, used
-        along_k = operand.hoist_rows and (GATHERED_LINES or not operand.gather)
-        return Producer(*of, THREADS_PER_LINE if along_k else THREADS_PER_ROW)
+        lines = operand.along == 1 and (GATHERED_LINES or not operand.gather)
+        return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
     @cute.jit
     def __call__(
@@ -94,9 +71,11 @@ class MainloopSm90:
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         tile = const_expr(self.tile)
         full, empty = self.barriers, self.barriers + tile.stages
+        # Copies tell of themselves; a warp tells that its threads have stored what they rounded.
+        arrivals = const_expr(tile.producers + self.storing // 32)
         if tid == 0:
             for stage in range_constexpr(tile.stages):
-                cute.arch.mbarrier_init(full + stage, tile.producers)
+                cute.arch.mbarrier_init(full + stage, arrivals)
                 cute.arch.mbarrier_init(empty + stage, tile.threads // 32)
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
@@ -104,7 +83,7 @@ class MainloopSm90:
         count = cutlass.max(Int32(count), Int32(1))
         produce, consume = partial(self._produce, a, b, k_tiles), partial(self._consume, a, b)
         if tid >= tile.threads:
-            produce(begin, count, full, empty)
+            produce(begin, count, tid, full, empty)
         else:
             consume(count, tid, acc, full, empty)
 
@@ -116,28 +95,34 @@ class MainloopSm90:
         k_tiles: KTiles,
         begin: Any,
         count: Any,
+        tid: Any,
         full: Any,
         empty: Any,
     ):
-        """Copy all k-tiles, each as soon as its stage is empty; the index is read one ahead."""
+        """Copy all k-tiles, each as soon as its stage is empty; what it takes is read one ahead."""
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
         copy_a, copy_b, tile = a.copy, b.copy, const_expr(self.tile)
-        read_a, read_b, advance = a.read_index, b.read_index, k_tiles.advance
+        read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
         of_a_tap = const_expr(a.operand.col_count // tile.taps if tile.taps > 1 else 0)  # columns
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         read_a(first)
-        read_b(first)
+        for tap in range_constexpr(tile.taps):
+            read_b(first + tap * of_a_tap, tap)
         stage, parity = Int32(0), Int32(1)
         for k_tile in cutlass.range(count, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, parity)
             copy_a(first, stage)
             for tap in range_constexpr(tile.taps):
-                copy_b(first + tap * of_a_tap, stage * tile.taps + tap)
+                copy_b(first + tap * of_a_tap, stage * tile.taps + tap, tap)
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
+            if const_expr(self.storing):
+                cute.arch.sync_warp()
+                _arrive(full + stage, tid)
             first = advance(first)
             if k_tile + 1 < count:
                 read_a(first)
-                read_b(first)
+                for tap in range_constexpr(tile.taps):
+                    read_b(first + tap * of_a_tap, tap)
             stage, parity = _next(stage, parity, tile.stages)
 
     @cute.jit
@@ -146,45 +131,58 @@ class MainloopSm90:
     ):
         """Multiply all k-tiles; a stage is given back while products of the next are running."""
         mma, tile = self.multiplier.tiled(), const_expr(self.tile)
-        thread = mma.get_slice(tid)
         windows = const_expr((tile.m, tile.taps, self.tap_rows))
-        s_a = a.shared.stages_tensor(a.operand.along, windows)
-        s_b = b.shared.stages_tensor(b.operand.along)
-        r_a = mma.make_fragment_A(thread.partition_A(s_a))
-        r_b = mma.make_fragment_B(thread.partition_B(s_b))
-        blocks = const_expr(list(product(range(tile.taps), range(cute.size(r_a, mode=[2])))))
+        operands = KTileOperands(self.multiplier, mma, tid, a, b, self.along, windows)
+        multiply = partial(self._multiply, operands, mma, acc, tid)
         # The first k-tile stands before the loop: behind a loop that might not run at all, the
         # compiler would move reads of the sums to where products are still running.
         _wait(full, 0)
-        for i in range_constexpr(len(blocks)):
-            tap, block = const_expr(blocks[i])
-            mma.set(warpgroup.Field.ACCUMULATE, i > 0)
-            here_a, here_b = r_a[None, None, block, 0, tap], r_b[None, None, block, tap, 0]
-            cute.gemm(mma, acc, here_a, here_b, acc)
-        warpgroup.commit_group()
+        multiply(0, None)
         before, stage, parity = Int32(0), Int32(1), Int32(0)
         for _ in cutlass.range(1, count, 1, unroll=1):
             _wait(full + stage, parity)
-            for i in range_constexpr(len(blocks)):
-                tap, block = const_expr(blocks[i])
-                here_a = r_a[None, None, block, stage, tap]
-                here_b = r_b[None, None, block, stage * tile.taps + tap, 0]
-                cute.gemm(mma, acc, here_a, here_b, acc)
-            warpgroup.commit_group()
-            warpgroup.wait_group(1)
-            if tid % 32 == 0:
-                cute.arch.mbarrier_arrive(empty + before)
+            multiply(stage, empty + before)
             before = stage
             stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)
         sync(self.tile)
 
+    @cute.jit
+    def _multiply(
+        self, operands: KTileOperands, mma: Any, acc: Any, tid: Any, stage: Any, before: Any
+    ):
+        """Multiply a k-tile, and fetch what is next of it while products are running.
+
+        ``before`` is told when the products of the k-tile before are done; the first has none.
+        """
+        groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
+        operands.fetch(0, stage)
+        for i in range_constexpr(len(groups)):
+            warpgroup.fence()
+            for j in range_constexpr(len(groups[i])):
+                if const_expr(before is None):
+                    mma.set(warpgroup.Field.ACCUMULATE, i + j > 0)
+                here_a, here_b = operands.of(i, j, stage)
+                cute.gemm(mma, acc, here_a, here_b, acc)
+            warpgroup.commit_group()
+            warpgroup.wait_group(in_flight)
+            if const_expr(before is not None and i + 1 == in_flight):
+                _arrive(before, tid)
+            if const_expr(i + 1 < len(groups)):
+                operands.fetch(i + 1, stage)
+
 
 def _wait(full: Any, parity: Any) -> None:
-    """Wait until a stage is full; what cp.async wrote is made visible to wgmma."""
+    """Wait until a stage is full; what is there is made visible to wgmma."""
     cute.arch.mbarrier_wait(full, parity)
     cute.arch.fence_proxy("async.shared", space="cta")
-    warpgroup.fence()
+
+
+@cute.jit
+def _arrive(barrier: Any, tid: Any):
+    """One thread of a warp arrives."""
+    if tid % 32 == 0:
+        cute.arch.mbarrier_arrive(barrier)
 
 
 def _next(stage: Any, parity: Any, stages: int) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import cutlass.cute as cute
@@ -13,6 +14,7 @@ from .shared import SharedTile
 from .spec import ASYNC_BYTES
 
 THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
+THREADS_PER_LINE = 8  # so that a warp's copies are of whole lines: half as many requests to L2
 
 
 class Producer:
@@ -39,38 +41,49 @@ class Producer:
         threads_per_row: int = THREADS_PER_ROW,
     ) -> None:
         self.operand, self.shared, self.dtype = operand, shared, dtype
-        vector, rows = operand.vector, shared.rows
-        per_row = shared.columns // vector
-        across = min(per_row, max(threads_per_row, threads // rows))
+        self.threads_per_row = threads_per_row
+        vector, (rows, columns) = operand.vector, self._extents()
+        per_row = columns // vector
+        across, row, column = self._place(threads, tid, rows, per_row)
         down = threads // across
         if rows % down or per_row % across:
             raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
         self.used = used
-        row, column = tid // across, (tid & (across - 1)) * vector
-        self.start = shared.start(shared.logical(row, column))
         # Displacements of a thread's vectors from its first, and where these are in the operand.
         self.row_steps = [i * down for i in range(rows // down)]
         self.column_steps = [j * across * vector for j in range(per_row // across)]
-        self.row_number, self.column_number = row, column
+        self.row_number, self.column_number = row, column * vector
+        self.start = shared.start(shared.logical(row, self.column_number))
         if operand.hoist_rows:
             self.rows = [operand.row(self._number(first, row + step)) for step in self.row_steps]
-        whole = operand.uniform and operand.vector_extent % shared.columns == 0
+        whole = operand.uniform and operand.vector_extent % columns == 0
         steps = list(self.column_steps)
         # (column of its first vector, steps of its vectors): one if a tile lies within one tap
         self.segments = [(steps[0], steps)] if whole else [(step, [step]) for step in steps]
         if not operand.hoist_rows:
-            self.columns = [operand.column(first + column + step) for step, _ in self.segments]
+            first = first + self.column_number
+            self.columns = [operand.column(first + step) for step, _ in self.segments]
         self.index = None
         if operand.gather:
             self.index = cute.make_rmem_tensor((len(self.row_steps), len(self.segments)), Int32)
-        size = vector * dtype.width // 8
-        if size >= ASYNC_BYTES:
+        self.bytes = vector * dtype.width // 8
+        if self.bytes >= ASYNC_BYTES:
             cache = cute.nvgpu.LoadCacheMode
-            mode = cache.GLOBAL if size == 16 else cache.ALWAYS
-            op = cpasync.CopyG2SOp(cache_mode=mode)
-            self.atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=8 * size)
+            mode = cache.GLOBAL if self.bytes == 16 else cache.ALWAYS
+            op: Any = cpasync.CopyG2SOp(cache_mode=mode)
+            bits = 8 * self.bytes
         else:
-            self.atom = None
+            op, bits = cute.nvgpu.CopyUniversalOp(), dtype.width
+        self.atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=bits)
+
+    def _extents(self) -> tuple[int, int]:
+        """Rows and columns of a tile of the operand."""
+        return self.shared.rows, self.shared.columns
+
+    def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
+        """How many threads share a row; this thread's first row, and which vector of it."""
+        across = min(per_row, max(self.threads_per_row, threads // rows))
+        return across, tid // across, tid & (across - 1)
 
     def _number(self, first: Any, row: Any) -> Any:
         """The number of a row of the tile; one past the last of all, if it is not used."""
@@ -87,17 +100,8 @@ class Producer:
         first = first_k + self.row_number
         return [operand.row(first + step) for step in self.row_steps], self.columns
 
-    def read_index(self, first_k: Any) -> None:
-        """Read the index buffer for the k-tile at ``first_k``, if the operand has one."""
-        if self.index is None:
-            return
-        rows, columns = self._rows_and_columns(first_k)
-        for s, column in enumerate(columns):
-            for i, row in enumerate(rows):
-                self.index[i, s] = self.operand.load_index(row, column, written=False)
-
-    def copy(self, first_k: Any, stage: Any) -> None:
-        """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
+    def _vectors(self, first_k: Any) -> Iterator[tuple[int, int, Any, Any]]:
+        """Of this thread's vectors of a k-tile: steps from its first, memory, and a predicate."""
         rows, columns = self._rows_and_columns(first_k)
         for s, (column, (first, steps)) in enumerate(zip(columns, self.segments, strict=True)):
             for i, row in enumerate(rows):
@@ -107,26 +111,36 @@ class Producer:
                 pred[0] = there
                 for step in steps:
                     vector = cute.make_tensor(pointer + (step - first), self.operand.vector_layout)
-                    self._move(vector, self._slot(self.row_steps[i], step, stage), pred)
+                    yield self.row_steps[i], step, vector, pred
 
-    def _move(self, source: Any, target: Any, pred: Any) -> None:
-        """One vector, or zeros."""
-        if self.atom is not None:
-            cute.copy(self.atom, source, target, pred=pred)
+    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
+        """Read the index buffer for the k-tile at ``first_k``, if the operand has one."""
+        if self.index is None:
             return
-        held = cute.make_fragment_like(source)
-        held.fill(0)
-        width = self.dtype.width
-        atom = cute.make_copy_atom(
-            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=width
-        )
-        cute.copy(atom, source, held, pred=pred)
-        cute.autovec_copy(held, target)
+        rows, columns = self._rows_and_columns(first_k)
+        for s, column in enumerate(columns):
+            for i, row in enumerate(rows):
+                self.index[i, s] = self.operand.load_index(row, column, written=False)
+
+    def copy(self, first_k: Any, stage: Any, tap: int = 0) -> None:
+        """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
+        for row_step, step, vector, pred in self._vectors(first_k):
+            target = self._slot(row_step, step, stage)
+            if self.bytes >= ASYNC_BYTES:
+                cute.copy(self.atom, vector, target, pred=pred)
+                continue
+            held = cute.make_fragment_like(vector)
+            held.fill(0)
+            cute.copy(self.atom, vector, held, pred=pred)
+            cute.autovec_copy(held, target)
 
     def _slot(self, row_step: int, column_step: int, stage: Any) -> Any:
         """Where in shared memory the vector some steps from the thread's first goes."""
         displacement = self.shared.displacement(row_step, column_step)
-        address = self.shared.at(self.start, displacement, stage)
-        align = self.operand.vector * self.dtype.width // 8
+        return self._at(self.shared.at(self.start, displacement, stage), self.operand.vector)
+
+    def _at(self, address: Any, elements: int) -> Any:
+        """So many elements of shared memory."""
+        align = elements * self.dtype.width // 8
         pointer = cute.make_ptr(self.dtype, address, cute.AddressSpace.smem, assumed_align=align)
-        return cute.make_tensor(pointer, self.operand.vector_layout)
+        return cute.make_tensor(pointer, cute.make_layout(((elements, 1),)))

@@ -34,16 +34,21 @@ def wait_for_tile(tile: Tile) -> None:
     cute.arch.barrier(barrier_id=2, number_of_threads=tile.launched)
 
 
-def shared_tiles(smem: Any, spec: Spec, data: Data, read: Callable[[int], str]) -> Any:
-    """Shared memory for all stages of A and of B; ``read`` says how what runs along a mode is."""
+def shared_tiles(
+    smem: Any, spec: Spec, data: Data, along: tuple[int, int], read: Callable[[int], str]
+) -> Any:
+    """Shared memory for all stages of A and of B, with the modes that run ``along`` it.
+
+    ``read`` says how what runs along a mode is read.
+    """
     tile, line = spec.tile, LINE_BYTES // data.bytes
     if tile.k not in (line // 2, line):
         raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
     found = []
     of_both = (tile.copied_rows, tile.stages), (tile.n, tile.stages * tile.taps)
-    for (rows, stages), along in zip(of_both, spec.along, strict=True):
-        shape = (rows, tile.k) if along == 1 else (tile.k, rows)
-        found.append(SharedTile(smem, data.element, *shape, stages, read(along)))
+    for (rows, stages), mode in zip(of_both, along, strict=True):
+        shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
+        found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))
     return found
 
 

@@ -121,6 +121,21 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
     return fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
 
 
+def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int]) -> bool:
+    """Whether a warpgroup can copy A and B for others that multiply by Hopper's instructions.
+
+    Vectors have to be as long as cp.async moves: an mbarrier is told of nothing else. Of tf32,
+    which those instructions do not turn, A has to run along k; B is turned by those who round it.
+
+    >>> suits_warpgroups("float16", (2, 8), (1, 0)), suits_warpgroups("float16", (1, 8), (1, 0))
+    (True, False)
+    >>> suits_warpgroups("tfloat32", (1, 4), (1, 0)), suits_warpgroups("tfloat32", (4, 4), (0, 0))
+    (True, False)
+    """
+    asynchronous = min(vectors[:2]) * BYTES[dtype] >= ASYNC_BYTES
+    return asynchronous and (dtype != "tfloat32" or along[0] == 1)
+
+
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
     """Of an element while the epilogue turns its tile: wide if something comes after that."""
     size = BYTES[out_dtype]

@@ -74,16 +74,31 @@ HOPPER = {
     (256, 128, 8, 1): (1.55, 4),
     (128, 256, 8, 1): (1.69, 4),
 }
+# The same of tf32, whose rates are times COST.
+HOPPER_TF32 = {
+    (128, 64, 4, 1): 0.91,
+    (256, 64, 8, 1): 1.08,
+    (64, 128, 4, 1): 0.88,
+    (128, 128, 8, 1): 1.22,
+    (64, 256, 4, 2): 1.05,
+    (256, 128, 8, 1): 1.55,
+    (128, 256, 8, 1): 1.69,
+}
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {
     (128, 32, 4, 1): (1.25, 4),
     (128, 64, 4, 1): (1.26, 4),
     (256, 64, 8, 1): (1.54, 6),
 }
+# And of tf32.
+WINDOWS_TF32 = {(128, 32, 4, 1): 1.25, (128, 64, 4, 1): 1.26, (256, 64, 8, 1): 1.54}
 RATES = {**FAMILY, **{shape: rate for shape, (rate, _) in HOPPER.items()}}
+RATES_OF = {"tfloat32": {**FAMILY, **HOPPER_TF32}}  # where they are others
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
-WARPGROUP_BYTES = ("int8", "float8_e4m3fn", "float8_e5m2")
+WARPGROUP_TYPES = (
+    "float16", "bfloat16", "tfloat32", "int8", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
 # those that fill a multiprocessor alone a store that nothing else hides.
 SLOW_START = {
@@ -112,8 +127,8 @@ class Problem:
     ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
     them. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
-    ``asynchronous``: vectors of A and B are long enough for that. ``whole``: what is stored of a
-    row needs whole sums of that row, and of no other: a cluster may share them.
+    ``warpgroups``: Hopper's instructions can multiply it. ``whole``: what is stored of a row needs
+    whole sums of that row, and of no other: a cluster may share them.
     """
 
     m: int
@@ -127,7 +142,7 @@ class Problem:
     sparse: bool = False
     taps: int = 1
     widening: float = 1.0
-    asynchronous: bool = True
+    warpgroups: bool = True
     whole: bool = False
 
 
@@ -177,7 +192,7 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
     else:
         tiles = [tile_of(shape, k, line // 2) for shape in shapes(machine.arch, problem.dtype)]
         tiles += _windows(problem, machine)
-        if not problem.asynchronous:
+        if not problem.warpgroups:
             tiles = [tile for tile in tiles if not tile.producers]
     if problem.dtype == "float32":  # twice the fragments in registers
         tiles = [tile for tile in tiles if tile.m * tile.n <= 64 * tile.threads]
@@ -193,8 +208,13 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
 
 def shapes(arch: str, dtype: str) -> list[Shape]:
     """The tiles that a machine runs for a type of data."""
-    more = arch == "sm_90a" and (BYTES[dtype] == 2 or dtype in WARPGROUP_BYTES)
+    more = arch == "sm_90a" and dtype in WARPGROUP_TYPES
     return [*FAMILY, *HOPPER] if more else list(FAMILY)
+
+
+def rate_of(shape: Shape, dtype: str) -> float:
+    """The rate of a tile, as a share of the best of ``FAMILY``."""
+    return RATES_OF.get(dtype, RATES)[shape]
 
 
 def _windows(problem: Problem, machine: Machine) -> list[Tile]:
@@ -204,7 +224,7 @@ def _windows(problem: Problem, machine: Machine) -> list[Tile]:
     """
     size = BYTES[problem.dtype]
     k = 64 // size
-    half_lines = problem.taps > 1 and size == 2 and problem.k // problem.taps % k == 0
+    half_lines = problem.taps > 1 and size > 1 and problem.k // problem.taps % k == 0
     if not half_lines or shapes(machine.arch, problem.dtype) == list(FAMILY):
         return []
     tiles = []
@@ -272,9 +292,10 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     per_multiprocessor = -(-ctas // (machine.multiprocessors // whole * whole))
     waves, rest = divmod(per_multiprocessor, resident)
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
-    rate = RATES[shape]
+    rate = rate_of(shape, problem.dtype)
     if tile.taps > 1:
         rate, _ = WINDOWS[shape]
+        rate = WINDOWS_TF32[shape] if problem.dtype == "tfloat32" else rate
     else:
         rate = GATHERED.get(shape, rate) if problem.sparse else rate
         rate *= HALF_LINE_RATE if tile.producers and tile.k * size < 128 else 1

@@ -14,7 +14,15 @@ from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import UnsupportedViewError, check_view
-from ..kernels.spec import ARCHES, ASYNC_BYTES, BYTES, Spec, can_skip, staged_bytes, vectors_of
+from ..kernels.spec import (
+    ARCHES,
+    BYTES,
+    Spec,
+    can_skip,
+    staged_bytes,
+    suits_warpgroups,
+    vectors_of,
+)
 from ..kernels.store import architecture, as_argument, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
 from ..kernels.tile import Tile
@@ -106,7 +114,7 @@ class Plan:
             # Parts are added up as floating-point numbers, and stored without saturation.
             splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
             whole="statistics" not in structure.split() and not atomic,
-            asynchronous=min(vectors[:2]) * BYTES[kind] >= ASYNC_BYTES,
+            warpgroups=suits_warpgroups(kind, vectors, along),
             **_shared_rows(view, along),
         )  # fmt: skip
         self.key = key_of(view, problem, out_kind, vectors, along)

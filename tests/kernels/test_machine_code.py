@@ -17,7 +17,7 @@ from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import read_cubin
-from .launcher import DTYPES, compile_view, dtype_name, half_line
+from .launcher import DTYPES, NAMES, compile_view, dtype_name, half_line
 
 # C in 64 bytes, and K: k-tiles of 128-byte lines, of 64-byte lines, of parts of several taps beside
 # columns that no tile divides.
@@ -76,7 +76,7 @@ MATRIX = list(
         (
             choice(shape, arch, dtype, *rest)
             for arch, dtype, *rest in product(MACHINES, DTYPES, VIEWS, CHANNELS)
-            for shape in shapes(arch, dtype_name(dtype))
+            for shape in shapes(arch, NAMES[dtype])
         ),
     )
 )
@@ -86,7 +86,12 @@ def pairs(c: Choice) -> set[tuple]:
     """Any two of a choice's tile, architecture, dtype, view and channels."""
     tile = c.tile.m, c.tile.n, c.tile.producers
     if c.tile.producers:  # whose loop is the same for all kinds of views: each is in one of them
-        own = (tile, c.channels), ("producers", c.kind), ("producers", c.dtype)
+        # It has a loop of its own for tf32, of which every tile is looked at.
+        own = (
+            (tile, c.channels),
+            ("producers", c.kind),
+            (c.dtype, c.dtype == torch.float32 and tile),
+        )
         return set(own)
     return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
 
@@ -125,7 +130,10 @@ def check_machine_code(c: Choice) -> None:
     form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
     assert all(re.fullmatch(form, copy) for copy in copies)
     copying = c.tile.producers or c.tile.threads
-    per_thread = (c.tile.m + c.tile.n) * c.tile.k // vector // copying
+    # tf32 is rounded on its way to Hopper's instructions: B before it is stored, A after that.
+    rounds = c.tile.producers and c.dtype == torch.float32
+    rows_copied = c.tile.m + (0 if rounds else c.tile.n)
+    per_thread = rows_copied * c.tile.k // vector // copying
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
     # prologue.
     pieces = 1 if c.tile.producers else c.tile.stages
@@ -139,7 +147,10 @@ def check_machine_code(c: Choice) -> None:
     fragments = rows // 16 + columns // 16  # of ldmatrix.x4
     if c.tile.producers:
         assert compiled.ptx.count("wgmma.mma_async") == 2 * k_blocks * (rows // 16)
-        assert (opcodes["HMMA"], opcodes["LDSM"]) == (0, 0)
+        read = 2 * k_blocks * (rows // 16) if rounds else 0
+        assert (opcodes["HMMA"], opcodes["LDSM"]) == (0, read)
+        loaded = 2 * c.tile.n * c.tile.k // vector // copying if rounds else 0
+        assert len(re.findall(r"ld\.global\.v4", compiled.ptx)) == loaded
     else:
         assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks
         assert compiled.ptx.count("ldmatrix.sync.aligned.m8n8.x4.shared") == opcodes["LDSM"]

@@ -426,7 +426,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "the index is that of the first k-tile": (
         "neighbours",
-        replace(Producer, "read_index", lambda f: lambda self, first: f(self, first * 0)),
+        replace(Producer, "read_ahead", lambda f: lambda self, first: f(self, first * 0)),
     ),
     # sums over rows
     "windows beyond the image are read": ("weights", with_operand("B", live=[])),

@@ -13,12 +13,12 @@ from layoutconv.kernels.tune import (
     HALF_LINES,
     MACHINES,
     MOST_SPLITS,
-    RATES,
     SLOW_START,
     WAVE,
     WORKSPACE,
     Problem,
     choose,
+    rate_of,
     shapes,
     tile_of,
 )
@@ -88,7 +88,7 @@ def test_a_tile_is_not_larger_than_it_needs_to_be_for_one_wave(problem: Problem,
     half = 64 // BYTES[problem.dtype]
 
     def alone(tile: Tile) -> float:
-        rate = RATES[shape(tile)] * machine.products
+        rate = rate_of(shape(tile), problem.dtype) * machine.products
         rate *= HALF_LINE_RATE if tile.producers and tile.k == half else 1
         cost = COST.get(problem.dtype, 1.0)
         return tile.m * tile.n * problem.k * cost / rate + SLOW_START.get(shape(tile), WAVE)
@@ -111,11 +111,11 @@ def test_the_tile_grows_with_the_problem(arch: str, n: int) -> None:
     assert large >= 2 * small
     # A full machine runs the tile with the best rate of those that waste no columns.
     whole = [
-        RATES[s]
+        rate_of(s, "float16")
         for s in shapes(arch, "float16")
         if n % s[1] == 0 and tile_of(s, 64, 32).shared_bytes(2, 2) <= machine.shared_per_block
     ]
-    assert RATES[shape(tiles[1])] >= 0.9 * max(whole)
+    assert rate_of(shape(tiles[1]), "float16") >= 0.9 * max(whole)
 
 
 @pytest.mark.parametrize("arch", MACHINES)

@@ -1,0 +1,131 @@
+"""Hopper's warpgroups: what they multiply, and how that reaches the tensor cores.
+
+wgmma reads both operands from shared memory by itself. Of tf32 it would cut the last bits off: A is
+read and rounded by those who multiply, and wgmma takes it from registers; B has been rounded by
+those who copied it.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32, TFloat32
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+
+from .atoms import Data, round_to_tf32
+from .fragments import Fragments
+from .producer import Producer
+from .tile import WARPGROUP, Tile
+
+ARCH = 90
+SETS = 4  # of rounded fragments, at most: one is read while the others are multiplied
+
+
+class MmaTF32Op(warpgroup.MmaF16BF16Op):
+    """wgmma of tf32: the DSL's compiler has it, but no Python class."""
+
+    descriptive_name = "warpgroup TF32 MMA Operation"
+
+    def _verify(self) -> None:
+        """Nothing: the class above would want 16 bits."""
+
+
+# Types that wgmma multiplies, and how. Of 8 bits both operands run along k, as they always do here.
+OPERATIONS = {
+    "float16": warpgroup.MmaF16BF16Op,
+    "bfloat16": warpgroup.MmaF16BF16Op,
+    "tfloat32": MmaTF32Op,
+    "float8_e4m3fn": warpgroup.MmaF8Op,
+    "float8_e5m2": warpgroup.MmaF8Op,
+    "int8": warpgroup.MmaI8Op,
+}
+
+
+class WarpgroupMultiplier:
+    """The tiled MMA of a CTA's warpgroups, each of one or several times 64 rows.
+
+    ``along``: the modes of A and B that run along shared memory. ``rounds``: A is in registers.
+    """
+
+    def __init__(self, data: Data, tile: Tile, along: tuple[int, int]) -> None:
+        self.accumulator = data.accumulator
+        self.rounds = data.element is TFloat32
+        shape = (WARPGROUP // 2, tile.n // tile.warps_n, 32 // data.bytes)
+        majors = [OperandMajorMode.K if mode == 1 else OperandMajorMode.MN for mode in along]
+        sources = warpgroup.OperandSource
+        source = sources.RMEM if self.rounds else sources.SMEM
+        if data.bytes > 1:
+            operands: tuple[Any, ...] = (data.element,)
+        else:  # A and B might differ
+            operands = data.element, data.element
+        op = OPERATIONS[data.name]
+        self._op = op(*operands, self.accumulator, shape, source, *majors)
+        self._atoms = (tile.warps_m // 4, tile.warps_n, 1)
+        self.mma = self.tiled()
+
+    def tiled(self) -> Any:
+        """A tiled MMA for one branch of the kernel, which sets its fields."""
+        return cute.make_tiled_mma(cute.make_mma_atom(self._op), cute.make_layout(self._atoms))
+
+    def accumulators(self, tile: Tile) -> Any:
+        return cute.make_rmem_tensor(self.mma.partition_shape_C((tile.m, tile.n)), self.accumulator)
+
+
+class KTileOperands:
+    """What a thread's instructions take of a k-tile, in groups that are committed together.
+
+    ``windows``: of so many rows of A, how many there are, and how many rows lie between them. Each
+    is multiplied by a tile of B of its own.
+    """
+
+    def __init__(
+        self,
+        multiplier: WarpgroupMultiplier,
+        mma: Any,
+        tid: Any,
+        a: Producer,
+        b: Producer,
+        along: tuple[int, int],
+        windows: tuple[int, int, int],
+    ) -> None:
+        rows, self.taps, self.tap_rows = windows
+        thread = mma.get_slice(tid)
+        self._b = mma.make_fragment_B(thread.partition_B(b.shared.stages_tensor(along[1])))
+        k_blocks = cute.size(self._b, mode=[2])
+        blocks = list(product(range(self.taps), range(k_blocks)))
+        self._a: Any
+        if multiplier.rounds:
+            self.sets = min(SETS, k_blocks)
+            self.groups = [[block] for block in blocks]
+            self._a = Fragments(a.shared, mma, TFloat32, tid, is_a=True, along=along[0], rows=rows)
+        else:
+            self.sets = 0
+            self.groups = [blocks]
+            s_a = a.shared.stages_tensor(along[0], windows)
+            self._a = mma.make_fragment_A(thread.partition_A(s_a))
+
+    @property
+    def in_flight(self) -> int:
+        """How many groups may be multiplied while the next is fetched."""
+        return max(1, self.sets - 1)
+
+    def fetch(self, group: int, stage: Any) -> None:
+        """What a group takes from registers: read and rounded."""
+        if not self.sets:
+            return
+        ((tap, block),) = self.groups[group]
+        below = tap * self.tap_rows
+        found = self._a.load(block, stage, at=group % self.sets, below=below)
+        as_float, as_bits = (cute.recast_tensor(found, kind) for kind in (Float32, Int32))
+        for i in range(cute.size(found)):
+            as_bits[i] = round_to_tf32(as_float[i], ARCH)
+
+    def of(self, group: int, number: int, stage: Any) -> tuple[Any, Any]:
+        """What a group's instruction of that number takes of A, and of B."""
+        tap, block = self.groups[group][number]
+        b = self._b[None, None, block, stage * self.taps + tap, 0]
+        if self.sets:
+            return self._a.tensor[None, None, group % self.sets], b
+        return self._a[None, None, block, stage, tap], b

@@ -1,0 +1,194 @@
+"""tf32 by Hopper's instructions: B rounded by those who copy it, A by those who multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cutlass.cute as cute
+import pytest
+import torch
+from cutlass import Float32, Int32
+from layoutconv.kernels import mainloop_sm90, rounding, warpgroups
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES, Problem, shortlist
+from layoutconv.kernels.warpgroups import KTileOperands
+from layoutconv.kernels.window import widened
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+from ..machine import Fault
+from .launcher import (
+    Case,
+    check_exact,
+    check_view_runs,
+    compile_view,
+    compiled_view,
+    reference,
+    run_case,
+)
+from .test_skip import kernel_map
+
+Patch = pytest.MonkeyPatch
+# (m, n, k, warps_m, warps_n, stages)
+LINES, HALF_LINES = Tile(64, 64, 32, 4, 1, 3, 128), Tile(128, 32, 16, 4, 1, 4, 128)
+WIDE = Tile(128, 64, 32, 8, 1, 2, 128)
+SIDE_BY_SIDE = Tile(64, 64, 16, 4, 2, 2, 128)
+
+
+def check(view: GemmView, tile: Tile, **options: Any) -> Any:
+    return check_view_runs(view, torch.float32, tile, arch="sm_90a", **options)
+
+
+STRIDED = ConvProblem((2, 7, 5, 32), (23, 2, 3), stride=(1, 2), padding=1)
+
+
+@pytest.mark.parametrize(
+    ("view", "tile"),
+    [
+        (fprop_view(ConvProblem((1, 37, 32), (40, 3), padding=1)), WIDE),
+        (dgrad_views(STRIDED)[-1], LINES),
+        (dgrad_views(ConvProblem((1, 3, 4, 3, 16), (40, 1, 1, 3), padding=0))[0], HALF_LINES),
+        (fprop_view(ConvProblem((1, 5, 6, 24), (40, 1, 3))), SIDE_BY_SIDE),
+        (fprop_view(ConvProblem((1, 7, 5, 5), (27, 2, 3), padding=1)), HALF_LINES),
+        (dgrad_views(ConvProblem((1, 7, 5, 6), (24, 1, 3)))[0], SIDE_BY_SIDE),
+    ],
+    ids=[
+        "lines", "filter along n, rows of 23", "filter along n, half lines", "k-tiles of two taps",
+        "vectors of 4 bytes", "filter along n, vectors of 8 bytes",
+    ],
+)  # fmt: skip
+def test_passes_whose_a_runs_along_k(view: GemmView, tile: Tile) -> None:
+    check(view, tile)
+
+
+def test_a_cluster_shares_sums_of_gathered_rows_without_the_taps_that_tiles_lack() -> None:
+    index = kernel_map(100, 27, 0.1)
+    index[-70:] = -1
+    view, tile = kernel_map_view(index, 16, 40, kernel_size=(3, 3, 3)), replace(LINES, parts=2)
+    case = Case.of(view, torch.float32)
+    check_exact(case, run_case(case, compiled_view(view, torch.float32, tile, "sm_90a", skip=True)))
+
+
+def test_parts_of_a_sum_in_memory() -> None:
+    view = fprop_view(ConvProblem((1, 7, 5, 64), (24, 1, 3)))
+    case = Case.of(view, torch.float32)
+    compiled = compiled_view(view, torch.float32, LINES, "sm_90a", split="partial")
+    ran = run_case(case, compiled, splits=3)  # of two k-tiles
+    assert torch.equal(ran.out.sum(0).double(), reference(case)[0])
+
+
+def test_rows_that_several_taps_share() -> None:
+    problem = ConvProblem((1, 2, 21, 16), (48, 1, 3), padding=(0, 2), dilation=(1, 2))
+    wide = widened(dgrad_views(problem)[0])
+    assert wide is not None
+    check(wide, Tile(64, 64, 16, 4, 1, 3, 128, taps=3))
+
+
+# -- to nearest ------------------------------------------------------------------------------------
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """fp32 to the nearest number of 10 bits behind the point, of two the even one."""
+    bits = x.view(torch.int32).long()
+    up = (bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF
+    near = torch.where(up >= 1 << 31, up - (1 << 32), up).int().view(torch.float32)
+    return torch.where(x.isfinite(), near, x)
+
+
+def numbers(shape: tuple[int, ...]) -> torch.Tensor:
+    """Of many magnitudes; of every third the 13 low bits are half of the last that is kept."""
+    generator = torch.Generator().manual_seed(1)
+    exponents = torch.randint(-30, 30, shape, generator=generator)
+    x = torch.randn(shape, generator=generator) * 2.0**exponents
+    bits = x.view(-1).view(torch.int32)
+    bits[::3] = (bits[::3] & ~0x1FFF) | 0x1000
+    return x
+
+
+def check_rounding(kind: str) -> None:
+    """Some rows of each operand are 1 once: there, results are numbers of the other."""
+    C = 32
+    problem = (
+        ConvProblem((1, 2 * C, C), (2 * C, 1))
+        if kind == "fprop"
+        else (ConvProblem((1, 2 * C, 2 * C), (C, 1)))
+    )
+    view = fprop_view(problem) if kind == "fprop" else dgrad_views(problem)[0]
+    case, one = Case.of(view, torch.float32), torch.eye(C)
+    a, b = torch.cat([one, numbers((C, C))]), torch.cat([numbers((C, C)), one])
+    special = torch.tensor([torch.inf, -torch.inf, torch.nan, torch.finfo(torch.float32).max])
+    a[range(C, C + 4), range(4)] = special  # the greatest number rounds to infinity
+    case.a, stored = a.view(case.a.shape), b if kind == "fprop" else b.T.contiguous()
+    case.b = stored.view(case.b.shape)
+    ran = run_case(case, compile_view(view, torch.float32, LINES, "sm_90a"))
+    want = rounded(a).double() @ rounded(b).double().T
+    want[C:, :C] = ran.out[0, C:, :C]  # sums of many numbers
+    torch.testing.assert_close(ran.out[0].double(), want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", ["fprop", "dgrad"])
+def test_numbers_are_rounded_to_nearest(kind: str) -> None:
+    check_rounding(kind)
+
+
+def bits(x: Any, arch: int) -> Any:
+    held = cute.make_rmem_tensor(1, Float32)
+    held[0] = x
+    return cute.recast_tensor(held, Int32)[0]
+
+
+@pytest.mark.parametrize(("room", "kind"), [(warpgroups, "fprop"), (rounding, "dgrad")])
+def test_what_is_not_rounded_shows(room: Any, kind: str, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(room, "round_to_tf32", bits)
+    with pytest.raises(AssertionError):
+        check_rounding(kind)
+
+
+# -- which problems -------------------------------------------------------------------------------
+
+
+def test_an_a_along_rows_is_refused() -> None:
+    view = wgrad_view(ConvProblem((1, 9, 32), (32, 3), padding=1))
+    with pytest.raises(ValueError, match=r"an A that runs along k.* got tfloat32 along 0"):
+        compile_view(view, torch.float32, LINES, "sm_90a")
+
+
+def test_what_the_model_offers() -> None:
+    problem = Problem(10**6, 128, 1728, 64, "tfloat32", 4)
+    machine = MACHINES["sm_90a"]
+    for more in ({}, {"n": 64, "taps": 3}):  # rows that taps share
+        offered = [t for t, _ in shortlist(replace(problem, **more), machine)]
+        assert any(t.producers and t.taps == more.get("taps", 1) for t in offered)
+        none = shortlist(replace(problem, warpgroups=False, **more), machine)
+        assert not any(t.producers for t, _ in none)
+    exact = shortlist(replace(problem, dtype="float32"), machine)
+    assert not any(t.producers for t, _ in exact)
+
+
+# -- every guard is needed ------------------------------------------------------------------------
+
+
+def fragments_that_are_overwritten_too_early(patch: Patch) -> None:
+    patch.setattr(KTileOperands, "in_flight", property(lambda self: self.sets))
+
+
+def fragments_that_nobody_fences(patch: Patch) -> None:
+    patch.setattr(mainloop_sm90.warpgroup, "fence", lambda: None)
+
+
+@pytest.mark.parametrize(
+    "mutation", [fragments_that_are_overwritten_too_early, fragments_that_nobody_fences]
+)
+def test_without_a_guard_the_machine_finds_a_fault(
+    mutation: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    view = fprop_view(ConvProblem((1, 60, 32), (24, 5), padding=2))
+    mutation(monkeypatch)
+    case = Case.of(view, torch.float32)
+    compiled = compile_view(view, torch.float32, LINES, "sm_90a")
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compiled))
