@@ -17,6 +17,7 @@ from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
+from .boxes import tensor_map
 from .dependents import let_dependents_start, starts_early
 from .epilogue import Epilogue, Extras
 from .k_tiles import KTiles
@@ -28,6 +29,7 @@ from .producer import Producer
 from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
 from .steps import Steps
 from .structure import divisors, runtime_integers
+from .tensor_map import memory_of_b
 from .window import rows_of_a_tap
 
 
@@ -45,6 +47,7 @@ class ImplicitGemm:
         self.resident = spec.resident
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
+        self.memory_of_b = memory_of_b(view, spec)
 
     @cute.jit
     def __call__(
@@ -73,9 +76,12 @@ class ImplicitGemm:
         groups = product(map_leaves(lambda s: args.integer(s, Int32), shapes[2:]))
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
+        pointer_b, copy, boxes = _pointer(b, self.data.element), None, None
+        if cutlass.const_expr(self.memory_of_b is not None):
+            copy, boxes = tensor_map(self.memory_of_b, pointer_b, self.spec, self.data)
         self.kernel(
             _pointer(a, self.data.element),
-            _pointer(b, self.data.element),
+            pointer_b,
             _pointer(d, self.out.element),
             _pointer(index_a, Int32),
             _pointer(index_b, Int32),
@@ -86,6 +92,8 @@ class ImplicitGemm:
             _pointers(columns),
             _pointers(sources),
             _pointer(statistics, cutlass.Float32),
+            copy,
+            boxes,
         ).launch(
             grid=[m_tiles * n_tiles, Int32(splits) * self.tile.parts, groups],
             block=[self.tile.launched, 1, 1],
@@ -111,6 +119,8 @@ class ImplicitGemm:
         columns: Any,
         sources: Any,
         statistics: Any,
+        copy: Any,
+        boxes: Any,
     ):
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
@@ -149,7 +159,10 @@ class ImplicitGemm:
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
             producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
-            producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
+            if cutlass.const_expr(boxes is not None):
+                producer_b = mainloop.box_producer((copy, boxes), n0, group, tid)
+            else:
+                producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
             if cutlass.const_expr(tile.parts > 1):

@@ -21,6 +21,7 @@ from cutlass import Int32, Int64, TFloat32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
 from .atoms import Data
+from .boxes import Box, BoxProducer
 from .k_tiles import KTiles
 from .operand import Operand
 from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
@@ -36,7 +37,7 @@ class MainloopSm90:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
     def __init__(self, spec: Spec, data: Data, smem: Any, tap_rows: int) -> None:
-        self.tile, self.data, self.tap_rows = spec.tile, data, tap_rows
+        self.spec, self.tile, self.data, self.tap_rows = spec, spec.tile, data, tap_rows
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
         self.rounds = data.element is TFloat32
         self.along = (1, 1) if self.rounds else spec.along
@@ -64,15 +65,30 @@ class MainloopSm90:
         lines = operand.along == 1 and (GATHERED_LINES or not operand.gather)
         return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
+    def box_producer(self, made: tuple[Any, Any], first: Any, group: Any, tid: Any) -> BoxProducer:
+        """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
+        box = Box.of(self.spec, self.data, cute.rank(made[1]))
+        number = tid - self.tile.threads
+        return BoxProducer(made, box, self.s_b, number, first, group, self.tile.taps)
+
     @cute.jit
     def __call__(
-        self, a: Producer, b: Producer, k_tiles: KTiles, begin: Any, count: Any, tid: Any, acc: Any
+        self,
+        a: Producer,
+        b: Producer | BoxProducer,
+        k_tiles: KTiles,
+        begin: Any,
+        count: Any,
+        tid: Any,
+        acc: Any,
     ):
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         tile = const_expr(self.tile)
         full, empty = self.barriers, self.barriers + tile.stages
-        # Copies tell of themselves; a warp tells that its threads have stored what they rounded.
-        arrivals = const_expr(tile.producers + self.storing // 32)
+        # Copies tell of themselves; a warp tells that its threads have stored what they rounded,
+        # and a thread how many bytes come by a tensor map.
+        boxes = const_expr(isinstance(b, BoxProducer))
+        arrivals = const_expr(tile.producers + self.storing // 32 + boxes)
         if tid == 0:
             for stage in range_constexpr(tile.stages):
                 cute.arch.mbarrier_init(full + stage, arrivals)
@@ -91,7 +107,7 @@ class MainloopSm90:
     def _produce(
         self,
         a: Producer,
-        b: Producer,
+        b: Producer | BoxProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -103,6 +119,7 @@ class MainloopSm90:
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
         copy_a, copy_b, tile = a.copy, b.copy, const_expr(self.tile)
         read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
+        boxes = const_expr(isinstance(b, BoxProducer))
         of_a_tap = const_expr(a.operand.col_count // tile.taps if tile.taps > 1 else 0)  # columns
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         read_a(first)
@@ -111,8 +128,10 @@ class MainloopSm90:
         stage, parity = Int32(0), Int32(1)
         for k_tile in cutlass.range(count, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, parity)
+            if const_expr(boxes):
+                copy_b(first, stage, of_a_tap, full + stage)
             copy_a(first, stage)
-            for tap in range_constexpr(tile.taps):
+            for tap in range_constexpr(0 if boxes else tile.taps):
                 copy_b(first + tap * of_a_tap, stage * tile.taps + tap, tap)
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
             if const_expr(self.storing):
@@ -127,7 +146,14 @@ class MainloopSm90:
 
     @cute.jit
     def _consume(
-        self, a: Producer, b: Producer, count: Any, tid: Any, acc: Any, full: Any, empty: Any
+        self,
+        a: Producer,
+        b: Producer | BoxProducer,
+        count: Any,
+        tid: Any,
+        acc: Any,
+        full: Any,
+        empty: Any,
     ):
         """Multiply all k-tiles; a stage is given back while products of the next are running."""
         mma, tile = self.multiplier.tiled(), const_expr(self.tile)
