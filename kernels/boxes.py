@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, const_expr, range_constexpr
+from cutlass import Int16, Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import map_leaves
@@ -20,6 +20,7 @@ from layoutconv.algebra.layout import Layout
 from .atoms import Data
 from .shared import SharedTile, line_bytes, swizzle_of
 from .spec import VECTOR_BYTES, Spec
+from .tile import Tile
 
 WARP = 32
 
@@ -40,7 +41,7 @@ class Box:
     def of(cls, spec: Spec, data: Data, rank: int) -> Box:
         along, sides = spec.along[1], (spec.tile.n, spec.tile.k)
         line = line_bytes(sides[along] * data.bytes) // data.bytes
-        return cls(sides[1 - along], line, along, rank)
+        return cls(sides[1 - along] // spec.tile.sharing, line, along, rank)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -65,9 +66,9 @@ def tensor_map(memory: tuple[Layout, int], pointer: Any, spec: Spec, data: Data)
     tensor = cute.make_tensor(pointer + start, cute.make_layout(layout.shape, stride=stride))
     swizzle = swizzle_of(box.line * data.bytes)
     shared = cute.make_composed_layout(swizzle, 0, box.layout())
-    made = cpasync.make_tiled_tma_atom(
-        cpasync.CopyBulkTensorTileG2SOp(), tensor, shared, box.shape
-    )
+    alone = spec.tile.sharing == 1
+    op = cpasync.CopyBulkTensorTileG2SOp() if alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    made = cpasync.make_tiled_tma_atom(op, tensor, shared, box.shape)
     return made.atom, made.tma_tensor
 
 
@@ -86,12 +87,20 @@ class BoxProducer:
         tid: Any,
         first: Any,
         group: Any,
-        taps: int,
+        tile: Tile,
     ) -> None:
         self.atom, self.tensor = made
         self.box, self.shared, self.first, self.group = box, shared, first, group
-        self.taps = taps
+        self.taps, self.sharing = tile.taps, tile.sharing
+        self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
         self.copies = tid < WARP
+
+    @cute.jit
+    def prefetch(self):
+        """Read the map, which is an argument of the kernel, before it is needed."""
+        if self.copies:
+            with cute.arch.elect_one():
+                cpasync.prefetch_descriptor(self.atom)
 
     @cute.jit
     def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
@@ -115,6 +124,7 @@ class BoxProducer:
         """A box of memory."""
         corner = [self.first, first_k]
         corner[self.box.along] = corner[self.box.along] + panel * self.box.line
+        corner[1 - self.box.along] = corner[1 - self.box.along] + self.share * self.box.rows
         group = (self.group,) if self.box.rank > 2 else ()
         moved = cute.domain_offset((*map(Int32, (*corner, *group)),), self.tensor)
         return cute.local_tile(moved, self.box.shape, (0,) * self.box.rank)
@@ -123,13 +133,13 @@ class BoxProducer:
         """A box of shared memory."""
         shared = self.shared
         swizzle = swizzle_of(shared.line_bytes)
-        at = slot * (shared.stage_bytes // shared.bytes) + panel * (shared.panel_bytes // shared.bytes)
-        pointer = cute.recast_ptr(shared.base + at, swizzle, dtype=shared.dtype)
+        at = slot * shared.stage_bytes + panel * shared.panel_bytes
+        at = at + self.share * (self.box.rows * shared.line_bytes)
+        pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
         return cute.make_tensor(pointer, self.box.layout())
 
     def _copy(self, there: Any, here: Any, full: Any) -> None:
-        alone, every = cute.make_layout(1), self.box.rank
-        to, since = cpasync.tma_partition(
-            self.atom, 0, alone, cute.group_modes(here, 0, every), cute.group_modes(there, 0, every)
-        )
-        cute.copy(self.atom, since, to, tma_bar_ptr=full)
+        here, there = (cute.group_modes(box, 0, self.box.rank) for box in (here, there))
+        to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
+        every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
+        cute.copy(self.atom, since, to, tma_bar_ptr=full, **every)

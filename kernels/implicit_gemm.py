@@ -41,13 +41,13 @@ class ImplicitGemm:
 
     def __init__(self, view: GemmView, spec: Spec) -> None:
         self.view, self.spec, self.tile = view, spec, spec.tile
+        self.memory_of_b = memory_of_b(view, spec)
         self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
         self.resident = spec.resident
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
-        self.memory_of_b = memory_of_b(view, spec)
 
     @cute.jit
     def __call__(
@@ -76,6 +76,8 @@ class ImplicitGemm:
         groups = product(map_leaves(lambda s: args.integer(s, Int32), shapes[2:]))
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
+        if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
+            m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         pointer_b, copy, boxes = _pointer(b, self.data.element), None, None
         if cutlass.const_expr(self.memory_of_b is not None):
             copy, boxes = tensor_map(self.memory_of_b, pointer_b, self.spec, self.data)
@@ -97,12 +99,17 @@ class ImplicitGemm:
         ).launch(
             grid=[m_tiles * n_tiles, Int32(splits) * self.tile.parts, groups],
             block=[self.tile.launched, 1, 1],
-            cluster=[1, self.tile.parts, 1] if self.tile.parts > 1 else None,
+            cluster=self.cluster,
             min_blocks_per_mp=self.resident,
             preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
             stream=stream,
         )
+
+    @property
+    def cluster(self) -> list[int] | None:
+        sizes = [self.tile.sharing, self.tile.parts, 1]
+        return sizes if max(sizes) > 1 else None
 
     @cute.kernel
     def kernel(
@@ -129,11 +136,14 @@ class ImplicitGemm:
         cta, part, group = cute.arch.block_idx()
         # CTAs that share rows of A run side by side: their gathers meet in L2.
         n_tiles = -(-self.view.n // tile.n)
-        m_tile = cta // n_tiles
+        m_tile, n_tile = cta // n_tiles, cta % n_tiles
+        if cutlass.const_expr(tile.sharing > 1):  # neighbours are one below the other
+            cluster, number = cta // tile.sharing, cta % tile.sharing
+            m_tile, n_tile = cluster // n_tiles * tile.sharing + number, cluster % n_tiles
         if cutlass.const_expr(spec.skip and index_a is not None):
             # Rows with many taps come last in a kernel map: they start first, or all wait for them.
             m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - m_tile
-        m0, n0 = m_tile * tile.m, (cta % n_tiles) * tile.n
+        m0, n0 = m_tile * tile.m, n_tile * tile.n
 
         vector_a, vector_b, vector_d = spec.vectors
         along_a, along_b = spec.along
@@ -190,7 +200,11 @@ class ImplicitGemm:
             atomic=spec.split == "atomic",
         )  # fmt: skip
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
-        if cutlass.const_expr(not tile.producers) or tid < tile.threads:
+        stores = cutlass.const_expr(not tile.producers) or tid < tile.threads
+        if cutlass.const_expr(tile.sharing > 1):  # not the one that makes a cluster whole
+            rows = operand_a.row_count if along_a == 1 else operand_a.col_count
+            stores = stores and (m0 | (rows - 1 - m0)) >= 0
+        if stores:
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
@@ -214,6 +228,8 @@ class ImplicitGemm:
         rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
         if tile.parts > 1 and tile.m // tile.parts % rows:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
+        if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
+            raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
         spec = self.spec
         if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
             vector = min(spec.vectors[:2]) * BYTES[spec.dtype]

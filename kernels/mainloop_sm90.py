@@ -69,7 +69,7 @@ class MainloopSm90:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
         box = Box.of(self.spec, self.data, cute.rank(made[1]))
         number = tid - self.tile.threads
-        return BoxProducer(made, box, self.s_b, number, first, group, self.tile.taps)
+        return BoxProducer(made, box, self.s_b, number, first, group, self.tile)
 
     @cute.jit
     def __call__(
@@ -88,13 +88,19 @@ class MainloopSm90:
         # Copies tell of themselves; a warp tells that its threads have stored what they rounded,
         # and a thread how many bytes come by a tensor map.
         boxes = const_expr(isinstance(b, BoxProducer))
+        if const_expr(boxes):
+            b.prefetch()
         arrivals = const_expr(tile.producers + self.storing // 32 + boxes)
         if tid == 0:
             for stage in range_constexpr(tile.stages):
                 cute.arch.mbarrier_init(full + stage, arrivals)
-                cute.arch.mbarrier_init(empty + stage, tile.threads // 32)
+                cute.arch.mbarrier_init(empty + stage, tile.threads // 32 * tile.sharing)
         cute.arch.mbarrier_init_fence()
-        cute.arch.sync_threads()
+        if const_expr(tile.sharing > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.sync_threads()
         # Of no k-tile at all, the one past the last column is multiplied: zeros.
         count = cutlass.max(Int32(count), Int32(1))
         produce, consume = partial(self._produce, a, b, k_tiles), partial(self._consume, a, b)
@@ -165,9 +171,12 @@ class MainloopSm90:
         _wait(full, 0)
         multiply(0, None)
         before, stage, parity = Int32(0), Int32(1), Int32(0)
-        for _ in cutlass.range(1, count, 1, unroll=1):
+        for k_tile in cutlass.range(1, count, 1, unroll=1):
             _wait(full + stage, parity)
-            multiply(stage, empty + before)
+            # Where others are told, only of stages that they copy into again: so nobody is told of
+            # anything once he has multiplied the last k-tile, and may leave.
+            told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
+            multiply(stage, (empty + before, told))
             before = stage
             stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)
@@ -179,7 +188,8 @@ class MainloopSm90:
     ):
         """Multiply a k-tile, and fetch what is next of it while products are running.
 
-        ``before`` is told when the products of the k-tile before are done; the first has none.
+        ``before``, a barrier and whether it is told, is of the k-tile before, when the products of
+        that are done; the first has none.
         """
         groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
         operands.fetch(0, stage)
@@ -193,7 +203,11 @@ class MainloopSm90:
             warpgroup.commit_group()
             warpgroup.wait_group(in_flight)
             if const_expr(before is not None and i + 1 == in_flight):
-                _arrive(before, tid)
+                barrier, told = before
+                if const_expr(self.tile.sharing > 1):
+                    _arrive_at_all(barrier, tid, told, self.tile.sharing)
+                else:
+                    _arrive(barrier, tid)
             if const_expr(i + 1 < len(groups)):
                 operands.fetch(i + 1, stage)
 
@@ -216,3 +230,10 @@ def _next(stage: Any, parity: Any, stages: int) -> tuple[Any, Any]:
     following = stage + 1
     wrapped = Int32(following == stages)
     return following * (1 - wrapped), parity ^ wrapped
+
+
+@cute.jit
+def _arrive_at_all(barrier: Any, tid: Any, told: Any, ctas: int):
+    """A warp arrives at the barrier in the same place of every CTA of the cluster, if it is told."""
+    if told and tid % 32 < ctas:
+        cute.arch.mbarrier_arrive(barrier, tid % 32)
