@@ -72,12 +72,48 @@ def tensor_map(memory: tuple[Layout, int], pointer: Any, spec: Spec, data: Data)
     return made.atom, made.tma_tensor
 
 
-class BoxProducer:
-    """Copies tiles of B by a tensor map, all ``taps`` of a stage; an mbarrier is told of the bytes.
+class MapProducer:
+    """Copies tiles of an operand by a tensor map; an mbarrier is told of the ``bytes`` of a stage.
 
-    The warp with ``tid`` below 32 does, by a thread that it elects. ``first`` is the tile's first
-    row of B.
+    The warp with ``tid`` below 32 does, by a thread that it elects. ``sharing`` CTAs of a cluster
+    get every copy.
     """
+
+    def __init__(self, atom: Any, shared: SharedTile, tid: Any, taps: int, sharing: int) -> None:
+        self.atom, self.shared, self.sharing = atom, shared, sharing
+        self.bytes = taps * shared.stage_bytes
+        self.copies = tid < WARP
+
+    @cute.jit
+    def prefetch(self):
+        """Read the map, which is an argument of the kernel, before it is needed."""
+        if self.copies:
+            with cute.arch.elect_one():
+                cpasync.prefetch_descriptor(self.atom)
+
+    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
+        """Nothing: there is no index buffer."""
+
+    def copy(self, first_k: Any, stage: Any, apart: int, full: Any) -> None:
+        """Issue the copies of a k-tile into a stage, of taps that are ``apart`` columns apart."""
+        raise NotImplementedError
+
+    def _tile(self, at: Any, layout: Any) -> Any:
+        """A box of shared memory that starts some bytes from its first."""
+        shared = self.shared
+        swizzle = swizzle_of(shared.line_bytes)
+        pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
+        return cute.make_tensor(pointer, layout)
+
+    def _copy(self, there: Any, here: Any, full: Any) -> None:
+        here, there = (cute.group_modes(box, 0, cute.rank(box)) for box in (here, there))
+        to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
+        every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
+        cute.copy(self.atom, since, to, tma_bar_ptr=full, **every)
+
+
+class BoxProducer(MapProducer):
+    """Copies tiles of B, all ``taps`` of a stage. ``first`` is the tile's first row of B."""
 
     def __init__(
         self,
@@ -89,18 +125,10 @@ class BoxProducer:
         group: Any,
         tile: Tile,
     ) -> None:
-        self.atom, self.tensor = made
-        self.box, self.shared, self.first, self.group = box, shared, first, group
-        self.taps, self.sharing = tile.taps, tile.sharing
+        atom, self.tensor = made
+        super().__init__(atom, shared, tid, tile.taps, tile.sharing)
+        self.box, self.first, self.group, self.taps = box, first, group, tile.taps
         self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
-        self.copies = tid < WARP
-
-    @cute.jit
-    def prefetch(self):
-        """Read the map, which is an argument of the kernel, before it is needed."""
-        if self.copies:
-            with cute.arch.elect_one():
-                cpasync.prefetch_descriptor(self.atom)
 
     @cute.jit
     def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
@@ -108,17 +136,11 @@ class BoxProducer:
         shared = const_expr(self.shared)
         panels = const_expr(shared.stage_bytes // shared.panel_bytes)
         if self.copies:
-            with cute.arch.elect_one():
-                expected = const_expr(self.taps * shared.stage_bytes)
-                cute.arch.mbarrier_arrive_and_expect_tx(full, expected)
             for tap in range_constexpr(self.taps):
                 for panel in range_constexpr(panels):
                     there = self._there(first_k + tap * apart, panel)
                     here = self._here(stage * self.taps + tap, panel)
                     self._copy(there, here, full)
-
-    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
-        """Nothing: there is no index buffer."""
 
     def _there(self, first_k: Any, panel: int) -> Any:
         """A box of memory."""
@@ -132,14 +154,14 @@ class BoxProducer:
     def _here(self, slot: Any, panel: int) -> Any:
         """A box of shared memory."""
         shared = self.shared
-        swizzle = swizzle_of(shared.line_bytes)
         at = slot * shared.stage_bytes + panel * shared.panel_bytes
         at = at + self.share * (self.box.rows * shared.line_bytes)
-        pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
-        return cute.make_tensor(pointer, self.box.layout())
+        return self._tile(at, self.box.layout())
 
-    def _copy(self, there: Any, here: Any, full: Any) -> None:
-        here, there = (cute.group_modes(box, 0, self.box.rank) for box in (here, there))
-        to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
-        every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
-        cute.copy(self.atom, since, to, tma_bar_ptr=full, **every)
+
+@cute.jit
+def expect(full: Any, size: int, tid: Any):
+    """One thread arrives at the barrier, and tells it of the bytes that are on their way to it."""
+    if tid < WARP:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(full, size)

@@ -19,6 +19,7 @@ from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
 from .spec import BYTES, VECTOR_BYTES, Spec
+from .tensor_map import has_map
 
 MOST_PIXELS = 256  # of a copy
 MOST_MODES = 3  # that are spatial
@@ -31,7 +32,7 @@ MOST_BYTES = 1 << 40  # of a stride
 
 @dataclass(frozen=True)
 class Mode:
-    """A spatial mode: ``rows`` pixels, ``step`` apart from ``lower`` on, of ``extent`` in memory."""
+    """A spatial mode: ``rows`` pixels, ``step`` apart, from ``lower`` on; memory has ``extent``."""
 
     rows: Any
     step: int
@@ -71,7 +72,8 @@ class Im2col:
         """
         shape = (*(divisor(mode.rows) for mode in self.modes), 1)
         steps = (*(mode.step * E(i) for i, mode in enumerate(self.modes)), E(len(self.modes)))
-        return tuple(crd2idx(m, shape, steps) + (*(mode.lower for mode in self.modes), 0))
+        lower = ArithmeticTuple((*(mode.lower for mode in self.modes), 0))
+        return tuple(lower + crd2idx(m, shape, steps))
 
     def column(
         self, k: Any, group: Any = 0, divisor: Callable[[Any], Any] = int
@@ -142,8 +144,8 @@ def im2col(layout: OperandLayout) -> Im2col | None:
     start, steps, lower = [offset[channel.path[0]], *(0 for _ in modes)], [E(0)], dict(offset)
     for extent, d in taps:
         at = 1 + modes.index(d.path[0])
-        back = (int(extent) - 1) * max(0, -d.value)
-        start[at], steps = back, [*steps, d.value * E(at)]
+        back = (int(extent) - 1) * max(0, -int(d.value))
+        start[at], steps = back, [*steps, int(d.value) * E(at)]
         lower[d.path[0]] -= back
     found = Im2col(
         tuple(
@@ -178,11 +180,14 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     tile, vector = spec.tile, spec.vectors[0] * BYTES[spec.dtype]
     if not tile.producers or tile.taps > 1 or spec.skip or spec.along[0] != 1:
         return None
-    if vector != VECTOR_BYTES or tile.m > MOST_PIXELS or not (found := im2col(view.a)):
+    if vector != VECTOR_BYTES or not has_map(spec.dtype) or tile.m > MOST_PIXELS:
+        return None
+    if not (found := im2col(view.a)):
         return None
     channels, *taps = found.columns
-    alone = product(tuple(taps)) == 1 and not found.group_step and not found.start[0]
-    whole = channels % tile.k == 0 or (alone and str(found.channels[0]) == str(channels))
+    stored = found.channels[0]
+    ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
+    whole = channels % tile.k == 0 or (ends and product(tuple(taps)) == 1)
     return found if whole and found.fits else None
 
 
@@ -209,7 +214,7 @@ def _has_room(found: Im2col, taps: list[tuple[Any, Any]]) -> bool:
     """Whether the hardware has room for the constants: corners, steps, and offsets of taps."""
     bits = BITS[len(found.modes) - 1]
     sign = 1 << (bits - 1)
-    reach = [(int(extent) - 1) * abs(d.value) for extent, d in taps]
+    reach = [(int(extent) - 1) * abs(int(d.value)) for extent, d in taps]
     return (
         product(found.columns) > 0
         and all(-sign <= mode.lower < sign and 1 <= mode.step <= MOST_STEP for mode in found.modes)

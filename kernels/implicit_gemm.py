@@ -20,10 +20,12 @@ from .atoms import MULTIPLY, OUTPUT
 from .boxes import tensor_map
 from .dependents import let_dependents_start, starts_early
 from .epilogue import Epilogue, Extras
+from .im2col import im2col_of_a
 from .k_tiles import KTiles
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
+from .pixels import im2col_map
 from .present import units_of_index, units_of_rows
 from .producer import Producer
 from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
@@ -41,7 +43,7 @@ class ImplicitGemm:
 
     def __init__(self, view: GemmView, spec: Spec) -> None:
         self.view, self.spec, self.tile = view, spec, spec.tile
-        self.memory_of_b = memory_of_b(view, spec)
+        self.memory_of_b, self.im2col = memory_of_b(view, spec), im2col_of_a(view, spec)
         self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
@@ -78,11 +80,14 @@ class ImplicitGemm:
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
         if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
-        pointer_b, copy, boxes = _pointer(b, self.data.element), None, None
+        pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
+        pixels, copy, boxes = None, None, None
+        if cutlass.const_expr(self.im2col is not None):
+            pixels = im2col_map(self.im2col, args, pointer_a, self.spec, self.data)
         if cutlass.const_expr(self.memory_of_b is not None):
             copy, boxes = tensor_map(self.memory_of_b, pointer_b, self.spec, self.data)
         self.kernel(
-            _pointer(a, self.data.element),
+            pointer_a,
             pointer_b,
             _pointer(d, self.out.element),
             _pointer(index_a, Int32),
@@ -94,6 +99,7 @@ class ImplicitGemm:
             _pointers(columns),
             _pointers(sources),
             _pointer(statistics, cutlass.Float32),
+            pixels,
             copy,
             boxes,
         ).launch(
@@ -126,6 +132,7 @@ class ImplicitGemm:
         columns: Any,
         sources: Any,
         statistics: Any,
+        pixels: Any,
         copy: Any,
         boxes: Any,
     ):
@@ -168,7 +175,10 @@ class ImplicitGemm:
             acc.fill(0)
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
-            producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
+            if cutlass.const_expr(pixels is not None):
+                producer_a = mainloop.pixel_producer(pixels, self.im2col, args, m0, group, tid)
+            else:
+                producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
             if cutlass.const_expr(boxes is not None):
                 producer_b = mainloop.box_producer((copy, boxes), n0, group, tid)
             else:
@@ -242,7 +252,8 @@ class ImplicitGemm:
         if not self.tile.producers:
             return MainloopSm80(self.spec, self.data, smem)
         tap_rows = rows_of_a_tap(self.view) if self.tile.taps > 1 else 0
-        return MainloopSm90(self.spec, self.data, smem, tap_rows)
+        maps = self.im2col is not None, self.memory_of_b is not None
+        return MainloopSm90(self.spec, self.data, smem, tap_rows, maps)
 
     def _present(self, k_tiles: KTiles, producer: Producer, first: Any, tid: Any) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""

@@ -20,10 +20,13 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, TFloat32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
+from .arguments import Arguments
 from .atoms import Data
-from .boxes import Box, BoxProducer
+from .boxes import WARP, Box, BoxProducer, MapProducer, expect
+from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
+from .pixels import PixelProducer
 from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
 from .rounding import RoundingProducer
 from .shared import SharedTile, shared_tiles, sync
@@ -36,19 +39,28 @@ GATHERED_LINES = False
 class MainloopSm90:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
-    def __init__(self, spec: Spec, data: Data, smem: Any, tap_rows: int) -> None:
+    def __init__(
+        self, spec: Spec, data: Data, smem: Any, tap_rows: int, maps: tuple[bool, bool]
+    ) -> None:
         self.spec, self.tile, self.data, self.tap_rows = spec, spec.tile, data, tap_rows
+        self.maps = maps
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
         self.rounds = data.element is TFloat32
         self.along = (1, 1) if self.rounds else spec.along
-        self.multiplier = WarpgroupMultiplier(data, spec.tile, self.along)
+        in_registers = self.rounds and not maps[0]
+        self.multiplier = WarpgroupMultiplier(data, spec.tile, self.along, in_registers)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
         self.barriers = smem.allocate_array(Int64, 2 * spec.tile.stages)
 
     @property
     def storing(self) -> int:
         """How many threads store what they have rounded."""
-        return self.tile.producers if self.rounds else 0
+        return self.tile.producers if self.rounds and not self.maps[1] else 0
+
+    @property
+    def copying(self) -> int:
+        """How many threads copy: where all comes by tensor maps, one warp."""
+        return WARP if all(self.maps) else self.tile.producers
 
     def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
         """A thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM.
@@ -71,10 +83,16 @@ class MainloopSm90:
         number = tid - self.tile.threads
         return BoxProducer(made, box, self.s_b, number, first, group, self.tile)
 
+    def pixel_producer(
+        self, atom: Any, found: Im2col, args: Arguments, first: Any, group: Any, tid: Any
+    ) -> PixelProducer:
+        """A thread's share of copying tiles of A by an im2col tensor map, made by the host."""
+        return PixelProducer(atom, found, args, self.s_a, tid - self.tile.threads, first, group)
+
     @cute.jit
     def __call__(
         self,
-        a: Producer,
+        a: Producer | PixelProducer,
         b: Producer | BoxProducer,
         k_tiles: KTiles,
         begin: Any,
@@ -87,10 +105,11 @@ class MainloopSm90:
         full, empty = self.barriers, self.barriers + tile.stages
         # Copies tell of themselves; a warp tells that its threads have stored what they rounded,
         # and a thread how many bytes come by a tensor map.
-        boxes = const_expr(isinstance(b, BoxProducer))
-        if const_expr(boxes):
-            b.prefetch()
-        arrivals = const_expr(tile.producers + self.storing // 32 + boxes)
+        for producer in (a, b):
+            if const_expr(isinstance(producer, MapProducer)):
+                producer.prefetch()
+        asynchronous = const_expr(0 if all(self.maps) else tile.producers)
+        arrivals = const_expr(asynchronous + self.storing // 32 + any(self.maps))
         if tid == 0:
             for stage in range_constexpr(tile.stages):
                 cute.arch.mbarrier_init(full + stage, arrivals)
@@ -104,15 +123,15 @@ class MainloopSm90:
         # Of no k-tile at all, the one past the last column is multiplied: zeros.
         count = cutlass.max(Int32(count), Int32(1))
         produce, consume = partial(self._produce, a, b, k_tiles), partial(self._consume, a, b)
-        if tid >= tile.threads:
-            produce(begin, count, tid, full, empty)
-        else:
+        if tid < tile.threads:
             consume(count, tid, acc, full, empty)
+        elif tid < tile.threads + self.copying:
+            produce(begin, count, tid, full, empty)
 
     @cute.jit
     def _produce(
         self,
-        a: Producer,
+        a: Producer | PixelProducer,
         b: Producer | BoxProducer,
         k_tiles: KTiles,
         begin: Any,
@@ -125,7 +144,8 @@ class MainloopSm90:
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
         copy_a, copy_b, tile = a.copy, b.copy, const_expr(self.tile)
         read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
-        boxes = const_expr(isinstance(b, BoxProducer))
+        by_map_a, by_map_b = const_expr(self.maps)
+        size = const_expr(sum(p.bytes for p in (a, b) if isinstance(p, MapProducer)))
         of_a_tap = const_expr(a.operand.col_count // tile.taps if tile.taps > 1 else 0)  # columns
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         read_a(first)
@@ -134,12 +154,18 @@ class MainloopSm90:
         stage, parity = Int32(0), Int32(1)
         for k_tile in cutlass.range(count, unroll=1):
             cute.arch.mbarrier_wait(empty + stage, parity)
-            if const_expr(boxes):
+            if const_expr(size):
+                expect(full + stage, size, tid - tile.threads)
+            if const_expr(by_map_a):
+                copy_a(first, stage, of_a_tap, full + stage)
+            if const_expr(by_map_b):
                 copy_b(first, stage, of_a_tap, full + stage)
-            copy_a(first, stage)
-            for tap in range_constexpr(0 if boxes else tile.taps):
+            if const_expr(not by_map_a):
+                copy_a(first, stage)
+            for tap in range_constexpr(0 if by_map_b else tile.taps):
                 copy_b(first + tap * of_a_tap, stage * tile.taps + tap, tap)
-            cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
+            if const_expr(not (by_map_a and by_map_b)):
+                cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
             if const_expr(self.storing):
                 cute.arch.sync_warp()
                 _arrive(full + stage, tid)
@@ -153,7 +179,7 @@ class MainloopSm90:
     @cute.jit
     def _consume(
         self,
-        a: Producer,
+        a: Producer | PixelProducer,
         b: Producer | BoxProducer,
         count: Any,
         tid: Any,

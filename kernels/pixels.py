@@ -10,7 +10,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, const_expr
 from cutlass.cute.nvgpu import cpasync
 
 from .arguments import Arguments, Extent
@@ -72,23 +72,28 @@ class PixelProducer(MapProducer):
         first: Any,
         group: Any,
     ) -> None:
-        super().__init__(atom, shared, tid, shared.stage_bytes)
+        super().__init__(atom, shared, tid, taps=1, sharing=1)
         self.found, self.group = found, group
         *pixel, self.image = found.pixel(Int32(first), args.divisor)
         self.pixel = tuple(map(Int32, pixel))
 
-    def copy_from(self, first_k: Any, stage: Any, full: Any) -> None:
+    @cute.jit
+    def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
         """Issue the copy of a k-tile into a stage."""
-        shared = self.shared
+        if self.copies:
+            shared = const_expr(self.shared)
+            here = self._tile(stage * shared.stage_bytes, self._lines(shared.columns, 1))
+            self._copy(self._there(first_k), here, full)
+
+    def _there(self, first_k: Any) -> Any:
+        """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap)."""
         channel, *offsets = self.found.column(first_k, self.group, Extent)
-        tap = tuple(map(Int32, offsets))
-        place = Int32(channel), self.pixel, Int32(self.image), tap
-        every = (1,) * len(tap)
+        place = Int32(channel), self.pixel, Int32(self.image), tuple(map(Int32, offsets))
+        every = (1,) * len(self.pixel)
         grid = cute.make_identity_tensor((1, every, 1, every))
         corner = cute.domain_offset(place, grid).iterator
-        shape = shared.rows, shared.columns
-        there = cute.make_tensor(
-            corner, cute.make_layout(shape, stride=(cute.E([1, 0]), cute.E(0)))
-        )
-        here = cute.make_layout(shape, stride=(shared.columns, 1))
-        self._copy(there, self._tile(stage, 0, here), full)
+        return cute.make_tensor(corner, self._lines(cute.E([1, 0]), cute.E(0)))
+
+    def _lines(self, *stride: Any) -> Any:
+        """A layout of the tile."""
+        return cute.make_layout((self.shared.rows, self.shared.columns), stride=stride)

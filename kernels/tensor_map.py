@@ -15,10 +15,21 @@ from layoutconv.gemm_view import GemmView, Stage, gathers, locate, stages
 
 from .spec import BYTES, VECTOR_BYTES, Spec
 
+# Whether the type CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 rounds fp32 data to nearest on their way.
+MAPS_ROUND = True
 MOST_MODES = 5
 MOST_EXTENT = 1 << 32
 MOST_STRIDE = 1 << 40  # bytes
 MOST_ROWS = 256  # of a box
+
+
+def has_map(dtype: str) -> bool:
+    """Whether tensor maps copy elements as wgmma should read them: those of tf32 round to nearest.
+
+    >>> has_map("float16"), has_map("tfloat32"), has_map("float64")
+    (True, True, False)
+    """
+    return BYTES[dtype] <= 2 or (dtype == "tfloat32" and MAPS_ROUND)
 
 
 def memory_of_b(view: GemmView, spec: Spec) -> tuple[Layout, int] | None:
@@ -26,7 +37,7 @@ def memory_of_b(view: GemmView, spec: Spec) -> tuple[Layout, int] | None:
 
     None where no map describes B, so that producers copy it vector by vector. What a map says has
     to hold for every call of a kernel: extents and strides are constants, and tiles lie within one
-    mode of memory. Elements are copied as they are: those of tf32 are rounded on their way.
+    mode of memory.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
     >>> from .tile import Tile
@@ -42,7 +53,9 @@ def memory_of_b(view: GemmView, spec: Spec) -> tuple[Layout, int] | None:
     >>> example(view), example(view, k=32)
     """
     tile, size = spec.tile, BYTES[spec.dtype]
-    if not tile.producers or size > 2 or spec.vectors[1] * size != VECTOR_BYTES:
+    if not tile.producers or not has_map(spec.dtype) or spec.vectors[1] * size != VECTOR_BYTES:
+        return None
+    if size > 2 and spec.along[1] != 1:  # those who copy turn it: wgmma does not turn 32 bits
         return None
     chain = stages(view.b)
     if len(chain) != 2 or any(map(gathers, chain)) or not all(map(_constant, chain)):

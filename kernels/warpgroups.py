@@ -15,7 +15,7 @@ from cutlass import Float32, Int32, TFloat32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from .atoms import Data, round_to_tf32
-from .boxes import BoxProducer
+from .boxes import MapProducer
 from .fragments import Fragments
 from .producer import Producer
 from .tile import WARPGROUP, Tile
@@ -50,9 +50,9 @@ class WarpgroupMultiplier:
     ``along``: the modes of A and B that run along shared memory. ``rounds``: A is in registers.
     """
 
-    def __init__(self, data: Data, tile: Tile, along: tuple[int, int]) -> None:
+    def __init__(self, data: Data, tile: Tile, along: tuple[int, int], rounds: bool) -> None:
         self.accumulator = data.accumulator
-        self.rounds = data.element is TFloat32
+        self.rounds = rounds
         shape = (WARPGROUP // 2, tile.n // tile.warps_n, 32 // data.bytes)
         majors = [OperandMajorMode.K if mode == 1 else OperandMajorMode.MN for mode in along]
         sources = warpgroup.OperandSource
@@ -86,8 +86,8 @@ class KTileOperands:
         multiplier: WarpgroupMultiplier,
         mma: Any,
         tid: Any,
-        a: Producer,
-        b: Producer | BoxProducer,
+        a: Producer | MapProducer,
+        b: Producer | MapProducer,
         along: tuple[int, int],
         windows: tuple[int, int, int],
     ) -> None:
