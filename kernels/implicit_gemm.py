@@ -213,7 +213,7 @@ class ImplicitGemm:
         stores = cutlass.const_expr(not tile.producers) or tid < tile.threads
         if cutlass.const_expr(tile.sharing > 1):  # not the one that makes a cluster whole
             rows = operand_a.row_count if along_a == 1 else operand_a.col_count
-            stores = stores and (m0 | (rows - 1 - m0)) >= 0
+            stores = stores and _is_row(m0, rows)
         if stores:
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
@@ -266,6 +266,11 @@ class ImplicitGemm:
         else:  # no tap is ever outside
             return k_tiles
         return KTiles.of_units(operand, self.tile.k, found)
+
+
+def _is_row(m: Any, rows: Any) -> Any:
+    """Whether a number is that of a row: neither is negative, but a sum beyond 2^31 would be."""
+    return (m | (rows - 1 - m)) >= 0
 
 
 def _tuple(found: tuple[Any, ...] | None) -> tuple[Any, ...]:
