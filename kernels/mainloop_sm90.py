@@ -192,13 +192,15 @@ class MainloopSm90:
         windows = const_expr((tile.m, tile.taps, self.tap_rows))
         operands = KTileOperands(self.multiplier, mma, tid, a, b, self.along, windows)
         multiply = partial(self._multiply, operands, mma, acc, tid)
+        # What comes by tensor maps wgmma sees without a fence.
+        wait = const_expr(cute.arch.mbarrier_wait if all(self.maps) else _wait)
         # The first k-tile stands before the loop: behind a loop that might not run at all, the
         # compiler would move reads of the sums to where products are still running.
-        _wait(full, 0)
+        wait(full, 0)
         multiply(0, None)
         before, stage, parity = Int32(0), Int32(1), Int32(0)
         for k_tile in cutlass.range(1, count, 1, unroll=1):
-            _wait(full + stage, parity)
+            wait(full + stage, parity)
             # Where others are told, only of stages that they copy into again: so nobody is told of
             # anything once he has multiplied the last k-tile, and may leave.
             told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count

@@ -10,7 +10,7 @@ import cutlass.cute as cute
 import pytest
 import torch
 from cutlass import Float32, Int32
-from layoutconv.kernels import mainloop_sm90, rounding, warpgroups
+from layoutconv.kernels import mainloop_sm90, rounding, tensor_map, warpgroups
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import MACHINES, Problem, shortlist
 from layoutconv.kernels.warpgroups import KTileOperands
@@ -21,6 +21,7 @@ from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault
+from . import launcher
 from .launcher import (
     Case,
     check_exact,
@@ -37,6 +38,13 @@ Patch = pytest.MonkeyPatch
 LINES, HALF_LINES = Tile(64, 64, 32, 4, 1, 3, 128), Tile(128, 32, 16, 4, 1, 4, 128)
 WIDE = Tile(128, 64, 32, 8, 1, 2, 128)
 SIDE_BY_SIDE = Tile(64, 64, 16, 4, 2, 2, 128)
+
+
+@pytest.fixture(autouse=True)
+def without_maps(monkeypatch: Patch) -> None:
+    """As if tensor maps did not round: all is rounded by threads, as what no map describes is."""
+    monkeypatch.setattr(tensor_map, "MAPS_ROUND", False)
+    monkeypatch.setattr(launcher, "_compiled", {})
 
 
 def check(view: GemmView, tile: Tile, **options: Any) -> Any:

@@ -248,8 +248,9 @@ def an_epilogue_that_does_not_wait_for_all_products(patch: Patch) -> None:
 def test_without_a_guard_the_machine_finds_a_fault(
     mutation: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
-    # Three k-tiles in two stages: the last lies where the epilogue turns its tile.
-    view = fprop_view(ConvProblem((1, 140, 64), (64, 3), padding=1))
+    # Three k-tiles in two stages: the last lies where the epilogue turns its tile. Producers copy
+    # A, whose k-tiles are of several taps.
+    view = fprop_view(ConvProblem((1, 140, 56), (64, 3), padding=1))
     of = torch.float16, small_tile(2), "sm_90a", torch.float32
     case = Case.of(view, torch.float16, torch.float32)
     check_exact(case, run_case(case, compiled_view(view, *of)))

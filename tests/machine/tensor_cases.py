@@ -98,6 +98,7 @@ TILED = [
     _tiled("4d", "f32", (12, 4, 5, 6), (4, 2, 3, 2), (4, 3, 1, 5)),
     _tiled("4d, swizzled", "f16", (64, 4, 5, 3), (32, 4, 3, 2), (32, -1, 1, 2), swizzle=64),
     _tiled("5d", "u8", (40, 3, 4, 5, 6), (16, 2, 2, 3, 2), (32, 2, -1, 3, 4)),
+    _tiled("2d, rounded to tf32", "tf32", (40, 9), (32, 8), (12, 2), swizzle=128),
     _tiled("the largest box", "u8", (300, 300), (64, 256), (7, 9)),
 ]  # fmt: skip
 
@@ -180,6 +181,7 @@ IM2COL = [
         (4, 1, 0, -1, 0),
         (2, 1, 0),
     ),
+    _im2col("w, rounded to tf32", "tf32", (32, 9, 3), ((1,), (1,)), (3,), (8, 9), (8, 1, 0), (1,)),
     _im2col(
         "whd, strides and dilations",
         "f16",
@@ -197,14 +199,26 @@ IM2COL = [
 # Boxes of two modes whose bytes are whole periods of their swizzle.
 MULTICAST = [c for c in TILED if c.map.rank == 2 and c.bytes % 1024 == 0 and c.start % 1024 == 0]
 # A store writes whole boxes, and each element once.
-STORED = [c for c in TILED if max(c.map.element_strides) == 1]
+STORED = [c for c in TILED if max(c.map.element_strides) == 1 and c.map.type != "tf32"]
 
 
 def tensor(case: BoxCase) -> NDArray[np.uint8]:
     """Memory for the tensor, from its first element on, all bytes different from zero."""
     m = case.map
     end = sum((e - 1) * s for e, s in zip(m.shape, (m.size, *m.strides), strict=True)) + m.size
-    return np.random.default_rng(0).integers(1, 256, end + -end % 16).astype(np.uint8)
+    memory = np.random.default_rng(0).integers(1, 256, end + -end % 16).astype(np.uint8)
+    if m.type == "tf32":  # numbers, of which every third is between two of tf32
+        words = memory.view(np.uint32)
+        words &= 0xBFFFFFFF
+        words[::3] = words[::3] & 0xFFFFE000 | 0x1000
+    return memory
+
+
+def _rounded(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The bytes of a number of fp32 as one of tf32, the nearest, of two the even one."""
+    bits = int(raw.view(np.uint32)[0])
+    nearest = bits + 0xFFF + (bits >> 13 & 1) & 0xFFFFE000
+    return np.array([nearest], np.uint32).view(np.uint8)
 
 
 def _places(case: BoxCase) -> Iterator[list[int]]:
@@ -237,7 +251,8 @@ def expected(case: BoxCase, memory: NDArray[np.uint8]) -> NDArray[np.uint8]:
         at += 16 * ((chunk ^ line % (m.swizzle // 16)) - chunk) - case.start
         if all(0 <= c < e for c, e in zip(place, m.shape, strict=True)):
             source = sum(c * s for c, s in zip(place, strides, strict=True))
-            out[at : at + m.size] = memory[source : source + m.size]
+            element = memory[source : source + m.size]
+            out[at : at + m.size] = _rounded(element) if m.type == "tf32" else element
     return out
 
 

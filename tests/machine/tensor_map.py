@@ -31,6 +31,8 @@ _TYPES = {
     "f64": 8, "bf16": 2,
 }  # fmt: skip
 _NUMBERS = {name: number for number, name in enumerate(_TYPES)}
+# fp32 data that loads round to nearest, ties to even: the number of f32, and a bit.
+TF32 = "tf32"
 _SWIZZLE = (16, 32, 64, 128)
 _VALID = 1 << 1
 _NAN, _TF32 = 1 << 15, 1 << 16
@@ -80,12 +82,13 @@ class TensorMap:
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return _TYPES[self.type]
+        return 4 if self.type == TF32 else _TYPES[self.type]
 
     def encode(self) -> bytes:
         """The 128 bytes."""
-        kind = _NUMBERS[self.type] << 7 | (self.rank - 1) << 4 | _VALID | (self.im2col is not None)
-        kind |= _SWIZZLE.index(self.swizzle) << 13 | _HINTS
+        number = _NUMBERS["f32" if self.type == TF32 else self.type]
+        kind = number << 7 | (self.rank - 1) << 4 | _VALID | (self.im2col is not None)
+        kind |= _SWIZZLE.index(self.swizzle) << 13 | _HINTS | (self.type == TF32 and _TF32)
         steps = sum(step - 1 << 3 * i for i, step in enumerate(self.element_strides))
         units = [stride >> 4 for stride in self.strides] + [0] * (5 - self.rank)
         high = sum((unit >> 32) << 4 * i for i, unit in enumerate(units))
@@ -110,9 +113,11 @@ def decode(raw: bytes) -> TensorMap:
     rank, number = (kind >> 4 & 7) + 1, kind >> 7 & 15
     if not kind & _VALID or rank > 5 or number >= len(_TYPES):
         raise Fault("these 128 bytes are no tensor map")
-    for bits, what in ((3 << 11, "interleaves"), (_NAN, "fills with NaN"), (_TF32, "makes tf32")):
+    for bits, what in ((3 << 11, "interleaves"), (_NAN, "fills with NaN")):
         if kind & bits:
             raise Fault(f"a tensor map that {what} is not implemented")
+    if kind & _TF32 and number != _NUMBERS["f32"]:
+        raise Fault("a tensor map that makes tf32 of another type than fp32")
     units = [low | (words[4] >> 4 * i & 15) << 32 for i, low in enumerate(words[: rank - 1])]
     column = None
     box = (words[10] >> 24, *(words[11] >> 8 * i & 255 for i in range(4)))[:rank]
@@ -123,7 +128,7 @@ def decode(raw: bytes) -> TensorMap:
         column = Im2col(*corners, channels=box[0] + 1, pixels=(words[12] & 1023) + 1)
     found = TensorMap(
         address,
-        list(_TYPES)[number],
+        TF32 if kind & _TF32 else list(_TYPES)[number],
         tuple(extent + 1 for extent in words[5 : 5 + rank]),
         tuple(unit << 4 for unit in units),
         () if kind & 1 else tuple(extent + 1 for extent in box),

@@ -78,7 +78,7 @@ def test_the_gpu_agrees(case: Case) -> None:
 # The driver's numbers of the types, from cuda.h.
 _TYPES = {
     "u8": 0, "u16": 1, "u32": 2, "s32": 3, "u64": 4, "s64": 5, "f16": 6, "f32": 7, "f64": 8,
-    "bf16": 9,
+    "bf16": 9, "tf32": 11,
 }  # fmt: skip
 _SWIZZLES = {16: 0, 32: 1, 64: 2, 128: 3}
 _LINES_OF_128_BYTES = 2

@@ -16,11 +16,12 @@ from ..access import load
 from ..boxes import elements
 from ..cta import CTA
 from ..faults import Fault, Misaligned
+from ..formats import encode
 from ..mbarriers import MBarrier
 from ..operation import Operation, Read, Run, instruction
 from ..ptx import Address
 from ..team import Team
-from ..tensor_map import SIZE, TensorMap, decode
+from ..tensor_map import SIZE, TF32, TensorMap, decode
 from .load_store import drop_hints
 from .mbarrier import SPACES
 
@@ -59,6 +60,8 @@ def _loaded(
     words = np.zeros(at.size, f"u{found.size}")
     lanes = np.full(int(inside.sum()), lane)
     words[inside] = t.cta.memory.load(at[inside], found.size, lanes)
+    if found.type == TF32:
+        words = encode(words.view(np.float32), "tf32")
     return words.view("V16")
 
 
@@ -169,6 +172,8 @@ def _store(op: Operation) -> Run:
             _check_place(found, rank, since, lane)
             if found.im2col is not None:
                 raise Fault("tiled and im2col copies have tensor maps of their own", lane)
+            if found.type == TF32:
+                raise Fault("a store that makes tf32 is not implemented", lane)
             addresses, inside = elements(found, corner)
             count = addresses.size * found.size // 16
             # Words of which something is written; the others may hold anything.
