@@ -76,8 +76,10 @@ class BoxProducer:
     """Copies tiles of B by a tensor map, all ``taps`` of a stage; an mbarrier is told of the bytes.
 
     The warp with ``tid`` below 32 does, by a thread that it elects. ``first`` is the tile's first
-    row of B.
+    row of B. Of CTAs that share tiles of B, each brings as many of the rows to all.
     """
+
+    tiles = 1  # nothing waits in registers
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class BoxProducer:
                     here = self._here(stage * self.taps + tap, panel)
                     self._copy(there, here, full)
 
-    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
+    def read_ahead(self, first_k: Any, at: tuple[int, int] = (0, 0)) -> None:
         """Nothing: there is no index buffer."""
 
     def _there(self, first_k: Any, panel: int) -> Any:

@@ -17,7 +17,7 @@ from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
-from .boxes import tensor_map
+from .boxes import BoxProducer, tensor_map
 from .dependents import let_dependents_start, starts_early
 from .epilogue import Epilogue, Extras
 from .k_tiles import KTiles
@@ -78,9 +78,8 @@ class ImplicitGemm:
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
         if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
-        pointer_b, copy, boxes = _pointer(b, self.data.element), None, None
-        if cutlass.const_expr(self.memory_of_b is not None):
-            copy, boxes = tensor_map(self.memory_of_b, pointer_b, self.spec, self.data)
+        pointer_b = _pointer(b, self.data.element)
+        copy, boxes = self._map_of_b(pointer_b)
         self.kernel(
             _pointer(a, self.data.element),
             pointer_b,
@@ -169,10 +168,7 @@ class ImplicitGemm:
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
             producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
-            if cutlass.const_expr(boxes is not None):
-                producer_b = mainloop.box_producer((copy, boxes), n0, group, tid)
-            else:
-                producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
+            producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
             if cutlass.const_expr(tile.parts > 1):
@@ -241,6 +237,25 @@ class ImplicitGemm:
             return MainloopSm80(self.spec, self.data, smem)
         tap_rows = rows_of_a_tap(self.view) if self.tile.taps > 1 else 0
         return MainloopSm90(self.spec, self.data, smem, tap_rows)
+
+    def _map_of_b(self, pointer: Any) -> tuple[Any, Any]:
+        """What the kernel takes of B's tensor map, if there is one."""
+        if self.memory_of_b is None:
+            return None, None
+        return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
+
+    def _producer_b(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        operand: Operand,
+        made: tuple[Any, Any],
+        first: Any,
+        group: Any,
+        tid: Any,
+    ) -> Producer | BoxProducer:
+        if self.memory_of_b is None or isinstance(mainloop, MainloopSm80):
+            return mainloop.producer(operand, mainloop.s_b, first, tid)
+        return mainloop.box_producer(made, first, group, tid)
 
     def _present(self, k_tiles: KTiles, producer: Producer, first: Any, tid: Any) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""
