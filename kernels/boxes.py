@@ -97,6 +97,11 @@ class BoxProducer:
         self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
         self.copies = tid < WARP
 
+    @property
+    def bytes(self) -> int:
+        """What comes to a CTA for a stage."""
+        return self.taps * self.shared.stage_bytes
+
     @cute.jit
     def prefetch(self):
         """Read the map, which is an argument of the kernel, before it is needed."""
@@ -111,13 +116,12 @@ class BoxProducer:
         panels = const_expr(shared.stage_bytes // shared.panel_bytes)
         if self.copies:
             with cute.arch.elect_one():
-                expected = const_expr(self.taps * shared.stage_bytes)
-                cute.arch.mbarrier_arrive_and_expect_tx(full, expected)
+                cute.arch.mbarrier_arrive_and_expect_tx(full, self.bytes)
             for tap in range_constexpr(self.taps):
                 for panel in range_constexpr(panels):
                     there = self._there(first_k + tap * apart, panel)
                     here = self._here(stage * self.taps + tap, panel)
-                    self._copy(there, here, full)
+                    self.bring(there, here, full)
 
     def read_ahead(self, first_k: Any, at: tuple[int, int] = (0, 0)) -> None:
         """Nothing: there is no index buffer."""
@@ -140,7 +144,8 @@ class BoxProducer:
         pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
         return cute.make_tensor(pointer, self.box.layout())
 
-    def _copy(self, there: Any, here: Any, full: Any) -> None:
+    def bring(self, there: Any, here: Any, full: Any) -> None:
+        """One copy, of which ``full`` is told in every CTA that it comes to."""
         here, there = (cute.group_modes(box, 0, self.box.rank) for box in (here, there))
         to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
         every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
