@@ -196,11 +196,11 @@ class ImplicitGemm:
             atomic=spec.split == "atomic",
         )  # fmt: skip
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
-        stores = cutlass.const_expr(not tile.producers) or tid < tile.threads
-        if cutlass.const_expr(tile.sharing > 1):  # not the one that makes a cluster whole
+        exists = cutlass.Boolean(True)
+        if cutlass.const_expr(tile.sharing > 1):  # a tile may only make a cluster whole
             rows = operand_a.row_count if along_a == 1 else operand_a.col_count
-            stores = stores and _is_row(m0, rows)
-        if stores:
+            exists = _is_row(m0, rows)
+        if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
@@ -271,7 +271,7 @@ class ImplicitGemm:
 
 
 def _is_row(m: Any, rows: Any) -> Any:
-    """Whether a number is that of a row: neither is negative, but a sum beyond 2^31 would be."""
+    """Whether a number is that of a row; one beyond 2^31 has become negative, and is none."""
     return (m | (rows - 1 - m)) >= 0
 
 
