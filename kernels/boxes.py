@@ -79,10 +79,16 @@ class MapProducer:
     get every copy.
     """
 
+    tiles = 1  # nothing waits in registers
+
     def __init__(self, atom: Any, shared: SharedTile, tid: Any, taps: int, sharing: int) -> None:
-        self.atom, self.shared, self.sharing = atom, shared, sharing
-        self.bytes = taps * shared.stage_bytes
+        self.atom, self.shared, self.taps, self.sharing = atom, shared, taps, sharing
         self.copies = tid < WARP
+
+    @property
+    def bytes(self) -> int:
+        """What comes to a CTA for a stage."""
+        return self.taps * self.shared.stage_bytes
 
     @cute.jit
     def prefetch(self):
@@ -91,7 +97,7 @@ class MapProducer:
             with cute.arch.elect_one():
                 cpasync.prefetch_descriptor(self.atom)
 
-    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
+    def read_ahead(self, first_k: Any, at: tuple[int, int] = (0, 0)) -> None:
         """Nothing: there is no index buffer."""
 
     def copy(self, first_k: Any, stage: Any, apart: int, full: Any) -> None:
@@ -105,7 +111,8 @@ class MapProducer:
         pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
         return cute.make_tensor(pointer, layout)
 
-    def _copy(self, there: Any, here: Any, full: Any) -> None:
+    def bring(self, there: Any, here: Any, full: Any) -> None:
+        """One copy, of which ``full`` is told in every CTA that it comes to."""
         here, there = (cute.group_modes(box, 0, cute.rank(box)) for box in (here, there))
         to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
         every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
@@ -113,7 +120,10 @@ class MapProducer:
 
 
 class BoxProducer(MapProducer):
-    """Copies tiles of B, all ``taps`` of a stage. ``first`` is the tile's first row of B."""
+    """Copies tiles of B, all ``taps`` of a stage; ``first`` is the tile's first row of B.
+
+    Of CTAs that share tiles of B, each brings as many of the rows to all.
+    """
 
     def __init__(
         self,
@@ -127,7 +137,7 @@ class BoxProducer(MapProducer):
     ) -> None:
         atom, self.tensor = made
         super().__init__(atom, shared, tid, tile.taps, tile.sharing)
-        self.box, self.first, self.group, self.taps = box, first, group, tile.taps
+        self.box, self.first, self.group = box, first, group
         self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
 
     @cute.jit
@@ -140,7 +150,7 @@ class BoxProducer(MapProducer):
                 for panel in range_constexpr(panels):
                     there = self._there(first_k + tap * apart, panel)
                     here = self._here(stage * self.taps + tap, panel)
-                    self._copy(there, here, full)
+                    self.bring(there, here, full)
 
     def _there(self, first_k: Any, panel: int) -> Any:
         """A box of memory."""

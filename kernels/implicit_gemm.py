@@ -17,7 +17,7 @@ from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
-from .boxes import tensor_map
+from .boxes import BoxProducer, tensor_map
 from .dependents import let_dependents_start, starts_early
 from .epilogue import Epilogue, Extras
 from .im2col import im2col_of_a
@@ -25,7 +25,7 @@ from .k_tiles import KTiles
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
-from .pixels import im2col_map
+from .pixels import PixelProducer, im2col_map
 from .present import units_of_index, units_of_rows
 from .producer import Producer
 from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
@@ -81,11 +81,8 @@ class ImplicitGemm:
         if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
-        pixels, copy, boxes = None, None, None
-        if cutlass.const_expr(self.im2col is not None):
-            pixels = im2col_map(self.im2col, args, pointer_a, self.spec, self.data)
-        if cutlass.const_expr(self.memory_of_b is not None):
-            copy, boxes = tensor_map(self.memory_of_b, pointer_b, self.spec, self.data)
+        pixels = self._map_of_a(pointer_a, args)
+        copy, boxes = self._map_of_b(pointer_b)
         self.kernel(
             pointer_a,
             pointer_b,
@@ -175,14 +172,8 @@ class ImplicitGemm:
             acc.fill(0)
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
-            if cutlass.const_expr(pixels is not None):
-                producer_a = mainloop.pixel_producer(pixels, self.im2col, args, m0, group, tid)
-            else:
-                producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
-            if cutlass.const_expr(boxes is not None):
-                producer_b = mainloop.box_producer((copy, boxes), n0, group, tid)
-            else:
-                producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
+            producer_a = self._producer_a(mainloop, operand_a, pixels, m0, group, tid)
+            producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
             if cutlass.const_expr(tile.parts > 1):
@@ -210,16 +201,17 @@ class ImplicitGemm:
             atomic=spec.split == "atomic",
         )  # fmt: skip
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
-        stores = cutlass.const_expr(not tile.producers) or tid < tile.threads
-        if cutlass.const_expr(tile.sharing > 1):  # not the one that makes a cluster whole
+        exists = cutlass.Boolean(True)
+        if cutlass.const_expr(tile.sharing > 1):  # a tile may only make a cluster whole
             rows = operand_a.row_count if along_a == 1 else operand_a.col_count
-            stores = stores and _is_row(m0, rows)
-        if stores:
+            exists = _is_row(m0, rows)
+        if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
         if cutlass.const_expr(epilogue.sums_beside):
-            epilogue.sum_beside(operand_d, base, n0, tid - tile.threads, extras)
+            number = cutlass.select_(exists, tid - tile.threads, Int32(-1))
+            epilogue.sum_beside(operand_d, base, n0, number, extras)
 
     def _has_dependents(self) -> bool:
         """Whether a kernel follows that adds up what CTAs wrote."""
@@ -255,7 +247,45 @@ class ImplicitGemm:
         maps = self.im2col is not None, self.memory_of_b is not None
         return MainloopSm90(self.spec, self.data, smem, tap_rows, maps)
 
-    def _present(self, k_tiles: KTiles, producer: Producer, first: Any, tid: Any) -> KTiles:
+    def _map_of_a(self, pointer: Any, args: Arguments) -> Any:
+        """What the kernel takes of A's tensor map, if there is one."""
+        if self.im2col is None:
+            return None
+        return im2col_map(self.im2col, args, pointer, self.spec, self.data)
+
+    def _map_of_b(self, pointer: Any) -> tuple[Any, Any]:
+        """What the kernel takes of B's tensor map, if there is one."""
+        if self.memory_of_b is None:
+            return None, None
+        return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
+
+    def _producer_a(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        operand: Operand,
+        atom: Any,
+        first: Any,
+        group: Any,
+        tid: Any,
+    ) -> Producer | PixelProducer:
+        if self.im2col is None or isinstance(mainloop, MainloopSm80):
+            return mainloop.producer(operand, mainloop.s_a, first, tid)
+        return mainloop.pixel_producer(atom, self.im2col, operand.args, first, group, tid)
+
+    def _producer_b(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        operand: Operand,
+        made: tuple[Any, Any],
+        first: Any,
+        group: Any,
+        tid: Any,
+    ) -> Producer | BoxProducer:
+        if self.memory_of_b is None or isinstance(mainloop, MainloopSm80):
+            return mainloop.producer(operand, mainloop.s_b, first, tid)
+        return mainloop.box_producer(made, first, group, tid)
+
+    def _present(self, k_tiles: KTiles, producer: Any, first: Any, tid: Any) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""
         operand, base, warps = producer.operand, producer.shared.base, self.tile.launched // 32
         if operand.gather:
@@ -269,7 +299,7 @@ class ImplicitGemm:
 
 
 def _is_row(m: Any, rows: Any) -> Any:
-    """Whether a number is that of a row: neither is negative, but a sum beyond 2^31 would be."""
+    """Whether a number is that of a row; one beyond 2^31 has become negative, and is none."""
     return (m | (rows - 1 - m)) >= 0
 
 

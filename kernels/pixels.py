@@ -83,7 +83,7 @@ class PixelProducer(MapProducer):
         if self.copies:
             shared = const_expr(self.shared)
             here = self._tile(stage * shared.stage_bytes, self._lines(shared.columns, 1))
-            self._copy(self._there(first_k), here, full)
+            self.bring(self._there(first_k), here, full)
 
     def _there(self, first_k: Any) -> Any:
         """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap)."""

@@ -11,7 +11,11 @@ from .atoms import round_to_tf32
 from .operand import Operand
 from .producer import Producer
 from .shared import LINE_BYTES, SharedTile
+from .tile import Tile
 
+# Producers hold two k-tiles that are multiplied in 500 cycles or fewer, which loads take, if a
+# thread has as many words of one or fewer: beside masks of 16 rows, more have spilled.
+PRODUCTS, WORDS = 128 * 128, 32
 ROWS = 8  # after so many, the swizzle is the same again
 
 
@@ -19,14 +23,14 @@ class RoundingProducer(Producer):
     """Copies tiles of an operand, rounded to nearest, into shared memory where k runs along rows.
 
     ``read_ahead`` loads a k-tile's vectors, ``copy`` stores them: what lies between hides how long
-    loads take. Where k runs across the operand's memory, every element of a vector goes to a row of
-    its own. ``taps``: k-tiles that are held at once.
+    loads take, one k-tile or two. Where k runs across memory, every element of a vector goes to a
+    row of its own.
     """
 
     def __init__(
-        self, operand: Operand, shared: SharedTile, threads: int, tid: Any, first: Any, taps: int
+        self, operand: Operand, shared: SharedTile, tile: Tile, tid: Any, first: Any
     ) -> None:
-        super().__init__(operand, shared, Float32, threads, tid, first)
+        super().__init__(operand, shared, Float32, tile.producers, tid, first)
         op = cute.nvgpu.CopyUniversalOp()
         self.atom = cute.make_copy_atom(op, Float32, num_bits_per_copy=8 * self.bytes)
         # In the order in which vectors are loaded, their steps from the first.
@@ -36,7 +40,9 @@ class RoundingProducer(Producer):
             for row_step in self.row_steps
             for step in steps
         ]
-        shape = (operand.vector, 1), len(self.steps), taps
+        words = operand.vector * len(self.steps) * tile.taps
+        self.tiles = 2 if tile.m * tile.n <= PRODUCTS and words <= WORDS else 1
+        shape = (operand.vector, 1), len(self.steps), (tile.taps, self.tiles)
         self.held = cute.make_rmem_tensor(shape, Float32)
         if operand.along == 0:
             row, column = self.column_number, self.row_number  # of shared memory
@@ -57,17 +63,17 @@ class RoundingProducer(Producer):
             row = row // ROWS * ROWS + (row & 1) * 4 + row // 2 % 4
         return across, row, column
 
-    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
+    def read_ahead(self, first_k: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Load the k-tile at ``first_k``; a vector that is not there becomes zeros."""
         for i, (_, _, vector, pred) in enumerate(self._vectors(first_k)):
-            held = self.held[None, i, tap]
+            held = self.held[None, i, place]
             held.fill(0.0)
             cute.copy(self.atom, cute.recast_tensor(vector, Float32), held, pred=pred)
 
-    def copy(self, first_k: Any, stage: Any, tap: int = 0) -> None:
+    def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Round what was loaded, and store it into a stage."""
         for i, (row_step, step) in enumerate(self.steps):
-            held = self.held[None, i, tap]
+            held = self.held[None, i, place]
             words = cute.make_rmem_tensor(held.shape, Int32)
             for j in range(self.operand.vector):
                 words[j] = round_to_tf32(held[j], 90)

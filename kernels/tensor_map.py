@@ -33,7 +33,7 @@ def has_map(dtype: str) -> bool:
 
 
 def memory_of_b(view: GemmView, spec: Spec) -> tuple[Layout, int] | None:
-    """B's memory for a tensor map: a layout of (n, k) or (n, k, l), and where it starts, in elements.
+    """B's memory for a tensor map: a layout of (n, k) or (n, k, l), and the first element's offset.
 
     None where no map describes B, so that producers copy it vector by vector. What a map says has
     to hold for every call of a kernel: extents and strides are constants, and tiles lie within one
@@ -45,12 +45,12 @@ def memory_of_b(view: GemmView, spec: Spec) -> tuple[Layout, int] | None:
     ...     tile = Tile(128, 64, k, 8, 1, 4, 128)
     ...     found = memory_of_b(view, Spec.of(view, "float16", "float16", tile, "sm_90a"))
     ...     return found and (str(found[0]), found[1])
-    >>> problem = ConvProblem((1, 8, 8, 96), (40, 3, 3), groups=3)
     >>> example(fprop_view(ConvProblem((1, 8, 8, 64), (40, 3, 3))))
     ('(40,576):(576,1)', 0)
     >>> example(wgrad_view(ConvProblem((1, 8, 8, 64), (40, 3, 3))))  # whose B is the input
-    >>> view = dgrad_views(ConvProblem((1, 9, 8, 64), (64, 3, 3), stride=2))[1]
-    >>> example(view), example(view, k=32)
+    >>> view = dgrad_views(ConvProblem((1, 9, 8, 64), (32, 3, 3), stride=2, padding=1))[1]
+    >>> example(view), example(view, k=32)  # a k-tile of two taps, and of one
+    (None, ('(64,(32,2)):(1,(576,128))', 192))
     """
     tile, size = spec.tile, BYTES[spec.dtype]
     if not tile.producers or not has_map(spec.dtype) or spec.vectors[1] * size != VECTOR_BYTES:

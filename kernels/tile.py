@@ -24,8 +24,8 @@ class Tile:
     ``stages`` buffers of shared memory hold the k-tiles in flight. Beside the warps that multiply,
     ``producers`` threads only copy, if there are any: then warps multiply in groups of four, each
     64 rows at a time, by Hopper's instructions. A tile of A then serves ``taps`` taps, for which it
-    has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
-    CTAs, one below the other, each copies a share of every tile of B to all of them.
+    has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a
+    cluster of ``sharing`` CTAs, one below the other, each copies a share of B's tiles to all.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128

@@ -138,8 +138,10 @@ def check_machine_code(c: Choice) -> None:
     rows_copied = c.tile.m + (0 if c.tile.producers else c.tile.n)
     per_thread = rows_copied * c.tile.k // vector // copying
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
-    # prologue.
-    pieces = 1 if c.tile.producers else c.tile.stages
+    # prologue. Of tf32 these bring two k-tiles in their loop if they are small, and hold B of both.
+    small = c.tile.m * c.tile.n <= 128 * 128 and c.tile.n * c.tile.k <= 32 * copying
+    held = 2 if rounds and small else 1
+    pieces = held if c.tile.producers else c.tile.stages
     assert len(copies) == opcodes["LDGSTS"] == pieces * per_thread
 
     # Tensor cores do all that there is to multiply, of operands that ldmatrix brings, or that
@@ -152,7 +154,7 @@ def check_machine_code(c: Choice) -> None:
         assert compiled.ptx.count("wgmma.mma_async") == 2 * k_blocks * (rows // 16)
         read = 2 * k_blocks * (rows // 16) if rounds else 0
         assert (opcodes["HMMA"], opcodes["LDSM"]) == (0, read)
-        loaded = 2 * c.tile.n * c.tile.k // vector // copying if rounds else 0
+        loaded = 2 * held * c.tile.n * c.tile.k // vector // copying if rounds else 0
         assert len(re.findall(r"ld\.global\.v4", compiled.ptx)) == loaded
     else:
         assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks

@@ -1,0 +1,240 @@
+"""A that comes by im2col tensor maps: when it does, that it is A, and that maps round tf32."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from layoutconv.kernels.im2col import Im2col, im2col, im2col_of_a
+from layoutconv.kernels.structure import signature
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import widened
+
+from layoutconv.algebra import Layout
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
+from layoutconv.conv.memory import interleaved
+from layoutconv.gemm_view import GemmView
+from layoutconv.sparse import kernel_map_view
+
+from ..machine import tensor_map
+from ..machine.boxes import elements
+from .launcher import (
+    Compiled,
+    check_view_runs,
+    compiled_view,
+    located,
+    spec_of,
+)
+from .test_skip import kernel_map
+
+WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
+HALF = replace(WIDE, k=32, stages=3)
+
+LINES = ConvProblem((3, 61, 64), (40, 3), padding=((1, 2),))
+PLANES = ConvProblem((2, 13, 9, 64), (40, 2, 3), stride=(1, 2), padding=(1, 2), dilation=(3, 1))
+VOLUMES = ConvProblem((2, 5, 7, 6, 32), (40, 2, 3, 2), (1, 3, 2), ((1, 0), (2, 3), 1), (2, 2, 1))
+GROUPS = ConvProblem((1, 6, 9, 128), (64, 3, 3), padding=1, groups=2)
+
+
+# -- which pixels ----------------------------------------------------------------------------------
+
+
+def brought(found: Im2col, m: int, k: int, l: int, tile: tuple[int, int]) -> tuple[Any, Any]:
+    """Offsets of what a copy of a tile brings, and which of it is there, by the machine."""
+    memory = tensor_map.TensorMap(
+        0, "u8",
+        (int(found.channels[0]), *(int(mode.extent) for mode in found.modes), int(found.images[0])),
+        (*(int(mode.stride) for mode in found.modes), int(found.images[1])),
+        element_strides=(1, *(mode.step for mode in found.modes), 1),
+        im2col=tensor_map.Im2col(
+            tuple(mode.lower for mode in found.modes),
+            tuple(int(mode.upper) for mode in found.modes),
+            tile[1], tile[0],
+        ),
+    )  # fmt: skip
+    channel, *offsets = found.column(k, l)
+    at, inside = elements(memory, (channel, *found.pixel(m)), tuple(offsets))
+    return at.reshape(tile), inside.reshape(tile)
+
+
+def random_problem(random: np.random.Generator) -> ConvProblem:
+    def some(low: int, high: int, count: int) -> tuple[int, ...]:
+        return tuple(map(int, random.integers(low, high, count)))
+
+    rank = int(random.integers(1, 4))
+    taps, dilation, stride = some(1, 5, rank), some(1, 4, rank), some(1, 4, rank)
+    padding = tuple(zip(some(0, 4, rank), some(0, 4, rank), strict=True))
+    reach = [d * (t - 1) + 1 - sum(p) for d, t, p in zip(dilation, taps, padding, strict=True)]
+    spatial = [max(1, r) + int(random.integers(0, 6)) for r in reach]
+    groups = int(random.integers(1, 3))
+    return ConvProblem(
+        (int(random.integers(1, 4)), *spatial, 32 * groups), (32 * groups, *taps),
+        stride, padding, dilation, groups,
+    )  # fmt: skip
+
+
+def test_a_copy_brings_what_the_layout_says() -> None:
+    """Of forward passes and gradients alike, from any row on; what is past the last are zeros."""
+    random, seen = np.random.default_rng(0), 0
+    for _ in range(40):
+        problem = random_problem(random)
+        for view in (fprop_view(problem), *dgrad_views(problem)):
+            if not view.k:
+                assert im2col(view.a) is None
+                continue
+            found = im2col(view.a)
+            assert found is not None
+            assert found.fits
+            l, rows = int(random.integers(view.l)), 16
+            of_group = view.at(l) if view.l > 1 else view
+            offset, there = (t.numpy() for t in located(of_group.a, view.m, view.k))
+            m = int(random.integers(view.m))
+            for k in random.integers(view.k // 32, size=3) * 32:
+                at, inside = brought(found, m, int(k), l, (rows, 32))
+                rest = min(rows, view.m - m)
+                want = there[m : m + rest, k : k + 32]
+                assert (inside[:rest] == want).all()
+                assert (at[:rest] == offset[m : m + rest, k : k + 32])[want].all()
+                assert not inside[rest:].any()
+                seen += int(want.sum())
+    assert seen > 10**4
+
+
+def test_which_numbers_are_arguments() -> None:
+    """A map is made of extents that differ from call to call, and decided on by none of them."""
+    views = [
+        fprop_view(ConvProblem((N, H, W, 64), (32, 3, 3), (2, 1), padding=1))
+        for N, H, W in ((1, 8, 9), (5, 11, 4))
+    ]
+    assert len({signature(view) for view in views}) == 1
+    ends = [[int(mode.upper) for mode in known(view).modes] for view in views]
+    assert ends == [[-1, -2], [-1, -1]]  # rows of an even extent end before the padding
+
+
+def known(view: GemmView) -> Im2col:
+    found = im2col(view.a)
+    assert found is not None
+    return found
+
+
+def test_numbers_that_a_map_has_no_room_for_are_of_another_kernel() -> None:
+    """Padding behind the tensor is no constant of a kernel: what is too far has a mark."""
+    near, far = (
+        fprop_view(ConvProblem((1, 4, 4, 4, 64), (32, 1, 1, 1), padding=(0, 0, (0, far))))
+        for far in (15, 16)
+    )
+    assert known(near).fits
+    assert not known(far).fits
+    assert signature(near) != signature(far)
+    assert of_a(near)
+    assert not of_a(far)
+
+
+def of_a(view: GemmView, tile: Tile = HALF, dtype: torch.dtype = torch.float16, **rest: Any) -> Any:
+    return im2col_of_a(view, spec_of(view, dtype, tile, "sm_90a", **rest))
+
+
+def corner(near: int, taps: int, rank: int, dilation: int = 1) -> GemmView:
+    """A view whose taps are of the last mode, with padding before it."""
+    padding = (*(0 for _ in range(rank - 1)), (near, 0))
+    filter_ = (32, *(1 for _ in range(rank - 1)), taps)
+    dilations = (*(1 for _ in range(rank - 1)), dilation)
+    extent = max(1, (taps - 1) * dilation + 1 - near)
+    shape = (1, *(2 for _ in range(rank - 1)), extent, 32)
+    return fprop_view(ConvProblem(shape, filter_, padding=padding, dilation=dilations))
+
+
+ROOM = {"1-D": (1, 15, 65535), "2-D": (2, 7, 255), "3-D": (3, 4, 31)}
+
+
+@pytest.mark.parametrize("name", ROOM)
+def test_the_room_that_a_map_has(name: str) -> None:
+    rank, bits, reach = ROOM[name]
+    assert im2col(corner(1 << bits, 2, rank).a)
+    assert not im2col(corner((1 << bits) + 1, 2, rank).a)
+    assert im2col(corner(0, 2, rank, reach).a)
+    assert not im2col(corner(0, 2, rank, reach + 1).a)
+
+
+STRIDED = Layout((2, 9, 9, 64), (9 * 9 * 64, 1, 9, 81))
+NOT_MAPPED: dict[str, GemmView] = {
+    "gathered": gather_fprop_view(
+        ConvProblem((1, 3, 3, 64), (64, 3, 3), padding=1),
+        torch.zeros(9, dtype=torch.int32), torch.zeros(9, dtype=torch.int32),
+    ),
+    "images that are named": fprop_view(
+        ConvProblem((2, 5, 64), (32, 3)), batch_index=torch.zeros(2, dtype=torch.int32)
+    ),
+    "a kernel map": kernel_map_view(kernel_map(50, 27, 0.3), 32, 32, kernel_size=(3, 3, 3)),
+    "a filter's gradient": wgrad_view(ConvProblem((1, 9, 9, 64), (64, 3, 3))),
+    "images first": dgrad_views(ConvProblem((70, 3, 4, 64), (64, 2, 4)), images_first=True)[0],
+    "channels far apart": fprop_view(ConvProblem((2, 9, 9, 64), (32, 3, 3)),
+                                     activation_layout=STRIDED),
+    "channels of two digits": fprop_view(ConvProblem((2, 8, 8, 64), (32, 3, 3)),
+                                         activation_layout=interleaved((2, 8, 8, 64), 32)),
+    "one image for all": fprop_view(ConvProblem((2, 9, 64), (32, 3)),
+                                    activation_layout=Layout((2, 9, 64), (0, 64, 1))),
+    "a stride of 9": fprop_view(ConvProblem((2, 19, 64), (32, 3), stride=9)),
+    "no taps": dgrad_views(ConvProblem((1, 9, 64), (32, 1), stride=2))[1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_MAPPED)
+def test_what_no_map_describes(name: str) -> None:
+    assert im2col(NOT_MAPPED[name].a) is None
+
+
+def test_what_a_kernel_does_not_copy_by_a_map() -> None:
+    view = fprop_view(LINES)
+    assert of_a(view)
+    assert of_a(view, replace(HALF, k=16), torch.float32)
+    other = [
+        (view, Tile(64, 64, 32), {}),  # no producers
+        (view, HALF, {"aligned": (8, 16, 16)}),
+        (view, HALF, {"skip": True}),
+        (widened(view), replace(HALF, taps=3), {}),
+        (fprop_view(ConvProblem((1, 9, 40), (32, 3))), HALF, {}),  # k-tiles of two taps
+        (fprop_view(ConvProblem((1, 9, 80), (32, 1), groups=2)), HALF, {}),  # and of two groups
+    ]
+    for without, tile, rest in other:
+        assert without is not None
+        assert of_a(without, tile, **rest) is None
+    assert of_a(fprop_view(ConvProblem((1, 9, 40), (32, 1))))  # zeros behind the last channel
+
+
+# -- what is run -----------------------------------------------------------------------------------
+
+
+def copies(compiled: Compiled) -> list[int]:
+    """How many instructions copy by im2col maps, by others, and vector by vector."""
+    kinds = r"cp\.async\.bulk\.tensor[^;]*im2col", r"cp\.async\.bulk\.tensor[^;]*tile", r"async\.c"
+    return [len(re.findall(kind, compiled.ptx)) for kind in kinds]
+
+
+RUN: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
+    "1-D": (fprop_view(LINES), WIDE, torch.float16),
+    "2-D": (fprop_view(PLANES), HALF, torch.bfloat16),
+    "3-D": (fprop_view(VOLUMES), HALF, torch.float16),
+    "groups": (fprop_view(GROUPS), WIDE, torch.float16),
+    "1-D gradient": (dgrad_views(replace(LINES, filter=(64, 3)))[0], WIDE, torch.float16),
+    "2-D gradient": (
+        dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], HALF, torch.bfloat16
+    ),
+    "3-D gradient": (
+        dgrad_views(replace(VOLUMES, filter=(64, 2, 3, 2)))[-1], WIDE, torch.float16
+    ),
+    "tf32": (fprop_view(VOLUMES), replace(HALF, k=16), torch.float32),
+    "one tap, rests of channels": (fprop_view(ConvProblem((1, 9, 8, 40), (40, 1, 1), stride=2)),
+                                   WIDE, torch.float16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_a_by_maps(name: str) -> None:
+    view, tile, dtype = RUN[name]
+    check_view_runs(view, dtype, tile, arch="sm_90a")
+    assert copies(compiled_view(view, dtype, tile, "sm_90a")) == [1, 1, 0]
