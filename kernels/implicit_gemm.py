@@ -17,7 +17,7 @@ from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
-from .dependents import let_dependents_start, starts_early
+from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
 from .k_tiles import KTiles
 from .mainloop_sm80 import MainloopSm80
@@ -42,7 +42,7 @@ class ImplicitGemm:
         self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
-        self.resident = spec.resident
+        self.resident, self.early = spec.resident, starts_early(spec.arch)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
 
@@ -94,6 +94,7 @@ class ImplicitGemm:
             preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
             stream=stream,
+            use_pdl=self.early,
         )
 
     @cute.kernel
@@ -146,10 +147,12 @@ class ImplicitGemm:
         acc, nothing = mainloop.multiplier.accumulators(tile), cutlass.Boolean(False)
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
+            wait_for_others(self.early)
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
             producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
             producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
+            wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
             if cutlass.const_expr(tile.parts > 1):
@@ -163,8 +166,7 @@ class ImplicitGemm:
             if cutlass.const_expr(tile.parts > 1):  # some k-tile is multiplied then, and forgotten
                 count = cutlass.max(Int32(count), Int32(1))
             mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
-        # What comes next may be a sum of parts, or of statistics.
-        let_dependents_start(starts_early(spec.arch) and self._has_dependents())
+        let_dependents_start(self.early)
         all_columns = self.view.n * cute.arch.grid_dim()[2]
         if cutlass.const_expr(self.steps.statistics):
             statistics = statistics + Int64(m_tile) * (2 * all_columns)
@@ -183,10 +185,6 @@ class ImplicitGemm:
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
         if cutlass.const_expr(epilogue.sums_beside):
             epilogue.sum_beside(operand_d, base, n0, tid - tile.threads, extras)
-
-    def _has_dependents(self) -> bool:
-        """Whether a kernel follows that adds up what CTAs wrote."""
-        return self.steps.statistics or self.spec.split == "partial"
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""

@@ -29,7 +29,7 @@ from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
 from .warpgroups import KTileOperands, WarpgroupMultiplier
 
-GATHERED_LINES = False
+GATHERED_ROWS = 128  # of a tile whose rows are gathered by whole lines: each is looked up more often
 
 
 class MainloopSm90:
@@ -61,7 +61,7 @@ class MainloopSm90:
         halo = tile.taps > 1 and shared is self.s_a
         used = tile.m + self.tap_rows * (tile.taps - 1) if halo else None
         of = operand, shared, self.data.element, threads, tid % threads, first, used
-        lines = operand.along == 1 and (GATHERED_LINES or not operand.gather)
+        lines = operand.along == 1 and (not operand.gather or tile.m <= GATHERED_ROWS)
         return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
     @cute.jit

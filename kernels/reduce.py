@@ -19,7 +19,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from .arguments import Arguments
-from .dependents import starts_early, wait_for_others
+from .dependents import let_dependents_start, starts_early, wait_for_others
 from .schedule import FLIGHT, LANES, WARPS, ReduceShape
 from .store import load
 from .walk import TYPES, Walk, bind, read, select
@@ -79,6 +79,7 @@ class Reduction:
         acc.fill(self.accumulator(self.neutral))
         rounds = (columns + (Int32(FLIGHT) << team) - 1) >> (team + FLIGHT.bit_length() - 1)
         wait_for_others(self.early)  # before memory is read; what is above needs none
+        let_dependents_start(self.early)
         for i in range(rounds):
             self.step(walk, source, at_row, (i * FLIGHT << team) + part, team, columns, acc)
 

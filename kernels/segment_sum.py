@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from .dependents import starts_early, wait_for_others
+from .dependents import let_dependents_start, starts_early, wait_for_others
 from .store import load
 from .walk import TYPES, at, put, read, select
 
@@ -110,6 +110,7 @@ class SegmentSum:
     def kernel(self, parts: Any, lengths: Any, out: Any, columns: Any, C: Any, log_rows: Any):
         """``2^log_rows`` rows of threads; those of a row have a vector of columns each."""
         wait_for_others(self.early)
+        let_dependents_start(self.early)
         vector, across = self.shape.vector, Int32(LOG_THREADS) - log_rows
         tid, _, _ = cute.arch.thread_idx()
         block, tap, _ = cute.arch.block_idx()
