@@ -29,7 +29,7 @@ from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
 from .warpgroups import KTileOperands, WarpgroupMultiplier
 
-GATHERED_ROWS = 128  # of a tile whose rows are gathered by whole lines: each is looked up more often
+GATHERED_ROWS = 128  # of a tile that is gathered by whole lines: rows are looked up more often
 
 
 class MainloopSm90:
