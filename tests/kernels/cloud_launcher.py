@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
 from layoutconv.kernels.neighbours import HashTable, Search
+from layoutconv.kernels.pairs import CountPairs, WritePairs
 from layoutconv.kernels.per_rank import Chain, PerRank, build
 from layoutconv.kernels.reached import Reach, Unpack
 from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
@@ -41,6 +42,7 @@ UPDATES: dict[type[PerRank], tuple[int, ...]] = {
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
     AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
+    CountPairs: (1,), WritePairs: (2, 3, 4),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -130,6 +132,8 @@ class Launches:
             expected = written.size
             if kind is Reach:
                 expected = 8 * int(pieces[1].view(np.int64)[-1] + 1)
+            elif kind is WritePairs and place > 2:
+                expected = 4 * integers[5]
             if not partly(kernel, place):
                 assert written[:expected].all()
             assert not written[expected:].any()

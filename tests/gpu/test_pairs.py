@@ -1,0 +1,118 @@
+"""Pairs of kernel maps on a GPU are those of the CPU, by one launch; and what is captured of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
+
+from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+SHAPES = [
+    (1, 1), (31, 1), (400_000, 1), (5, 8), (512, 8), (513, 27), (2_001, 27), (90_001, 27),
+    (300_000, 27), (20_000, 343), (1, 343), (100, 1500),
+]  # fmt: skip
+
+
+def indices(rows, taps, share, seed=0, memory="taps"):
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(0, 1 << 30, (taps, rows), generator=generator).int()
+    index[torch.rand(taps, rows, generator=generator) >= share] = -1
+    if memory == "gaps":
+        wide = torch.zeros(taps, 2 * rows, dtype=torch.int32)
+        wide[:, ::2] = index
+        return wide.cuda()[:, ::2].T
+    return index.cuda().T if memory == "taps" else index.T.contiguous().cuda()
+
+
+def check(found, want):
+    chunks = len(want.outputs)
+    assert found.chunk == want.chunk
+    assert torch.equal(found.lengths.cpu(), want.lengths)
+    for ours, expected in ((found.outputs, want.outputs), (found.inputs, want.inputs)):
+        assert ours.data_ptr() % 16 == 0
+        assert torch.equal(ours[:chunks].cpu(), expected)
+        assert (ours[chunks:] == -1).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
+def test_pairs_are_those_of_the_cpu(shape, share):
+    index = indices(*shape, share)
+    counts = counts_of(index)
+    assert counts.here == tuple((index.cpu() >= 0).sum(0).tolist())
+    for chunk in (64, 100, 2048):
+        want = pairs_of(index.cpu(), chunk)
+        found = pairs_of(index, chunk, counts)
+        assert found.outputs.shape == want.outputs.shape
+        check(found, want)
+        check(pairs_of(index, chunk, Counts(counts.there)), want)  # as while a graph is captured
+
+
+@pytest.mark.parametrize("shape", [(0, 27), (9, 0), (0, 0)], ids=str)
+def test_nothing_has_no_pairs(shape):
+    index = indices(*shape, 1.0)
+    check(pairs_of(index, 64), pairs_of(index.cpu(), 64))
+    assert counts_of(index).here == (0,) * shape[1]
+
+
+@pytest.mark.parametrize("memory", ["rows", "gaps"])
+def test_an_index_of_any_strides(memory):
+    index = indices(30_000, 27, 0.3, 1, memory)
+    check(pairs_of(index, 256), pairs_of(index.cpu(), 256))
+
+
+def test_a_captured_graph_counts_again():
+    index = indices(50_000, 27, 0.3, 2)
+    pairs_of(index, 512)
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        found = pairs_of(index, 512)
+    for seed, share in ((3, 0.1), (4, 0.9), (5, 0.0)):
+        index.copy_(indices(50_000, 27, share, seed))
+        graph.replay()
+        check(found, pairs_of(index.cpu(), 512))
+
+
+def test_streams_side_by_side():
+    every = [indices(60_000 + 77 * seed, 27, 0.1 * seed, seed) for seed in range(1, 5)]
+    want = [pairs_of(index.cpu(), 128) for index in every]
+    counts = [counts_of(index) for index in every]
+    assert all(one.here for one in counts)  # so that nobody waits below
+    streams = [torch.cuda.Stream() for _ in every]
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(5):
+        for stream, index, known in zip(streams, every, counts, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(pairs_of(index, 128, known))
+    torch.cuda.synchronize()
+    for i, one in enumerate(found):
+        check(one, want[i % len(want)])
+
+
+def nodes_of(run):
+    """How many kernels, copies and fills a call comes to: the nodes of a graph of it."""
+    runtime = pytest.importorskip("cuda.bindings.runtime")
+    run()  # compiles
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        kept = run()
+    error, _, count = runtime.cudaGraphGetNodes(runtime.cudaGraph_t(graph.raw_cuda_graph()))
+    assert int(error) == 0
+    del kept
+    return count
+
+
+def test_pairs_are_one_launch():
+    index = indices(10_000, 27, 0.3)
+    counts = counts_of(index)
+    assert counts.here is not None
+    assert nodes_of(lambda: counts_of(index)) == 1
+    assert nodes_of(lambda: pairs_of(index, 256, counts)) == 1
+    assert nodes_of(lambda: pairs_of(index, 256)) == 2
