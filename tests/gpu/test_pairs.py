@@ -1,4 +1,4 @@
-"""Pairs of kernel maps on a GPU are those of the CPU, by one launch; and what is captured of it."""
+"""Pairs of kernel maps, and the maps of the way back, on a GPU: those of the CPU, by few launches."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
 from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
+from layoutconv.sparse.two_way import reversed_index
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -116,3 +117,28 @@ def test_pairs_are_one_launch():
     assert nodes_of(lambda: counts_of(index)) == 1
     assert nodes_of(lambda: pairs_of(index, 256, counts)) == 1
     assert nodes_of(lambda: pairs_of(index, 256)) == 2
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (0, 27), (9, 0)], ids=str)
+@pytest.mark.parametrize(("more", "share"), [(0, 1.0), (1000, 0.3), (-1, 0.5)])
+def test_the_way_back_is_that_of_the_cpu(shape, more, share):
+    count, taps = shape
+    rows = max(count + more, 0)
+    generator = torch.Generator().manual_seed(count)
+    index = torch.full((taps, count), -1, dtype=torch.int32)
+    for column in index:
+        there = torch.randperm(count, generator=generator)[: int(share * min(count, rows))]
+        column[there] = torch.randperm(rows, generator=generator)[: len(there)].int()
+    order = torch.randperm(count, generator=generator).int()
+    for given in (None, order):
+        want = reversed_index(index.T, rows, given)
+        found = reversed_index(index.cuda().T, rows, None if given is None else given.cuda())
+        assert torch.equal(found.cpu(), want)
+        assert found.stride() == (1, max(rows, 1))
+
+
+def test_the_way_back_is_two_launches():
+    index = torch.randperm(5_000).int().cuda()[:, None].T.contiguous().T
+    order = torch.randperm(5_000).int().cuda()
+    assert nodes_of(lambda: reversed_index(index, 5_000)) == 2
+    assert nodes_of(lambda: reversed_index(index, 5_000, order)) == 2

@@ -20,7 +20,9 @@ from layoutconv.kernels.reached import Reach, Unpack
 from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
 from layoutconv.kernels.tap_order import AddUp, Count, Gather, Place, Refine, Sizes
 from layoutconv.kernels.together import Together
+from layoutconv.kernels.way_back import Scatter
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
 
@@ -153,6 +155,10 @@ def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
 
 def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[int, int]]:
     """The numbers of addresses where a kernel updates, and where it writes, by how many parts."""
+    if isinstance(kernel, Scatter):  # to some of what was filled
+        return {2}, {}
+    if isinstance(kernel, Fill) and integers[0] > 1 and not integers[1]:
+        return {1, 2}, {}  # one piece of memory
     if isinstance(kernel, Fill):  # a table, or a barrier's word alone
         return set(), dict.fromkeys((0, 1, 2) if integers[1] else (2,), 1)
     updates, writes = set(), Counter[int]()
@@ -169,6 +175,20 @@ def partly(kernel: PerRank, place: int) -> bool:
     return any(
         isinstance(part, Reserve) and places[3] == place for part, places in parts_of(kernel)
     )
+
+
+class Work(TorchDispatchMode):
+    """Notes which of torch's operations run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
 
 
 POISON = 0x5A5A5A5A  # of what no kernel wrote yet

@@ -14,12 +14,11 @@ from layoutconv.kernels import pairs, per_rank
 from layoutconv.kernels.pairs import COUNT, CTAS, WRITE, CountPairs, WritePairs
 from layoutconv.kernels.per_rank import PerRank, build
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from layoutconv.sparse.pairs import counts_of, pairs_of
 
 from ..machine import read_cubin
-from .cloud_launcher import SEEDS, Launches, few
+from .cloud_launcher import SEEDS, Launches, Work, few
 
 
 @pytest.fixture(scope="module")
@@ -115,20 +114,6 @@ def test_kernels_fit_into_every_gpu(kernel: PerRank, arch: str, tmp_path: Any) -
     assert found.stack == 0
     # Two of those that write are on a multiprocessor: all at once, whatever the taps.
     assert found.registers * kernel.threads * (CTAS if kernel is WRITE else 1) <= 65_536
-
-
-class Work(TorchDispatchMode):
-    """Notes which of torch's operations run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.names.append(function.overloadpacket.__name__)
-        return function(*args, **(kwargs or {}))
 
 
 def test_what_a_call_costs(launches: Launches) -> None:
