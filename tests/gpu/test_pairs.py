@@ -1,4 +1,4 @@
-"""Pairs of kernel maps, and the maps of the way back, on a GPU: those of the CPU, by few launches."""
+"""Pairs of kernel maps, and maps of the way back, on a GPU: those of the CPU, by few launches."""
 
 from __future__ import annotations
 
@@ -142,3 +142,11 @@ def test_the_way_back_is_two_launches():
     order = torch.randperm(5_000).int().cuda()
     assert nodes_of(lambda: reversed_index(index, 5_000)) == 2
     assert nodes_of(lambda: reversed_index(index, 5_000, order)) == 2
+
+
+def test_cells_that_are_reached_are_four_launches():
+    from layoutconv.kernels.reached import reached
+
+    cells = torch.randint(0, 50, (9_000, 4), dtype=torch.int32).cuda()
+    taps = torch.cartesian_prod(*[torch.arange(3)] * 3).tolist()
+    assert nodes_of(lambda: reached(cells, (2, 2, 2), taps, (26, 26, 26), 50, 20_000)) == 4

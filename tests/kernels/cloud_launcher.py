@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
+from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
 from layoutconv.kernels.neighbours import HashTable, Search
 from layoutconv.kernels.pairs import CountPairs, WritePairs
 from layoutconv.kernels.per_rank import Chain, PerRank, build
@@ -32,6 +33,9 @@ OF_RANK = {
     "fill": Fill,
     "reach": Reach,
     "unpack": Unpack,
+    "mark": Mark,
+    "count bits": CountBits,
+    "write cells": WriteCells,
     "search near": lambda rank: Search(rank, True),
     "search far": lambda rank: Search(rank, False),
     "search known": lambda rank: Search(rank, True, KNOWN[rank]),
@@ -40,11 +44,12 @@ KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
+    Mark: (1,), CountBits: (2,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
     AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
-    CountPairs: (1,), WritePairs: (2, 3, 4),
+    CountPairs: (1,), WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
