@@ -497,6 +497,16 @@ def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -
     assert max(map(size_of, needs)) <= SHARED_BYTES == 99 * 1024
 
 
+@pytest.mark.parametrize(("rank", "arch"), [(1, "sm_80"), (3, "sm_90a"), (4, "sm_80")])
+def test_cells_of_bits_are_one_call_of_four_kernels(rank: int, arch: str, tmp_path: Any) -> None:
+    count, _, both = cell_bits.kernels_of(rank)
+    for chain, kernels in ((count, 3), (both, 4)):
+        built = build(chain, arch, dump=str(tmp_path))
+        assert built.__ptx__.count(".entry") == kernels
+        assert ".nc" not in built.__ptx__
+        assert all(kernel.stack == 0 for kernel in read_cubin(built.__cubin__).values())
+
+
 # Those that ask for the whole of a cell.
 WHOLE = [kind for kind in OF_RANK if kind not in ("fill", "count bits")]
 
