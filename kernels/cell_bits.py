@@ -18,8 +18,8 @@ from cutlass import Int32, Int64, Uint64
 from . import per_rank
 from .blocks import Fill, sum_upto
 from .cells import cell_of, key_of, read_cell, vector_of, write_cell
-from .meet import Meet
-from .per_rank import Chain, PerRank, Table, device_table
+from .meet import Meet, MetTaps
+from .per_rank import Chain, PerRank
 from .together import WARP, least
 from .walk import at, put, select
 
@@ -38,28 +38,20 @@ def suits(cells: int, reached: int) -> bool:
 
 
 def cells_of_bits(
-    indices: Tensor,
-    table: Table,
-    steps: tuple[tuple[int, ...], tuple[int, ...]],
-    grid: tuple[int, ...],
-    capacity: int | None,
+    indices: Tensor, taps: MetTaps, grid: tuple[int, ...], capacity: int | None
 ) -> tuple[Tensor, Tensor]:
-    """What ``reached`` returns: ``table`` is that of the taps, ``steps`` are factors and divisors.
-
-    There is a cell, a tap and a cell of the grid.
-    """
+    """What ``reached`` returns, where there is a cell, a tap and a cell of the grid."""
     import torch
 
     rank, blocks = len(grid) - 1, -(-prod(grid) // (64 * BLOCK))
     words = blocks * BLOCK
-    rests = device_table(table, indices.device)
     room = indices.new_empty(2 * words + blocks)
     counter = indices.new_empty(2, dtype=torch.int64)
     bits = room.data_ptr()
     of_bits = bits, bits + 8 * words, counter.data_ptr()
-    tensors = indices, room, counter, rests
-    addresses = *of_bits, indices.data_ptr(), rests.data_ptr()
-    integers = words, words // 2 + 1, 0, indices.shape[0], len(table), *steps[0], *steps[1], *grid
+    tensors = indices, room, counter, taps.table
+    addresses = *of_bits, indices.data_ptr(), taps.address
+    integers = words, words // 2 + 1, 0, indices.shape[0], taps.count, *taps.steps, *grid
     count, write, both = kernels_of(rank)
     total = counter[0]
     if not capacity:  # of no rows there is no address either

@@ -8,15 +8,30 @@ y = x * stride + o. Both are ``floor(x * m / d) + shift[t]``, with (m, d) = (1, 
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from typing import Any
 
 from .cells import inside
-from .per_rank import PerRank, Table
+from .per_rank import PerRank, Table, device_table
 from .walk import at
 
 
-@lru_cache(1024)
+class MetTaps:
+    """What kernels are told of taps, of a device; made once for each set of them and stride.
+
+    Attributes:
+        table: int32 (count, 2 * rank), what :func:`shifts_and_rests` finds; its ``address``.
+        at_once: how many of them one cell meets at most.
+        steps: the factors of cells, and their divisors.
+    """
+
+    def __init__(self, taps: Table, stride: tuple[int, ...], transposed: bool, device: Any) -> None:
+        ones = (1,) * len(stride)
+        times, over = (stride, ones) if transposed else (ones, stride)
+        rows, self.at_once = shifts_and_rests(taps, over, transposed)
+        self.table, self.count, self.steps = device_table(rows, device), len(rows), times + over
+        self.address = self.table.data_ptr()
+
+
 def shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> tuple[Table, int]:
     """What taps add to a quotient, and the remainder that they need, per axis; none twice.
 

@@ -19,14 +19,14 @@ from . import per_rank
 from .cell_bits import cells_of_bits, suits
 from .cells import cell_of, key_of, read_cell, vector_of, write_cell
 from .hash_table import EMPTY, bits_for, insert
-from .meet import Meet, shifts_and_rests
+from .meet import Meet, MetTaps
 from .per_rank import (
     PerRank,
+    Table,
     check_cells,
     check_grid,
     check_per_axis,
     check_table,
-    device_table,
 )
 from .walk import at, put, select
 
@@ -72,18 +72,18 @@ def reached(
     grid = check_grid(spatial_shape, batch_size)
     rank = len(grid) - 1
     indices = check_cells("indices", indices, rank)
-    steps = check_per_axis("stride", stride, rank)
-    taps = check_table("offsets", offsets, rank)
     if capacity is not None and not 0 <= capacity < 2**31:
         raise ArgumentError("capacity", "None, or from 0 to 2**31 - 1", capacity)
-    ones = (1,) * rank
-    times, over = (steps, ones) if transposed else (ones, steps)
-    table, at_once = shifts_and_rests(taps, over, transposed)
+    if type(stride) is not tuple:
+        stride = check_per_axis("stride", stride, rank)
+    if type(offsets) is not tuple:
+        offsets = check_table("offsets", offsets, rank)
+    taps = _taps(offsets, stride, rank, transposed, indices.device)
 
     in_grid = prod(grid)
-    most = min(indices.shape[0] * at_once, in_grid)
+    most = min(indices.shape[0] * taps.at_once, in_grid)
     if most and suits(in_grid, most):
-        return cells_of_bits(indices, table, (times, over), grid, capacity)
+        return cells_of_bits(indices, taps, grid, capacity)
     bits = bits_for(most)
     device = indices.device
     # The set's slots, and how many keys it has, less one, as everything is filled with -1.
@@ -93,11 +93,10 @@ def reached(
     else:
         keys = torch.full((max(most, capacity),), NO_KEY, dtype=torch.int64, device=device)
     if most:
-        rests = device_table(table, device)
-        tensors = indices, memory, rests, keys
-        sizes = len(indices), bits, len(table)
+        tensors = indices, memory, taps.table, keys
         addresses = tuple(tensor.data_ptr() for tensor in tensors)
-        per_rank.launch(_reach(rank), tensors, addresses, (*sizes, *times, *over, *grid))
+        integers = indices.shape[0], bits, taps.count, *taps.steps, *grid
+        per_rank.launch(_reach(rank), tensors, addresses, integers)
     count = memory[-1] + 1
     if capacity is None:
         keys = keys[: int(count) if most else 0]
@@ -110,6 +109,14 @@ def reached(
     elif len(keys):  # a grid without cells has no extents to divide by
         cells.zero_()[:, 0] = -1
     return cells, count
+
+
+@lru_cache(1024)
+def _taps(
+    offsets: Table, stride: tuple[int, ...], rank: int, transposed: bool, device: Any
+) -> MetTaps:
+    steps = check_per_axis("stride", stride, rank)
+    return MetTaps(check_table("offsets", offsets, rank), steps, transposed, device)
 
 
 class Reach(Meet):
