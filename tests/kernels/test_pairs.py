@@ -56,9 +56,9 @@ def check(index: Tensor, chunk: int, more: int = 0) -> None:
         assert (found[chunks:] == -1).all()
 
 
-@settings(few, max_examples=12)
+@settings(few, max_examples=10)
 @given(
-    seed=SEEDS, rows=st.integers(1, 1500), taps=st.integers(1, 6),
+    seed=SEEDS, rows=st.integers(1, 900), taps=st.integers(1, 6),
     share=st.sampled_from([0.0, 0.02, 0.5, 1.0]), memory=st.sampled_from(["taps", "rows"]),
     chunk=st.integers(1, 300), more=st.integers(0, 3), ctas=st.integers(1, 9),
 )  # fmt: skip
@@ -73,7 +73,7 @@ def test_pairs_are_those_of_the_cpu(
 @pytest.mark.parametrize(("rows", "taps"), [(2, 70), (1100, 1), (0, 3), (5, 0)])
 def test_any_number_of_rows_and_taps(launches: Launches, rows: int, taps: int) -> None:
     launches.ctas = 5
-    for share, chunk in ((0.3, 16), (1.0, 512)):
+    for share, chunk in ((0.3, 16), (1.0, 512))[: 1 if taps > 9 else 2]:
         if rows and taps:
             check(indices(3, rows, taps, share), chunk, 1)
             continue

@@ -67,7 +67,7 @@ def test_entries_beyond_the_rows_are_written_nowhere(launches: Launches) -> None
 
 
 def test_what_a_call_costs(launches: Launches) -> None:
-    """Two launches of one call; of torch memory, and a view of it. It was ten, and 0.1 ms."""
+    """Two launches of one call; of torch memory, and a view of it. It was nine launches."""
     index, order = random_index(0, 40, 30, 3, 0.5), torch.randperm(40).int()
     for given_order in (None, order):
         launches.kinds.clear()
