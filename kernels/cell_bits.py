@@ -126,7 +126,10 @@ class OfWords(PerRank):
     threads = per_cta = BLOCK
 
     def sums(self, tid: Any, value: Any) -> tuple[Any, Any]:
-        """Of a number that each thread has: the sum up to its own, and that of all."""
+        """Of a number that each thread has: the sum up to its own, and that of all.
+
+        Each time in shared memory of its own.
+        """
         warps, warp = self.threads // WARP, tid >> 5
         smem = cutlass.memory.SmemAllocator()
         room = smem.allocate_tensor(Int32, cute.make_layout(warps), byte_alignment=16)
@@ -192,7 +195,6 @@ class WriteCells(OfWords):
         word = ~at(bits, number)
         own = Int32(cute.arch.popc(Uint64(word)))
         _, before = self.sums(tid, self.before(sums, cta, tid))
-        cute.arch.sync_threads()
         upto, _ = self.sums(tid, own)
         self.write(cells, before + upto - own, Int32(room), word, Int32(number << 6), own, grid)
 
