@@ -30,6 +30,8 @@ from .steps import Steps
 from .structure import divisors, runtime_integers
 from .window import rows_of_a_tap
 
+CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
+
 
 class ImplicitGemm:
     """The kernel of one kind of ``GemmView``: its structure and static integers, and a ``Spec``.
@@ -94,7 +96,7 @@ class ImplicitGemm:
             preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
             stream=stream,
-            use_pdl=self.early,
+            use_pdl=self._early(m_tiles * n_tiles * Int32(splits) * groups),
         )
 
     @cute.kernel
@@ -185,6 +187,16 @@ class ImplicitGemm:
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
         if cutlass.const_expr(epilogue.sums_beside):
             epilogue.sum_beside(operand_d, base, n0, tid - tile.threads, extras)
+
+    def _early(self, ctas: Any) -> Any:
+        """Whether this kernel starts while the one before it ends.
+
+        CTAs that do so crowd on the multiprocessors that are free first: that has cost a third of
+        the time where there are few of them, and room for several on each.
+        """
+        if self.resident == 1 or not self.early:
+            return self.early
+        return ctas > CROWD * self.resident
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""

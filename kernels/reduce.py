@@ -62,6 +62,7 @@ class Reduction:
 
     @cute.kernel
     def kernel(self, source: Any, target: Any, args: Arguments):
+        let_dependents_start(self.early)
         shape = self.shape
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
@@ -79,7 +80,6 @@ class Reduction:
         acc.fill(self.accumulator(self.neutral))
         rounds = (columns + (Int32(FLIGHT) << team) - 1) >> (team + FLIGHT.bit_length() - 1)
         wait_for_others(self.early)  # before memory is read; what is above needs none
-        let_dependents_start(self.early)
         for i in range(rounds):
             self.step(walk, source, at_row, (i * FLIGHT << team) + part, team, columns, acc)
 

@@ -109,8 +109,8 @@ class SegmentSum:
     @cute.kernel
     def kernel(self, parts: Any, lengths: Any, out: Any, columns: Any, C: Any, log_rows: Any):
         """``2^log_rows`` rows of threads; those of a row have a vector of columns each."""
-        wait_for_others(self.early)
         let_dependents_start(self.early)
+        wait_for_others(self.early)
         vector, across = self.shape.vector, Int32(LOG_THREADS) - log_rows
         tid, _, _ = cute.arch.thread_idx()
         block, tap, _ = cute.arch.block_idx()
