@@ -22,14 +22,17 @@ from layoutconv.gemm_view import GemmView
 def no_loads() -> Iterator[None]:
     """Kernels that are compiled in this context load nothing; none of them is kept on disk."""
     from layoutconv.kernels import store
-    from layoutconv.kernels.mainloop_sm80 import Producer
+    from layoutconv.kernels.producer import Producer
+    from layoutconv.kernels.rounding import RoundingProducer
 
     with (
         TemporaryDirectory() as folder,
         patch.dict(os.environ, LAYOUTCONV_CACHE_DIR=folder),
         patch.object(store, "_loaded", {}),
         patch.object(Producer, "copy", _nothing),
-        patch.object(Producer, "read_index", _nothing),
+        patch.object(Producer, "read_ahead", _nothing),
+        patch.object(RoundingProducer, "copy", _nothing),
+        patch.object(RoundingProducer, "read_ahead", _nothing),
     ):
         yield
 

@@ -100,30 +100,73 @@ class MainloopSm90:
         empty: Any,
     ):
         """Copy all k-tiles, each as soon as its stage is empty; what it takes is read one ahead."""
-        # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
-        copy_a, copy_b, tile = a.copy, b.copy, const_expr(self.tile)
-        read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
-        of_a_tap = const_expr(a.operand.col_count // tile.taps if tile.taps > 1 else 0)  # columns
+        advance, held = k_tiles.advance, const_expr(b.tiles)
+        read_b = partial(self._read, a, b)
+        bring = partial(self._bring, a, b, advance, tid, full, empty)
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
-        read_a(first)
-        for tap in range_constexpr(tile.taps):
-            read_b(first + tap * of_a_tap, tap)
+        later = first  # and of that of B which is read next
+        a.read_ahead(first)
+        for place in range_constexpr(held):
+            if const_expr(place > 0):
+                later = advance(later)
+            if place < count:
+                read_b(later, place)
         stage, parity = Int32(0), Int32(1)
-        for k_tile in cutlass.range(count, unroll=1):
-            cute.arch.mbarrier_wait(empty + stage, parity)
-            copy_a(first, stage)
-            for tap in range_constexpr(tile.taps):
-                copy_b(first + tap * of_a_tap, stage * tile.taps + tap, tap)
-            cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
-            if const_expr(self.storing):
-                cute.arch.sync_warp()
-                _arrive(full + stage, tid)
-            first = advance(first)
-            if k_tile + 1 < count:
-                read_a(first)
-                for tap in range_constexpr(tile.taps):
-                    read_b(first + tap * of_a_tap, tap)
-            stage, parity = _next(stage, parity, tile.stages)
+        for k_tile in cutlass.range(0, count, held, unroll=1):
+            first, later, stage, parity = bring(0, count - k_tile, first, later, stage, parity)
+            for place in range_constexpr(1, held):
+                left = count - k_tile - place
+                if left > 0:
+                    first, later, stage, parity = bring(place, left, first, later, stage, parity)
+
+    @cute.jit
+    def _bring(
+        self,
+        a: Producer,
+        b: Producer,
+        advance: Any,
+        tid: Any,
+        full: Any,
+        empty: Any,
+        place: Any,
+        left: Any,
+        first: Any,
+        later: Any,
+        stage: Any,
+        parity: Any,
+    ):
+        """Copy a k-tile, of which B is held in a ``place``; then read what later ones take.
+
+        Returns the columns of the next, and of the last of B that was read; the next stage, and its
+        parity. ``left``: how many there are from this k-tile on.
+        """
+        # Names of their own: what a dynamic branch reaches through an object, the DSL would carry.
+        read_a, read_b, held = a.read_ahead, partial(self._read, a, b), const_expr(b.tiles)
+        cute.arch.mbarrier_wait(empty + stage, parity)
+        a.copy(first, stage)
+        for tap in range_constexpr(self.tile.taps):
+            column = first + tap * self._columns_of_a_tap(a)
+            b.copy(column, stage * self.tile.taps + tap, (tap, place))
+        cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
+        if const_expr(self.storing):
+            cute.arch.sync_warp()
+            _arrive(full + stage, tid)
+        first = advance(first)
+        if left > 1:
+            read_a(first)
+        later = advance(later) if const_expr(held > 1) else first
+        if left > held:
+            read_b(later, place)
+        stage, parity = _next(stage, parity, self.tile.stages)
+        return first, later, stage, parity
+
+    def _read(self, a: Producer, b: Producer, first: Any, place: int) -> None:
+        """What copies of B take of a k-tile, for each of the taps that share rows."""
+        for tap in range(self.tile.taps):
+            b.read_ahead(first + tap * self._columns_of_a_tap(a), (tap, place))
+
+    def _columns_of_a_tap(self, a: Producer) -> int:
+        return a.operand.col_count // self.tile.taps if self.tile.taps > 1 else 0
 
     @cute.jit
     def _consume(

@@ -26,8 +26,10 @@ class Producer:
     its own. Where k runs across memory, a thread keeps its columns, and rows are computed.
 
     Vectors of fewer than 4 bytes, of odd numbers of channels, go through registers. Rows of a
-    shared tile from ``used`` on become zeros.
+    shared tile from ``used`` on become zeros. What is read ahead is of one of ``tiles`` k-tiles.
     """
+
+    tiles = 1
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class Producer:
                     vector = cute.make_tensor(pointer + (step - first), self.operand.vector_layout)
                     yield self.row_steps[i], step, vector, pred
 
-    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
+    def read_ahead(self, first_k: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Read the index buffer for the k-tile at ``first_k``, if the operand has one."""
         if self.index is None:
             return
@@ -122,7 +124,7 @@ class Producer:
             for i, row in enumerate(rows):
                 self.index[i, s] = self.operand.load_index(row, column, written=False)
 
-    def copy(self, first_k: Any, stage: Any, tap: int = 0) -> None:
+    def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
         for row_step, step, vector, pred in self._vectors(first_k):
             target = self._slot(row_step, step, stage)

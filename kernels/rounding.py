@@ -12,6 +12,7 @@ from .operand import Operand
 from .producer import Producer
 from .shared import LINE_BYTES, SharedTile
 
+WORDS = 32  # of a k-tile, a thread's share: with as many or fewer, it holds two k-tiles
 ROWS = 8  # after so many, the swizzle is the same again
 
 
@@ -19,8 +20,8 @@ class RoundingProducer(Producer):
     """Copies tiles of an operand, rounded to nearest, into shared memory where k runs along rows.
 
     ``read_ahead`` loads a k-tile's vectors, ``copy`` stores them: what lies between hides how long
-    loads take. Where k runs across the operand's memory, every element of a vector goes to a row of
-    its own. ``taps``: k-tiles that are held at once.
+    loads take, a k-tile if that takes long to multiply, two if not. Where k runs across memory,
+    every element of a vector goes to a row of its own. ``taps``: k-tiles that are copied at once.
     """
 
     def __init__(
@@ -36,7 +37,9 @@ class RoundingProducer(Producer):
             for row_step in self.row_steps
             for step in steps
         ]
-        shape = (operand.vector, 1), len(self.steps), taps
+        words = operand.vector * len(self.steps) * taps
+        self.tiles = 2 if words <= WORDS else 1
+        shape = (operand.vector, 1), len(self.steps), (taps, self.tiles)
         self.held = cute.make_rmem_tensor(shape, Float32)
         if operand.along == 0:
             row, column = self.column_number, self.row_number  # of shared memory
@@ -57,17 +60,17 @@ class RoundingProducer(Producer):
             row = row // ROWS * ROWS + (row & 1) * 4 + row // 2 % 4
         return across, row, column
 
-    def read_ahead(self, first_k: Any, tap: int = 0) -> None:
+    def read_ahead(self, first_k: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Load the k-tile at ``first_k``; a vector that is not there becomes zeros."""
         for i, (_, _, vector, pred) in enumerate(self._vectors(first_k)):
-            held = self.held[None, i, tap]
+            held = self.held[None, i, place]
             held.fill(0.0)
             cute.copy(self.atom, cute.recast_tensor(vector, Float32), held, pred=pred)
 
-    def copy(self, first_k: Any, stage: Any, tap: int = 0) -> None:
+    def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Round what was loaded, and store it into a stage."""
         for i, (row_step, step) in enumerate(self.steps):
-            held = self.held[None, i, tap]
+            held = self.held[None, i, place]
             words = cute.make_rmem_tensor(held.shape, Int32)
             for j in range(self.operand.vector):
                 words[j] = round_to_tf32(held[j], 90)

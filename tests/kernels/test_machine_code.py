@@ -135,8 +135,9 @@ def check_machine_code(c: Choice) -> None:
     rows_copied = c.tile.m + (0 if rounds else c.tile.n)
     per_thread = rows_copied * c.tile.k // vector // copying
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
-    # prologue.
-    pieces = 1 if c.tile.producers else c.tile.stages
+    # prologue. Of tf32 these hold two k-tiles of B, and bring two in their loop, if they are small.
+    held = 2 if rounds and c.tile.n * c.tile.k <= 32 * copying else 1
+    pieces = held if c.tile.producers else c.tile.stages
     assert len(copies) == opcodes["LDGSTS"] == pieces * per_thread
 
     # Tensor cores do all that there is to multiply, of operands that ldmatrix brings, or that
@@ -149,7 +150,7 @@ def check_machine_code(c: Choice) -> None:
         assert compiled.ptx.count("wgmma.mma_async") == 2 * k_blocks * (rows // 16)
         read = 2 * k_blocks * (rows // 16) if rounds else 0
         assert (opcodes["HMMA"], opcodes["LDSM"]) == (0, read)
-        loaded = 2 * c.tile.n * c.tile.k // vector // copying if rounds else 0
+        loaded = 2 * held * c.tile.n * c.tile.k // vector // copying if rounds else 0
         assert len(re.findall(r"ld\.global\.v4", compiled.ptx)) == loaded
     else:
         assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks
