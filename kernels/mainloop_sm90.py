@@ -57,7 +57,7 @@ class MainloopSm90:
         """
         tile, threads = self.tile, self.tile.producers
         if self.rounds and shared is self.s_b:
-            return RoundingProducer(operand, shared, threads, tid % threads, first, tile.taps)
+            return RoundingProducer(operand, shared, tile, tid % threads, first)
         halo = tile.taps > 1 and shared is self.s_a
         used = tile.m + self.tap_rows * (tile.taps - 1) if halo else None
         of = operand, shared, self.data.element, threads, tid % threads, first, used

@@ -11,8 +11,11 @@ from .atoms import round_to_tf32
 from .operand import Operand
 from .producer import Producer
 from .shared import LINE_BYTES, SharedTile
+from .tile import Tile
 
-WORDS = 32  # of a k-tile, a thread's share: with as many or fewer, it holds two k-tiles
+# Producers hold two k-tiles that are multiplied in 500 cycles or fewer, which loads take, if a
+# thread has as many words of one or fewer: beside masks of 16 rows, more have spilled.
+PRODUCTS, WORDS = 128 * 128, 32
 ROWS = 8  # after so many, the swizzle is the same again
 
 
@@ -20,14 +23,14 @@ class RoundingProducer(Producer):
     """Copies tiles of an operand, rounded to nearest, into shared memory where k runs along rows.
 
     ``read_ahead`` loads a k-tile's vectors, ``copy`` stores them: what lies between hides how long
-    loads take, a k-tile if that takes long to multiply, two if not. Where k runs across memory,
-    every element of a vector goes to a row of its own. ``taps``: k-tiles that are copied at once.
+    loads take, one k-tile or two. Where k runs across memory, every element of a vector goes to a
+    row of its own.
     """
 
     def __init__(
-        self, operand: Operand, shared: SharedTile, threads: int, tid: Any, first: Any, taps: int
+        self, operand: Operand, shared: SharedTile, tile: Tile, tid: Any, first: Any
     ) -> None:
-        super().__init__(operand, shared, Float32, threads, tid, first)
+        super().__init__(operand, shared, Float32, tile.producers, tid, first)
         op = cute.nvgpu.CopyUniversalOp()
         self.atom = cute.make_copy_atom(op, Float32, num_bits_per_copy=8 * self.bytes)
         # In the order in which vectors are loaded, their steps from the first.
@@ -37,9 +40,9 @@ class RoundingProducer(Producer):
             for row_step in self.row_steps
             for step in steps
         ]
-        words = operand.vector * len(self.steps) * taps
-        self.tiles = 2 if words <= WORDS else 1
-        shape = (operand.vector, 1), len(self.steps), (taps, self.tiles)
+        words = operand.vector * len(self.steps) * tile.taps
+        self.tiles = 2 if tile.m * tile.n <= PRODUCTS and words <= WORDS else 1
+        shape = (operand.vector, 1), len(self.steps), (tile.taps, self.tiles)
         self.held = cute.make_rmem_tensor(shape, Float32)
         if operand.along == 0:
             row, column = self.column_number, self.row_number  # of shared memory

@@ -135,8 +135,9 @@ def check_machine_code(c: Choice) -> None:
     rows_copied = c.tile.m + (0 if rounds else c.tile.n)
     per_thread = rows_copied * c.tile.k // vector // copying
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
-    # prologue. Of tf32 these hold two k-tiles of B, and bring two in their loop, if they are small.
-    held = 2 if rounds and c.tile.n * c.tile.k <= 32 * copying else 1
+    # prologue. Of tf32 these bring two k-tiles in their loop if they are small, and hold B of both.
+    small = c.tile.m * c.tile.n <= 128 * 128 and c.tile.n * c.tile.k <= 32 * copying
+    held = 2 if rounds and small else 1
     pieces = held if c.tile.producers else c.tile.stages
     assert len(copies) == opcodes["LDGSTS"] == pieces * per_thread
 
