@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ from .checks import expected
 from .dot import DotPlan
 from .finish import FP8
 from .int4 import INT4
-from .map_views import MapView, representative
+from .map_views import Buffers, Kind, MapView, Over, representative
 from .reduction import add_parts, sum_partials
 
 if TYPE_CHECKING:
@@ -160,18 +161,38 @@ class Plan:
         self._given = *index, integers
         self._alone = *self._given, None, None, None, None
 
-    def over(self, view: MapView | None) -> Plan:
-        """This plan for another view of the kind; for none, to be kept without index buffers."""
+    def without_buffers(self) -> Plan:
+        """This plan, to be kept: it holds the memory of no kernel map."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
-        if view is None:
-            made._take((None, None, None), self._given[3])
-        else:
-            made._fit(expected(view).d.shape, view.m)
-            integers = view.kind.integers(view.numbers)
-            # Not ``as_argument``, which takes as long as 35 calls gain by it.
-            made._take(view.buffers, (made.splits, made._size, *integers))
+        made._take((None, None, None), self._given[3])
         return made
+
+    def over(
+        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> Plan:
+        """This plan for another view of the kind, of m rows, whose D is stored in a shape."""
+        made = object.__new__(Plan)
+        made.__dict__.update(self.__dict__)
+        made._fit(shape, m)
+        # Not ``as_argument``, which takes as long as 35 calls gain by it.
+        made._take(buffers, (made.splits, made._size, *integers))
+        return made
+
+    def launcher(self) -> Callable[[Tensor, Tensor, Tensor, Reads], None]:
+        """``self`` past what it would ask at every call."""
+        if self._in_bytes or self._parts or not self._only_device:
+            return self.__call__  # a method: Python calls it in half the time that an object takes
+        kernel, alone, given = self._kernel, self._alone, self._given
+
+        def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
+            kernel(a, b, out, *alone)
+
+        def launch_with_epilogue(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
+            numbers, columns, sources = reads
+            kernel(a, b, out, *given, numbers or None, columns or None, sources or None, None)
+
+        return launch_with_epilogue if self.spec.epilogue else launch
 
     def __call__(
         self,
@@ -281,16 +302,34 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
     )  # fmt: skip
 
 
+def launcher_of(plan: Plan | DotPlan) -> Callable[..., None]:
+    """What launches a plan on (a, b, out, reads), with the least of Python before it."""
+    return plan.launcher() if isinstance(plan, Plan) else plan.__call__
+
+
+def plan_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Plan | DotPlan:
+    """The plan of a pass of a kind, past the view where there was one of its kind and size."""
+    numbers = over.numbers
+    m, n, l, shape = kind.sizes(numbers)
+    if m > 1 or n > 1:
+        plan: Plan | None = kind.plans.get((key, (representative(m), representative(l))))
+        if plan is not None:
+            assert over.buffers is not None
+            return plan.over(over.buffers, m, shape, kind.integers(numbers))
+    assert over.buffers is not None
+    return plan_of(kind.view(over.make, numbers, over.buffers), *key)
+
+
 def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
     """A plan that views of one kind, and of about one size, share but for their index buffers."""
     sizes = representative(view.m), representative(view.l)
-    plans = view.kind.plans
-    plan: Plan | None = plans.get((key, sizes))
+    kind, numbers = view.kind, view.numbers
+    plan: Plan | None = kind.plans.get((key, sizes))
     if plan is not None:
-        return plan.over(view)
+        return plan.over(view.buffers, view.m, expected(view).d.shape, kind.integers(numbers))
     plan = _plan(view, key, sizes)
     if plan.tile.taps == 1:
-        plans[key, sizes] = plan.over(None)
+        kind.plans[key, sizes] = plan.without_buffers()
     return plan
 
 

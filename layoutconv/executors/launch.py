@@ -9,7 +9,17 @@ import torch
 
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView
-from .gpu import NOTHING, Reads, aligned_to, multiplied_as, plan_of
+from .gpu import (
+    ALIGNED,
+    NOTHING,
+    Reads,
+    aligned_to,
+    launcher_of,
+    multiplied_as,
+    plan_of,
+    plan_over,
+)
+from .map_views import Kind, Over, kind_over
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +57,11 @@ class Launch:
         made.__dict__.update(self.__dict__, views=views, _plans={})
         return made
 
+    def over_map(self, over: Over) -> Launch:
+        """The same of a pass over a kernel map."""
+        kind = kind_over(over)
+        return self.over(over.make()) if kind is None else _OverMap(self, kind, over)
+
     def run(
         self,
         a: Tensor,
@@ -57,14 +72,16 @@ class Launch:
         residual: Tensor | None = None,
     ) -> None:
         """Launch, on tensors whose memory is as the views have it, contiguous in their order."""
-        reads = NOTHING
-        sources: tuple[Tensor, ...] = ()
+        reads, aligned = NOTHING, ALIGNED
         if self.structure:
             columns: tuple[Tensor, ...] = (scale,) if isinstance(scale, torch.Tensor) else ()
             columns = columns if bias is None else (*columns, bias)
             sources = () if residual is None else (residual,)
             reads = Reads(self.numbers, columns, sources)
-        key = multiplied_as(self.dtype), aligned_to(a, b, out, sources)
+            aligned = aligned_to(a, b, out, sources)
+        elif (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15:
+            aligned = aligned_to(a, b, out)
+        key = multiplied_as(self.dtype), aligned
         plans = self._plans.get(key)
         if plans is None:
             plans = self._plans[key] = self._bind(*key)
@@ -72,6 +89,21 @@ class Launch:
             launch(a, b, out, reads)
 
     def _bind(self, precision: str | None, aligned: tuple[int, int, int]) -> tuple[Any, ...]:
-        of = self.dtype, self.device, self.out_dtype, precision, False, self.structure, aligned
-        # Methods: Python calls them in half the time that an object takes.
-        return tuple(plan_of(view, *of).__call__ for view in self.views)
+        of = self._of(precision, aligned)
+        return tuple(launcher_of(plan_of(view, *of)) for view in self.views)
+
+    def _of(self, precision: str | None, aligned: tuple[int, int, int]) -> tuple[Any, ...]:
+        """What plans are kept for."""
+        return self.dtype, self.device, self.out_dtype, precision, False, self.structure, aligned
+
+
+class _OverMap(Launch):
+    """Of one pass over a kernel map, whose view is made only for those who are the first."""
+
+    def __init__(self, of: Launch, kind: Kind, over: Over) -> None:
+        self.__dict__.update(of.__dict__)
+        self._plans, self._kind, self._over = {}, kind, over
+
+    def _bind(self, precision: str | None, aligned: tuple[int, int, int]) -> tuple[Any, ...]:
+        of = self._of(precision, aligned)
+        return (launcher_of(plan_over(self._kind, self._over, of)),)

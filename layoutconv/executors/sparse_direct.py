@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..gemm_view import GemmView
 from . import execute_cpu
 from . import sparse as operators
 from .autograd import has_gradient, keep, through_epilogue
 from .checks import check_indices
 from .launch import Launch
+from .map_views import Over, map_view
 from .passes import epilogue_of
 from .plain import is_constant, is_plain, wants_gradient
 from .signature import Signatures
@@ -140,12 +140,12 @@ class Call:
     def __init__(self, kind: Kind, found: KernelMap) -> None:
         self.kind = kind
         self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
-        self.maps = operators.forward_maps(found)
+        rows = operators.rows_of(found)
         if kind.wanted:
             found.start_counting()
-        view = operators.conv_view(self.maps, self.in_rows, kind.filter, self.out_rows, kind.groups)
+        over = operators.conv_over(rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
-        self._forward = Bound(view, shape, stride, kind.device, *kind.forward)
+        self._forward = Bound(over, shape, stride, kind.device, *kind.forward)
         self._dgrad: Bound | None = None
         self._wgrad: tuple[Bound, Tensor] | None = None
 
@@ -180,11 +180,10 @@ class Call:
             return operators.conv_of_tensors(grad, weight, *numbers)
         bound = self._dgrad
         if bound is None:
-            maps = operators.both_ways(found)
-            of_pass = self.out_rows, kind.filter, rows, kind.groups, True, found.mirrored
-            view = operators.conv_view(maps, *of_pass)
+            of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
+            over = operators.conv_over(operators.rows_of(found, backward=True), *of_pass)
             of = (rows, kind.C), (kind.C, 1), kind.device
-            bound = self._dgrad = Bound(view, *of, *kind.dgrad)
+            bound = self._dgrad = Bound(over, *of, *kind.dgrad)
         return bound.run(grad.contiguous(), weight.contiguous())
 
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
@@ -197,32 +196,32 @@ class Call:
         if self._wgrad is None:
             pairs = operators.pairs_for(found, channels)
             K, C = kind.K, kind.filter[-1]
-            view = operators.pairs_view(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
-            of = (len(pairs.outputs), K, C), (K * C, C, 1), kind.device
-            self._wgrad = Bound(view, *of, *kind.wgrad), pairs.lengths
+            over = operators.pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
+            of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
+            self._wgrad = Bound(over, *of, *kind.wgrad), pairs.lengths
         bound, lengths = self._wgrad
         parts = bound.run(grad.contiguous(), x.contiguous())
         return operators.sum_chunks(parts, lengths, taps, x.dtype)
 
 
 class Bound:
-    """A view bound to dtypes, a device and the structure of an epilogue: a call launches."""
+    """A pass bound to dtypes, a device and the structure of an epilogue: a call launches."""
 
     def __init__(
         self,
-        view: GemmView,
+        over: Over,
         shape: tuple[int, ...],
         stride: tuple[int, ...],
         device: torch.device,
         dtype: torch.dtype,
         launch: Launch | None,
     ) -> None:
-        self.view = view
         self.allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
-        self.empty = not (view.m and view.n and view.l)
-        self.launch = None if launch is None else launch.over(view)
+        self.empty = 0 in shape
+        self.launch = None if launch is None else launch.over_map(over)
         if launch is None:
-            check_indices(view)
+            self.view = map_view(over)
+            check_indices(self.view)
 
     def run(
         self,
