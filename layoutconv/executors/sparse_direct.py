@@ -9,6 +9,7 @@ is kept with the map.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,7 @@ class Kind:
     ) -> None:
         x, weight, bias, scale, residual = tensors
         self.groups, self.wanted, self.ending = groups, wanted, ending
+        self.only_sums = bias is scale is residual is ending[0] is None and out_dtype is x.dtype
         self.filter, self.device = tuple(weight.shape), x.device
         self.K, self.C = weight.shape[0], x.shape[1]
         # Of any number of rows, though a single one may be contiguous with other strides.
@@ -159,9 +161,12 @@ class Call:
         residual: Any = None,
     ) -> Tensor:
         """The convolution of tensors of the signature, over the map."""
-        if self.kind.wanted:
-            return _Recorded.apply(x, weight, bias, scale, residual, self, found)
-        return self.forward(x, weight, bias, scale, residual)
+        kind = self.kind
+        if not kind.wanted:
+            return self.forward(x, weight, bias, scale, residual)
+        if kind.only_sums:
+            return _Sums.apply(x, weight, self, found)
+        return _Recorded.apply(x, weight, bias, scale, residual, self, found)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
         """The convolution, with what follows the sums."""
@@ -174,10 +179,6 @@ class Call:
     def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the features."""
         kind, rows = self.kind, self.in_rows
-        if not is_plain(grad, weight) or wants_gradient(grad, weight):
-            maps = operators.tables(found, (kind.C, kind.K), gradients=True)
-            numbers = *maps, rows, kind.groups, True, found.mirrored
-            return operators.conv_of_tensors(grad, weight, *numbers)
         bound = self._dgrad
         if bound is None:
             of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
@@ -189,19 +190,37 @@ class Call:
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
         """The gradient of the filter."""
         kind = self.kind
-        taps, channels = kind.filter[1:-1], (kind.C, kind.K)
-        if not is_plain(grad, x) or wants_gradient(grad, x):
-            maps = operators.tables(found, channels, gradients=True)
-            return operators.wgrad_of_tensors(grad, x, *maps, taps, kind.groups, found.mirrored)
         if self._wgrad is None:
-            pairs = operators.pairs_for(found, channels)
+            pairs = operators.pairs_for(found, (kind.C, kind.K))
             K, C = kind.K, kind.filter[-1]
             over = operators.pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
             of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
             self._wgrad = Bound(over, *of, *kind.wgrad), pairs.lengths
         bound, lengths = self._wgrad
         parts = bound.run(grad.contiguous(), x.contiguous())
-        return operators.sum_chunks(parts, lengths, taps, x.dtype)
+        return operators.sum_chunks(parts, lengths, kind.filter[1:-1], x.dtype)
+
+    def gradients(
+        self, found: KernelMap, needed: Sequence[bool], grad: Tensor, x: Any, weight: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Those of the features and of the filter, as far as they are ``needed``.
+
+        Where autograd records them, or torch has to see them, by the operators.
+        """
+        kind = self.kind
+        there = [tensor for tensor in (grad, x, weight) if tensor is not None]
+        if is_plain(*there) and not wants_gradient(*there):
+            dx = self.dgrad(found, grad, weight) if needed[0] else None
+            return dx, self.wgrad(found, grad, x) if needed[1] else None
+        maps = operators.tables(found, (kind.C, kind.K), gradients=True)
+        dx, dw = None, None
+        if needed[0]:
+            numbers = *maps, self.in_rows, kind.groups, True, found.mirrored
+            dx = operators.conv_of_tensors(grad, weight, *numbers)
+        if needed[1]:
+            of_filter = kind.filter[1:-1], kind.groups, found.mirrored
+            dw = operators.wgrad_of_tensors(grad, x, *maps, *of_filter)
+        return dx, dw
 
 
 class Bound:
@@ -271,7 +290,22 @@ class _Recorded(torch.autograd.Function):
         x, weight, *ending = ctx.saved_tensors
         call, found = ctx.call, ctx.found
         grad, others = through_epilogue(ctx, grad, *ending)
+        return *call.gradients(found, ctx.needs_input_grad, grad, x, weight), *others[:3], None, None
+
+
+class _Sums(torch.autograd.Function):
+    """One whose result is the sums and nothing else."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, call: Call, found: KernelMap
+    ) -> Tensor:
         needed = ctx.needs_input_grad
-        dx = call.dgrad(found, grad, weight) if needed[0] else None
-        dw = call.wgrad(found, grad, x) if needed[1] else None
-        return dx, dw, *others[:3], None, None
+        ctx.save_for_backward(x if needed[1] else None, weight if needed[0] else None)
+        ctx.call, ctx.found = call, found
+        return call.forward(x, weight, None, None, None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        return *ctx.call.gradients(ctx.found, ctx.needs_input_grad, grad, x, weight), None, None
