@@ -27,7 +27,7 @@ from .dot import DotPlan
 from .finish import FP8
 from .int4 import INT4
 from .map_views import Buffers, Kind, MapView, Over, representative
-from .reduction import add_parts, sum_partials
+from .reduction import adder, sum_partials
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +48,7 @@ class Reads(NamedTuple):
 
 
 NOTHING = Reads()
+Launcher = Callable[["Tensor", "Tensor", "Tensor", Reads], None]  # of a, b and out
 
 
 class Plan:
@@ -155,6 +156,7 @@ class Plan:
         self._size = prod(shape)
         self._sums_shape = self._parts * shape[0], *shape[1:]  # of as many modes as D has
         self._m_tiles = -(-m // self.tile.m)
+        self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
 
     def _take(self, index: tuple[Any, ...], integers: Any) -> None:
         """What the kernel gets after its operands, and what more if nothing follows the sums."""
@@ -179,20 +181,35 @@ class Plan:
         made._take(buffers, (made.splits, made._size, *integers))
         return made
 
-    def launcher(self) -> Callable[[Tensor, Tensor, Tensor, Reads], None]:
+    def launcher(self) -> Launcher:
         """``self`` past what it would ask at every call."""
         if self._in_bytes or self._parts or not self._only_device:
             return self.__call__  # a method: Python calls it in half the time that an object takes
-        kernel, alone, given = self._kernel, self._alone, self._given
+        return self._launcher(self._given)
 
-        def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
-            kernel(a, b, out, *alone)
+    def launcher_over(
+        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> Launcher:
+        """``over(...).launcher()``, past the plan in between."""
+        if self._in_bytes or self._parts or not self._only_device:
+            return self.over(buffers, m, shape, integers).__call__
+        return self._launcher((*buffers, (self.splits, prod(shape), *integers)))
 
-        def launch_with_epilogue(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
-            numbers, columns, sources = reads
-            kernel(a, b, out, *given, numbers or None, columns or None, sources or None, None)
+    def _launcher(self, given: tuple[Any, ...]) -> Launcher:
+        kernel = self._kernel
+        if self.spec.epilogue:
 
-        return launch_with_epilogue if self.spec.epilogue else launch
+            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
+                numbers, columns, sources = reads
+                kernel(a, b, out, *given, numbers or None, columns or None, sources or None, None)
+
+        else:
+            alone = *given, None, None, None, None
+
+            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
+                kernel(a, b, out, *alone)
+
+        return launch
 
     def __call__(
         self,
@@ -223,8 +240,12 @@ class Plan:
         flat = out.as_strided((self._size,), (1,))
         if self._parts == 1:
             flat.copy_(sums.view(-1))
-        else:
-            add_parts(sums.view(-1), flat, self._parts)
+            return
+        like = out.dtype, flat.data_ptr() & 15
+        add = self._adders.get(like)
+        if add is None:
+            add = self._adders[like] = adder(sums, flat, self._parts)
+        add(sums.view(-1), flat)
 
     def _run_with_epilogue(
         self, a: Tensor, b: Tensor, out: Tensor, reads: Epilogue | Reads, statistics: Tensor | None
@@ -302,22 +323,21 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
     )  # fmt: skip
 
 
-def launcher_of(plan: Plan | DotPlan) -> Callable[..., None]:
-    """What launches a plan on (a, b, out, reads), with the least of Python before it."""
+def launcher_of(plan: Plan | DotPlan) -> Launcher:
+    """What launches a plan, with the least of Python before it."""
     return plan.launcher() if isinstance(plan, Plan) else plan.__call__
 
 
-def plan_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Plan | DotPlan:
-    """The plan of a pass of a kind, past the view where there was one of its kind and size."""
-    numbers = over.numbers
+def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
+    """What launches a pass of a kind, past its view where there was one of its kind and size."""
+    numbers, buffers = over.numbers, over.buffers
+    assert buffers is not None
     m, n, l, shape = kind.sizes(numbers)
     if m > 1 or n > 1:
         plan: Plan | None = kind.plans.get((key, (representative(m), representative(l))))
         if plan is not None:
-            assert over.buffers is not None
-            return plan.over(over.buffers, m, shape, kind.integers(numbers))
-    assert over.buffers is not None
-    return plan_of(kind.view(over.make, numbers, over.buffers), *key)
+            return plan.launcher_over(buffers, m, shape, kind.integers(numbers))
+    return launcher_of(plan_of(kind.view(over.make, numbers, buffers), *key))
 
 
 def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:

@@ -120,10 +120,18 @@ class Kind:
 
     def sizes(self, numbers: Numbers) -> tuple[int, int, int, tuple[int, ...]]:
         """m, n and l of the view of these numbers, and the shape that D is stored in."""
-        m, n, _, l = self.extents
-        stored, rows = self.stored[2]
-        shape = _value(rows, numbers), *stored.shape[1:]
-        return _value(m, numbers), _value(n, numbers), _value(l, numbers), shape
+        (m, m_names), (n, n_names), _, (l, l_names) = self.extents
+        stored, (rows, row_names) = self.stored[2]
+        # Not by ``_value``: calls are half of what this takes.
+        for name in m_names:
+            m *= numbers[name]
+        for name in n_names:
+            n *= numbers[name]
+        for name in l_names:
+            l *= numbers[name]
+        for name in row_names:
+            rows *= numbers[name]
+        return m, n, l, (rows, *stored.shape[1:])
 
 
 def map_view(over: Over) -> GemmView:

@@ -68,12 +68,16 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     rows share what they leave out.
     """
     if not gradients:
-        return forward_maps(found)
-    ways = both_ways(found)
-    pairs = pairs_for(found, channels)
-    return ways._replace(
-        pair_outputs=pairs.outputs, pair_inputs=pairs.inputs, pair_chunks=pairs.lengths
-    )
+        maps = forward_maps(found)
+    else:
+        pairs = pairs_for(found, channels)
+        maps = both_ways(found)._replace(
+            pair_outputs=pairs.outputs, pair_inputs=pairs.inputs, pair_chunks=pairs.lengths
+        )
+    for owner in (maps.forward, maps.backward, maps.pair_outputs):
+        if owner.numel():
+            _keep_with(found, owner)
+    return maps
 
 
 def forward_maps(found: KernelMap) -> Maps:
@@ -85,7 +89,6 @@ def forward_maps(found: KernelMap) -> Maps:
     with to_be_kept():
         none = found.outputs.cells.new_empty(0)
     index, order = _rows(found, none)
-    _keep_with(found, index)
     kept = found.views["forward"] = Maps(index, order, *[none] * 5)
     return kept
 
@@ -98,7 +101,6 @@ def both_ways(found: KernelMap) -> Maps:
     kept: Maps | None = found.views.get("both ways")
     if kept is None:
         back, back_order = _rows(found.inverse, forward.backward)
-        _keep_with(found, back)
         kept = forward._replace(backward=back, backward_order=back_order)
         found.views["both ways"] = kept
     return kept
@@ -107,9 +109,7 @@ def both_ways(found: KernelMap) -> Maps:
 def pairs_for(found: KernelMap, channels: tuple[int, int]) -> Pairs:
     """The pairs that the gradient of a filter of C and K ``channels`` sums over."""
     forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
-    pairs = found.pairs(chunk_of(found, channels))
-    _keep_with(found, pairs.outputs)
-    return pairs
+    return found.pairs(chunk_of(found, channels))
 
 
 def _keep_with(found: KernelMap, owner: Tensor) -> None:

@@ -9,7 +9,7 @@ is kept with the map.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from . import execute_cpu
 from . import sparse as operators
 from .autograd import has_gradient, keep, through_epilogue
 from .checks import check_indices
-from .launch import Launch
+from .launch import Launch, OverMap
 from .map_views import Over, map_view
 from .passes import epilogue_of
 from .plain import is_constant, is_plain, wants_gradient
@@ -115,14 +115,14 @@ class Kind:
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
         self.contiguous = in_order and (residual is None or residual.stride() == (self.K, 1))
         exact = torch.promote_types(x.dtype, torch.float32)
-        self.forward: _Kernels = out_dtype, None
-        self.dgrad: _Kernels = x.dtype, None
-        self.wgrad: _Kernels = exact, None
+        self.forward: _Pass = partial(_OnCPU, dtype=out_dtype, ending=ending)
+        self.dgrad: _Pass = partial(_OnCPU, dtype=x.dtype)
+        self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
         if _takes_memory(x):
             epilogue = epilogue_of(bias, scale, residual, *ending)
-            self.forward = out_dtype, Launch((), x, out_dtype, epilogue)
-            self.dgrad = x.dtype, Launch((), x, x.dtype, None)
-            self.wgrad = exact, Launch((), x, exact, None)
+            self.forward = partial(OverMap, Launch((), x, out_dtype, epilogue))
+            self.dgrad = partial(OverMap, Launch((), x, x.dtype, None))
+            self.wgrad = partial(OverMap, Launch((), x, exact, None))
 
     def fits(self, found: KernelMap) -> bool:
         """Whether calls over a map are as this says, once their tensors are of its signature."""
@@ -130,7 +130,9 @@ class Kind:
         return bool(inputs and outputs) and found.outputs.cells.device == self.device
 
 
-_Kernels = tuple[torch.dtype, Launch | None]  # of a result, and what is bound to views
+# A pass over a map, from the shape, the strides and the device of its result.
+_Bound = Callable[..., "Tensor"]
+_Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], _Bound]
 
 
 class Call:
@@ -147,9 +149,9 @@ class Call:
             found.start_counting()
         over = operators.conv_over(rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
-        self._forward = Bound(over, shape, stride, kind.device, *kind.forward)
-        self._dgrad: Bound | None = None
-        self._wgrad: tuple[Bound, Tensor] | None = None
+        self._forward = kind.forward(over, shape, stride, kind.device)
+        self._dgrad: _Bound | None = None
+        self._wgrad: tuple[_Bound, Tensor] | None = None
 
     def run(
         self,
@@ -174,7 +176,7 @@ class Call:
         if not kind.contiguous:
             x, weight = x.contiguous(), weight.contiguous()
             residual = None if residual is None else residual.contiguous()
-        return self._forward.run(x, weight, bias, scale, residual, kind.ending)
+        return self._forward(x, weight, bias, scale, residual)
 
     def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the features."""
@@ -183,9 +185,8 @@ class Call:
         if bound is None:
             of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
             over = operators.conv_over(operators.rows_of(found, backward=True), *of_pass)
-            of = (rows, kind.C), (kind.C, 1), kind.device
-            bound = self._dgrad = Bound(over, *of, *kind.dgrad)
-        return bound.run(grad.contiguous(), weight.contiguous())
+            bound = self._dgrad = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
+        return bound(grad.contiguous(), weight.contiguous())
 
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
         """The gradient of the filter."""
@@ -195,9 +196,9 @@ class Call:
             K, C = kind.K, kind.filter[-1]
             over = operators.pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
             of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
-            self._wgrad = Bound(over, *of, *kind.wgrad), pairs.lengths
+            self._wgrad = kind.wgrad(over, *of), pairs.lengths
         bound, lengths = self._wgrad
-        parts = bound.run(grad.contiguous(), x.contiguous())
+        parts = bound(grad.contiguous(), x.contiguous())
         return operators.sum_chunks(parts, lengths, kind.filter[1:-1], x.dtype)
 
     def gradients(
@@ -223,8 +224,8 @@ class Call:
         return dx, dw
 
 
-class Bound:
-    """A pass bound to dtypes, a device and the structure of an epilogue: a call launches."""
+class _OnCPU:
+    """A pass over a map on a CPU, which reads its index buffers out of whatever memory they say."""
 
     def __init__(
         self,
@@ -233,32 +234,26 @@ class Bound:
         stride: tuple[int, ...],
         device: torch.device,
         dtype: torch.dtype,
-        launch: Launch | None,
+        ending: tuple[str | None, float] = (None, 0.01),
     ) -> None:
+        self.view = map_view(over)
+        check_indices(self.view)
         self.allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
-        self.empty = 0 in shape
-        self.launch = None if launch is None else launch.over_map(over)
-        if launch is None:
-            self.view = map_view(over)
-            check_indices(self.view)
+        self.empty, self.ending = 0 in shape, ending
 
-    def run(
+    def __call__(
         self,
         a: Tensor,
         b: Tensor,
         bias: Tensor | None = None,
         scale: Any = None,
         residual: Tensor | None = None,
-        ending: tuple[str | None, float] = (None, 0.01),
     ) -> Tensor:
-        """What the view says, of contiguous tensors."""
+        """What the pass makes of contiguous tensors."""
         out = self.allocate()
         if self.empty:
             return out
-        if self.launch is None:
-            return execute_cpu(self.view, a, b, out, epilogue_of(bias, scale, residual, *ending))
-        self.launch.run(a, b, out, bias, scale, residual)
-        return out
+        return execute_cpu(self.view, a, b, out, epilogue_of(bias, scale, residual, *self.ending))
 
 
 def _takes_memory(a: Tensor) -> bool:
@@ -290,7 +285,12 @@ class _Recorded(torch.autograd.Function):
         x, weight, *ending = ctx.saved_tensors
         call, found = ctx.call, ctx.found
         grad, others = through_epilogue(ctx, grad, *ending)
-        return *call.gradients(found, ctx.needs_input_grad, grad, x, weight), *others[:3], None, None
+        return (
+            *call.gradients(found, ctx.needs_input_grad, grad, x, weight),
+            *others[:3],
+            None,
+            None,
+        )
 
 
 class _Sums(torch.autograd.Function):
