@@ -26,7 +26,7 @@ from .checks import expected
 from .dot import DotPlan
 from .finish import FP8
 from .int4 import INT4
-from .map_views import Buffers, Kind, MapView, Over, representative
+from .map_views import Buffers, Kind, MapView, Over
 from .reduction import adder, sum_partials
 
 if TYPE_CHECKING:
@@ -332,17 +332,17 @@ def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
     """What launches a pass of a kind, past its view where there was one of its kind and size."""
     numbers, buffers = over.numbers, over.buffers
     assert buffers is not None
-    m, n, l, shape = kind.sizes(numbers)
-    if m > 1 or n > 1:
-        plan: Plan | None = kind.plans.get((key, (representative(m), representative(l))))
+    view = kind.sizes_of(numbers)
+    if view.m > 1 or view.n > 1:
+        plan: Plan | None = kind.plans.get((key, kind.sizes(view)))
         if plan is not None:
-            return plan.launcher_over(buffers, m, shape, kind.integers(numbers))
+            return plan.launcher_over(buffers, view.m, view.stored, kind.integers(numbers))
     return launcher_of(plan_of(kind.view(over.make, numbers, buffers), *key))
 
 
 def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
     """A plan that views of one kind, and of about one size, share but for their index buffers."""
-    sizes = representative(view.m), representative(view.l)
+    sizes = view.kind.sizes(view)
     kind, numbers = view.kind, view.numbers
     plan: Plan | None = kind.plans.get((key, sizes))
     if plan is not None:

@@ -51,6 +51,15 @@ class Over(NamedTuple):
     buffers: Buffers | None
 
 
+class Sizes(NamedTuple):
+    """Of a view: rows, columns and problems, and the shape that D is stored in."""
+
+    m: int
+    n: int
+    l: int
+    stored: tuple[int, ...]
+
+
 class MapView(GemmView):
     """A view of a kind: ``a``, ``b`` and ``d`` are made when they are asked for."""
 
@@ -111,6 +120,16 @@ class Kind:
         )  # fmt: skip
         return found
 
+    def sizes(self, view: MapView | Sizes) -> tuple[int, int]:
+        """The rows and the problems of a view that its tile is chosen for: those that differ from
+        cloud to cloud as the middle of their class, those of the filter as they are.
+        """
+        (_, of_m), _, _, (_, of_l) = self.extents
+        return (
+            representative(view.m) if of_m else view.m,
+            representative(view.l) if of_l else view.l,
+        )
+
     def integers(self, numbers: Numbers) -> tuple[int, ...]:
         """The arguments of a kernel, in its order."""
         if self._integers is None:
@@ -118,8 +137,8 @@ class Kind:
         found: tuple[int, ...] = self._integers(numbers)
         return found
 
-    def sizes(self, numbers: Numbers) -> tuple[int, int, int, tuple[int, ...]]:
-        """m, n and l of the view of these numbers, and the shape that D is stored in."""
+    def sizes_of(self, numbers: Numbers) -> Sizes:
+        """Those of the view of these numbers, which nobody has made."""
         (m, m_names), (n, n_names), _, (l, l_names) = self.extents
         stored, (rows, row_names) = self.stored[2]
         # Not by ``_value``: calls are half of what this takes.
@@ -131,7 +150,7 @@ class Kind:
             l *= numbers[name]
         for name in row_names:
             rows *= numbers[name]
-        return m, n, l, (rows, *stored.shape[1:])
+        return Sizes(m, n, l, (rows, *stored.shape[1:]))
 
 
 def map_view(over: Over) -> GemmView:
