@@ -21,6 +21,7 @@ from .autograd import has_gradient, keep, through_epilogue
 from .checks import check_indices
 from .launch import Launch, OverMap
 from .map_views import Over, map_view
+from .over_maps import conv_over, pairs_over
 from .passes import epilogue_of
 from .plain import is_constant, is_plain, wants_gradient
 from .signature import Signatures
@@ -147,7 +148,7 @@ class Call:
         rows = operators.rows_of(found)
         if kind.wanted:
             found.start_counting()
-        over = operators.conv_over(rows, self.in_rows, kind.filter, kind.groups)
+        over = conv_over(rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
         self._forward = kind.forward(over, shape, stride, kind.device)
         self._dgrad: _Bound | None = None
@@ -184,7 +185,7 @@ class Call:
         bound = self._dgrad
         if bound is None:
             of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
-            over = operators.conv_over(operators.rows_of(found, backward=True), *of_pass)
+            over = conv_over(operators.rows_of(found, backward=True), *of_pass)
             bound = self._dgrad = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
         return bound(grad.contiguous(), weight.contiguous())
 
@@ -194,7 +195,7 @@ class Call:
         if self._wgrad is None:
             pairs = operators.pairs_for(found, (kind.C, kind.K))
             K, C = kind.K, kind.filter[-1]
-            over = operators.pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
+            over = pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
             of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
             self._wgrad = kind.wgrad(over, *of), pairs.lengths
         bound, lengths = self._wgrad
