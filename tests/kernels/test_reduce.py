@@ -128,7 +128,7 @@ def test_one_kernel_serves_all_sizes() -> None:
 def test_lanes_and_warps_share_long_sums_of_few_results(
     pieces: int, lanes: int, warps: int
 ) -> None:
-    """Two lanes read a sector: sixteen can share a result. ``FLIGHT`` loads are one trip to memory."""
+    """Two lanes read a sector: sixteen share a result. ``FLIGHT`` loads are one trip to memory."""
     (launch,) = check(partials(pieces, 128), integers(pieces, 128)).launches
     assert launch.integers[-4:-2] == (lanes, warps)
 
