@@ -22,6 +22,7 @@ from layoutconv.gemm_view import GemmView
 def no_loads() -> Iterator[None]:
     """Kernels that are compiled in this context load nothing; none of them is kept on disk."""
     from layoutconv.kernels import store
+    from layoutconv.kernels.boxes import BoxProducer
     from layoutconv.kernels.producer import Producer
     from layoutconv.kernels.rounding import RoundingProducer
 
@@ -33,6 +34,8 @@ def no_loads() -> Iterator[None]:
         patch.object(Producer, "read_ahead", _nothing),
         patch.object(RoundingProducer, "copy", _nothing),
         patch.object(RoundingProducer, "read_ahead", _nothing),
+        patch.object(BoxProducer, "bring", _nothing),
+        patch.object(BoxProducer, "bytes", 0),
     ):
         yield
 

@@ -17,6 +17,7 @@ from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
+from .boxes import BoxProducer, tensor_map
 from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
 from .k_tiles import KTiles
@@ -28,6 +29,7 @@ from .producer import Producer
 from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
 from .steps import Steps
 from .structure import divisors, runtime_integers
+from .tensor_map import memory_of_b
 from .window import rows_of_a_tap
 
 CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
@@ -41,6 +43,7 @@ class ImplicitGemm:
 
     def __init__(self, view: GemmView, spec: Spec) -> None:
         self.view, self.spec, self.tile = view, spec, spec.tile
+        self.memory_of_b = memory_of_b(view, spec)
         self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
@@ -75,9 +78,13 @@ class ImplicitGemm:
         groups = product(map_leaves(lambda s: args.integer(s, Int32), shapes[2:]))
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
+        if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
+            m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
+        pointer_b = _pointer(b, self.data.element)
+        copy, boxes = self._map_of_b(pointer_b)
         self.kernel(
             _pointer(a, self.data.element),
-            _pointer(b, self.data.element),
+            pointer_b,
             _pointer(d, self.out.element),
             _pointer(index_a, Int32),
             _pointer(index_b, Int32),
@@ -88,16 +95,23 @@ class ImplicitGemm:
             _pointers(columns),
             _pointers(sources),
             _pointer(statistics, cutlass.Float32),
+            copy,
+            boxes,
         ).launch(
             grid=[m_tiles * n_tiles, Int32(splits) * self.tile.parts, groups],
             block=[self.tile.launched, 1, 1],
-            cluster=[1, self.tile.parts, 1] if self.tile.parts > 1 else None,
+            cluster=self.cluster,
             min_blocks_per_mp=self.resident,
             preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
             stream=stream,
             use_pdl=self._early(m_tiles * n_tiles * Int32(splits) * groups),
         )
+
+    @property
+    def cluster(self) -> list[int] | None:
+        sizes = [self.tile.sharing, self.tile.parts, 1]
+        return sizes if max(sizes) > 1 else None
 
     @cute.kernel
     def kernel(
@@ -114,6 +128,8 @@ class ImplicitGemm:
         columns: Any,
         sources: Any,
         statistics: Any,
+        copy: Any,
+        boxes: Any,
     ):
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
@@ -122,11 +138,14 @@ class ImplicitGemm:
         cta, part, group = cute.arch.block_idx()
         # CTAs that share rows of A run side by side: their gathers meet in L2.
         n_tiles = -(-self.view.n // tile.n)
-        m_tile = cta // n_tiles
+        m_tile, n_tile = cta // n_tiles, cta % n_tiles
+        if cutlass.const_expr(tile.sharing > 1):  # neighbours are one below the other
+            cluster, number = cta // tile.sharing, cta % tile.sharing
+            m_tile, n_tile = cluster // n_tiles * tile.sharing + number, cluster % n_tiles
         if cutlass.const_expr(spec.skip and index_a is not None):
             # Rows with many taps come last in a kernel map: they start first, or all wait for them.
             m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - m_tile
-        m0, n0 = m_tile * tile.m, (cta % n_tiles) * tile.n
+        m0, n0 = m_tile * tile.m, n_tile * tile.n
 
         vector_a, vector_b, vector_d = spec.vectors
         along_a, along_b = spec.along
@@ -153,7 +172,7 @@ class ImplicitGemm:
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
             producer_a = mainloop.producer(operand_a, mainloop.s_a, m0, tid)
-            producer_b = mainloop.producer(operand_b, mainloop.s_b, n0, tid)
+            producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
             wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
@@ -181,7 +200,11 @@ class ImplicitGemm:
             atomic=spec.split == "atomic",
         )  # fmt: skip
         base, mma = mainloop.s_a.base, mainloop.multiplier.mma
-        if cutlass.const_expr(not tile.producers) or tid < tile.threads:
+        exists = cutlass.Boolean(True)
+        if cutlass.const_expr(tile.sharing > 1):  # a tile may only make a cluster whole
+            rows = operand_a.row_count if along_a == 1 else operand_a.col_count
+            exists = _is_row(m0, rows)
+        if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
             epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
@@ -211,6 +234,8 @@ class ImplicitGemm:
         rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
         if tile.parts > 1 and tile.m // tile.parts % rows:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
+        if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
+            raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
         spec = self.spec
         if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
             vector = min(spec.vectors[:2]) * BYTES[spec.dtype]
@@ -225,6 +250,25 @@ class ImplicitGemm:
         tap_rows = rows_of_a_tap(self.view) if self.tile.taps > 1 else 0
         return MainloopSm90(self.spec, self.data, smem, tap_rows)
 
+    def _map_of_b(self, pointer: Any) -> tuple[Any, Any]:
+        """What the kernel takes of B's tensor map, if there is one."""
+        if self.memory_of_b is None:
+            return None, None
+        return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
+
+    def _producer_b(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        operand: Operand,
+        made: tuple[Any, Any],
+        first: Any,
+        group: Any,
+        tid: Any,
+    ) -> Producer | BoxProducer:
+        if self.memory_of_b is None or isinstance(mainloop, MainloopSm80):
+            return mainloop.producer(operand, mainloop.s_b, first, tid)
+        return mainloop.box_producer(made, first, group, tid)
+
     def _present(self, k_tiles: KTiles, producer: Producer, first: Any, tid: Any) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""
         operand, base, warps = producer.operand, producer.shared.base, self.tile.launched // 32
@@ -236,6 +280,11 @@ class ImplicitGemm:
         else:  # no tap is ever outside
             return k_tiles
         return KTiles.of_units(operand, self.tile.k, found)
+
+
+def _is_row(m: Any, rows: Any) -> Any:
+    """Whether a number is that of a row; one beyond 2^31 has become negative, and is none."""
+    return (m | (rows - 1 - m)) >= 0
 
 
 def _tuple(found: tuple[Any, ...] | None) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ from cutlass import Int32, Int64, TFloat32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
 from .atoms import Data
+from .boxes import Box, BoxProducer
 from .k_tiles import KTiles
 from .operand import Operand
 from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
@@ -36,7 +37,7 @@ class MainloopSm90:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
     def __init__(self, spec: Spec, data: Data, smem: Any, tap_rows: int) -> None:
-        self.tile, self.data, self.tap_rows = spec.tile, data, tap_rows
+        self.spec, self.tile, self.data, self.tap_rows = spec, spec.tile, data, tap_rows
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
         self.rounds = data.element is TFloat32
         self.along = (1, 1) if self.rounds else spec.along
@@ -64,21 +65,42 @@ class MainloopSm90:
         lines = operand.along == 1 and (not operand.gather or tile.m <= GATHERED_ROWS)
         return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
+    def box_producer(self, made: tuple[Any, Any], first: Any, group: Any, tid: Any) -> BoxProducer:
+        """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
+        box = Box.of(self.spec, self.data, cute.rank(made[1]))
+        number = tid - self.tile.threads
+        return BoxProducer(made, box, self.s_b, number, first, group, self.tile)
+
     @cute.jit
     def __call__(
-        self, a: Producer, b: Producer, k_tiles: KTiles, begin: Any, count: Any, tid: Any, acc: Any
+        self,
+        a: Producer,
+        b: Producer | BoxProducer,
+        k_tiles: KTiles,
+        begin: Any,
+        count: Any,
+        tid: Any,
+        acc: Any,
     ):
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         tile = const_expr(self.tile)
         full, empty = self.barriers, self.barriers + tile.stages
-        # Copies tell of themselves; a warp tells that its threads have stored what they rounded.
-        arrivals = const_expr(tile.producers + self.storing // 32)
+        # Copies tell of themselves; a warp tells that its threads have stored what they rounded,
+        # and a thread how many bytes come by a tensor map.
+        boxes: Any = const_expr(b if isinstance(b, BoxProducer) else None)
+        if const_expr(boxes is not None):
+            boxes.prefetch()
+        arrivals = const_expr(tile.producers + self.storing // 32 + (boxes is not None))
         if tid == 0:
             for stage in range_constexpr(tile.stages):
                 cute.arch.mbarrier_init(full + stage, arrivals)
-                cute.arch.mbarrier_init(empty + stage, tile.threads // 32)
+                cute.arch.mbarrier_init(empty + stage, tile.threads // 32 * tile.sharing)
         cute.arch.mbarrier_init_fence()
-        cute.arch.sync_threads()
+        if const_expr(tile.sharing > 1):
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.sync_threads()
         # Of no k-tile at all, the one past the last column is multiplied: zeros.
         count = cutlass.max(Int32(count), Int32(1))
         produce, consume = partial(self._produce, a, b, k_tiles), partial(self._consume, a, b)
@@ -91,7 +113,7 @@ class MainloopSm90:
     def _produce(
         self,
         a: Producer,
-        b: Producer,
+        b: Producer | BoxProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -123,7 +145,7 @@ class MainloopSm90:
     def _bring(
         self,
         a: Producer,
-        b: Producer,
+        b: Producer | BoxProducer,
         advance: Any,
         tid: Any,
         full: Any,
@@ -142,9 +164,12 @@ class MainloopSm90:
         """
         # Names of their own: what a dynamic branch reaches through an object, the DSL would carry.
         read_a, read_b, held = a.read_ahead, partial(self._read, a, b), const_expr(b.tiles)
+        boxes: Any = const_expr(b if isinstance(b, BoxProducer) else None)
         cute.arch.mbarrier_wait(empty + stage, parity)
+        if const_expr(boxes is not None):
+            boxes.copy(first, stage, self._columns_of_a_tap(a), full + stage)
         a.copy(first, stage)
-        for tap in range_constexpr(self.tile.taps):
+        for tap in range_constexpr(self.tile.taps if boxes is None else 0):
             column = first + tap * self._columns_of_a_tap(a)
             b.copy(column, stage * self.tile.taps + tap, (tap, place))
         cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
@@ -160,7 +185,7 @@ class MainloopSm90:
         stage, parity = _next(stage, parity, self.tile.stages)
         return first, later, stage, parity
 
-    def _read(self, a: Producer, b: Producer, first: Any, place: int) -> None:
+    def _read(self, a: Producer, b: Producer | BoxProducer, first: Any, place: int) -> None:
         """What copies of B take of a k-tile, for each of the taps that share rows."""
         for tap in range(self.tile.taps):
             b.read_ahead(first + tap * self._columns_of_a_tap(a), (tap, place))
@@ -170,7 +195,14 @@ class MainloopSm90:
 
     @cute.jit
     def _consume(
-        self, a: Producer, b: Producer, count: Any, tid: Any, acc: Any, full: Any, empty: Any
+        self,
+        a: Producer,
+        b: Producer | BoxProducer,
+        count: Any,
+        tid: Any,
+        acc: Any,
+        full: Any,
+        empty: Any,
     ):
         """Multiply all k-tiles; a stage is given back while products of the next are running."""
         mma, tile = self.multiplier.tiled(), const_expr(self.tile)
@@ -182,9 +214,12 @@ class MainloopSm90:
         _wait(full, 0)
         multiply(0, None)
         before, stage, parity = Int32(0), Int32(1), Int32(0)
-        for _ in cutlass.range(1, count, 1, unroll=1):
+        for k_tile in cutlass.range(1, count, 1, unroll=1):
             _wait(full + stage, parity)
-            multiply(stage, empty + before)
+            # Where others are told, only of stages that they copy into again: so nobody is told of
+            # anything once he has multiplied the last k-tile, and may leave.
+            told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
+            multiply(stage, (empty + before, told))
             before = stage
             stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)
@@ -196,7 +231,8 @@ class MainloopSm90:
     ):
         """Multiply a k-tile, and fetch what is next of it while products are running.
 
-        ``before`` is told when the products of the k-tile before are done; the first has none.
+        ``before``, a barrier and whether it is told, is of the k-tile before, when the products of
+        that are done; the first has none.
         """
         groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
         operands.fetch(0, stage)
@@ -210,7 +246,11 @@ class MainloopSm90:
             warpgroup.commit_group()
             warpgroup.wait_group(in_flight)
             if const_expr(before is not None and i + 1 == in_flight):
-                _arrive(before, tid)
+                barrier, told = before
+                if const_expr(self.tile.sharing > 1):
+                    _arrive_at_all(barrier, tid, told, self.tile.sharing)
+                else:
+                    _arrive(barrier, tid)
             if const_expr(i + 1 < len(groups)):
                 operands.fetch(i + 1, stage)
 
@@ -233,3 +273,10 @@ def _next(stage: Any, parity: Any, stages: int) -> tuple[Any, Any]:
     following = stage + 1
     wrapped = Int32(following == stages)
     return following * (1 - wrapped), parity ^ wrapped
+
+
+@cute.jit
+def _arrive_at_all(barrier: Any, tid: Any, told: Any, ctas: int):
+    """A warp arrives at the barriers in one place of all CTAs of the cluster, if they are told."""
+    if told and tid % 32 < ctas:
+        cute.arch.mbarrier_arrive(barrier, tid % 32)

@@ -52,6 +52,16 @@ def shared_tiles(
     return found
 
 
+def line_bytes(row_bytes: int) -> int:
+    """The length of the lines that rows of so many bytes are cut into."""
+    return LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2
+
+
+def swizzle_of(line_bytes: int) -> Any:
+    """How vectors of lines lie that warps read as matrices, or wgmma by descriptors."""
+    return cute.make_swizzle(line_bytes.bit_length() - 5, 4, 3)
+
+
 class SharedTile:
     """``stages`` tiles of rows of contiguous columns, cut into panels of one line of memory a row.
 
@@ -76,7 +86,7 @@ class SharedTile:
                 f"a tile with {columns} of {dtype} side by side in shared memory: expected a "
                 f"multiple of {least} bytes, got {row_bytes}"
             )
-        self.line_bytes = LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2
+        self.line_bytes = line_bytes(row_bytes)
         self.line = self.line_bytes // self.bytes
         self.panel_bytes = rows * self.line_bytes
         self.stage_bytes = columns // self.line * self.panel_bytes
@@ -107,8 +117,7 @@ class SharedTile:
         plain = self.tensor(along, self.dtype, rows).layout
         stage = cute.make_layout(self.stages, stride=self.stage_bytes // self.bytes)
         window = cute.make_layout(count, stride=step * self.line)
-        swizzle = cute.make_swizzle(self.line_bytes.bit_length() - 5, 4, 3)
-        pointer = cute.recast_ptr(self.base, swizzle, dtype=self.dtype)
+        pointer = cute.recast_ptr(self.base, swizzle_of(self.line_bytes), dtype=self.dtype)
         return cute.make_tensor(pointer, cute.append(cute.append(plain, stage), window))
 
     def start(self, logical: Any) -> Any:

@@ -24,7 +24,8 @@ class Tile:
     ``stages`` buffers of shared memory hold the k-tiles in flight. Beside the warps that multiply,
     ``producers`` threads only copy, if there are any: then warps multiply in groups of four, each
     64 rows at a time, by Hopper's instructions. A tile of A then serves ``taps`` taps, for which it
-    has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's memory.
+    has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a
+    cluster of ``sharing`` CTAs, one below the other, each copies a share of B's tiles to all.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -41,6 +42,7 @@ class Tile:
     producers: int = 0
     taps: int = 1
     parts: int = 1
+    sharing: int = 1
 
     def __post_init__(self) -> None:
         if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
@@ -52,6 +54,10 @@ class Tile:
             raise ValueError(f"tile {self}: each warp needs a multiple of 16 rows and 16 columns")
         if self.parts & (self.parts - 1) or not 1 <= self.parts <= MOST_PARTS:
             raise ValueError(f"tile {self}: a cluster shares sums in 1, 2, 4 or 8 parts")
+        if self.sharing not in (1, 2) or (self.sharing > 1 and not self.producers):
+            raise ValueError(f"tile {self}: tiles of B are shared by 2 CTAs, of warpgroups")
+        if self.sharing > 1 and self.parts > 1:
+            raise ValueError(f"tile {self}: a cluster shares tiles of B, or sums")
         if self.stages < 2:
             raise ValueError(f"tile {self}: a pipeline needs at least 2 stages")
 

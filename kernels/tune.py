@@ -153,8 +153,9 @@ def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
     the same tile.
 
     >>> large = Problem(10**6, 128, 1728, 64, "float16", 2)
-    >>> choose(large, MACHINES["sm_90a"])
-    (Tile(m=256, n=128, k=64, warps_m=8, warps_n=1, stages=4, producers=128, taps=1, parts=1), 1)
+    >>> tile, splits = choose(large, MACHINES["sm_90a"])
+    >>> tile.m, tile.n, tile.k, tile.stages, splits
+    (256, 128, 64, 4, 1)
     >>> few_outputs = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
     >>> choose(few_outputs, MACHINES["sm_90a"])[1] > 16
     True

@@ -15,6 +15,7 @@ from cutlass import Float32, Int32, TFloat32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from .atoms import Data, round_to_tf32
+from .boxes import BoxProducer
 from .fragments import Fragments
 from .producer import Producer
 from .tile import WARPGROUP, Tile
@@ -86,7 +87,7 @@ class KTileOperands:
         mma: Any,
         tid: Any,
         a: Producer,
-        b: Producer,
+        b: Producer | BoxProducer,
         along: tuple[int, int],
         windows: tuple[int, int, int],
     ) -> None:

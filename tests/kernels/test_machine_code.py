@@ -132,7 +132,10 @@ def check_machine_code(c: Choice) -> None:
     copying = c.tile.producers or c.tile.threads
     # tf32 is rounded on its way to Hopper's instructions: B before it is stored, A after that.
     rounds = c.tile.producers and c.dtype == torch.float32
-    rows_copied = c.tile.m + (0 if rounds else c.tile.n)
+    # Other filters come by tensor maps, of which a thread reads one for a k-tile.
+    maps = re.findall(r"cp\.async\.bulk\.tensor\.\dd", compiled.ptx)
+    assert len(maps) == bool(c.tile.producers and not rounds)
+    rows_copied = c.tile.m + (0 if c.tile.producers else c.tile.n)
     per_thread = rows_copied * c.tile.k // vector // copying
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
     # prologue. Of tf32 these bring two k-tiles in their loop if they are small, and hold B of both.

@@ -15,8 +15,9 @@ from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from .launcher import compile_view
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-LOADS = (r"cp\.async\.c[ag]\.shared", r"ld\.global")
+LOADS = (r"cp\.async\.c[ag]\.shared", r"ld\.global", r"cp\.async\.bulk\.tensor")
 REST = (r"cp\.async\.wait_group", r"ldmatrix", r"mma\.sync", r"st\.global", r"bar\.sync")
+REST_OF_HOPPER = (r"wgmma\.mma_async", r"mbarrier\.arrive", r"mbarrier\.try_wait", r"st\.global")
 
 
 @pytest.fixture
@@ -44,7 +45,24 @@ def test_it_loads_nothing_and_does_the_rest(no_loads, gathered):
         bare = counts()
     assert whole[LOADS[0]] > 0
     assert (whole[LOADS[1]] > 0) is gathered  # the index
-    assert [bare[i] for i in LOADS] == [0, 0]
+    assert [bare[i] for i in LOADS] == [0, 0, 0]
     assert [bare[i] for i in REST] == [whole[i] for i in REST]
     assert all(bare[i] > 0 for i in REST)
     assert counts() == whole  # and afterwards loads are back
+
+
+def test_hoppers_loop_waits_for_what_does_not_come(no_loads):
+    view = fprop_view(ConvProblem((2, 8, 8, 64), (64, 3, 3), padding=1))
+
+    def counts() -> dict[str, int]:
+        tile = Tile(64, 64, 64, 4, 1, 3, 128)
+        ptx = compile_view(view, torch.float16, tile, "sm_90a").ptx
+        return {i: len(re.findall(i, ptx)) for i in (*LOADS, *REST_OF_HOPPER)}
+
+    whole = counts()
+    with no_loads():
+        bare = counts()
+    assert [whole[i] > 0 for i in LOADS] == [True, False, True]
+    assert [bare[i] for i in LOADS] == [0, 0, 0]
+    assert [bare[i] for i in REST_OF_HOPPER] == [whole[i] for i in REST_OF_HOPPER]
+    assert all(bare[i] > 0 for i in REST_OF_HOPPER)

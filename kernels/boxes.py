@@ -1,0 +1,152 @@
+"""From global to shared memory by tensor maps: one thread copies a whole k-tile of B.
+
+Of producers' copies B's are two thirds where a tile is 128x256, an instruction and an address for
+every 16 bytes. By a map they are one instruction for every panel of a tile (``shared.py``), and
+their borders cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int16, Int32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import cpasync
+
+from layoutconv.algebra.int_tuple import map_leaves
+from layoutconv.algebra.layout import Layout
+
+from .atoms import Data
+from .shared import SharedTile, line_bytes, swizzle_of
+from .spec import VECTOR_BYTES, Spec
+from .tile import Tile
+
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Box:
+    """What one copy brings: ``rows`` of ``line`` elements, of a tensor of ``rank`` modes.
+
+    Lines run ``along`` mode 1 or 0 of (n, k); a mode of groups, if there is one, is the third.
+    """
+
+    rows: int
+    line: int
+    along: int
+    rank: int
+
+    @classmethod
+    def of(cls, spec: Spec, data: Data, rank: int) -> Box:
+        along, sides = spec.along[1], (spec.tile.n, spec.tile.k)
+        line = line_bytes(sides[along] * data.bytes) // data.bytes
+        return cls(sides[1 - along] // spec.tile.sharing, line, along, rank)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        sides = (self.rows, self.line) if self.along == 1 else (self.line, self.rows)
+        return (*sides, *(1 for _ in range(self.rank - 2)))
+
+    def layout(self) -> Any:
+        """Of shared memory, not swizzled."""
+        stride = (self.line, 1) if self.along == 1 else (1, self.line)
+        return cute.make_layout(self.shape, stride=(*stride, *(0 for _ in range(self.rank - 2))))
+
+
+def tensor_map(memory: tuple[Layout, int], pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
+    """What a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its coordinates.
+
+    The host makes it for every launch, of constants and ``pointer``.
+    """
+    layout, start = memory
+    box = Box.of(spec, data, len(layout.shape))
+    # Of a mode of one element, any distance that the hardware takes.
+    stride = map_leaves(lambda d: d or VECTOR_BYTES // data.bytes, layout.stride)
+    tensor = cute.make_tensor(pointer + start, cute.make_layout(layout.shape, stride=stride))
+    swizzle = swizzle_of(box.line * data.bytes)
+    shared = cute.make_composed_layout(swizzle, 0, box.layout())
+    alone = spec.tile.sharing == 1
+    op = cpasync.CopyBulkTensorTileG2SOp() if alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    made = cpasync.make_tiled_tma_atom(op, tensor, shared, box.shape)
+    return made.atom, made.tma_tensor
+
+
+class BoxProducer:
+    """Copies tiles of B by a tensor map, all ``taps`` of a stage; an mbarrier is told of the bytes.
+
+    The warp with ``tid`` below 32 does, by a thread that it elects. ``first`` is the tile's first
+    row of B. Of CTAs that share tiles of B, each brings as many of the rows to all.
+    """
+
+    tiles = 1  # nothing waits in registers
+
+    def __init__(
+        self,
+        made: tuple[Any, Any],
+        box: Box,
+        shared: SharedTile,
+        tid: Any,
+        first: Any,
+        group: Any,
+        tile: Tile,
+    ) -> None:
+        self.atom, self.tensor = made
+        self.box, self.shared, self.first, self.group = box, shared, first, group
+        self.taps, self.sharing = tile.taps, tile.sharing
+        self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
+        self.copies = tid < WARP
+
+    @property
+    def bytes(self) -> int:
+        """What comes to a CTA for a stage."""
+        return self.taps * self.shared.stage_bytes
+
+    @cute.jit
+    def prefetch(self):
+        """Read the map, which is an argument of the kernel, before it is needed."""
+        if self.copies:
+            with cute.arch.elect_one():
+                cpasync.prefetch_descriptor(self.atom)
+
+    @cute.jit
+    def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
+        """Issue the copies of a k-tile into a stage, of taps that are ``apart`` columns apart."""
+        shared = const_expr(self.shared)
+        panels = const_expr(shared.stage_bytes // shared.panel_bytes)
+        if self.copies:
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(full, self.bytes)
+            for tap in range_constexpr(self.taps):
+                for panel in range_constexpr(panels):
+                    there = self._there(first_k + tap * apart, panel)
+                    here = self._here(stage * self.taps + tap, panel)
+                    self.bring(there, here, full)
+
+    def read_ahead(self, first_k: Any, at: tuple[int, int] = (0, 0)) -> None:
+        """Nothing: there is no index buffer."""
+
+    def _there(self, first_k: Any, panel: int) -> Any:
+        """A box of memory."""
+        corner = [self.first, first_k]
+        corner[self.box.along] = corner[self.box.along] + panel * self.box.line
+        corner[1 - self.box.along] = corner[1 - self.box.along] + self.share * self.box.rows
+        group = (self.group,) if self.box.rank > 2 else ()
+        moved = cute.domain_offset((*map(Int32, (*corner, *group)),), self.tensor)
+        return cute.local_tile(moved, self.box.shape, (0,) * self.box.rank)
+
+    def _here(self, slot: Any, panel: int) -> Any:
+        """A box of shared memory."""
+        shared = self.shared
+        swizzle = swizzle_of(shared.line_bytes)
+        at = slot * shared.stage_bytes + panel * shared.panel_bytes
+        at = at + self.share * (self.box.rows * shared.line_bytes)
+        pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
+        return cute.make_tensor(pointer, self.box.layout())
+
+    def bring(self, there: Any, here: Any, full: Any) -> None:
+        """One copy, of which ``full`` is told in every CTA that it comes to."""
+        here, there = (cute.group_modes(box, 0, self.box.rank) for box in (here, there))
+        to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
+        every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
+        cute.copy(self.atom, since, to, tma_bar_ptr=full, **every)
