@@ -116,13 +116,13 @@ class Fill(PerRank):
 
     @cute.kernel
     def kernel(self, pointers: list, integers: tuple):
-        slots, values, word = pointers
+        slots, values, word = (cute.recast_ptr(pointer, dtype=Int32) for pointer in pointers)
         vectors, of_slots = integers
         tid, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         vector = Int64(cta) * self.per_cta + tid
         if vector < of_slots:
-            put_vector(cute.recast_ptr(slots, dtype=Int32), vector, [Int32(EMPTY)] * 4)
+            put_vector(slots, vector, [Int32(EMPTY)] * 4)
         elif vector < vectors - 1:
             put_vector(values, vector - of_slots, [Int32(EMPTY)] * 4)
         elif vector == vectors - 1:

@@ -1,8 +1,12 @@
-"""Kernels whose CTAs start while those of the kernel before them end: no time passes in between.
+"""Kernels whose CTAs start while those of the kernel before them end: little time is in between.
 
 Hopper launches a *dependent* before the kernel that it depends on is done, once every CTA of that
 has said ``let_dependents_start`` or has ended. The dependent says ``wait_for_others`` before it
 touches memory, and goes on when all that came before it in its stream is done, and can be seen.
+What needs no memory, such as rows and their masks, is ready then.
+
+The template's kernels and the sums after them are both: each starts beside the end of another. To
+kernels of others they are kernels like all: those neither start early, nor say when they might.
 """
 
 from __future__ import annotations

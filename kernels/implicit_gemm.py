@@ -18,7 +18,7 @@ from layoutconv.gemm_view import GemmView
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
 from .boxes import BoxProducer, tensor_map
-from .dependents import let_dependents_start, starts_early
+from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
 from .im2col import im2col_of_a
 from .k_tiles import KTiles
@@ -34,6 +34,8 @@ from .structure import divisors, runtime_integers
 from .tensor_map import memory_of_b
 from .window import rows_of_a_tap
 
+CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
+
 
 class ImplicitGemm:
     """The kernel of one kind of ``GemmView``: its structure and static integers, and a ``Spec``.
@@ -47,7 +49,7 @@ class ImplicitGemm:
         self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
-        self.resident = spec.resident
+        self.resident, self.early = spec.resident, starts_early(spec.arch)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
 
@@ -107,6 +109,7 @@ class ImplicitGemm:
             preferred_smem_carveout=self.spec.carveout(self.resident),
             smem=self.spec.shared_bytes,
             stream=stream,
+            use_pdl=self._early(m_tiles * n_tiles * Int32(splits) * groups),
         )
 
     @property
@@ -170,10 +173,12 @@ class ImplicitGemm:
         acc, nothing = mainloop.multiplier.accumulators(tile), cutlass.Boolean(False)
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
+            wait_for_others(self.early)
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
             producer_a = self._producer_a(mainloop, operand_a, pixels, m0, group, tid)
             producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
+            wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
                 k_tiles = self._present(k_tiles, producer_a, m0, tid)
             if cutlass.const_expr(tile.parts > 1):
@@ -187,8 +192,7 @@ class ImplicitGemm:
             if cutlass.const_expr(tile.parts > 1):  # some k-tile is multiplied then, and forgotten
                 count = cutlass.max(Int32(count), Int32(1))
             mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
-        # What comes next may be a sum of parts, or of statistics.
-        let_dependents_start(starts_early(spec.arch) and self._has_dependents())
+        let_dependents_start(self.early)
         all_columns = self.view.n * cute.arch.grid_dim()[2]
         if cutlass.const_expr(self.steps.statistics):
             statistics = statistics + Int64(m_tile) * (2 * all_columns)
@@ -213,9 +217,15 @@ class ImplicitGemm:
             number = cutlass.select_(exists, tid - tile.threads, Int32(-1))
             epilogue.sum_beside(operand_d, base, n0, number, extras)
 
-    def _has_dependents(self) -> bool:
-        """Whether a kernel follows that adds up what CTAs wrote."""
-        return self.steps.statistics or self.spec.split == "partial"
+    def _early(self, ctas: Any) -> Any:
+        """Whether this kernel starts while the one before it ends.
+
+        CTAs that do so crowd on the multiprocessors that are free first: that has cost a third of
+        the time where there are few of them, and room for several on each.
+        """
+        if self.resident == 1 or not self.early:
+            return self.early
+        return ctas > CROWD * self.resident
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""

@@ -33,7 +33,7 @@ from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
 from .warpgroups import KTileOperands, WarpgroupMultiplier
 
-GATHERED_LINES = False
+GATHERED_ROWS = 128  # of a tile that is gathered by whole lines: rows are looked up more often
 
 
 class MainloopSm90:
@@ -74,7 +74,7 @@ class MainloopSm90:
         halo = tile.taps > 1 and shared is self.s_a
         used = tile.m + self.tap_rows * (tile.taps - 1) if halo else None
         of = operand, shared, self.data.element, threads, tid % threads, first, used
-        lines = operand.along == 1 and (GATHERED_LINES or not operand.gather)
+        lines = operand.along == 1 and (not operand.gather or tile.m <= GATHERED_ROWS)
         return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
     def box_producer(self, made: tuple[Any, Any], first: Any, group: Any, tid: Any) -> BoxProducer:

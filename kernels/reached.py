@@ -1,26 +1,25 @@
 """The cells that a convolution with a stride, or a transposed one, reaches from a cloud's.
 
-A cell x and a tap t of offset o meet at y: forwards where x = y * stride + o, transposed at
-y = x * stride + o. Both are ``floor(x * m / d) + shift[t]``, with (m, d) = (1, stride) or
-(stride, 1), where the remainder of the division is that of the tap: no tap is divided for.
+Cells of a grid that is not too great are bits; of others keys go into a set and are sorted.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, range_constexpr
+from cutlass import Int32, Int64, Uint32
 
 from layoutconv.errors import ArgumentError
 
 from . import per_rank
-from .cells import cell_of, inside, key_of, read_cell, vector_of, write_cell
+from .cell_bits import cells_of_bits, suits
+from .cells import cell_of, key_of, read_cell, vector_of, write_cell
 from .hash_table import EMPTY, bits_for, insert
+from .meet import Meet, MetTaps
 from .per_rank import (
     PerRank,
     Table,
@@ -28,7 +27,6 @@ from .per_rank import (
     check_grid,
     check_per_axis,
     check_table,
-    device_table,
 )
 from .walk import at, put, select
 
@@ -74,15 +72,18 @@ def reached(
     grid = check_grid(spatial_shape, batch_size)
     rank = len(grid) - 1
     indices = check_cells("indices", indices, rank)
-    steps = check_per_axis("stride", stride, rank)
-    taps = check_table("offsets", offsets, rank)
     if capacity is not None and not 0 <= capacity < 2**31:
         raise ArgumentError("capacity", "None, or from 0 to 2**31 - 1", capacity)
-    ones = (1,) * rank
-    times, over = (steps, ones) if transposed else (ones, steps)
-    table, at_once = _shifts_and_rests(taps, over, transposed)
+    if type(stride) is not tuple:
+        stride = check_per_axis("stride", stride, rank)
+    if type(offsets) is not tuple:
+        offsets = check_table("offsets", offsets, rank)
+    taps = _taps(offsets, stride, rank, transposed, indices.device)
 
-    most = min(len(indices) * at_once, prod(grid))
+    in_grid = prod(grid)
+    most = min(indices.shape[0] * taps.at_once, in_grid)
+    if most and suits(in_grid, most):
+        return cells_of_bits(indices, taps, grid, capacity)
     bits = bits_for(most)
     device = indices.device
     # The set's slots, and how many keys it has, less one, as everything is filled with -1.
@@ -92,11 +93,10 @@ def reached(
     else:
         keys = torch.full((max(most, capacity),), NO_KEY, dtype=torch.int64, device=device)
     if most:
-        rests = device_table(table, device)
-        tensors = indices, memory, rests, keys
-        sizes = len(indices), bits, len(table)
+        tensors = indices, memory, taps.table, keys
         addresses = tuple(tensor.data_ptr() for tensor in tensors)
-        per_rank.launch(Reach(rank), tensors, addresses, (*sizes, *times, *over, *grid))
+        integers = indices.shape[0], bits, taps.count, *taps.steps, *grid
+        per_rank.launch(_reach(rank), tensors, addresses, integers)
     count = memory[-1] + 1
     if capacity is None:
         keys = keys[: int(count) if most else 0]
@@ -105,33 +105,21 @@ def reached(
     cells = indices.new_empty((len(keys), 1 + rank))
     if most and len(keys):
         addresses = keys.data_ptr(), cells.data_ptr()
-        per_rank.launch(Unpack(rank), (cells, keys), addresses, (len(keys), *grid))
+        per_rank.launch(_unpack(rank), (cells, keys), addresses, (len(keys), *grid))
     elif len(keys):  # a grid without cells has no extents to divide by
         cells.zero_()[:, 0] = -1
     return cells, count
 
 
 @lru_cache(1024)
-def _shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> tuple[Table, int]:
-    """What taps add to a quotient, and the remainder that they need, per axis; none twice.
-
-    With how many of them one cell meets at most, which is how many have the same remainders.
-
-    >>> _shifts_and_rests(((-1,), (0,), (1,)), (2,), False)  # y is x // 2 + 1, x // 2 and x // 2
-    (((1, 1), (0, 0), (0, 1)), 2)
-    >>> _shifts_and_rests(((-1,), (0,), (1,)), (1,), True)
-    (((-1, 0), (0, 0), (1, 0)), 3)
-    """
-    rows = []
-    for tap in taps:
-        parts = [divmod(c, d) for c, d in zip(tap, over, strict=True)]
-        shifts = tap if transposed else tuple(-quotient for quotient, _ in parts)
-        rows.append((*shifts, *(rest for _, rest in parts)))
-    table = tuple(dict.fromkeys(rows))
-    return table, max(Counter(row[len(over) :] for row in table).values(), default=0)
+def _taps(
+    offsets: Table, stride: tuple[int, ...], rank: int, transposed: bool, device: Any
+) -> MetTaps:
+    steps = check_per_axis("stride", stride, rank)
+    return MetTaps(check_table("offsets", offsets, rank), steps, transposed, device)
 
 
-class Reach(PerRank):
+class Reach(Meet):
     """Keys of what a cloud reaches into a set, and those that are new into a list, in any order."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -152,12 +140,7 @@ class Reach(PerRank):
         # No thread leaves: warps count together.
         present = row < rows
         cell = read_cell(cells, select(present, row, rows - 1), rank)
-        starts, rests = [cell[0]], []
-        for axis in range_constexpr(rank):
-            product = cell[1 + axis] * times[axis]
-            quotient = product // over[axis]
-            starts.append(quotient)
-            rests.append(product - quotient * over[axis])
+        starts, rests = self.divided(cell, times, over)
 
         for first in range(Int64(0), taps, ROUND):
             fresh = Uint32(0)
@@ -173,16 +156,6 @@ class Reach(PerRank):
                     to, _ = self.meet(table, starts, rests, grid, tap)
                     put(found, place, key_of(to, grid))
                     place = place + 1
-
-    def meet(self, table: Any, starts: Any, rests: Any, grid: Any, tap: Any) -> Any:
-        """Where a cell meets a tap, and whether it does, in the grid."""
-        to = [starts[0]]
-        differ = Int64(0)
-        for axis in range(self.rank):
-            to.append(starts[1 + axis] + at(table, tap * (2 * self.rank) + axis))
-            wanted = at(table, tap * (2 * self.rank) + self.rank + axis)
-            differ = differ | (rests[axis] ^ wanted)
-        return to, inside(to, grid) & (differ == 0)
 
 
 class Unpack(PerRank):
@@ -227,3 +200,6 @@ def taken(counter: Any, upto: Any, count: Any, lane: Any):
         before = cute.arch.atomic_add(counter, Int64(upto))
     before = Int64(cute.arch.shuffle_sync(before, 31))
     return before + 1 + upto - count
+
+
+_reach, _unpack = lru_cache(Reach), lru_cache(Unpack)

@@ -19,7 +19,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from .arguments import Arguments
-from .dependents import starts_early, wait_for_others
+from .dependents import let_dependents_start, starts_early, wait_for_others
 from .schedule import FLIGHT, LANES, WARPS, ReduceShape
 from .store import load
 from .walk import TYPES, Walk, bind, read, select
@@ -62,6 +62,7 @@ class Reduction:
 
     @cute.kernel
     def kernel(self, source: Any, target: Any, args: Arguments):
+        let_dependents_start(self.early)
         shape = self.shape
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])

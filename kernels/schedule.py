@@ -10,7 +10,7 @@ from .loops import Nest, in_vectors, split, together
 
 WARPS = 16  # of a CTA
 LANES = 32
-LINE_BYTES = 128  # of memory, read at once
+SECTOR_BYTES = 32  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
 THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
 LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
@@ -122,9 +122,9 @@ def _one(
     # A warp that results do not fill shares them; so do the lanes that read a row side by side.
     fewest = LANES if inner else max(LANES // rows, 1)
     lanes = min((columns - 1).bit_length(), fewest.bit_length() - 1)
-    # Where few threads run, more share a result: lanes, as long as others read whole lines beside
-    # them, then warps.
-    most = LANES if inner else LANES // min(rows, LANES, max(1, LINE_BYTES // (vector * size)))
+    # Where few threads run, more share a result: lanes, as long as others read whole sectors
+    # beside them, then warps.
+    most = LANES if inner else LANES // min(rows, LANES, max(1, SECTOR_BYTES // (vector * size)))
     warps = 0
     while (
         rows << (lanes + warps) < THREADS * multiprocessors and columns >> (lanes + warps) > FLIGHT

@@ -17,7 +17,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from .dependents import starts_early, wait_for_others
+from .dependents import let_dependents_start, starts_early, wait_for_others
 from .store import load
 from .walk import TYPES, at, put, read, select
 
@@ -109,6 +109,7 @@ class SegmentSum:
     @cute.kernel
     def kernel(self, parts: Any, lengths: Any, out: Any, columns: Any, C: Any, log_rows: Any):
         """``2^log_rows`` rows of threads; those of a row have a vector of columns each."""
+        let_dependents_start(self.early)
         wait_for_others(self.early)
         vector, across = self.shape.vector, Int32(LOG_THREADS) - log_rows
         tid, _, _ = cute.arch.thread_idx()

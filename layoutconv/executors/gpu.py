@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,8 +34,8 @@ from .checks import expected
 from .dot import DotPlan
 from .finish import FP8
 from .int4 import INT4
-from .map_views import MapView
-from .reduction import add_parts, sum_partials
+from .map_views import Buffers, Kind, MapView, Over
+from .reduction import adder, sum_partials
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +56,7 @@ class Reads(NamedTuple):
 
 
 NOTHING = Reads()
+Launcher = Callable[["Tensor", "Tensor", "Tensor", Reads], None]  # of a, b and out
 
 
 class Plan:
@@ -162,24 +164,60 @@ class Plan:
         self._size = prod(shape)
         self._sums_shape = self._parts * shape[0], *shape[1:]  # of as many modes as D has
         self._m_tiles = -(-m // self.tile.m)
+        self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
 
     def _take(self, index: tuple[Any, ...], integers: Any) -> None:
         """What the kernel gets after its operands, and what more if nothing follows the sums."""
         self._given = *index, integers
         self._alone = *self._given, None, None, None, None
 
-    def over(self, view: MapView | None) -> Plan:
-        """This plan for another view of the kind; for none, to be kept without index buffers."""
+    def without_buffers(self) -> Plan:
+        """This plan, to be kept: it holds the memory of no kernel map."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
-        if view is None:
-            made._take((None, None, None), self._given[3])
-        else:
-            made._fit(expected(view).d.shape, view.m)
-            integers = view.kind.integers(view.numbers)
-            # Not ``as_argument``, which takes as long as 35 calls gain by it.
-            made._take(view.buffers, (made.splits, made._size, *integers))
+        made._take((None, None, None), self._given[3])
         return made
+
+    def over(
+        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> Plan:
+        """This plan for another view of the kind, of m rows, whose D is stored in a shape."""
+        made = object.__new__(Plan)
+        made.__dict__.update(self.__dict__)
+        made._fit(shape, m)
+        # Not ``as_argument``, which takes as long as 35 calls gain by it.
+        made._take(buffers, (made.splits, made._size, *integers))
+        return made
+
+    def launcher(self) -> Launcher:
+        """``self`` past what it would ask at every call."""
+        if self._in_bytes or self._parts or not self._only_device:
+            return self.__call__  # a method: Python calls it in half the time that an object takes
+        return self._launcher(self._given)
+
+    def launcher_over(
+        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> Launcher:
+        """``over(...).launcher()``, past the plan in between."""
+        if self._in_bytes or self._parts or not self._only_device:
+            return self.over(buffers, m, shape, integers).__call__
+        return self._launcher((*buffers, (self.splits, prod(shape), *integers)))
+
+    def _launcher(self, given: tuple[Any, ...]) -> Launcher:
+        kernel = self._kernel
+        if self.spec.epilogue:
+
+            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
+                numbers, columns, sources = reads
+                kernel(a, b, out, *given, numbers or None, columns or None, sources or None, None)
+
+        else:
+            alone = *given, None, None, None, None
+
+            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
+                kernel(a, b, out, *alone)
+
+        return launch
 
     def __call__(
         self,
@@ -210,8 +248,12 @@ class Plan:
         flat = out.as_strided((self._size,), (1,))
         if self._parts == 1:
             flat.copy_(sums.view(-1))
-        else:
-            add_parts(sums.view(-1), flat, self._parts)
+            return
+        like = out.dtype, flat.data_ptr() & 15
+        add = self._adders.get(like)
+        if add is None:
+            add = self._adders[like] = adder(sums, flat, self._parts)
+        add(sums.view(-1), flat)
 
     def _run_with_epilogue(
         self, a: Tensor, b: Tensor, out: Tensor, reads: Epilogue | Reads, statistics: Tensor | None
@@ -289,16 +331,33 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
     )  # fmt: skip
 
 
+def launcher_of(plan: Plan | DotPlan) -> Launcher:
+    """What launches a plan, with the least of Python before it."""
+    return plan.launcher() if isinstance(plan, Plan) else plan.__call__
+
+
+def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
+    """What launches a pass of a kind, past its view where there was one of its kind and size."""
+    numbers, buffers = over.numbers, over.buffers
+    assert buffers is not None
+    view = kind.sizes_of(numbers)
+    if view.m > 1 or view.n > 1:
+        plan: Plan | None = kind.plans.get((key, kind.sizes(view)))
+        if plan is not None:
+            return plan.launcher_over(buffers, view.m, view.stored, kind.integers(numbers))
+    return launcher_of(plan_of(kind.view(over.make, numbers, buffers), *key))
+
+
 def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
     """A plan that views of one kind, and of about one size, share but for their index buffers."""
     sizes = view.kind.sizes(view)
-    plans = view.kind.plans
-    plan: Plan | None = plans.get((key, sizes))
+    kind, numbers = view.kind, view.numbers
+    plan: Plan | None = kind.plans.get((key, sizes))
     if plan is not None:
-        return plan.over(view)
+        return plan.over(view.buffers, view.m, expected(view).d.shape, kind.integers(numbers))
     plan = _plan(view, key, sizes)
     if plan.tile.taps == 1:
-        plans[key, sizes] = plan.over(None)
+        kind.plans[key, sizes] = plan.without_buffers()
     return plan
 
 

@@ -9,8 +9,10 @@ and have their layouts made only where somebody looks at them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
 from math import floor, log2, prod
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..algebra.int_tuple import flatten
 from ..algebra.symint import is_runtime
@@ -30,6 +32,32 @@ LIMIT = 1024  # kinds that are kept
 _LAST = 2**31 - 1  # what numbers of a kernel are below
 
 _kinds: dict[Hashable, Kind | None] = {}
+
+
+class Over(NamedTuple):
+    """A pass over one kernel map.
+
+    Args:
+        key: what its layouts depend on beside ``numbers``.
+        make: makes its view.
+        numbers: which kernels take as arguments.
+        buffers: the index buffers of A, B and D, each all entries of it and each once; None where
+            memory is not as maps have it, so that its kind is no other's.
+    """
+
+    key: Hashable
+    make: Callable[[], GemmView]
+    numbers: Numbers
+    buffers: Buffers | None
+
+
+class Sizes(NamedTuple):
+    """Of a view: rows, columns and problems, and the shape that D is stored in."""
+
+    m: int
+    n: int
+    l: int
+    stored: tuple[int, ...]
 
 
 class MapView(GemmView):
@@ -57,6 +85,7 @@ class Kind:
 
     def __init__(self, view: GemmView, names: tuple[str, ...]) -> None:
         self.names, self.plans = names, dict[Hashable, Any]()
+        self._integers = itemgetter(*names) if len(names) > 1 else None
         self.extents = [_product(view.a.shape[0]), _product(view.b.shape[0])]
         self.extents += [_product(mode) for mode in (view.a.shape[1], view.a.shape[2:])]
         want = expected(view)
@@ -91,7 +120,7 @@ class Kind:
         )  # fmt: skip
         return found
 
-    def sizes(self, view: MapView) -> tuple[int, int]:
+    def sizes(self, view: MapView | Sizes) -> tuple[int, int]:
         """The rows and the problems of a view that its tile is chosen for: those that differ from
         cloud to cloud as the middle of their class, those of the filter as they are.
         """
@@ -103,34 +132,54 @@ class Kind:
 
     def integers(self, numbers: Numbers) -> tuple[int, ...]:
         """The arguments of a kernel, in its order."""
-        return tuple(numbers[name] for name in self.names)
+        if self._integers is None:
+            return tuple(numbers[name] for name in self.names)
+        found: tuple[int, ...] = self._integers(numbers)
+        return found
+
+    def sizes_of(self, numbers: Numbers) -> Sizes:
+        """Those of the view of these numbers, which nobody has made."""
+        (m, m_names), (n, n_names), _, (l, l_names) = self.extents
+        stored, (rows, row_names) = self.stored[2]
+        # Not by ``_value``: calls are half of what this takes.
+        for name in m_names:
+            m *= numbers[name]
+        for name in n_names:
+            n *= numbers[name]
+        for name in l_names:
+            l *= numbers[name]
+        for name in row_names:
+            rows *= numbers[name]
+        return Sizes(m, n, l, (rows, *stored.shape[1:]))
 
 
-def map_view(
-    key: Hashable, make: Callable[[], GemmView], numbers: Numbers, buffers: Buffers
-) -> GemmView:
-    """``make()``, at once or later.
+def map_view(over: Over) -> GemmView:
+    """The view of a pass, its layouts made at once or later.
 
-    Args:
-        key: what its layouts depend on beside ``numbers``, which kernels take as arguments.
-        buffers: the index buffers of A, B and D, each all entries of it and each once.
-
-    The view is as it is made, at once, where it is the first of a key, or of an extent that a
-    kernel may be compiled for or refuse.
+    At once where it has no kind, or is the first of it.
     """
-    if min(numbers.values()) < 2 or max(numbers.values()) > _LAST:
-        return make()
+    kind = kind_over(over)
+    if kind is None or over.buffers is None:
+        return over.make()
+    return kind.view(over.make, over.numbers, over.buffers)
+
+
+def kind_over(over: Over) -> Kind | None:
+    """The kind of a pass; None where a kernel may be compiled for an extent of it, or refuse it."""
+    key, make, numbers, buffers = over
+    every = numbers.values()
+    if buffers is None or min(every) < 2 or max(every) > _LAST:
+        return None
     kind = _kinds.get(key)
     if kind is None:
         if key in _kinds:
-            return make()
+            return None
         if len(_kinds) >= LIMIT:
             _kinds.clear()
         kind = _kinds[key] = _kind_of(make(), numbers, buffers)
         if kind is None:
-            return make()
-    view = kind.view(make, numbers, buffers)
-    return view if view.l <= MAX_GROUPS else make()
+            return None
+    return kind if _value(kind.extents[3], numbers) <= MAX_GROUPS else None
 
 
 def forget() -> None:
@@ -138,6 +187,7 @@ def forget() -> None:
     _kinds.clear()
 
 
+@lru_cache(maxsize=4096)
 def representative(size: int) -> int:
     """The middle of the class of a size, which tiles are chosen for: an eighth of an octave.
 

@@ -125,14 +125,19 @@ def sum_partials(workspace: Tensor, out: Tensor) -> None:
     if not pieces or not workspace.is_cuda:
         out.copy_(workspace.sum(0).view(out.shape))
         return
-    add_parts(workspace.view(-1), out.view(-1), pieces)
+    of = workspace.get_device(), (workspace.data_ptr() & 15, out.data_ptr() & 15)
+    plan = _partials(pieces, results, workspace.dtype, out.dtype, *of)
+    plan(workspace.view(-1), out.view(-1))
 
 
-def add_parts(workspace: Tensor, out: Tensor, pieces: int) -> None:
-    """``sum_partials`` of flat memory on a GPU, of one piece and one result or more."""
-    at = workspace.data_ptr() & 15, out.data_ptr() & 15
-    device = workspace.get_device()
-    _partials(pieces, out.numel(), workspace.dtype, out.dtype, device, at)(workspace, out)
+def adder(workspace: Tensor, out: Tensor, pieces: int) -> Callable[[Tensor, Tensor], None]:
+    """What does ``sum_partials`` of flat memory like these on the current GPU.
+
+    Of one piece and one result or more; every workspace is new memory, which starts at a multiple
+    of 16 bytes.
+    """
+    of = workspace.get_device(), (0, out.data_ptr() & 15)
+    return _partials(pieces, out.numel(), workspace.dtype, out.dtype, *of).launch
 
 
 @dataclass(frozen=True)
@@ -324,8 +329,12 @@ class _Plan:
     def __call__(self, source: Tensor, target: Tensor) -> None:
         if torch.cuda.current_device() != self.device:
             with torch.cuda.device(self.device):
-                self(source, target)
+                self.launch(source, target)
             return
+        self.launch(source, target)
+
+    def launch(self, source: Tensor, target: Tensor) -> None:
+        """On the current device."""
         for kernel, integers, workspace in self.launches:
             to = target
             if workspace:

@@ -26,11 +26,11 @@ from ..gemm_view import GemmView
 from ..sparse.kernel_map import KernelMap, reversed_index
 from ..sparse.pairs import Pairs, pairs_of
 from ..sparse.two_way import to_be_kept
-from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from . import execute
 from .autograd import EPILOGUE, around, autocast, keep, through_epilogue
 from .checks import OUTPUTS
 from .map_views import map_view
+from .over_maps import Rows, conv_over, pairs_over
 from .passes import epilogue_of
 
 if TYPE_CHECKING:
@@ -68,12 +68,16 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     rows share what they leave out.
     """
     if not gradients:
-        return forward_maps(found)
-    ways = both_ways(found)
-    pairs = pairs_for(found, channels)
-    return ways._replace(
-        pair_outputs=pairs.outputs, pair_inputs=pairs.inputs, pair_chunks=pairs.lengths
-    )
+        maps = forward_maps(found)
+    else:
+        pairs = pairs_for(found, channels)
+        maps = both_ways(found)._replace(
+            pair_outputs=pairs.outputs, pair_inputs=pairs.inputs, pair_chunks=pairs.lengths
+        )
+    for owner in (maps.forward, maps.backward, maps.pair_outputs):
+        if owner.numel():
+            _keep_with(found, owner)
+    return maps
 
 
 def forward_maps(found: KernelMap) -> Maps:
@@ -85,7 +89,6 @@ def forward_maps(found: KernelMap) -> Maps:
     with to_be_kept():
         none = found.outputs.cells.new_empty(0)
     index, order = _rows(found, none)
-    _keep_with(found, index)
     kept = found.views["forward"] = Maps(index, order, *[none] * 5)
     return kept
 
@@ -98,7 +101,6 @@ def both_ways(found: KernelMap) -> Maps:
     kept: Maps | None = found.views.get("both ways")
     if kept is None:
         back, back_order = _rows(found.inverse, forward.backward)
-        _keep_with(found, back)
         kept = forward._replace(backward=back, backward_order=back_order)
         found.views["both ways"] = kept
     return kept
@@ -107,9 +109,7 @@ def both_ways(found: KernelMap) -> Maps:
 def pairs_for(found: KernelMap, channels: tuple[int, int]) -> Pairs:
     """The pairs that the gradient of a filter of C and K ``channels`` sums over."""
     forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
-    pairs = found.pairs(chunk_of(found, channels))
-    _keep_with(found, pairs.outputs)
-    return pairs
+    return found.pairs(chunk_of(found, channels))
 
 
 def _keep_with(found: KernelMap, owner: Tensor) -> None:
@@ -206,6 +206,18 @@ def _natural(index: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(index.T).index_copy_(1, order.long(), index.T).T
 
 
+def rows_of(found: KernelMap, *, backward: bool = False) -> Rows:
+    """Those of a map, for its own direction or for the gradient of its inputs; kept with it."""
+    backward = backward and not found.mirrored
+    name = "rows backward" if backward else "rows"
+    kept: Rows | None = found.views.get(name)
+    if kept is None:
+        maps = both_ways(found) if backward else forward_maps(found)
+        of = (maps.backward, maps.backward_order) if backward else (maps.forward, maps.order)
+        kept = found.views[name] = Rows(*of)
+    return kept
+
+
 def conv_view(
     found: Maps,
     count: int,
@@ -226,34 +238,12 @@ def conv_view(
             sorted_by = found.order if found.order.numel() else None
             index = reversed_index(found.forward, rows, sorted_by)
             order = index.new_empty(0)
-    K, taps, C = w[0], tuple(w[1:-1]), w[-1] * groups
-    own, width = index.shape
-    ordered = order.numel() > 0
+    key = transposed, tuple(w), groups, count, order.numel() > 0
 
     def make() -> GemmView:
-        options: dict[str, Any] = {"kernel_size": taps, "groups": groups}
-        if ordered:
-            options["scatter_index"] = order
-        if transposed:
-            of = {"mirrored": mirrored, "out_rows": count, **options}
-            return kernel_map_dgrad_view(index, C, K, **of)
-        return kernel_map_view(index, C, K, in_rows=count, **options)
+        return map_view(conv_over(Rows(index, order), count, w, groups, transposed, mirrored))
 
-    key = transposed, K, taps, C, groups, count, ordered
-
-    def shared() -> GemmView:
-        usual = index.stride() == (1, own) and width == prod(taps)
-        if ordered:
-            usual = usual and order.shape == (own,) and order.device == index.device
-        if not usual or not order.is_contiguous():
-            return make()
-        in_rows, out_rows = (own, count) if transposed else (count, own)
-        numbers = {"M": own, "L": own * width, "in_rows": in_rows, "out_rows": out_rows}
-        buffers = index.as_strided((own * width,), (1,)), None, order if ordered else None
-        of = mirrored, key[:5], ordered, index.dtype, order.dtype
-        return map_view(of, make, numbers, buffers)
-
-    return _view(index, key, shared)
+    return _view(index, key, make)
 
 
 def conv(
@@ -303,23 +293,12 @@ def pairs_view(
     made: Pairs, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
 ) -> GemmView:
     """The products of pairs."""
-    outputs, inputs = made.outputs, made.inputs
-    rows = {"in_rows": in_rows, "out_rows": out_rows}
     key = "wgrad", C, K, groups, in_rows, out_rows
 
     def make() -> GemmView:
-        return pairs_wgrad_view(made, C, K, groups=groups, **rows)
+        return map_view(pairs_over(made, out_rows, in_rows, K, C, groups))
 
-    def shared() -> GemmView:
-        if outputs.shape != inputs.shape or outputs.device != inputs.device:
-            return make()
-        chunks, chunk = outputs.shape
-        numbers = {"P": chunk, "L": chunks, "L*P": chunks * chunk, **rows}
-        buffers = outputs.reshape(-1), inputs.reshape(-1), None
-        of = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype
-        return map_view(of, make, numbers, buffers)
-
-    return _view(outputs, key, shared)
+    return _view(made.outputs, key, make)
 
 
 def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -> Tensor:

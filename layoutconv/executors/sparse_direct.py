@@ -9,17 +9,19 @@ is kept with the map.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..gemm_view import GemmView
 from . import execute_cpu
 from . import sparse as operators
 from .autograd import has_gradient, keep, through_epilogue
 from .checks import check_indices
-from .launch import Launch
+from .launch import Launch, OverMap
+from .map_views import Over, map_view
+from .over_maps import conv_over, pairs_over
 from .passes import epilogue_of
 from .plain import is_constant, is_plain, wants_gradient
 from .signature import Signatures
@@ -107,20 +109,21 @@ class Kind:
     ) -> None:
         x, weight, bias, scale, residual = tensors
         self.groups, self.wanted, self.ending = groups, wanted, ending
+        self.only_sums = bias is scale is residual is ending[0] is None and out_dtype is x.dtype
         self.filter, self.device = tuple(weight.shape), x.device
         self.K, self.C = weight.shape[0], x.shape[1]
         # Of any number of rows, though a single one may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
         self.contiguous = in_order and (residual is None or residual.stride() == (self.K, 1))
         exact = torch.promote_types(x.dtype, torch.float32)
-        self.forward: _Kernels = out_dtype, None
-        self.dgrad: _Kernels = x.dtype, None
-        self.wgrad: _Kernels = exact, None
+        self.forward: _Pass = partial(_OnCPU, dtype=out_dtype, ending=ending)
+        self.dgrad: _Pass = partial(_OnCPU, dtype=x.dtype)
+        self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
         if _takes_memory(x):
             epilogue = epilogue_of(bias, scale, residual, *ending)
-            self.forward = out_dtype, Launch((), x, out_dtype, epilogue)
-            self.dgrad = x.dtype, Launch((), x, x.dtype, None)
-            self.wgrad = exact, Launch((), x, exact, None)
+            self.forward = partial(OverMap, Launch((), x, out_dtype, epilogue))
+            self.dgrad = partial(OverMap, Launch((), x, x.dtype, None))
+            self.wgrad = partial(OverMap, Launch((), x, exact, None))
 
     def fits(self, found: KernelMap) -> bool:
         """Whether calls over a map are as this says, once their tensors are of its signature."""
@@ -128,7 +131,9 @@ class Kind:
         return bool(inputs and outputs) and found.outputs.cells.device == self.device
 
 
-_Kernels = tuple[torch.dtype, Launch | None]  # of a result, and what is bound to views
+# A pass over a map, from the shape, the strides and the device of its result.
+_Bound = Callable[..., "Tensor"]
+_Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], _Bound]
 
 
 class Call:
@@ -140,14 +145,14 @@ class Call:
     def __init__(self, kind: Kind, found: KernelMap) -> None:
         self.kind = kind
         self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
-        self.maps = operators.forward_maps(found)
+        rows = operators.rows_of(found)
         if kind.wanted:
             found.start_counting()
-        view = operators.conv_view(self.maps, self.in_rows, kind.filter, self.out_rows, kind.groups)
+        over = conv_over(rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
-        self._forward = Bound(view, shape, stride, kind.device, *kind.forward)
-        self._dgrad: Bound | None = None
-        self._wgrad: tuple[Bound, Tensor] | None = None
+        self._forward = kind.forward(over, shape, stride, kind.device)
+        self._dgrad: _Bound | None = None
+        self._wgrad: tuple[_Bound, Tensor] | None = None
 
     def run(
         self,
@@ -159,9 +164,12 @@ class Call:
         residual: Any = None,
     ) -> Tensor:
         """The convolution of tensors of the signature, over the map."""
-        if self.kind.wanted:
-            return _Recorded.apply(x, weight, bias, scale, residual, self, found)
-        return self.forward(x, weight, bias, scale, residual)
+        kind = self.kind
+        if not kind.wanted:
+            return self.forward(x, weight, bias, scale, residual)
+        if kind.only_sums:
+            return _Sums.apply(x, weight, self, found)
+        return _Recorded.apply(x, weight, bias, scale, residual, self, found)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
         """The convolution, with what follows the sums."""
@@ -169,78 +177,84 @@ class Call:
         if not kind.contiguous:
             x, weight = x.contiguous(), weight.contiguous()
             residual = None if residual is None else residual.contiguous()
-        return self._forward.run(x, weight, bias, scale, residual, kind.ending)
+        return self._forward(x, weight, bias, scale, residual)
 
     def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the features."""
         kind, rows = self.kind, self.in_rows
-        if not is_plain(grad, weight) or wants_gradient(grad, weight):
-            maps = operators.tables(found, (kind.C, kind.K), gradients=True)
-            numbers = *maps, rows, kind.groups, True, found.mirrored
-            return operators.conv_of_tensors(grad, weight, *numbers)
         bound = self._dgrad
         if bound is None:
-            maps = operators.both_ways(found)
-            of_pass = self.out_rows, kind.filter, rows, kind.groups, True, found.mirrored
-            view = operators.conv_view(maps, *of_pass)
-            of = (rows, kind.C), (kind.C, 1), kind.device
-            bound = self._dgrad = Bound(view, *of, *kind.dgrad)
-        return bound.run(grad.contiguous(), weight.contiguous())
+            of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
+            over = conv_over(operators.rows_of(found, backward=True), *of_pass)
+            bound = self._dgrad = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
+        return bound(grad.contiguous(), weight.contiguous())
 
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
         """The gradient of the filter."""
         kind = self.kind
-        taps, channels = kind.filter[1:-1], (kind.C, kind.K)
-        if not is_plain(grad, x) or wants_gradient(grad, x):
-            maps = operators.tables(found, channels, gradients=True)
-            return operators.wgrad_of_tensors(grad, x, *maps, taps, kind.groups, found.mirrored)
         if self._wgrad is None:
-            pairs = operators.pairs_for(found, channels)
+            pairs = operators.pairs_for(found, (kind.C, kind.K))
             K, C = kind.K, kind.filter[-1]
-            view = operators.pairs_view(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
-            of = (len(pairs.outputs), K, C), (K * C, C, 1), kind.device
-            self._wgrad = Bound(view, *of, *kind.wgrad), pairs.lengths
+            over = pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
+            of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
+            self._wgrad = kind.wgrad(over, *of), pairs.lengths
         bound, lengths = self._wgrad
-        parts = bound.run(grad.contiguous(), x.contiguous())
-        return operators.sum_chunks(parts, lengths, taps, x.dtype)
+        parts = bound(grad.contiguous(), x.contiguous())
+        return operators.sum_chunks(parts, lengths, kind.filter[1:-1], x.dtype)
+
+    def gradients(
+        self, found: KernelMap, needed: Sequence[bool], grad: Tensor, x: Any, weight: Any
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Those of the features and of the filter, as far as they are ``needed``.
+
+        Where autograd records them, or torch has to see them, by the operators.
+        """
+        kind = self.kind
+        there = [tensor for tensor in (grad, x, weight) if tensor is not None]
+        if is_plain(*there) and not wants_gradient(*there):
+            dx = self.dgrad(found, grad, weight) if needed[0] else None
+            return dx, self.wgrad(found, grad, x) if needed[1] else None
+        maps = operators.tables(found, (kind.C, kind.K), gradients=True)
+        dx, dw = None, None
+        if needed[0]:
+            numbers = *maps, self.in_rows, kind.groups, True, found.mirrored
+            dx = operators.conv_of_tensors(grad, weight, *numbers)
+        if needed[1]:
+            of_filter = kind.filter[1:-1], kind.groups, found.mirrored
+            dw = operators.wgrad_of_tensors(grad, x, *maps, *of_filter)
+        return dx, dw
 
 
-class Bound:
-    """A view bound to dtypes, a device and the structure of an epilogue: a call launches."""
+class _OnCPU:
+    """A pass over a map on a CPU, which reads its index buffers out of whatever memory they say."""
 
     def __init__(
         self,
-        view: GemmView,
+        over: Over,
         shape: tuple[int, ...],
         stride: tuple[int, ...],
         device: torch.device,
         dtype: torch.dtype,
-        launch: Launch | None,
+        ending: tuple[str | None, float] = (None, 0.01),
     ) -> None:
-        self.view = view
+        self.view = map_view(over)
+        check_indices(self.view)
         self.allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
-        self.empty = not (view.m and view.n and view.l)
-        self.launch = None if launch is None else launch.over(view)
-        if launch is None:
-            check_indices(view)
+        self.empty, self.ending = 0 in shape, ending
 
-    def run(
+    def __call__(
         self,
         a: Tensor,
         b: Tensor,
         bias: Tensor | None = None,
         scale: Any = None,
         residual: Tensor | None = None,
-        ending: tuple[str | None, float] = (None, 0.01),
     ) -> Tensor:
-        """What the view says, of contiguous tensors."""
+        """What the pass makes of contiguous tensors."""
         out = self.allocate()
         if self.empty:
             return out
-        if self.launch is None:
-            return execute_cpu(self.view, a, b, out, epilogue_of(bias, scale, residual, *ending))
-        self.launch.run(a, b, out, bias, scale, residual)
-        return out
+        return execute_cpu(self.view, a, b, out, epilogue_of(bias, scale, residual, *self.ending))
 
 
 def _takes_memory(a: Tensor) -> bool:
@@ -272,7 +286,27 @@ class _Recorded(torch.autograd.Function):
         x, weight, *ending = ctx.saved_tensors
         call, found = ctx.call, ctx.found
         grad, others = through_epilogue(ctx, grad, *ending)
+        return (
+            *call.gradients(found, ctx.needs_input_grad, grad, x, weight),
+            *others[:3],
+            None,
+            None,
+        )
+
+
+class _Sums(torch.autograd.Function):
+    """One whose result is the sums and nothing else."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, call: Call, found: KernelMap
+    ) -> Tensor:
         needed = ctx.needs_input_grad
-        dx = call.dgrad(found, grad, weight) if needed[0] else None
-        dw = call.wgrad(found, grad, x) if needed[1] else None
-        return dx, dw, *others[:3], None, None
+        ctx.save_for_backward(x if needed[1] else None, weight if needed[0] else None)
+        ctx.call, ctx.found = call, found
+        return call.forward(x, weight, None, None, None)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        return *ctx.call.gradients(ctx.found, ctx.needs_input_grad, grad, x, weight), None, None

@@ -266,45 +266,83 @@ def _convolution(
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
         return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
+    others = found, given, (bias, scale, residual), out_dtype
+    low = None if torch.compiler.is_compiling() else _lowered(x, weight)
+    if low is None:
+        return _on(input, outputs, _checked(x, weight, *others))
+    # As torch.autocast(kind, enabled=False) does it, in a fifth of the time.
+    kind = x.device.type
+    torch.set_autocast_enabled(kind, False)
+    try:
+        return _on(input, outputs, _features(x.to(low), weight.to(low), *others))
+    finally:
+        torch.set_autocast_enabled(kind, True)
+
+
+_Given = tuple[int, str | None, float]  # groups, activation, slope
+
+
+def _features(
+    x: Tensor,
+    weight: Tensor,
+    found: KernelMap,
+    given: _Given,
+    others: tuple[Any, Any, Any],
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    """The features (rows, K) of a convolution, where something may be known of it."""
+    call = sparse_direct.find(found, given, out_dtype, x, weight, *others)
+    if call is not None:
+        return call.run(found, x, weight, *others)
+    return _checked(x, weight, found, given, others, out_dtype)
+
+
+def _checked(
+    x: Tensor,
+    weight: Tensor,
+    found: KernelMap,
+    given: _Given,
+    others: tuple[Any, Any, Any],
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    """The features (rows, K) of a convolution, with every check; ``others`` are bias, scale and
+    residual.
+    """
+    (groups, activation, slope), (bias, scale, residual) = given, others
     _check_features(x)
     check_activation(activation, slope, x)
     check_out_dtype(out_dtype, x)
-    if not torch.compiler.is_compiling():
-        low = _lowered(x, weight)
-        if low is not None:
-            with torch.autocast(x.device.type, enabled=False):
-                return _convolution(
-                    _on(input, input.coordinates, x.to(low)), weight.to(low), found, groups,
-                    bias, scale, residual, activation, slope, out_dtype,
-                )  # fmt: skip
-        if activation is not None and not has_gradient(activation, slope):
-            there = [t for t in (x, weight, bias, scale, residual) if t is not None]
-            if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
-                # Sums as one function that autograd records, and the activation as torch's.
-                options = bias, scale, residual, None, slope, None
-                sums = _convolution(input, weight, found, groups, *options).features
-                y = activate(sums, activation, slope)
-                return _on(input, outputs, convert(y, out_dtype or sums.dtype))
-    _check(x, weight, found, groups, (bias, scale, residual))
+    if (
+        activation is not None
+        and not torch.compiler.is_compiling()
+        and not has_gradient(activation, slope)
+    ):
+        there = [t for t in (x, weight, bias, scale, residual) if t is not None]
+        if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
+            # Sums as one function that autograd records, and the activation as torch's.
+            sums = _features(x, weight, found, (groups, None, slope), others, None)
+            y = activate(sums, activation, slope)
+            return convert(y, out_dtype or sums.dtype)
+    _check(x, weight, found, groups, others)
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
         column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
     ending = Ending(bias, column, residual, activation, slope, out_dtype)
     if groups == x.shape[1] > 1:  # nothing is summed over channels
-        return _on(input, outputs, after(sparse_depthwise(x, weight, found), ending))
+        return after(sparse_depthwise(x, weight, found), ending)
     gradients = wants_gradient(x, weight, bias, column, residual)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
-    others = *maps, len(outputs), groups, False, found.mirrored
+    numbers = *maps, len(found.outputs), groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
-    y = fused_or_not(operator, x, weight, others, ending)
+    y = fused_or_not(operator, x, weight, numbers, ending)
     tensors = x, weight, bias, scale, residual
     sparse_direct.remember(found, given, out_dtype, tensors, y)
-    return _on(input, outputs, y)
+    return y
 
 
 def _lowered(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The dtype that autocast wants both in: as the operators do, in 23 us of the host, not 130."""
+    """The dtype that autocast wants both in; None where it is off, or wants nothing of them."""
     if not torch._C._is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
         return None
     kind = x.device.type

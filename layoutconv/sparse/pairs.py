@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,6 @@ from ..errors import ArgumentError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-_AHEAD = 4  # int32 before the first pair: 16 bytes, that a row starts where vectors do
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +70,14 @@ def counts_of(index: Tensor) -> Counts:
     """
     import torch
 
-    there = (index.T >= 0).sum(1)
+    if not index.is_cuda:
+        there = (index.T >= 0).sum(1)
+        return Counts(there, tuple(there.tolist()))
+    from ..kernels import pairs as on_gpu
+
+    there = on_gpu.counts(index)
     if is_captured(index):
         return Counts(there)
-    if not index.is_cuda:
-        return Counts(there, tuple(there.tolist()))
     copy = there.to("cpu", non_blocking=True)  # to memory that is pinned
     event = torch.cuda.Event()
     event.record(torch.cuda.current_stream(index.device))
@@ -109,32 +108,19 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
         raise ArgumentError("chunk", "a number of pairs >= 1", chunk)
     rows, taps = index.shape
     counts = counts_of(index) if counts is None else counts
-    lengths = (counts.there + (chunk - 1)) // chunk
     chunks = sum(-(-count // chunk) for count in counts.here or (rows,) * taps)
-    find = _at_once if index.is_cuda else _tap_by_tap
-    outputs, inputs = find(index, lengths, chunks * chunk, chunk)
+    if index.is_cuda:
+        from ..kernels import pairs as on_gpu
+
+        outputs, inputs, lengths = on_gpu.pairs(index, counts.there, chunk, chunks)
+        return Pairs(outputs, inputs, lengths, chunk)
+    lengths = (counts.there + (chunk - 1)) // chunk
+    outputs, inputs = _tap_by_tap(index, lengths, chunks * chunk, chunk)
     return Pairs(outputs.view(chunks, chunk), inputs.view(chunks, chunk), lengths, chunk)
 
 
-def _at_once(index: Tensor, lengths: Tensor, size: int, chunk: int) -> Sequence[Tensor]:
-    """Rows of pairs of all taps, in a dozen launches, whatever the number of taps."""
-    import torch
-
-    rows, taps = index.shape
-    there = index.T >= 0
-    # Places count from 1; those of no pair are 0, and what is written there is not looked at.
-    before = lengths.cumsum(0) - lengths
-    place = torch.add(there.cumsum(1), before[:, None], alpha=chunk).mul_(there).view(-1)
-    own = torch.arange(rows, dtype=torch.int32, device=index.device).repeat(taps)
-    found = torch.full((2, _AHEAD + size), -1, dtype=torch.int32, device=index.device)
-    outputs, inputs = found
-    outputs[_AHEAD - 1 :].scatter_(0, place, own)
-    inputs[_AHEAD - 1 :].scatter_(0, place, index.T.reshape(-1))
-    return outputs[_AHEAD:], inputs[_AHEAD:]
-
-
-def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> Sequence[Tensor]:
-    """The same, of a CPU, where it takes less."""
+def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> tuple[Tensor, Tensor]:
+    """The rows of pairs, on a CPU, of all taps."""
     import torch
 
     found = torch.full((2, size), -1, dtype=torch.int32)
@@ -144,5 +130,4 @@ def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> Sequen
         found[0, start : start + len(own)] = own
         found[1, start : start + len(own)] = index[:, tap].index_select(0, own)
         start += length * chunk
-    outputs, inputs = found
-    return outputs, inputs
+    return found[0], found[1]

@@ -90,11 +90,12 @@ class SparseTensor:
             coords = Coordinates(coords, spatial_shape, batch_size)
         if not isinstance(features, torch.Tensor):
             raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
-        if features.ndim != 2 or len(features) != len(coords):
+        shape = features.shape
+        if len(shape) != 2 or shape[0] != coords.cells.shape[0]:
             raise ArgumentError(
                 "features", f"({len(coords)}, C), a row per row of coords", tuple(features.shape)
             )
-        if features.device != coords.device:
+        if features.device != coords.cells.device:
             raise ArgumentError(
                 "features", f"a tensor on the device of coords, {coords.device}", features.device
             )

@@ -290,17 +290,19 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
     """
     import torch
 
+    if index.is_cuda:
+        from ..kernels import way_back
+
+        return way_back.reversed_index(index, rows, order)
     count, taps = index.shape
-    # One past the end there is room for what no row feeds. Tap by tap on a CPU, whose caches then
-    # hold a tap: a third of the time (89k rows, 27 taps).
+    # One past the end there is room for what no row feeds. Tap by tap, so that caches hold a tap: a
+    # third of the time (89k rows, 27 taps).
     found = torch.full((taps * rows + 1,), -1, dtype=torch.int32, device=index.device)
     own = order
     if own is None:
         own = torch.arange(count, dtype=torch.int32, device=index.device)
-    at_once = max(1, taps) if index.is_cuda else 1
-    for first in range(0, taps, at_once):
-        fed = index.T[first : first + at_once]
-        start = rows * torch.arange(first, first + len(fed), device=index.device)[:, None]
-        place = torch.where(fed >= 0, fed + start, taps * rows)
-        found.scatter_(0, place.reshape(-1), own.expand(len(fed), count).reshape(-1))
+    for tap in range(taps):
+        fed = index[:, tap]
+        place = torch.where(fed >= 0, fed.long() + rows * tap, taps * rows)
+        found.scatter_(0, place, own)
     return found[: taps * rows].view(taps, rows).T

@@ -17,7 +17,8 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.executors import sparse_direct
-from layoutconv.executors.launch import Launch
+from layoutconv.executors.launch import Launch, OverMap
+from layoutconv.executors.map_views import Over
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 
@@ -91,6 +92,31 @@ def test_a_cloud_that_is_new_has_the_bits_of_the_first(convolution, order, monke
             assert all(map(torch.equal, got, want[seed]))
 
 
+@pytest.mark.parametrize("convolution", CONVOLUTIONS)
+def test_under_autocast_a_call_is_known_too(convolution, monkeypatch):
+    """It has the bits of the first, and leaves autocast on, also where it is refused."""
+
+    def lowered(x: SparseTensor) -> list[Tensor]:
+        with torch.autocast("cpu", torch.bfloat16):
+            found = results(convolution, x, 1)
+            assert torch.is_autocast_enabled("cpu")
+        return found
+
+    x, y = cloud(40, 1), cloud(61, 2)
+    want = lowered(y)
+    assert [t.dtype for t in want] == [torch.bfloat16, *[torch.float32] * 3]
+    sparse_direct.forget()
+    lowered(x)
+    monkeypatch.setattr("layoutconv.nn.sparse._check", None)
+    got = lowered(cloud(61, 2))
+    assert all(map(torch.equal, got, want))
+    monkeypatch.undo()
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(lc.errors.ArgumentError, match="weight"):
+            subm_conv(x, FILTER[..., :2])
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_what_is_kept_for_all_clouds_holds_none_of_them():
     x = cloud(30, 1)
     alive = [weakref.ref(x.features), weakref.ref(x.coordinates.cells)]
@@ -100,7 +126,9 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
     kinds = [entry[-1] for entries in sparse_direct._kinds._kept.values() for entry in entries]
     assert kinds
     for kind in kinds:
-        held = [*vars(kind).values(), *kind.forward, *kind.dgrad, *kind.wgrad]
+        passes = kind.forward, kind.dgrad, kind.wgrad
+        held = [*vars(kind).values()]
+        held += [part for of in passes for part in (*of.args, *of.keywords.values())]
         assert not any(isinstance(value, Tensor | KernelMap) for value in held)
     gc.disable()  # no circle either
     try:
@@ -113,9 +141,11 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
 def test_a_launch_that_is_kept_has_no_views_of_those_it_was_used_over():
     of = Launch((), torch.empty(1), torch.float16, None)
     view: Any = object()
-    assert of.over(view).views == (view,)
+    over = Over("unusual", lambda: view, {"M": 3}, None)
+    made = OverMap(of, over, (3, 2), (2, 1), torch.device("cpu"))
+    assert made.views == (view,)
     assert of.views == ()
-    assert of.over(view)._plans is not of._plans
+    assert made._launchers is not of._launchers
 
 
 def test_a_known_call_is_refused_what_does_not_fit():

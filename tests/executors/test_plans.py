@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -72,14 +72,19 @@ launched: list[Any] = []
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
-    def add(workspace: Tensor, out: Tensor, pieces: int) -> None:
-        out.copy_(workspace.view(pieces, -1).sum(0))
+    def adder(like: Tensor, result: Tensor, pieces: int) -> Callable[[Tensor, Tensor], None]:
+        def add(workspace: Tensor, out: Tensor) -> None:
+            assert len(workspace) == like.numel() == pieces * len(out)
+            assert out.data_ptr() & 15 == result.data_ptr() & 15
+            out.copy_(workspace.view(pieces, -1).sum(0))
+
+        return add
 
     launched.clear()
     direct.forget()
     monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", StandIn)
-    monkeypatch.setattr(gpu, "add_parts", add)
+    monkeypatch.setattr(gpu, "adder", adder)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     monkeypatch.setattr(direct, "_takes_memory", lambda found, *_: not found.is_depthwise)
     yield

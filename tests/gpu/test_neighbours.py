@@ -10,6 +10,7 @@ import torch
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
+from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
 
@@ -129,7 +130,9 @@ def test_status(grid):
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("stride", "size"), [(1, 3), (2, 3), (2, 2), (3, 2)])
-def test_reached(grid, transposed, stride, size):
+@pytest.mark.parametrize("as_bits", [True, False])
+def test_reached(grid, transposed, stride, size, as_bits, monkeypatch):
+    monkeypatch.setattr(reached_module, "suits", lambda *_: as_bits)
     rank = len(grid) - 1
     indices = cloud(grid, 6, 1, 0.1)
     offsets = box(rank, size)
@@ -157,6 +160,19 @@ def test_reached(grid, transposed, stride, size):
         kept = min(capacity, len(want))
         assert torch.equal(cells[:kept], want[:kept])
         assert cells[kept:].unique(dim=0).tolist() == [[-1, *[0] * rank]] * (capacity > kept)
+
+
+def test_bits_of_a_large_grid_are_sorted_keys(monkeypatch):
+    grid = (2, 90, 1100, 1300)  # 16,000 blocks of bits
+    indices = cloud((2, 90, 40, 1300), 12)
+    for transposed, capacity in product((False, True), (None, 10**6, 7 * 10**6)):
+        arguments = indices, (1, 1, 1), box(3, 3), grid[1:], grid[0], capacity
+        found = []
+        for as_bits in (True, False):
+            monkeypatch.setattr(reached_module, "suits", lambda *_, way=as_bits: way)
+            found.append(reached(*arguments, transposed=transposed))
+        for ours, want in zip(*found, strict=True):
+            assert torch.equal(ours, want)
 
 
 def everything(indices, grid, offsets):

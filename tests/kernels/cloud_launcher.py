@@ -13,13 +13,17 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
+from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
 from layoutconv.kernels.neighbours import HashTable, Search
+from layoutconv.kernels.pairs import CountPairs, WritePairs
 from layoutconv.kernels.per_rank import Chain, PerRank, build
 from layoutconv.kernels.reached import Reach, Unpack
 from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
 from layoutconv.kernels.tap_order import AddUp, Count, Gather, Place, Refine, Sizes
 from layoutconv.kernels.together import Together
+from layoutconv.kernels.way_back import Scatter
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
 
@@ -29,6 +33,9 @@ OF_RANK = {
     "fill": Fill,
     "reach": Reach,
     "unpack": Unpack,
+    "mark": Mark,
+    "count bits": CountBits,
+    "write cells": WriteCells,
     "search near": lambda rank: Search(rank, True),
     "search far": lambda rank: Search(rank, False),
     "search known": lambda rank: Search(rank, True, KNOWN[rank]),
@@ -37,10 +44,12 @@ KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
+    Mark: (1,), CountBits: (2,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
     AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
+    CountPairs: (1,), WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -130,6 +139,8 @@ class Launches:
             expected = written.size
             if kind is Reach:
                 expected = 8 * int(pieces[1].view(np.int64)[-1] + 1)
+            elif kind is WritePairs and place > 2:
+                expected = 4 * integers[5]
             if not partly(kernel, place):
                 assert written[:expected].all()
             assert not written[expected:].any()
@@ -149,6 +160,10 @@ def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
 
 def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[int, int]]:
     """The numbers of addresses where a kernel updates, and where it writes, by how many parts."""
+    if isinstance(kernel, Scatter):  # to some of what was filled
+        return {2}, {}
+    if isinstance(kernel, Fill) and integers[0] > 1 and not integers[1]:
+        return {1, 2}, {}  # one piece of memory
     if isinstance(kernel, Fill):  # a table, or a barrier's word alone
         return set(), dict.fromkeys((0, 1, 2) if integers[1] else (2,), 1)
     updates, writes = set(), Counter[int]()
@@ -165,6 +180,20 @@ def partly(kernel: PerRank, place: int) -> bool:
     return any(
         isinstance(part, Reserve) and places[3] == place for part, places in parts_of(kernel)
     )
+
+
+class Work(TorchDispatchMode):
+    """Notes which of torch's operations run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
 
 
 POISON = 0x5A5A5A5A  # of what no kernel wrote yet

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels import hash_table, map_chains, neighbours, per_rank, store
+from layoutconv.kernels import cell_bits, hash_table, map_chains, neighbours, per_rank, store
+from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.blocks import Fill
+from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
 from layoutconv.kernels.neighbours import HashTable, Search, sort_index
 from layoutconv.kernels.per_rank import Chain, build, load_per_rank
 from layoutconv.kernels.reached import Unpack, reached
@@ -33,6 +36,7 @@ from .cloud_launcher import (
     SEEDS,
     SIZES,
     Launches,
+    Work,
     box,
     cloud,
     compiled,
@@ -205,13 +209,16 @@ def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
 
 @few
 @given(st.data())
-def test_reached_cells_are_a_sorted_set(launches: Launches, data: Any) -> None:
+def test_reached_cells_are_a_sorted_set(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, data: Any
+) -> None:
     grid = data.draw(grids())
     rank = len(grid) - 1
     indices = cloud(data.draw(SEEDS), data.draw(ROWS), grid, data.draw(st.integers(0, 3)), 0.2)
     stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
     offsets = tap_lists(data.draw, rank)
-    transposed = data.draw(st.booleans())
+    transposed, as_bits = data.draw(st.booleans()), data.draw(st.booleans())
+    monkeypatch.setattr(reached_module, "suits", lambda *_: as_bits)
     launches.seed = data.draw(SEEDS)
     want = reaches(indices, stride, offsets, grid, transposed)
     arguments = (indices, stride, offsets, grid[1:], grid[0])
@@ -247,13 +254,45 @@ def test_filters_of_three_axes(launches: Launches, size: int, dilation: int) -> 
         assert (table.search(outputs, stride, offsets) >= 0).any(1).all()
 
 
+def test_cells_of_several_blocks_of_bits(launches: Launches) -> None:
+    grid = (2, 21, 33, 47)
+    assert prod(grid) > 3 * 64 * cell_bits.BLOCK
+    indices = cloud(2, 120, grid)
+    offsets = box(3, 2)
+    want = reaches(indices, (1, 1, 1), offsets, grid, False)
+    reached(indices, (1, 1, 1), offsets, grid[1:], 2)  # copies the taps to where they are read
+    for capacity in (None, 0, 300, len(want) + 2000):
+        launches.kinds.clear()
+        with Work() as noted:
+            cells, count = reached(indices, (1, 1, 1), offsets, grid[1:], 2, capacity)
+        rows = len(want) if capacity is None else capacity
+        padding = [(-1, 0, 0, 0)] * (rows - len(want))
+        assert list(map(tuple, cells.tolist())) == want[:rows] + padding
+        assert int(count) == len(want)
+        # What a call costs: a dozen launches were 0.2 ms. The host waits once, or not at all.
+        kernels = [Fill, Mark, CountBits, WriteCells]
+        assert launches.kinds == (kernels if rows else kernels[:-1])
+        assert noted.names.count("_local_scalar_dense") == (capacity is None)
+        assert set(noted.names) <= {"new_empty", "select", "_local_scalar_dense"}
+
+
+def test_bits_are_for_grids_that_are_not_too_great() -> None:
+    assert cell_bits.suits(8 * 10**6, 1)
+    assert cell_bits.suits(90 * 10**6, 700_000)
+    assert not cell_bits.suits(90 * 10**6, 100_000)
+    assert not cell_bits.suits(1 << 29, 10**8)
+
+
 def test_cells_before_the_first_one_are_divided_downwards(launches: Launches) -> None:
     indices = torch.tensor([[0, -1, -3], [1, -2, 4], [0, -7, 5]], dtype=torch.int32)
     cells, _ = reached(indices, (2, 3), [(-1, -3), (-2, 1), (-5, -1)], (4, 4), 2)
     assert cells.tolist() == [[0, 0, 0], [1, 0, 1]]
 
 
-def test_more_taps_than_a_mask_has_bits(launches: Launches) -> None:
+def test_more_taps_than_a_mask_has_bits(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reached_module, "suits", lambda *_: False)
     grid = (1, 40, 40)
     indices = cloud(1, 90, grid)
     offsets = box(2, 7)
@@ -264,7 +303,11 @@ def test_more_taps_than_a_mask_has_bits(launches: Launches) -> None:
         )
 
 
-def test_the_result_does_not_depend_on_the_order_of_threads(launches: Launches) -> None:
+@pytest.mark.parametrize("as_bits", [True, False])
+def test_the_result_does_not_depend_on_the_order_of_threads(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, as_bits: bool
+) -> None:
+    monkeypatch.setattr(reached_module, "suits", lambda *_: as_bits)
     grid = (1, 5, 6, 7)
     indices = cloud(3, 400, grid, again=0.5)
     results = set()
@@ -454,15 +497,25 @@ def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -
     assert max(map(size_of, needs)) <= SHARED_BYTES == 99 * 1024
 
 
+@pytest.mark.parametrize(("rank", "arch"), [(1, "sm_80"), (3, "sm_90a"), (4, "sm_80")])
+def test_cells_of_bits_are_one_call_of_four_kernels(rank: int, arch: str, tmp_path: Any) -> None:
+    count, _, both = cell_bits.kernels_of(rank)
+    for chain, kernels in ((count, 3), (both, 4)):
+        built = build(chain, arch, dump=str(tmp_path))
+        assert built.__ptx__.count(".entry") == kernels
+        assert ".nc" not in built.__ptx__
+        assert all(kernel.stack == 0 for kernel in read_cubin(built.__cubin__).values())
+
+
 # Those that ask for the whole of a cell.
-WHOLE = [kind for kind in OF_RANK if kind != "fill"]
+WHOLE = [kind for kind in OF_RANK if kind not in ("fill", "count bits")]
 
 
 @pytest.mark.parametrize(("kind", "rank"), list(product(WHOLE, (1, 2, 3))))
 def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) -> None:
     _, program = compiled(OF_RANK[kind](rank))
     word = {1: {"v2.b32"}, 3: {"v4.b32"}}.get(rank, set())
-    move = "st.global." if kind == "unpack" else "ld.global."
+    move = "st.global." if kind in ("unpack", "write cells") else "ld.global."
     found = {i.opcode for i in program.instructions if i.opcode.startswith(move + "v")}
     slot = {move + "v2.b64"} if kind.startswith(("search", "keys")) else set()
     assert found == {move + vector for vector in word} | slot

@@ -124,11 +124,11 @@ def test_one_kernel_serves_all_sizes() -> None:
     assert len(shapes) == 1
 
 
-@pytest.mark.parametrize(("pieces", "lanes", "warps"), [(64, 2, 1), (300, 2, 3), (8, 0, 0)])
+@pytest.mark.parametrize(("pieces", "lanes", "warps"), [(64, 3, 0), (300, 4, 1), (8, 0, 0)])
 def test_lanes_and_warps_share_long_sums_of_few_results(
     pieces: int, lanes: int, warps: int
 ) -> None:
-    """Eight lanes read a line: four can share a result. ``FLIGHT`` loads are one trip to memory."""
+    """Two lanes read a sector: sixteen share a result. ``FLIGHT`` loads are one trip to memory."""
     (launch,) = check(partials(pieces, 128), integers(pieces, 128)).launches
     assert launch.integers[-4:-2] == (lanes, warps)
 

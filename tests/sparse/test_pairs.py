@@ -62,17 +62,6 @@ def test_pairs_that_nobody_counted_are_in_as_many_chunks_as_there_could_be(index
         assert (all_[used:] == -1).all()
 
 
-@examples
-@given(indices(), st.integers(1, 25), st.integers(0, 3))
-def test_a_gpu_finds_all_taps_at_once_what_a_cpu_finds_tap_by_tap(index, chunk, more):
-    lengths = pairs_of(index, chunk).lengths
-    size = (int(lengths.sum()) + more) * chunk
-    at_once = pairs._at_once(index, lengths, size, chunk)
-    for found, want in zip(at_once, pairs._tap_by_tap(index, lengths, size, chunk), strict=True):
-        assert torch.equal(found, want)
-        assert found.storage_offset() * 4 % 16 == 0 or size % 4  # where vectors start
-
-
 def test_who_asks_for_counts_waits_for_them_once():
     waited = []
 
