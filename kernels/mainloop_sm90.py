@@ -234,8 +234,7 @@ class MainloopSm90:
         windows = const_expr((tile.m, tile.taps, self.tap_rows))
         operands = KTileOperands(self.multiplier, mma, tid, a, b, self.along, windows)
         multiply = partial(self._multiply, operands, mma, acc, tid)
-        # What comes by tensor maps wgmma sees without a fence.
-        wait = const_expr(cute.arch.mbarrier_wait if all(self.maps) else _wait)
+        wait = const_expr(_wait_for_maps if all(self.maps) else _wait)
         # The first k-tile stands before the loop: behind a loop that might not run at all, the
         # compiler would move reads of the sums to where products are still running.
         wait(full, 0)
@@ -286,6 +285,11 @@ def _wait(full: Any, parity: Any) -> None:
     """Wait until a stage is full; what is there is made visible to wgmma."""
     cute.arch.mbarrier_wait(full, parity)
     cute.arch.fence_proxy("async.shared", space="cta")
+
+
+def _wait_for_maps(full: Any, parity: Any) -> None:
+    """Wait until a stage is full of what tensor maps brought: that needs no fence."""
+    cute.arch.mbarrier_wait(full, parity)
 
 
 @cute.jit

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from layoutconv.kernels import mainloop_sm90, pixels
 from layoutconv.kernels.im2col import Im2col, im2col, im2col_of_a
+from layoutconv.kernels.pixels import PixelProducer
 from layoutconv.kernels.structure import signature
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.window import widened
@@ -17,16 +20,24 @@ from layoutconv.kernels.window import widened
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.memory import interleaved
+from layoutconv.epilogue import Bias, Epilogue
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
-from ..machine import tensor_map
+from ..machine import Fault, tensor_map
 from ..machine.boxes import elements
+from ..machine.instructions import tensor_copy
 from .launcher import (
+    Case,
     Compiled,
+    check_exact,
     check_view_runs,
+    compile_view,
     compiled_view,
+    integers,
     located,
+    reference,
+    run_case,
     spec_of,
 )
 from .test_skip import kernel_map
@@ -215,21 +226,21 @@ def copies(compiled: Compiled) -> list[int]:
     return [len(re.findall(kind, compiled.ptx)) for kind in kinds]
 
 
+F16, TF32 = torch.float16, torch.float32
 RUN: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
-    "1-D": (fprop_view(LINES), WIDE, torch.float16),
+    "1-D": (fprop_view(LINES), WIDE, F16),
     "2-D": (fprop_view(PLANES), HALF, torch.bfloat16),
-    "3-D": (fprop_view(VOLUMES), HALF, torch.float16),
-    "groups": (fprop_view(GROUPS), WIDE, torch.float16),
-    "1-D gradient": (dgrad_views(replace(LINES, filter=(64, 3)))[0], WIDE, torch.float16),
-    "2-D gradient": (
-        dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], HALF, torch.bfloat16
+    "3-D": (fprop_view(VOLUMES), HALF, F16),
+    "groups": (fprop_view(GROUPS), WIDE, F16),
+    "gradient in 1-D": (dgrad_views(replace(LINES, filter=(64, 3)))[0], WIDE, F16),
+    "gradient in 2-D": (dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], HALF, torch.bfloat16),
+    "gradient in 3-D": (dgrad_views(replace(VOLUMES, filter=(64, 2, 3, 2)))[-1], WIDE, F16),
+    "one tap, rests of channels": (
+        fprop_view(ConvProblem((1, 9, 8, 40), (40, 1, 1), stride=2)), WIDE, F16
     ),
-    "3-D gradient": (
-        dgrad_views(replace(VOLUMES, filter=(64, 2, 3, 2)))[-1], WIDE, torch.float16
-    ),
-    "tf32": (fprop_view(VOLUMES), replace(HALF, k=16), torch.float32),
-    "one tap, rests of channels": (fprop_view(ConvProblem((1, 9, 8, 40), (40, 1, 1), stride=2)),
-                                   WIDE, torch.float16),
+    "tf32": (fprop_view(VOLUMES), replace(HALF, k=16), TF32),
+    "a cluster for a sum": (fprop_view(LINES), replace(WIDE, parts=2), F16),
+    "B for two": (fprop_view(LINES), replace(HALF, sharing=2), F16),
 }  # fmt: skip
 
 
@@ -238,3 +249,135 @@ def test_a_by_maps(name: str) -> None:
     view, tile, dtype = RUN[name]
     check_view_runs(view, dtype, tile, arch="sm_90a")
     assert copies(compiled_view(view, dtype, tile, "sm_90a")) == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "out"),
+    [("int8", torch.int8, torch.int32), ("float8_e4m3fn", torch.float8_e4m3fn, torch.float16)],
+)
+def test_types_of_8_bits(kind: str, dtype: torch.dtype, out: torch.dtype) -> None:
+    view, tile = fprop_view(PLANES), replace(WIDE, stages=3)
+    check_view_runs(view, dtype, tile, arch="sm_90a", out=out, kind=kind)
+    assert copies(compiled_view(view, dtype, tile, "sm_90a", out, kind=kind)) == [1, 1, 0]
+
+
+def test_b_that_threads_turn_beside_an_a_by_maps() -> None:
+    """A gradient in tf32, whose filter runs along n."""
+    view, tile = dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], replace(HALF, k=16)
+    check_view_runs(view, TF32, tile, arch="sm_90a")
+    assert copies(compiled_view(view, TF32, tile, "sm_90a")) == [2, 0, 0]  # threads hold two of B
+
+
+def test_b_by_maps_beside_an_a_of_threads() -> None:
+    """In tf32, where k-tiles are of two taps: fragments of A are rounded, B comes rounded."""
+    view, tile = fprop_view(ConvProblem((1, 37, 24), (40, 3), padding=1)), replace(HALF, k=16)
+    check_view_runs(view, TF32, tile, arch="sm_90a")
+    maps, others, vectors = copies(compiled_view(view, TF32, tile, "sm_90a"))
+    assert (maps, others, vectors > 0) == (0, 1, True)
+
+
+def test_parts_that_are_added_later() -> None:
+    view = fprop_view(PLANES)
+    case = Case.of(view, F16, TF32)
+    compiled = compiled_view(view, F16, HALF, "sm_90a", TF32, split="partial")
+    assert copies(compiled) == [1, 1, 0]
+    ran = run_case(case, compiled, splits=4)  # of 12 k-tiles
+    assert torch.equal(ran.out.double().sum(0), reference(case)[0])
+
+
+def test_an_epilogue_with_statistics() -> None:
+    """Summed by the warps that had nothing to copy, and the one that had."""
+    view = fprop_view(LINES)
+    case = Case.of(view, F16)
+    bias = integers((40,), torch.float32, 3)
+    want = (reference(case)[0] + bias).to(F16).double()
+    case.epilogue = Epilogue((Bias(bias),), statistics=True)
+    compiled = compiled_view(view, F16, WIDE, "sm_90a", epilogue=case.epilogue.structure)
+    ran = run_case(case, compiled)
+    assert torch.equal(ran.out.double(), want)
+    assert ran.statistics is not None
+    flat = want.view(-1, 40)
+    sums = torch.stack([flat.sum(0), (flat**2).sum(0)])
+    assert torch.equal(ran.statistics.double().sum(0), sums)
+
+
+# -- maps that round -------------------------------------------------------------------------------
+
+
+def check_rounding() -> None:
+    """Products with ones tell what became of every number: the nearest of tf32, of two the even."""
+    C, tile = 32, replace(HALF, k=32)
+    view = fprop_view(ConvProblem((1, 64, C), (C, 1)))
+    case = Case.of(view, TF32)
+    numbers = torch.randn(64, C, generator=torch.Generator().manual_seed(0))
+    words = numbers.view(torch.int32)
+    words[::3] = words[::3] & ~0x1FFF | 0x1000  # halfway between two
+    nearest = (words + 0xFFF + (words >> 13 & 1) & ~0x1FFF).view(torch.float32)
+    truncated = (words & ~0x1FFF).view(torch.float32)
+    assert not torch.equal(nearest, truncated)
+    of_b = numbers[:C].T.contiguous()
+    rounded_b = nearest[:C].T.contiguous()
+    one = torch.eye(C)
+    compiled = compiled_view(view, TF32, tile, "sm_90a")
+    assert copies(compiled) == [1, 1, 0]
+    for a, b, want in ((numbers, one, nearest), (one.repeat(2, 1), of_b, rounded_b.T.repeat(2, 1))):
+        case.a, case.b = a.view(case.a.shape).clone(), b.view(case.b.shape).clone()
+        ran = run_case(case, compiled)
+        assert torch.equal(ran.out.view(64, C), want)
+
+
+def test_numbers_are_rounded_to_nearest() -> None:
+    check_rounding()
+
+
+# -- every guard is needed -------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+def maps_that_truncate(patch: Patch) -> None:
+    patch.setattr(tensor_copy, "encode", lambda x, name: x.view(np.uint32) & ~np.uint32(0x1FFF))
+
+
+def test_what_is_not_rounded_shows(monkeypatch: Patch) -> None:
+    maps_that_truncate(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_rounding()
+
+
+def taps_that_are_left_out(patch: Patch) -> None:
+    column = Im2col.column
+    patch.setattr(Im2col, "column", lambda *of: (column(*of)[0], *(0 for _ in column(*of)[1:])))
+
+
+def a_box_that_ends_too_early(patch: Patch) -> None:
+    upper = pixels._upper
+    patch.setattr(pixels, "_upper", lambda mode, args: upper(mode, args) - 1)
+
+
+def bytes_of_b_alone(patch: Patch) -> None:
+    patch.setattr(PixelProducer, "bytes", 0)
+
+
+def no_waiting_for_a_full_stage(patch: Patch) -> None:
+    patch.setattr(mainloop_sm90, "_wait_for_maps", lambda full, parity: None)
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        taps_that_are_left_out,
+        a_box_that_ends_too_early,
+        bytes_of_b_alone,
+        no_waiting_for_a_full_stage,
+    ],
+)
+def test_without_a_guard_the_machine_finds_a_fault(
+    mutation: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    view = fprop_view(LINES)
+    mutation(monkeypatch)
+    case = Case.of(view, F16)
+    compiled = compile_view(view, F16, WIDE, "sm_90a")
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compiled))
