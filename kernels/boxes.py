@@ -20,9 +20,7 @@ from layoutconv.algebra.layout import Layout
 from .atoms import Data
 from .shared import SharedTile, line_bytes, swizzle_of
 from .spec import VECTOR_BYTES, Spec
-from .tile import Tile
-
-WARP = 32
+from .tile import WARP, Tile
 
 
 @dataclass(frozen=True)

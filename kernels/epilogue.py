@@ -61,7 +61,7 @@ class Epilogue:
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
         self.sums_by_row = steps.statistics and not matrices
         # Whether those who copied sum columns, while the others store.
-        self.sums_beside = steps.statistics and matrices and tile.producers > 0
+        self.sums_beside = steps.statistics and matrices and tile.sums_beside
 
     def shared_layout(self) -> tuple[Any, Any]:
         """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""

@@ -32,6 +32,7 @@ from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
 from .steps import Steps
 from .structure import divisors, runtime_integers
 from .tensor_map import memory_of_b
+from .tile import WARP
 from .window import rows_of_a_tap
 
 CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
@@ -242,6 +243,8 @@ class ImplicitGemm:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
         if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
             raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
+        if tile.producers == WARP and (self.memory_of_b is None or self.im2col is None):
+            raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
         if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
             vector = min(spec.vectors[:2]) * BYTES[spec.dtype]

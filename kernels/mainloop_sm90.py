@@ -22,7 +22,7 @@ from cutlass.cute.nvgpu import warpgroup
 
 from .arguments import Arguments
 from .atoms import Data
-from .boxes import WARP, Box, BoxProducer, MapProducer, expect
+from .boxes import Box, BoxProducer, MapProducer, expect
 from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
@@ -31,6 +31,7 @@ from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
 from .rounding import RoundingProducer
 from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
+from .tile import WARP
 from .warpgroups import KTileOperands, WarpgroupMultiplier
 
 GATHERED_ROWS = 128  # of a tile that is gathered by whole lines: rows are looked up more often

@@ -71,16 +71,16 @@ class SumsOfMatrices:
     the transpose stand rows of ones, whose products are the sums. That is a twelfth of the
     instructions of adding element by element.
 
-    Of a tile that some warps only copied for, these sum, while the others store: their reads do not
+    Of a tile that a warpgroup only copied for, it sums, while the others store: their reads do not
     wait behind all those stores then, nor does anybody wait for them. Else all warps sum.
     """
 
     def __init__(self, tile: Tile, dtype: Any, swizzle: tuple[int, int, int]) -> None:
         self.tile, self.dtype, self.swizzle = tile, dtype, swizzle
-        self.warps = (tile.producers or tile.threads) // 32
+        self.warps = (tile.producers if tile.sums_beside else tile.threads) // 32
         self.groups = tile.n // BLOCK
         # Warps that share the rows of a group.
-        self.parts = 1 if tile.producers else max(1, self.warps // self.groups)
+        self.parts = 1 if tile.sums_beside else max(1, self.warps // self.groups)
 
     @cute.jit
     def write(self, base: Any, tid: Any, columns: Columns):

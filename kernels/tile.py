@@ -13,6 +13,7 @@ ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 OTHER_WITHOUT_FRAGMENTS = 64
 HALO = 32
+WARP = 32
 WARPGROUP = 128  # threads that multiply together on Hopper, 64 rows at a time
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
 
@@ -23,9 +24,10 @@ class Tile:
 
     ``stages`` buffers of shared memory hold the k-tiles in flight. Beside the warps that multiply,
     ``producers`` threads only copy, if there are any: then warps multiply in groups of four, each
-    64 rows at a time, by Hopper's instructions. A tile of A then serves ``taps`` taps, for which it
-    has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a
-    cluster of ``sharing`` CTAs, one below the other, each copies a share of B's tiles to all.
+    64 rows at a time, by Hopper's instructions. A warpgroup copies, or one warp where all comes by
+    tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
+    ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
+    CTAs, one below the other, each copies a share of B's tiles to all.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -58,6 +60,8 @@ class Tile:
             raise ValueError(f"tile {self}: tiles of B are shared by 2 CTAs, of warpgroups")
         if self.sharing > 1 and self.parts > 1:
             raise ValueError(f"tile {self}: a cluster shares tiles of B, or sums")
+        if self.producers not in (0, WARP, WARPGROUP):
+            raise ValueError(f"tile {self}: a warp copies, or a warpgroup")
         if self.stages < 2:
             raise ValueError(f"tile {self}: a pipeline needs at least 2 stages")
 
@@ -70,6 +74,11 @@ class Tile:
     def copied_rows(self) -> int:
         """Rows of a stage's tile of A."""
         return self.m + (HALO if self.taps > 1 else 0)
+
+    @property
+    def sums_beside(self) -> bool:
+        """Whether those who copied are enough to sum columns, while the others store them."""
+        return self.producers >= WARPGROUP
 
     @property
     def launched(self) -> int:

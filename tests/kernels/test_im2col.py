@@ -45,10 +45,10 @@ from .test_skip import kernel_map
 WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
 HALF = replace(WIDE, k=32, stages=3)
 
-LINES = ConvProblem((3, 61, 64), (40, 3), padding=((1, 2),))
+LINES = ConvProblem((3, 45, 64), (40, 3), padding=((1, 2),))
 PLANES = ConvProblem((2, 13, 9, 64), (40, 2, 3), stride=(1, 2), padding=(1, 2), dilation=(3, 1))
-VOLUMES = ConvProblem((2, 5, 7, 6, 32), (40, 2, 3, 2), (1, 3, 2), ((1, 0), (2, 3), 1), (2, 2, 1))
-GROUPS = ConvProblem((1, 6, 9, 128), (64, 3, 3), padding=1, groups=2)
+VOLUMES = ConvProblem((2, 5, 7, 6, 32), (40, 2, 2, 2), (1, 3, 2), ((1, 0), (2, 3), 1), (2, 2, 1))
+GROUPS = ConvProblem((1, 6, 9, 64), (64, 2, 3), padding=1, groups=2)
 
 
 # -- which pixels ----------------------------------------------------------------------------------
@@ -228,10 +228,9 @@ def copies(compiled: Compiled) -> list[int]:
 
 F16, TF32 = torch.float16, torch.float32
 RUN: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
-    "1-D": (fprop_view(LINES), WIDE, F16),
     "2-D": (fprop_view(PLANES), HALF, torch.bfloat16),
     "3-D": (fprop_view(VOLUMES), HALF, F16),
-    "groups": (fprop_view(GROUPS), WIDE, F16),
+    "groups": (fprop_view(GROUPS), HALF, F16),
     "gradient in 1-D": (dgrad_views(replace(LINES, filter=(64, 3)))[0], WIDE, F16),
     "gradient in 2-D": (dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], HALF, torch.bfloat16),
     "gradient in 3-D": (dgrad_views(replace(VOLUMES, filter=(64, 2, 3, 2)))[-1], WIDE, F16),
@@ -240,7 +239,8 @@ RUN: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
     ),
     "tf32": (fprop_view(VOLUMES), replace(HALF, k=16), TF32),
     "a cluster for a sum": (fprop_view(LINES), replace(WIDE, parts=2), F16),
-    "B for two": (fprop_view(LINES), replace(HALF, sharing=2), F16),
+    "one warp that copies": (fprop_view(VOLUMES), replace(HALF, producers=32), F16),
+    "B for two, in 1-D": (fprop_view(LINES), replace(WIDE, sharing=2), F16),
 }  # fmt: skip
 
 
@@ -285,20 +285,30 @@ def test_parts_that_are_added_later() -> None:
     assert torch.equal(ran.out.double().sum(0), reference(case)[0])
 
 
-def test_an_epilogue_with_statistics() -> None:
-    """Summed by the warps that had nothing to copy, and the one that had."""
+@pytest.mark.parametrize("producers", [32, 128])
+def test_an_epilogue_with_statistics(producers: int) -> None:
+    """Summed by the warps that had nothing to copy, or by all but one that did."""
     view = fprop_view(LINES)
     case = Case.of(view, F16)
     bias = integers((40,), torch.float32, 3)
     want = (reference(case)[0] + bias).to(F16).double()
     case.epilogue = Epilogue((Bias(bias),), statistics=True)
-    compiled = compiled_view(view, F16, WIDE, "sm_90a", epilogue=case.epilogue.structure)
+    tile, epilogue = replace(WIDE, producers=producers), case.epilogue.structure
+    compiled = compiled_view(view, F16, tile, "sm_90a", epilogue=epilogue)
     ran = run_case(case, compiled)
     assert torch.equal(ran.out.double(), want)
     assert ran.statistics is not None
     flat = want.view(-1, 40)
     sums = torch.stack([flat.sum(0), (flat**2).sum(0)])
     assert torch.equal(ran.statistics.double().sum(0), sums)
+
+
+def test_one_warp_does_not_copy_vectors() -> None:
+    for view in (NOT_MAPPED["gathered"], wgrad_view(ConvProblem((1, 9, 64), (64, 3)))):
+        with pytest.raises(ValueError, match="tensor maps of A and of B for one warp"):
+            compile_view(view, F16, replace(WIDE, producers=32), "sm_90a")
+    with pytest.raises(ValueError, match="a warp copies, or a warpgroup"):
+        replace(WIDE, producers=64)
 
 
 # -- maps that round -------------------------------------------------------------------------------
