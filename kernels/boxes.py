@@ -75,8 +75,8 @@ def tensor_map(memory: tuple[Layout, int], pointer: Any, spec: Spec, data: Data)
 class BoxProducer:
     """Copies tiles of B by a tensor map, all ``taps`` of a stage; an mbarrier is told of the bytes.
 
-    The warp with ``tid`` below 32 does, by a thread that it elects. ``first`` is the tile's first
-    row of B. Of CTAs that share tiles of B, each brings as many of the rows to all.
+    The first warp of producers does, by a thread that it elects. ``first`` is the tile's first row
+    of B. Of CTAs that share tiles of B, each brings a part of the rows to all.
     """
 
     tiles = 1  # nothing waits in registers
@@ -95,7 +95,7 @@ class BoxProducer:
         self.box, self.shared, self.first, self.group = box, shared, first, group
         self.taps, self.sharing = tile.taps, tile.sharing
         self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
-        self.copies = tid < WARP
+        self.copies = tid // WARP == tile.threads // WARP
 
     @property
     def bytes(self) -> int:

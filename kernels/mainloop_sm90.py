@@ -64,8 +64,7 @@ class MainloopSm90:
     def box_producer(self, made: tuple[Any, Any], first: Any, group: Any, tid: Any) -> BoxProducer:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
         box = Box.of(self.spec, self.data, cute.rank(made[1]))
-        number = tid - self.tile.threads
-        return BoxProducer(made, box, self.s_b, number, first, group, self.tile)
+        return BoxProducer(made, box, self.s_b, tid, first, group, self.tile)
 
     @cute.jit
     def __call__(
