@@ -13,7 +13,7 @@ import torch
 from layoutconv.kernels.tile import REGISTERS, Tile
 from layoutconv.kernels.tune import MACHINES, shapes, tile_of
 
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
@@ -43,6 +43,11 @@ def index(entries: int) -> torch.Tensor:
     return torch.zeros(entries, dtype=torch.int32)
 
 
+def gradient(C: int, K: int) -> GemmView:
+    """Of an input of K channels, from an output of C."""
+    return dgrad_views(ConvProblem((1, 3, 3, 3, K), (C, 3, 3, 3), padding=1))[0]
+
+
 def grid(C: int, K: int) -> GemmView:
     problem = ConvProblem((1, 3, 3, 3, C), (K, 3, 3, 3), padding=1)
     return gather_fprop_view(problem, index(27), index(27))
@@ -53,6 +58,7 @@ VIEWS = {
     "125 taps": lambda C, K: fprop_view(ConvProblem((1, 3, 3, 3, C), (K, 5, 5, 5), padding=2)),
     "65 taps": lambda C, K: fprop_view(ConvProblem((1, 3, C), (K, 65), padding=32)),
     "grid": grid,
+    "gradient": gradient,
     "kernel map": lambda C, K: kernel_map_view(index(27 * 2).view(27, 2).T, C, K),
 }
 
@@ -68,6 +74,9 @@ def choice(shape: tuple[int, int, int, int], *rest: str | torch.dtype) -> Choice
 
 def fits(c: Choice) -> bool:
     size = c.dtype.itemsize
+    # Of gradients tf32's alone are others: there, on Hopper, threads turn and round the filter.
+    if c.kind == "gradient" and (c.dtype != torch.float32 or not c.tile.producers):
+        return False
     return c.tile.shared_bytes(size, size) <= MACHINES[c.arch].shared_per_block
 
 
@@ -87,11 +96,12 @@ def pairs(c: Choice) -> set[tuple]:
     """Any two of a choice's tile, architecture, dtype, view and channels."""
     tile = c.tile.m, c.tile.n, c.tile.producers
     if c.tile.producers:  # whose loop is the same for all kinds of views: each is in one of them
-        # It has a loop of its own for tf32, of which every tile is looked at.
+        # There are loops of their own for tf32 that threads round, B or A: every tile is looked at.
         own = (
             (tile, c.channels),
             ("producers", c.kind),
-            (c.dtype, c.dtype == torch.float32 and tile),
+            (c.dtype, c.kind == "gradient" and tile),
+            ("registers", c.dtype == torch.float32 and c.channels == "straddling" and tile),
         )
         return set(own)
     return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
@@ -131,17 +141,21 @@ def check_machine_code(c: Choice) -> None:
     form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
     assert all(re.fullmatch(form, copy) for copy in copies)
     copying = c.tile.producers or c.tile.threads
-    # tf32 is rounded on its way to Hopper's instructions: B before it is stored, A after that.
+    # Filters come to Hopper's instructions by tensor maps, and so do dense inputs whose k-tiles lie
+    # within a tap: a thread reads one of each for a k-tile. What else there is of tf32 is rounded on
+    # its way: B before it is stored, A after that.
+    turned = c.kind == "gradient"
+    dense = c.kind in ("dense", "125 taps", "65 taps", "gradient") and c.channels != "straddling"
+    mapped = bool(c.tile.producers) and dense
     rounds = c.tile.producers and c.dtype == torch.float32
-    # Other filters come by tensor maps, of which a thread reads one for a k-tile.
-    maps = re.findall(r"cp\.async\.bulk\.tensor\.\dd", compiled.ptx)
-    assert len(maps) == bool(c.tile.producers and not rounds)
-    rows_copied = c.tile.m + (0 if c.tile.producers else c.tile.n)
+    rows_copied = (0 if mapped else c.tile.m) + (0 if c.tile.producers else c.tile.n)
     per_thread = rows_copied * c.tile.k // vector // copying
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
     # prologue. Of tf32 these bring two k-tiles in their loop if they are small, and hold B of both.
     small = c.tile.m * c.tile.n <= 128 * 128 and c.tile.n * c.tile.k <= 32 * copying
-    held = 2 if rounds and small else 1
+    held = 2 if turned and small else 1
+    maps = re.findall(r"cp\.async\.bulk\.tensor\.\dd", compiled.ptx)
+    assert len(maps) == held * mapped + bool(c.tile.producers and not turned)
     pieces = held if c.tile.producers else c.tile.stages
     assert len(copies) == opcodes["LDGSTS"] == pieces * per_thread
 
@@ -153,9 +167,9 @@ def check_machine_code(c: Choice) -> None:
     fragments = rows // 16 + columns // 16  # of ldmatrix.x4
     if c.tile.producers:
         assert compiled.ptx.count("wgmma.mma_async") == 2 * k_blocks * (rows // 16)
-        read = 2 * k_blocks * (rows // 16) if rounds else 0
+        read = 2 * k_blocks * (rows // 16) if rounds and not mapped else 0
         assert (opcodes["HMMA"], opcodes["LDSM"]) == (0, read)
-        loaded = 2 * held * c.tile.n * c.tile.k // vector // copying if rounds else 0
+        loaded = 2 * held * c.tile.n * c.tile.k // vector // copying if turned else 0
         assert len(re.findall(r"ld\.global\.v4", compiled.ptx)) == loaded
     else:
         assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks
