@@ -141,9 +141,9 @@ def check_machine_code(c: Choice) -> None:
     form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
     assert all(re.fullmatch(form, copy) for copy in copies)
     copying = c.tile.producers or c.tile.threads
-    # Filters come to Hopper's instructions by tensor maps, and so do dense inputs whose k-tiles lie
-    # within a tap: a thread reads one of each for a k-tile. What else there is of tf32 is rounded on
-    # its way: B before it is stored, A after that.
+    # Filters come to Hopper's instructions by tensor maps, and so do dense inputs whose k-tiles
+    # lie within a tap: a thread reads one of each for a k-tile. What else there is of tf32 is
+    # rounded on its way: B before it is stored, A after that.
     turned = c.kind == "gradient"
     dense = c.kind in ("dense", "125 taps", "65 taps", "gradient") and c.channels != "straddling"
     mapped = bool(c.tile.producers) and dense
