@@ -19,7 +19,7 @@ from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
 from .spec import BYTES, VECTOR_BYTES, Spec
-from .tensor_map import has_map
+from .tensor_map import has_map, memory_of_b
 
 MOST_PIXELS = 256  # of a copy
 MOST_MODES = 3  # that are spatial
@@ -189,6 +189,11 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
     whole = channels % tile.k == 0 or (ends and product(tuple(taps)) == 1)
     return found if whole and found.fits else None
+
+
+def is_mapped(view: GemmView, spec: Spec) -> bool:
+    """Whether tensor maps bring both operands to a kernel: no thread copies anything."""
+    return memory_of_b(view, spec) is not None and im2col_of_a(view, spec) is not None
 
 
 def _leaves(shape: Any, stride: Any, mode: int) -> list[tuple[Any, Any]]:

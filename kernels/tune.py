@@ -63,37 +63,28 @@ FAMILY = {
     (256, 128, 4, 2): 0.99,
     (128, 256, 2, 4): 1.00,
 }
-# The same of Hopper's own instructions, for data of 16 and 8 bits, and stages: a warpgroup copies.
-# Rates are shares of the best tile's above.
+# Stages of the tiles of Hopper's own instructions, of which a warpgroup copies.
 HOPPER = {
-    (128, 64, 4, 1): (0.91, 4),
-    (256, 64, 8, 1): (1.08, 5),
-    (64, 128, 4, 1): (0.88, 4),
-    (128, 128, 8, 1): (1.22, 5),
-    (64, 256, 4, 2): (1.05, 5),
-    (256, 128, 8, 1): (1.55, 4),
-    (128, 256, 8, 1): (1.69, 4),
+    (128, 64, 4, 1): 4,
+    (256, 64, 8, 1): 5,
+    (64, 128, 4, 1): 4,
+    (128, 128, 8, 1): 5,
+    (64, 256, 4, 2): 5,
+    (256, 128, 8, 1): 4,
+    (128, 256, 8, 1): 4,
 }
-# The same of tf32, whose rates are times COST.
-HOPPER_TF32 = {
-    (128, 64, 4, 1): 0.91,
-    (256, 64, 8, 1): 1.08,
-    (64, 128, 4, 1): 0.88,
-    (128, 128, 8, 1): 1.22,
-    (64, 256, 4, 2): 1.05,
-    (256, 128, 8, 1): 1.55,
-    (128, 256, 8, 1): 1.69,
-}
+# Their rates, as shares of the best tile's above: of vectors that threads copy, for data of 16 and
+# 8 bits; of tf32 that they round; and where tensor maps bring both operands, whatever the type.
+COPIED = dict(zip(HOPPER, (0.91, 1.08, 0.88, 1.22, 1.05, 1.55, 1.69), strict=True))
+ROUNDED = dict(zip(HOPPER, (0.85, 0.95, 0.60, 0.80, 0.65, 1.15, 0.95), strict=True))
+MAPPED = dict(zip(HOPPER, (0.90, 1.10, 0.95, 1.84, 1.25, 1.91, 1.95), strict=True))
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {
     (128, 32, 4, 1): (1.25, 4),
     (128, 64, 4, 1): (1.26, 4),
     (256, 64, 8, 1): (1.54, 6),
 }
-# And of tf32.
-WINDOWS_TF32 = {(128, 32, 4, 1): 1.25, (128, 64, 4, 1): 1.26, (256, 64, 8, 1): 1.54}
-RATES = {**FAMILY, **{shape: rate for shape, (rate, _) in HOPPER.items()}}
-RATES_OF = {"tfloat32": {**FAMILY, **HOPPER_TF32}}  # where they are others
+ROUNDED_WINDOWS = 0.75  # times as fast with tf32
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
 WARPGROUP_TYPES = (
@@ -128,7 +119,8 @@ class Problem:
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
     them. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
     ``warpgroups``: Hopper's instructions can multiply it. ``whole``: what is stored of a row needs
-    whole sums of that row, and of no other: a cluster may share them.
+    whole sums of that row, and of no other: a cluster may share them. ``mapped``: tensor maps bring
+    both operands to Hopper's tiles.
     """
 
     m: int
@@ -144,6 +136,7 @@ class Problem:
     widening: float = 1.0
     warpgroups: bool = True
     whole: bool = False
+    mapped: bool = False
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
@@ -213,9 +206,21 @@ def shapes(arch: str, dtype: str) -> list[Shape]:
     return [*FAMILY, *HOPPER] if more else list(FAMILY)
 
 
-def rate_of(shape: Shape, dtype: str) -> float:
+def rate_of(problem: Problem, tile: Tile) -> float:
     """The rate of a tile, as a share of the best of ``FAMILY``."""
-    return RATES_OF.get(dtype, RATES)[shape]
+    shape = tile.m, tile.n, tile.warps_m, tile.warps_n
+    rounded = problem.dtype == "tfloat32"
+    if tile.taps > 1:
+        rate, _ = WINDOWS[shape]
+        return rate * (ROUNDED_WINDOWS if rounded else 1)
+    if not tile.producers:
+        return FAMILY[shape]
+    if problem.mapped:
+        return MAPPED[shape]
+    rate = ROUNDED[shape] if rounded else COPIED[shape]
+    if problem.sparse:
+        rate = GATHERED.get(shape, rate)
+    return rate * (HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1)
 
 
 def _windows(problem: Problem, machine: Machine) -> list[Tile]:
@@ -242,7 +247,7 @@ def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
     """The tile of a shape, with k-tiles of ``k``, or what suits the shape better."""
     m, n, warps_m, warps_n = shape
     if shape in HOPPER:
-        return Tile(m, n, k, warps_m, warps_n, HOPPER[shape][1], WARPGROUP)
+        return Tile(m, n, k, warps_m, warps_n, HOPPER[shape], WARPGROUP)
     if shape in HALF_LINES:
         return Tile(m, n, half_line, warps_m, warps_n, HALF_LINES[shape])
     return Tile(m, n, k, warps_m, warps_n, stages=3)
@@ -293,14 +298,7 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     per_multiprocessor = -(-ctas // (machine.multiprocessors // whole * whole))
     waves, rest = divmod(per_multiprocessor, resident)
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
-    rate = rate_of(shape, problem.dtype)
-    if tile.taps > 1:
-        rate, _ = WINDOWS[shape]
-        rate = WINDOWS_TF32[shape] if problem.dtype == "tfloat32" else rate
-    else:
-        rate = GATHERED.get(shape, rate) if problem.sparse else rate
-        rate *= HALF_LINE_RATE if tile.producers and tile.k * size < 128 else 1
-    rate *= machine.products
+    rate = rate_of(problem, tile) * machine.products
     products = (
         tile.m * tile.n * -(-problem.k // (splits * tile.parts)) * COST.get(problem.dtype, 1.0)
     )

@@ -15,6 +15,7 @@ from ..epilogue import Epilogue
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import UnsupportedViewError, check_view
+from ..kernels.im2col import is_mapped
 from ..kernels.spec import (
     ARCHES,
     BYTES,
@@ -26,7 +27,7 @@ from ..kernels.spec import (
 )
 from ..kernels.store import architecture, as_argument, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
-from ..kernels.tile import Tile
+from ..kernels.tile import WARPGROUP, Tile
 from ..kernels.tune import MACHINES, Machine, Problem, choose
 from ..kernels.window import widened
 from ..tuning.choices import find, key_of, wanted
@@ -117,6 +118,7 @@ class Plan:
             splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
             whole="statistics" not in structure.split() and not atomic,
             warpgroups=suits_warpgroups(kind, vectors, along),
+            mapped=_is_mapped(view, kind, out_kind, machine, vectors, along),
             **_shared_rows(view, along),
         )  # fmt: skip
         self.key = key_of(view, problem, out_kind, vectors, along)
@@ -473,6 +475,23 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
         if mode == 1:
             return int(flatten(stages(layout)[0].layout.shape[1])[0])
     return 0
+
+
+def _is_mapped(
+    view: GemmView,
+    kind: str,
+    out_kind: str,
+    machine: Machine,
+    vectors: tuple[int, int, int],
+    along: tuple[int, int],
+) -> bool:
+    """Whether tensor maps bring both operands to the tiles that are made for them."""
+    if machine.arch != "sm_90a":
+        return False
+    line = 128 // BYTES[kind]
+    k = line if _channels(view, along) % line == 0 else line // 2
+    tile = Tile(128, 128, k, 8, 1, 4, producers=WARPGROUP)
+    return is_mapped(view, Spec(kind, out_kind, tile, machine.arch, vectors, along))
 
 
 def _is_dense(layout: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -140,9 +141,9 @@ def check_machine_code(c: Choice) -> None:
     form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
     assert all(re.fullmatch(form, copy) for copy in copies)
     copying = c.tile.producers or c.tile.threads
-    # Filters come to Hopper's instructions by maps, and dense inputs whose k-tiles lie within
-    # a tap: a thread reads one of each for a k-tile. What else there is of tf32 is rounded on its
-    # way: B before it is stored, A after that.
+    # Filters come to Hopper's instructions by tensor maps, and so do dense inputs whose k-tiles
+    # lie within a tap: a thread reads one of each for a k-tile. What else there is of tf32 is
+    # rounded on its way: B before it is stored, A after that.
     turned = c.kind == "gradient"
     dense = c.kind in ("dense", "125 taps", "65 taps", "gradient") and c.channels != "straddling"
     mapped = bool(c.tile.producers) and dense
@@ -204,3 +205,13 @@ def test_tf32_is_rounded_by_one_instruction(arch: str) -> None:
     rounds = Counter(re.findall(r"cvt\.\w+\.tf32\.f32", ptx))
     fragments = c.tile.k * (c.tile.m + c.tile.n) // 2 // 32
     assert rounds == {f"cvt.{'rn' if arch == 'sm_90a' else 'rna'}.tf32.f32": fragments}
+
+
+@pytest.mark.parametrize("shape", [(128, 256, 8, 1), (256, 128, 8, 1)], ids=str)
+def test_tiles_that_share_copies_do_not_spill(shape: tuple[int, int, int, int]) -> None:
+    tile = replace(tile_of(shape, 64, 32), sharing=2)
+    compiled = compile_view(VIEWS["dense"](256, 256), torch.float16, tile, "sm_90a")
+    (kernel,) = read_cubin(compiled.cubin).values()
+    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    assert -(-kernel.registers // 8) * 8 * tile.launched <= REGISTERS
+    assert kernel.opcodes["LDGSTS"] == tile.m * tile.k // 8 // tile.producers  # of A alone

@@ -9,7 +9,6 @@ from layoutconv.kernels.spec import BYTES, staged_bytes
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import (
     COST,
-    HALF_LINE_RATE,
     HALF_LINES,
     MACHINES,
     MOST_SPLITS,
@@ -88,8 +87,7 @@ def test_a_tile_is_not_larger_than_it_needs_to_be_for_one_wave(problem: Problem,
     half = 64 // BYTES[problem.dtype]
 
     def alone(tile: Tile) -> float:
-        rate = rate_of(shape(tile), problem.dtype) * machine.products
-        rate *= HALF_LINE_RATE if tile.producers and tile.k == half else 1
+        rate = rate_of(problem, tile) * machine.products
         cost = COST.get(problem.dtype, 1.0)
         return tile.m * tile.n * problem.k * cost / rate + SLOW_START.get(shape(tile), WAVE)
 
@@ -110,12 +108,13 @@ def test_the_tile_grows_with_the_problem(arch: str, n: int) -> None:
     assert small <= 64 * 64
     assert large >= 2 * small
     # A full machine runs the tile with the best rate of those that waste no columns.
+    every = [tile_of(s, 64, 32) for s in shapes(arch, "float16") if n % s[1] == 0]
     whole = [
-        rate_of(s, "float16")
-        for s in shapes(arch, "float16")
-        if n % s[1] == 0 and tile_of(s, 64, 32).shared_bytes(2, 2) <= machine.shared_per_block
+        rate_of(Problem(10**8, n, 1728, 64, "float16", 2), tile)
+        for tile in every
+        if tile.shared_bytes(2, 2) <= machine.shared_per_block
     ]
-    assert rate_of(shape(tiles[1]), "float16") >= 0.9 * max(whole)
+    assert rate_of(Problem(10**8, n, 1728, 64, "float16", 2), tiles[1]) >= 0.9 * max(whole)
 
 
 @pytest.mark.parametrize("arch", MACHINES)
