@@ -3,8 +3,10 @@
 A warpgroup of producers copies k-tiles into a ring of ``stages``, the others multiply what is
 there; an mbarrier of every stage says that it is full, another that it is empty again. wgmma reads
 shared memory by itself: accumulators are all that those who multiply hold, and what addresses and
-masks cost is paid by warps that have nothing else to do. Of tf32, whose operands are rounded before
-they are multiplied, B goes through the producers' registers, and A through those of the others.
+masks cost is paid by warps that have nothing else to do. Where tensor maps describe both operands,
+one warp has the hardware copy them. Of tf32, whose operands are rounded before they are multiplied,
+tensor maps round as they copy; else B goes through the producers' registers, and A through those of
+the others.
 
 wgmma reads rows from any of them on. So where taps are rows further (``window.py``), a stage is a
 tile of A with a few rows more, and a tile of B for each of those taps.

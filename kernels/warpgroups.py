@@ -1,8 +1,8 @@
 """Hopper's warpgroups: what they multiply, and how that reaches the tensor cores.
 
-wgmma reads both operands from shared memory by itself. Of tf32 it would cut the last bits off: A is
-read and rounded by those who multiply, and wgmma takes it from registers; B has been rounded by
-those who copied it.
+wgmma reads both operands from shared memory by itself. Of tf32 it would cut the last bits off: what
+is there has been rounded by tensor maps, or, of B, by those who copied it; any other A is read and
+rounded by those who multiply, and wgmma takes it from registers.
 """
 
 from __future__ import annotations
