@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from ..conv import ConvProblem, fprop_view, wgrad_view
-from ..errors import ArgumentError
 from ..conv.turned import turned
+from ..errors import ArgumentError
 from ..executors.residues import arranged_dgrad
 from ..executors.turned import worth_turning
 from ..gemm_view import GemmView
