@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
+from math import nan, prod
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from layoutconv.conv.depthwise import (
     depthwise_wgrad_view,
 )
 from layoutconv.executors.residues import arranged_dgrad
+from layoutconv.executors.turned import as_read, worth_turning
 from layoutconv.gemm_view import GemmView
 
 DTYPES = {
@@ -102,7 +103,7 @@ class Convolution:
     # -- ours ----------------------------------------------------------------------------------
 
     @cached_property
-    def views(self) -> list[GemmView]:
+    def views(self) -> Sequence[GemmView]:
         """All that have something to sum; the others would write zeros."""
         return [view for view in _views(self.workload, self.direction) if view.k]
 
@@ -111,13 +112,26 @@ class Convolution:
         pairs = {"fprop": (self.x, self.w), "dgrad": (self.y, self.w), "wgrad": (self.y, self.x)}
         return pairs[self.direction]
 
+    @cached_property
+    def turns(self) -> bool:
+        """Whether a user's call turns the filter before, where that is read along the sum alone."""
+        work = self.workload
+        rows = work.N * prod(work.voxels)
+        return (
+            self.direction == "dgrad"
+            and not work.depthwise
+            and worth_turning(rows, self.w.shape, work.groups)
+        )
+
     def ours(self, **more: Any) -> Any:
-        """Write ``out``, and return what ``execute`` does."""
+        """Write ``out``, and return what ``execute`` does; turning the filter is part of it."""
         written = sum(view.m * view.n * view.l for view in self.views)
         if written < self.out.numel():
             self.out.zero_()
-        result, (a, b) = self.out, self.operands
-        for view in self.views:
+        result, (a, b), views = self.out, self.operands, self.views
+        if self.turns:
+            views, b = as_read(views, a, b, **self.options)
+        for view in views:
             result = lc.execute(view, a, b, self.out, **self.options, **more)
         return result
 

@@ -147,6 +147,7 @@ def _measured(
     """The rows of the table. All kernels are compiled at once, then one race follows another."""
     import torch
 
+    from ..executors.turned import reads_along_sums
     from ..progress import Progress
     from ..tuning.choices import add_to_table
     from ..tuning.compile import compile_kernels
@@ -158,7 +159,9 @@ def _measured(
         problem, direction, dtype = of
         name, precision = DTYPES[dtype]
         data: torch.dtype = getattr(torch, name)
-        for view in views_of(problem, direction):
+        device = torch.cuda.current_device() if torch.cuda.is_available() else None
+        turns = device is not None and reads_along_sums(data, precision, device)
+        for view in views_of(problem, direction, along_sums=turns):
             made.append((of, Race(view, data, precision=precision)))
     with progress.step("Compiling kernels") as step:
         compile_kernels([need for _, race in made for need in race.needs], processes, step.tick)

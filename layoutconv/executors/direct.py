@@ -90,7 +90,7 @@ class Call:
             found = dgrad_pass(x, w, *numbers, ends=ends, on_gpu=on_gpu)
         else:
             found = fprop_pass(x, w, *numbers)
-        self.views, self.zeroed = found.views, found.zeroed
+        self.views, self.zeroed, self.turned = found.views, found.zeroed, found.turned
         self.recorded = _Transposed if transposed else _Convolution
         self.wanted = wanted
         operands = [t for t in (input, weight, residual) if t is not None]
@@ -99,7 +99,7 @@ class Call:
         if _takes_memory(found, input, result):
             from .launch import Launch
 
-            self.launch = Launch(found.views, input, result.dtype, epilogue)
+            self.launch = Launch(found.views, input, result.dtype, epilogue, found.turned)
         # Nothing but the launch, of tensors as they are.
         self.only_launches = self.launch is not None and self.in_order and not self.zeroed
 
@@ -129,7 +129,8 @@ class Call:
         if self.launch is not None:
             self.launch.run(a, b, out, bias, scale, residual)
         else:
-            run(self.views, a, b, out, epilogue_of(bias, scale, residual, *self.ending))
+            ending = epilogue_of(bias, scale, residual, *self.ending)
+            run(self.views, a, b, out, ending, turns=bool(self.turned))
 
     def _record(self, a: Tensor, b: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
         a, b, residual = self._in_memory_order(a, b, residual)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..conv.turned import turned, turned_filter
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView
 from .gpu import (
@@ -21,6 +22,8 @@ from .gpu import (
     plan_of,
 )
 from .map_views import Over, kind_over
+from .over_maps import turned_over
+from .turned import reads_turned, worth_turning
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +37,8 @@ class Launch:
         a: the first operand, or one like it.
         out_dtype: the dtype of the result.
         epilogue: one with the structure and the numbers of those of calls.
+        filter: the shape of ``b`` in the order of memory, (K, *taps, C / groups), if it is a filter
+            that had better be turned before, where kernels read it along the sum alone.
 
     Kernels depend on how float32 is multiplied and on where memory starts, too, which every call
     shows anew.
@@ -45,12 +50,14 @@ class Launch:
         a: Tensor,
         out_dtype: torch.dtype,
         epilogue: Epilogue | None,
+        filter: tuple[int, ...] = (),
     ) -> None:
-        self.views, self.out_dtype = views, out_dtype
+        self.views, self.out_dtype, self.filter = views, out_dtype, filter
         self.dtype, self.device = a.dtype, a.get_device()
         self.structure = "" if epilogue is None else epilogue.structure
         self.numbers = () if epilogue is None else epilogue.numbers
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
+        self._turns: dict[str, bool] = {}  # by how float32 is multiplied
 
     def run(
         self,
@@ -63,6 +70,9 @@ class Launch:
     ) -> None:
         """Launch, on tensors whose memory is as the views have it, contiguous in their order."""
         reads, aligned = NOTHING, ALIGNED
+        precision = multiplied_as(self.dtype) if self.dtype is torch.float32 else None
+        if self.filter and precision is not None and self._reads_turned(a, precision):
+            b = turned_filter(b, self.filter)
         if self.structure:
             columns: tuple[Tensor, ...] = (scale,) if isinstance(scale, torch.Tensor) else ()
             columns = columns if bias is None else (*columns, bias)
@@ -71,7 +81,6 @@ class Launch:
             aligned = aligned_to(a, b, out, sources)
         elif (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15:
             aligned = aligned_to(a, b, out)
-        precision = multiplied_as(self.dtype) if self.dtype is torch.float32 else None
         key = precision, aligned
         launchers = self._launchers.get(key)
         if launchers is None:
@@ -80,7 +89,15 @@ class Launch:
             launch(a, b, out, reads)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
-        return tuple(launcher_of(plan_of(view, *of)) for view in self.views)
+        views = map(turned, self.views) if self._turns.get(of[3]) else self.views
+        return tuple(launcher_of(plan_of(view, *of)) for view in views)
+
+    def _reads_turned(self, a: Tensor, precision: str) -> bool:
+        """Whether ``b`` is turned before it is multiplied with ``a``."""
+        found = self._turns.get(precision)
+        if found is None:
+            found = self._turns[precision] = reads_turned(a, precision)
+        return found
 
     def _of(self, precision: str | None, aligned: tuple[int, int, int]) -> tuple[Any, ...]:
         """What plans are kept for."""
@@ -93,7 +110,7 @@ class OverMap(Launch):
     Its view is made only where it is the first of its kind and size.
 
     Args:
-        of: of all maps.
+        of: of all maps; its ``filter`` is turned over those that are large enough.
         shape, stride, device: of the result.
     """
 
@@ -107,6 +124,10 @@ class OverMap(Launch):
     ) -> None:
         self.__dict__.update(of.__dict__)
         self._launchers, self._over, self._kind = {}, over, kind_over(over)
+        self._turns = {}
+        rows, channels = shape[0], shape[-1]
+        if of.filter and not worth_turning(rows, of.filter, channels // of.filter[-1]):
+            self.filter = ()
         self._result = shape, stride, device
         self._empty = 0 in shape
         if self._kind is None:
@@ -130,4 +151,10 @@ class OverMap(Launch):
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:
             return super()._bind(of)
-        return (launcher_over(self._kind, self._over, of),)
+        if not self._turns.get(of[3]):
+            return (launcher_over(self._kind, self._over, of),)
+        over = turned_over(self._over)
+        kind = kind_over(over)
+        if kind is None:
+            return (launcher_of(plan_of(over.make(), *of)),)
+        return (launcher_over(kind, over, of),)

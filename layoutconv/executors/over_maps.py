@@ -5,11 +5,12 @@ Views of them are made later, or never: see :mod:`~layoutconv.executors.map_view
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from ..conv.turned import turned
 from ..gemm_view import GemmView
 from ..sparse.pairs import Pairs
 from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
@@ -79,6 +80,15 @@ def _make_conv_view(
         of = {"mirrored": mirrored, "out_rows": count, **options}
         return kernel_map_dgrad_view(rows.index, C, K, **of)
     return kernel_map_view(rows.index, C, K, in_rows=count, **options)
+
+
+def turned_over(over: Over) -> Over:
+    """A pass whose filter was turned before: of another kind, over the same map."""
+    return over._replace(key=("turned", over.key), make=partial(_make_turned, over.make))
+
+
+def _make_turned(make: Callable[[], GemmView]) -> GemmView:
+    return turned(make())
 
 
 def pairs_over(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ..gemm_view import GemmView
 from . import execute
 from .checks import OUTPUTS
 from .residues import arranged_dgrad
+from .turned import as_read, worth_turning
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,11 +29,16 @@ Ints = Sequence[int]
 
 
 class Pass(NamedTuple):
-    """The views that together write a result of ``shape``; ``zeroed`` says: all but zeros."""
+    """The views that together write a result of ``shape``; ``zeroed`` says: all but zeros.
+
+    ``turned`` is the shape of a filter that had better be turned before, where kernels read it
+    along the sum alone; empty of one that had not.
+    """
 
     views: tuple[GemmView, ...]
     shape: tuple[int, ...]
     zeroed: bool = False
+    turned: tuple[int, ...] = ()
 
     @property
     def is_depthwise(self) -> bool:
@@ -80,7 +87,8 @@ def dgrad_pass(
     else:
         views = (arranged_dgrad if on_gpu and not ends else dgrad_views)(problem)
     needed = views if ends else tuple(view for view in views if view.k)
-    return Pass(needed, shape, len(needed) < len(views))
+    turns = not _is_depthwise(problem) and worth_turning(prod(y[:-1]), w, groups)
+    return Pass(needed, shape, len(needed) < len(views), tuple(w) if turns else ())
 
 
 @lru_cache(maxsize=1024)
@@ -174,7 +182,7 @@ def dgrad(
     found = dgrad_pass(y.shape, w.shape, *numbers, ends=epilogue is not None, on_gpu=y.is_cuda)
     allocate = y.new_zeros if found.zeroed else y.new_empty
     x = allocate(found.shape, dtype=out_dtype or OUTPUTS.get(y.dtype))
-    run(found.views, y.contiguous(), w.contiguous(), x, epilogue)
+    run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))
     return x
 
 
@@ -195,9 +203,20 @@ def wgrad(
 
 
 def run(
-    views: Sequence[GemmView], a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
+    views: Sequence[GemmView],
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    epilogue: Epilogue | None,
+    *,
+    turns: bool = False,
 ) -> Tensor | None:
-    """Run the views of a pass, which together write ``out``; returns the statistics of one."""
+    """Run the views of a pass, which together write ``out``; returns the statistics of one.
+
+    ``turns``: ``b`` is a filter that had better be turned before, as ``Pass.turned`` says.
+    """
+    if turns:
+        views, b = as_read(views, a, b)
     for view in views:
         found = execute(view, a, b, out, epilogue=epilogue)
     return found[1] if epilogue is not None and epilogue.statistics else None

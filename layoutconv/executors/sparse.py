@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..conv.turned import turned_filter
 from ..gemm_view import GemmView
 from ..sparse.kernel_map import KernelMap, reversed_index
 from ..sparse.pairs import Pairs, pairs_of
@@ -30,8 +31,9 @@ from . import execute
 from .autograd import EPILOGUE, around, autocast, keep, through_epilogue
 from .checks import OUTPUTS
 from .map_views import map_view
-from .over_maps import Rows, conv_over, pairs_over
+from .over_maps import Rows, conv_over, pairs_over, turned_over
 from .passes import epilogue_of
+from .turned import reads_turned, worth_turning
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -226,10 +228,11 @@ def conv_view(
     groups: int = 1,
     transposed: bool = False,
     mirrored: bool = False,
+    turned: bool = False,
 ) -> GemmView:
     """The view of a forward pass of ``count`` rows, or of the gradient of the inputs: see `conv`.
 
-    ``w`` is the shape of the filter.
+    ``w`` is the shape of the filter, ``turned`` whether it is one of ``turned_filter``.
     """
     index, order = found.forward, found.order
     if transposed and not mirrored:
@@ -238,10 +241,11 @@ def conv_view(
             sorted_by = found.order if found.order.numel() else None
             index = reversed_index(found.forward, rows, sorted_by)
             order = index.new_empty(0)
-    key = transposed, tuple(w), groups, count, order.numel() > 0
+    key = transposed, tuple(w), groups, count, order.numel() > 0, turned
 
     def make() -> GemmView:
-        return map_view(conv_over(Rows(index, order), count, w, groups, transposed, mirrored))
+        over = conv_over(Rows(index, order), count, w, groups, transposed, mirrored)
+        return map_view(turned_over(over) if turned else over)
 
     return _view(index, key, make)
 
@@ -269,11 +273,13 @@ def conv(
 ) -> Tensor:
     """The forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C)."""
     found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
-    view = conv_view(found, len(x), w.shape, rows, groups, transposed, mirrored)
+    turns = transposed and worth_turning(rows, w.shape, groups) and reads_turned(x)
+    view = conv_view(found, len(x), w.shape, rows, groups, transposed, mirrored, turns)
     channels = w.shape[-1] * groups if transposed else w.shape[0]
     y = x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
     epilogue = epilogue_of(bias, scale, residual, activation, slope)
-    execute(view, x.contiguous(), w.contiguous(), y, epilogue=epilogue)
+    w = turned_filter(w) if turns else w.contiguous()
+    execute(view, x.contiguous(), w, y, epilogue=epilogue)
     return y
 
 

@@ -122,7 +122,7 @@ class Kind:
         if _takes_memory(x):
             epilogue = epilogue_of(bias, scale, residual, *ending)
             self.forward = partial(OverMap, Launch((), x, out_dtype, epilogue))
-            self.dgrad = partial(OverMap, Launch((), x, x.dtype, None))
+            self.dgrad = partial(OverMap, Launch((), x, x.dtype, None, self.filter))
             self.wgrad = partial(OverMap, Launch((), x, exact, None))
 
     def fits(self, found: KernelMap) -> bool:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ..conv import ConvProblem, fprop_view, wgrad_view
+from ..conv.turned import turned
 from ..errors import ArgumentError
 from ..executors.residues import arranged_dgrad
+from ..executors.turned import worth_turning
 from ..gemm_view import GemmView
 
 PASSES = ("fprop", "dgrad", "wgrad")
 
 
-def views_of(problem: ConvProblem, direction: str) -> tuple[GemmView, ...]:
+def views_of(
+    problem: ConvProblem, direction: str, *, along_sums: bool = False
+) -> tuple[GemmView, ...]:
     """The views that a pass runs; one, or for strided dgrad one for each residue.
+
+    ``along_sums``: for data that kernels read along the sum alone, so that dgrad reads a filter
+    that was turned before, where that pays.
 
     Raises ``ArgumentError`` for a depthwise convolution, whose kernels have no tiles to choose.
 
@@ -27,4 +36,8 @@ def views_of(problem: ConvProblem, direction: str) -> tuple[GemmView, ...]:
         return (fprop_view(problem),)
     if direction == "wgrad":
         return (wgrad_view(problem),)
-    return tuple(view for view in arranged_dgrad(problem) if view.k)
+    views = tuple(view for view in arranged_dgrad(problem) if view.k)
+    filter = (problem.K, *problem.taps, problem.C // problem.groups)
+    if along_sums and worth_turning(prod(problem.output[:-1]), filter, problem.groups):
+        return tuple(map(turned, views))
+    return views

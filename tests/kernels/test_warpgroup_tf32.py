@@ -17,6 +17,7 @@ from layoutconv.kernels.warpgroups import KTileOperands
 from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.turned import turned
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
@@ -63,10 +64,12 @@ STRIDED = ConvProblem((2, 7, 5, 32), (23, 2, 3), stride=(1, 2), padding=1)
         (fprop_view(ConvProblem((1, 5, 6, 24), (40, 1, 3))), SIDE_BY_SIDE),
         (fprop_view(ConvProblem((1, 7, 5, 5), (27, 2, 3), padding=1)), HALF_LINES),
         (dgrad_views(ConvProblem((1, 7, 5, 6), (24, 1, 3)))[0], SIDE_BY_SIDE),
+        (turned(dgrad_views(ConvProblem((1, 7, 5, 20), (32, 2, 3), stride=(1, 2)))[0]), LINES),
     ],
     ids=[
         "lines", "filter along n, rows of 23", "filter along n, half lines", "k-tiles of two taps",
         "vectors of 4 bytes", "filter along n, vectors of 8 bytes",
+        "filter that was turned",
     ],
 )  # fmt: skip
 def test_passes_whose_a_runs_along_k(view: GemmView, tile: Tile) -> None:
