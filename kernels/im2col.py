@@ -86,11 +86,14 @@ class Im2col:
 
     @property
     def fits(self) -> bool:
-        """Whether a map has room for the numbers that are no constants: ends of boxes, strides."""
+        """Whether a map has room for the numbers that are no constants: ends of boxes, strides.
+
+        Of no pixels at all, no map is made.
+        """
         sign = 1 << (BITS[len(self.modes) - 1] - 1)
         extents = [int(mode.extent) for mode in self.modes] + [int(self.images[0])]
         strides = [int(mode.stride) for mode in self.modes] + [int(self.images[1])]
-        return (
+        return not all(extents) or (
             all(-sign <= int(mode.upper) < sign for mode in self.modes)
             and all(0 < extent < MOST_EXTENT for extent in extents)
             and all(0 < stride < MOST_BYTES // 8 for stride in strides)
