@@ -28,7 +28,7 @@ from .boxes import Box, BoxProducer, MapProducer, expect
 from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
-from .pixels import PixelProducer
+from .pixels import PixelProducer, RowProducer, SumProducer
 from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
 from .rounding import RoundingProducer
 from .shared import SharedTile, shared_tiles, sync
@@ -87,16 +87,24 @@ class MainloopSm90:
         return BoxProducer(made, box, self.s_b, number, first, group, self.tile)
 
     def pixel_producer(
-        self, atom: Any, found: Im2col, args: Arguments, first: Any, group: Any, tid: Any
+        self,
+        atom: Any,
+        found: Im2col,
+        args: Arguments,
+        shared: SharedTile,
+        first: Any,
+        group: Any,
+        tid: Any,
     ) -> PixelProducer:
-        """A thread's share of copying tiles of A by an im2col tensor map, made by the host."""
-        return PixelProducer(atom, found, args, self.s_a, tid - self.tile.threads, first, group)
+        """A thread's share of copying tiles by an im2col tensor map, made by the host."""
+        kind = SumProducer if self.along == (0, 0) else RowProducer
+        return kind(atom, found, args, shared, tid - self.tile.threads, first, group)
 
     @cute.jit
     def __call__(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        a: Producer | MapProducer,
+        b: Producer | MapProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -134,8 +142,8 @@ class MainloopSm90:
     @cute.jit
     def _produce(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        a: Producer | MapProducer,
+        b: Producer | MapProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -166,8 +174,8 @@ class MainloopSm90:
     @cute.jit
     def _bring(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        a: Producer | MapProducer,
+        b: Producer | MapProducer,
         advance: Any,
         tid: Any,
         full: Any,
@@ -212,7 +220,7 @@ class MainloopSm90:
         return first, later, stage, parity
 
     def _read(
-        self, a: Producer | PixelProducer, b: Producer | BoxProducer, first: Any, place: int
+        self, a: Producer | MapProducer, b: Producer | MapProducer, first: Any, place: int
     ) -> None:
         """What copies of B take of a k-tile, for each of the taps that share rows."""
         for tap in range(self.tile.taps):
@@ -224,8 +232,8 @@ class MainloopSm90:
     @cute.jit
     def _consume(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        a: Producer | MapProducer,
+        b: Producer | MapProducer,
         count: Any,
         tid: Any,
         acc: Any,
