@@ -103,8 +103,8 @@ class MainloopSm90:
     @cute.jit
     def __call__(
         self,
-        a: Producer | MapProducer,
-        b: Producer | MapProducer,
+        a: Producer | PixelProducer,
+        b: Producer | BoxProducer | PixelProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -142,8 +142,8 @@ class MainloopSm90:
     @cute.jit
     def _produce(
         self,
-        a: Producer | MapProducer,
-        b: Producer | MapProducer,
+        a: Producer | PixelProducer,
+        b: Producer | BoxProducer | PixelProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -174,8 +174,8 @@ class MainloopSm90:
     @cute.jit
     def _bring(
         self,
-        a: Producer | MapProducer,
-        b: Producer | MapProducer,
+        a: Producer | PixelProducer,
+        b: Producer | BoxProducer | PixelProducer,
         advance: Any,
         tid: Any,
         full: Any,
@@ -220,7 +220,11 @@ class MainloopSm90:
         return first, later, stage, parity
 
     def _read(
-        self, a: Producer | MapProducer, b: Producer | MapProducer, first: Any, place: int
+        self,
+        a: Producer | PixelProducer,
+        b: Producer | BoxProducer | PixelProducer,
+        first: Any,
+        place: int,
     ) -> None:
         """What copies of B take of a k-tile, for each of the taps that share rows."""
         for tap in range(self.tile.taps):
@@ -232,8 +236,8 @@ class MainloopSm90:
     @cute.jit
     def _consume(
         self,
-        a: Producer | MapProducer,
-        b: Producer | MapProducer,
+        a: Producer | PixelProducer,
+        b: Producer | BoxProducer | PixelProducer,
         count: Any,
         tid: Any,
         acc: Any,

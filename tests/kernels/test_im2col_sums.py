@@ -41,7 +41,7 @@ WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
 HALF = replace(WIDE, k=32, stages=3)
 
 LINES = ConvProblem((3, 45, 64), (40, 3), padding=((1, 2),))
-PLANES = ConvProblem((3, 13, 9, 64), (72, 2, 3), stride=(1, 2), padding=(1, 2), dilation=(3, 1))
+PLANES = ConvProblem((2, 9, 7, 64), (72, 1, 3), stride=(2, 1), padding=(1, 2), dilation=(1, 2))
 VOLUMES = ConvProblem((2, 5, 7, 6, 128), (64, 2, 2, 1), (1, 3, 2), ((1, 0), (2, 3), 1), (2, 2, 1))
 GROUPS = ConvProblem((1, 6, 9, 128), (48, 2, 3), padding=1, groups=2)
 
@@ -156,7 +156,8 @@ def test_b_of_threads_beside_an_a_by_maps() -> None:
 def test_a_gradient_that_is_a_slice() -> None:
     """Of memory with gaps; what lies in them is not read."""
     view = wgrad_view(
-        replace(LINES, input=(3, 5, 64)), output_layout=Layout((3, 6, 40), (9 * 56, 56, 1))
+        ConvProblem((3, 5, 64), (40, 3), padding=((1, 2),)),
+        output_layout=Layout((3, 6, 40), (9 * 56, 56, 1)),
     )
     check_view_runs(view, F16, HALF, arch="sm_90a")
     assert copies(compiled_view(view, F16, HALF, "sm_90a")) == [2, 0, 0]
