@@ -36,6 +36,7 @@ from .tile import WARP
 from .window import rows_of_a_tap
 
 CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
+FEW = 132  # CTAs that fill a GPU once
 
 
 class ImplicitGemm:
@@ -224,11 +225,14 @@ class ImplicitGemm:
         """Whether this kernel starts while the one before it ends.
 
         CTAs that do so crowd on the multiprocessors that are free first: that has cost a third of
-        the time where there are few of them, and room for several on each.
+        the time where there are few of them, and room for several on each. With copies of pixels,
+        it has cost a sixth where there are fewer than multiprocessors.
         """
-        if self.resident == 1 or not self.early:
-            return self.early
-        return ctas > CROWD * self.resident
+        if not self.early:
+            return False
+        if self.resident > 1:
+            return ctas > CROWD * self.resident
+        return ctas >= FEW if self.im2col is not None else True
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""

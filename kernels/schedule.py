@@ -80,7 +80,7 @@ def schedule(
     >>> [launch.shape.vector for launch in launches(10**6, 8)]
     [4]
     >>> [launch.workspace for launch in launches(64, 10**6)]  # pieces, then the sum of those
-    [8448, 0]
+    [2112, 0]
     """
     types = dtype, accumulator, out_dtype
     launch, loads, threads = _one(nest, types, aligned, multiprocessors)

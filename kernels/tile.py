@@ -12,6 +12,7 @@ MOST_PARTS = 8  # CTAs of a cluster, on any GPU that has clusters
 ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 OTHER_WITHOUT_FRAGMENTS = 64
+OTHER_BESIDE_MAPS = 48  # where no thread computes addresses of what is copied
 HALO = 32
 WARP = 32
 LINE_BYTES = 128  # of shared memory: all banks once
@@ -99,6 +100,11 @@ class Tile:
 
         >>> Tile(256, 32, 32, 4, 1).resident
         2
+
+        Where one warp copies, there is room for two that would have been one.
+
+        >>> [Tile(128, 128, 64, 8, 1, 3, producers).resident for producers in (128, 32)]
+        [1, 2]
         """
         return max(1, REGISTERS // (self.launched * self.registers))
 
@@ -111,7 +117,8 @@ class Tile:
         """
         accumulators = self.m * self.n // self.threads
         if self.producers:
-            return accumulators + OTHER_WITHOUT_FRAGMENTS
+            by_maps = self.producers == WARP
+            return accumulators + (OTHER_BESIDE_MAPS if by_maps else OTHER_WITHOUT_FRAGMENTS)
         more_rows = max(0, 4 * self.m // self.threads - ROWS)  # 4 threads share a row
         return accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
 

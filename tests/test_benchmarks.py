@@ -143,6 +143,25 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
     assert case.error() == 0 if dtype == "int8" else 0 < case.error() < 1e-3
 
 
+def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch):
+    from layoutconv.kernels.tune import MACHINES
+
+    from layoutconv.executors import gpu, turned
+
+    copies, copy = [], turned.turned_filter
+    monkeypatch.setattr(turned, "turned_filter", lambda w: copies.append(w) or copy(w))
+    monkeypatch.setattr(turned, "_runs_kernels", lambda a: True)
+    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(turned, "ROWS", 1)
+    monkeypatch.setattr(turned, "PRODUCTS", 1)
+    for name, dtype, times in (("strided", "tf32", 1), ("strided", "fp32", 0), ("3d", "fp16", 0)):
+        case = load("dense_cases").case_of(small(name, "dgrad", dtype), "cpu")
+        copies.clear()
+        case.ours()
+        assert len(copies) == times
+        assert case.error() < 1e-3
+
+
 @pytest.mark.parametrize("kind", ["bias+relu", "statistics"])
 def test_fused_passes_are_beside_our_own(load, small, kind):
     job = small("3d", kind, "fp16")

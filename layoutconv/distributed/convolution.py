@@ -102,7 +102,7 @@ class SplitConv(torch.autograd.Function):
                 found = dgrad_pass(a.shape, w.shape, *numbers, on_gpu=a.is_cuda)
                 if found.zeroed:
                     out.zero_()
-                run(found.views, a, w, out, None)
+                run(found.views, a, w, out, None, turns=bool(found.turned))
 
             _compute(halo, dx, compute)
         if reduced is not None:

@@ -14,7 +14,7 @@ from layoutconv.kernels import mainloop_sm90, pixels
 from layoutconv.kernels.im2col import Im2col, im2col, im2col_of_a
 from layoutconv.kernels.pixels import PixelProducer
 from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tile import REGISTERS, Tile
 from layoutconv.kernels.window import widened
 
 from layoutconv.algebra import Layout
@@ -24,7 +24,7 @@ from layoutconv.epilogue import Bias, Epilogue
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
-from ..machine import Fault, tensor_map
+from ..machine import Fault, read_cubin, tensor_map
 from ..machine.boxes import elements
 from ..machine.instructions import tensor_copy
 from .launcher import (
@@ -301,6 +301,18 @@ def test_an_epilogue_with_statistics(producers: int) -> None:
     flat = want.view(-1, 40)
     sums = torch.stack([flat.sum(0), (flat**2).sum(0)])
     assert torch.equal(ran.statistics.double().sum(0), sums)
+
+
+@pytest.mark.parametrize("dtype", [F16, TF32])
+def test_registers_of_a_tile_that_one_warp_copies(dtype: torch.dtype) -> None:
+    """Two CTAs share a multiprocessor's, and nothing spills."""
+    tile = Tile(128, 128, 128 // dtype.itemsize, 8, 1, 3, 32)
+    view = fprop_view(ConvProblem((1, 4, 4, 64), (256, 3, 3), padding=1))
+    compiled = compile_view(view, dtype, tile, "sm_90a")
+    (kernel,) = read_cubin(compiled.cubin).values()
+    assert (kernel.stack, kernel.opcodes["STL"]) == (0, 0)
+    assert 2 * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
+    assert compiled.spec.resident == 2
 
 
 def test_one_warp_does_not_copy_vectors() -> None:

@@ -20,6 +20,7 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.turned import turned
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
+from layoutconv.sparse.views import kernel_map_dgrad_view
 
 from ..machine import Fault
 from . import launcher
@@ -82,6 +83,12 @@ def test_a_cluster_shares_sums_of_gathered_rows_without_the_taps_that_tiles_lack
     view, tile = kernel_map_view(index, 16, 40, kernel_size=(3, 3, 3)), replace(LINES, parts=2)
     case = Case.of(view, torch.float32)
     check_exact(case, run_case(case, compiled_view(view, torch.float32, tile, "sm_90a", skip=True)))
+
+
+def test_a_gradient_over_a_kernel_map_reads_a_filter_that_was_turned() -> None:
+    index = kernel_map(100, 9, 0.3)
+    view = kernel_map_dgrad_view(index, 24, 16, kernel_size=(3, 3), mirrored=True)
+    check(turned(view), HALF_LINES)
 
 
 def test_parts_of_a_sum_in_memory() -> None:

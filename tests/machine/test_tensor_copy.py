@@ -111,6 +111,12 @@ def test_faults_of_a_map(change: dict[str, Any], fault: type[Exception], says: s
         run(kernel, memory, [at, result])
 
 
+def test_a_store_by_a_map_that_rounds_is_refused() -> None:
+    rounding = next(case for case in TILED if case.map.type == "tf32")
+    with pytest.raises(Fault, match="a store that makes tf32"):
+        store_box(rounding)
+
+
 def test_bytes_that_are_no_map_are_refused() -> None:
     good = PLAIN.map.encode()
     assert decode(good) == PLAIN.map
