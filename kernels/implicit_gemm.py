@@ -232,7 +232,7 @@ class ImplicitGemm:
             return False
         if self.resident > 1:
             return ctas > CROWD * self.resident
-        return ctas >= FEW if self.im2col is not None else True
+        return ctas >= FEW if any(self.im2col) else True
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""

@@ -14,14 +14,14 @@ from layoutconv.kernels import pixels
 from layoutconv.kernels.im2col import Im2col, im2col_of_a, im2col_of_b, is_mapped, pixels_of
 from layoutconv.kernels.pixels import SumProducer
 from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tile import REGISTERS, Tile
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, wgrad_view
 from layoutconv.conv.memory import interleaved
 from layoutconv.gemm_view import GemmView
 
-from ..machine import Fault
+from ..machine import Fault, read_cubin
 from .launcher import (
     Case,
     Compiled,
@@ -40,7 +40,7 @@ F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
 HALF = replace(WIDE, k=32, stages=3)
 
-LINES = ConvProblem((3, 45, 64), (40, 3), padding=((1, 2),))
+LINES = ConvProblem((3, 45, 64), (40, 2), padding=((1, 1),))  # 138 pixels
 PLANES = ConvProblem((2, 9, 7, 64), (72, 1, 3), stride=(2, 1), padding=(1, 2), dilation=(1, 2))
 VOLUMES = ConvProblem((2, 5, 7, 6, 128), (64, 2, 2, 1), (1, 3, 2), ((1, 0), (2, 3), 1), (2, 2, 1))
 GROUPS = ConvProblem((1, 6, 9, 128), (48, 2, 3), padding=1, groups=2)
@@ -172,6 +172,21 @@ def test_parts_that_are_added_later(splits: int) -> None:
     assert copies(compiled) == [2, 0, 0]
     ran = run_case(case, compiled, splits=splits)
     assert torch.equal(ran.out.double().sum(0), reference(case)[0])
+
+
+@pytest.mark.parametrize(
+    ("tile", "resident"),
+    [(Tile(128, 256, 64, 8, 1, 4, 128), 1), (Tile(128, 128, 64, 8, 1, 3, 32), 2)],
+)
+def test_nothing_spills(tile: Tile, resident: int) -> None:
+    """Whatever a panel's channel and tap, and the pixels of a k-tile, take of registers."""
+    view = wgrad_view(ConvProblem((2, 9, 9, 9, 128), (192, 3, 3, 3), stride=2, padding=1))
+    compiled = compile_view(view, F16, tile, "sm_90a", F32, split="partial")
+    assert copies(compiled) == [(tile.m + tile.n) // 64, 0, 0]
+    (kernel,) = read_cubin(compiled.cubin).values()
+    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    assert resident * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
+    assert compiled.spec.resident == resident
 
 
 # -- every guard is needed -------------------------------------------------------------------------
