@@ -18,9 +18,9 @@ from layoutconv.algebra.int_tuple import map_leaves
 from layoutconv.algebra.layout import Layout
 
 from .atoms import Data
-from .shared import SharedTile, line_bytes, swizzle_of
+from .shared import SharedTile, swizzle_of
 from .spec import VECTOR_BYTES, Spec
-from .tile import WARP, Tile
+from .tile import WARP, Tile, line_bytes
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""What of A the tensor memory accelerator can copy: the im2col matrix of a tensor in memory.
+"""What the tensor memory accelerator copies of an im2col matrix: pixels of a tensor in memory.
 
 An *im2col tensor map* knows a bounding box of pixels. One instruction names a pixel to start at,
 offsets and a channel, and brings that many channels of so many pixels, the offsets further each:
 pixels follow each other through the box, w first, then h, d and the images, and what is outside the
 tensor is zeros. Rows of A are the pixels, offsets those of a tap, and padding is where the box
-begins and ends. ``pixels.py`` copies so. Needs no compiler.
+begins and ends. A filter's gradient is a sum over pixels: there they are the columns of both
+operands, of which one has taps. ``pixels.py`` copies so. Needs no compiler.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from layoutconv.algebra.composed import ComposedLayout
 from layoutconv.algebra.int_tuple import crd2idx, flatten, product
+from layoutconv.algebra.layout import Layout
 from layoutconv.algebra.stride import ArithmeticTuple, E, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 
 from .spec import BYTES, VECTOR_BYTES, Spec
 from .tensor_map import has_map, memory_of_b
+from .tile import line_bytes
 
 MOST_PIXELS = 256  # of a copy
 MOST_MODES = 3  # that are spatial
@@ -50,6 +54,7 @@ class Mode:
 class Im2col:
     """An operand (m, k) or (m, k, l) as pixels of a tensor, and offsets from these to channels.
 
+    Rows are pixels here, and columns channels of a tap, whichever are m and k of the GEMM.
     ``modes`` are spatial, fastest first; ``images`` and ``channels`` pairs of extent and stride of
     memory. ``columns`` are the extents of k, ``column_steps`` what each moves of a coordinate
     (channel, \\*offsets), of which ``start`` is that of column 0; ``group_step``, what l adds to a
@@ -165,10 +170,24 @@ def im2col(layout: OperandLayout) -> Im2col | None:
     return found if _has_room(found, taps) else None
 
 
+def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im2col | None]:
+    """A and B as im2col matrices. The pixels are the rows of A, or the columns of both.
+
+    >>> from layoutconv.conv import ConvProblem, wgrad_view
+    >>> view = wgrad_view(ConvProblem((2, 8, 9, 64), (32, 3, 3), padding=1))
+    >>> [found and found.columns for found in pixels_of(view, (0, 0))]
+    [(32,), (64, 3, 3)]
+    """
+    if along == (0, 0):
+        return im2col(_turned(view.a)), im2col(_turned(view.b))
+    return im2col(view.a) if along[0] == 1 else None, None
+
+
 def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     """A as an im2col matrix whose tiles a kernel copies by a tensor map; None where it does not.
 
-    A tile's k lies within one tap, or there is one: what is past the last channel are zeros.
+    A tile's k lies within one tap, or there is one: what is past the last channel are zeros. Where
+    sums run over pixels, what is past the last row of A is in no row of D.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from .tile import Tile
@@ -180,12 +199,12 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     >>> example(64, 3), example(96, 3), example(96, 1), example(96, 1, groups=2)
     (True, False, True, False)
     """
-    tile, vector = spec.tile, spec.vectors[0] * BYTES[spec.dtype]
-    if not tile.producers or tile.taps > 1 or spec.skip or spec.along[0] != 1:
+    tile = spec.tile
+    if not _copies(spec, 0) or spec.skip:
         return None
-    if vector != VECTOR_BYTES or not has_map(spec.dtype) or tile.m > MOST_PIXELS:
-        return None
-    if not (found := im2col(view.a)):
+    if spec.along == (0, 0):
+        return _of_a_sum(view, spec, 0)
+    if tile.m > MOST_PIXELS or not (found := pixels_of(view, spec.along)[0]):
         return None
     channels, *taps = found.columns
     stored = found.channels[0]
@@ -194,9 +213,65 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     return found if whole and found.fits else None
 
 
+def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
+    """B as an im2col matrix, where it runs across the sum; None where no map describes it.
+
+    A line of a tile lies within one tap, or there is one.
+
+    >>> from layoutconv.conv import ConvProblem, wgrad_view
+    >>> from .tile import Tile
+    >>> def example(C, K):
+    ...     view = wgrad_view(ConvProblem((1, 9, 9, C), (32, K, K)))
+    ...     spec = Spec.of(view, "float16", "float16", Tile(128, 64, 64, 8, 1, 4, 128), "sm_90a")
+    ...     return im2col_of_b(view, spec) is not None
+    >>> example(64, 3), example(96, 3), example(96, 1)
+    (True, False, True)
+    """
+    return _of_a_sum(view, spec, 1) if spec.along == (0, 0) and _copies(spec, 1) else None
+
+
 def is_mapped(view: GemmView, spec: Spec) -> bool:
     """Whether tensor maps bring both operands to a kernel: no thread copies anything."""
-    return memory_of_b(view, spec) is not None and im2col_of_a(view, spec) is not None
+    of_b = memory_of_b(view, spec) or im2col_of_b(view, spec)
+    return of_b is not None and im2col_of_a(view, spec) is not None
+
+
+def _copies(spec: Spec, operand: int) -> bool:
+    """Whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
+    vector = spec.vectors[operand] * BYTES[spec.dtype]
+    tile = spec.tile
+    return bool(
+        tile.producers and tile.taps == 1 and vector == VECTOR_BYTES and has_map(spec.dtype)
+    )
+
+
+def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
+    """Of sums over pixels, an operand of which every line of a tile lies within one tap.
+
+    wgmma turns 16 bits.
+    """
+    found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
+    if not found or size != 2 or spec.tile.k > MOST_PIXELS:
+        return None
+    line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
+    whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
+    return found if whole and found.fits else None
+
+
+def _turned(layout: OperandLayout) -> OperandLayout:
+    """An operand with its first two modes exchanged."""
+    inner = layout.inner if isinstance(layout, ComposedLayout) else layout
+    if not isinstance(inner, Layout):
+        return layout
+    turned = Layout(_exchanged(inner.shape), _exchanged(inner.stride))
+    if isinstance(layout, ComposedLayout):
+        return ComposedLayout(layout.outer, layout.offset, turned)
+    return turned
+
+
+def _exchanged(modes: Any) -> tuple[Any, ...]:
+    rows, columns, *rest = modes
+    return (columns, rows, *rest)
 
 
 def _leaves(shape: Any, stride: Any, mode: int) -> list[tuple[Any, Any]]:

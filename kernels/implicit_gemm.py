@@ -17,15 +17,15 @@ from layoutconv.gemm_view import GemmView
 
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
-from .boxes import BoxProducer, tensor_map
+from .boxes import MapProducer, tensor_map
 from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
-from .im2col import im2col_of_a
+from .im2col import im2col_of_a, im2col_of_b
 from .k_tiles import KTiles
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
-from .pixels import PixelProducer, im2col_map
+from .pixels import im2col_map
 from .present import units_of_index, units_of_rows
 from .producer import Producer
 from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
@@ -47,7 +47,9 @@ class ImplicitGemm:
 
     def __init__(self, view: GemmView, spec: Spec) -> None:
         self.view, self.spec, self.tile = view, spec, spec.tile
-        self.memory_of_b, self.im2col = memory_of_b(view, spec), im2col_of_a(view, spec)
+        self.memory_of_b = memory_of_b(view, spec)
+        self.im2col = im2col_of_a(view, spec), im2col_of_b(view, spec)
+        self.maps = self.im2col[0] is not None, bool(self.memory_of_b or self.im2col[1])
         self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
@@ -86,7 +88,7 @@ class ImplicitGemm:
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
         pixels = self._map_of_a(pointer_a, args)
-        copy, boxes = self._map_of_b(pointer_b)
+        copy, boxes = self._map_of_b(pointer_b, args)
         self.kernel(
             pointer_a,
             pointer_b,
@@ -230,7 +232,7 @@ class ImplicitGemm:
             return False
         if self.resident > 1:
             return ctas > CROWD * self.resident
-        return ctas >= FEW if self.im2col is not None else True
+        return ctas >= FEW if any(self.im2col) else True
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""
@@ -247,7 +249,7 @@ class ImplicitGemm:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
         if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
             raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
-        if tile.producers == WARP and (self.memory_of_b is None or self.im2col is None):
+        if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
         if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
@@ -261,20 +263,19 @@ class ImplicitGemm:
         if not self.tile.producers:
             return MainloopSm80(self.spec, self.data, smem)
         tap_rows = rows_of_a_tap(self.view) if self.tile.taps > 1 else 0
-        maps = self.im2col is not None, self.memory_of_b is not None
-        return MainloopSm90(self.spec, self.data, smem, tap_rows, maps)
+        return MainloopSm90(self.spec, self.data, smem, tap_rows, self.maps)
 
     def _map_of_a(self, pointer: Any, args: Arguments) -> Any:
         """What the kernel takes of A's tensor map, if there is one."""
-        if self.im2col is None:
-            return None
-        return im2col_map(self.im2col, args, pointer, self.spec, self.data)
+        found, _ = self.im2col
+        return found and im2col_map(found, args, pointer, self.spec, self.data, 0)
 
-    def _map_of_b(self, pointer: Any) -> tuple[Any, Any]:
+    def _map_of_b(self, pointer: Any, args: Arguments) -> tuple[Any, Any]:
         """What the kernel takes of B's tensor map, if there is one."""
-        if self.memory_of_b is None:
-            return None, None
-        return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
+        if self.memory_of_b is not None:
+            return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
+        _, found = self.im2col
+        return found and im2col_map(found, args, pointer, self.spec, self.data, 1), None
 
     def _producer_a(
         self,
@@ -284,10 +285,12 @@ class ImplicitGemm:
         first: Any,
         group: Any,
         tid: Any,
-    ) -> Producer | PixelProducer:
-        if self.im2col is None or isinstance(mainloop, MainloopSm80):
+    ) -> Producer | MapProducer:
+        found, _ = self.im2col
+        if found is None or isinstance(mainloop, MainloopSm80):
             return mainloop.producer(operand, mainloop.s_a, first, tid)
-        return mainloop.pixel_producer(atom, self.im2col, operand.args, first, group, tid)
+        of = found, operand.args, mainloop.s_a
+        return mainloop.pixel_producer(atom, *of, first, group, tid)
 
     def _producer_b(
         self,
@@ -297,10 +300,14 @@ class ImplicitGemm:
         first: Any,
         group: Any,
         tid: Any,
-    ) -> Producer | BoxProducer:
-        if self.memory_of_b is None or isinstance(mainloop, MainloopSm80):
+    ) -> Producer | MapProducer:
+        _, found = self.im2col
+        if not self.maps[1] or isinstance(mainloop, MainloopSm80):
             return mainloop.producer(operand, mainloop.s_b, first, tid)
-        return mainloop.box_producer(made, first, group, tid)
+        if found is None:
+            return mainloop.box_producer(made, first, group, tid)
+        of = found, operand.args, mainloop.s_b
+        return mainloop.pixel_producer(made[0], *of, first, group, tid)
 
     def _present(self, k_tiles: KTiles, producer: Any, first: Any, tid: Any) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""

@@ -28,7 +28,7 @@ from .boxes import Box, BoxProducer, MapProducer, expect
 from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
-from .pixels import PixelProducer
+from .pixels import PixelProducer, RowProducer, SumProducer
 from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
 from .rounding import RoundingProducer
 from .shared import SharedTile, shared_tiles, sync
@@ -87,16 +87,24 @@ class MainloopSm90:
         return BoxProducer(made, box, self.s_b, number, first, group, self.tile)
 
     def pixel_producer(
-        self, atom: Any, found: Im2col, args: Arguments, first: Any, group: Any, tid: Any
+        self,
+        atom: Any,
+        found: Im2col,
+        args: Arguments,
+        shared: SharedTile,
+        first: Any,
+        group: Any,
+        tid: Any,
     ) -> PixelProducer:
-        """A thread's share of copying tiles of A by an im2col tensor map, made by the host."""
-        return PixelProducer(atom, found, args, self.s_a, tid - self.tile.threads, first, group)
+        """A thread's share of copying tiles by an im2col tensor map, made by the host."""
+        kind = SumProducer if self.along == (0, 0) else RowProducer
+        return kind(atom, found, args, shared, tid - self.tile.threads, first, group)
 
     @cute.jit
     def __call__(
         self,
         a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        b: Producer | BoxProducer | PixelProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -135,7 +143,7 @@ class MainloopSm90:
     def _produce(
         self,
         a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        b: Producer | BoxProducer | PixelProducer,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -167,7 +175,7 @@ class MainloopSm90:
     def _bring(
         self,
         a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        b: Producer | BoxProducer | PixelProducer,
         advance: Any,
         tid: Any,
         full: Any,
@@ -212,7 +220,11 @@ class MainloopSm90:
         return first, later, stage, parity
 
     def _read(
-        self, a: Producer | PixelProducer, b: Producer | BoxProducer, first: Any, place: int
+        self,
+        a: Producer | PixelProducer,
+        b: Producer | BoxProducer | PixelProducer,
+        first: Any,
+        place: int,
     ) -> None:
         """What copies of B take of a k-tile, for each of the taps that share rows."""
         for tap in range(self.tile.taps):
@@ -225,7 +237,7 @@ class MainloopSm90:
     def _consume(
         self,
         a: Producer | PixelProducer,
-        b: Producer | BoxProducer,
+        b: Producer | BoxProducer | PixelProducer,
         count: Any,
         tid: Any,
         acc: Any,

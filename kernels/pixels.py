@@ -1,7 +1,9 @@
-"""From global to shared memory by im2col tensor maps: one thread copies a whole k-tile of A.
+"""From global to shared memory by im2col tensor maps: one thread copies a whole k-tile.
 
-A copy names a pixel to start at, which stays the same for the whole main loop, and the channel and
-the tap of its k-tile: no row is looked at, no border, and no address is computed but that one.
+A copy names a pixel to start at, a channel and a tap. Where rows are pixels, the pixel stays the
+same for the whole main loop; where the sum runs over pixels, the channel and the tap do, one of
+each for every panel of a tile (``shared.py``). No row is looked at, no border, and no address is
+computed but that one.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
+
+from layoutconv.algebra.int_tuple import product
 
 from .arguments import Arguments, Extent
 from .atoms import Data
@@ -19,10 +23,16 @@ from .boxes import MapProducer
 from .im2col import Im2col
 from .shared import SharedTile, swizzle_of
 from .spec import VECTOR_BYTES, Spec
+from .tile import line_bytes
 
 
-def im2col_map(found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: Data) -> Any:
-    """What a kernel takes to copy tiles of A: a copy atom with the map, made for every launch."""
+def im2col_map(
+    found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: Data, operand: int
+) -> Any:
+    """What a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
+
+    It is made for every launch.
+    """
     spatial = tuple(
         (args.integer(mode.extent, Int32), _distance(mode.stride, args, data))
         for mode in found.modes
@@ -31,15 +41,18 @@ def im2col_map(found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: D
     shape, stride = zip(*spatial, images, strict=True)
     layout = cute.make_layout((shape, args.integer(found.channels[0], Int32)), stride=(stride, 1))
     ends = tuple(_upper(mode, args) for mode in found.modes)
-    line = spec.tile.k
+    rows, columns = (spec.tile.m, spec.tile.n)[operand], spec.tile.k
+    if spec.along[operand] == 0:
+        rows, columns = columns, rows
+    line = line_bytes(columns * data.bytes) // data.bytes
     shared = cute.make_composed_layout(
-        swizzle_of(line * data.bytes), 0, cute.make_layout((spec.tile.m, line), stride=(line, 1))
+        swizzle_of(line * data.bytes), 0, cute.make_layout((rows, line), stride=(line, 1))
     )
     none, ones = (0,) * len(ends), (1,) * len(ends)
     starts = tuple(mode.lower for mode in found.modes)
     made = cpasync.make_im2col_tma_atom(
         cpasync.CopyBulkTensorIm2ColG2SOp(), cute.make_tensor(pointer, layout), shared,
-        (spec.tile.m, line), starts, ends, none, none, tuple(mode.step for mode in found.modes),
+        (rows, line), starts, ends, none, none, tuple(mode.step for mode in found.modes),
         none, ones,
     )  # fmt: skip
     return made.atom
@@ -60,7 +73,7 @@ def _distance(stride: Any, args: Arguments, data: Data) -> Any:
 
 
 class PixelProducer(MapProducer):
-    """Copies tiles of A by an im2col tensor map; ``first`` is the tile's first row."""
+    """Copies tiles of an operand by an im2col tensor map."""
 
     def __init__(
         self,
@@ -72,28 +85,67 @@ class PixelProducer(MapProducer):
         first: Any,
         group: Any,
     ) -> None:
+        """``first`` is the tile's first row of the GEMM."""
         super().__init__(atom, shared, tid, taps=1, sharing=1)
-        self.found, self.group = found, group
-        *pixel, self.image = found.pixel(Int32(first), args.divisor)
-        self.pixel = tuple(map(Int32, pixel))
+        self.found, self.args = found, args
+        self.start(first, group)
+
+    def start(self, first: Any, group: Any) -> None:
+        """What stays the same for the whole main loop."""
+        raise NotImplementedError
+
+    def corner(self, first_k: Any, panel: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The pixel and image where a panel of a k-tile starts; its channel and the offsets."""
+        raise NotImplementedError
 
     @cute.jit
     def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
-        """Issue the copy of a k-tile into a stage."""
+        """Issue the copies of a k-tile into a stage."""
+        shared = const_expr(self.shared)
+        panels = const_expr(shared.stage_bytes // shared.panel_bytes)
         if self.copies:
-            shared = const_expr(self.shared)
-            here = self._tile(stage * shared.stage_bytes, self._lines(shared.columns, 1))
-            self.bring(self._there(first_k), here, full)
+            for panel in range_constexpr(panels):
+                at = stage * shared.stage_bytes + panel * shared.panel_bytes
+                here = self._tile(at, self._lines(shared.line, 1))
+                self.bring(self._there(first_k, panel), here, full)
 
-    def _there(self, first_k: Any) -> Any:
+    def _there(self, first_k: Any, panel: int) -> Any:
         """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap)."""
-        channel, *offsets = self.found.column(first_k, self.group, Extent)
-        place = Int32(channel), self.pixel, Int32(self.image), tuple(map(Int32, offsets))
-        every = (1,) * len(self.pixel)
+        (*pixel, image), (channel, *offsets) = self.corner(first_k, panel)
+        at, tap = tuple(map(Int32, pixel)), tuple(map(Int32, offsets))
+        every = (1,) * len(pixel)
         grid = cute.make_identity_tensor((1, every, 1, every))
-        corner = cute.domain_offset(place, grid).iterator
+        corner = cute.domain_offset((Int32(channel), at, Int32(image), tap), grid).iterator
         return cute.make_tensor(corner, self._lines(cute.E([1, 0]), cute.E(0)))
 
     def _lines(self, *stride: Any) -> Any:
-        """A layout of the tile."""
-        return cute.make_layout((self.shared.rows, self.shared.columns), stride=stride)
+        """A layout of a panel."""
+        return cute.make_layout((self.shared.rows, self.shared.line), stride=stride)
+
+
+class RowProducer(PixelProducer):
+    """The pixels are rows of the GEMM."""
+
+    def start(self, first: Any, group: Any) -> None:
+        self.group = group
+        self.pixel = self.found.pixel(Int32(first), self.args.divisor)
+
+    def corner(self, first_k: Any, panel: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return self.pixel, self.found.column(first_k, self.group, Extent)
+
+
+class SumProducer(PixelProducer):
+    """The pixels are summed over: columns of the GEMM."""
+
+    def start(self, first: Any, group: Any) -> None:
+        shared, found = self.shared, self.found
+        panels, last = shared.columns // shared.line, product(found.columns) - shared.line
+        columns = [Int32(first + panel * shared.line) for panel in range(panels)]
+        if product(found.columns[1:]) > 1:
+            # Behind the last tap there is none, and no room for its number: the last panel once
+            # more, which is in no row or column of D.
+            columns = [cutlass.min(column, Int32(last)) for column in columns]
+        self.columns = [found.column(column, group, Extent) for column in columns]
+
+    def corner(self, first_k: Any, panel: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return self.found.pixel(Int32(first_k), self.args.divisor), self.columns[panel]

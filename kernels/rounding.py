@@ -10,8 +10,8 @@ from cutlass import Float32, Int32
 from .atoms import round_to_tf32
 from .operand import Operand
 from .producer import Producer
-from .shared import LINE_BYTES, SharedTile
-from .tile import Tile
+from .shared import SharedTile
+from .tile import LINE_BYTES, Tile
 
 # Producers hold two k-tiles that are multiplied in 500 cycles or fewer, which loads take, if a
 # thread has as many words of one or fewer: beside masks of 16 rows, more have spilled.

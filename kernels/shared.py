@@ -10,10 +10,9 @@ from cutlass import Int32
 
 from .atoms import Data
 from .spec import Spec
-from .tile import Tile
+from .tile import LINE_BYTES, Tile, line_bytes
 
 VECTOR_BYTES = 16
-LINE_BYTES = 128  # all banks once
 
 
 def sync(tile: Tile) -> None:
@@ -50,11 +49,6 @@ def shared_tiles(
         shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
         found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))
     return found
-
-
-def line_bytes(row_bytes: int) -> int:
-    """The length of the lines that rows of so many bytes are cut into."""
-    return LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2
 
 
 def swizzle_of(line_bytes: int) -> Any:

@@ -9,7 +9,7 @@ from layoutconv.algebra.stride import CustomStride, ScaledBasis
 from layoutconv.algebra.symint import SymInt, is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, stages
 
-from .im2col import im2col
+from .im2col import pixels_of
 
 
 def signature(view: GemmView, along: tuple[int, int] = (1, 1)) -> str:
@@ -39,9 +39,9 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1)) -> str:
                 )
             parts = (shape, stage.layout.stride)
             lines.append(f"{name} {':'.join(map(_text, parts))}+{_text(stage.offset)}")
-    pixels = im2col(view.a) if along[0] == 1 else None
-    if pixels and not pixels.fits:  # numbers that few views have make another kernel of them
-        lines.append("a without a tensor map")
+    for name, pixels in zip("ab", pixels_of(view, along), strict=True):
+        if pixels and not pixels.fits:  # numbers that few views have make another kernel of them
+            lines.append(f"{name} without a tensor map")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ OTHER_WITHOUT_FRAGMENTS = 64
 OTHER_BESIDE_MAPS = 48  # where no thread computes addresses of what is copied
 HALO = 32
 WARP = 32
+LINE_BYTES = 128  # of shared memory: all banks once
 WARPGROUP = 128  # threads that multiply together on Hopper, 64 rows at a time
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
 
@@ -129,3 +130,8 @@ class Tile:
         if self.parts > 1:  # parts of sums
             output_bytes = max(output_bytes, SUM_BYTES)
         return max(mainloop, self.m * (self.n * output_bytes + ROW_BYTES)) + barriers
+
+
+def line_bytes(row_bytes: int) -> int:
+    """The length of the lines that rows of so many bytes of shared memory are cut into."""
+    return LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2

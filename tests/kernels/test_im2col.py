@@ -316,7 +316,7 @@ def test_registers_of_a_tile_that_one_warp_copies(dtype: torch.dtype) -> None:
 
 
 def test_one_warp_does_not_copy_vectors() -> None:
-    for view in (NOT_MAPPED["gathered"], wgrad_view(ConvProblem((1, 9, 64), (64, 3)))):
+    for view in (NOT_MAPPED["gathered"], wgrad_view(ConvProblem((1, 9, 96), (64, 3)))):
         with pytest.raises(ValueError, match="tensor maps of A and of B for one warp"):
             compile_view(view, F16, replace(WIDE, producers=32), "sm_90a")
     with pytest.raises(ValueError, match="a warp copies, or a warpgroup"):

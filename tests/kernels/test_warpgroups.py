@@ -70,7 +70,8 @@ def test_types_of_8_bits(kind: str, dtype: torch.dtype, out: torch.dtype) -> Non
 @pytest.mark.parametrize("number", range(len(SMALL)))
 def test_operands_that_run_along_rows(number: int) -> None:
     """Both of a filter's gradient, and the filter of the inputs' gradient."""
-    problem = ConvProblem((2, 7, 5, 40), (24, 2, 3), stride=(1, 2), padding=1)
+    K = 24 - 4 * (number % 2)  # 20 are no whole vectors: no tensor map brings these
+    problem = ConvProblem((2, 7, 5, 40), (K, 2, 3), stride=(1, 2), padding=1)
     ran = check(wgrad_view(problem), number, out=torch.float32)
     assert ran.launch.block == (small_tile(number).launched, 1, 1)
     for view in dgrad_views(problem):
