@@ -154,6 +154,7 @@ class Problem:
     split: str = ""
     splits: int = 1
     skip: bool = False
+    n: int = 64  # of the tile
 
     def case(self) -> Case:
         view = self.view()
@@ -167,7 +168,7 @@ class Problem:
     def compile(self, compile_: Any) -> Compiled:
         case = self.case()
         return compile_(
-            case.view, self.kind.dtype, Tile(64, 64, half_line(self.kind.dtype), 2, 2, 3),
+            case.view, self.kind.dtype, Tile(64, self.n, half_line(self.kind.dtype), 2, 2, 3),
             self.kind.arch, self.out,
             kind=self.kind.name, epilogue=case.epilogue.structure, split=self.split,
             skip=self.skip,
@@ -223,6 +224,7 @@ PROBLEMS = {
     "long_filter": Problem(long_filter),
     "grid": Problem(grid),
     "grid statistics": Problem(grid, epilogue=statistics),
+    "grid statistics of shared rows": Problem(grid, epilogue=statistics, n=32),
     "grid statistics by row": Problem(grid, out=torch.float32, epilogue=statistics),
     "neighbours": Problem(neighbours),
     "weights": Problem(weights),
@@ -506,7 +508,8 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
             problem, without_call(cute.arch, BARRIER, number)
         )
         for kind, problem, numbers in (
-            ("by matrix", "grid statistics", (4, 5, 6)),
+            ("by matrix", "grid statistics", (4,)),
+            ("by warps that share rows", "grid statistics of shared rows", (4, 5, 6)),
             ("by row", "grid statistics by row", (4, 5)),
         )
         for number in numbers
