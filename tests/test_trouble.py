@@ -50,7 +50,7 @@ sys.path.insert(0, {str(ROOT)!r})
 import conftest, torch
 from layoutconv.executors import gpu
 from layoutconv.kernels.tune import MACHINES
-from layoutconv.tuning import race
+from layoutconv.tuning import compile, race
 from layoutconv.cli import main
 gpu.machine_of = lambda device: MACHINES["sm_90a"]
 torch.cuda.is_available = lambda: True
@@ -374,7 +374,7 @@ def test_two_processes_that_tune_at_once(start: Start, folder: Path) -> None:
     """Both write the same choices over and over; who reads meanwhile finds a whole one."""
     code = f"""
 gpu.load_kernel = lambda view, spec: spec
-race.compile_kernels = lambda *args: None
+compile.compile_kernels = lambda *args: None
 race._on_gpu = lambda *of: lambda plan: 1.0
 if __name__ == "__main__":
     for _ in range(20):
