@@ -80,11 +80,7 @@ class OfColumns(PerRank):
 
     def __init__(self, threads: int) -> None:
         super().__init__(0)
-        self.cta_threads = threads
-
-    @property
-    def threads(self) -> int:  # type: ignore[override]
-        return self.cta_threads
+        self.threads = threads
 
     @property
     def key(self) -> tuple[Any, ...]:

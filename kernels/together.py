@@ -104,11 +104,7 @@ class Together(PerRank):
     def __init__(self, phases: tuple[Places, ...], threads: int) -> None:
         super().__init__(phases[0][0][0].rank)
         self.phases = phases
-        self.cta_threads = threads
-
-    @property
-    def threads(self) -> int:  # type: ignore[override]
-        return self.cta_threads
+        self.threads = threads
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -163,6 +163,12 @@ def _measured(
         turns = device is not None and reads_along_sums(data, precision, device)
         for view in views_of(problem, direction, along_sums=turns):
             made.append((of, Race(view, data, precision=precision)))
+    if table:  # what cannot be kept is not measured first
+        try:
+            add_to_table(table, made[0][1].machine.name, {})
+        except (OSError, ValueError, AttributeError) as error:
+            expected = f"a table of choices that can be written, such as the package's: {error}"
+            raise click.BadParameter(f"expected {expected}", param_hint="--table") from error
     with progress.step("Compiling kernels") as step:
         compile_kernels([need for _, race in made for need in race.needs], processes, step.tick)
     found = []

@@ -186,6 +186,20 @@ def test_tune_adds_to_a_table(clock: None, tmp_path: Path) -> None:
     assert [choice["tile"]["m"] for choice in own.values()] == [96, 96]
 
 
+def test_a_table_that_cannot_be_kept_is_refused_before_anything_is_measured(
+    clock: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "wrong.json"
+    for text in ("no json", "[1, 2]"):
+        wrong.write_text(text)
+        for path in (wrong, tmp_path / "no folder" / "table.json"):
+            command = ["tune", "--conv", "2,16,16,64", "--filter", "64,3,3", "--table", str(path)]
+            assert main(command) == 2
+            assert "--table" in capsys.readouterr().err
+        assert wrong.read_text() == text
+    assert list(choices.kept()) == []
+
+
 def test_tune_takes_rows_of_the_benchmark(clock: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--rows", "^vae (fprop|dgrad) (fp16|tf32)|depthwise_3d", "--json"]) == 0
     rows = {(row["input"], row["pass"], row["dtype"]) for row in told(capsys)}

@@ -41,9 +41,7 @@ from .launcher import (
     spec_of,
 )
 from .test_skip import kernel_map
-
-WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
-HALF = replace(WIDE, k=32, stages=3)
+from .test_tma import HALF, WIDE
 
 LINES = ConvProblem((3, 45, 64), (40, 3), padding=((1, 2),))
 PLANES = ConvProblem((2, 13, 9, 64), (40, 2, 3), stride=(1, 2), padding=(1, 2), dilation=(3, 1))

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layoutconv.kernels import pixels
-from layoutconv.kernels.im2col import Im2col, im2col_of_a, im2col_of_b, is_mapped, pixels_of
+from layoutconv.kernels.im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
 from layoutconv.kernels.pixels import SumProducer
 from layoutconv.kernels.structure import signature
 from layoutconv.kernels.tile import REGISTERS, Tile
@@ -34,11 +33,16 @@ from .launcher import (
     run_case,
     spec_of,
 )
-from .test_im2col import brought, random_problem
+from .test_im2col import (
+    HALF,
+    WIDE,
+    a_box_that_ends_too_early,
+    brought,
+    random_problem,
+    taps_that_are_left_out,
+)
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
-WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
-HALF = replace(WIDE, k=32, stages=3)
 
 LINES = ConvProblem((3, 45, 64), (40, 2), padding=((1, 1),))  # 138 pixels
 PLANES = ConvProblem((2, 9, 7, 64), (72, 1, 3), stride=(2, 1), padding=(1, 2), dilation=(1, 2))
@@ -192,16 +196,6 @@ def test_nothing_spills(tile: Tile, resident: int) -> None:
 # -- every guard is needed -------------------------------------------------------------------------
 
 Patch = pytest.MonkeyPatch
-
-
-def taps_that_are_left_out(patch: Patch) -> None:
-    column = Im2col.column
-    patch.setattr(Im2col, "column", lambda *of: (column(*of)[0], *(0 for _ in column(*of)[1:])))
-
-
-def a_box_that_ends_too_early(patch: Patch) -> None:
-    upper = pixels._upper
-    patch.setattr(pixels, "_upper", lambda mode, args: upper(mode, args) - 1)
 
 
 def the_same_pixels_for_every_k_tile(patch: Patch) -> None:
