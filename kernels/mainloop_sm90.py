@@ -288,6 +288,8 @@ class MainloopSm90:
             warpgroup.wait_group(in_flight)
             if const_expr(before is not None and i + 1 == in_flight):
                 barrier, told = before
+                if const_expr(operands.sets):  # lanes have read it by themselves
+                    cute.arch.sync_warp()
                 if const_expr(self.tile.sharing > 1):
                     _arrive_at_all(barrier, tid, told, self.tile.sharing)
                 else:

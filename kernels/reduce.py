@@ -20,7 +20,7 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from .arguments import Arguments
 from .dependents import let_dependents_start, starts_early, wait_for_others
-from .schedule import FLIGHT, LANES, WARPS, ReduceShape
+from .schedule import LANES, WARPS, ReduceShape
 from .store import load
 from .walk import TYPES, Walk, bind, read, select
 
@@ -78,10 +78,11 @@ class Reduction:
 
         acc = cute.make_rmem_tensor(shape.vector, self.accumulator)
         acc.fill(self.accumulator(self.neutral))
-        rounds = (columns + (Int32(FLIGHT) << team) - 1) >> (team + FLIGHT.bit_length() - 1)
+        flight = const_expr(shape.flight)
+        rounds = (columns + (Int32(flight) << team) - 1) >> (team + flight.bit_length() - 1)
         wait_for_others(self.early)  # before memory is read; what is above needs none
         for i in range(rounds):
-            self.step(walk, source, at_row, (i * FLIGHT << team) + part, team, columns, acc)
+            self.step(walk, source, at_row, (i * flight << team) + part, team, columns, acc)
 
         if const_expr(shape.inner):
             self.fold(acc)
@@ -105,12 +106,12 @@ class Reduction:
     def step(
         self, walk: Walk, source: Any, at_row: Any, first: Any, team: Any, columns: Any, acc: Any
     ) -> None:
-        """Combine ``FLIGHT`` more vectors, ``2^team`` columns apart.
+        """Combine ``flight`` more vectors, ``2^team`` columns apart.
 
         Without a branch, so that the loads overlap: past the last column, the last is read again.
         """
         vectors, valid = [], []
-        for u in range(FLIGHT):
+        for u in range(self.shape.flight):
             column = first + (Int32(u) << team)
             there = column < columns
             values = walk.inner(at_row, select(there, column, columns - 1))

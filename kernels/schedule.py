@@ -12,6 +12,7 @@ WARPS = 16  # of a CTA
 LANES = 32
 SECTOR_BYTES = 32  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
+FEW = 2  # the same of threads that have no more: what each costs beside its time in memory counts
 THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
 LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
 LONGEST = 32  # loads beyond which it does
@@ -27,7 +28,8 @@ class ReduceShape:
 
     ``nest`` is a structure, "n" for every argument. ``inner`` says whether vectors, of ``vector``
     elements, lie along what is reduced; ``stored``, whether what a thread keeps is written at once.
-    ``aligned`` is what source and target start at a multiple of, in bytes.
+    ``aligned`` is what source and target start at a multiple of, in bytes. A thread has ``flight``
+    loads on their way at once.
     """
 
     nest: Nest
@@ -38,6 +40,7 @@ class ReduceShape:
     vector: int
     stored: bool
     aligned: tuple[int, int]
+    flight: int = FLIGHT
 
     @property
     def integers(self) -> int:
@@ -122,19 +125,18 @@ def _one(
     # A warp that results do not fill shares them; so do the lanes that read a row side by side.
     fewest = LANES if inner else max(LANES // rows, 1)
     lanes = min((columns - 1).bit_length(), fewest.bit_length() - 1)
-    # Where few threads run, more share a result: lanes, as long as others read whole sectors
-    # beside them, then warps.
+    # Where few threads run, more share a result, until each has few loads: lanes, as long as others
+    # read whole sectors beside them, then warps.
     most = LANES if inner else LANES // min(rows, LANES, max(1, SECTOR_BYTES // (vector * size)))
     warps = 0
-    while (
-        rows << (lanes + warps) < THREADS * multiprocessors and columns >> (lanes + warps) > FLIGHT
-    ):
+    while columns > FEW << (lanes + warps) and rows << (lanes + warps) < THREADS * multiprocessors:
         if 2 << lanes <= most:
             lanes += 1
         elif 2 << warps <= WARPS:
             warps += 1
         else:
             break
+    loads = -(-columns >> (lanes + warps))
     shape = ReduceShape(
         nest=vectors.structure(),
         dtype=types[0],
@@ -144,10 +146,11 @@ def _one(
         vector=vector,
         stored=stored,
         aligned=(vector * size, (kept if stored else 1) * out_size),
+        flight=FEW if loads <= FEW else FLIGHT,
     )
     further = (rows, columns, lanes, warps, prod(nest.inner), step)
     launch = Launch(shape, (*vectors.arguments(), *further), 0)
-    return launch, -(-columns >> (lanes + warps)), rows << (lanes + warps)
+    return launch, loads, rows << (lanes + warps)
 
 
 def _vectors_are_reduced(nest: Nest) -> bool:

@@ -64,8 +64,8 @@ class Tile:
             raise ValueError(f"tile {self}: a cluster shares tiles of B, or sums")
         if self.producers not in (0, WARP, WARPGROUP):
             raise ValueError(f"tile {self}: a warp copies, or a warpgroup")
-        if self.stages < 2:
-            raise ValueError(f"tile {self}: a pipeline needs at least 2 stages")
+        if self.stages < (1 if self.producers else 2):
+            raise ValueError(f"tile {self}: a pipeline needs at least 2 stages, or producers")
 
     @property
     def threads(self) -> int:

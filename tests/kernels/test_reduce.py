@@ -113,24 +113,31 @@ def test_partial_sums(pieces: int, results: int, out_dtype: Any) -> None:
     assert ran.stats[0].count("ld.global") == ran.stats[0].count(f"ld.global.{word}")
 
 
-def test_one_kernel_serves_all_sizes() -> None:
-    shapes = set()
+def test_two_kernels_serve_all_sizes() -> None:
+    """One for threads that have few loads, one for those that have more."""
+    shapes = {}
     for pieces, results in [(2, 1000), (300, 1000), (7, 10**7), (64, 4096)]:
         view = partials(pieces, results)
         nest = make_nest([("source", view.source, 1), ("target", view.target, None)])
         launches = schedule(nest, "float32", "float32", "float16", (16, 16), 132)
         assert len(launches) == 1
-        shapes.add(launches[0].shape)
-    assert len(shapes) == 1
+        shapes.setdefault(launches[0].shape, []).append(pieces)
+    assert sorted(shapes.values()) == [[2, 300, 64], [7]]
 
 
-@pytest.mark.parametrize(("pieces", "lanes", "warps"), [(64, 3, 0), (300, 4, 1), (8, 0, 0)])
+@pytest.mark.parametrize(
+    ("pieces", "lanes", "warps", "few"), [(64, 4, 1, True), (300, 4, 1, False), (8, 2, 0, True)]
+)
 def test_lanes_and_warps_share_long_sums_of_few_results(
-    pieces: int, lanes: int, warps: int
+    pieces: int, lanes: int, warps: int, few: bool
 ) -> None:
-    """Two lanes read a sector: sixteen share a result. ``FLIGHT`` loads are one trip to memory."""
+    """Two lanes read a sector: sixteen share a result, and warps what is more than a few loads.
+
+    Until there are threads enough.
+    """
     (launch,) = check(partials(pieces, 128), integers(pieces, 128)).launches
     assert launch.integers[-4:-2] == (lanes, warps)
+    assert (launch.shape.flight == schedule_module.FEW) == few
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2, 3])
@@ -280,6 +287,7 @@ def test_loops_are_merged_and_those_without_a_refinement_refused() -> None:
 
 def test_constants_are_those_of_the_kernel() -> None:
     assert schedule_module.FLIGHT & (schedule_module.FLIGHT - 1) == 0
+    assert schedule_module.FEW & (schedule_module.FEW - 1) == 0
     assert schedule_module.WARPS & (schedule_module.WARPS - 1) == 0
 
 
