@@ -85,8 +85,8 @@ WINDOWS = {
     (256, 64, 8, 1): (1.54, 6),
 }
 ROUNDED_WINDOWS = 0.75  # times as fast with tf32
-# Their rates where tensor maps bring both operands, whatever the type. Not measured yet, and to be
-# calibrated: 1.17 times those above is what maps bring other tiles of these shapes' loops.
+# Their rates where tensor maps bring both operands, whatever the type. Not measured yet: 1.17 times
+# those above is an estimate, to be calibrated.
 MAPPED_WINDOWS = dict(zip(WINDOWS, (1.46, 1.47, 1.80), strict=True))
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
