@@ -3,8 +3,7 @@
 A copy names a pixel to start at, a channel and a tap. Where rows are pixels, the pixel stays the
 same for the whole main loop; where the sum runs over pixels, the channel and the tap do, one of
 each for every panel of a tile (``shared.py``). Rows that are more than a copy brings come in pieces
-of the same size. No row is looked at, no border, and no address is
-computed but that one.
+of the same size. No row is looked at, no border, and no address is computed but that one.
 """
 
 from __future__ import annotations
