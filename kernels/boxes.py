@@ -21,6 +21,7 @@ from .atoms import Data
 from .shared import SharedTile, swizzle_of
 from .spec import VECTOR_BYTES, Spec
 from .tile import WARP, Tile, line_bytes
+from .window import Window
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,10 @@ class MapProducer:
 
 
 class BoxProducer(MapProducer):
-    """Copies tiles of B, all ``taps`` of a stage; ``first`` is the tile's first row of B.
+    """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B.
 
-    Of CTAs that share tiles of B, each brings as many of the rows to all.
+    Where those of a ``window`` run backwards, the last is the first in memory. Of CTAs that share
+    tiles of B, each brings as many of the rows to all.
     """
 
     def __init__(
@@ -132,10 +134,12 @@ class BoxProducer(MapProducer):
         first: Any,
         group: Any,
         tile: Tile,
+        window: Window,
     ) -> None:
         atom, self.tensor = made
         super().__init__(atom, shared, tid, tile.taps, tile.sharing)
         self.box, self.first, self.group = box, first, group
+        self.backwards = window.backwards
         self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
 
     @cute.jit
@@ -147,7 +151,8 @@ class BoxProducer(MapProducer):
             for tap in range_constexpr(self.taps):
                 for panel in range_constexpr(panels):
                     there = self._there(first_k + tap * apart, panel)
-                    here = self._here(stage * self.taps + tap, panel)
+                    slot = const_expr(self.taps - 1 - tap if self.backwards else tap)
+                    here = self._here(stage * self.taps + slot, panel)
                     self.bring(there, here, full)
 
     def _there(self, first_k: Any, panel: int) -> Any:

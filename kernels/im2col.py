@@ -11,7 +11,7 @@ operands, of which one has taps. ``pixels.py`` copies so. Needs no compiler.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layoutconv.algebra.composed import ComposedLayout
@@ -24,8 +24,10 @@ from layoutconv.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 from .spec import BYTES, VECTOR_BYTES, Spec
 from .tensor_map import has_map, memory_of_b
 from .tile import line_bytes
+from .window import window_of
 
 MOST_PIXELS = 256  # of a copy
+PERIOD = 8  # rows of shared memory, after which a swizzle is the same again: there a copy may start
 MOST_MODES = 3  # that are spatial
 MOST_STEP = 8  # of the box
 # By the number of spatial modes: bits of an offset, and of a corner of the box, which has a sign.
@@ -58,7 +60,7 @@ class Im2col:
     ``modes`` are spatial, fastest first; ``images`` and ``channels`` pairs of extent and stride of
     memory. ``columns`` are the extents of k, ``column_steps`` what each moves of a coordinate
     (channel, \\*offsets), of which ``start`` is that of column 0; ``group_step``, what l adds to a
-    channel.
+    channel. Tiles have ``halo`` pixels more than rows.
     """
 
     modes: tuple[Mode, ...]
@@ -68,6 +70,7 @@ class Im2col:
     column_steps: tuple[ScaledBasis, ...]
     start: tuple[int, ...]
     group_step: int = 0
+    halo: int = 0
 
     def pixel(self, m: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
         """Where the column of row ``m`` starts: its spatial coordinates, fastest first, and image.
@@ -88,6 +91,22 @@ class Im2col:
         found = ArithmeticTuple(self.start) + crd2idx(k, shape, self.column_steps)
         channel, *offsets = found
         return (channel + group * self.group_step if self.group_step else channel, *offsets)
+
+    def copies(self, rows: int) -> tuple[int, int]:
+        """How many copies bring the pixels of a tile of so many rows, and how many pixels each.
+
+        >>> from layoutconv.conv import ConvProblem, fprop_view
+        >>> found = im2col(fprop_view(ConvProblem((1, 9, 9, 64), (32, 3, 3))).a)
+        >>> [replace(found, halo=halo).copies(256) for halo in (0, 2)]
+        [(1, 256), (2, 136)]
+        """
+        count = -(-(rows + self.halo) // MOST_PIXELS)
+        return count, -(-(rows + self.halo) // (count * PERIOD)) * PERIOD
+
+    def of_first_tap(self, halo: int) -> Im2col:
+        """Without the slowest mode of k, whose taps a tile of so many rows more serves."""
+        columns, steps = self.columns[:-1], self.column_steps[:-1]
+        return replace(self, columns=columns, column_steps=steps, halo=halo)
 
     @property
     def fits(self) -> bool:
@@ -187,7 +206,8 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     """A as an im2col matrix whose tiles a kernel copies by a tensor map; None where it does not.
 
     A tile's k lies within one tap, or there is one: what is past the last channel are zeros. Where
-    sums run over pixels, what is past the last row of A is in no row of D.
+    sums run over pixels, what is past the last row of A is in no row of D. Of taps that share rows,
+    the map brings the first.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from .tile import Tile
@@ -206,6 +226,8 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
         return _of_a_sum(view, spec, 0)
     if tile.m > MOST_PIXELS or not (found := pixels_of(view, spec.along)[0]):
         return None
+    if tile.taps > 1:
+        found = found.of_first_tap(window_of(view, tile).halo)
     channels, *taps = found.columns
     stored = found.channels[0]
     ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
@@ -239,10 +261,7 @@ def is_mapped(view: GemmView, spec: Spec) -> bool:
 def _copies(spec: Spec, operand: int) -> bool:
     """Whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
     vector = spec.vectors[operand] * BYTES[spec.dtype]
-    tile = spec.tile
-    return bool(
-        tile.producers and tile.taps == 1 and vector == VECTOR_BYTES and has_map(spec.dtype)
-    )
+    return bool(spec.tile.producers and vector == VECTOR_BYTES and has_map(spec.dtype))
 
 
 def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
@@ -251,7 +270,7 @@ def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
     wgmma turns 16 bits.
     """
     found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
-    if not found or size != 2 or spec.tile.k > MOST_PIXELS:
+    if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.taps > 1:
         return None
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
     whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1

@@ -33,7 +33,7 @@ from .steps import Steps
 from .structure import divisors, runtime_integers
 from .tensor_map import memory_of_b
 from .tile import WARP
-from .window import rows_of_a_tap
+from .window import window_of
 
 CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
 FEW = 132  # CTAs that fill a GPU once
@@ -262,8 +262,8 @@ class ImplicitGemm:
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.producers:
             return MainloopSm80(self.spec, self.data, smem)
-        tap_rows = rows_of_a_tap(self.view) if self.tile.taps > 1 else 0
-        return MainloopSm90(self.spec, self.data, smem, tap_rows, self.maps)
+        window = window_of(self.view, self.tile)
+        return MainloopSm90(self.spec, self.data, smem, window, self.maps)
 
     def _map_of_a(self, pointer: Any, args: Arguments) -> Any:
         """What the kernel takes of A's tensor map, if there is one."""

@@ -9,7 +9,8 @@ tensor maps round as they copy; else B goes through the producers' registers, an
 the others.
 
 wgmma reads rows from any of them on. So where taps are rows further (``window.py``), a stage is a
-tile of A with a few rows more, and a tile of B for each of those taps.
+tile of A with a few rows more, and a tile of B for each of those taps. Tensor maps bring those rows
+as they bring others: pixels that follow each other.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
 from .tile import WARP
 from .warpgroups import KTileOperands, WarpgroupMultiplier
+from .window import Window
 
 GATHERED_ROWS = 128  # of a tile that is gathered by whole lines: rows are looked up more often
 
@@ -43,9 +45,9 @@ class MainloopSm90:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
     def __init__(
-        self, spec: Spec, data: Data, smem: Any, tap_rows: int, maps: tuple[bool, bool]
+        self, spec: Spec, data: Data, smem: Any, window: Window, maps: tuple[bool, bool]
     ) -> None:
-        self.spec, self.tile, self.data, self.tap_rows = spec, spec.tile, data, tap_rows
+        self.spec, self.tile, self.data, self.window = spec, spec.tile, data, window
         self.maps = maps
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
         self.rounds = data.element is TFloat32
@@ -75,7 +77,7 @@ class MainloopSm90:
         if self.rounds and shared is self.s_b:
             return RoundingProducer(operand, shared, tile, tid % threads, first)
         halo = tile.taps > 1 and shared is self.s_a
-        used = tile.m + self.tap_rows * (tile.taps - 1) if halo else None
+        used = tile.m + self.window.halo if halo else None
         of = operand, shared, self.data.element, threads, tid % threads, first, used
         lines = operand.along == 1 and (not operand.gather or tile.m <= GATHERED_ROWS)
         return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
@@ -84,7 +86,7 @@ class MainloopSm90:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
         box = Box.of(self.spec, self.data, cute.rank(made[1]))
         number = tid - self.tile.threads
-        return BoxProducer(made, box, self.s_b, number, first, group, self.tile)
+        return BoxProducer(made, box, self.s_b, number, first, group, self.tile, self.window)
 
     def pixel_producer(
         self,
@@ -97,8 +99,10 @@ class MainloopSm90:
         tid: Any,
     ) -> PixelProducer:
         """A thread's share of copying tiles by an im2col tensor map, made by the host."""
-        kind = SumProducer if self.along == (0, 0) else RowProducer
-        return kind(atom, found, args, shared, tid - self.tile.threads, first, group)
+        of = atom, found, args, shared, tid - self.tile.threads
+        if self.along == (0, 0):
+            return SumProducer(*of, self.tile.k, first, group)
+        return RowProducer(*of, self.tile.m, first, group)
 
     @cute.jit
     def __call__(
@@ -199,11 +203,11 @@ class MainloopSm90:
         if const_expr(by_maps):
             expect(full + stage, sum(p.bytes for p in by_maps), tid - self.tile.threads)
         for producer in by_maps:
-            producer.copy(first, stage, self._columns_of_a_tap(a), full + stage)
+            producer.copy(first, stage, self.window.columns, full + stage)
         if const_expr(not self.maps[0]):
             a.copy(first, stage)
         for tap in range_constexpr(0 if self.maps[1] else self.tile.taps):
-            column = first + tap * self._columns_of_a_tap(a)
+            column = first + tap * self.window.columns
             b.copy(column, stage * self.tile.taps + tap, (tap, place))
         if const_expr(not all(self.maps)):
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
@@ -228,10 +232,7 @@ class MainloopSm90:
     ) -> None:
         """What copies of B take of a k-tile, for each of the taps that share rows."""
         for tap in range(self.tile.taps):
-            b.read_ahead(first + tap * self._columns_of_a_tap(a), (tap, place))
-
-    def _columns_of_a_tap(self, a: Any) -> int:
-        return a.operand.col_count // self.tile.taps if self.tile.taps > 1 else 0
+            b.read_ahead(first + tap * self.window.columns, (tap, place))
 
     @cute.jit
     def _consume(
@@ -246,7 +247,7 @@ class MainloopSm90:
     ):
         """Multiply all k-tiles; a stage is given back while products of the next are running."""
         mma, tile = self.multiplier.tiled(), const_expr(self.tile)
-        windows = const_expr((tile.m, tile.taps, self.tap_rows))
+        windows = const_expr((tile.m, tile.taps, self.window.rows))
         operands = KTileOperands(self.multiplier, mma, tid, a, b, self.along, windows)
         multiply = partial(self._multiply, operands, mma, acc, tid)
         wait = const_expr(_wait_for_maps if all(self.maps) else _wait)

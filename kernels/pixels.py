@@ -2,8 +2,8 @@
 
 A copy names a pixel to start at, a channel and a tap. Where rows are pixels, the pixel stays the
 same for the whole main loop; where the sum runs over pixels, the channel and the tap do, one of
-each for every panel of a tile (``shared.py``). No row is looked at, no border, and no address is
-computed but that one.
+each for every panel of a tile (``shared.py``). Rows that are more than a copy brings come in pieces
+of the same size. No row is looked at, no border, and no address is computed but that one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from .shared import SharedTile, swizzle_of
 from .spec import VECTOR_BYTES, Spec
 from .tile import line_bytes
 
+Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *offsets)
+
 
 def im2col_map(
     found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: Data, operand: int
@@ -44,6 +46,7 @@ def im2col_map(
     rows, columns = (spec.tile.m, spec.tile.n)[operand], spec.tile.k
     if spec.along[operand] == 0:
         rows, columns = columns, rows
+    _, rows = found.copies(rows)
     line = line_bytes(columns * data.bytes) // data.bytes
     shared = cute.make_composed_layout(
         swizzle_of(line * data.bytes), 0, cute.make_layout((rows, line), stride=(line, 1))
@@ -82,20 +85,27 @@ class PixelProducer(MapProducer):
         args: Arguments,
         shared: SharedTile,
         tid: Any,
+        rows: int,
         first: Any,
         group: Any,
     ) -> None:
-        """``first`` is the tile's first row of the GEMM."""
+        """Of tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
         super().__init__(atom, shared, tid, taps=1, sharing=1)
         self.found, self.args = found, args
+        self.pieces, self.pixels = found.copies(rows)
         self.start(first, group)
+
+    @property
+    def bytes(self) -> int:
+        panels = self.shared.stage_bytes // self.shared.panel_bytes
+        return panels * self.pieces * self.pixels * self.shared.line_bytes
 
     def start(self, first: Any, group: Any) -> None:
         """What stays the same for the whole main loop."""
         raise NotImplementedError
 
-    def corner(self, first_k: Any, panel: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """The pixel and image where a panel of a k-tile starts; its channel and the offsets."""
+    def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
+        """The pixel and image where a piece of a panel starts; its channel and the offsets."""
         raise NotImplementedError
 
     @cute.jit
@@ -105,13 +115,15 @@ class PixelProducer(MapProducer):
         panels = const_expr(shared.stage_bytes // shared.panel_bytes)
         if self.copies:
             for panel in range_constexpr(panels):
-                at = stage * shared.stage_bytes + panel * shared.panel_bytes
-                here = self._tile(at, self._lines(shared.line, 1))
-                self.bring(self._there(first_k, panel), here, full)
+                for piece in range_constexpr(self.pieces):
+                    at = stage * shared.stage_bytes + panel * shared.panel_bytes
+                    at = at + piece * (self.pixels * shared.line_bytes)
+                    here = self._tile(at, self._lines(shared.line, 1))
+                    self.bring(self._there(first_k, panel, piece), here, full)
 
-    def _there(self, first_k: Any, panel: int) -> Any:
+    def _there(self, first_k: Any, panel: int, piece: int) -> Any:
         """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap)."""
-        (*pixel, image), (channel, *offsets) = self.corner(first_k, panel)
+        (*pixel, image), (channel, *offsets) = self.corner(first_k, panel, piece)
         at, tap = tuple(map(Int32, pixel)), tuple(map(Int32, offsets))
         every = (1,) * len(pixel)
         grid = cute.make_identity_tensor((1, every, 1, every))
@@ -119,8 +131,8 @@ class PixelProducer(MapProducer):
         return cute.make_tensor(corner, self._lines(cute.E([1, 0]), cute.E(0)))
 
     def _lines(self, *stride: Any) -> Any:
-        """A layout of a panel."""
-        return cute.make_layout((self.shared.rows, self.shared.line), stride=stride)
+        """A layout of a piece of a panel."""
+        return cute.make_layout((self.pixels, self.shared.line), stride=stride)
 
 
 class RowProducer(PixelProducer):
@@ -128,10 +140,11 @@ class RowProducer(PixelProducer):
 
     def start(self, first: Any, group: Any) -> None:
         self.group = group
-        self.pixel = self.found.pixel(Int32(first), self.args.divisor)
+        rows = [Int32(first + piece * self.pixels) for piece in range(self.pieces)]
+        self.corners = [self.found.pixel(row, self.args.divisor) for row in rows]
 
-    def corner(self, first_k: Any, panel: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return self.pixel, self.found.column(first_k, self.group, Extent)
+    def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
+        return self.corners[piece], self.found.column(first_k, self.group, Extent)
 
 
 class SumProducer(PixelProducer):
@@ -147,5 +160,5 @@ class SumProducer(PixelProducer):
             columns = [cutlass.min(column, Int32(last)) for column in columns]
         self.columns = [found.column(column, group, Extent) for column in columns]
 
-    def corner(self, first_k: Any, panel: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
         return self.found.pixel(Int32(first_k), self.args.divisor), self.columns[panel]

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from layoutconv.algebra.int_tuple import flatten, map_leaves
 from layoutconv.algebra.layout import Layout
+from layoutconv.algebra.stride import ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, Stage, gathers, locate, stages
 
 from .spec import BYTES, VECTOR_BYTES, Spec
+from .window import window_of
 
 # Whether the type CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 rounds fp32 data to nearest on their way.
 MAPS_ROUND = True
@@ -37,7 +39,8 @@ def memory_of_b(view: GemmView, spec: Spec) -> tuple[Layout, int] | None:
 
     None where no map describes B, so that producers copy it vector by vector. What a map says has
     to hold for every call of a kernel: extents and strides are constants, and tiles lie within one
-    mode of memory.
+    mode of memory. Of taps that share rows and run backwards, ``Window.backwards``, the layout has
+    the last first.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
     >>> from .tile import Tile
@@ -61,15 +64,28 @@ def memory_of_b(view: GemmView, spec: Spec) -> tuple[Layout, int] | None:
     if len(chain) != 2 or any(map(gathers, chain)) or not all(map(_constant, chain)):
         return None
     domain, storage = (stage.layout for stage in chain)
+    first = [0 for _ in domain.shape]
+    last = [int(extent) - 1 for extent in (view.n, view.k, view.l)[: len(first)]]
+    window = window_of(view, tile)
+    if window.backwards:
+        domain, others = _turned(domain), window.columns * (window.taps - 1)
+        first[1], last[1] = others, last[1] - others
     steps = [int(d.value) for d in flatten(domain.stride)] + list(map(int, storage.stride))
-    count = [int(extent) - 1 for extent in (view.n, view.k, view.l)[: len(domain.shape)]]
-    start, _ = locate(view.b, *(0 for _ in count))
-    bounded = all(locate(view.b, *crd)[1] for crd in ([0] * len(count), count))
+    start, _ = locate(view.b, *first)
+    bounded = all(locate(view.b, *crd)[1] for crd in (first, last))
     if min(steps) < 0 or not bounded:
         return None
     strides = map_leaves(lambda d: int(d.value) * int(storage.stride[d.path[0]]), domain.stride)
     memory = Layout(map_leaves(int, domain.shape), strides).coalesce((1,) * len(strides))
     return (memory, int(start)) if _fits(memory, int(start), spec) else None
+
+
+def _turned(domain: Layout) -> Layout:
+    """The slowest of the columns in the other order."""
+    (n, k, *l), (n_step, k_steps, *l_steps) = domain.shape, domain.stride
+    *steps, tap = flatten(k_steps)
+    turned = *steps, ScaledBasis(-tap.value, tap.path)
+    return Layout((n, flatten(k), *l), (n_step, turned, *l_steps))
 
 
 def _constant(stage: Stage) -> bool:

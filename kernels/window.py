@@ -18,7 +18,7 @@ from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, gathers, stages
 
-from .tile import HALO
+from .tile import HALO, Tile
 
 
 def widened(view: GemmView) -> GemmView | None:
@@ -62,6 +62,38 @@ def rows_of_a_tap(view: GemmView) -> int:
     domain = stages(view.a)[0].layout
     row, tap = flatten(domain.stride[0])[0], flatten(domain.stride[1])[-1]
     return int(tap.value) // int(row.value)
+
+
+class Window(NamedTuple):
+    """The taps that share a tile's rows: how many, and the rows and columns from one to the next.
+
+    ``backwards``: the next is the one before in B's memory.
+    """
+
+    taps: int
+    rows: int
+    columns: int
+    backwards: bool
+
+    @property
+    def halo(self) -> int:
+        """How many rows a tile has more."""
+        return self.rows * (self.taps - 1)
+
+
+def window_of(view: GemmView, tile: Tile) -> Window:
+    """What a tile shares of a view, which is a widened one if it has several taps.
+
+    >>> from layoutconv.conv import ConvProblem, dgrad_views
+    >>> view = widened(dgrad_views(ConvProblem((1, 9, 9, 32), (64, 3, 3), dilation=(1, 4)))[0])
+    >>> window_of(view, Tile(128, 32, 32, 4, 1, 4, 128, taps=3))
+    Window(taps=3, rows=4, columns=192, backwards=True)
+    """
+    if tile.taps == 1:
+        return Window(1, 0, 0, False)
+    last = flatten(stages(view.b)[0].layout.stride[1])[-1]
+    columns = int(view.k) // tile.taps
+    return Window(tile.taps, rows_of_a_tap(view), columns, getattr(last, "value", last) < 0)
 
 
 class _Map(NamedTuple):

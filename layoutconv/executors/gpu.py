@@ -119,7 +119,7 @@ class Plan:
             whole="statistics" not in structure.split() and not atomic,
             warpgroups=suits_warpgroups(kind, vectors, along),
             mapped=_is_mapped(view, kind, out_kind, machine, vectors, along),
-            **_shared_rows(view, along),
+            **_shared_rows(view, kind, out_kind, machine, vectors, along),
         )  # fmt: skip
         self.key = key_of(view, problem, out_kind, vectors, along)
         measured = find(self.key, problem, machine)
@@ -422,15 +422,25 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _shared_rows(view: GemmView, along: tuple[int, int]) -> dict[str, Any]:
-    """Of a problem: how many taps share the rows of a tile, and how many rows more that takes.
+def _shared_rows(
+    view: GemmView,
+    kind: str,
+    out_kind: str,
+    machine: Machine,
+    vectors: tuple[int, int, int],
+    along: tuple[int, int],
+) -> dict[str, Any]:
+    """Of a problem: how many taps share the rows of a tile, how many rows more that takes, and
+    whether tensor maps bring these tiles.
 
     None do if those are more rows than a kernel counts: three for one where lines are of one cell.
     """
     wide = widened(view) if along[0] == 1 else None
     if wide is None or not 0 < wide.m < MOST_ROWS:
         return {}
-    return {"taps": int(flatten(wide.a.shape[1])[-1]), "widening": wide.m / view.m}
+    taps = int(flatten(wide.a.shape[1])[-1])
+    mapped = _is_mapped(wide, kind, out_kind, machine, vectors, along, taps)
+    return {"taps": taps, "widening": wide.m / view.m, "mapped_windows": mapped}
 
 
 def _widened(view: GemmView, tile: Tile) -> GemmView:
@@ -484,13 +494,17 @@ def _is_mapped(
     machine: Machine,
     vectors: tuple[int, int, int],
     along: tuple[int, int],
+    taps: int = 1,
 ) -> bool:
-    """Whether tensor maps bring both operands to the tiles that are made for them."""
+    """Whether tensor maps bring both operands to the tiles that are made for them.
+
+    Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
+    """
     if machine.arch != "sm_90a":
         return False
     line = 128 // BYTES[kind]
-    k = line if _channels(view, along) % line == 0 else line // 2
-    tile = Tile(128, 128, k, 8, 1, 4, producers=WARPGROUP)
+    k = line if taps == 1 and _channels(view, along) % line == 0 else line // 2
+    tile = Tile(128, 128, k, 8, 1, 4, producers=WARPGROUP, taps=taps)
     return is_mapped(view, Spec(kind, out_kind, tile, machine.arch, vectors, along))
 
 

@@ -200,7 +200,7 @@ Patch = pytest.MonkeyPatch
 
 def the_same_pixels_for_every_k_tile(patch: Patch) -> None:
     corner = SumProducer.corner
-    patch.setattr(SumProducer, "corner", lambda self, first_k, panel: corner(self, 0, panel))
+    patch.setattr(SumProducer, "corner", lambda self, first_k, *of: corner(self, 0, *of))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from .launcher import (
     reference,
     run_case,
 )
+from .test_im2col import copies
 from .test_skip import kernel_map
 from .test_template import DENSE, grid
 
@@ -173,6 +174,7 @@ def test_rows_that_several_taps_share(name: str) -> None:
         ran = check_view_runs(wide, TYPES[number % 2], tile, arch="sm_90a")
         assert ran.launch.shared_bytes == tile.shared_bytes(2, 2)
         assert rows_of_a_tap(wide) == problem.dilation[-1]
+        assert copies(compiled_view(wide, TYPES[number % 2], tile, "sm_90a")) == [1, taps, 0]
     if name == "rows on rows":  # the widened view is one like any other
         check(wide, number)
 

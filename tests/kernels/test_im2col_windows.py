@@ -1,0 +1,274 @@
+"""Tiles whose rows several taps share, of which tensor maps bring A, with its halo, and B."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from layoutconv.kernels import im2col, implicit_gemm
+from layoutconv.kernels.im2col import im2col_of_a
+from layoutconv.kernels.pixels import PixelProducer, RowProducer
+from layoutconv.kernels.spec import vectors_of
+from layoutconv.kernels.tensor_map import memory_of_b
+from layoutconv.kernels.tile import HALO, REGISTERS, Tile
+from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS, WINDOWS, Problem, choose, rate_of
+from layoutconv.kernels.window import widened, window_of
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.executors.gpu import _shared_rows
+from layoutconv.gemm_view import GemmView
+
+from ..machine import Fault, read_cubin
+from .launcher import (
+    Case,
+    check_exact,
+    check_view_runs,
+    compile_view,
+    compiled_view,
+    located,
+    reference,
+    run_case,
+    spec_of,
+)
+from .test_im2col import brought, copies, random_problem
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+TILE = Tile(64, 64, 32, 4, 1, 3, 128, taps=3)
+TWO_PIECES = replace(TILE, m=256, n=32, warps_m=8, stages=2)
+
+PLANES = ConvProblem((3, 7, 9, 32), (24, 3, 3), padding=1)
+FAR = ConvProblem((2, 3, 30, 32), (64, 2, 3), padding=(1, (2, 1)), dilation=(1, 2))
+VOLUMES = ConvProblem((2, 3, 4, 7, 64), (64, 3, 2, 3), padding=1)
+GROUPS = ConvProblem((1, 3, 4, 7, 128), (64, 2, 2, 3), padding=1, groups=2)
+FEW = ConvProblem((2, 9, 64), (8, 3), padding=1)
+STRADDLING = ConvProblem((1, 3, 9, 8), (40, 2, 3), padding=1)
+
+
+def wide(view: GemmView) -> GemmView:
+    found = widened(view)
+    assert found is not None
+    return found
+
+
+def gradient(problem: ConvProblem) -> GemmView:
+    (view,) = dgrad_views(problem)
+    return wide(view)
+
+
+# -- which pixels, and which taps ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [64, 128, 192, 256])
+def test_pieces_cover_the_halo_and_start_where_a_copy_may(rows: int) -> None:
+    found = im2col.im2col(fprop_view(PLANES).a)
+    assert found is not None
+    for halo in range(HALO + 1):
+        count, each = replace(found, halo=halo).copies(rows)
+        assert each <= im2col.MOST_PIXELS
+        assert each % 8 == 0
+        assert rows + halo <= count * each <= rows + HALO  # which shared memory has
+        assert count == 1 or rows + halo > im2col.MOST_PIXELS
+
+
+def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
+    """Of rows that are stored, whatever lies between these."""
+    random, seen, backwards = np.random.default_rng(1), 0, set()
+    for _ in range(60):
+        problem = random_problem(random)
+        for plain in (fprop_view(problem), *dgrad_views(problem)):
+            view = widened(plain)
+            if view is None or not view.k:
+                continue
+            taps = int(view.a.shape[1][-1])
+            tile = replace((TILE, TWO_PIECES)[seen % 2], taps=taps)
+            spec, window = spec_of(view, F16, tile, "sm_90a"), window_of(view, tile)
+            found = im2col_of_a(view, spec)
+            if found is None:  # taps as far apart as an offset of the map could not say
+                assert window.halo >= 32
+                continue
+            backwards.add(window.backwards)
+            l, m = int(random.integers(view.l)), int(random.integers(view.m))
+            k = int(random.integers(window.columns // 32)) * 32
+            count, each = found.copies(tile.m)
+            pieces = [brought(found, m + i * each, k, l, (each, 32)) for i in range(count)]
+            at, inside = (np.concatenate(part) for part in zip(*pieces, strict=True))
+            of_group = view.at(l) if view.l > 1 else view
+            offset, there = (t.numpy() for t in located(of_group.a, view.m, view.k))
+            stored = located(of_group.d, view.m, 1)[1].numpy()[m : m + tile.m, 0]
+            for tap in range(taps):
+                first = k + tap * window.columns
+                rows = slice(tap * window.rows, tap * window.rows + len(stored))
+                want = there[m : m + tile.m, first : first + 32][stored]
+                assert (inside[rows][stored] == want).all()
+                of_view = offset[m : m + tile.m, first : first + 32][stored]
+                assert (at[rows][stored][want] == of_view[want]).all()
+                seen += int(want.sum())
+    assert seen > 10**4
+    assert backwards == {False, True}
+
+
+@pytest.mark.parametrize(
+    "view",
+    [wide(fprop_view(PLANES)), gradient(FAR), gradient(VOLUMES)],
+    ids=["forwards", "2-D", "3-D"],
+)
+def test_taps_that_run_backwards_are_in_the_order_of_memory(view: GemmView) -> None:
+    found, window = memory_of_b(view, spec_of(view, F16, TILE, "sm_90a")), window_of(view, TILE)
+    assert found is not None
+    memory, start = found
+    offset, there = located(view.b, view.n, view.k)
+    assert there.all()
+    n, k = torch.arange(view.n)[:, None], torch.arange(window.columns)[None]
+    for tap in range(3):
+        in_memory = 2 - tap if window.backwards else tap
+        got = start + memory(n, k + in_memory * window.columns)
+        of_tap = offset[:, tap * window.columns : (tap + 1) * window.columns]
+        assert torch.equal(got.expand_as(of_tap), of_tap)
+
+
+# -- what is run -----------------------------------------------------------------------------------
+
+# With how many instructions copy A, and B. Further ones are in test_warpgroups.
+RUN: dict[str, tuple[GemmView, Tile, torch.dtype, list[int]]] = {
+    "rows of two pieces": (wide(fprop_view(PLANES)), TWO_PIECES, F16, [2, 3, 0]),
+    "a gradient, rows of two pieces": (gradient(FAR), TWO_PIECES, BF16, [2, 3, 0]),
+    "k-tiles of a line": (wide(fprop_view(FEW)), replace(TILE, k=64, stages=2), F16, [1, 3, 0]),
+    "one warp, fewer pixels than a tile": (
+        wide(fprop_view(FEW)), replace(TILE, producers=32), BF16, [1, 3, 0]
+    ),
+    "B for two": (wide(fprop_view(FEW)), replace(TILE, sharing=2), F16, [1, 3, 0]),
+    "tf32": (wide(fprop_view(FEW)), replace(TILE, k=16, stages=2), F32, [1, 3, 0]),
+    "k-tiles of two taps, in tf32": (
+        wide(fprop_view(STRADDLING)), replace(TILE, k=16), F32, [0, 0, 3]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_windows(name: str) -> None:
+    view, tile, dtype, want = RUN[name]
+    check_view_runs(view, dtype, tile, arch="sm_90a")
+    assert copies(compiled_view(view, dtype, tile, "sm_90a")) == want
+
+
+@pytest.mark.parametrize(
+    ("aligned", "want"), [((8, 16, 16), [0, 3, 6]), ((16, 8, 16), [1, 0, 12])], ids=["A", "B"]
+)
+def test_one_operand_that_threads_copy(aligned: tuple[int, int, int], want: list[int]) -> None:
+    view = wide(fprop_view(FEW))
+    case = Case.of(view, F16)
+    compiled = compiled_view(view, F16, TILE, "sm_90a", aligned=aligned)
+    check_exact(case, run_case(case, compiled))
+    assert copies(compiled) == want
+
+
+def test_parts_that_are_added_later() -> None:
+    view = wide(fprop_view(FEW))
+    case = Case.of(view, F16, F32)
+    compiled = compiled_view(view, F16, TILE, "sm_90a", F32, split="partial")
+    ran = run_case(case, compiled, splits=2)
+    assert torch.equal(ran.out.double().sum(0), reference(case)[0])
+    assert copies(compiled) == [1, 3, 0]
+
+
+@pytest.mark.parametrize("shape", WINDOWS, ids=str)
+def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
+    """Of the family's tiles; where one warp copies, more CTAs find room."""
+    (m, n, *warps), (_, stages) = shape, WINDOWS[shape]
+    view = wide(fprop_view(ConvProblem((2, 9, 9, 9, 64), (n, 3, 3, 3), padding=1)))
+    tile = Tile(m, n, 32, *warps, stages, 32 if shape == (128, 64, 4, 1) else 128, taps=3)
+    compiled = compile_view(view, F16, tile, "sm_90a")
+    (kernel,) = read_cubin(compiled.cubin).values()
+    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    assert tile.resident * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
+    room = MACHINES["sm_90a"].shared_per_block
+    assert kernel.static_shared + compiled.spec.shared_bytes <= room
+
+
+# -- which problems --------------------------------------------------------------------------------
+
+
+def shared_rows(problem: ConvProblem, direction: Any, **changes: Any) -> dict[str, Any]:
+    """What a plan knows of taps that share rows, on an H200 unless another machine is named."""
+    (view,) = [direction(problem)] if direction is fprop_view else direction(problem)
+    arch, kind = changes.get("arch", "sm_90a"), changes.get("kind", "float16")
+    vectors, along = vectors_of(view, kind, kind, changes.get("aligned", (16, 16, 16)))
+    return _shared_rows(view, kind, kind, MACHINES[arch], vectors, along)
+
+
+@pytest.mark.parametrize(
+    ("problem", "direction", "changes", "want"),
+    [
+        (PLANES, fprop_view, {}, True),
+        (FAR, dgrad_views, {}, True),
+        (GROUPS, dgrad_views, {}, True),
+        (PLANES, fprop_view, {"kind": "tfloat32"}, True),
+        (FAR, dgrad_views, {"kind": "tfloat32"}, False),  # threads turn the filter
+        (PLANES, fprop_view, {"arch": "sm_80"}, False),
+        (PLANES, fprop_view, {"aligned": (8, 16, 16)}, False),
+        (STRADDLING, fprop_view, {}, False),
+    ],
+)
+def test_which_problems_have_tiles_that_maps_bring(
+    problem: ConvProblem, direction: Any, changes: dict[str, Any], want: bool
+) -> None:
+    found = shared_rows(problem, direction, **changes)
+    assert (found["taps"], found["mapped_windows"]) == (3, want)
+
+
+def test_the_model_expects_more_of_what_maps_bring() -> None:
+    problem = Problem(10**6, 64, 576, 64, "float16", 2, taps=3, widening=1.02, mapped=True)
+    by_maps = replace(problem, mapped_windows=True)
+    for m, n, *warps in WINDOWS:
+        tile = Tile(m, n, 32, *warps, 4, 128, taps=3)
+        assert rate_of(by_maps, tile) > rate_of(problem, tile)
+        assert rate_of(by_maps, tile) == rate_of(replace(by_maps, dtype="tfloat32"), tile)
+    assert MAPPED_WINDOWS.keys() == WINDOWS.keys()
+    tile, _ = choose(by_maps, MACHINES["sm_90a"])
+    assert tile.taps == 3
+
+
+# -- every guard is needed -------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+def bytes_of_rows_alone(patch: Patch) -> None:
+    patch.setattr(PixelProducer, "bytes", 64 * 64)
+
+
+def pieces_that_start_in_any_row(patch: Patch) -> None:
+    patch.setattr(im2col, "PERIOD", 1)
+
+
+def one_piece_twice(patch: Patch) -> None:
+    corner = RowProducer.corner
+    patch.setattr(RowProducer, "corner", lambda self, k, panel, piece: corner(self, k, panel, 0))
+
+
+def taps_in_the_order_of_memory(patch: Patch) -> None:
+    forwards = implicit_gemm.window_of
+    patch.setattr(implicit_gemm, "window_of", lambda *of: forwards(*of)._replace(backwards=False))
+
+
+@pytest.mark.parametrize(
+    ("mutation", "view", "tile"),
+    [
+        (bytes_of_rows_alone, wide(fprop_view(FEW)), TILE),
+        (pieces_that_start_in_any_row, wide(fprop_view(PLANES)), TWO_PIECES),
+        (one_piece_twice, gradient(FAR), TWO_PIECES),
+        (taps_in_the_order_of_memory, gradient(replace(FEW, filter=(32, 3))), TILE),
+    ],
+)
+def test_without_a_guard_the_machine_finds_a_fault(
+    mutation: Callable[[Patch], None], view: GemmView, tile: Tile, monkeypatch: Patch
+) -> None:
+    mutation(monkeypatch)
+    case = Case.of(view, F16)
+    compiled = compile_view(view, F16, tile, "sm_90a")
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compiled))
