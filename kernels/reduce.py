@@ -2,9 +2,10 @@
 
 A thread takes a vector of what is kept, or of what is reduced, whichever is contiguous, and runs
 over its share of what is reduced with several loads in flight. Lanes of a warp meet in shuffles,
-warps of a CTA in shared memory, CTAs in a workspace, which is one more reduction (``loops.split``).
-How many lanes and warps share a result is an argument, as is every extent and every step: a kernel
-is compiled for a number of loops, types, and a vector.
+warps of a CTA in shared memory, a few CTAs in each other's, where they are a cluster, and others in
+a workspace, which is one more reduction (``loops.split``). How many lanes and warps share a result
+is an argument, as is every extent and every step: a kernel is compiled for a number of loops,
+types, a vector and a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Reduction:
     """The kernel of a shape and of an operation on two values of the accumulator's type.
 
     ``neutral`` is the value that the operation leaves others alone with; with ``mean`` the result
-    is divided by the last integer. ``early``: it is launched before what it depends on has ended.
+    is divided by the last integer. ``early``: it is launched before what it depends on has ended,
+    and *rehearses* while it waits: all but the loads and the stores. Instructions that come from
+    memory for the first time have taken as long as what they do (sums of 98 rows: 2.2 us of 2.9).
     """
 
     def __init__(
@@ -53,8 +56,9 @@ class Reduction:
         rows, _, lanes, warps, _, _ = Walk(self.shape.nest, args).further
         per_cta = Int64(WARPS * LANES) >> (lanes + warps)
         self.kernel(source.iterator, target.iterator, args).launch(
-            grid=[Int32((rows + per_cta - 1) // per_cta), 1, 1],
+            grid=[Int32((rows + per_cta - 1) // per_cta), self.shape.ctas, 1],
             block=[WARPS * LANES, 1, 1],
+            cluster=[1, self.shape.ctas, 1] if self.shape.ctas > 1 else None,
             smem=WARPS * LANES * self.kept * self.accumulator.width // 8,
             stream=stream,
             use_pdl=self.early,
@@ -67,31 +71,44 @@ class Reduction:
         walk = Walk(shape.nest, args)
         rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
         tid, _, _ = cute.arch.thread_idx()
-        cta, _, _ = cute.arch.block_idx()
+        cta, rank, _ = cute.arch.block_idx()
         warp, lane = tid >> 5, tid & 31
-        # 2^lanes lanes of 2^warps warps share a row.
+        # 2^lanes lanes of 2^warps warps of the CTAs of a cluster share a row.
         team = lanes + warps
         part = ((warp & ((1 << warps) - 1)) << lanes) + (lane & ((1 << lanes) - 1))
         row = cta * (Int32(WARPS * LANES) >> team) + ((warp >> warps) << (5 - lanes))
         row = row + (lane >> lanes)
         at_row = walk.outer(select(row < rows, row, rows - 1))
-
-        acc = cute.make_rmem_tensor(shape.vector, self.accumulator)
-        acc.fill(self.accumulator(self.neutral))
+        writes = self.writes(walk, at_row, (row < rows) & (part == 0) & (rank == 0))
+        part, team = part + (rank << team), team + const_expr(shape.ctas.bit_length() - 1)
         flight = const_expr(shape.flight)
         rounds = (columns + (Int32(flight) << team) - 1) >> (team + flight.bit_length() - 1)
-        wait_for_others(self.early)  # before memory is read; what is above needs none
-        for i in range(rounds):
-            self.step(walk, source, at_row, (i * flight << team) + part, team, columns, acc)
-
-        if const_expr(shape.inner):
-            self.fold(acc)
-        if lanes > 0:
-            self.shuffle(acc, lane, lanes)
+        acc = cute.make_rmem_tensor(shape.vector, self.accumulator)
         smem = cutlass.memory.SmemAllocator().allocate_tensor(
             self.accumulator, cute.make_layout((LANES, self.kept, WARPS)), byte_alignment=16
         )
+        turns = const_expr(2 if self.early else 1)
+        for turn in cutlass.range(turns, unroll=1):
+            real = turn == turns - 1
+            if real:
+                wait_for_others(self.early)  # before memory is read; what is above needs none
+            acc.fill(self.accumulator(self.neutral))
+            for i in range(select(real, rounds, 0)):
+                self.step(walk, source, at_row, (i * flight << team) + part, team, columns, acc)
+            self.meet(acc, smem, tid, rank, lanes, warps)
+            if real & writes:
+                self.store(walk, target, at_row, acc)
+
+    @cute.jit
+    def meet(self, acc: Any, smem: Any, tid: Any, rank: Any, lanes: Any, warps: Any):
+        """What all who share a row have, in its first thread."""
+        warp, lane = tid >> 5, tid & 31
+        if const_expr(self.shape.inner):
+            self.fold(acc)
+        if lanes > 0:
+            self.shuffle(acc, lane, lanes)
         if warps > 0:
+            cute.arch.sync_threads()  # what was read before, no one needs any more
             for j in range_constexpr(self.kept):
                 smem[lane, j, warp] = acc[j]
             cute.arch.sync_threads()
@@ -99,9 +116,25 @@ class Reduction:
                 for w in range(1, Int32(1) << warps):
                     for j in range_constexpr(self.kept):
                         acc[j] = self.combine(acc[j], smem[lane, j, warp + w])
+        if const_expr(self.shape.ctas > 1):
+            self.meet_in_cluster(acc, smem, lane, warp, rank)
 
-        if self.writes(walk, at_row, (row < rows) & (part == 0)):
-            self.store(walk, target, at_row, acc)
+    @cute.jit
+    def meet_in_cluster(self, acc: Any, smem: Any, lane: Any, warp: Any, rank: Any):
+        """What the CTAs of a cluster have of a row, in the first of them."""
+        cute.arch.sync_threads()
+        for j in range_constexpr(self.kept):
+            smem[lane, j, warp] = acc[j]
+        cute.arch.cluster_arrive()
+        cute.arch.cluster_wait()
+        if rank == 0:
+            for other in range_constexpr(1, self.shape.ctas):
+                there = cute.arch.map_dsmem_ptr(smem.iterator, Int32(other))
+                theirs = cute.make_tensor(there, smem.layout)
+                for j in range_constexpr(self.kept):
+                    acc[j] = self.combine(acc[j], theirs[lane, j, warp])
+        cute.arch.cluster_arrive()  # nobody leaves while others read what he has
+        cute.arch.cluster_wait()
 
     def step(
         self, walk: Walk, source: Any, at_row: Any, first: Any, team: Any, columns: Any, acc: Any

@@ -14,6 +14,7 @@ SECTOR_BYTES = 32  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
 FEW = 2  # the same of threads that have no more: what each costs beside its time in memory counts
 THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
+CLUSTER = 4  # CTAs that may share a result, where a GPU has clusters
 LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
 LONGEST = 32  # loads beyond which it does
 BYTES = {
@@ -29,7 +30,7 @@ class ReduceShape:
     ``nest`` is a structure, "n" for every argument. ``inner`` says whether vectors, of ``vector``
     elements, lie along what is reduced; ``stored``, whether what a thread keeps is written at once.
     ``aligned`` is what source and target start at a multiple of, in bytes. A thread has ``flight``
-    loads on their way at once.
+    loads on their way at once. The CTAs of a cluster, of ``ctas``, share results.
     """
 
     nest: Nest
@@ -41,6 +42,7 @@ class ReduceShape:
     stored: bool
     aligned: tuple[int, int]
     flight: int = FLIGHT
+    ctas: int = 1
 
     @property
     def integers(self) -> int:
@@ -61,6 +63,15 @@ class Launch:
     workspace: int
 
 
+def has_clusters(arch: str) -> bool:
+    """Whether the CTAs of a GPU can read each other's shared memory.
+
+    >>> has_clusters("sm_90a"), has_clusters("sm_89"), has_clusters("sm_120a")
+    (True, False, True)
+    """
+    return int(arch.removeprefix("sm_").rstrip("a")) >= 90
+
+
 def schedule(
     nest: Nest,
     dtype: str,
@@ -68,10 +79,12 @@ def schedule(
     out_dtype: str,
     aligned: tuple[int, int],
     multiprocessors: int,
+    clusters: bool = False,
 ) -> list[Launch]:
     """The launches of a reduction: one, or two for long sums of few results.
 
-    ``aligned`` is what the memories of source and target start at a multiple of, in bytes.
+    ``aligned`` is what the memories of source and target start at a multiple of, in bytes;
+    ``clusters``, whether the GPU has them.
 
     Raises ``UnsupportedViewError`` for 2^31 results or coordinates and more.
 
@@ -86,19 +99,16 @@ def schedule(
     [2112, 0]
     """
     types = dtype, accumulator, out_dtype
-    launch, loads, threads = _one(nest, types, aligned, multiprocessors)
+    gpu = multiprocessors, clusters
+    launch, loads, threads = _one(nest, types, aligned, *gpu)
     pieces = min(THREADS * multiprocessors // threads, loads // LEAST)
     columns = launch.integers[-5]
     pieces = max(pieces if loads > LONGEST else 1, -(-columns >> 28))
     if pieces < 2:
         return [launch]
     first, second = split(nest, pieces)
-    partial, _, _ = _one(
-        first, (dtype, accumulator, accumulator), (aligned[0], 16), multiprocessors
-    )
-    finish, _, _ = _one(
-        second, (accumulator, accumulator, out_dtype), (16, aligned[1]), multiprocessors
-    )
+    partial, _, _ = _one(first, (dtype, accumulator, accumulator), (aligned[0], 16), *gpu)
+    finish, _, _ = _one(second, (accumulator, accumulator, out_dtype), (16, aligned[1]), *gpu)
     count = (*finish.integers[:-2], prod(nest.inner), finish.integers[-1])
     return [
         replace(partial, workspace=prod(first.outer)),
@@ -107,7 +117,11 @@ def schedule(
 
 
 def _one(
-    nest: Nest, types: tuple[str, str, str], aligned: tuple[int, int], multiprocessors: int
+    nest: Nest,
+    types: tuple[str, str, str],
+    aligned: tuple[int, int],
+    multiprocessors: int,
+    clusters: bool,
 ) -> tuple[Launch, int, int]:
     """A reduction in one launch; how many loads a thread makes, how many threads there are."""
     size, _, out_size = (BYTES[name] for name in types)
@@ -136,7 +150,9 @@ def _one(
             warps += 1
         else:
             break
-    loads = -(-columns >> (lanes + warps))
+    loads, threads, ctas = -(-columns >> (lanes + warps)), rows << (lanes + warps), 1
+    if clusters and loads > 2 * FEW and threads * CLUSTER <= THREADS * multiprocessors:
+        loads, threads, ctas = -(-loads // CLUSTER), threads * CLUSTER, CLUSTER
     shape = ReduceShape(
         nest=vectors.structure(),
         dtype=types[0],
@@ -147,10 +163,11 @@ def _one(
         stored=stored,
         aligned=(vector * size, (kept if stored else 1) * out_size),
         flight=FEW if loads <= FEW else FLIGHT,
+        ctas=ctas,
     )
     further = (rows, columns, lanes, warps, prod(nest.inner), step)
     launch = Launch(shape, (*vectors.arguments(), *further), 0)
-    return launch, loads, rows << (lanes + warps)
+    return launch, loads, threads
 
 
 def _vectors_are_reduced(nest: Nest) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log2
 
 from .spec import BYTES, RESERVED, VECTOR_BYTES
-from .tile import WARPGROUP, Tile
+from .tile import WARP, WARPGROUP, Tile
 
 Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 
@@ -45,6 +45,7 @@ WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
 MOST_SPLITS = 1024
 FAR = 1.5  # the model has been wrong by 1.3 on a tile against another
 TWO_LAUNCHES = 18.0  # microseconds of the host: what is done before waits for it
+MORE_PARTS = 0.002  # of the time, for every part of a sum: fewer that run longer wait less
 # Tensor cores cut sums off instead of rounding them: after so many products that is 2e-4 of a sum.
 LONGEST_SUM = 1 << 17
 
@@ -85,9 +86,15 @@ WINDOWS = {
     (256, 64, 8, 1): (1.54, 6),
 }
 ROUNDED_WINDOWS = 0.75  # times as fast with tf32
-# Their rates where tensor maps bring both operands, whatever the type. Not measured yet: 1.17 times
-# those above is an estimate, to be calibrated.
-MAPPED_WINDOWS = dict(zip(WINDOWS, (1.46, 1.47, 1.80), strict=True))
+# Their rates where tensor maps bring both operands, whatever the type.
+MAPPED_WINDOWS = dict(zip(WINDOWS, (1.36, 1.60, 1.80), strict=True))
+# Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
+# microseconds of a wave beside its products. As many fit a multiprocessor as it has registers for.
+ONE_WARP = {
+    (64, 128, 4, 1): (1.05, 1.0),
+    (128, 64, 4, 1): (0.95, 1.4),
+    (256, 64, 8, 1): (1.02, 3.2),
+}
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
 WARPGROUP_TYPES = (
@@ -105,6 +112,7 @@ SLOW_START = {
 }
 # Of k-tiles of half a line, these are so much slower: a barrier for half as many products.
 HALF_LINE_RATE = 0.85
+MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough for a barrier
 # Rates that are others where rows are gathered: a producer looks up eight of them for a k-tile.
 GATHERED = {(256, 64, 8, 1): 0.75}
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
@@ -120,7 +128,7 @@ class Problem:
 
     ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
-    them. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
+    them. ``moved``: bytes of memory that are read or written at least. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
     ``warpgroups``: Hopper's instructions can multiply it. ``whole``: what is stored of a row needs
     whole sums of that row, and of no other: a cluster may share them. ``mapped``: tensor maps bring
     both operands to Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share.
@@ -135,6 +143,7 @@ class Problem:
     groups: int = 1
     splittable: bool = False
     sparse: bool = False
+    moved: int = 0
     taps: int = 1
     widening: float = 1.0
     warpgroups: bool = True
@@ -190,6 +199,8 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
     else:
         tiles = [tile_of(shape, k, line // 2) for shape in shapes(machine.arch, problem.dtype)]
         tiles += _windows(problem, machine)
+        if problem.mapped and problem.whole and problem.channels:
+            tiles += [_by_one_warp(shape, k, problem, machine) for shape in ONE_WARP]
         if not problem.warpgroups:
             tiles = [tile for tile in tiles if not tile.producers]
     if problem.dtype == "float32":  # twice the fragments in registers
@@ -221,12 +232,15 @@ def rate_of(problem: Problem, tile: Tile) -> float:
         return rate * (ROUNDED_WINDOWS if rounded else 1)
     if not tile.producers:
         return FAMILY[shape]
+    half = HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1
+    if tile.producers == WARP:
+        return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.mapped:
         return MAPPED[shape]
     rate = ROUNDED[shape] if rounded else COPIED[shape]
     if problem.sparse:
         rate = GATHERED.get(shape, rate)
-    return rate * (HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1)
+    return rate * half
 
 
 def _windows(problem: Problem, machine: Machine) -> list[Tile]:
@@ -257,6 +271,18 @@ def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
     if shape in HALF_LINES:
         return Tile(m, n, half_line, warps_m, warps_n, HALF_LINES[shape])
     return Tile(m, n, k, warps_m, warps_n, stages=3)
+
+
+def _by_one_warp(shape: Shape, k: int, problem: Problem, machine: Machine) -> Tile:
+    """The tile of a shape that one warp copies, with as many stages as leave others room."""
+    m, n, warps_m, warps_n = shape
+    stages = max(1, min(HOPPER[shape], -(-problem.k // k)))
+    while True:
+        tile = Tile(m, n, k, warps_m, warps_n, stages, WARP)
+        shared = tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes) + RESERVED
+        if stages < 3 or tile.resident * shared <= machine.shared_per_multiprocessor:
+            return tile
+        stages -= 1
 
 
 def _parts(problem: Problem, tile: Tile, machine: Machine) -> list[int]:
@@ -310,11 +336,13 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     )
     if problem.sparse:
         products *= TAPS_OF_MORE_ROWS ** log2(tile.m / 64)
-    time = products * (waves * resident + rest) / rate
-    time += SLOW_START.get(shape, WAVE) * (waves + (rest > 0))
+    time = max(products * (waves * resident + rest) / rate, problem.moved / machine.bandwidth)
+    start = ONE_WARP[shape][1] if tile.producers == WARP else SLOW_START.get(shape, WAVE)
+    time += start * (waves + (rest > 0))
     time += EXCHANGE * log2(tile.parts)
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups
         time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth
+        time *= 1 + MORE_PARTS * splits
         time = max(time, TWO_LAUNCHES + 1e-3 * time)  # of equal ones, what the GPU is done with
     return time

@@ -116,6 +116,7 @@ class Plan:
             sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
             # Parts are added up as floating-point numbers, and stored without saturation.
             splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
+            moved=_moved(view, kind, out_kind),
             whole="statistics" not in structure.split() and not atomic,
             warpgroups=suits_warpgroups(kind, vectors, along),
             mapped=_is_mapped(view, kind, out_kind, machine, vectors, along),
@@ -477,6 +478,16 @@ def _summed(view: GemmView, along: tuple[int, int]) -> int:
     rows = torch.arange(0, view.m, max(1, view.m // 4096))
     _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
     return max(1, int(view.k * float(torch.as_tensor(there).double().mean())))
+
+
+def _moved(view: GemmView, kind: str, out_kind: str) -> int:
+    """Bytes of what a view reads and writes, each once; of a gathered view, none."""
+    if index_buffer(view.a) is not None:
+        return 0
+    want, groups = expected(view), view.l
+    a = min(prod(want.a.shape), view.m * view.k * groups)
+    b = min(prod(want.b.shape), view.n * view.k * groups)
+    return (a + b) * BYTES[kind] + view.m * view.n * groups * BYTES[out_kind]
 
 
 def _channels(view: GemmView, along: tuple[int, int]) -> int:

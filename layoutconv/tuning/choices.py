@@ -26,7 +26,7 @@ from ..gemm_view import GemmView
 from ..kernels.spec import BYTES
 from ..kernels.store import cache_directory
 from ..kernels.structure import signature
-from ..kernels.tile import Tile
+from ..kernels.tile import WARP, Tile
 from ..kernels.tune import Machine, Problem
 
 VARIABLE = "LAYOUTCONV_TUNE"
@@ -96,6 +96,7 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | Non
     runs = shared <= machine.shared_per_block and (choice.splits == 1 or problem.splittable)
     runs = runs and choice.tile.taps in (1, problem.taps)
     runs = runs and (choice.tile.parts == 1 or problem.whole)
+    runs = runs and (choice.tile.producers != WARP or problem.mapped)
     return (choice.tile, choice.splits) if runs else None
 
 
