@@ -51,6 +51,26 @@ def test_keys_are_cells_in_the_order_of_the_curve(data, rank):
     assert torch.equal(keys.argsort(), morton_order(cloud.cells))
 
 
+@some
+@given(st.data(), st.integers(1, 4), st.integers(1, 60))
+def test_what_is_beyond_a_range_is_what_taps_reach_there(data, rank, at_once):
+    cloud = data.draw(clouds(rank, padded=False))
+    offsets = data.draw(offset_sets(rank))
+    curve = Curve(cloud.spatial_shape, cloud.batch_size)
+    ends = st.integers(0, int(curve.keys(cloud.cells).max()) + 1 if len(cloud) else 1)
+    first, last = sorted((data.draw(ends), data.draw(ends)))
+    want = set()
+    for image, *cell in cloud.cells.tolist():
+        for offset in offsets:
+            there = [c + int(o) for c, o in zip(cell, offset, strict=True)]
+            if all(0 <= c < e for c, e in zip(there, cloud.spatial_shape, strict=True)):
+                want.add(int(curve.keys(torch.tensor([[image, *there]], dtype=torch.int32))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("layoutconv.sparse.morton._KEYS_AT_ONCE", at_once)
+        got = curve.beyond(cloud.cells, offsets, first, last).tolist()
+    assert got == sorted(key for key in want if not first <= key <= last)
+
+
 def test_keys_of_a_flat_grid_have_the_bits_of_its_cells():
     shape = 2**28, 2**30, 2
     cells = torch.tensor([[7, 2**28 - 1, 2**30 - 1, 1], [3, 5, 2**29, 0]], dtype=torch.int32)
