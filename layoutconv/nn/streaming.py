@@ -81,21 +81,23 @@ def stream(
     move = staging(chunks.device)
     made: _Made | None = None  # of the last chunk: the device may still be at it
     writing: _Made | None = None  # of the one before it
-    # Threads bring a chunk, then write what was made of the last one: meanwhile the device is at
-    # this one, and then at the next one's map.
+    # Threads always have something to do: while the device is at a chunk, and then at the next
+    # one's map, they write what was made of the chunk before, and bring rows of the next one.
     try:
         with watched.step("stream"):
-            for chunk in maps:
-                found, rows = chunk.kernel_map, chunk.rows
-                own, halo = chunks.rows_of(rows), chunks.rows_of(chunk.halo)
-                read = SparseTensor(move.to_device(x, own, halo), found.inputs)
+            for rows in chunks.ranges():
+                own = move.bring(x, chunks.rows_of(rows))
+                chunk = next(maps)
+                found = chunk.kernel_map
+                halo = move.bring(x, chunks.rows_of(chunk.halo))
                 if writing is not None:
                     finish(writing.tasks)
                     watched.tick(writing.rows.stop, len(chunks))
                 if made is not None:
                     made.start(move, y, chunks)
+                read = SparseTensor(_joined(own.here(), halo.here()), found.inputs)
                 writing, made = made, _Made(rows, layer(read, kernel_map=found).features)
-                del chunk, found, read  # before the next map is made
+                del own, chunk, found, halo, read  # before the next map is made
             if made is not None:
                 made.start(move, y, chunks)
     finally:  # also where something fails, nobody writes to `out` any more
@@ -112,6 +114,10 @@ class _Made:
 
     def start(self, move: Staging, y: Tensor, chunks: Chunks) -> None:
         self.tasks = move.to_host(self.features, y, chunks.rows_of(self.rows))
+
+
+def _joined(own: Tensor, halo: Tensor) -> Tensor:
+    return torch.cat([own, halo]) if len(halo) else own
 
 
 def _checked(name: str, array: Any, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -110,9 +110,14 @@ class Chunks:
         the taps, and looked up among all keys: by taps that leave the chunk's range alone.
         """
         filter = kernel_size, dilation, offsets
-        for first in range(0, len(self), self.max_rows):
+        for rows in self.ranges():
             # Nothing of a chunk is held here while the next one is made.
-            yield self._chunk(range(first, min(first + self.max_rows, len(self))), filter)
+            yield self._chunk(rows, filter)
+
+    def ranges(self) -> Iterator[range]:
+        """The rows of each chunk, along the curve."""
+        for first in range(0, len(self), self.max_rows):
+            yield range(first, min(first + self.max_rows, len(self)))
 
     def rows_of(self, places: Tensor | range) -> Tensor | slice:
         """Which rows of the cloud, as it was given, places along the curve are."""
@@ -187,7 +192,7 @@ class Chunks:
         keys = torch.empty(run.stop - run.start, dtype=torch.int64, device=self.device)
         for first in range(run.start, run.stop, self.max_rows):
             some = slice(first, min(first + self.max_rows, run.stop))
-            piece = move.to_device(cells, some)
+            piece = move.bring(cells, some).here()
             self._check_inside(piece, first)
             keys[first - run.start : some.stop - run.start] = self.curve.keys(piece)
         return keys

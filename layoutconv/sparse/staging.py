@@ -70,32 +70,22 @@ class Staging:
         self._inward: Any = torch.cuda.Stream(self.device) if on_gpu else None
         self._outward: Any = torch.cuda.Stream(self.device) if on_gpu else None
 
-    def to_device(self, array: Tensor, *parts: Rows) -> Tensor:
-        """Rows (rows, ...) of an array on the host, of one part after the other, on the device."""
+    def bring(self, array: Tensor, part: Rows) -> Arriving:
+        """Begin to bring rows (rows, ...) of an array on the host to the device."""
         import torch
 
-        counts = [_count(part) for part in parts]
+        shape = _count(part), *array.shape[1:]
         with _on(self._inward):
-            there = torch.empty((sum(counts), *array.shape[1:]), dtype=array.dtype,
-                                device=self.device)  # fmt: skip
-        tasks, first = [], 0
-        for part, count in zip(parts, counts, strict=True):
-            to = there[first : first + count]
-            first += count
+            there = torch.empty(shape, dtype=array.dtype, device=self.device)
             if isinstance(part, slice) and self._is_ready(array):
-                with _on(self._inward):
-                    to.copy_(array[part], non_blocking=True)
-                continue
-            source = as_rows(array)
-            for piece in self._cut(to):
-                rows = _some(part, piece)
-                tasks.append(self.threads.submit(self._bring, source, rows, to[piece]))
-        finish(tasks)
-        if self._inward is not None:
-            current = torch.cuda.current_stream(self.device)
-            current.wait_stream(self._inward)
-            there.record_stream(current)
-        return there
+                there.copy_(array[part], non_blocking=True)
+                return Arriving(there, [], self._inward)
+        source = as_rows(array)
+        tasks = [
+            self.threads.submit(self._bring, source, _some(part, piece), there[piece])
+            for piece in self._cut(there)
+        ]
+        return Arriving(there, tasks, self._inward)
 
     def to_host(self, made: Tensor, array: Tensor, part: Rows) -> list[Future[None]]:
         """Write rows of the device to rows of an array on the host: tasks, to :func:`finish`."""
@@ -151,6 +141,24 @@ class Staging:
                     piece.leave()
                 piece.arrive()
                 target[rows] = as_rows(room, target)
+
+
+class Arriving:
+    """Rows on their way to a device."""
+
+    def __init__(self, there: Tensor, tasks: list[Future[None]], stream: Any) -> None:
+        self.there, self.tasks, self.stream = there, tasks, stream
+
+    def here(self) -> Tensor:
+        """The rows: the device's current stream waits for those that are still under way."""
+        finish(self.tasks)
+        if self.stream is not None:
+            import torch
+
+            current = torch.cuda.current_stream(self.there.device)
+            current.wait_stream(self.stream)
+            self.there.record_stream(current)
+        return self.there
 
 
 class Pieces:

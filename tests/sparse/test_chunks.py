@@ -29,7 +29,9 @@ def test_chunks_have_the_map_of_the_whole(data, rank, max_rows):
     chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
     want = submanifold_map(cloud, offsets=offsets).index
     got = torch.full_like(want, -2)
-    for chunk in chunks.maps(offsets=offsets):
+    assert [row for rows in chunks.ranges() for row in rows] == list(range(len(cloud)))
+    for rows, chunk in zip(chunks.ranges(), chunks.maps(offsets=offsets), strict=True):
+        assert chunk.rows == rows
         index, rows = chunk.kernel_map.index, chunks.rows_of(chunk.rows)
         assert len(chunk.rows) == len(chunk.kernel_map.outputs) <= max_rows
         own, others = torch.arange(chunk.rows.start, chunk.rows.stop), chunk.halo
