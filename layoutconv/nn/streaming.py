@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..progress import Progress
-from ..sparse import Chunk, Chunks, SparseTensor
+from ..sparse import Chunks, SparseTensor
 from ..sparse.chunks import on_host
+from ..sparse.staging import Staging, finish, staging
 from .sparse_modules import SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from torch import Tensor
 
-    Rows = Tensor | slice
-
 _LAYERS = (SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d)
-_LEAST = 1 << 14  # rows that are worth a thread of their own
 
 
 @torch.no_grad()
@@ -36,14 +33,16 @@ def stream(
     """What a submanifold layer makes of a cloud of any number of voxels, in bounded memory.
 
     A chunk of the cloud after the other goes to the device, with its halo, and comes back to the
-    host: the device holds ``chunks.max_rows`` rows at a time, their halo and their kernel map. The
-    next chunk is fetched while the device is at one.
+    host: the device holds ``chunks.max_rows`` rows at a time, their halo and their kernel map, and
+    what it made of two chunks before. Rows go through pinned memory in pieces, some of a chunk are
+    under way while threads gather others; that memory is kept from call to call.
 
     Args:
         layer: with its weights on ``chunks.device``; its activation is applied.
         features: (rows, C), rows as those of the cells that ``chunks`` were made of, of the layer's
-            dtype: a tensor on the CPU, a NumPy array, or an ``np.memmap``. They travel fastest from
-            pinned memory, and are read front to back where cells are in the order of the curve.
+            dtype: a tensor on the CPU, a NumPy array, or an ``np.memmap``. They are read front to
+            back where cells are in the order of the curve, and the device then reads pinned memory
+            itself.
         chunks: the cells, cut; the same for all layers of a network.
         out: where the result is written, (rows, K) as ``features``; by default new memory.
         progress: whether a line on a terminal says how far it is.
@@ -79,86 +78,46 @@ def stream(
     maps = chunks.maps(**options, dilation=layer.dilation, offsets=layer.offsets)
     watched = Progress()
     watched.shown = watched.shown and progress
-    pending: _Pending | None = None
-    # Rows in no order are read at the latency of memory: as many at once as there are threads.
-    with watched.step("stream"), _workers() as threads:
-        for chunk in maps:
-            found = chunk.kernel_map
-            read = SparseTensor(_read(x, chunk, chunks, threads), found.inputs)
-            made = layer(read, kernel_map=found).features
-            del read
-            leaving = _Pending(chunk.rows, made)
-            if pending is not None:
-                pending.write(y, chunks, threads)
-                watched.tick(pending.rows.stop, len(chunks))
-            pending = leaving
-            del chunk, found, made  # before the next map is made
-        if pending is not None:
-            pending.write(y, chunks, threads)
+    move = staging(chunks.device)
+    made: _Made | None = None  # of the last chunk: the device may still be at it
+    writing: _Made | None = None  # of the one before it
+    # Threads always have something to do: while the device is at a chunk, and then at the next
+    # one's map, they write what was made of the chunk before, and bring rows of the next one.
+    try:
+        with watched.step("stream"):
+            for rows in chunks.ranges():
+                own = move.bring(x, chunks.rows_of(rows))
+                chunk = next(maps)
+                found = chunk.kernel_map
+                halo = move.bring(x, chunks.rows_of(chunk.halo))
+                if writing is not None:
+                    finish(writing.tasks)
+                    watched.tick(writing.rows.stop, len(chunks))
+                if made is not None:
+                    made.start(move, y, chunks)
+                read = SparseTensor(_joined(own.here(), halo.here()), found.inputs)
+                writing, made = made, _Made(rows, layer(read, kernel_map=found).features)
+                del own, chunk, found, halo, read  # before the next map is made
+            if made is not None:
+                made.start(move, y, chunks)
+    finally:  # also where something fails, nobody writes to `out` any more
+        finish([task for left in (writing, made) if left is not None for task in left.tasks])
     return y
 
 
-@contextmanager
-def _workers() -> Iterator[ThreadPoolExecutor]:
-    """Threads that each copy rows by themselves.
+class _Made:
+    """What was made of a chunk, on its way to the host."""
 
-    A thread's first copy would start a team of OpenMP threads for it, as many as there are cores,
-    and all of those together take 50 ms to come: one for each, then, itself.
-    """
-    count = torch.get_num_threads()
-    threads = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        with threads:
-            yield threads
-    finally:
-        torch.set_num_threads(count)  # also for threads to come
+    def __init__(self, rows: range, features: Tensor) -> None:
+        self.rows, self.features = rows, features
+        self.tasks: list[Future[None]] = []
+
+    def start(self, move: Staging, y: Tensor, chunks: Chunks) -> None:
+        self.tasks = move.to_host(self.features, y, chunks.rows_of(self.rows))
 
 
-class _Pending:
-    """Rows of the result on their way to the host."""
-
-    def __init__(self, rows: range, made: Tensor) -> None:
-        self.rows, self.here, self.event = rows, made, None
-        if made.is_cuda:
-            self.here = torch.empty(made.shape, dtype=made.dtype, pin_memory=True)
-            self.here.copy_(made, non_blocking=True)
-            self.event = torch.cuda.Event()
-            self.event.record()
-
-    def write(self, y: Tensor, chunks: Chunks, threads: ThreadPoolExecutor) -> None:
-        if self.event is not None:
-            self.event.synchronize()
-        rows = chunks.rows_of(self.rows)
-        if isinstance(rows, slice):
-            y[rows] = self.here
-            return
-        _every(threads, len(rows), lambda part: y.index_copy_(0, rows[part], self.here[part]))
-
-
-def _read(x: Tensor, chunk: Chunk, chunks: Chunks, threads: ThreadPoolExecutor) -> Tensor:
-    """What a chunk's map reads, on the device: its own rows, then its halo."""
-    on_gpu = chunks.device.type == "cuda"
-    count = len(chunk.rows)
-    own, others = chunks.rows_of(chunk.rows), chunks.rows_of(chunk.halo)
-    there = torch.empty((count + len(chunk.halo), x.shape[1]), dtype=x.dtype, pin_memory=on_gpu)
-    if isinstance(own, slice):
-        there[:count] = x[own]
-    else:
-        _gather(x, own, there[:count], threads)
-    _gather(x, others, there[count:], threads)
-    return there.to(chunks.device, non_blocking=True)
-
-
-def _gather(x: Tensor, rows: Any, to: Tensor, threads: ThreadPoolExecutor) -> None:
-    _every(threads, len(rows), lambda part: torch.index_select(x, 0, rows[part], out=to[part]))
-
-
-def _every(threads: ThreadPoolExecutor, rows: int, call: Any) -> None:
-    """Call with parts of the rows, in as many threads as are worth it."""
-    piece = max(_LEAST, -(-rows // torch.get_num_threads()))
-    parts = [slice(first, first + piece) for first in range(0, rows, piece)]
-    for done in [threads.submit(call, part) for part in parts]:
-        done.result()
+def _joined(own: Tensor, halo: Tensor) -> Tensor:
+    return torch.cat([own, halo]) if len(halo) else own
 
 
 def _checked(name: str, array: Any, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -10,11 +10,16 @@ from .coordinates import Coordinates
 from .kernel_map import submanifold_map
 from .keys import MAX_KEY, check_coords_type
 from .morton import Curve
+from .staging import finish, staging
 from .taps import Ints, Taps
 from .two_way import KernelMap
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from torch import Tensor
+
+    from .staging import Staging
 
 _SORTED_AT_ONCE = 12  # rows of keys that are sorted in the memory of a row of a chunk, about
 
@@ -105,9 +110,14 @@ class Chunks:
         the taps, and looked up among all keys: by taps that leave the chunk's range alone.
         """
         filter = kernel_size, dilation, offsets
-        for first in range(0, len(self), self.max_rows):
+        for rows in self.ranges():
             # Nothing of a chunk is held here while the next one is made.
-            yield self._chunk(range(first, min(first + self.max_rows, len(self))), filter)
+            yield self._chunk(rows, filter)
+
+    def ranges(self) -> Iterator[range]:
+        """The rows of each chunk, along the curve."""
+        for first in range(0, len(self), self.max_rows):
+            yield range(first, min(first + self.max_rows, len(self)))
 
     def rows_of(self, places: Tensor | range) -> Tensor | slice:
         """Which rows of the cloud, as it was given, places along the curve are."""
@@ -121,13 +131,16 @@ class Chunks:
 
         taps = Taps.centred(len(self.curve.shape), *filter)
         cells = self.curve.cells(self.keys[rows.start : rows.stop].to(self.device))
+        shape, images = self.curve.shape, self.curve.batch_size
+        outputs = Coordinates(cells, shape, images, valid=True)
+        if len(rows) == len(self):
+            none = torch.empty(0, dtype=torch.int64)
+            return Chunk(rows, none, submanifold_map(outputs, *filter))
         first = int(self.keys[rows.start]) if rows.start else 0
         last = int(self.keys[rows.stop]) - 1 if rows.stop < len(self) else MAX_KEY
         wanted = self.curve.beyond(cells, taps.offsets, first, last).cpu()
         place = torch.searchsorted(self.keys, wanted).clamp_(max=len(self) - 1)
         halo = place[self.keys.index_select(0, place) == wanted]
-        shape, images = self.curve.shape, self.curve.batch_size
-        outputs = Coordinates(cells, shape, images, valid=True)
         if not len(halo):
             return Chunk(rows, halo, submanifold_map(outputs, *filter))
         others = self.curve.cells(self.keys.index_select(0, halo).to(self.device))
@@ -143,17 +156,19 @@ class Chunks:
         runs = [slice(first, min(first + most, rows)) for first in range(0, rows, most)]
         # Memory that nobody writes to is none yet: cells may be in order.
         keys, order = torch.empty(2, rows, dtype=torch.int64)
-        rising = []
+        rising, move = [], staging(self.device)
         for run in runs:
-            found = self._keys(cells[run], run.start)
+            found = self._keys(cells, run, move)
+            tasks: list[Future[None]] = []
             if _rising(found):
                 rising.append(run)
             else:
                 found, places = torch.sort(found)
-                order[run] = places
-                order[run] += run.start
-            keys[run] = found
+                places += run.start
+                tasks += move.to_host(places, order, run)
+            tasks += move.to_host(found, keys, run)
             again = bool((found[1:] == found[:-1]).any())
+            finish(tasks)
         if len(rising) == len(runs) and (len(runs) < 2 or _rising(keys)):
             return keys, None
         for run in rising:
@@ -170,15 +185,16 @@ class Chunks:
             raise ArgumentError("coords", "no cell twice", got)
         return keys, order
 
-    def _keys(self, cells: Tensor, before: int) -> Tensor:
-        """The keys of some cells, on the device, where not all of these need be at once."""
+    def _keys(self, cells: Tensor, run: slice, move: Staging) -> Tensor:
+        """The keys of a run of cells, on the device, where not all of these need be at once."""
         import torch
 
-        keys = torch.empty(len(cells), dtype=torch.int64, device=self.device)
-        for first in range(0, len(cells), self.max_rows):
-            piece = cells[first : first + self.max_rows].to(self.device)
-            self._check_inside(piece, before + first)
-            keys[first : first + len(piece)] = self.curve.keys(piece)
+        keys = torch.empty(run.stop - run.start, dtype=torch.int64, device=self.device)
+        for first in range(run.start, run.stop, self.max_rows):
+            some = slice(first, min(first + self.max_rows, run.stop))
+            piece = move.bring(cells, some).here()
+            self._check_inside(piece, first)
+            keys[first - run.start : some.stop - run.start] = self.curve.keys(piece)
         return keys
 
     def _check_inside(self, piece: Tensor, first: int) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KEY_BITS = 63
 _BYTE = 8
+_KEYS_AT_ONCE = 1 << 22  # of rows and taps: 32 MB
 
 
 class Curve:
@@ -104,24 +105,41 @@ class Curve:
         """
         import torch
 
-        moved: list[dict[int, Tensor]] = []
-        for axis, extent in enumerate(self.shape):
-            column = cells[:, 1 + axis]
-            parts = {}
-            for step in {int(offset[axis]) for offset in offsets}:
+        # Keys rise with every coordinate, so those of all taps lie between the keys of two corners.
+        # Few rows of a range are at its ends: only these are looked at, tap by tap.
+        corners = []
+        for extreme in (min, max):
+            reach = [
+                extreme(int(offset[axis]) for offset in offsets) for axis in range(len(self.shape))
+            ]
+            corner = cells[:, 0].long() << self.width
+            for axis, step in enumerate(reach):
                 # int32 cells and taps within 2^31 of them: the sum is exact in int64 alone
-                wide = column.long() + step
-                outside = (wide < 0) | (wide >= extent)
-                parts[step] = self._part(axis, wide).masked_fill_(outside, -1)
-            moved.append(parts)
-        images = cells[:, 0].long() << self.width
-        found = [images.new_empty(0)]
-        for offset in offsets:
-            keys = images.clone()
-            for parts, step in zip(moved, offset, strict=True):
-                keys |= parts[int(step)]  # negative for good, if outside the grid
+                wide = (cells[:, 1 + axis].long() + step).clamp_(0, self.shape[axis] - 1)
+                corner |= self._part(axis, wide)
+            corners.append(corner)
+        near = cells[(corners[0] < first) | (corners[1] > last)]
+        found = [near.new_empty(0, dtype=torch.int64)]
+        for some in near.split(max(1, _KEYS_AT_ONCE // len(offsets))):
+            keys = self._keys_around(some, offsets)
             found.append(keys[(keys >= 0) & ((keys < first) | (keys > last))])
         return torch.unique(torch.cat(found))
+
+    def _keys_around(self, cells: Tensor, offsets: Sequence[Sequence[int]]) -> Tensor:
+        """int64 (taps, rows): the keys of the cells that a filter reads, negative outside."""
+        import torch
+
+        keys = (cells[:, 0].long() << self.width).expand(len(offsets), len(cells))
+        for axis, extent in enumerate(self.shape):
+            steps = sorted({int(offset[axis]) for offset in offsets})
+            wide = cells[:, 1 + axis].long() + keys.new_tensor(steps)[:, None]
+            outside = (wide < 0) | (wide >= extent)
+            parts = self._part(axis, wide.flatten()).view_as(wide).masked_fill_(outside, -1)
+            place = {step: at for at, step in enumerate(steps)}
+            which = [place[int(offset[axis])] for offset in offsets]
+            # -1 has all bits: negative for good, if outside the grid
+            keys = keys | parts.index_select(0, torch.tensor(which, device=keys.device))
+        return keys
 
     def _part(self, axis: int, column: Tensor) -> Tensor:
         """The bits of a coordinate, where they are in a key: int64."""

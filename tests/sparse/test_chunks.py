@@ -29,7 +29,9 @@ def test_chunks_have_the_map_of_the_whole(data, rank, max_rows):
     chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
     want = submanifold_map(cloud, offsets=offsets).index
     got = torch.full_like(want, -2)
-    for chunk in chunks.maps(offsets=offsets):
+    assert [row for rows in chunks.ranges() for row in rows] == list(range(len(cloud)))
+    for rows, chunk in zip(chunks.ranges(), chunks.maps(offsets=offsets), strict=True):
+        assert chunk.rows == rows
         index, rows = chunk.kernel_map.index, chunks.rows_of(chunk.rows)
         assert len(chunk.rows) == len(chunk.kernel_map.outputs) <= max_rows
         own, others = torch.arange(chunk.rows.start, chunk.rows.stop), chunk.halo
@@ -49,6 +51,26 @@ def test_keys_are_cells_in_the_order_of_the_curve(data, rank):
     keys = curve.keys(cloud.cells)
     assert torch.equal(curve.cells(keys), cloud.cells)
     assert torch.equal(keys.argsort(), morton_order(cloud.cells))
+
+
+@some
+@given(st.data(), st.integers(1, 4), st.integers(1, 60))
+def test_what_is_beyond_a_range_is_what_taps_reach_there(data, rank, at_once):
+    cloud = data.draw(clouds(rank, padded=False))
+    offsets = data.draw(offset_sets(rank))
+    curve = Curve(cloud.spatial_shape, cloud.batch_size)
+    ends = st.integers(0, int(curve.keys(cloud.cells).max()) + 1 if len(cloud) else 1)
+    first, last = sorted((data.draw(ends), data.draw(ends)))
+    want = set()
+    for image, *cell in cloud.cells.tolist():
+        for offset in offsets:
+            there = [c + int(o) for c, o in zip(cell, offset, strict=True)]
+            if all(0 <= c < e for c, e in zip(there, cloud.spatial_shape, strict=True)):
+                want.add(int(curve.keys(torch.tensor([[image, *there]], dtype=torch.int32))))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("layoutconv.sparse.morton._KEYS_AT_ONCE", at_once)
+        got = curve.beyond(cloud.cells, offsets, first, last).tolist()
+    assert got == sorted(key for key in want if not first <= key <= last)
 
 
 def test_keys_of_a_flat_grid_have_the_bits_of_its_cells():

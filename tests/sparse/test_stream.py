@@ -12,6 +12,7 @@ import torch
 import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import Chunks, SparseTensor, morton_order
+from layoutconv.sparse.staging import Staging
 
 
 def cloud(rank=3, rows=400, seed=0):
@@ -70,13 +71,56 @@ def test_files_go_in_and_out(tmp_path, dtype):
     torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), want)
 
 
-def test_many_rows_are_moved_by_many_threads(monkeypatch):
-    monkeypatch.setattr("layoutconv.nn.streaming._LEAST", 8)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(monkeypatch, ordered, inference):
+    """As on a GPU, through memory of the pieces that it has there, but not pinned."""
+    monkeypatch.setattr("layoutconv.sparse.staging.LEAST_PIECE", 100)
+    monkeypatch.setattr("layoutconv.sparse.staging.MOST_PIECE", 400)
+    through = Staging("cpu", 3, staged=True)
+    for module in ("nn.streaming", "sparse.chunks"):
+        monkeypatch.setattr(f"layoutconv.{module}.staging", lambda _: through)
     x, cells, shape = cloud()
+    if ordered:
+        cells = cells[morton_order(cells)]
+    x = x.mul(100).round()
     layer = lc.nn.SubmConv3d(4, 6, 3).double()
-    got = lc.nn.stream(layer, x, Chunks(cells, shape, 2, max_rows=150))
-    torch.testing.assert_close(got, layer(SparseTensor(x, cells, shape, 2)).features.detach())
+    with torch.no_grad():  # sums of integers: the same in any order
+        for parameter in layer.parameters():
+            parameter.mul_(100).round_()
+    want = layer(SparseTensor(x, cells, shape, 2)).features.detach()
+    with torch.inference_mode(inference):
+        for max_rows in (37, 150, 400):
+            chunks = Chunks(cells, shape, 2, max_rows=max_rows)
+            assert (chunks.order is None) is ordered
+            assert torch.equal(lc.nn.stream(layer, x, chunks), want)
+    assert 1 <= len(through.pieces.made) <= through.pieces.most
+    assert max(piece.memory.numel() for piece in through.pieces.made) <= 512
+
+
+def test_nobody_writes_behind_a_failure(monkeypatch):
+    x, cells, shape = cloud()
+    chunks, alive = Chunks(cells, shape, 2, max_rows=100), []
+    layer, out = lc.nn.SubmConv3d(4, 6, 3).double(), torch.zeros(400, 6, dtype=torch.float64)
+    start = Staging.to_host
+
+    def watched(*arguments):
+        alive.extend(start(*arguments))
+        return alive[-1:]
+
+    def failing(*arguments, made=[], **options):  # noqa: B006
+        made.append(1)
+        if len(made) == 3:
+            raise RuntimeError("the third chunk")
+        return forward(*arguments, **options)
+
+    forward = layer.forward
+    monkeypatch.setattr(Staging, "to_host", watched)
+    monkeypatch.setattr(layer, "forward", failing)
+    with pytest.raises(RuntimeError, match="the third chunk"):
+        lc.nn.stream(layer, x, chunks, out=out)
+    assert alive
+    assert all(task.done() for task in alive)
 
 
 def test_nothing_in_nothing_out():
