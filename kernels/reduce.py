@@ -130,9 +130,11 @@ class Reduction:
         if rank == 0:
             for other in range_constexpr(1, self.shape.ctas):
                 there = cute.arch.map_dsmem_ptr(smem.iterator, Int32(other))
-                theirs = cute.make_tensor(there, smem.layout)
+                theirs = cute.make_tensor(there, smem.layout)[lane, None, warp]
+                held = cute.make_fragment_like(theirs)
+                cute.autovec_copy(theirs, held)
                 for j in range_constexpr(self.kept):
-                    acc[j] = self.combine(acc[j], theirs[lane, j, warp])
+                    acc[j] = self.combine(acc[j], held[j])
         cute.arch.cluster_arrive()  # nobody leaves while others read what he has
         cute.arch.cluster_wait()
 

@@ -128,10 +128,11 @@ class Problem:
 
     ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
-    them. ``moved``: bytes of memory that are read or written at least. ``taps``: as many share the rows of a tile, if there are ``widening`` times more of these.
-    ``warpgroups``: Hopper's instructions can multiply it. ``whole``: what is stored of a row needs
-    whole sums of that row, and of no other: a cluster may share them. ``mapped``: tensor maps bring
-    both operands to Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share.
+    them. ``moved``: bytes of memory that are read or written at least. ``taps``: as many share the
+    rows of a tile, if there are ``widening`` times more of these. ``warpgroups``: Hopper's
+    instructions can multiply it. ``whole``: what is stored of a row needs whole sums of that row,
+    and of no other: a cluster may share them. ``mapped``: tensor maps bring both operands to
+    Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share.
     """
 
     m: int

@@ -14,7 +14,7 @@ from layoutconv.kernels import schedule as schedule_module
 from layoutconv.kernels import store
 from layoutconv.kernels.loops import make_nest
 from layoutconv.kernels.reduce import OPERATIONS, build, load_reduction
-from layoutconv.kernels.schedule import Launch, schedule
+from layoutconv.kernels.schedule import CLUSTER, Launch, has_clusters, schedule
 from torch import Tensor
 
 import layoutconv as lc
@@ -28,13 +28,13 @@ from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
 _compiled: dict[Any, Any] = {}
 
 
-def compiled(launch: Launch, operation: Any, neutral: float, mean: bool) -> Any:
+def compiled(launch: Launch, operation: Any, neutral: float, mean: bool, arch: str) -> Any:
     """A kernel and its parsed PTX, once per kernel."""
-    key = launch.shape, operation, neutral, mean
+    key = launch.shape, operation, neutral, mean, arch
     if key not in _compiled:
         combine = OPERATIONS[operation] if isinstance(operation, str) else operation
         with tempfile.TemporaryDirectory() as folder:
-            function = build(launch.shape, combine, neutral, mean, "sm_80", dump=folder)
+            function = build(launch.shape, combine, neutral, mean, arch, dump=folder)
             _compiled[key] = function, parse(function.__ptx__)
     return _compiled[key]
 
@@ -54,20 +54,21 @@ def check(
     out_dtype: Any = None,
     aligned: tuple[int, int] = (16, 16),
     multiprocessors: int = 1,
+    arch: str = "sm_80",
 ) -> Ran:
     """Run the launches of a reduction; every element of the result, and none beside them."""
     want = lc.reduce(view, x, op, initial=initial, out_dtype=out_dtype)
     what = _operation(op, initial, x.dtype)
     nest = make_nest([("source", view.source, 1), ("target", view.target, None)])
     names = [str(t)[6:] for t in (x.dtype, what.accumulator, want.dtype)]
-    launches = schedule(nest, *names, aligned, multiprocessors)
+    launches = schedule(nest, *names, aligned, multiprocessors, has_clusters(arch))
     out = torch.full_like(want, 77)
     source, stats = x, []
     for launch in launches:
         last = not launch.workspace
         to = out if last else torch.empty(launch.workspace, dtype=what.accumulator)
         mean = last and op == "mean"
-        function, program = compiled(launch, op, what.neutral, mean)
+        function, program = compiled(launch, op, what.neutral, mean, arch)
         memory = Memory()
         tensors = []
         for name, tensor in (("source", source), ("target", to)):
@@ -77,9 +78,8 @@ def check(
             )
             tensors.append(DeviceTensor(address, tuple(flat.shape), str(tensor.dtype)[6:]))
         asked = launch_of(program, function, *tensors, launch.integers)
-        stats.append(
-            run(program, memory, asked.arguments, asked.grid, shared_bytes=asked.shared_bytes)
-        )
+        options = {"shared_bytes": asked.shared_bytes, "cluster": asked.cluster}
+        stats.append(run(program, memory, asked.arguments, asked.grid, **options))
         source = to
     torch.testing.assert_close(out, want, rtol=1e-6 if op == "mean" else 0, atol=0, equal_nan=True)
     return Ran(launches, stats)
@@ -138,6 +138,19 @@ def test_lanes_and_warps_share_long_sums_of_few_results(
     (launch,) = check(partials(pieces, 128), integers(pieces, 128)).launches
     assert launch.integers[-4:-2] == (lanes, warps)
     assert (launch.shape.flight == schedule_module.FEW) == few
+
+
+@pytest.mark.parametrize(
+    ("pieces", "results", "op"),
+    [(6, 72, "sum"), (98, 8, "max"), (1300, 12, "sum"), (1300, 5, "mean")],
+)
+def test_a_rehearsal_changes_nothing(pieces: int, results: int, op: str) -> None:
+    """Hopper's kernels go through all twice; CTAs of a cluster share the results of long sums."""
+    x = integers(pieces, results)
+    ran = check(partials(pieces, results), x, op, multiprocessors=64, arch="sm_90a")
+    (launch,) = ran.launches
+    assert launch.shape.ctas == (CLUSTER if pieces > 1000 else 1)
+    assert ran.stats[0].count("shfl.sync") % 2 == 0
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2, 3])

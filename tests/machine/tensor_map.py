@@ -34,7 +34,7 @@ _NUMBERS = {name: number for number, name in enumerate(_TYPES)}
 # fp32 data that loads round to nearest, ties to even: the number of f32, and a bit.
 TF32 = "tf32"
 _SWIZZLE = (16, 32, 64, 128)
-_VALID = 1 << 1
+_KEPT = 1 << 1  # compilers set it, the driver does not, and hardware takes either
 _NAN, _TF32 = 1 << 15, 1 << 16
 # What the driver says when it is not asked otherwise: lines of 128 bytes for L2.
 _HINTS = 2 << 17
@@ -87,7 +87,7 @@ class TensorMap:
     def encode(self) -> bytes:
         """The 128 bytes."""
         number = _NUMBERS["f32" if self.type == TF32 else self.type]
-        kind = number << 7 | (self.rank - 1) << 4 | _VALID | (self.im2col is not None)
+        kind = number << 7 | (self.rank - 1) << 4 | _KEPT | (self.im2col is not None)
         kind |= _SWIZZLE.index(self.swizzle) << 13 | _HINTS | (self.type == TF32 and _TF32)
         steps = sum(step - 1 << 3 * i for i, step in enumerate(self.element_strides))
         units = [stride >> 4 for stride in self.strides] + [0] * (5 - self.rank)
@@ -111,7 +111,7 @@ def decode(raw: bytes) -> TensorMap:
     """
     address, kind, *words = struct.unpack_from("<QI13I", raw)
     rank, number = (kind >> 4 & 7) + 1, kind >> 7 & 15
-    if not kind & _VALID or rank > 5 or number >= len(_TYPES):
+    if not any(raw) or rank > 5 or number >= len(_TYPES):
         raise Fault("these 128 bytes are no tensor map")
     for bits, what in ((3 << 11, "interleaves"), (_NAN, "fills with NaN")):
         if kind & bits:
