@@ -120,8 +120,9 @@ def test_a_store_by_a_map_that_rounds_is_refused() -> None:
 def test_bytes_that_are_no_map_are_refused() -> None:
     good = PLAIN.map.encode()
     assert decode(good) == PLAIN.map
+    with pytest.raises(Fault, match="these 128 bytes are no tensor map"):
+        decode(bytes(len(good)))
     for at, value in (
-        (8, 0),
         (8, 0x52),
         (9, 0x0F),
         (9, good[9] | 8),
