@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from numbers import Number
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
@@ -66,6 +66,8 @@ class SparseTensor:
 
     features: Tensor
     coordinates: Coordinates
+
+    _beside: ClassVar[tuple[str, ...]] = ()  # what a subclass has, whatever the features are
 
     __array_ufunc__ = None  # numpy.float32(2) * x asks __rmul__, and makes no array of it
 
@@ -160,7 +162,8 @@ class SparseTensor:
 
     def _with(self, features: Tensor, coordinates: Coordinates) -> Self:
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
+        for name in self._beside:  # torch 2.11 does not compile what is done with __dict__
+            object.__setattr__(made, name, getattr(self, name))
         SparseTensor.__init__(made, features, coordinates)
         return made
 
