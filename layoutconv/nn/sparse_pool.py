@@ -175,7 +175,7 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 
-    >>> from layoutconv.sparse import submanifold_map
+    >>> from layoutconv.sparse import Coordinates, submanifold_map
     >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
     >>> kernel_map = submanifold_map(Coordinates(cells, (6,), 1), 3)
     >>> x, w = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([100.0, 10.0, 1.0])
