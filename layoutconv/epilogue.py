@@ -267,9 +267,20 @@ def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+_NUMBERS = int, float  # torch 2.8 compiles nothing that asks for ``int | float``
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is an int or a float.
+
+    >>> is_number(0.5), is_number(2), is_number(True), is_number("2")
+    (True, True, False, False)
+    """
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool)
+
+
 def check_number(name: str, value: Any, other: str = "") -> float:
     """``value`` as a float, or an ``ArgumentTypeError`` for what is none, and for NaN."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value != value:  # torch.compile does not follow isnan
+    if not is_number(value) or value != value:  # torch.compile does not follow isnan
         raise ArgumentTypeError(name, f"a number{other}", repr(value))
     return float(value)

@@ -16,6 +16,7 @@ from ..errors import ArgumentError
 from .api import draw
 from .expression import evaluate
 from .figure import format_of
+from .files import write
 from .text import to_text
 
 LIMIT, STEPS_LIMIT = 64, 32  # rows and columns that are shown; of several layouts, fewer
@@ -98,7 +99,7 @@ def _run_steps(options: DrawOptions) -> None:
     if options.output is None:
         print(content, end="")
     else:
-        options.output.write_text(content, encoding="utf-8")
+        write(options.output, content)
     evaluate(expression)
 
 

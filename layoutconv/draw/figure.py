@@ -14,6 +14,7 @@ from typing import Any, Literal
 from ..algebra.errors import text
 from ..errors import ArgumentError
 from .axis import Axis
+from .files import write
 
 Kind = Literal["value", "padding", "absent", "gap"]
 
@@ -78,7 +79,7 @@ class Figure:
 
         ``.svg``, ``.html``, ``.tex`` (TikZ, a standalone document) and ``.txt``.
         """
-        Path(path).write_text(self.render(format or format_of(path)), encoding="utf-8")
+        write(path, self.render(format or format_of(path)))
 
     def _repr_svg_(self) -> str:
         return self.render("svg")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
+from .files import write
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -47,11 +47,7 @@ def write_png(path: str | os.PathLike[str], pixels: Buffer | ndarray) -> None:
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
     chunks = (b"IHDR", header), (b"IDAT", zlib.compress(rows, 6)), (b"IEND", b"")
     picture = _SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks)
-    try:
-        Path(path).write_bytes(picture)
-    except OSError as error:  # of a full disk, it does not say which file
-        error.filename = error.filename or os.fspath(path)
-        raise
+    write(path, picture)
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:

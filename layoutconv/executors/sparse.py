@@ -73,9 +73,14 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
         maps = forward_maps(found)
     else:
         pairs = pairs_for(found, channels)
-        maps = both_ways(found)._replace(
-            pair_outputs=pairs.outputs, pair_inputs=pairs.inputs, pair_chunks=pairs.lengths
-        )
+        ways = both_ways(found)
+        # Not _replace, which torch 2.8 does not compile.
+        maps = Maps(
+            ways.forward, ways.order, ways.backward, ways.backward_order,
+            pairs.outputs, pairs.inputs, pairs.lengths,
+        )  # fmt: skip
+    if torch.compiler.is_compiling():
+        return maps  # in whose graphs tensors have no attributes
     for owner in (maps.forward, maps.backward, maps.pair_outputs):
         if owner.numel():
             _keep_with(found, owner)
@@ -103,7 +108,8 @@ def both_ways(found: KernelMap) -> Maps:
     kept: Maps | None = found.views.get("both ways")
     if kept is None:
         back, back_order = _rows(found.inverse, forward.backward)
-        kept = forward._replace(backward=back, backward_order=back_order)
+        none = forward.pair_outputs
+        kept = Maps(forward.forward, forward.order, back, back_order, none, none, none)
         found.views["both ways"] = kept
     return kept
 

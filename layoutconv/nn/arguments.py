@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..conv.problem import Padding, padding_pairs
-from ..epilogue import ACTIVATIONS, check_number
+from ..epilogue import ACTIVATIONS, check_number, is_number
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors.checks import PAIRS
 
@@ -62,7 +62,7 @@ def check_tensors(
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
     """
-    numeric = isinstance(scale, int | float) and not isinstance(scale, bool)
+    numeric = is_number(scale)
     if numeric and scale != scale:
         raise ArgumentError("scale", "a torch tensor or a number", scale)
     named: dict[str, Any] = {"input": input, "weight": weight, "bias": bias, "residual": residual}

@@ -402,9 +402,10 @@ def _run(
     if not input.is_complex():
         return _in_torch_order(convolve(x, w, numbers, ending), input, rank)
     scale, bias, residual = ending.scale, ending.bias, ending.residual
-    real = ending._replace(
-        scale=None if scale is None else scale.repeat_interleave(2),
+    real = _other_tensors(
+        ending,
         bias=None if bias is None else real_channels(bias),
+        scale=None if scale is None else scale.repeat_interleave(2),
         residual=None if residual is None else real_channels(residual),
     )
     w = real_filter(w, transposed=convolve is fuse.dgrad)
@@ -417,7 +418,15 @@ def _moved(ending: Ending, rank: int) -> Ending:
     """With the residual in the order of memory."""
     if ending.residual is None:
         return ending
-    return ending._replace(residual=_in_memory_order(ending.residual, rank))
+    residual = _in_memory_order(ending.residual, rank)
+    return _other_tensors(ending, ending.bias, ending.scale, residual)
+
+
+def _other_tensors(
+    ending: Ending, bias: Tensor | None, scale: Tensor | None, residual: Tensor | None
+) -> Ending:
+    """``_replace``, which torch 2.8 does not compile."""
+    return Ending(bias, scale, residual, ending.activation, ending.slope, ending.out_dtype)
 
 
 def _in_memory_order(tensor: Tensor, rank: int) -> Tensor:

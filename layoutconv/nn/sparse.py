@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..conv.problem import Padding
+from ..epilogue import is_number
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import sparse as executor
 from ..executors import sparse_direct
@@ -405,8 +406,7 @@ def _check(
     K, rows = weight.shape[0], len(found.outputs)
     shapes: dict[str, tuple[int, ...]] = {"bias": (K,), "scale": (K,), "residual": (rows, K)}
     for (name, shape), tensor in zip(shapes.items(), ending, strict=True):
-        number = isinstance(tensor, int | float) and not isinstance(tensor, bool)
-        if tensor is None or (name == "scale" and number):
+        if tensor is None or (name == "scale" and is_number(tensor)):
             continue
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)

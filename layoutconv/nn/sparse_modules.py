@@ -133,7 +133,7 @@ class _Subm(SparseConvolution):
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
         """The convolution; arguments as of :func:`layoutconv.subm_conv`."""
-        _check_rank(input, self)
+        _check_input(input, self)
         given = kernel_map is not None  # it says where the taps are
         return sparse.subm_conv(
             input, *weight_and_bias(self), 1 if given else self.dilation, self.groups,
@@ -193,7 +193,7 @@ class _Conv(_Strided):
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
         """The convolution; arguments as of :func:`layoutconv.sparse_conv`."""
-        _check_rank(input, self)
+        _check_input(input, self)
         return sparse.sparse_conv(
             input, *weight_and_bias(self), groups=self.groups, **self._sizes(kernel_map),
             kernel_map=kernel_map, outputs=outputs, capacity=capacity,
@@ -240,7 +240,7 @@ class _ConvTranspose(_Strided):
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
         """The convolution; arguments as of :func:`layoutconv.sparse_conv_transpose`."""
-        _check_rank(input, self)
+        _check_input(input, self)
         return sparse.sparse_conv_transpose(
             input, *weight_and_bias(self), groups=self.groups, **self._sizes(kernel_map),
             kernel_map=kernel_map, outputs=outputs, capacity=capacity,
@@ -279,7 +279,7 @@ class _Inverse(SparseConvolution):
         residual: SparseTensor | Tensor | None = None,
     ) -> SparseTensor:
         """The convolution; arguments as of :func:`layoutconv.sparse_inverse_conv`."""
-        _check_rank(input, self)
+        _check_input(input, self)
         return sparse.sparse_inverse_conv(
             input, *weight_and_bias(self), self.groups, kernel_map=kernel_map,
             activation=self.activation, slope=self.slope, residual=residual,
@@ -292,14 +292,18 @@ def _padding(padding: Padding, rank: int) -> tuple[Any, ...]:
     return tuple(near for near, _ in pairs) if all(n == f for n, f in pairs) else pairs
 
 
-def _check_rank(input: SparseTensor, module: SparseConvolution) -> None:
-    """A weight of offsets does not say it; and of others, nobody wants to count modes of taps."""
+def _check_input(input: SparseTensor, module: SparseConvolution) -> None:
+    """Modes and channels in the words of the module: nobody wants to count those of a weight."""
     coordinates = getattr(input, "coordinates", None)
     if coordinates is None:
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
     if len(coordinates.spatial_shape) != module.rank:
         expected = f"{module.rank} spatial modes, as {type(module).__name__} has"
         raise ArgumentError("input", expected, f"spatial_shape {coordinates.spatial_shape}")
+    shape = input.features.shape
+    if shape[1] != module.in_channels:
+        expected = f"{module.in_channels} channels, as {type(module).__name__} has"
+        raise ArgumentError("input", expected, f"features {tuple(shape)}")
 
 
 class SubmConv1d(_Subm):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
@@ -17,8 +16,7 @@ from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import gathered_ops as ops
 from ..executors.plain import wants_gradient
-from ..sparse import Coordinates, KernelMap, SparseTensor, strided_map
-from ..sparse.two_way import to_be_kept
+from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
 
 if TYPE_CHECKING:
@@ -158,7 +156,7 @@ def sparse_global_pool(x: SparseTensor, mode: str) -> Tensor:
         mode = "mean"
     if mode not in MODES:
         raise ArgumentError("mode", f"one of {', '.join(MODES)}", repr(mode))
-    order, starts, batch = _images(x.coordinates)
+    order, starts, batch = x.coordinates.by_image
     winners = mode == "max" and wants_gradient(x.features)
     return ops.sparse_global_pool(x.features, order, starts, batch, mode, winners)[0]
 
@@ -177,7 +175,7 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
 
-    >>> from layoutconv.sparse import submanifold_map
+    >>> from layoutconv.sparse import Coordinates, submanifold_map
     >>> cells = torch.tensor([[0, 0], [0, 1], [0, 4]], dtype=torch.int32)
     >>> kernel_map = submanifold_map(Coordinates(cells, (6,), 1), 3)
     >>> x, w = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([100.0, 10.0, 1.0])
@@ -242,23 +240,6 @@ def _pool(
 def _check_sparse(x: Any) -> None:
     if not isinstance(x, SparseTensor):
         raise ArgumentTypeError("x", "a SparseTensor", type(x).__name__)
-
-
-_found: WeakKeyDictionary[Coordinates, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
-
-
-def _images(coordinates: Coordinates) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows sorted by their image, where each image starts in them, and the image of every row."""
-    found = _found.get(coordinates)
-    if found is None:
-        with to_be_kept():
-            batch = coordinates.check().cells[:, 0].clone()
-            images, order = batch.sort(stable=True)
-            count = coordinates.batch_size + 1
-            numbers = torch.arange(count, dtype=torch.int32, device=batch.device)
-            found = order.int(), torch.searchsorted(images, numbers), batch
-        _found[coordinates] = found
-    return found
 
 
 # -- modules --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .table import Table, table_of
-from .two_way import KernelMap, TwoWay
+from .two_way import KernelMap, TwoWay, to_be_kept
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,6 +108,31 @@ class Coordinates:
     @total.setter
     def total(self, total: Tensor) -> None:
         self._known.total = total
+
+    @property
+    def by_image(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows sorted by their image, where each image starts in them, and the image of every row.
+
+        int32 (rows,), int64 (N + 1,) and int32 (rows,); made once.
+
+        >>> import torch
+        >>> cells = torch.tensor([[1, 0], [0, 3], [1, 2]], dtype=torch.int32)
+        >>> order, starts, images = Coordinates(cells, (4,), 2).by_image
+        >>> order.tolist(), starts.tolist(), images.tolist()
+        ([1, 0, 2], [0, 1, 3], [1, 0, 1])
+        """
+        import torch
+
+        self._refuse_written()
+        known = self._known
+        if known.by_image is None:
+            with to_be_kept():
+                batch = self.check().cells[:, 0].clone()
+                images, order = batch.sort(stable=True)
+                count = self.batch_size + 1
+                numbers = torch.arange(count, dtype=torch.int32, device=batch.device)
+                known.by_image = order.int(), torch.searchsorted(images, numbers), batch
+        return known.by_image
 
     @property
     def origin(self) -> KernelMap | None:
@@ -279,6 +304,7 @@ class _Known:
         self.handle: weakref.ref[Coordinates] | None = None
         self.table: Table | None = None
         self.total: Tensor | None = None
+        self.by_image: tuple[Tensor, Tensor, Tensor] | None = None
         self.version: int | None = None  # of the cells, when they were first looked at
         # By what they were asked for with: the map, and the cells that it made.
         self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from numbers import Number
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
@@ -66,6 +66,8 @@ class SparseTensor:
 
     features: Tensor
     coordinates: Coordinates
+
+    _beside: ClassVar[tuple[str, ...]] = ()  # what a subclass has, whatever the features are
 
     __array_ufunc__ = None  # numpy.float32(2) * x asks __rmul__, and makes no array of it
 
@@ -160,7 +162,8 @@ class SparseTensor:
 
     def _with(self, features: Tensor, coordinates: Coordinates) -> Self:
         made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
+        for name in self._beside:  # torch 2.11 does not compile what is done with __dict__
+            object.__setattr__(made, name, getattr(self, name))
         SparseTensor.__init__(made, features, coordinates)
         return made
 
@@ -260,8 +263,7 @@ class SparseTensor:
         if isinstance(images, slice):
             chosen = range(self.batch_size)[images]
         else:
-            image = range(self.batch_size)[images]  # IndexError past the last one
-            chosen = range(image, image + 1)
+            chosen = self._image(images)
         cells = self.check().coords
         number = cells.new_full((self.batch_size + 1,), -1)  # the last is that of the image -1
         wanted = torch.tensor(list(chosen), dtype=torch.int64, device=cells.device)
@@ -271,6 +273,15 @@ class SparseTensor:
         made = torch.cat([numbers[rows, None], cells[rows, 1:]], dim=1)
         coordinates = Coordinates(made, self.spatial_shape, len(chosen), valid=True)
         return SparseTensor(self.features[rows], coordinates)
+
+    def _image(self, image: int) -> range:
+        try:
+            number = index(image)
+        except TypeError:
+            raise ArgumentTypeError("images", "an int or a slice", repr(image)) from None
+        if not -self.batch_size <= number < self.batch_size:
+            raise IndexError(f"image {number} of a batch of {self.batch_size}")
+        return range(self.batch_size)[number:][:1]
 
     def __iter__(self) -> Iterator[SparseTensor]:
         return (self[image] for image in range(self.batch_size))

@@ -95,7 +95,8 @@ class KernelMap:
         self.ways, self.way = ways, way
         self.own = ways.way(way, len(outputs))
         self.views = self.own.views
-        ways.handles[way] = weakref.ref(self)
+        if not _is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
+            ways.handles[way] = weakref.ref(self)
 
     @staticmethod
     def of_ways(inputs: Coordinates, outputs: Coordinates, ways: TwoWay, way: int) -> KernelMap:
@@ -254,8 +255,15 @@ class _OneWay:
     def pairs(self, chunk: int) -> Pairs:
         if chunk not in self._pairs:
             with to_be_kept():
-                self._pairs[chunk] = pairs_of(self.index, chunk, self.counts)
+                counts = None if _is_compiling() else self.counts
+                self._pairs[chunk] = pairs_of(self.index, chunk, counts)
         return self._pairs[chunk]
+
+
+def _is_compiling() -> bool:
+    import torch
+
+    return torch.compiler.is_compiling()
 
 
 _NO_CONTEXT = nullcontext()  # has no state
@@ -271,7 +279,7 @@ def to_be_kept() -> AbstractContextManager[Any]:
     """
     import torch
 
-    if torch.compiler.is_compiling():
+    if _is_compiling():
         return nullcontext()
     if not torch.is_inference_mode_enabled():
         return _NO_CONTEXT

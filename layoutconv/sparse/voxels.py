@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
@@ -37,6 +37,8 @@ class Voxels(SparseTensor):
     lattice: Lattice
     dropped: int
 
+    _beside: ClassVar[tuple[str, ...]] = "point_to_voxel", "lattice", "dropped"
+
     def __init__(
         self,
         features: Tensor,
@@ -47,7 +49,8 @@ class Voxels(SparseTensor):
         dropped: int,
     ) -> None:
         super().__init__(features, coordinates)
-        self.__dict__.update(point_to_voxel=point_to_voxel, lattice=lattice, dropped=dropped)
+        for name, value in zip(self._beside, (point_to_voxel, lattice, dropped), strict=True):
+            object.__setattr__(self, name, value)
 
     @property
     def voxel_size(self) -> Triple:
@@ -67,7 +70,7 @@ class Voxels(SparseTensor):
         """As of :class:`SparseTensor`; ``point_to_voxel`` goes to the device too."""
         made = super().to(*args, **options)
         if made is not self:
-            made.__dict__["point_to_voxel"] = self.point_to_voxel.to(made.device)
+            object.__setattr__(made, "point_to_voxel", self.point_to_voxel.to(made.device))
         return made
 
 

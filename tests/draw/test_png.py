@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from layoutconv import Layout
+from layoutconv.draw import draw
 from layoutconv.draw.png import write_png
 
 
@@ -53,3 +57,17 @@ def test_pixels_that_are_refused(tmp_path, pixels):
     with pytest.raises(ValueError, match="`pixels`: expected uint8"):
         write_png(tmp_path / "a.png", pixels)
     assert not (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.svg"])
+def test_what_a_full_disk_refuses_is_named(name, tmp_path, monkeypatch):
+    def full(self: Path, *arguments: object, **options: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_text", full)
+    pixels = np.zeros((2, 2, 3), dtype=np.uint8)
+    save = partial(write_png, pixels=pixels) if name == "a.png" else draw(Layout(4, 2)).save
+    with pytest.raises(OSError, match="No space left") as told:
+        save(tmp_path / name)
+    assert told.value.filename == str(tmp_path / name)

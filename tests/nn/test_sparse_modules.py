@@ -291,6 +291,15 @@ def test_folded_batch_norms():
     assert net[0].bias is not None
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_number_of_channels_is_told_of_the_input(kind):
+    x = lc.sparse_conv(cloud(3, 4), numbers(5, 3, 3, 3, 4), stride=2, padding=1)
+    layer = made(f"{kind}3d")
+    expected = rf"`input`: expected 4 channels, as {kind}3d has, got features \({len(x)}, 5\)"
+    with pytest.raises(ArgumentError, match=expected):
+        layer(x)
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
 @pytest.mark.parametrize("rank", [1, 2, 3])

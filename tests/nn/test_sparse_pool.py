@@ -457,7 +457,7 @@ def test_operators_are_what_torch_expects_of_operators():
     for mode in ("sum", "mean", "max"):
         arguments = features, map.index, inverse.index, mode, 0, mode == "max"
         check(torch.ops.layoutconv.sparse_pool.default, arguments)
-        arguments = features, *module._images(x.coordinates), mode, mode == "max"
+        arguments = features, *x.coordinates.by_image, mode, mode == "max"
         check(torch.ops.layoutconv.sparse_global_pool.default, arguments)
     y, winners = ops.sparse_pool(features.detach(), map.index, None, "max", 0, True)
     check(

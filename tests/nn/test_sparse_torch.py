@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -12,6 +14,7 @@ import torch
 import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import sparse as executor
+from layoutconv.nn import sparse_depthwise
 from layoutconv.sparse import KernelMap, SparseTensor, prune, strided_map, submanifold_map
 from layoutconv.sparse.table import Table
 
@@ -87,6 +90,50 @@ def test_compiled_whole_given_the_maps(wanted):
             gradients = [torch.autograd.grad(t.square().sum(), tensors) for t in (y, z)]
             for p, q in zip(*gradients, strict=True):
                 torch.testing.assert_close(p, q)
+
+
+def test_what_training_wants_of_a_new_map_compiles_too():
+    """Pairs are as many as data say, and their chunks in a graph as many as there could be."""
+    torch._dynamo.reset()
+    x, found = cloud(2, 4, dtype=torch.float32), None
+    w = numbers(4, 3, 3, 4, dtype=torch.float32).requires_grad_()
+
+    def step(w):
+        y = lc.subm_conv(x, w, kernel_map=found, activation="relu")
+        return sparse_depthwise(y.features, w[..., :1], found).square().sum()
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for run in (compiled, step):
+        found = submanifold_map(SparseTensor(x.features, x.coords.clone(), (9, 11), 2).coordinates)
+        x = SparseTensor(x.features, found.inputs)
+        mine = torch.autograd.grad(run(w), w)[0]
+        torch.testing.assert_close(mine, torch.autograd.grad(step(w), w)[0])
+
+
+def test_pairs_as_an_operator_keep_torchs_rules():
+    found = maps(0)[1]
+    for chunk in (1, 32):
+        torch.library.opcheck(torch.ops.layoutconv.map_pairs, (found.index, chunk))
+
+
+FOLLOWED = (
+    "nn/*.py", "epilogue.py", "executors/sparse.py", "sparse/two_way.py", "sparse/sparse_tensor.py",
+)  # fmt: skip
+NOT_FOLLOWED = {
+    r"isinstance\(\w+, int \| float\)": "2.8",
+    r"\._replace\(": "2.8",
+    r"__dict__\.update\(self": "2.11",
+}
+
+
+def test_the_code_that_is_compiled_is_such_as_older_torch_follows_too():
+    room = Path(lc.__file__).parent
+    files = [file for pattern in FOLLOWED for file in room.glob(pattern)]
+    assert len(files) > len(FOLLOWED)
+    for file in files:
+        for pattern, version in NOT_FOLLOWED.items():
+            found = re.search(pattern, file.read_text())
+            assert not found, f"{file}: torch.compile of {version} does not follow {found.group()}"
 
 
 def test_modules_compile_whole():

@@ -90,8 +90,11 @@ def test_a_slice_is_that_of_the_grid(x, data):
     for image in (0, n - 1, -1, -n):
         assert torch.equal(x[image].dense(), x.dense()[[image]])
     for image in (n, -n - 1):
-        with pytest.raises(IndexError):
+        with pytest.raises(IndexError, match=f"^image {image} of a batch of {n}$"):
             x[image]
+    for wrong in ([0], 0.0, "a", None):
+        with pytest.raises(ArgumentTypeError, match="`images`: expected an int or a slice"):
+            x[wrong]
     assert [t.batch_size for t in x] == [1] * n
 
 
