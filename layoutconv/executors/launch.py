@@ -10,15 +10,14 @@ import torch
 from ..conv.turned import turned, turned_filter
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView
+from .choosing import ALIGNED, multiplied_as
 from .gpu import (
-    ALIGNED,
     NOTHING,
     Launcher,
     Reads,
     aligned_to,
     launcher_of,
     launcher_over,
-    multiplied_as,
     plan_of,
 )
 from .map_views import Over, kind_over

@@ -12,7 +12,7 @@ from layoutconv.kernels.structure import signature
 from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
-from layoutconv.executors import checks, gpu, map_views
+from layoutconv.executors import checks, choosing, gpu, map_views
 from layoutconv.executors import sparse as executor
 from layoutconv.executors.map_views import MapView, representative
 from layoutconv.gemm_view import GemmView
@@ -26,7 +26,7 @@ C, K = 16, 24
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are what they were made for; rows are sorted, as for a GPU."""
     map_views.forget()
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: (signature(view, spec.along), spec))
     yield
     map_views.forget()
@@ -82,7 +82,7 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
     for rows, seed in CLOUDS:
         for view in views(MAPS[name](cloud(rows, seed)), in_order=True):
             assert isinstance(view, MapView)
-            key = torch.float16, 0, torch.float16, None, False, "relu", gpu.ALIGNED
+            key = torch.float16, 0, torch.float16, None, False, "relu", choosing.ALIGNED
             before = len(view.kind.plans)
             got = gpu.plan_of(view, *key)
             made += len(view.kind.plans) - before

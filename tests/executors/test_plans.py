@@ -14,7 +14,7 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from layoutconv.errors import ArgumentTypeError
-from layoutconv.executors import direct, gpu
+from layoutconv.executors import choosing, direct, gpu
 from layoutconv.executors.checks import expected
 from layoutconv.executors.cpu import execute_cpu
 from layoutconv.gemm_view import GemmView
@@ -82,7 +82,7 @@ def no_gpu(monkeypatch):
 
     launched.clear()
     direct.forget()
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", StandIn)
     monkeypatch.setattr(gpu, "adder", adder)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
@@ -183,7 +183,7 @@ def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
 @pytest.mark.parametrize("name", ["sm_80", "sm_86"])
 def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     specs: list[Any] = []
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES[name])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[name])
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: specs.append(spec))
     view = fprop_view(ConvProblem((8, 64, 64, 128), (64, 3, 3), padding=1))
     kind = str(dtype).removeprefix("torch.")
@@ -191,6 +191,6 @@ def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     with pytest.raises(ArgumentTypeError, match=message):
         gpu.Plan(view, dtype, -1, torch.float16)
     assert specs == []
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_89"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_89"])
     gpu.Plan(view, dtype, -1, torch.float16)
     assert [spec.dtype for spec in specs] == [kind]

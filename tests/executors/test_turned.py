@@ -17,7 +17,15 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
-from layoutconv.executors import direct, execute_cpu, gpu, map_views, passes, sparse_direct
+from layoutconv.executors import (
+    choosing,
+    direct,
+    execute_cpu,
+    gpu,
+    map_views,
+    passes,
+    sparse_direct,
+)
 from layoutconv.executors import sparse as operators
 from layoutconv.executors import turned as room
 from layoutconv.executors.checks import expected
@@ -48,7 +56,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ran.clear()
     for module in (direct, sparse_direct, map_views):
         module.forget()
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", kernel_of)
     monkeypatch.setattr(gpu.Plan, "_run_in_parts", lambda plan, a, b, out: plan._kernel(a, b, out))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -120,7 +128,7 @@ def test_the_executor_turns_under_the_rule_alone(
 
     monkeypatch.setattr(passes, "execute", note)
     machine = change.get("machine", "sm_90a")
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES[machine])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[machine])
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", change.get("precision") != "fp32")
     monkeypatch.setattr(room, "_runs_kernels", lambda a: change.get("on_gpu", True))
     monkeypatch.setattr(room, "PRODUCTS", change.get("products", 1 << 12))

@@ -16,7 +16,7 @@ from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.executors import direct, gpu, map_views, sparse_direct
+from layoutconv.executors import choosing, direct, gpu, map_views, sparse_direct
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.sparse import Coordinates, submanifold_map
 
@@ -35,7 +35,7 @@ def no_gpu(monkeypatch):
     launched.clear()
     direct.forget()
     sparse_direct.forget()
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", stand_in)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(direct, "_takes_memory", lambda *_: True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.executors import execute_cpu, gpu
+from layoutconv.executors import choosing, execute_cpu, gpu
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import compile
@@ -31,7 +31,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     calls: list[list[Any]] = []
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     monkeypatch.setattr(compile, "load_kernel", on_cpu)
     monkeypatch.setattr(compile, "in_processes", lambda f, items, *rest: calls.append(list(items)))
