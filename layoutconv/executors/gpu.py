@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,16 +25,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Reads(NamedTuple):
-    """What an epilogue reads when it runs, as the attributes of an ``Epilogue``."""
+# What an epilogue reads when it runs: numbers, and addresses of columns and of tensors like D.
+Reads = tuple[tuple[float, ...] | None, tuple[int, ...] | None, tuple[int, ...] | None]
+# Of a, b and out, where a and b start, and what follows the sums.
+Launcher = Callable[["Tensor", "Tensor", "Tensor", int, int, Reads], None]
+NOTHING: Reads = (None, None, None)
+_address = torch.Tensor.data_ptr
 
-    numbers: tuple[float, ...] = ()
-    columns: tuple[Tensor, ...] = ()
-    sources: tuple[Tensor, ...] = ()
 
-
-NOTHING = Reads()
-Launcher = Callable[["Tensor", "Tensor", "Tensor", Reads], None]  # of a, b and out
+def reads_of(
+    numbers: tuple[float, ...], columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
+) -> Reads:
+    """The attributes of an ``Epilogue`` as kernels take them."""
+    return (
+        numbers or None,
+        tuple(map(_address, columns)) or None,
+        tuple(map(_address, sources)) or None,
+    )
 
 
 class Plan:
@@ -106,7 +113,8 @@ class Plan:
 
     def _take(self, index: tuple[Any, ...], integers: Any) -> None:
         """What the kernel gets after its operands, and what more if nothing follows the sums."""
-        self._given = *index, integers
+        self._held = index  # whose memory is given by addresses
+        self._given = *_addresses(index), integers
         self._alone = *self._given, None, None, None, None
 
     def without_buffers(self) -> Plan:
@@ -127,33 +135,39 @@ class Plan:
         made._take(buffers, (made.splits, made._size, *integers))
         return made
 
+    @property
+    def _only_launches(self) -> bool:
+        return not self._in_bytes and not self._parts and self._only_device
+
+    @property
+    def bare(self) -> tuple[Callable[..., None], tuple[Any, ...]] | None:
+        """The kernel, and what it gets after the operands, if a launch is but that call."""
+        if self.spec.epilogue or not self._only_launches:
+            return None
+        return self._kernel, self._alone
+
     def launcher(self) -> Launcher:
         """``self`` past what it would ask at every call."""
-        if self._in_bytes or self._parts or not self._only_device:
-            return self.__call__  # a method: Python calls it in half the time that an object takes
-        return self._launcher(self._given)
+        if not self._only_launches:
+            return self._launch_anywhere
+        return self._launcher(self._given, self._held)
 
     def launcher_over(
         self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> Launcher:
         """``over(...).launcher()``, past the plan in between."""
-        if self._in_bytes or self._parts or not self._only_device:
-            return self.over(buffers, m, shape, integers).__call__
-        return self._launcher((*buffers, (self.splits, prod(shape), *integers)))
+        if not self._only_launches:
+            return self.over(buffers, m, shape, integers)._launch_anywhere
+        numbers = self.splits, prod(shape), *integers
+        return self._launcher((*_addresses(buffers), numbers), buffers)
 
-    def _launcher(self, given: tuple[Any, ...]) -> Launcher:
+    def _launcher(self, given: tuple[Any, ...], held: tuple[Any, ...]) -> Launcher:
         kernel = self._kernel
-        if self.spec.epilogue:
 
-            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
-                numbers, columns, sources = reads
-                kernel(a, b, out, *given, numbers or None, columns or None, sources or None, None)
-
-        else:
-            alone = *given, None, None, None, None
-
-            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
-                kernel(a, b, out, *alone)
+        def launch(
+            a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads, _: Any = held
+        ) -> None:
+            kernel(at_a, at_b, out, *given, *reads, None)
 
         return launch
 
@@ -162,27 +176,46 @@ class Plan:
         a: Tensor,
         b: Tensor,
         out: Tensor,
-        reads: Epilogue | Reads = NOTHING,
+        epilogue: Epilogue | None = None,
         statistics: Tensor | None = None,
     ) -> None:
-        if not (self._only_device or torch.cuda.current_device() == self.device):
-            with torch.cuda.device(self.device):
-                self(a, b, out, reads, statistics)
+        reads, at_a, at_b = NOTHING, a.data_ptr(), b.data_ptr()
+        if epilogue is not None:
+            reads = reads_of(epilogue.numbers, epilogue.columns, epilogue.sources)
+        if statistics is None:
+            self._launch_anywhere(a, b, out, at_a, at_b, reads)
             return
-        if self._in_bytes:
-            a, b, out = _as_bytes(a), _as_bytes(b), _as_bytes(out)
-        if self._parts:
-            self._run_in_parts(a, b, out)
-        elif reads is NOTHING:
-            self._kernel(a, b, out, *self._alone)
-        else:
-            self._run_with_epilogue(a, b, out, reads, statistics)
+        with torch.cuda.device(self.device):
+            size = self._m_tiles, statistics.numel()
+            parts = torch.empty(size, dtype=torch.float32, device=out.device)
+            self._launch(at_a, at_b, out, reads, parts.data_ptr())
+            sum_partials(parts, statistics)
 
-    def _run_in_parts(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def _launch_anywhere(
+        self, a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads
+    ) -> None:
+        if self._only_device or torch.cuda.current_device() == self.device:
+            self._launch(at_a, at_b, out, reads)
+            return
+        with torch.cuda.device(self.device):
+            self._launch(at_a, at_b, out, reads)
+
+    def _launch(
+        self, at_a: int, at_b: int, out: Tensor, reads: Reads, statistics: int | None = None
+    ) -> None:
+        """On the current device."""
+        if self._in_bytes:
+            out = _as_bytes(out)
+        if self._parts:
+            self._run_in_parts(at_a, at_b, out)
+        else:
+            self._kernel(at_a, at_b, out, *self._given, *reads, statistics)
+
+    def _run_in_parts(self, at_a: int, at_b: int, out: Tensor) -> None:
         """Parts of sums go to memory of their own, and are added up in a fixed order."""
         make = torch.empty if self._parts > 1 else torch.zeros
         sums = make(self._sums_shape, dtype=self._sums, device=out.device)
-        self._kernel(a, b, sums, *self._alone)
+        self._kernel(at_a, at_b, sums, *self._alone)
         flat = out.as_strided((self._size,), (1,))
         if self._parts == 1:
             flat.copy_(sums.view(-1))
@@ -193,22 +226,15 @@ class Plan:
             add = self._adders[like] = adder(sums, flat, self._parts)
         add(sums.view(-1), flat)
 
-    def _run_with_epilogue(
-        self, a: Tensor, b: Tensor, out: Tensor, reads: Epilogue | Reads, statistics: Tensor | None
-    ) -> None:
-        parts = None
-        if statistics is not None:
-            size = self._m_tiles, statistics.numel()
-            parts = torch.empty(size, dtype=torch.float32, device=out.device)
-        self._kernel(
-            a, b, out, *self._given,
-            reads.numbers or None,
-            reads.columns or None,
-            reads.sources or None,
-            None if parts is None else parts.view(-1),
-        )  # fmt: skip
-        if statistics is not None and parts is not None:
-            sum_partials(parts, statistics)
+
+def _addresses(index: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Where index buffers start."""
+    a, b, d = index
+    return (
+        None if a is None else a.data_ptr(),
+        None if b is None else b.data_ptr(),
+        None if d is None else d.data_ptr(),
+    )
 
 
 def execute_gpu(
@@ -228,7 +254,7 @@ def execute_gpu(
     dtype, aligned = a.dtype, aligned_to(a, b, out, sources)
     precision = multiplied_as(dtype, precision)
     plan = plan_of(view, dtype, a.get_device(), out.dtype, precision, atomic, structure, aligned)
-    plan(a, b, out, NOTHING if epilogue is None else epilogue, statistics)
+    plan(a, b, out, epilogue, statistics)
     return out
 
 
@@ -271,7 +297,7 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
 
 def launcher_of(plan: Plan | DotPlan) -> Launcher:
     """What launches a plan, with the least of Python before it."""
-    return plan.launcher() if isinstance(plan, Plan) else plan.__call__
+    return plan.launcher() if isinstance(plan, Plan) else plan.launch
 
 
 def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:

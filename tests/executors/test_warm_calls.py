@@ -24,8 +24,8 @@ launched: list[Any] = []
 
 
 def stand_in(view: Any, spec: Any) -> Callable[..., None]:
-    def kernel(a: Tensor, b: Tensor, d: Tensor, *rest: Any) -> None:
-        launched.append((spec, a.data_ptr(), b.data_ptr(), d.data_ptr(), *rest))
+    def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
+        launched.append((spec, a, b, d.data_ptr(), *rest))
 
     return kernel
 
@@ -92,11 +92,11 @@ MAP = submanifold_map(CLOUD.coordinates)
 @pytest.mark.parametrize(
     ("call", "most"),
     [
-        (lambda: lc.conv3d(X, W, padding=1), 11),
-        (lambda: lc.conv3d(X, W, BIAS, padding=1, activation="relu", residual=X), 16),
-        (lambda: FROZEN(X), 20),
-        (lambda: subm_conv(CLOUD, FILTER, kernel_map=MAP), 19),
-        (lambda: SPARSE(CLOUD, kernel_map=MAP), 28),
+        (lambda: lc.conv3d(X, W, padding=1), 8),
+        (lambda: lc.conv3d(X, W, BIAS, padding=1, activation="relu", residual=X), 11),
+        (lambda: FROZEN(X), 16),
+        (lambda: subm_conv(CLOUD, FILTER, kernel_map=MAP), 17),
+        (lambda: SPARSE(CLOUD, kernel_map=MAP), 24),
     ],
     ids=["conv3d", "with an ending", "module", "sparse", "sparse module"],
 )
@@ -107,7 +107,7 @@ def test_how_much_a_warm_call_does(call, most):
     assert len(c) <= most + 5, c
     with torch.autograd.profiler.profile() as seen:
         call()
-    assert [event.name for event in seen.function_events] == ["aten::empty_strided"]
+    assert [event.name for event in seen.function_events] == []  # not even for memory
 
 
 def test_how_much_a_call_over_a_new_map_does():
@@ -140,7 +140,7 @@ def test_what_a_call_over_a_new_map_launches_is_what_a_view_of_its_own_would():
         mine = found.index, found.pairs(32).outputs, found.pairs(32).inputs
         starts = {index.data_ptr(): name for name, index in enumerate(mine)}
         return [
-            (spec, [None if i is None else starts[i.data_ptr()] for i in rest[:3]], *rest[3:])
+            (spec, [None if i is None else starts[i] for i in rest[:3]], *rest[3:])
             for spec, _, _, _, *rest in launched
         ]
 
@@ -256,4 +256,4 @@ def test_what_is_computed_of_parameters_is_what_a_module_uses():
     swapped = {"parametrizations.weight.original": W, "bias": BIAS}
     for _ in range(2):
         torch.func.functional_call(module, swapped, (X,))
-    assert launched[-1][-3][0].data_ptr() == BIAS.data_ptr()
+    assert launched[-1][-3] == (BIAS.data_ptr(),)

@@ -15,10 +15,12 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.executors import choosing, execute_cpu, gpu
+from layoutconv.executors import checks, choosing, execute_cpu, gpu
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import compile
+
+from ..executors.addresses import tensor_at
 
 PROBLEM = ConvProblem((1, 6, 6, 16), (16, 3, 3), padding=1)
 VIEW = fprop_view(PROBLEM)
@@ -39,7 +41,15 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
 
 
 def on_cpu(view: GemmView, spec: Any) -> Any:
-    return lambda a, b, d, *rest: execute_cpu(view, a, b, d)
+    want = checks.expected(view)
+
+    def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
+        x, w = (
+            tensor_at(t, torch.float32, s.shape, s.stride) for t, s in ((a, want.a), (b, want.b))
+        )
+        execute_cpu(view, x, w, d)
+
+    return kernel
 
 
 def run(view: GemmView, x: Tensor = X, w: Tensor = W) -> Tensor:
