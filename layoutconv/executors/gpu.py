@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 # What an epilogue reads when it runs: numbers, and addresses of columns and of tensors like D.
-Reads = tuple[tuple[float, ...] | None, tuple[int, ...] | None, tuple[int, ...] | None]
+# The numbers are a tuple, or as ``as_argument`` gives it.
+Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
 # Of a, b and out, where a and b start, and what follows the sums.
 Launcher = Callable[["Tensor", "Tensor", "Tensor", int, int, Reads], None]
 NOTHING: Reads = (None, None, None)
@@ -139,13 +140,6 @@ class Plan:
     def _only_launches(self) -> bool:
         return not self._in_bytes and not self._parts and self._only_device
 
-    @property
-    def bare(self) -> tuple[Callable[..., None], tuple[Any, ...]] | None:
-        """The kernel, and what it gets after the operands, if a launch is but that call."""
-        if self.spec.epilogue or not self._only_launches:
-            return None
-        return self._kernel, self._alone
-
     def launcher(self) -> Launcher:
         """``self`` past what it would ask at every call."""
         if not self._only_launches:
@@ -162,6 +156,10 @@ class Plan:
         return self._launcher((*_addresses(buffers), numbers), buffers)
 
     def _launcher(self, given: tuple[Any, ...], held: tuple[Any, ...]) -> Launcher:
+        """One that holds the memory of index buffers.
+
+        If nothing follows the sums, its ``bare`` is the kernel and what that gets after operands.
+        """
         kernel = self._kernel
 
         def launch(
@@ -169,6 +167,8 @@ class Plan:
         ) -> None:
             kernel(at_a, at_b, out, *given, *reads, None)
 
+        if not self.spec.epilogue:
+            launch.__dict__["bare"] = kernel, (*given, *NOTHING, None)
         return launch
 
     def __call__(

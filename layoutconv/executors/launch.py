@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,8 +10,9 @@ import torch
 from ..conv.turned import turned, turned_filter
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView
+from ..kernels.store import as_argument
 from .choosing import ALIGNED, multiplied_as
-from .gpu import NOTHING, Launcher, Plan, aligned_to, launcher_of, launcher_over, plan_of
+from .gpu import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
 from .map_views import Over, kind_over
 from .memory import allocator
 from .over_maps import turned_over
@@ -47,10 +48,11 @@ class Launch:
         self.views, self.out_dtype, self.filter = views, out_dtype, filter
         self.dtype, self.device = a.dtype, a.get_device()
         self.structure = "" if epilogue is None else epilogue.structure
-        self.numbers = () if epilogue is None else epilogue.numbers
+        numbers = () if epilogue is None else epilogue.numbers
+        self.numbers = as_argument(numbers) if numbers else None
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._turns: dict[str, bool] = {}  # by how float32 is multiplied
-        self._bare: tuple[Callable[..., None], tuple[Any, ...]] | None = None
+        self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
 
     def run(
         self,
@@ -67,11 +69,11 @@ class Launch:
         """
         at_a, at_b = a.data_ptr(), b.data_ptr()
         starts = at_a | at_b
-        if self._bare is not None and not starts & 15:
-            kernel, rest = self._bare
+        precision = multiplied_as(self.dtype) if self.dtype is torch.float32 else None
+        if precision in self._bare and not starts & 15:
+            kernel, rest = self._bare[precision]
             kernel(at_a, at_b, out, *rest)
             return
-        precision = multiplied_as(self.dtype) if self.dtype is torch.float32 else None
         if self.filter and precision is not None and self._reads_turned(a, precision):
             b = turned_filter(b, self.filter)
             at_b = b.data_ptr()
@@ -88,21 +90,21 @@ class Launch:
                 sources, added = (residual,), (residual.data_ptr(),)
                 # Of another dtype, offsets are others than those of D.
                 starts |= added[0] if residual.dtype is self.out_dtype else 1
-            reads = self.numbers or None, columns, added
+            reads = self.numbers, columns, added
         aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
         key = precision, aligned
         launchers = self._launchers.get(key)
         if launchers is None:
             launchers = self._launchers[key] = self._bind(self._of(precision, aligned))
+            alone = getattr(launchers[0], "bare", None) if aligned == ALIGNED else None
+            if alone is not None and len(launchers) == 1 and not (self.filter and precision):
+                self._bare[precision] = alone
         for launch in launchers:
             launch(a, b, out, at_a, at_b, reads)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         views = map(turned, self.views) if self._turns.get(of[3]) else self.views
-        plans = [plan_of(view, *of) for view in views]
-        if len(plans) == 1 and of[3] is None and of[6] == ALIGNED and isinstance(plans[0], Plan):
-            self._bare = plans[0].bare
-        return tuple(map(launcher_of, plans))
+        return tuple(launcher_of(plan_of(view, *of)) for view in views)
 
     def _reads_turned(self, a: Tensor, precision: str) -> bool:
         """Whether ``b`` is turned before it is multiplied with ``a``."""
@@ -136,7 +138,7 @@ class OverMap(Launch):
     ) -> None:
         self.__dict__.update(of.__dict__)
         self._launchers, self._over, self._kind = {}, over, kind_over(over)
-        self._turns, self._bare = {}, None
+        self._turns, self._bare = {}, {}
         rows, channels = shape[0], shape[-1]
         if of.filter and not worth_turning(rows, of.filter, channels // of.filter[-1]):
             self.filter = ()
