@@ -96,8 +96,9 @@ class Launch:
         launchers = self._launchers.get(key)
         if launchers is None:
             launchers = self._launchers[key] = self._bind(self._of(precision, aligned))
-            alone = getattr(launchers[0], "bare", None) if aligned == ALIGNED else None
-            if alone is not None and len(launchers) == 1 and not (self.filter and precision):
+            alone = getattr(launchers[0], "bare", None) if len(launchers) == 1 else None
+            turns = self.filter and precision is not None
+            if alone is not None and aligned == ALIGNED and not turns:
                 self._bare[precision] = alone
         for launch in launchers:
             launch(a, b, out, at_a, at_b, reads)

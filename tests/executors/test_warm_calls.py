@@ -257,3 +257,16 @@ def test_what_is_computed_of_parameters_is_what_a_module_uses():
     for _ in range(2):
         torch.func.functional_call(module, swapped, (X,))
     assert launched[-1][-3] == (BIAS.data_ptr(),)
+
+
+def test_what_follows_a_dot_product_over_a_map_is_left_to_the_operator():
+    """One row, and a channel of its own for each group: launches finish no such sums."""
+    cells = torch.zeros(1, 4, dtype=torch.int32)
+    cloud = lc.SparseTensor(torch.randn(1, 4).half(), cells, (2, 2, 2), batch_size=1)
+    found, w = submanifold_map(cloud.coordinates), torch.ones(4, 3, 3, 3, 1).half()
+    for activation, is_known in ((None, True), ("relu", False)):
+        numbers = 4, activation, 0.01
+        out = torch.empty(1, 4).half()
+        sparse_direct.remember(found, numbers, None, (cloud.features, w, None, None, None), out)
+        known = sparse_direct.find(found, numbers, None, cloud.features, w)
+        assert (known is not None) is is_known
