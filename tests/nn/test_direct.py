@@ -144,7 +144,8 @@ def test_a_module_is_a_call_too(taken):
     "wrong",
     [
         {"x": X[:, :5]}, {"x": X[0, 0]}, {"x": X.double()}, {"x": X.numpy()}, {"x": X.to("meta")},
-        {"w": W[:, :5]}, {"w": W[0]}, {"w": W.double()}, {"w": W.to("meta")}, {"bias": BIAS[:5]}, {"bias": BIAS.double()}, {"bias": 1.0},
+        {"w": W[:5, :5]}, {"w": W[0]}, {"w": W.double()}, {"w": W.to("meta")},
+        {"bias": BIAS[:5]}, {"bias": BIAS.double()}, {"bias": 1.0},
         {"scale": SCALE[:5]}, {"scale": True}, {"residual": X}, {"groups": 1.0}, {"groups": True},
         {"stride": (2.0, 1)}, {"stride": (2, True, 1)}, {"stride": "2"}, {"padding": 1.0},
         {"padding": True, "stride": (2.0, 1)}, {"padding": ((1, 1.0), 1)}, {"dilation": 0},
