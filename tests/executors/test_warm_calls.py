@@ -186,6 +186,19 @@ def test_where_memory_starts_is_looked_at_every_time():
         assert spec.vectors[0] == vector
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_so_is_where_a_residual_starts(dtype):
+    """It is read at the offsets of D, in elements: 4 of float32 are aligned as 4 of float16 are."""
+    spread = dtype.itemsize // 2
+    for shift, vector in ((0, 8), (4, 4), (1, 1), (8, 8), (2, 2), (0, 8)):
+        residual = memory_of(1, 16, 4, 4, 4, dtype=dtype, shift=shift)
+        assert residual.data_ptr() % 64 == shift * 2 * spread
+        for _ in range(2):
+            lc.conv3d(X, W, padding=1, residual=residual)
+        spec, *_ = launched[-1]
+        assert spec.vectors[2] == vector
+
+
 def test_memory_that_a_parameter_was_given_anew_is_looked_at():
     """The object stays, and what it is like does not."""
     weight = torch.nn.Parameter(W.clone(), requires_grad=False)
