@@ -95,6 +95,7 @@ class Plan:
         self._kernel: Any = load_kernel(view, self.spec) if bind else None
         self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8
+        self._only_launches = not self._in_bytes and not self._parts and self._only_device
         index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
         self._bind(expected(view).d.shape, view.m, index, tuple(runtime_integers(view).values()))
 
@@ -135,10 +136,6 @@ class Plan:
         # Not ``as_argument``, which takes as long as 35 calls gain by it.
         made._take(buffers, (made.splits, made._size, *integers))
         return made
-
-    @property
-    def _only_launches(self) -> bool:
-        return not self._in_bytes and not self._parts and self._only_device
 
     def launcher(self) -> Launcher:
         """``self`` past what it would ask at every call."""
