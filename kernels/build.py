@@ -6,7 +6,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
 
 from layoutconv.gemm_view import GemmView, OperandLayout, stages
 
@@ -24,6 +24,9 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
     and the elements between their results (1, 0 if none do), then the view's ``runtime_integers``.
     The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+
+    Memory is an address, an int: a tensor takes 0.1 us of the host to cross over, and its extents
+    are the view's. ``d`` alone is a tensor, which says what device and stream the launch goes to.
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     kernel = ImplicitGemm(view, spec)
@@ -31,15 +34,15 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
     vector_a, vector_b, vector_d = spec.vectors
     return cute.compile(
         kernel,
-        _tensor(view.a, data.argument, vector_a),
-        _tensor(view.b, data.argument, vector_b),
+        _address(data.argument, vector_a),
+        _address(data.argument, vector_b),
         _tensor(view.d, out.argument, vector_d),
         *(_index(layout) for layout in (view.a, view.b, view.d)),
         tuple(cutlass.Int64(0) for _ in range(2 + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
-        tuple(_vector(OUTPUT[name].element) for name in steps.columns) or None,
-        tuple(_tensor(view.d, OUTPUT[name].element, vector_d) for name in steps.sources) or None,
-        _vector(cutlass.Float32) if steps.statistics else None,
+        tuple(_address(OUTPUT[name].element) for name in steps.columns) or None,
+        tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,
+        _address(cutlass.Float32) if steps.statistics else None,
         make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"--enable-tvm-ffi --gpu-arch {spec.arch}{keep}",
     )
@@ -50,13 +53,17 @@ def _tensor(layout: OperandLayout, element: Any, vector: int) -> Any:
     rank = len(stages(layout)[-1].layout.shape)
     shape: Any = tuple(cute.sym_int() for _ in range(rank))
     stride: Any = tuple(cute.sym_int64() for _ in range(rank))
-    align = min(VECTOR_BYTES, vector * element.width // 8)
-    return make_fake_tensor(element, shape, stride, assumed_align=align)
+    return make_fake_tensor(element, shape, stride, assumed_align=_alignment(element, vector))
 
 
-def _vector(element: Any) -> Any:
-    return make_fake_tensor(element, (cute.sym_int64(),), (1,))
+def _address(element: Any, vector: int = 1) -> Any:
+    """An argument that says where memory starts, at a multiple of a vector."""
+    return make_ptr(element, 0, cute.AddressSpace.gmem, assumed_align=_alignment(element, vector))
+
+
+def _alignment(element: Any, vector: int) -> int:
+    return min(VECTOR_BYTES, vector * element.width // 8)
 
 
 def _index(layout: OperandLayout) -> Any:
-    return _vector(cutlass.Int32) if index_buffer(layout) is not None else None
+    return _address(cutlass.Int32) if index_buffer(layout) is not None else None

@@ -60,8 +60,8 @@ class ImplicitGemm:
     @cute.jit
     def __call__(
         self,
-        a: cute.Tensor,
-        b: cute.Tensor,
+        a: Any,
+        b: Any,
         d: cute.Tensor,
         index_a: Any,
         index_b: Any,
@@ -92,16 +92,16 @@ class ImplicitGemm:
         self.kernel(
             pointer_a,
             pointer_b,
-            _pointer(d, self.out.element),
+            _pointer(d.iterator, self.out.element),
             _pointer(index_a, Int32),
             _pointer(index_b, Int32),
             _pointer(index_d, Int32),
             args,
             (Int32(splits), Int64(split_stride)),
             numbers,
-            _pointers(columns),
-            _pointers(sources),
-            _pointer(statistics, cutlass.Float32),
+            columns,
+            sources,
+            statistics,
             pixels,
             copy,
             boxes,
@@ -332,12 +332,6 @@ def _tuple(found: tuple[Any, ...] | None) -> tuple[Any, ...]:
     return found or ()
 
 
-def _pointers(tensors: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
-    return tuple(tensor.iterator for tensor in tensors) if tensors else None
-
-
-def _pointer(tensor: Any, dtype: Any) -> Any:
-    """The memory behind a tensor argument, read as ``dtype`` (fp32 data as tf32)."""
-    if tensor is None:
-        return None
-    return cute.recast_ptr(tensor.iterator, dtype=dtype)
+def _pointer(address: Any, dtype: Any) -> Any:
+    """Where memory starts, read as ``dtype`` (fp32 data as tf32)."""
+    return None if address is None else cute.recast_ptr(address, dtype=dtype)

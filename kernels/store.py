@@ -103,8 +103,8 @@ def load_kernel(view: GemmView, spec: Spec) -> Callable[..., None]:
     return kernel
 
 
-def as_argument(numbers: tuple[int, ...]) -> Any:
-    """A tuple of integers that many calls of a kernel get, as kernels take it.
+def as_argument(numbers: tuple[float, ...]) -> Any:
+    """A tuple of numbers that many calls of a kernel get, as kernels take it.
 
     Calls convert tuples: 0.2 us for a dozen of numbers, each time.
 

@@ -146,12 +146,12 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch):
     from layoutconv.kernels.tune import MACHINES
 
-    from layoutconv.executors import gpu, turned
+    from layoutconv.executors import choosing, turned
 
     copies, copy = [], turned.turned_filter
     monkeypatch.setattr(turned, "turned_filter", lambda w: copies.append(w) or copy(w))
     monkeypatch.setattr(turned, "_runs_kernels", lambda a: True)
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(turned, "ROWS", 1)
     monkeypatch.setattr(turned, "PRODUCTS", 1)
     for name, dtype, times in (("strided", "tf32", 1), ("strided", "fp32", 0), ("3d", "fp16", 0)):

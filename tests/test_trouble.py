@@ -34,7 +34,7 @@ from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
 from layoutconv.errors import ArgumentError, DeviceError
-from layoutconv.executors import gpu
+from layoutconv.executors import choosing, gpu
 from layoutconv.tuning import choices
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -48,11 +48,11 @@ import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import conftest, torch
-from layoutconv.executors import gpu
+from layoutconv.executors import choosing, gpu
 from layoutconv.kernels.tune import MACHINES
 from layoutconv.tuning import compile, race
 from layoutconv.cli import main
-gpu.machine_of = lambda device: MACHINES["sm_90a"]
+choosing.machine_of = lambda device: MACHINES["sm_90a"]
 torch.cuda.is_available = lambda: True
 torch.cuda.current_device = lambda: 0
 """
@@ -251,7 +251,7 @@ def test_a_disk_that_fills_up_while_a_kernel_is_kept(folder: Path) -> None:
 def test_a_disk_that_fills_up_while_a_choice_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr("layoutconv.tuning.race.compile_kernels", lambda *args: None)
     with no_more_than(10), pytest.warns(UserWarning, match="choice cannot be kept: .* with room"):

@@ -20,6 +20,7 @@ import torch
 
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
+from .memory import allocator
 from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
 from .plain import is_constant, wants_gradient
 from .signature import Signatures
@@ -81,8 +82,6 @@ class Call:
         self.back = (0, input.dim() - 1, *range(1, input.dim() - 1))
         self.numbers, self.ending = numbers, ending
         self.shape, self.dtype, self.device = tuple(result.shape), result.dtype, result.device
-        kind: dict[str, Any] = {"dtype": result.dtype, "device": result.device}
-        self.allocate = partial(torch.empty_strided, self.shape, result.stride(), **kind)
         epilogue = epilogue_of(bias, scale, residual, *ending)
         x, w = (tuple(t.shape[i] for i in self.order) for t in (input, weight))
         if transposed:
@@ -91,6 +90,7 @@ class Call:
         else:
             found = fprop_pass(x, w, *numbers)
         self.views, self.zeroed, self.turned = found.views, found.zeroed, found.turned
+        self.allocate = allocator(self.shape, result.stride(), self.dtype, self.device)
         self.recorded = _Transposed if transposed else _Convolution
         self.wanted = wanted
         operands = [t for t in (input, weight, residual) if t is not None]

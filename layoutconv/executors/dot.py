@@ -44,7 +44,7 @@ class DotPlan:
         if dtype not in DTYPES:
             kinds = "float16, bfloat16, float32 or float64 for a view of one row and one column"
             raise ArgumentTypeError("a", kinds, str(dtype))
-        self.device, self.columns = device, columns_of(view)
+        self.device, self.columns, self.structure = device, columns_of(view), structure
         self.sums = torch.float64 if dtype == torch.float64 else torch.float32
         stored = self.sums if structure or out_dtype not in DTYPES else out_dtype
         self.in_torch = bool(structure) or stored is not out_dtype
@@ -58,7 +58,7 @@ class DotPlan:
         a: Tensor,
         b: Tensor,
         out: Tensor,
-        reads: Any = None,
+        epilogue: Epilogue | None = None,
         statistics: Tensor | None = None,
     ) -> None:
         with torch.cuda.device(self.device):
@@ -70,11 +70,16 @@ class DotPlan:
                 raise ArgumentError("epilogue", expected, f"shape {tuple(out.shape)}")
             sums = torch.zeros_like(out, dtype=self.sums)
             self._launch(a, b, sums)
-            if isinstance(reads, Epilogue):
-                sums = apply_steps(reads.steps, sums, slice(None), reads.sources)
+            if epilogue is not None:
+                sums = apply_steps(epilogue.steps, sums, slice(None), epilogue.sources)
             out.copy_(convert(sums, out.dtype))
             if statistics is not None:
                 statistics.copy_(column_statistics(out))
+
+    def launch(self, a: Tensor, b: Tensor, out: Tensor, *_: Any) -> None:
+        """As a ``gpu.Launcher``, of which nothing follows the sums."""
+        assert not self.structure
+        self(a, b, out)
 
     def _launch(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         workspace = None

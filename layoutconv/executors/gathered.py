@@ -407,7 +407,7 @@ def _kernel(
     device: int,
 ) -> Any:
     from ..kernels.gather_reduce import GatherShape, load_gather
-    from .gpu import machine_of
+    from .choosing import machine_of
 
     name, out_name, won, numbers = (
         "" if kind is None else str(kind).removeprefix("torch.")

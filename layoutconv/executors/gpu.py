@@ -3,61 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from math import inf, prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..algebra.int_tuple import flatten
-from ..devices import check_driver
 from ..epilogue import Epilogue
-from ..errors import ArgumentTypeError
-from ..gemm_view import GemmView, locate, stages
-from ..kernels.check import UnsupportedViewError, check_view
-from ..kernels.im2col import is_mapped
-from ..kernels.spec import (
-    ARCHES,
-    BYTES,
-    Spec,
-    can_skip,
-    staged_bytes,
-    suits_warpgroups,
-    vectors_of,
-)
-from ..kernels.store import architecture, as_argument, load_kernel
+from ..gemm_view import GemmView
+from ..kernels.store import as_argument, load_kernel
 from ..kernels.structure import index_buffer, runtime_integers
-from ..kernels.tile import WARPGROUP, Tile
-from ..kernels.tune import MACHINES, Machine, Problem, choose
-from ..kernels.window import widened
-from ..tuning.choices import find, key_of, wanted
+from ..kernels.tile import Tile
+from . import choosing
 from .checks import expected
+from .choosing import ALIGNED, multiplied_as
 from .dot import DotPlan
 from .finish import FP8
-from .int4 import INT4
 from .map_views import Buffers, Kind, MapView, Over
 from .reduction import adder, sum_partials
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
-_PRESENT = 0.5
-_ANY_TILE = Tile(64, 64, 16)
-MOST_ROWS = 2**31
-ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
+
+# What an epilogue reads when it runs: numbers, and addresses of columns and of tensors like D.
+# The numbers are a tuple, or as ``as_argument`` gives it.
+Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
+# Of a, b and out, where a and b start, and what follows the sums.
+Launcher = Callable[["Tensor", "Tensor", "Tensor", int, int, Reads], None]
+NOTHING: Reads = (None, None, None)
+_address = torch.Tensor.data_ptr
 
 
-class Reads(NamedTuple):
-    """What an epilogue reads when it runs, as the attributes of an ``Epilogue``."""
-
-    numbers: tuple[float, ...] = ()
-    columns: tuple[Tensor, ...] = ()
-    sources: tuple[Tensor, ...] = ()
-
-
-NOTHING = Reads()
-Launcher = Callable[["Tensor", "Tensor", "Tensor", Reads], None]  # of a, b and out
+def reads_of(
+    numbers: tuple[float, ...], columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
+) -> Reads:
+    """The attributes of an ``Epilogue`` as kernels take them."""
+    return (
+        numbers or None,
+        tuple(map(_address, columns)) or None,
+        tuple(map(_address, sources)) or None,
+    )
 
 
 class Plan:
@@ -99,59 +84,18 @@ class Plan:
         sizes: tuple[int, int] | None = None,
         bind: bool = True,
     ) -> None:
-        machine = self.machine = machine_of(device)
-        kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
-        _check_machine(kind, machine)
-        vectors, along = vectors_of(view, kind, out_kind, aligned)
-        if not view.k:  # sums of nothing: no operand is read
-            vectors, along = (1, 1, vectors[2]), (1, 1)
-        check_view(view, along)
-        whole = expected(view).writes_all and _is_dense(view.d)
-        problem = self.problem = Problem(
-            view.m, view.n, _summed(view, along),
-            channels=_channels(view, along),
-            dtype=kind,
-            staged_bytes=staged_bytes(kind, out_kind, structure),
-            groups=view.l,
-            sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
-            # Parts are added up as floating-point numbers, and stored without saturation.
-            splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
-            moved=_moved(view, kind, out_kind),
-            whole="statistics" not in structure.split() and not atomic,
-            warpgroups=suits_warpgroups(kind, vectors, along),
-            mapped=_is_mapped(view, kind, out_kind, machine, vectors, along),
-            **_shared_rows(view, kind, out_kind, machine, vectors, along),
+        chosen = choosing.choose_kernel(
+            view, dtype, device, out_dtype, precision=precision, atomic=atomic,
+            structure=structure, aligned=aligned, tile=tile, splits=splits, sizes=sizes,
+            measures=bind,
         )  # fmt: skip
-        self.key = key_of(view, problem, out_kind, vectors, along)
-        measured = find(self.key, problem, machine)
-        if measured is None and bind and tile is None and splits is None and _tunes():
-            from ..tuning.race import tune_at_need
-
-            measured = tune_at_need(
-                view, dtype, out_dtype=out_dtype, device=device, precision=precision,
-                structure=structure, aligned=aligned,
-            )  # fmt: skip
-        if measured is None and sizes is not None:
-            problem = replace(problem, m=sizes[0], groups=sizes[1])
-        chosen, parts = measured or choose(problem, machine)
-        if splits and problem.splittable:
-            parts = splits
-        self.tile, self.device = tile or chosen, device
+        view, self.spec, self.splits, self._sums, self.machine, self.problem, self.key = chosen
+        self.tile, self.device = self.spec.tile, device
         self._only_device = torch.cuda.device_count() < 2  # hence the current one
-        if self.tile.taps > 1:
-            view = _widened(view, self.tile)
-        self.splits = _without_empty_parts(view.k // self.tile.taps, self.tile, parts)
-        split = "" if self.splits == 1 else "atomic" if atomic else "partial"
-        self._sums = torch.float64 if dtype == torch.float64 else torch.float32
-        if split:
-            out_kind = _name(self._sums)
-            vectors = (*vectors[:2], min(vectors[2], 16 // self._sums.itemsize))
-        skip = not split and self.tile.taps == 1 and can_skip(view, along, self.tile)
-        spec = Spec(kind, out_kind, self.tile, machine.arch, vectors, along, structure, split, skip)
-        self.spec = spec
-        self._kernel: Any = load_kernel(view, spec) if bind else None
-        self._parts = 0 if not split else 1 if atomic else self.splits
+        self._kernel: Any = load_kernel(view, self.spec) if bind else None
+        self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8
+        self._only_launches = not self._in_bytes and not self._parts and self._only_device
         index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
         self._bind(expected(view).d.shape, view.m, index, tuple(runtime_integers(view).values()))
 
@@ -171,7 +115,8 @@ class Plan:
 
     def _take(self, index: tuple[Any, ...], integers: Any) -> None:
         """What the kernel gets after its operands, and what more if nothing follows the sums."""
-        self._given = *index, integers
+        self._held = index  # whose memory is given by addresses
+        self._given = *_addresses(index), integers
         self._alone = *self._given, None, None, None, None
 
     def without_buffers(self) -> Plan:
@@ -194,32 +139,33 @@ class Plan:
 
     def launcher(self) -> Launcher:
         """``self`` past what it would ask at every call."""
-        if self._in_bytes or self._parts or not self._only_device:
-            return self.__call__  # a method: Python calls it in half the time that an object takes
-        return self._launcher(self._given)
+        if not self._only_launches:
+            return self._launch_anywhere
+        return self._launcher(self._given, self._held)
 
     def launcher_over(
         self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> Launcher:
         """``over(...).launcher()``, past the plan in between."""
-        if self._in_bytes or self._parts or not self._only_device:
-            return self.over(buffers, m, shape, integers).__call__
-        return self._launcher((*buffers, (self.splits, prod(shape), *integers)))
+        if not self._only_launches:
+            return self.over(buffers, m, shape, integers)._launch_anywhere
+        numbers = self.splits, prod(shape), *integers
+        return self._launcher((*_addresses(buffers), numbers), buffers)
 
-    def _launcher(self, given: tuple[Any, ...]) -> Launcher:
+    def _launcher(self, given: tuple[Any, ...], held: tuple[Any, ...]) -> Launcher:
+        """One that holds the memory of index buffers.
+
+        If nothing follows the sums, its ``bare`` is the kernel and what that gets after operands.
+        """
         kernel = self._kernel
-        if self.spec.epilogue:
 
-            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
-                numbers, columns, sources = reads
-                kernel(a, b, out, *given, numbers or None, columns or None, sources or None, None)
+        def launch(
+            a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads, _: Any = held
+        ) -> None:
+            kernel(at_a, at_b, out, *given, *reads, None)
 
-        else:
-            alone = *given, None, None, None, None
-
-            def launch(a: Tensor, b: Tensor, out: Tensor, reads: Reads) -> None:
-                kernel(a, b, out, *alone)
-
+        if not self.spec.epilogue:
+            launch.__dict__["bare"] = kernel, (*given, *NOTHING, None)
         return launch
 
     def __call__(
@@ -227,27 +173,46 @@ class Plan:
         a: Tensor,
         b: Tensor,
         out: Tensor,
-        reads: Epilogue | Reads = NOTHING,
+        epilogue: Epilogue | None = None,
         statistics: Tensor | None = None,
     ) -> None:
-        if not (self._only_device or torch.cuda.current_device() == self.device):
-            with torch.cuda.device(self.device):
-                self(a, b, out, reads, statistics)
+        reads, at_a, at_b = NOTHING, a.data_ptr(), b.data_ptr()
+        if epilogue is not None:
+            reads = reads_of(epilogue.numbers, epilogue.columns, epilogue.sources)
+        if statistics is None:
+            self._launch_anywhere(a, b, out, at_a, at_b, reads)
             return
-        if self._in_bytes:
-            a, b, out = _as_bytes(a), _as_bytes(b), _as_bytes(out)
-        if self._parts:
-            self._run_in_parts(a, b, out)
-        elif reads is NOTHING:
-            self._kernel(a, b, out, *self._alone)
-        else:
-            self._run_with_epilogue(a, b, out, reads, statistics)
+        with torch.cuda.device(self.device):
+            size = self._m_tiles, statistics.numel()
+            parts = torch.empty(size, dtype=torch.float32, device=out.device)
+            self._launch(at_a, at_b, out, reads, parts.data_ptr())
+            sum_partials(parts, statistics)
 
-    def _run_in_parts(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def _launch_anywhere(
+        self, a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads
+    ) -> None:
+        if self._only_device or torch.cuda.current_device() == self.device:
+            self._launch(at_a, at_b, out, reads)
+            return
+        with torch.cuda.device(self.device):
+            self._launch(at_a, at_b, out, reads)
+
+    def _launch(
+        self, at_a: int, at_b: int, out: Tensor, reads: Reads, statistics: int | None = None
+    ) -> None:
+        """On the current device."""
+        if self._in_bytes:
+            out = _as_bytes(out)
+        if self._parts:
+            self._run_in_parts(at_a, at_b, out)
+        else:
+            self._kernel(at_a, at_b, out, *self._given, *reads, statistics)
+
+    def _run_in_parts(self, at_a: int, at_b: int, out: Tensor) -> None:
         """Parts of sums go to memory of their own, and are added up in a fixed order."""
         make = torch.empty if self._parts > 1 else torch.zeros
         sums = make(self._sums_shape, dtype=self._sums, device=out.device)
-        self._kernel(a, b, sums, *self._alone)
+        self._kernel(at_a, at_b, sums, *self._alone)
         flat = out.as_strided((self._size,), (1,))
         if self._parts == 1:
             flat.copy_(sums.view(-1))
@@ -258,22 +223,15 @@ class Plan:
             add = self._adders[like] = adder(sums, flat, self._parts)
         add(sums.view(-1), flat)
 
-    def _run_with_epilogue(
-        self, a: Tensor, b: Tensor, out: Tensor, reads: Epilogue | Reads, statistics: Tensor | None
-    ) -> None:
-        parts = None
-        if statistics is not None:
-            size = self._m_tiles, statistics.numel()
-            parts = torch.empty(size, dtype=torch.float32, device=out.device)
-        self._kernel(
-            a, b, out, *self._given,
-            reads.numbers or None,
-            reads.columns or None,
-            reads.sources or None,
-            None if parts is None else parts.view(-1),
-        )  # fmt: skip
-        if statistics is not None and parts is not None:
-            sum_partials(parts, statistics)
+
+def _addresses(index: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Where index buffers start."""
+    a, b, d = index
+    return (
+        None if a is None else a.data_ptr(),
+        None if b is None else b.data_ptr(),
+        None if d is None else d.data_ptr(),
+    )
 
 
 def execute_gpu(
@@ -293,7 +251,7 @@ def execute_gpu(
     dtype, aligned = a.dtype, aligned_to(a, b, out, sources)
     precision = multiplied_as(dtype, precision)
     plan = plan_of(view, dtype, a.get_device(), out.dtype, precision, atomic, structure, aligned)
-    plan(a, b, out, NOTHING if epilogue is None else epilogue, statistics)
+    plan(a, b, out, epilogue, statistics)
     return out
 
 
@@ -317,7 +275,7 @@ def plan_of(
         plan = _plan_of_kind(view, key)
     elif view.m == view.n == 1 and len(view.a.shape) == 3:
         plan = DotPlan(
-            view, dtype, device, out_dtype, machine_of(device),
+            view, dtype, device, out_dtype, choosing.machine_of(device),
             structure=structure, aligned=aligned,
         )  # fmt: skip
     else:
@@ -336,7 +294,7 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
 
 def launcher_of(plan: Plan | DotPlan) -> Launcher:
     """What launches a plan, with the least of Python before it."""
-    return plan.launcher() if isinstance(plan, Plan) else plan.__call__
+    return plan.launcher() if isinstance(plan, Plan) else plan.launch
 
 
 def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
@@ -364,18 +322,6 @@ def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
     return plan
 
 
-def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
-    """How data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
-
-    >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
-    ('fp32', None)
-    """
-    if dtype is torch.float32 and precision is None:
-        # what torch.backends.cudnn.allow_tf32 reads, in 0.1 us, not 0.5
-        return "tf32" if torch._C._get_cudnn_allow_tf32() else "fp32"
-    return precision
-
-
 def aligned_to(
     a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...] = ()
 ) -> tuple[int, int, int]:
@@ -389,146 +335,6 @@ def aligned_to(
     if (at_a | at_b | at_d) & 15 == 0:
         return ALIGNED
     return tuple(min(16, p & -p if p else 16) for p in (at_a, at_b, at_d))  # type: ignore[return-value]
-
-
-def machine_of(device: int) -> Machine:
-    """What decides between tiles on a GPU that is present; ``DeviceError`` if none run on it."""
-    check_driver()
-    found: Any = torch.cuda.get_device_properties(device)
-    arch = architecture((found.major, found.minor))
-    like = MACHINES.get(arch, MACHINES["sm_80"])
-    return Machine(
-        arch,
-        found.multi_processor_count,
-        found.shared_memory_per_block_optin,
-        found.shared_memory_per_multiprocessor,
-        like.products,
-        like.bandwidth,
-        found.name,
-    )
-
-
-def _tunes() -> bool:
-    """Whether to measure now: not while a graph is captured, which takes no other launches."""
-    return wanted() and not torch.cuda.is_current_stream_capturing()
-
-
-def _kernel_type(dtype: torch.dtype, precision: str) -> str:
-    """The kernel's name of data: fp32 is multiplied as tf32, or as three of them."""
-    kinds = {(torch.float32, "tf32"): "tfloat32", (torch.int8, INT4): INT4}
-    return kinds.get((dtype, precision), _name(dtype))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _shared_rows(
-    view: GemmView,
-    kind: str,
-    out_kind: str,
-    machine: Machine,
-    vectors: tuple[int, int, int],
-    along: tuple[int, int],
-) -> dict[str, Any]:
-    """Of a problem: how many taps share the rows of a tile, how many rows more that takes, and
-    whether tensor maps bring these tiles.
-
-    None do if those are more rows than a kernel counts: three for one where lines are of one cell.
-    """
-    wide = widened(view) if along[0] == 1 else None
-    if wide is None or not 0 < wide.m < MOST_ROWS:
-        return {}
-    taps = int(flatten(wide.a.shape[1])[-1])
-    mapped = _is_mapped(wide, kind, out_kind, machine, vectors, along, taps)
-    return {"taps": taps, "widening": wide.m / view.m, "mapped_windows": mapped}
-
-
-def _widened(view: GemmView, tile: Tile) -> GemmView:
-    """The view whose rows serve the taps of a tile."""
-    wide = widened(view)
-    if wide is None or flatten(wide.a.shape[1])[-1] != tile.taps:
-        raise UnsupportedViewError(f"{tile}: expected a view whose rows {tile.taps} taps share")
-    return wide
-
-
-def _without_empty_parts(k: int, tile: Tile, splits: int) -> int:
-    """How many parts there are if all but the last have equally many k-tiles."""
-    k_tiles = max(1, -(-k // tile.k))
-    return -(-k_tiles // -(-k_tiles // splits))
-
-
-def _check_machine(kind: str, machine: Machine) -> None:
-    least, most = ARCHES.get(kind, (80, inf))
-    number = int(machine.arch.removeprefix("sm_").rstrip("a"))
-    if not least <= number <= most:
-        range_of = f"{least / 10} or more" if most == inf else f"{least / 10} to {most / 10}"
-        instead = "; unpack_int4 makes int8 of it" if kind == INT4 else ""
-        expected_capability = f"a GPU of compute capability {range_of} for {kind}{instead}"
-        raise ArgumentTypeError("a", expected_capability, f"one of {number / 10}")
-
-
-def _summed(view: GemmView, along: tuple[int, int]) -> int:
-    """The length of the sums, without the taps that tiles leave out."""
-    if not can_skip(view, along, _ANY_TILE):
-        return view.k
-    if index_buffer(view.a) is not None:
-        return max(1, int(view.k * _PRESENT))
-    channels, *_ = flatten(stages(view.a)[0].layout.shape[1])
-    rows = torch.arange(0, view.m, max(1, view.m // 4096))
-    _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
-    return max(1, int(view.k * float(torch.as_tensor(there).double().mean())))
-
-
-def _moved(view: GemmView, kind: str, out_kind: str) -> int:
-    """Bytes of what a view reads and writes, each once; of a gathered view, none."""
-    if index_buffer(view.a) is not None:
-        return 0
-    want, groups = expected(view), view.l
-    a = min(prod(want.a.shape), view.m * view.k * groups)
-    b = min(prod(want.b.shape), view.n * view.k * groups)
-    return (a + b) * BYTES[kind] + view.m * view.n * groups * BYTES[out_kind]
-
-
-def _channels(view: GemmView, along: tuple[int, int]) -> int:
-    """The length of the contiguous mode of k, 0 if k runs across memory in both operands."""
-    for layout, mode in zip((view.a, view.b), along, strict=True):
-        if mode == 1:
-            return int(flatten(stages(layout)[0].layout.shape[1])[0])
-    return 0
-
-
-def _is_mapped(
-    view: GemmView,
-    kind: str,
-    out_kind: str,
-    machine: Machine,
-    vectors: tuple[int, int, int],
-    along: tuple[int, int],
-    taps: int = 1,
-) -> bool:
-    """Whether tensor maps bring both operands to the tiles that are made for them.
-
-    Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
-    """
-    if machine.arch != "sm_90a":
-        return False
-    line = 128 // BYTES[kind]
-    k = line if taps == 1 and _channels(view, along) % line == 0 else line // 2
-    tile = Tile(128, 128, k, 8, 1, 4, producers=WARPGROUP, taps=taps)
-    return is_mapped(view, Spec(kind, out_kind, tile, machine.arch, vectors, along))
-
-
-def _is_dense(layout: Any) -> bool:
-    """Whether memory has no gaps: parts of sums lie as the result does."""
-    memory = stages(layout)[-1].layout
-    pairs = sorted(zip(flatten(memory.stride), flatten(memory.shape), strict=True))
-    reach = 1
-    for stride, extent in pairs:
-        if extent > 1 and stride != reach:
-            return False
-        reach *= int(extent)
-    return list(flatten(memory.stride)) == sorted(flatten(memory.stride), reverse=True)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

@@ -10,18 +10,11 @@ import torch
 from ..conv.turned import turned, turned_filter
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView
-from .gpu import (
-    ALIGNED,
-    NOTHING,
-    Launcher,
-    Reads,
-    aligned_to,
-    launcher_of,
-    launcher_over,
-    multiplied_as,
-    plan_of,
-)
+from ..kernels.store import as_argument
+from .choosing import ALIGNED, multiplied_as
+from .gpu import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
 from .map_views import Over, kind_over
+from .memory import allocator
 from .over_maps import turned_over
 from .turned import reads_turned, worth_turning
 
@@ -55,9 +48,11 @@ class Launch:
         self.views, self.out_dtype, self.filter = views, out_dtype, filter
         self.dtype, self.device = a.dtype, a.get_device()
         self.structure = "" if epilogue is None else epilogue.structure
-        self.numbers = () if epilogue is None else epilogue.numbers
+        numbers = () if epilogue is None else epilogue.numbers
+        self.numbers = as_argument(numbers) if numbers else None
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._turns: dict[str, bool] = {}  # by how float32 is multiplied
+        self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
 
     def run(
         self,
@@ -68,25 +63,45 @@ class Launch:
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
     ) -> None:
-        """Launch, on tensors whose memory is as the views have it, contiguous in their order."""
-        reads, aligned = NOTHING, ALIGNED
+        """Launch, on tensors whose memory is as the views have it, contiguous in their order.
+
+        ``out`` is memory of its own, which starts at a multiple of 16 bytes.
+        """
+        at_a, at_b = a.data_ptr(), b.data_ptr()
+        starts = at_a | at_b
         precision = multiplied_as(self.dtype) if self.dtype is torch.float32 else None
+        if precision in self._bare and not starts & 15:
+            kernel, rest = self._bare[precision]
+            kernel(at_a, at_b, out, *rest)
+            return
         if self.filter and precision is not None and self._reads_turned(a, precision):
             b = turned_filter(b, self.filter)
+            at_b = b.data_ptr()
+        reads = NOTHING
+        sources: tuple[Tensor, ...] = ()
         if self.structure:
-            columns: tuple[Tensor, ...] = (scale,) if isinstance(scale, torch.Tensor) else ()
-            columns = columns if bias is None else (*columns, bias)
-            sources = () if residual is None else (residual,)
-            reads = Reads(self.numbers, columns, sources)
-            aligned = aligned_to(a, b, out, sources)
-        elif (a.data_ptr() | b.data_ptr() | out.data_ptr()) & 15:
-            aligned = aligned_to(a, b, out)
+            columns: tuple[int, ...] | None = None
+            if isinstance(scale, torch.Tensor):
+                columns = (scale.data_ptr(),)
+            if bias is not None:
+                columns = (bias.data_ptr(),) if columns is None else (*columns, bias.data_ptr())
+            added = None
+            if residual is not None:
+                sources, added = (residual,), (residual.data_ptr(),)
+                # Of another dtype, offsets are others than those of D.
+                starts |= added[0] if residual.dtype is self.out_dtype else 1
+            reads = self.numbers, columns, added
+        aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
         key = precision, aligned
         launchers = self._launchers.get(key)
         if launchers is None:
             launchers = self._launchers[key] = self._bind(self._of(precision, aligned))
+            alone = getattr(launchers[0], "bare", None) if len(launchers) == 1 else None
+            turns = self.filter and precision is not None
+            if alone is not None and aligned == ALIGNED and not turns:
+                self._bare[precision] = alone
         for launch in launchers:
-            launch(a, b, out, reads)
+            launch(a, b, out, at_a, at_b, reads)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         views = map(turned, self.views) if self._turns.get(of[3]) else self.views
@@ -124,11 +139,11 @@ class OverMap(Launch):
     ) -> None:
         self.__dict__.update(of.__dict__)
         self._launchers, self._over, self._kind = {}, over, kind_over(over)
-        self._turns = {}
+        self._turns, self._bare = {}, {}
         rows, channels = shape[0], shape[-1]
         if of.filter and not worth_turning(rows, of.filter, channels // of.filter[-1]):
             self.filter = ()
-        self._result = shape, stride, device
+        self._allocate = allocator(shape, stride, self.out_dtype, device)
         self._empty = 0 in shape
         if self._kind is None:
             self.views = (over.make(),)
@@ -142,8 +157,7 @@ class OverMap(Launch):
         residual: Tensor | None = None,
     ) -> Tensor:
         """What the pass makes of contiguous tensors."""
-        shape, stride, device = self._result
-        out = torch.empty_strided(shape, stride, dtype=self.out_dtype, device=device)
+        out = self._allocate()
         if not self._empty:
             self.run(a, b, out, bias, scale, residual)
         return out

@@ -10,6 +10,9 @@ from torch.autograd import forward_ad
 
 from ..errors import ArgumentError
 
+is_compiling = torch.compiler.is_compiling
+functions_that_look = _C._len_torch_function_stack
+operators_that_look = _C._len_torch_dispatch_stack
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
 
 
@@ -44,12 +47,27 @@ def is_watched() -> bool:
     True
     """
     return bool(
-        torch.compiler.is_compiling()
+        is_watched_unseen()
         or _C._is_tracing()
-        or _C._len_torch_dispatch_stack()
-        or _C._len_torch_function_stack()
         or _C._functorch.peek_interpreter_stack() is not None
         or _C._is_any_autocast_enabled()
+    )
+
+
+def is_watched_unseen() -> bool:
+    """Whether something looks at calls that does not show in how tensors are dispatched.
+
+    The rest of what ``is_watched`` asks for changes the dispatch keys of the thread: not so
+    functions, forward mode, and modes such as that of fake tensors.
+
+    >>> with torch.device("cpu"):
+    ...     is_watched_unseen()
+    True
+    """
+    return bool(
+        is_compiling()
+        or functions_that_look()
+        or operators_that_look()
         or forward_ad._current_level >= 0
     )
 

@@ -310,7 +310,7 @@ class _Plan:
     ) -> None:  # fmt: skip
         from ..kernels.reduce import load_reduction
         from ..kernels.schedule import has_clusters, schedule
-        from .gpu import machine_of
+        from .choosing import machine_of
 
         machine = machine_of(device)
         dtype, accumulator, out_dtype = (

@@ -9,12 +9,20 @@ torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import cache
 from marshal import dumps
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .plain import PLAIN, is_plain, is_watched
+from .plain import (
+    PLAIN,
+    forward_ad,
+    functions_that_look,
+    is_compiling,
+    is_plain,
+    operators_that_look,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +32,7 @@ try:
 except ImportError:  # they are torch.compile's own, and promised to nobody
     _of_torch = None  # type: ignore[assignment]
 
+is_grad_enabled = torch.is_grad_enabled
 _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
 
 Guard = Callable[..., bool]
@@ -34,9 +43,11 @@ def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
 
     With ``rows``, matrices may have any number of them: clouds differ in nothing else.
 
-    They have their types, dtypes, devices, shapes and strides, want a gradient or do not, and have
-    torch's dispatch keys: those of lazy negation, of inference mode. What is no tensor is not like
-    one. ``is_watched`` asks what else torch might do. Nothing keeps the tensors alive.
+    They have their types, dtypes, devices, shapes and strides, want a gradient or do not,
+    and torch dispatches them alike: keys are those of lazy negation and inference mode, and, of the
+    thread, of autocast, tracers and transforms. What is no
+    tensor is not like one. ``is_watched_unseen`` asks what is not seen. Nothing keeps the tensors
+    alive.
 
     >>> x = torch.ones(2, 3)
     >>> alike = guard_of(x)
@@ -69,8 +80,7 @@ def _guard_in_python(*tensors: Tensor, rows: bool = False) -> Guard:
     known = [_properties(tensor, rows) for tensor in tensors]
 
     def alike(*others: Any) -> bool:
-        there = all(type(tensor) in PLAIN and not tensor.is_neg() for tensor in others)
-        return there and [_properties(tensor, rows) for tensor in others] == known
+        return is_plain(*others) and [_properties(tensor, rows) for tensor in others] == known
 
     return alike
 
@@ -116,13 +126,17 @@ class Signatures:
         residual: Tensor | None = None,
     ) -> Any:
         """What was kept for a call; None for what was not, and for a call that torch has to see."""
-        if is_watched() or type(input) not in PLAIN or type(weight) not in PLAIN:
+        # What is_watched_unseen asks: a function takes as long as its answers.
+        if is_compiling() or functions_that_look() or operators_that_look():
+            return None
+        if forward_ad._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
             return None
         others: Any = ()
         if not (bias is scale is residual is out_dtype is None):
             numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
         try:
-            key = self._key(numbers, input, weight)
+            size = input.size(-1) if self.rows else input.numel()
+            key = dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
             for alike, others_alike, found in self._kept.get(key, ()):
                 if alike(input, weight) and (not others or others_alike(*others)):
                     return found
@@ -165,7 +179,10 @@ class Signatures:
     def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
         """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
         size = input.size(-1) if self.rows else input.numel()
-        return dumps(numbers, 2), torch.is_grad_enabled(), size, weight.numel()
+        return dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
+
+
+_name = cache(str)
 
 
 def _apart(
@@ -174,8 +191,7 @@ def _apart(
     """Numbers, with which of the others there are, and those that are tensors or ought to be."""
     if bias is scale is residual is out_dtype is None:
         return numbers, []
-    number = scale if type(scale) is float or type(scale) is int else None
-    column = scale if number is None else None
-    there = bias is None, column is None, residual is None, type(out_dtype) is torch.dtype
+    number, column = (scale, None) if type(scale) in (float, int) else (None, scale)
     others = [tensor for tensor in (bias, column, residual) if tensor is not None]
-    return (numbers, number, there, str(out_dtype)), others
+    kind = None if out_dtype is None else type(out_dtype) is torch.dtype and _name(out_dtype)
+    return (numbers, number, bias is None, column is None, residual is None, kind), others

@@ -345,7 +345,7 @@ def _sum_on_gpu(parts: Tensor, lengths: Tensor, out: Tensor) -> None:
 @lru_cache(maxsize=1024)
 def _segment_sum(dtype: torch.dtype, out_dtype: torch.dtype, columns: int, device: int) -> Any:
     from ..kernels.segment_sum import SegmentShape, load_segment_sum, vector_of
-    from .gpu import machine_of
+    from .choosing import machine_of
 
     name, out_name = (str(kind).removeprefix("torch.") for kind in (dtype, out_dtype))
     shape = SegmentShape(name, out_name, vector_of(columns, dtype.itemsize))

@@ -21,6 +21,7 @@ from .autograd import has_gradient, keep, through_epilogue
 from .checks import check_indices
 from .launch import Launch, OverMap
 from .map_views import Over, map_view
+from .memory import allocator
 from .over_maps import conv_over, pairs_over
 from .passes import epilogue_of
 from .plain import is_constant, is_plain, wants_gradient
@@ -128,7 +129,11 @@ class Kind:
     def fits(self, found: KernelMap) -> bool:
         """Whether calls over a map are as this says, once their tensors are of its signature."""
         inputs, outputs = len(found.inputs), len(found.outputs)
-        return bool(inputs and outputs) and found.outputs.cells.device == self.device
+        # One element of each group is a dot product, whose launch finishes no sums (``dot``).
+        finished = outputs == 1 and self.groups == self.K and not self.only_sums
+        return (
+            bool(inputs and outputs) and found.outputs.cells.device == self.device and not finished
+        )
 
 
 # A pass over a map, from the shape, the strides and the device of its result.
@@ -239,7 +244,7 @@ class _OnCPU:
     ) -> None:
         self.view = map_view(over)
         check_indices(self.view)
-        self.allocate = partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
+        self.allocate = allocator(shape, stride, dtype, device)
         self.empty, self.ending = 0 in shape, ending
 
     def __call__(

@@ -48,7 +48,7 @@ def reads_along_sums(dtype: torch.dtype, precision: str | None, device: int) -> 
     """The same of data of ``dtype`` on the GPU of a number."""
     if dtype is not torch.float32:
         return False
-    from .gpu import machine_of, multiplied_as
+    from .choosing import machine_of, multiplied_as
 
     return multiplied_as(dtype, precision) == "tf32" and machine_of(device).arch == "sm_90a"
 

@@ -14,7 +14,8 @@ from ..devices import why_no_gpu
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors import direct, map_views
 from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
-from ..executors.gpu import ALIGNED, Plan, multiplied_as
+from ..executors.choosing import ALIGNED, multiplied_as
+from ..executors.gpu import Plan
 from ..gemm_view import GemmView
 from ..kernels.tile import Tile
 from ..kernels.tune import shortlist

@@ -19,7 +19,7 @@ from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import MACHINES
 
 from layoutconv.cli import bench, info, main
-from layoutconv.executors import gpu
+from layoutconv.executors import choosing, gpu
 from layoutconv.tuning import choices, compile, race
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
@@ -151,7 +151,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU on which tiles of 96 rows are the fastest."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINE)
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr(compile, "compile_kernels", lambda *args: None)
     monkeypatch.setattr(tune, "FAR", inf)  # any tile may win

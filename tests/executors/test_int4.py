@@ -21,7 +21,7 @@ from layoutconv.conv import (
 )
 from layoutconv.epilogue import Activation, Bias, Scale
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import gpu
+from layoutconv.executors import choosing, gpu
 from layoutconv.executors.int4 import in_pairs, unpacked
 from layoutconv.gemm_view import GemmView, locate
 from layoutconv.sparse import kernel_map_view
@@ -225,7 +225,7 @@ def test_views_without_pairs_along_k():
 def machine(monkeypatch: pytest.MonkeyPatch):
     def use(name: str) -> list[Any]:
         specs: list[Any] = []
-        monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES[name])
+        monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[name])
         monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: specs.append(spec))
         return specs
 

@@ -12,7 +12,7 @@ from layoutconv.kernels.structure import signature
 from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
-from layoutconv.executors import checks, gpu, map_views
+from layoutconv.executors import checks, choosing, gpu, map_views
 from layoutconv.executors import sparse as executor
 from layoutconv.executors.map_views import MapView, representative
 from layoutconv.gemm_view import GemmView
@@ -26,7 +26,7 @@ C, K = 16, 24
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are what they were made for; rows are sorted, as for a GPU."""
     map_views.forget()
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: (signature(view, spec.along), spec))
     yield
     map_views.forget()
@@ -82,7 +82,7 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
     for rows, seed in CLOUDS:
         for view in views(MAPS[name](cloud(rows, seed)), in_order=True):
             assert isinstance(view, MapView)
-            key = torch.float16, 0, torch.float16, None, False, "relu", gpu.ALIGNED
+            key = torch.float16, 0, torch.float16, None, False, "relu", choosing.ALIGNED
             before = len(view.kind.plans)
             got = gpu.plan_of(view, *key)
             made += len(view.kind.plans) - before
@@ -90,18 +90,19 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
             sizes = view.kind.sizes(view)
             plain = GemmView(view.a, view.b, view.d)
             want = gpu.Plan(plain, torch.float16, 0, structure="relu", sizes=sizes)
-            names = set(vars(want)) - {"problem", "_given", "_alone"}
+            names = set(vars(want)) - {"problem", "_given", "_alone", "_held"}
             assert {n: vars(got)[n] for n in names} == {n: vars(want)[n] for n in names}
             for taken, wanted in zip(
                 (got._given, got._alone), (want._given, want._alone), strict=True
             ):
-                assert list(map(_start, taken[:3])) == list(map(_start, wanted[:3]))
+                assert taken[:3] == wanted[:3]
                 assert tuple(taken[3]) == tuple(wanted[3])
                 assert taken[4:] == wanted[4:]
             for kept in view.kind.plans.values():
-                assert (
-                    kept._given[:3] == kept._alone[:3] == (None,) * 3
-                )  # a plan that is kept holds no cloud's memory
+                # A plan that is kept holds no cloud's memory.
+                assert kept._given[:3] == kept._alone[:3] == kept._held == (None,) * 3
+            starts = [None if buffer is None else buffer.data_ptr() for buffer in got._held]
+            assert starts == list(got._given[:3])  # and others hold what they give
     assert made < 3 * len(CLOUDS)
 
 
@@ -114,10 +115,6 @@ def test_only_what_differs_between_clouds_has_a_class() -> None:
     assert forward.kind.sizes(forward) == (representative(600), 1)
     assert wgrad.kind.sizes(wgrad) == (K, representative(wgrad.l))
     assert representative(64) == 67
-
-
-def _start(buffer: Tensor | None) -> int:
-    return 0 if buffer is None else buffer.data_ptr()
 
 
 def test_what_is_no_usual_map_is_a_view_of_its_own() -> None:

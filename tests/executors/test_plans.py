@@ -14,10 +14,12 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from layoutconv.errors import ArgumentTypeError
-from layoutconv.executors import direct, gpu
+from layoutconv.executors import choosing, direct, gpu
 from layoutconv.executors.checks import expected
 from layoutconv.executors.cpu import execute_cpu
 from layoutconv.gemm_view import GemmView
+
+from .addresses import tensor_at
 
 
 class StandIn:
@@ -26,41 +28,47 @@ class StandIn:
     def __init__(self, view: GemmView, spec: Any) -> None:
         self.view, self.spec = view, spec
 
-    def __call__(self, a: Tensor, b: Tensor, d: Tensor, *rest: Any) -> None:
+    def __call__(self, a: int, b: int, d: Tensor, *rest: Any) -> None:
         launched.append(self.spec)
         want = expected(self.view)
         *_, integers, numbers, columns, sources, _statistics = rest
-        ranks = [t.dim() for t in (a, b, d, *(sources or ()))]
-        assert ranks == [len(want.d.shape)] * len(ranks)
-        assert [str(t.dtype) for t in (a, d)] == [
-            f"torch.{self.spec.dtype.replace('tfloat', 'float')}", f"torch.{self.spec.out_dtype}"
-        ]  # fmt: skip
-        a, b = (t.as_strided(s.shape, s.stride) for t, s in ((a, want.a), (b, want.b)))
+        assert d.dim() == len(want.d.shape)
+        assert str(d.dtype) == f"torch.{self.spec.out_dtype}"
+        kind = getattr(torch, self.spec.dtype.replace("tfloat", "float"))
+        x, w = (tensor_at(t, kind, s.shape, s.stride) for t, s in ((a, want.a), (b, want.b)))
         out = d.as_strided(want.d.shape, want.d.stride)
-        sources = [t.as_strided(want.d.shape, want.d.stride) for t in sources or ()]
-        epilogue = self._epilogue(list(numbers or ()), list(columns or ()), sources)
+        epilogue = self._epilogue(list(numbers or ()), list(columns or ()), list(sources or ()))
         parts, size = integers[:2]
         assert size == out.numel()
         if self.spec.split == "atomic":
-            out += execute_cpu(self.view, a, b, torch.empty_like(out))
+            out += execute_cpu(self.view, x, w, torch.empty_like(out))
             return
-        execute_cpu(self.view, a, b, out, epilogue)
+        execute_cpu(self.view, x, w, out, epilogue)
         if parts > 1:  # of which the first has it all
             d.view(-1)[size:] = 0
             assert d.numel() == parts * size
 
     def _epilogue(
-        self, numbers: list[float], columns: list[Tensor], sources: list[Tensor]
+        self, numbers: list[float], columns: list[int], sources: list[int]
     ) -> Epilogue | None:
+        want = expected(self.view).d
+
+        def of_d(address: int, name: str) -> Tensor:
+            return tensor_at(address, getattr(torch, name), want.shape, want.stride)
+
+        def column(address: int, name: str) -> Tensor:
+            kind = getattr(torch, name)
+            return tensor_at(address, kind, (self.view.n * self.view.l,), (1,))
+
         steps: list[Step] = []
         for word in self.spec.epilogue.split():
             kind, _, tensor = word.partition(":")
             if kind == "scale":
-                steps.append(Scale(columns.pop(0) if tensor else numbers.pop(0)))
+                steps.append(Scale(column(columns.pop(0), tensor) if tensor else numbers.pop(0)))
             elif kind == "bias":
-                steps.append(Bias(columns.pop(0)))
+                steps.append(Bias(column(columns.pop(0), tensor)))
             elif kind == "residual":
-                steps.append(Residual(sources.pop(0), numbers.pop(0)))
+                steps.append(Residual(of_d(sources.pop(0), tensor), numbers.pop(0)))
             else:
                 steps.append(Activation(kind, numbers.pop(0) if kind == "leaky_relu" else 0.01))
         assert numbers == columns == sources == []
@@ -82,7 +90,7 @@ def no_gpu(monkeypatch):
 
     launched.clear()
     direct.forget()
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu, "load_kernel", StandIn)
     monkeypatch.setattr(gpu, "adder", adder)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
@@ -183,7 +191,7 @@ def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
 @pytest.mark.parametrize("name", ["sm_80", "sm_86"])
 def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     specs: list[Any] = []
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES[name])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[name])
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: specs.append(spec))
     view = fprop_view(ConvProblem((8, 64, 64, 128), (64, 3, 3), padding=1))
     kind = str(dtype).removeprefix("torch.")
@@ -191,6 +199,6 @@ def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     with pytest.raises(ArgumentTypeError, match=message):
         gpu.Plan(view, dtype, -1, torch.float16)
     assert specs == []
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_89"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_89"])
     gpu.Plan(view, dtype, -1, torch.float16)
     assert [spec.dtype for spec in specs] == [kind]

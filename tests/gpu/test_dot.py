@@ -37,7 +37,7 @@ def views(p: ConvProblem, kind: str):
 def test_passes(kind, dtype, C, more):
     from layoutconv.kernels.dot import load_dot
 
-    from layoutconv.executors.gpu import machine_of
+    from layoutconv.executors.choosing import machine_of
 
     machine = machine_of(torch.cuda.current_device())
     problem = ConvProblem((3, 33, 38, C), (C, 3, 3), groups=C, **more)

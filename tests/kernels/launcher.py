@@ -201,20 +201,21 @@ def run_case(
     partial = compiled.spec.split == "partial"
     out = torch.stack([case.out] * splits) if partial else case.out
     bytes_of_d, out = _shifted(out, shift[2])
-    tensors = []
+    tensors: list[Any] = []  # of which kernels get addresses, but for the last
     for name, tensor, layout, by in (
         ("a", case.a, view.a, shift[0]), ("b", case.b, view.b, shift[1])
     ):  # fmt: skip
         held, moved = _shifted(tensor, by)
-        tensors.append(_on_device(memory, name, moved, layout, held))
+        tensors.append(_on_device(memory, name, moved, layout, held).address)
     name = "sums" if compiled.spec.split == "atomic" else "d"
     tensors.append(_on_device(memory, name, out, view.d, bytes_of_d))
     indices = [
-        None if index is None else _on_device(memory, f"index {i}", index)
+        None if index is None else _on_device(memory, f"index {i}", index).address
         for i, index in enumerate(map(index_buffer, (view.a, view.b, view.d)))
     ]
     columns, sources = (
-        tuple(_on_device(memory, f"{name} {i}", t, like) for i, t in enumerate(found)) or None
+        tuple(_on_device(memory, f"{name} {i}", t, like).address for i, t in enumerate(found))
+        or None
         for name, found, like in (
             ("column", epilogue.columns, None),
             ("source", epilogue.sources, view.d),
@@ -228,7 +229,7 @@ def run_case(
         compiled.program, compiled.function, *tensors, *indices,
         as_argument((splits, case.out.numel(), *runtime_integers(view).values())),
         epilogue.numbers or None, columns, sources,
-        None if parts is None else _on_device(memory, "statistics", parts.view(-1)),
+        None if parts is None else _on_device(memory, "statistics", parts.view(-1)).address,
     )  # fmt: skip
     options |= {"shared_bytes": launch.shared_bytes, "cluster": launch.cluster}
     stats = run(compiled.program, memory, launch.arguments, launch.grid, **options)

@@ -70,7 +70,8 @@ def on_device(memory: Memory, name: str, x: Tensor, written: bool) -> DeviceTens
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_gather", found.load)
-    monkeypatch.setattr("layoutconv.executors.gpu.machine_of", lambda _: type("", (), {"arch": ""}))
+    machine = type("", (), {"arch": ""})
+    monkeypatch.setattr("layoutconv.executors.choosing.machine_of", lambda _: machine)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     gathered._kernel.cache_clear()
     yield found

@@ -19,7 +19,7 @@ from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS, WINDOWS, Problem, 
 from layoutconv.kernels.window import widened, window_of
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.executors.gpu import _shared_rows
+from layoutconv.executors.choosing import _shared_rows
 from layoutconv.gemm_view import GemmView
 
 from ..machine import Fault, read_cubin

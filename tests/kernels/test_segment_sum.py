@@ -68,7 +68,8 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_segment_sum", found.load)
-    monkeypatch.setattr("layoutconv.executors.gpu.machine_of", lambda _: type("", (), {"arch": ""}))
+    machine = type("", (), {"arch": ""})
+    monkeypatch.setattr("layoutconv.executors.choosing.machine_of", lambda _: machine)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     sparse._segment_sum.cache_clear()
     yield found

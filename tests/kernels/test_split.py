@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layoutconv.kernels.tile import Tile
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.executors.gpu import _without_empty_parts
+from layoutconv.executors.choosing import _without_empty_parts
 
 from .launcher import KINDS, Case, Kind, compiled_view, reference, run_case, tile_of
 

@@ -70,6 +70,7 @@ class DeviceTensor:
         if strides is None:
             strides = tuple(_product(shape[i + 1 :]) for i in range(len(shape)))
         extents = c_int64 * len(shape)
+        self.address = address
         self._shape, self._strides = extents(*shape), extents(*strides)
         self._managed = _Managed(
             _Tensor(

@@ -15,10 +15,12 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.executors import execute_cpu, gpu
+from layoutconv.executors import checks, choosing, execute_cpu, gpu
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import compile
+
+from ..executors.addresses import tensor_at
 
 PROBLEM = ConvProblem((1, 6, 6, 16), (16, 3, 3), padding=1)
 VIEW = fprop_view(PROBLEM)
@@ -31,7 +33,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     calls: list[list[Any]] = []
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     monkeypatch.setattr(compile, "load_kernel", on_cpu)
     monkeypatch.setattr(compile, "in_processes", lambda f, items, *rest: calls.append(list(items)))
@@ -39,7 +41,15 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
 
 
 def on_cpu(view: GemmView, spec: Any) -> Any:
-    return lambda a, b, d, *rest: execute_cpu(view, a, b, d)
+    want = checks.expected(view)
+
+    def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
+        x, w = (
+            tensor_at(t, torch.float32, s.shape, s.stride) for t, s in ((a, want.a), (b, want.b))
+        )
+        execute_cpu(view, x, w, d)
+
+    return kernel
 
 
 def run(view: GemmView, x: Tensor = X, w: Tensor = W) -> Tensor:

@@ -18,7 +18,7 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.depthwise import depthwise_fprop_view
 from layoutconv.errors import ArgumentError
-from layoutconv.executors import gpu
+from layoutconv.executors import choosing, gpu
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import choices, compile, race
 from layoutconv.tuning.problems import PASSES, views_of
@@ -32,7 +32,7 @@ SILENT: Any = {"device": -1, "tick": lambda done, total: None}
 def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr(gpu, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINE)
     monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
     monkeypatch.setattr(tune, "FAR", inf)  # any tile may win
@@ -67,7 +67,7 @@ def test_the_fastest_wins_and_is_what_runs_from_then_on() -> None:
 
 def test_a_view_that_has_run_takes_the_winner_too() -> None:
     one = view()
-    of: Any = (torch.float16, -1, torch.float16, None, False, "", gpu.ALIGNED)
+    of: Any = (torch.float16, -1, torch.float16, None, False, "", choosing.ALIGNED)
     before = gpu.plan_of(one, *of)
     assert gpu.plan_of(one, *of) is before
     tuned = lc.tune(one, torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
