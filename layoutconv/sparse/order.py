@@ -9,6 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from . import morton
+from .graphs import refuse_in_graphs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,6 +82,7 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
 
     order = tap_order(tuple(map(int, taps)))
     if index.is_cuda and index.numel():
+        refuse_in_graphs(index)
         from ..kernels.neighbours import sort_index
 
         return sort_index(index, order)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from .graphs import refuse_in_graphs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,6 +74,7 @@ def counts_of(index: Tensor) -> Counts:
     if not index.is_cuda:
         there = (index.T >= 0).sum(1)
         return Counts(there, tuple(there.tolist()))
+    refuse_in_graphs(index)
     from ..kernels import pairs as on_gpu
 
     there = on_gpu.counts(index)

@@ -9,6 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .graphs import is_compiling, refuse_in_graphs
 from .order import by_taps, tap_order
 from .pairs import Counts, Pairs, counts_of, is_captured, pairs_of
 
@@ -95,7 +96,7 @@ class KernelMap:
         self.ways, self.way = ways, way
         self.own = ways.way(way, len(outputs))
         self.views = self.own.views
-        if not _is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
+        if not is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
             ways.handles[way] = weakref.ref(self)
 
     @staticmethod
@@ -191,12 +192,14 @@ class Search:
         self.table, self.centres, self.taps, self.mirrored = table, centres, taps, mirrored
 
     def index(self) -> Tensor:
+        refuse_in_graphs(self.centres)
         if self.mirrored:
             return self.table.search_own(self.taps.offsets)
         return self.table.search(self.centres, self.taps.stride, self.taps.offsets)
 
     def sorted(self) -> tuple[Tensor, Tensor] | None:
         """The index with its rows sorted, if the table finds that without the index."""
+        refuse_in_graphs(self.centres)
         search_sorted = getattr(self.table, "search_sorted", None)
         if search_sorted is None:
             return None
@@ -255,15 +258,9 @@ class _OneWay:
     def pairs(self, chunk: int) -> Pairs:
         if chunk not in self._pairs:
             with to_be_kept():
-                counts = None if _is_compiling() else self.counts
+                counts = None if is_compiling() else self.counts
                 self._pairs[chunk] = pairs_of(self.index, chunk, counts)
         return self._pairs[chunk]
-
-
-def _is_compiling() -> bool:
-    import torch
-
-    return torch.compiler.is_compiling()
 
 
 _NO_CONTEXT = nullcontext()  # has no state
@@ -279,7 +276,7 @@ def to_be_kept() -> AbstractContextManager[Any]:
     """
     import torch
 
-    if _is_compiling():
+    if is_compiling():
         return nullcontext()
     if not torch.is_inference_mode_enabled():
         return _NO_CONTEXT
@@ -299,6 +296,7 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
     import torch
 
     if index.is_cuda:
+        refuse_in_graphs(index)
         from ..kernels import way_back
 
         return way_back.reversed_index(index, rows, order)

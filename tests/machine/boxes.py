@@ -19,6 +19,8 @@ def elements(
     found: TensorMap, corner: tuple[int, ...], offsets: tuple[int, ...] = ()
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Addresses of the elements in the order of shared memory, and which of them exist."""
+    if corner[0] * found.size % 16:  # an illegal instruction to an H200
+        raise Fault(f"a box starts at element {corner[0]} of mode 0, not a multiple of 16 bytes")
     coordinates = _box(found, corner) if found.im2col is None else _pixels(found, corner, offsets)
     at, inside = np.full(coordinates.shape[1], found.address), True
     for c, extent, stride in zip(

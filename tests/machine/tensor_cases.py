@@ -83,10 +83,10 @@ def _tiled(
 
 TILED = [
     _tiled("1d", "f32", (40,), (8,), (4,)),
-    _tiled("1d past the end", "u8", (100,), (64,), (68,)),
-    _tiled("1d before the start", "u16", (100,), (32,), (-5,)),
+    _tiled("1d past the end", "u8", (100,), (64,), (80,)),
+    _tiled("1d before the start", "u16", (100,), (32,), (-8,)),
     _tiled("2d", "f16", (24, 10), (16, 4), (8, 3)),
-    _tiled("2d, all four sides outside", "u32", (5, 3), (16, 7), (-3, -2)),
+    _tiled("2d, all four sides outside", "u32", (5, 3), (16, 7), (-4, -2)),
     _tiled("2d, nothing inside", "f16", (24, 10), (16, 4), (0, 10)),
     _tiled("2d, 32-byte swizzle", "f16", (64, 40), (16, 32), (8, 3), swizzle=32),
     _tiled("2d, 64-byte swizzle", "f16", (64, 40), (32, 32), (8, 3), swizzle=64),
@@ -99,7 +99,7 @@ TILED = [
     _tiled("4d, swizzled", "f16", (64, 4, 5, 3), (32, 4, 3, 2), (32, -1, 1, 2), swizzle=64),
     _tiled("5d", "u8", (40, 3, 4, 5, 6), (16, 2, 2, 3, 2), (32, 2, -1, 3, 4)),
     _tiled("2d, rounded to tf32", "tf32", (40, 9), (32, 8), (12, 2), swizzle=128),
-    _tiled("the largest box", "u8", (300, 300), (64, 256), (7, 9)),
+    _tiled("the largest box", "u8", (300, 300), (64, 256), (16, 9)),
 ]  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from . import (
     parse,
     run,
 )
+from .boxes import elements
 from .tensor_cases import (
     FENCE,
     IM2COL,
@@ -115,6 +116,11 @@ def test_a_store_by_a_map_that_rounds_is_refused() -> None:
     rounding = next(case for case in TILED if case.map.type == "tf32")
     with pytest.raises(Fault, match="a store that makes tf32"):
         store_box(rounding)
+
+
+def test_a_box_that_starts_within_16_bytes_is_refused() -> None:
+    with pytest.raises(Fault, match="starts at element 7 of mode 0"):
+        elements(TILED[1].map, (7,))
 
 
 def test_bytes_that_are_no_map_are_refused() -> None:

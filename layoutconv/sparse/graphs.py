@@ -1,0 +1,30 @@
+"""What ``torch.compile`` makes graphs of: code that runs once, on tensors that have no memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def is_compiling() -> bool:
+    """Whether ``torch.compile`` is tracing."""
+    import torch
+
+    return torch.compiler.is_compiling()
+
+
+def refuse_in_graphs(tensor: Tensor) -> None:
+    """Before a kernel of ours reads a tensor of a kernel map: on a GPU, not while that is traced.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+
+    >>> import torch
+    >>> refuse_in_graphs(torch.ones(2))
+    """
+    if tensor.is_cuda and is_compiling():
+        expected = "one that has run before, outside of what torch.compile compiles, as it will run"
+        raise ArgumentError("kernel_map", expected, "one whose tables are still to be made")

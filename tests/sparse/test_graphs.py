@@ -1,0 +1,25 @@
+"""What torch.compile traces meets no kernel of ours."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from layoutconv.errors import ArgumentError
+from layoutconv.sparse import graphs
+
+
+@pytest.mark.parametrize(("gpu", "traced"), [(True, True), (True, False), (False, True)])
+def test_maps_that_are_still_to_be_made_are_refused(
+    gpu: bool, traced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: traced)
+    tensor: Any = SimpleNamespace(is_cuda=gpu)
+    if gpu and traced:
+        with pytest.raises(ArgumentError, match="`kernel_map`: expected one that has run before"):
+            graphs.refuse_in_graphs(tensor)
+    else:
+        graphs.refuse_in_graphs(tensor)
