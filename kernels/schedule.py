@@ -12,9 +12,8 @@ WARPS = 16  # of a CTA
 LANES = 32
 SECTOR_BYTES = 32  # of memory, read at once
 FLIGHT = 8  # loads that a thread issues before it waits for one
-FEW = 2  # the same of threads that have no more: what each costs beside its time in memory counts
+FEW = 2  # the same of threads that have no more
 THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
-CLUSTER = 4  # CTAs that may share a result, where a GPU has clusters
 LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
 LONGEST = 32  # loads beyond which it does
 BYTES = {
@@ -30,7 +29,7 @@ class ReduceShape:
     ``nest`` is a structure, "n" for every argument. ``inner`` says whether vectors, of ``vector``
     elements, lie along what is reduced; ``stored``, whether what a thread keeps is written at once.
     ``aligned`` is what source and target start at a multiple of, in bytes. A thread has ``flight``
-    loads on their way at once. The CTAs of a cluster, of ``ctas``, share results.
+    loads on their way at once.
     """
 
     nest: Nest
@@ -42,7 +41,6 @@ class ReduceShape:
     stored: bool
     aligned: tuple[int, int]
     flight: int = FLIGHT
-    ctas: int = 1
 
     @property
     def integers(self) -> int:
@@ -63,15 +61,6 @@ class Launch:
     workspace: int
 
 
-def has_clusters(arch: str) -> bool:
-    """Whether the CTAs of a GPU can read each other's shared memory.
-
-    >>> has_clusters("sm_90a"), has_clusters("sm_89"), has_clusters("sm_120a")
-    (True, False, True)
-    """
-    return int(arch.removeprefix("sm_").rstrip("a")) >= 90
-
-
 def schedule(
     nest: Nest,
     dtype: str,
@@ -79,12 +68,10 @@ def schedule(
     out_dtype: str,
     aligned: tuple[int, int],
     multiprocessors: int,
-    clusters: bool = False,
 ) -> list[Launch]:
     """The launches of a reduction: one, or two for long sums of few results.
 
-    ``aligned`` is what the memories of source and target start at a multiple of, in bytes;
-    ``clusters``, whether the GPU has them.
+    ``aligned`` is what the memories of source and target start at a multiple of, in bytes.
 
     Raises ``UnsupportedViewError`` for 2^31 results or coordinates and more.
 
@@ -99,16 +86,19 @@ def schedule(
     [2112, 0]
     """
     types = dtype, accumulator, out_dtype
-    gpu = multiprocessors, clusters
-    launch, loads, threads = _one(nest, types, aligned, *gpu)
+    launch, loads, threads = _one(nest, types, aligned, multiprocessors)
     pieces = min(THREADS * multiprocessors // threads, loads // LEAST)
     columns = launch.integers[-5]
     pieces = max(pieces if loads > LONGEST else 1, -(-columns >> 28))
     if pieces < 2:
         return [launch]
     first, second = split(nest, pieces)
-    partial, _, _ = _one(first, (dtype, accumulator, accumulator), (aligned[0], 16), *gpu)
-    finish, _, _ = _one(second, (accumulator, accumulator, out_dtype), (16, aligned[1]), *gpu)
+    partial, _, _ = _one(
+        first, (dtype, accumulator, accumulator), (aligned[0], 16), multiprocessors
+    )
+    finish, _, _ = _one(
+        second, (accumulator, accumulator, out_dtype), (16, aligned[1]), multiprocessors
+    )
     count = (*finish.integers[:-2], prod(nest.inner), finish.integers[-1])
     return [
         replace(partial, workspace=prod(first.outer)),
@@ -117,11 +107,7 @@ def schedule(
 
 
 def _one(
-    nest: Nest,
-    types: tuple[str, str, str],
-    aligned: tuple[int, int],
-    multiprocessors: int,
-    clusters: bool,
+    nest: Nest, types: tuple[str, str, str], aligned: tuple[int, int], multiprocessors: int
 ) -> tuple[Launch, int, int]:
     """A reduction in one launch; how many loads a thread makes, how many threads there are."""
     size, _, out_size = (BYTES[name] for name in types)
@@ -139,20 +125,18 @@ def _one(
     # A warp that results do not fill shares them; so do the lanes that read a row side by side.
     fewest = LANES if inner else max(LANES // rows, 1)
     lanes = min((columns - 1).bit_length(), fewest.bit_length() - 1)
-    # Where few threads run, more share a result, until each has few loads: lanes, as long as others
+    # Where few threads run, more share a result, until each has one load: lanes, as long as others
     # read whole sectors beside them, then warps.
     most = LANES if inner else LANES // min(rows, LANES, max(1, SECTOR_BYTES // (vector * size)))
     warps = 0
-    while columns > FEW << (lanes + warps) and rows << (lanes + warps) < THREADS * multiprocessors:
+    while columns > 1 << (lanes + warps) and rows << (lanes + warps) < THREADS * multiprocessors:
         if 2 << lanes <= most:
             lanes += 1
         elif 2 << warps <= WARPS:
             warps += 1
         else:
             break
-    loads, threads, ctas = -(-columns >> (lanes + warps)), rows << (lanes + warps), 1
-    if clusters and loads > 2 * FEW and threads * CLUSTER <= THREADS * multiprocessors:
-        loads, threads, ctas = -(-loads // CLUSTER), threads * CLUSTER, CLUSTER
+    loads = -(-columns >> (lanes + warps))
     shape = ReduceShape(
         nest=vectors.structure(),
         dtype=types[0],
@@ -163,11 +147,10 @@ def _one(
         stored=stored,
         aligned=(vector * size, (kept if stored else 1) * out_size),
         flight=FEW if loads <= FEW else FLIGHT,
-        ctas=ctas,
     )
     further = (rows, columns, lanes, warps, prod(nest.inner), step)
     launch = Launch(shape, (*vectors.arguments(), *further), 0)
-    return launch, loads, threads
+    return launch, loads, rows << (lanes + warps)
 
 
 def _vectors_are_reduced(nest: Nest) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import secrets
 import threading
 import warnings
@@ -249,4 +250,18 @@ def _toolchain() -> str:
     digest = hashlib.sha256((algebra.parent / "gemm_view.py").read_bytes())
     for source in sorted(sources, key=lambda path: (path.parent.name, path.name)):
         digest.update(source.read_bytes())
-    return f"{version('nvidia-cutlass-dsl')} {version('apache-tvm-ffi')} {digest.hexdigest()}"
+    versions = f"{version('nvidia-cutlass-dsl')} {version('apache-tvm-ffi')}"
+    return f"{versions} {_processor()} {digest.hexdigest()}"
+
+
+def _processor() -> str:
+    """What the host code of a kernel was compiled for: it has all instructions of this processor.
+
+    A folder of kept kernels may be shared with machines that lack some.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()[:16]}"

@@ -309,7 +309,7 @@ class _Plan:
         device: int, aligned: tuple[int, int],
     ) -> None:  # fmt: skip
         from ..kernels.reduce import load_reduction
-        from ..kernels.schedule import has_clusters, schedule
+        from ..kernels.schedule import schedule
         from .choosing import machine_of
 
         machine = machine_of(device)
@@ -318,9 +318,7 @@ class _Plan:
         )
         self.device, self.accumulator = device, what.accumulator
         self.launches = []
-        types_of = dtype, accumulator, out_dtype
-        clusters = has_clusters(machine.arch)
-        found = schedule(nest, *types_of, aligned, machine.multiprocessors, clusters)
+        found = schedule(nest, dtype, accumulator, out_dtype, aligned, machine.multiprocessors)
         for launch in found:
             last = not launch.workspace
             operation: Any = what.function or ("sum" if not last and name == "mean" else name)

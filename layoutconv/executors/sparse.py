@@ -117,6 +117,9 @@ def both_ways(found: KernelMap) -> Maps:
 def pairs_for(found: KernelMap, channels: tuple[int, int]) -> Pairs:
     """The pairs that the gradient of a filter of C and K ``channels`` sums over."""
     forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
+    if torch.compiler.is_compiling() and found.outputs.cells.is_cuda:
+        # Their chunks are of a length that depends on how many there are, which no graph knows.
+        return found.pairs_made()
     return found.pairs(chunk_of(found, channels))
 
 

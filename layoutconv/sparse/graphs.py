@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import ArgumentError
-
 if TYPE_CHECKING:
     from torch import Tensor
+
+REFUSED = (
+    "argument `kernel_map`: expected one that has run before, outside of what torch.compile"
+    " compiles, as it will run; got one whose tables are still to be made"
+)
 
 
 def is_compiling() -> bool:
@@ -20,11 +23,10 @@ def is_compiling() -> bool:
 def refuse_in_graphs(tensor: Tensor) -> None:
     """Before a kernel of ours reads a tensor of a kernel map: on a GPU, not while that is traced.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`.
+    Raises ``RuntimeError``: an error of a class of ours would itself have to be traced.
 
     >>> import torch
     >>> refuse_in_graphs(torch.ones(2))
     """
     if tensor.is_cuda and is_compiling():
-        expected = "one that has run before, outside of what torch.compile compiles, as it will run"
-        raise ArgumentError("kernel_map", expected, "one whose tables are still to be made")
+        raise RuntimeError(REFUSED)

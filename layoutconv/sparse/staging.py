@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 # What streaming was tuned by. Threads: a bus is full long before 64 cores are, and each takes 0.1
 # to 0.2 ms to start. Bytes of a piece: as few as are worth a task, as many as a cache holds.
-WORKERS = 16
+WORKERS = 12
 LEAST_PIECE, MOST_PIECE = 1 << 20, 1 << 23
 PIECES_OF_WORKER = 2  # one under way while the other one is filled
-TASKS_OF_WORKER = 2  # of one call, at least, where these are of the least size or larger
+TASKS_OF_WORKER = 1  # of one call, at least, where these are of the least size or larger
 
 
 def staging(device: Any) -> Staging:

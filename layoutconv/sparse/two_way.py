@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .graphs import is_compiling, refuse_in_graphs
+from .graphs import REFUSED, is_compiling, refuse_in_graphs
 from .order import by_taps, tap_order
 from .pairs import Counts, Pairs, counts_of, is_captured, pairs_of
 
@@ -148,6 +148,13 @@ class KernelMap:
         """The pairs of rows that each tap multiplies, in chunks of one tap each."""
         return self.own.pairs(chunk)
 
+    def pairs_made(self) -> Pairs:
+        """Those that somebody has asked for, in chunks of whatever length.
+
+        Raises ``RuntimeError`` if nobody has: for what ``torch.compile`` traces on a GPU.
+        """
+        return self.own.pairs_made()
+
     @property
     def counts(self) -> Counts | None:
         """How many pairs each tap has; None, uncounted, while a CUDA graph is captured."""
@@ -261,6 +268,12 @@ class _OneWay:
                 counts = None if is_compiling() else self.counts
                 self._pairs[chunk] = pairs_of(self.index, chunk, counts)
         return self._pairs[chunk]
+
+    def pairs_made(self) -> Pairs:
+        if not self._pairs:
+            raise RuntimeError(REFUSED)
+        found, *_ = self._pairs.values()
+        return found
 
 
 _NO_CONTEXT = nullcontext()  # has no state

@@ -199,7 +199,14 @@ IM2COL = [
 # Boxes of two modes whose bytes are whole periods of their swizzle.
 MULTICAST = [c for c in TILED if c.map.rank == 2 and c.bytes % 1024 == 0 and c.start % 1024 == 0]
 # A store writes whole boxes, and each element once.
-STORED = [c for c in TILED if max(c.map.element_strides) == 1 and c.map.type != "tf32"]
+STORED = [
+    c
+    for c in TILED
+    if max(c.map.element_strides) == 1
+    and c.map.type != "tf32"
+    and min(c.corner) >= 0
+    and c.map.shape[0] * c.map.size % 16 == 0
+]
 
 
 def tensor(case: BoxCase) -> NDArray[np.uint8]:

@@ -174,6 +174,11 @@ def _store(op: Operation) -> Run:
                 raise Fault("tiled and im2col copies have tensor maps of their own", lane)
             if found.type == TF32:
                 raise Fault("a store that makes tf32 is not implemented", lane)
+            # What an H200 does; loads may start below 0, and end within 16 bytes.
+            if min(corner) < 0:
+                raise Fault(f"a store of a box that starts at {corner}: an illegal instruction")
+            if found.shape[0] * found.size % 16:
+                raise Fault("a store to lines that end within 16 bytes would write all of these")
             addresses, inside = elements(found, corner)
             count = addresses.size * found.size // 16
             # Words of which something is written; the others may hold anything.
