@@ -104,6 +104,8 @@ def dense_net() -> torch.nn.Module:
 def trains_alike(net, losses, mine, everything) -> None:
     """Three steps of two ranks, and of one process, from the same parameters."""
     alone, initial = copy.deepcopy(net), copy.deepcopy(net)
+    for batch in (mine, everything):  # kernels one after another would take minutes
+        lc.precompile(lambda batch=batch: losses(copy.deepcopy(net), batch).mean().backward())
     net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
     steps = [(DistributedDataParallel(net), mine, mean_over_ranks)]
     steps.append((alone, everything, torch.mean))

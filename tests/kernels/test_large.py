@@ -38,16 +38,11 @@ def launch(view: GemmView, a: np.ndarray, b: torch.Tensor, d: np.ndarray, last: 
     """Run all CTAs, or only the ``last``; rows of A and D are 8 fp16 as words."""
     memory = Memory()
     buffers = [index_buffer(layout) for layout in (view.a, view.b, view.d)]
-    shapes = ((1, *a.shape), tuple(b.shape), (1, *d.shape)) if last else (a.shape, b.shape, d.shape)
+    shape = (1, *d.shape) if last else d.shape
     arrays = a, b.view(torch.int16).numpy(), d
-    tensors = [
-        DeviceTensor(memory.add(array, name), shape, "float16")
-        for name, array, shape in zip("abd", arrays, shapes, strict=True)
-    ]
-    indices = [
-        None if i is None else DeviceTensor(memory.add(i.numpy()), tuple(i.shape), "int32")
-        for i in buffers
-    ]
+    at = [memory.add(array, name) for name, array in zip("abd", arrays, strict=True)]
+    tensors = *at[:2], DeviceTensor(at[2], shape, "float16")
+    indices = [None if i is None else memory.add(i.numpy()) for i in buffers]
     kernel = compiled_view(view, torch.float16, TILE)
     integers = (1, 0, *runtime_integers(view).values())
     nothing = (None,) * 4
