@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, hypot, log2
 
 from .spec import BYTES, RESERVED, VECTOR_BYTES
 from .tile import WARP, WARPGROUP, Tile
@@ -45,7 +45,7 @@ WORKSPACE = 256 << 20  # bytes that the parts of split sums take at most
 MOST_SPLITS = 1024
 FAR = 1.5  # the model has been wrong by 1.3 on a tile against another
 TWO_LAUNCHES = 18.0  # microseconds of the host: what is done before waits for it
-MORE_PARTS = 0.002  # of the time, for every part of a sum: fewer that run longer wait less
+MORE_PARTS = 0.01  # of the time, for twice as many parts of sums that tensor maps bring
 # Tensor cores cut sums off instead of rounding them: after so many products that is 2e-4 of a sum.
 LONGEST_SUM = 1 << 17
 
@@ -200,8 +200,7 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
     else:
         tiles = [tile_of(shape, k, line // 2) for shape in shapes(machine.arch, problem.dtype)]
         tiles += _windows(problem, machine)
-        if problem.mapped and problem.whole and problem.channels:
-            tiles += [_by_one_warp(shape, k, problem, machine) for shape in ONE_WARP]
+        tiles += _by_one_warp(problem, machine, k)
         if not problem.warpgroups:
             tiles = [tile for tile in tiles if not tile.producers]
     if problem.dtype == "float32":  # twice the fragments in registers
@@ -274,16 +273,26 @@ def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
     return Tile(m, n, k, warps_m, warps_n, stages=3)
 
 
-def _by_one_warp(shape: Shape, k: int, problem: Problem, machine: Machine) -> Tile:
-    """The tile of a shape that one warp copies, with as many stages as leave others room."""
-    m, n, warps_m, warps_n = shape
-    stages = max(1, min(HOPPER[shape], -(-problem.k // k)))
-    while True:
-        tile = Tile(m, n, k, warps_m, warps_n, stages, WARP)
-        shared = tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes) + RESERVED
-        if stages < 3 or tile.resident * shared <= machine.shared_per_multiprocessor:
-            return tile
-        stages -= 1
+def _by_one_warp(problem: Problem, machine: Machine, k: int) -> list[Tile]:
+    """Tiles that one warp copies, with as many stages as leave others room.
+
+    For data of 16 bits; for others where all of a sum is on its way at once: more was not measured.
+    """
+    size, most = BYTES[problem.dtype], -(-problem.k // k)
+    if not (problem.mapped and problem.whole and problem.channels):
+        return []
+    tiles = []
+    for m, n, warps_m, warps_n in ONE_WARP:
+        stages = max(1, min(HOPPER[m, n, warps_m, warps_n], most))
+        while True:
+            tile = Tile(m, n, k, warps_m, warps_n, stages, WARP)
+            shared = tile.shared_bytes(size, problem.staged_bytes) + RESERVED
+            if stages < 3 or tile.resident * shared <= machine.shared_per_multiprocessor:
+                break
+            stages -= 1
+        if size == 2 or stages >= most:
+            tiles.append(tile)
+    return tiles
 
 
 def _parts(problem: Problem, tile: Tile, machine: Machine) -> list[int]:
@@ -337,13 +346,15 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     )
     if problem.sparse:
         products *= TAPS_OF_MORE_ROWS ** log2(tile.m / 64)
-    time = max(products * (waves * resident + rest) / rate, problem.moved / machine.bandwidth)
+    time = products * (waves * resident + rest) / rate
+    if problem.channels:  # where memory is as slow as the products, neither hides the other
+        time = hypot(time, problem.moved / machine.bandwidth)
     start = ONE_WARP[shape][1] if tile.producers == WARP else SLOW_START.get(shape, WAVE)
     time += start * (waves + (rest > 0))
     time += EXCHANGE * log2(tile.parts)
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups
         time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth
-        time *= 1 + MORE_PARTS * splits
+        time *= 1 + (MORE_PARTS * log2(splits) if problem.mapped else 0)
         time = max(time, TWO_LAUNCHES + 1e-3 * time)  # of equal ones, what the GPU is done with
     return time
