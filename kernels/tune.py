@@ -276,7 +276,7 @@ def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
 def _by_one_warp(problem: Problem, machine: Machine, k: int) -> list[Tile]:
     """Tiles that one warp copies, with as many stages as leave others room.
 
-    For data of 16 bits; for others where all of a sum is on its way at once: more was not measured.
+    For data of 16 bits; for tf32 where all of a sum is on its way at once: more was not measured.
     """
     size, most = BYTES[problem.dtype], -(-problem.k // k)
     if not (problem.mapped and problem.whole and problem.channels):
@@ -290,7 +290,7 @@ def _by_one_warp(problem: Problem, machine: Machine, k: int) -> list[Tile]:
             if stages < 3 or tile.resident * shared <= machine.shared_per_multiprocessor:
                 break
             stages -= 1
-        if size == 2 or stages >= most:
+        if size == 2 or (size == 4 and stages >= most):
             tiles.append(tile)
     return tiles
 
