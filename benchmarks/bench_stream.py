@@ -6,8 +6,7 @@ Clouds are a synthetic surface, a voxel per column of a grid, in raster order. C
 the result are on the host, in memory that is not pinned. A row has the time from cells in that
 order to features of all of them: keys along the curve and their sort, then ``lc.nn.stream``, 3x3x3,
 C channels to C in fp16 (fp32 on a CPU). Time divided by pairs, the products of rows that exist, is
-what has to stay the same; rows are compared from 10^7 voxels on, as smaller ones show what a call
-costs by itself: threads, launches and first pieces, 10 to 20 ms.
+what has to stay the same; rows are compared from 10^6 voxels on, as a launch shows in smaller ones.
 
 The smallest cloud is compared with the layer on the whole of it in float64. The exit status is 1 if
 that is wrong, or if on a GPU time is not linear in pairs within 20%, or takes 60 GB.
@@ -31,7 +30,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.sparse import Chunks, SparseTensor
 
-LEAST, LINEAR = 10_000, 10_000_000  # voxels: of the first row, and of the first that is compared
+LEAST, LINEAR = 10_000, 1_000_000  # voxels: of the first row, and of the first that is compared
 WITHIN, MEMORY = 0.2, 60e9  # of the figures that are wanted
 TOLERANCE = {torch.float16: 1e-3, torch.float32: 1e-5}
 HEIGHT = 256
@@ -92,7 +91,7 @@ def measure(
         lc.nn.stream(layer, x, chunks, out=y)
         return chunks, sorted_at - begin, time.perf_counter() - sorted_at
 
-    runs = 3 if voxels <= LINEAR else 1  # the first of a size may compile
+    runs = 3 if voxels <= 10 * LINEAR else 1  # the first of a size may compile
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)

@@ -249,6 +249,9 @@ class ImplicitGemm:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
         if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
             raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
+        if tile.stages == 1 and (self.spec.along[0] != 1 or self.view.k > tile.k):
+            # A stage is given back while the next is multiplied: nobody would ever.
+            raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {self.view.k}")
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec

@@ -24,12 +24,13 @@ ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each f
 class Tile:
     """A CTA computes ``m x n`` outputs, ``k`` products at a time, with ``warps_m x warps_n`` warps.
 
-    ``stages`` buffers of shared memory hold the k-tiles in flight. Beside the warps that multiply,
-    ``producers`` threads only copy, if there are any: then warps multiply in groups of four, each
-    64 rows at a time, by Hopper's instructions. A warpgroup copies, or one warp where all comes by
-    tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
-    ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
-    CTAs, one below the other, each copies a share of B's tiles to all.
+    ``stages`` buffers of shared memory hold the k-tiles in flight; one is enough for sums of one.
+    Beside the warps that multiply, ``producers`` threads only copy, if there are any: then warps
+    multiply in groups of four, each 64 rows at a time, by Hopper's instructions. A warpgroup
+    copies, or one warp where all comes by tensor maps. A tile of A then serves ``taps`` taps, for
+    which it has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's
+    memory. Of a cluster of ``sharing`` CTAs, one below the other, each copies a share of B's tiles
+    to all.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128

@@ -92,6 +92,7 @@ def choose_kernel(
         vectors, along = (1, 1, vectors[2]), (1, 1)
     check_view(view, along)
     whole = expected(view).writes_all and _is_dense(view.d)
+    of_any_tile = Spec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
     problem = Problem(
         view.m, view.n, _summed(view, along),
         channels=_channels(view, along),
@@ -104,8 +105,8 @@ def choose_kernel(
         moved=_moved(view, kind, out_kind),
         whole="statistics" not in structure.split() and not atomic,
         warpgroups=suits_warpgroups(kind, vectors, along),
-        mapped=_is_mapped(view, kind, out_kind, machine, vectors, along),
-        **_shared_rows(view, kind, out_kind, machine, vectors, along),
+        mapped=_is_mapped(view, of_any_tile),
+        **_shared_rows(view, of_any_tile),
     )  # fmt: skip
     key = key_of(view, problem, out_kind, vectors, along)
     measured = find(key, problem, machine)
@@ -179,24 +180,17 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _shared_rows(
-    view: GemmView,
-    kind: str,
-    out_kind: str,
-    machine: Machine,
-    vectors: tuple[int, int, int],
-    along: tuple[int, int],
-) -> dict[str, Any]:
+def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
     """Of a problem: how many taps share the rows of a tile, how many rows more that takes, and
     whether tensor maps bring these tiles.
 
     None do if those are more rows than a kernel counts: three for one where lines are of one cell.
     """
-    wide = widened(view) if along[0] == 1 else None
+    wide = widened(view) if spec.along[0] == 1 else None
     if wide is None or not 0 < wide.m < MOST_ROWS:
         return {}
     taps = int(flatten(wide.a.shape[1])[-1])
-    mapped = _is_mapped(wide, kind, out_kind, machine, vectors, along, taps)
+    mapped = _is_mapped(wide, spec, taps)
     return {"taps": taps, "widening": wide.m / view.m, "mapped_windows": mapped}
 
 
@@ -254,25 +248,17 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
     return 0
 
 
-def _is_mapped(
-    view: GemmView,
-    kind: str,
-    out_kind: str,
-    machine: Machine,
-    vectors: tuple[int, int, int],
-    along: tuple[int, int],
-    taps: int = 1,
-) -> bool:
+def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
     """Whether tensor maps bring both operands to the tiles that are made for them.
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
     """
-    if machine.arch != "sm_90a":
+    if spec.arch != "sm_90a":
         return False
-    line = 128 // BYTES[kind]
-    k = line if taps == 1 and _channels(view, along) % line == 0 else line // 2
+    line = 128 // BYTES[spec.dtype]
+    k = line if taps == 1 and _channels(view, spec.along) % line == 0 else line // 2
     tile = Tile(128, 128, k, 8, 1, 4, producers=WARPGROUP, taps=taps)
-    return is_mapped(view, Spec(kind, out_kind, tile, machine.arch, vectors, along))
+    return is_mapped(view, replace(spec, tile=tile))
 
 
 def _is_dense(layout: Any) -> bool:

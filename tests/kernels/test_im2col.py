@@ -239,6 +239,11 @@ RUN: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
     "tf32": (fprop_view(VOLUMES), replace(HALF, k=16), TF32),
     "a cluster for a sum": (fprop_view(LINES), replace(WIDE, parts=2), F16),
     "one warp that copies": (fprop_view(VOLUMES), replace(HALF, producers=32), F16),
+    "one stage, of all of a sum": (
+        fprop_view(ConvProblem((2, 9, 8, 64), (40, 1, 1))),
+        Tile(64, 128, 64, 4, 1, 1, producers=32),
+        F16,
+    ),
     "B for two, in 1-D": (fprop_view(LINES), replace(WIDE, sharing=2), F16),
 }  # fmt: skip
 
@@ -312,6 +317,12 @@ def test_registers_of_a_tile_that_one_warp_copies(dtype: torch.dtype) -> None:
     assert (kernel.stack, kernel.opcodes["STL"]) == (0, 0)
     assert 2 * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
     assert compiled.spec.resident == 2
+
+
+@pytest.mark.parametrize("view", [fprop_view(LINES), wgrad_view(replace(LINES, filter=(64, 1)))])
+def test_one_stage_is_for_one_k_tile(view: GemmView) -> None:
+    with pytest.raises(ValueError, match="expected one k-tile for one stage, got k = "):
+        compile_view(view, F16, Tile(128, 64, 64, 4, 1, 1, 32), "sm_90a")
 
 
 def test_one_warp_does_not_copy_vectors() -> None:
@@ -396,7 +407,11 @@ def no_waiting_for_a_full_stage(patch: Patch) -> None:
 def test_without_a_guard_the_machine_finds_a_fault(
     mutation: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
-    view = fprop_view(LINES)
+    check_fault(fprop_view(LINES), mutation, monkeypatch)
+
+
+def check_fault(view: GemmView, mutation: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    """A kernel that is compiled with a mutation is refused by the machine, or wrong."""
     mutation(monkeypatch)
     case = Case.of(view, F16)
     compiled = compile_view(view, F16, WIDE, "sm_90a")

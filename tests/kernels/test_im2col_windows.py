@@ -12,7 +12,7 @@ import torch
 from layoutconv.kernels import im2col, implicit_gemm
 from layoutconv.kernels.im2col import im2col_of_a
 from layoutconv.kernels.pixels import PixelProducer, RowProducer
-from layoutconv.kernels.spec import vectors_of
+from layoutconv.kernels.spec import Spec, vectors_of
 from layoutconv.kernels.tensor_map import memory_of_b
 from layoutconv.kernels.tile import HALO, REGISTERS, Tile
 from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS, WINDOWS, Problem, choose, rate_of
@@ -197,7 +197,7 @@ def shared_rows(problem: ConvProblem, direction: Any, **changes: Any) -> dict[st
     (view,) = [direction(problem)] if direction is fprop_view else direction(problem)
     arch, kind = changes.get("arch", "sm_90a"), changes.get("kind", "float16")
     vectors, along = vectors_of(view, kind, kind, changes.get("aligned", (16, 16, 16)))
-    return _shared_rows(view, kind, kind, MACHINES[arch], vectors, along)
+    return _shared_rows(view, Spec(kind, kind, TILE, arch, vectors, along))
 
 
 @pytest.mark.parametrize(

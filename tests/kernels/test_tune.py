@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels.spec import BYTES, staged_bytes
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.spec import BYTES, RESERVED, SHARED, staged_bytes
+from layoutconv.kernels.tile import WARP, Tile
 from layoutconv.kernels.tune import (
     COST,
     HALF_LINES,
@@ -23,6 +25,7 @@ from layoutconv.kernels.tune import (
 )
 
 DTYPES = ["float16", "bfloat16", "tfloat32", "float32", "float64", "int8", "float8_e4m3fn"]
+THREADS_COPY = ("float32", "float64")  # no tensor map brings these as they are multiplied
 sizes = st.one_of(st.integers(1, 5000), st.integers(1, 2**31 - 1))
 
 
@@ -64,6 +67,34 @@ def test_a_tile_of_the_family_that_fits_the_machine(problem: Problem, arch: str)
     # Whole lines of 128 bytes where channels come in such; then no k-tile straddles taps.
     whole = problem.channels % line == 0 and shape(tile) not in HALF_LINES
     assert tile.k == (line if whole else line // 2)
+
+
+@settings(deadline=None)
+@given(problem=problems(), moved=st.integers(0, 2**40), whole=st.booleans())
+def test_one_warp_copies_what_tensor_maps_bring_of_whole_sums(
+    problem: Problem, moved: int, whole: bool
+) -> None:
+    machine = MACHINES["sm_90a"]
+    problem = replace(problem, moved=moved, whole=whole, mapped=problem.dtype not in THREADS_COPY)
+    tile, _ = choose(problem, machine)
+    assert shared_bytes(problem, tile) <= machine.shared_per_block
+    if tile.producers == WARP:
+        assert problem.mapped
+        assert whole
+        assert problem.channels
+        k_tiles = -(-problem.k // tile.k)
+        assert tile.stages <= k_tiles
+        assert BYTES[problem.dtype] == 2 or tile.stages == k_tiles
+
+
+def test_a_sum_of_one_k_tile_leaves_room_for_three() -> None:
+    problem = Problem(
+        200704, 256, 64, 64, "float16", 2, moved=128 << 20, whole=True, mapped=True
+    )  # ResNet-50's 1x1
+    tile, _ = choose(problem, MACHINES["sm_90a"])
+    assert (shape(tile), tile.stages, tile.producers) == ((64, 128, 4, 1), 1, WARP)
+    assert 3 * (shared_bytes(problem, tile) + RESERVED) <= SHARED
+    assert choose(replace(problem, whole=False), MACHINES["sm_90a"])[0].producers != WARP
 
 
 @settings(deadline=None)
