@@ -12,6 +12,7 @@ import cutlass.cute as cute
 import pytest
 import torch
 from layoutconv.kernels import implicit_gemm, mainloop_sm90
+from layoutconv.kernels.structure import index_buffer
 from layoutconv.kernels.tensor_map import memory_of_b
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.window import widened
@@ -23,6 +24,7 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_v
 from layoutconv.epilogue import Bias, Epilogue
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
+from layoutconv.sparse.views import kernel_map_dgrad_view
 
 from ..machine import Fault
 from .launcher import (
@@ -47,6 +49,10 @@ ONE_D = fprop_view(ConvProblem((2, 65, 24), (40, 5), padding=2))  # rests of row
 GROUPS = fprop_view(ConvProblem((1, 3, 4, 5, 64), (80, 2, 3, 1), padding=1, groups=2))
 STRIDED = dgrad_views(ConvProblem((1, 9, 8, 72), (64, 3, 3), stride=2, padding=1))
 MAP: Any = kernel_map_view(kernel_map(100, 27, 0.1), 16, 40, kernel_size=(3, 3, 3))
+
+
+def mirrored_dgrad(index: Any, C: int, K: int) -> GemmView:
+    return kernel_map_dgrad_view(index, K, C, mirrored=True)
 
 
 def known(view: GemmView | None) -> GemmView:
@@ -201,6 +207,25 @@ def test_shared_copies_along_n() -> None:
     assert (ran.launch.grid, ran.launch.cluster) == ((4, 1, 1), (2, 1, 1))
 
 
+def taps_of_tiles(view: GemmView, rows: int) -> list[int]:
+    """Of each tile of so many rows, how many taps some row has."""
+    index = index_buffer(view.a)
+    assert isinstance(index, torch.Tensor)
+    return [int((tile >= 0).any(1).sum()) for tile in index.view(27, -1).split(rows, 1)]
+
+
+@pytest.mark.parametrize("make", [kernel_map_view, mirrored_dgrad], ids=["forward", "gradient"])
+def test_taps_of_tiles_that_share(make: Any) -> None:
+    """Both CTAs of a cluster multiply the taps that some row of either has."""
+    view = make(kernel_map(150, 27, 0.15), 32, 40)
+    alone, both = taps_of_tiles(view, 64), taps_of_tiles(view, 128)
+    assert max(both) < 27 and any(taps < both[i // 2] for i, taps in enumerate(alone))
+    case = Case.of(view, torch.float16)
+    ran = run_case(case, compiled_view(view, torch.float16, SHARED, "sm_90a", skip=True))
+    check_exact(case, ran)
+    assert (ran.launch.grid, ran.launch.cluster) == ((4, 1, 1), (2, 1, 1))
+
+
 Patch = pytest.MonkeyPatch
 
 
@@ -247,7 +272,8 @@ def test_without_a_guard_the_machine_finds_a_fault(
 
 
 def test_what_cannot_be_shared() -> None:
-    for view, rest in ((wgrad_view(ConvProblem((1, 9, 64), (64, 3))), {}), (MAP, {"skip": True})):
+    small = dgrad_views(ConvProblem((300, 2, 2, 64), (64, 3, 3), padding=1), images_first=True)[0]
+    for view, rest in ((wgrad_view(ConvProblem((1, 9, 64), (64, 3))), {}), (small, {"skip": True})):
         with pytest.raises(ValueError, match="a B that a tensor map describes, of every tap"):
             compile_view(view, torch.float16, SHARED, "sm_90a", **rest)
     for changes, message in (
