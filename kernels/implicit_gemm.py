@@ -22,6 +22,7 @@ from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
 from .im2col import im2col_of_a, im2col_of_b
 from .k_tiles import KTiles
+from .kept_index import KeptIndex
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
@@ -184,6 +185,7 @@ class ImplicitGemm:
             producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
             wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
+                self._keep(smem, producer_a)
                 k_tiles = self._present(k_tiles, producer_a, m_tile, tid)
             if cutlass.const_expr(tile.parts > 1):
                 k_tiles = k_tiles.of_part(tile.parts, part)
@@ -316,6 +318,12 @@ class ImplicitGemm:
         of = found, operand.args, mainloop.s_b
         return mainloop.pixel_producer(made[0], *of, first, group, tid)
 
+    def _keep(self, smem: Any, producer: Any) -> None:
+        """Shared memory for what the tile takes of the index buffer, if there is room."""
+        if self.spec.kept:
+            of = self.spec.kept, self.tile.m, producer.apart, producer.operand.vector_extent
+            producer.kept = KeptIndex(smem, *of)
+
     def _present(self, k_tiles: KTiles, producer: Any, m_tile: Any, tid: Any) -> KTiles:
         """Those of the taps that some row has of the CTA's tile, or of those that share B's."""
         operand, base, tile = producer.operand, producer.shared.base, self.tile
@@ -323,7 +331,7 @@ class ImplicitGemm:
         if operand.gather:
             unit = KTiles.of_units(operand, tile.k, []).unit
             first, rows = m_tile // tile.sharing * tile.sharing * tile.m, tile.sharing * tile.m
-            found = units_of_index(operand, first, rows, unit, base, warps, tid)
+            found = units_of_index(operand, first, rows, unit, base, warps, tid, producer.kept)
         elif operand.fields:
             found = units_of_rows(producer.rows, base, warps, tid)
         else:  # no tap is ever outside

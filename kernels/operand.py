@@ -345,15 +345,24 @@ class Operand:
         """
         if not self.gather:
             return row.linear + col.linear, self.absent(row, col) >= 0
+        named, there = self._named(index)
+        return named + row.behind + col.behind, there
+
+    def _named(self, index: Any) -> tuple[Any, Boolean]:
+        """Where what the index buffer names starts, and whether there is such a thing."""
         extent = self.args.integer(self.storage.layout.shape[0], Int32)
-        stored = Uint32(index) < Uint32(extent)  # -1 is the largest of all
         named = self._memory((index, *(0 for _ in self.storage.layout.shape[1:])))
-        return named + row.behind + col.behind, stored
+        return named, Uint32(index) < Uint32(extent)  # -1 is the largest of all
 
     def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
         """A pointer to the vector at (row, column), and whether there is one."""
-        offset, there = self.offset(row, col, index)
-        return self.at(self.pointer, offset), there
+        if not self.gather:
+            offset, there = self.offset(row, col)
+            return self.at(self.pointer, offset), there
+        # The part that all rows share comes first: a row then takes one multiply-add.
+        named, there = self._named(index)
+        behind = self.at(self.pointer, col.behind)
+        return self.at(self.at(behind, row.behind), named), there
 
     def at(self, pointer: Any, offset: Any) -> Any:
         """An offset from a pointer, as aligned as vectors are."""

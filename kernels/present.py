@@ -14,6 +14,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from .k_tiles import WORD
+from .kept_index import KeptIndex
 from .operand import Operand, Row
 
 
@@ -26,11 +27,19 @@ def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> list[Int3
 
 
 def units_of_index(
-    operand: Operand, first: Any, rows: int, unit: int, base: Any, warps: int, tid: Any
+    operand: Operand,
+    first: Any,
+    rows: int,
+    unit: int,
+    base: Any,
+    warps: int,
+    tid: Any,
+    kept: KeptIndex | None = None,
 ) -> list[Int32]:
     """The units that the index buffer has for some of ``rows`` rows from ``first`` on.
 
-    Where there are more threads than rows, these share the taps of a row.
+    Where there are more threads than rows, these share the taps of a row. What is read is ``kept``,
+    if there is room.
     """
     threads = 32 * warps
     channels = operand.vector_extent
@@ -40,10 +49,14 @@ def units_of_index(
     part = cutlass.min(tid // rows, Int32(parts - 1))
     words = [Int32(0) for _ in range(-(-taps // (per_unit * WORD)))]
     for step in range(0, rows, threads):
-        row = operand.row(first + step + tid % min(rows, threads))
+        place = step + tid % min(rows, threads)
+        row = operand.row(first + place)
         for tap in range(0, taps, parts):
             number = cutlass.min(tap + part, Int32(taps - 1)) if parts > 1 else Int32(tap)
             entry = operand.load_index(row, operand.column(number * channels), written=True)
+            if kept is not None:
+                mine = (tid < rows * parts) & (tap + part < taps) & (place < rows)
+                kept.keep(number, place, entry, mine)
             there = Int32(1) + (entry >> 31)
             bit = number // per_unit if per_unit > 1 else number
             word = tap // per_unit // WORD

@@ -9,6 +9,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, select_
 from cutlass.cute.nvgpu import cpasync
 
+from .kept_index import KeptIndex
 from .operand import Column, Operand, Row
 from .shared import SharedTile
 from .spec import ASYNC_BYTES
@@ -26,7 +27,8 @@ class Producer:
     its own. Where k runs across memory, a thread keeps its columns, and rows are computed.
 
     Vectors of fewer than 4 bytes, of odd numbers of channels, go through registers. Rows of a
-    shared tile from ``used`` on become zeros. What is read ahead is of one of ``tiles`` k-tiles.
+    shared tile from ``used`` on become zeros. What is read ahead is of one of ``tiles`` k-tiles. An
+    index buffer that is ``kept`` is read there.
     """
 
     tiles = 1
@@ -50,7 +52,7 @@ class Producer:
         down = threads // across
         if rows % down or per_row % across:
             raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
-        self.used = used
+        self.used, self.apart = used, down
         # Displacements of a thread's vectors from its first, and where these are in the operand.
         self.row_steps = [i * down for i in range(rows // down)]
         self.column_steps = [j * across * vector for j in range(per_row // across)]
@@ -66,6 +68,7 @@ class Producer:
             first = first + self.column_number
             self.columns = [operand.column(first + step) for step, _ in self.segments]
         self.index = None
+        self.kept: KeptIndex | None = None
         if operand.gather:
             self.index = cute.make_rmem_tensor((len(self.row_steps), len(self.segments)), Int32)
         self.bytes = vector * dtype.width // 8
@@ -118,6 +121,9 @@ class Producer:
     def read_ahead(self, first_k: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Read the index buffer for the k-tile at ``first_k``, if the operand has one."""
         if self.index is None:
+            return
+        if self.kept is not None:
+            self.kept.read(first_k, self.row_number, self.index[None, 0])
             return
         rows, columns = self._rows_and_columns(first_k)
         for s, column in enumerate(columns):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, lcm
 
 from layoutconv.algebra.int_tuple import flatten, product
@@ -16,7 +16,9 @@ from .tile import Tile
 VECTOR_BYTES = 16
 ASYNC_BYTES = 4  # the least that cp.async moves
 SHARED = 228 << 10  # bytes of a multiprocessor, of the largest
+LESS_SHARED = {80: 164 << 10, 87: 164 << 10} | dict.fromkeys((86, 89, 120, 121), 100 << 10)
 MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
+ENTRY_BYTES = 4  # of an index buffer
 RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
 BYTES = {
     "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
@@ -46,6 +48,7 @@ class Spec:
         split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
             of each, "atomic" where they add to one.
         skip: whether a tile leaves out the taps that none of its rows has.
+        kept: entries of the index buffer that a CTA keeps in shared memory.
     """
 
     dtype: str
@@ -57,6 +60,7 @@ class Spec:
     epilogue: str = ""
     split: str = ""
     skip: bool = False
+    kept: int = 0
 
     @classmethod
     def of(
@@ -72,8 +76,10 @@ class Spec:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
-        return self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
+        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile; and
+        what is kept of an index buffer."""
+        own = self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
+        return own + (VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 
     @property
     def resident(self) -> int:
@@ -119,6 +125,35 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
         return bool(tapped) and not shared and 1 < units <= MOST_UNITS
     fits = 1 < product(tuple(taps)) <= 32 and channels % tile.k == 0
     return fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
+
+
+def kept_entries(view: GemmView, spec: Spec) -> int:
+    """How many entries of A's index buffer a CTA keeps: those of its rows and all taps, or none.
+
+    All where tiles leave out taps, k-tiles lie within one, and as many CTAs fit a multiprocessor.
+
+    >>> import torch
+    >>> from layoutconv.sparse import kernel_map_view
+    >>> def of(channels, *tile):
+    ...     view = kernel_map_view(torch.empty(27, 999, dtype=torch.int32).T, channels, 64)
+    ...     spec = Spec.of(view, "float16", "float16", Tile(*tile), "sm_90a")
+    ...     return kept_entries(view, replace(spec, skip=True))
+    >>> of(64, 128, 64, 64, 4, 1, 4, 128), of(48, 128, 64, 64, 4, 1, 4, 128)
+    (3456, 0)
+    >>> of(64, 64, 64, 64, 4, 1, 7, 128)  # beside these stages there is no room for two CTAs
+    0
+    """
+    channels, *taps = (flatten(view.a.shape[1])) if spec.skip else (0,)
+    if not any(map(gathers, stages(view.a))) or not channels or int(channels) % spec.tile.k:
+        return 0
+    if spec.vectors[0] == 1 or spec.tile.sharing > 1:
+        return 0
+    found = replace(spec, kept=spec.tile.m * int(product(tuple(taps))))
+    room = LESS_SHARED.get(spec.arch_number, SHARED)
+    before, after = (
+        min(of.tile.resident, room // (of.shared_bytes + RESERVED)) for of in (spec, found)
+    )
+    return found.kept if 0 < before == after else 0
 
 
 def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int]) -> bool:

@@ -23,6 +23,7 @@ from ..kernels.spec import (
     BYTES,
     Spec,
     can_skip,
+    kept_entries,
     staged_bytes,
     suits_warpgroups,
     vectors_of,
@@ -133,6 +134,7 @@ def choose_kernel(
         vectors = (*vectors[:2], min(vectors[2], 16 // sums.itemsize))
     skip = not split and tile.taps == 1 and can_skip(view, along, tile)
     spec = Spec(kind, out_kind, tile, machine.arch, vectors, along, structure, split, skip)
+    spec = replace(spec, kept=kept_entries(view, spec))
     return Choice(view, spec, parts, sums, machine, problem, key)
 
 

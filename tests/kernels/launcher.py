@@ -8,14 +8,14 @@ reference in float64 that is computed from the definition of a view alone, ``gem
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import torch
 from layoutconv.kernels.build import build
 from layoutconv.kernels.check import check_view
-from layoutconv.kernels.spec import Spec, vectors_of
+from layoutconv.kernels.spec import Spec, kept_entries, vectors_of
 from layoutconv.kernels.store import as_argument
 from layoutconv.kernels.structure import index_buffer, runtime_integers, signature
 from layoutconv.kernels.tile import Tile
@@ -85,7 +85,8 @@ def spec_of(
     vectors, along = vectors_of(view, kind, dtype_name(out or dtype), aligned)
     if not view.k:  # sums of nothing, as an executor does it
         vectors, along = (1, 1, vectors[2]), (1, 1)
-    return Spec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
+    spec = Spec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
+    return replace(spec, kept=kept_entries(view, spec))
 
 
 def compile_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
