@@ -186,7 +186,7 @@ class ImplicitGemm:
             wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
                 self._keep(smem, producer_a)
-                k_tiles = self._present(k_tiles, producer_a, m_tile, tid)
+                k_tiles = self._present(mainloop, k_tiles, producer_a, m_tile, tid)
             if cutlass.const_expr(tile.parts > 1):
                 k_tiles = k_tiles.of_part(tile.parts, part)
             begin, count = 0, k_tiles.count
@@ -324,19 +324,28 @@ class ImplicitGemm:
             of = self.spec.kept, self.tile.m, producer.apart, producer.operand.vector_extent
             producer.kept = KeptIndex(smem, *of)
 
-    def _present(self, k_tiles: KTiles, producer: Any, m_tile: Any, tid: Any) -> KTiles:
+    def _present(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        k_tiles: KTiles,
+        producer: Any,
+        m_tile: Any,
+        tid: Any,
+    ) -> KTiles:
         """Those of the taps that some row has of the CTA's tile, or of those that share B's."""
         operand, base, tile = producer.operand, producer.shared.base, self.tile
-        warps = tile.launched // 32
+        warps = tile.launched // WARP
         if operand.gather:
             unit = KTiles.of_units(operand, tile.k, []).unit
             first, rows = m_tile // tile.sharing * tile.sharing * tile.m, tile.sharing * tile.m
-            found = units_of_index(operand, first, rows, unit, base, warps, tid, producer.kept)
+            kept = producer.kept
+            found = units_of_index(operand, first, rows, unit, base, warps, tid, kept)
         elif operand.fields:
             found = units_of_rows(producer.rows, base, warps, tid)
         else:  # no tap is ever outside
             return k_tiles
-        return KTiles.of_units(operand, self.tile.k, found)
+        own = found.own if operand.gather and mainloop.leaves_out else []
+        return KTiles.of_units(operand, tile.k, found.all, own)
 
 
 def _is_row(m: Any, rows: Any) -> Any:

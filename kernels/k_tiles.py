@@ -27,7 +27,8 @@ class KTiles:
 
     Of a tile whose rows lack taps, ``present`` are the *units* that some row has, a bit each, at
     least one: a unit is the shortest part of the sum that is both whole taps and whole k-tiles, a
-    tap where k-tiles lie within one.
+    tap where k-tiles lie within one. ``own`` are those that a warpgroup's rows have, where that
+    leaves the others out.
 
     Of a sum that ``parts`` CTAs share, number ``part`` has every ``parts``-th k-tile, from that one
     on.
@@ -37,6 +38,7 @@ class KTiles:
     channels: int  # of a tap; as many as ``total`` where they are not told apart
     step: int
     present: list[Any] = field(default_factory=list)  # words of bits; none: all units
+    own: list[Any] = field(default_factory=list)
     parts: int = 1
     part: Any = 0
 
@@ -50,8 +52,10 @@ class KTiles:
         return cls(a.row_count, 0, step)
 
     @classmethod
-    def of_units(cls, a: Operand, step: int, present: list[Any]) -> KTiles:
-        return cls(a.col_count, a.vector_extent, step, present)
+    def of_units(
+        cls, a: Operand, step: int, present: list[Any], own: list[Any] | None = None
+    ) -> KTiles:
+        return cls(a.col_count, a.vector_extent, step, present, own or [])
 
     @property
     def unit(self) -> int:
@@ -98,6 +102,15 @@ class KTiles:
         for _ in range(self.parts):
             first = self._next(first)
         return first
+
+    def is_own(self, first: Any) -> Any:
+        """Whether the thread's warpgroup has rows with the unit of a k-tile, by its column."""
+        unit, _ = divmod(first, Extent(self.unit))
+        bit = Int32(0)
+        for i, word in enumerate(self.own):
+            here = (word >> (unit & (WORD - 1))) & 1
+            bit = here if len(self.own) == 1 else cutlass.select_(unit // WORD == i, here, bit)
+        return bit != 0
 
     def _next(self, first: Any) -> Any:
         if self.present:

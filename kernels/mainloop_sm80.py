@@ -31,6 +31,8 @@ class MainloopSm80:
         self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, spec.along, self.multiplier.read)
 
+    leaves_out = False  # taps that the rows of some warps lack, and those of others have
+
     # -- what the loop works on ------------------------------------------------------------------
 
     def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:

@@ -30,11 +30,12 @@ from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
 from .pixels import PixelProducer, RowProducer, SumProducer
+from .present import OWN_ROWS
 from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
 from .rounding import RoundingProducer
 from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
-from .tile import WARP
+from .tile import WARP, WARPGROUP
 from .warpgroups import KTileOperands, WarpgroupMultiplier
 from .window import Window
 
@@ -61,6 +62,14 @@ class MainloopSm90:
     def storing(self) -> int:
         """How many threads store what they have rounded."""
         return self.tile.producers if self.rounds and not self.maps[1] else 0
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a warpgroup leaves out taps that its rows lack, and those of others have: one
+        with ``OWN_ROWS`` rows and all columns. Not with A in registers: it was slower by 5%."""
+        tile = self.tile
+        alone = tile.warps_n == 1 and tile.m * WARPGROUP == OWN_ROWS * tile.threads
+        return alone and tile.warps_m > 4 and tile.sharing == 1 and not self.multiplier.rounds
 
     @property
     def copying(self) -> int:
@@ -137,9 +146,10 @@ class MainloopSm90:
             cute.arch.sync_threads()
         # Of no k-tile at all, the one past the last column is multiplied: zeros.
         count = cutlass.max(Int32(count), Int32(1))
-        produce, consume = partial(self._produce, a, b, k_tiles), partial(self._consume, a, b)
+        produce = partial(self._produce, a, b, k_tiles)
+        consume = partial(self._consume, a, b, k_tiles)
         if tid < tile.threads:
-            consume(count, tid, acc, full, empty)
+            consume(begin, count, tid, acc, full, empty)
         elif tid < tile.threads + self.copying:
             produce(begin, count, tid, full, empty)
 
@@ -239,18 +249,25 @@ class MainloopSm90:
         self,
         a: Producer | PixelProducer,
         b: Producer | BoxProducer | PixelProducer,
+        k_tiles: KTiles,
+        begin: Any,
         count: Any,
         tid: Any,
         acc: Any,
         full: Any,
         empty: Any,
     ):
-        """Multiply all k-tiles; a stage is given back while products of the next are running."""
+        """Multiply all k-tiles; a stage is given back while products of the next are running.
+
+        A k-tile that the warpgroup's rows lack is left out, if it is not the first.
+        """
         mma, tile = self.multiplier.tiled(), const_expr(self.tile)
         windows = const_expr((tile.m, tile.taps, self.window.rows))
         operands = KTileOperands(self.multiplier, mma, tid, a, b, self.along, windows)
         multiply = partial(self._multiply, operands, mma, acc, tid)
         wait = const_expr(_wait_for_maps if all(self.maps) else _wait)
+        advance, is_own = k_tiles.advance, k_tiles.is_own
+        some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
         # The first k-tile stands before the loop: behind a loop that might not run at all, the
         # compiler would move reads of the sums to where products are still running.
         wait(full, 0)
@@ -261,7 +278,15 @@ class MainloopSm90:
             # Where others are told, only of stages that they copy into again: so nobody is told of
             # anything once he has multiplied the last k-tile, and may leave.
             told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
-            multiply(stage, (empty + before, told))
+            if const_expr(some):
+                first = advance(first)
+                if is_own(first):
+                    multiply(stage, (empty + before, told))
+                else:
+                    warpgroup.wait_group(0)
+                    _arrive(empty + before, tid)
+            else:
+                multiply(stage, (empty + before, told))
             before = stage
             stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)

@@ -1,13 +1,13 @@
 """Which taps some row of a CTA's tile has: what the others would multiply is zero.
 
 A row has a tap if that is inside the bounds, which its mask says, or, of a kernel map, if the index
-buffer has a row for it. The latter is read once, tap by tap, by threads that have a row each: the
-same memory that the main loop will read, so that it is in the caches then.
+buffer has a row for it. The latter is read once, tap by tap, by threads that have a row each: what
+the main loop will read again, from the caches or from what is kept (``kept_index.py``).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import cutlass
 import cutlass.cute as cute
@@ -16,9 +16,20 @@ from cutlass import Int32
 from .k_tiles import WORD
 from .kept_index import KeptIndex
 from .operand import Operand, Row
+from .tile import WARP, WARPGROUP
+
+OWN_ROWS = 64  # of a warpgroup that multiplies by one instruction at a time
 
 
-def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> list[Int32]:
+class Units(NamedTuple):
+    """Words of bits, a bit for each unit of the sum: those that some row of a tile has, at least
+    one; and of these, those of ``OWN_ROWS`` rows, from as many times the thread's warpgroup on."""
+
+    all: list[Int32]
+    own: list[Int32]
+
+
+def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> Units:
     """The units of threads' rows that have a bit for each in their masks; 32 at most."""
     own = Int32(0)
     for row in rows:
@@ -35,7 +46,7 @@ def units_of_index(
     warps: int,
     tid: Any,
     kept: KeptIndex | None = None,
-) -> list[Int32]:
+) -> Units:
     """The units that the index buffer has for some of ``rows`` rows from ``first`` on.
 
     Where there are more threads than rows, these share the taps of a row. What is read is ``kept``,
@@ -61,29 +72,36 @@ def units_of_index(
             bit = number // per_unit if per_unit > 1 else number
             word = tap // per_unit // WORD
             words[word] = words[word] | (there << (bit - WORD * word))
-    return _of_all(words, base, warps, tid)
+    return _of_all(words, base, warps, tid, rows)
 
 
-def _of_all(own: list[Any], base: Any, warps: int, tid: Any) -> list[Int32]:
-    """The units of all threads; of none, unit 0, whose rows read zeros.
+def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
+    """What all threads have found; of none, unit 0, whose rows read zeros.
+
+    If number ``i`` looked at row ``i % rows``, also what there is of those near the thread.
 
     Shared memory is free again after a barrier, which there is before a stage is read, and stages
     are not written before one.
     """
     pointer = cute.recast_ptr(base, dtype=Int32)
-    shared = cute.make_tensor(pointer, cute.make_layout(warps * len(own)))
-    for i, word in enumerate(own):
-        shared[tid // 32 + warps * i] = cute.arch.warp_redux_sync(word, "or")  # by all lanes alike
+    shared = cute.make_tensor(pointer, cute.make_layout(warps * len(words)))
+    for i, word in enumerate(words):
+        shared[tid // WARP + warps * i] = cute.arch.warp_redux_sync(word, "or")  # by all lanes
     cute.arch.sync_threads()
-    every = []
-    for i in range(len(own)):
-        word = Int32(0)
+    found = Units([], [])
+    for i in range(len(words)):
+        every, own = Int32(0), Int32(0)
         for warp in range(warps):
-            word = word | shared[warp + warps * i]
-        every.append(word)
+            word = shared[warp + warps * i]
+            every = every | word
+            if rows:
+                near = warp * WARP % rows // OWN_ROWS == tid // WARPGROUP
+                own = own | cutlass.select_(near, word, Int32(0))
+        found.all.append(every)
+        found.own.append(own)
     cute.arch.sync_threads()
     none = Int32(0)
-    for word in every:
+    for word in found.all:
         none = none | word
-    every[0] = cutlass.select_(none == 0, Int32(1), every[0])
-    return every
+    found.all[0] = cutlass.select_(none == 0, Int32(1), found.all[0])
+    return found

@@ -76,8 +76,8 @@ class Spec:
 
     @property
     def shared_bytes(self) -> int:
-        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile; and
-        what is kept of an index buffer."""
+        """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
+        of an index buffer."""
         own = self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
         return own + (VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 

@@ -16,6 +16,7 @@ OTHER_BESIDE_MAPS = 48  # where no thread computes addresses of what is copied
 HALO = 32
 WARP = 32
 LINE_BYTES = 128  # of shared memory: all banks once
+HALF_WARPGROUP = 64
 WARPGROUP = 128  # threads that multiply together on Hopper, 64 rows at a time
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
 
@@ -27,10 +28,10 @@ class Tile:
     ``stages`` buffers of shared memory hold the k-tiles in flight; one is enough for sums of one.
     Beside the warps that multiply, ``producers`` threads only copy, if there are any: then warps
     multiply in groups of four, each 64 rows at a time, by Hopper's instructions. A warpgroup
-    copies, or one warp where all comes by tensor maps. A tile of A then serves ``taps`` taps, for
-    which it has ``HALO`` rows more. ``parts`` CTAs of a cluster share a sum, and each other's
-    memory. Of a cluster of ``sharing`` CTAs, one below the other, each copies a share of B's tiles
-    to all.
+    copies, or half of one, which leaves registers for another CTA; or one warp where all comes by
+    tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
+    ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
+    CTAs, one below the other, each copies a share of B's tiles to all.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -63,8 +64,8 @@ class Tile:
             raise ValueError(f"tile {self}: tiles of B are shared by 2 CTAs, of warpgroups")
         if self.sharing > 1 and self.parts > 1:
             raise ValueError(f"tile {self}: a cluster shares tiles of B, or sums")
-        if self.producers not in (0, WARP, WARPGROUP):
-            raise ValueError(f"tile {self}: a warp copies, or a warpgroup")
+        if self.producers not in (0, WARP, HALF_WARPGROUP, WARPGROUP):
+            raise ValueError(f"tile {self}: a warp copies, or a warpgroup, or half of one")
         if self.stages < (1 if self.producers else 2):
             raise ValueError(f"tile {self}: a pipeline needs at least 2 stages, or producers")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil, hypot, log2
 
 from .spec import BYTES, RESERVED, VECTOR_BYTES
-from .tile import WARP, WARPGROUP, Tile
+from .tile import HALF_WARPGROUP, WARP, WARPGROUP, Tile
 
 Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 
@@ -113,8 +113,27 @@ SLOW_START = {
 # Of k-tiles of half a line, these are so much slower: a barrier for half as many products.
 HALF_LINE_RATE = 0.85
 MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough for a barrier
-# Rates that are others where rows are gathered: a producer looks up eight of them for a k-tile.
-GATHERED = {(256, 64, 8, 1): 0.75}
+# Tiles of kernel maps, whose rows are gathered, for data of 16 and 8 bits: their rates, stages, and
+# who copies. Two of 128x128 fit a multiprocessor if half a warpgroup does.
+GATHERED = {
+    (128, 32, 4, 1): (0.59, 4, WARPGROUP),
+    (64, 64, 4, 1): (0.93, 3, WARPGROUP),
+    (128, 64, 4, 1): (1.05, 4, WARPGROUP),
+    (64, 128, 4, 1): (1.25, 4, WARPGROUP),
+    (128, 128, 8, 1): (1.42, 3, HALF_WARPGROUP),
+    (64, 256, 4, 2): (1.30, 5, WARPGROUP),
+    (128, 256, 8, 1): (1.68, 4, WARPGROUP),
+}
+# The same for tf32, of which those who copy may round B.
+ROUNDED_GATHERED = {
+    (128, 32, 4, 1): (0.57, 4, WARPGROUP),
+    (64, 64, 4, 1): (0.81, 4, WARPGROUP),
+    (128, 64, 4, 1): (0.87, 4, WARPGROUP),
+    (64, 128, 4, 1): (1.07, 4, WARPGROUP),
+    (128, 128, 8, 1): (1.19, 5, WARPGROUP),
+    (64, 256, 4, 2): (1.15, 5, WARPGROUP),
+    (128, 256, 8, 1): (1.40, 4, WARPGROUP),
+}
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
 TAPS_OF_MORE_ROWS = 1.09
 # Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32. Of
@@ -198,7 +217,15 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
     if problem.dtype == "float64":  # of CUDA cores
         tiles = [Tile(64, 64, k, 2, 2, 3)]
     else:
-        tiles = [tile_of(shape, k, line // 2) for shape in shapes(machine.arch, problem.dtype)]
+        hopper = shapes(machine.arch, problem.dtype) != list(FAMILY)
+        tiles = [tile_of(shape, k, line // 2) for shape in FAMILY]
+        if hopper and _is_kept(problem, k):
+            tiles += [
+                Tile(*shape[:2], k, *shape[2:], stages, producers)
+                for shape, (_, stages, producers) in _gathered(problem).items()
+            ]
+        elif hopper:
+            tiles += [tile_of(shape, k, line // 2) for shape in HOPPER]
         tiles += _windows(problem, machine)
         tiles += _by_one_warp(problem, machine, k)
         if not problem.warpgroups:
@@ -237,10 +264,18 @@ def rate_of(problem: Problem, tile: Tile) -> float:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
     if problem.mapped:
         return MAPPED[shape]
-    rate = ROUNDED[shape] if rounded else COPIED[shape]
-    if problem.sparse:
-        rate = GATHERED.get(shape, rate)
-    return rate * half
+    if _is_kept(problem, tile.k):
+        return _gathered(problem)[shape][0] * half
+    return (ROUNDED[shape] if rounded else COPIED[shape]) * half
+
+
+def _is_kept(problem: Problem, k: int) -> bool:
+    """Whether tiles keep what they take of an index buffer, where k-tiles lie within a tap."""
+    return problem.sparse and problem.channels > 0 and problem.channels % k == 0
+
+
+def _gathered(problem: Problem) -> dict[Shape, tuple[float, int, int]]:
+    return ROUNDED_GATHERED if problem.dtype == "tfloat32" else GATHERED
 
 
 def _windows(problem: Problem, machine: Machine) -> list[Tile]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels.spec import BYTES, RESERVED, SHARED, staged_bytes
-from layoutconv.kernels.tile import WARP, Tile
+from layoutconv.kernels.tile import HALF_WARPGROUP, WARP, Tile
 from layoutconv.kernels.tune import (
     COST,
     HALF_LINES,
@@ -95,6 +95,20 @@ def test_a_sum_of_one_k_tile_leaves_room_for_three() -> None:
     assert (shape(tile), tile.stages, tile.producers) == ((64, 128, 4, 1), 1, WARP)
     assert 3 * (shared_bytes(problem, tile) + RESERVED) <= SHARED
     assert choose(replace(problem, whole=False), MACHINES["sm_90a"])[0].producers != WARP
+
+
+@pytest.mark.parametrize("dtype", ["float16", "tfloat32"])
+@pytest.mark.parametrize("channels", [32, 64, 96, 128, 256])
+def test_tiles_of_kernel_maps(channels: int, dtype: str) -> None:
+    """Of whole taps, tiles have room for what they keep of 27, and more than one where two fit."""
+    for rows in (500, 10**4, 10**6):
+        problem = Problem(rows, channels, 27 * channels // 2, channels, dtype, 2, sparse=True)
+        tile, _ = choose(problem, MACHINES["sm_90a"])
+        of_cta = shared_bytes(problem, tile) + 4 * 27 * tile.m + RESERVED
+        assert of_cta <= SHARED
+        if tile.producers == HALF_WARPGROUP:
+            assert 2 * of_cta <= SHARED
+            assert tile.resident == 2
 
 
 @settings(deadline=None)

@@ -30,7 +30,7 @@ from .launcher import (
     run_case,
 )
 from .test_im2col import copies
-from .test_skip import kernel_map
+from .test_skip import kernel_map, tile_taps
 from .test_template import DENSE, grid
 
 TYPES = [torch.float16, torch.bfloat16]
@@ -92,7 +92,40 @@ def test_a_kernel_map_without_the_taps_that_tiles_lack(channels: int, taps: int)
     view = kernel_map_view(index, channels, 40, kernel_size=3 * (taps,))
     case = Case.of(view, torch.float16)
     compiled = compiled_view(view, torch.float16, small_tile(0), "sm_90a", skip=True)
-    check_exact(case, run_case(case, compiled))
+    assert compiled.spec.kept == (64 * 27 if channels == 64 else 0)
+    ran = run_case(case, compiled)
+    check_exact(case, ran)
+    assert ran.launch.shared_bytes == compiled.spec.shared_bytes
+
+
+def wgmmas(ran: Any) -> int:
+    return sum(count for name, count in ran.stats.opcodes.items() if name.startswith("wgmma.mma"))
+
+
+@pytest.mark.parametrize("producers", [64, 128])
+def test_a_warpgroup_leaves_out_taps_that_its_rows_lack(producers: int) -> None:
+    """But for the first tap of its tile, which all multiply."""
+    index, tile = kernel_map(300, 27, 0.15), Tile(128, 64, 32, 8, 1, 3, producers)
+    index[-70:] = -1
+    view = kernel_map_view(index, 64, 40)
+    case = Case.of(view, torch.float16)
+
+    def ran(skip: bool) -> Any:
+        compiled = compiled_view(view, torch.float16, tile, "sm_90a", skip=skip)
+        found = run_case(case, compiled)
+        check_exact(case, found)
+        return wgmmas(found)
+
+    of_tiles, of_warpgroups = (tile_taps(index, rows) for rows in (128, 64))
+    of_tiles[~of_tiles.any(1), 0] = True  # a tile of no tap has one, of zeros
+    first = of_tiles & (of_tiles.cumsum(1) == 1)
+    own = torch.zeros(2 * len(of_tiles), 27, dtype=torch.bool)
+    own[: len(of_warpgroups)] = of_warpgroups
+    others = first.repeat_interleave(2, 0) & ~own
+    assert int(own.sum() + others.sum()) < 2 * int(of_tiles.sum())
+    # A tap is two k-tiles, of which the first of a tile is multiplied regardless.
+    of_k_tile = ran(False) // (2 * own.numel())
+    assert ran(True) == (2 * int(own.sum()) + int(others.sum())) * of_k_tile
 
 
 @pytest.mark.parametrize("shape", HOPPER, ids=str)
