@@ -230,20 +230,25 @@ def _on_gpu(view: GemmView, dtype: torch.dtype, out_dtype: torch.dtype, device: 
     a, b = _scratch(want.a, dtype, where), _scratch(want.b, dtype, where)
     out = _scratch(want.d, out_dtype, where)
 
-    def batch(plan: Plan, count: int) -> float:
+    def batch(run: Callable[[], object]) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        for _ in range(count):
-            plan(a, b, out)
+        run()
         end.record()
         end.synchronize()
-        return 1e3 * start.elapsed_time(end) / count
+        return 1e3 * start.elapsed_time(end)
 
     def measure(plan: Plan) -> float:
         with torch.cuda.device(device):
-            batch(plan, 1)
-            count = max(1, min(100, int(BATCH / max(batch(plan, 2), 1.0))))
-            return statistics.median(batch(plan, count) for _ in range(BATCHES))
+            once = min(batch(lambda: plan(a, b, out)) for _ in range(3))
+            count = max(1, min(100, int(BATCH / max(once, 1.0))))
+            # A graph: of a short kernel, launches would take as long as the host is busy.
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(count):
+                    plan(a, b, out)
+            graph.replay()
+            return statistics.median(batch(graph.replay) / count for _ in range(BATCHES))
 
     return measure
 
