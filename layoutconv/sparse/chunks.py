@@ -90,14 +90,17 @@ class Chunks:
         cells = on_host("coords", coords)
         check_coords_type(cells, self.curve.shape)
         self.max_rows, self.device = max_rows, torch.device(device)
+        self._rows = len(cells)
+        # Even chunks: what was made of one goes out while as many rows come in.
+        count = max(1, -(-self._rows // max_rows))
+        self._length = max(1, -(-self._rows // count))
         # Of one chunk its cells, on the device.
         self._cells: Tensor | SortedCells
         if len(cells) <= max_rows:
             self._cells, self.order = self._checked(cells), None
         else:
-            self._cells = sorted_cells(cells, self.curve, max_rows, staging(self.device))
+            self._cells = sorted_cells(cells, self.curve, self._length, staging(self.device))
             self.order = self._cells.order
-        self._rows = len(cells)
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -131,8 +134,8 @@ class Chunks:
 
     def ranges(self) -> Iterator[range]:
         """The places of each chunk."""
-        for first in range(0, len(self), self.max_rows):
-            yield range(first, min(first + self.max_rows, len(self)))
+        for first in range(0, len(self), self._length):
+            yield range(first, min(first + self._length, len(self)))
 
     def rows_of(self, places: Tensor | range) -> Tensor | slice:
         """Which rows of the cloud, as it was given, have some places."""
@@ -149,7 +152,7 @@ class Chunks:
 
     def _start(self, first: int) -> list[Arriving]:
         """Begin to bring the keys of a chunk, and where in it they belong, if this is not known."""
-        part = slice(first, min(first + self.max_rows, len(self)))
+        part = slice(first, min(first + self._length, len(self)))
         if not isinstance(self._cells, SortedCells) or part.start == part.stop:
             return []
         arrays, move = (self._cells.keys, self._cells.place), staging(self.device)
@@ -179,7 +182,7 @@ class Chunks:
             return Chunk(rows, at, submanifold_map(outputs, *filter))
         others = self.curve.cells(every.index_select(0, at).to(self.device))
         inputs = Coordinates(torch.cat([cells, others]), shape, images, valid=True)
-        halo = at if moved is None else at - at % self.max_rows + moved.index_select(0, at)
+        halo = at if moved is None else at - at % self._length + moved.index_select(0, at)
         return Chunk(rows, halo, KernelMap.of_search(inputs, outputs, taps))
 
     def _checked(self, cells: Tensor) -> Tensor:

@@ -35,22 +35,22 @@ class SortedCells(NamedTuple):
     place: Tensor | None = None
 
 
-def sorted_cells(cells: Tensor, curve: Curve, max_rows: int, move: Staging) -> SortedCells:
-    """Cells, int32 (rows, 1 + rank), in chunks of ``max_rows``; what is wrong with them is an
+def sorted_cells(cells: Tensor, curve: Curve, length: int, move: Staging) -> SortedCells:
+    """Cells, int32 (rows, 1 + rank), in chunks of ``length`` rows; what is wrong with them is an
     error."""
     import numpy as np
     import torch
 
-    rows, most = len(cells), _SORTED_AT_ONCE * max_rows
+    rows, most = len(cells), _SORTED_AT_ONCE * length
     runs = [slice(first, min(first + most, rows)) for first in range(0, rows, most)]
-    chunks = [slice(first, min(first + max_rows, rows)) for first in range(0, rows, max_rows)]
+    chunks = [slice(first, min(first + length, rows)) for first in range(0, rows, length)]
     # Memory that nobody writes to is none yet: cells may be in order.
     keys = new_on_host((rows,), torch.int64)
     order = new_on_host((rows,), torch.int32 if rows < 2**31 else torch.int64)
     place = new_on_host((rows,), torch.int32)
     rising = []
     for run in runs:
-        found = _keys(cells, run, curve, max_rows, move)
+        found = _keys(cells, run, curve, length, move)
         tasks: list[Future[None]] = []
         if _rising(found):
             rising.append(run)
@@ -89,14 +89,13 @@ def check_inside(cells: Tensor, curve: Curve, first: int = 0) -> None:
     raise ArgumentError("coords", expected, f"{cells[row].tolist()} in row {first + row}")
 
 
-def _keys(cells: Tensor, run: slice, curve: Curve, max_rows: int, move: Staging) -> Tensor:
+def _keys(cells: Tensor, run: slice, curve: Curve, length: int, move: Staging) -> Tensor:
     """The keys of a run of cells, on the device, where not all of these need be at once."""
     import torch
 
     keys = torch.empty(run.stop - run.start, dtype=torch.int64, device=move.device)
     parts = [
-        slice(first, min(first + max_rows, run.stop))
-        for first in range(run.start, run.stop, max_rows)
+        slice(first, min(first + length, run.stop)) for first in range(run.start, run.stop, length)
     ]
     coming = move.bring(cells, parts[0])
     for part, following in zip_longest(parts, parts[1:]):

@@ -104,7 +104,13 @@ def test_places_are_ranges_of_the_curve_and_rise_in_each(data, rank, max_rows, a
         chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
     rising, order = keys.sort()
     assert torch.equal(chunks.keys, rising)
-    places = torch.cat([part.sort().values for part in order.split(max_rows)])
+    lengths = [len(rows) for rows in chunks.ranges()]
+    assert sum(lengths) == len(cloud)
+    assert len(lengths) == -(-len(cloud) // max_rows)
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths[:-1])) <= 1  # even ones; the last may be shorter
+    assert max(lengths, default=0) <= max_rows
+    places = torch.cat([order[:0], *(part.sort().values for part in order.split(lengths))])
     if len(cloud) <= max_rows or torch.equal(rising, keys):
         assert chunks.order is None
         assert torch.equal(places, torch.arange(len(cloud)))
