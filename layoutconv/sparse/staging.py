@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    Rows = Tensor | slice  # int64 (rows,) on the host, or a range of them
+    Rows = Tensor | slice  # int32 or int64 (rows,) on the host, or a range of them
 
 # What streaming was tuned by. Threads: a bus is full long before 64 cores are. Bytes of a piece: as
-# few as are worth a thread, which takes the interpreter's lock from others ten times or so, each
-# time with a wait; as many as a cache holds.
+# few as are worth a task, 30 us of the interpreter that all threads share; as many as a cache
+# holds.
 WORKERS = 12
 LEAST_PIECE, MOST_PIECE = 1 << 22, 1 << 23
 PIECES_OF_WORKER = 2  # one under way while the other one is filled
