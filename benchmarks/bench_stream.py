@@ -4,9 +4,10 @@
 
 Clouds are a synthetic surface, a voxel per column of a grid, in raster order. Cells, features and
 the result are on the host, in memory that is not pinned. A row has the time from cells in that
-order to features of all of them: keys along the curve and their sort, then ``lc.nn.stream``, 3x3x3,
-C channels to C in fp16 (fp32 on a CPU). Time divided by pairs, the products of rows that exist, is
-what has to stay the same; rows are compared from 10^6 voxels on, as a launch shows in smaller ones.
+order to features of all of them: ``Chunks``, which sorts keys along the curve if there are several
+chunks, then ``lc.nn.stream``, 3x3x3, C channels to C in fp16 (fp32 on a CPU). Time divided by
+pairs, the products of rows that exist, is what has to stay the same; rows are compared from 10^6
+voxels on, as a launch shows in smaller ones.
 
 The smallest cloud is compared with the layer on the whole of it in float64. The exit status is 1 if
 that is wrong, or if on a GPU time is not linear in pairs within 20%, or takes 60 GB.

@@ -9,7 +9,7 @@ import torch
 from ..errors import ArgumentError, ArgumentTypeError
 from ..progress import Progress
 from ..sparse import Chunks, SparseTensor
-from ..sparse.chunks import on_host
+from ..sparse.host import new_on_host, on_host
 from ..sparse.staging import Staging, finish, staging
 from .sparse_modules import SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d
 
@@ -41,8 +41,7 @@ def stream(
         layer: with its weights on ``chunks.device``; its activation is applied.
         features: (rows, C), rows as those of the cells that ``chunks`` were made of, of the layer's
             dtype: a tensor on the CPU, a NumPy array, or an ``np.memmap``. They are read front to
-            back where cells are in the order of the curve, and the device then reads pinned memory
-            itself.
+            back where ``chunks.order`` is None, and the device then reads pinned memory itself.
         chunks: the cells, cut; the same for all layers of a network.
         out: where the result is written, (rows, K) as ``features``; by default new memory.
         progress: whether a line on a terminal says how far it is.
@@ -70,8 +69,8 @@ def stream(
         raise ArgumentError("layer", f"{len(chunks.curve.shape)} spatial modes", layer.rank)
     x = _checked("features", features, (len(chunks), layer.in_channels), weight.dtype)
     shape = len(chunks), layer.out_channels
-    y = _checked("out", torch.empty(shape, dtype=weight.dtype) if out is None else out, shape,
-                 weight.dtype)  # fmt: skip
+    y = new_on_host(shape, weight.dtype) if out is None else out
+    y = _checked("out", y, shape, weight.dtype)
     if y.data_ptr() == x.data_ptr() and len(chunks):
         raise ArgumentError("out", "memory other than that of the features", "the same")
     options = {} if layer.offsets is not None else {"kernel_size": layer.kernel_size}
@@ -79,6 +78,7 @@ def stream(
     watched = Progress()
     watched.shown = watched.shown and progress
     move = staging(chunks.device)
+    depthwise = layer.groups == layer.in_channels > 1  # of a map of rows that are not sorted
     made: _Made | None = None  # of the last chunk: the device may still be at it
     writing: _Made | None = None  # of the one before it
     # Threads always have something to do: while the device is at a chunk, and then at the next
@@ -89,6 +89,8 @@ def stream(
                 own = move.bring(x, chunks.rows_of(rows))
                 chunk = next(maps)
                 found = chunk.kernel_map
+                if chunks.device.type == "cuda" and not depthwise:
+                    found.start()  # not when the layer asks for it, which is when rows are there
                 halo = move.bring(x, chunks.rows_of(chunk.halo))
                 if writing is not None:
                     finish(writing.tasks)

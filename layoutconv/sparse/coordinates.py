@@ -238,11 +238,7 @@ class Coordinates:
     def _refuse_repeated(self, row: int) -> None:
         cell = self.cells[row]
         first = int((self.cells == cell).all(1).nonzero()[0])
-        raise ArgumentError(
-            "coords",
-            "no cell twice",
-            f"{cell.tolist()} in rows {first} and {row} (lc.sparse.merge_repeated joins them)",
-        )
+        raise repeated(cell.tolist(), first, row)
 
     def to(self, device: Any) -> Coordinates:
         """The same cells on another device, where their maps are made anew."""
@@ -273,6 +269,12 @@ class Coordinates:
     def keys(self) -> Tensor:
         """The number of each cell in its grid, images outermost: int64 (rows,)."""
         return pack(self.cells, key_strides(self.spatial_shape, self.batch_size))
+
+
+def repeated(cell: list[int], one: int, other: int) -> ArgumentError:
+    """The error of a cell that two rows have."""
+    got = f"{cell} in rows {one} and {other} (lc.sparse.merge_repeated joins them)"
+    return ArgumentError("coords", "no cell twice", got)
 
 
 def version_of(cells: Tensor) -> int:

@@ -157,12 +157,20 @@ class Curve:
         import torch
 
         if device not in self._kept:
-            there = torch.zeros(len(self.shape), 4, 256, dtype=torch.int64)
-            back = torch.zeros(len(self.shape), -(-self.width // _BYTE), 256, dtype=torch.int32)
-            byte = torch.arange(256)
+            there = torch.zeros(len(self.shape), 4, _BYTE, dtype=torch.int64)
+            back = torch.zeros(len(self.shape), -(-self.width // _BYTE), _BYTE, dtype=torch.int32)
+            into, out = there.numpy(), back.numpy()
             for axis, places in enumerate(self.places):
                 for bit, place in enumerate(places):
-                    there[axis, bit // _BYTE] += (byte >> bit % _BYTE & 1) << place
-                    back[axis, place // _BYTE] += ((byte >> place % _BYTE & 1) << bit).int()
-            self._kept[device] = there.to(device), back.to(device)
+                    into[axis, bit // _BYTE, bit % _BYTE] = 1 << place
+                    out[axis, place // _BYTE, place % _BYTE] = 1 << bit
+            self._kept[device] = _of_bytes(there).to(device), _of_bytes(back).to(device)
         return self._kept[device]
+
+
+def _of_bytes(weights: Tensor) -> Tensor:
+    """(..., 256): for each byte, what its bits add, of weights (..., 8)."""
+    import torch
+
+    bits = torch.arange(256)[:, None] >> torch.arange(_BYTE) & 1
+    return (weights[..., None, :] * bits).sum(-1, dtype=weights.dtype)

@@ -7,27 +7,30 @@ while others are filled or emptied, of one chunk of a cloud as of many.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from .two_way import to_be_kept
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    Rows = Tensor | slice  # int64 (rows,) on the host, or a range of them
+    Rows = Tensor | slice  # int32 or int64 (rows,) on the host, or a range of them
 
-# What streaming was tuned by. Threads: a bus is full long before 64 cores are, and each takes 0.1
-# to 0.2 ms to start. Bytes of a piece: as few as are worth a task, as many as a cache holds.
+# What streaming was tuned by. Threads: a bus is full long before 64 cores are. Bytes of a piece: as
+# few as are worth a task, 30 us of the interpreter that all threads share; as many as a cache
+# holds.
 WORKERS = 12
-LEAST_PIECE, MOST_PIECE = 1 << 20, 1 << 23
+LEAST_PIECE, MOST_PIECE = 1 << 22, 1 << 23
 PIECES_OF_WORKER = 2  # one under way while the other one is filled
-TASKS_OF_WORKER = 1  # of one call, at least, where these are of the least size or larger
 
 
 def staging(device: Any) -> Staging:
@@ -75,72 +78,78 @@ class Staging:
         import torch
 
         shape = _count(part), *array.shape[1:]
-        with _on(self._inward):
-            there = torch.empty(shape, dtype=array.dtype, device=self.device)
-            if isinstance(part, slice) and self._is_ready(array):
-                there.copy_(array[part], non_blocking=True)
-                return Arriving(there, [], self._inward)
-        source = as_rows(array)
-        tasks = [
-            self.threads.submit(self._bring, source, _some(part, piece), there[piece])
-            for piece in self._cut(there)
-        ]
-        return Arriving(there, tasks, self._inward)
+        with to_be_kept():  # a thread, which knows nothing of the caller's mode, writes to it
+            with _on(self._inward):
+                there = torch.empty(shape, dtype=array.dtype, device=self.device)
+                if isinstance(part, slice) and self._is_ready(array):
+                    there.copy_(array[part], non_blocking=True)
+                    return Arriving(there, [], self._inward)
+            source = as_rows(array)
+            calls = [
+                partial(self._bring, source, _some(part, piece), memory)
+                for piece, memory in self._cut(there)
+            ]
+            return Arriving(there, self._each(calls), self._inward)
 
     def to_host(self, made: Tensor, array: Tensor, part: Rows) -> list[Future[None]]:
         """Write rows of the device to rows of an array on the host: tasks, to :func:`finish`."""
         import torch
 
+        made, target = made.contiguous(), as_rows(array)
         if self._outward is not None:
             self._outward.wait_stream(torch.cuda.current_stream(self.device))
-        target = as_rows(array)
-        return [
-            self.threads.submit(self._put, made[piece], target, _some(part, piece))
-            for piece in self._cut(made)
+        calls = [
+            partial(self._put, memory, target, _some(part, piece))
+            for piece, memory in self._cut(made)
         ]
+        return self._each(calls)
+
+    def _each(self, calls: Sequence[Callable[[], None]]) -> list[Future[None]]:
+        """Threads do it; if there is one thing to do, the caller, who would wait for a thread."""
+        if len(calls) == 1:
+            calls[0]()
+            return []
+        return [self.threads.submit(call) for call in calls]
 
     def _is_ready(self, array: Tensor) -> bool:
         """Whether a GPU reads the user's memory itself."""
         return self._inward is not None and array.is_contiguous() and array.is_pinned()
 
-    def _cut(self, there: Tensor) -> Iterator[slice]:
-        """The pieces of some rows: each worker has some to do, if that is worth a task."""
-        rows = len(there)
-        if not rows:
+    def _cut(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Even pieces of rows and their memory, uint8: one or more for each worker, if they are
+        worth a task."""
+        import torch
+
+        row = rows.element_size() * math.prod(rows.shape[1:])
+        if not row or not len(rows):
             return
-        row = max(1, there.element_size() * there[0].numel())
-        share = -(-rows * row // (self.workers * TASKS_OF_WORKER))
-        step = max(1, min(max(share, LEAST_PIECE), MOST_PIECE) // row)
-        for first in range(0, rows, step):
-            yield slice(first, min(first + step, rows))
+        memory = rows.flatten().view(torch.uint8)
+        count = max(1, min(self.workers, len(memory) // LEAST_PIECE))
+        step = max(1, min(-(-len(rows) // count), MOST_PIECE // row))
+        for first in range(0, len(rows), step):
+            last = min(first + step, len(rows))
+            yield slice(first, last), memory[first * row : last * row]
 
     def _bring(self, source: np.ndarray, rows: np.ndarray | slice, there: Tensor) -> None:
-        import torch
-
-        # A thread knows nothing of the caller's mode; this one may write to tensors of any.
-        with torch.inference_mode():
-            if not self.staged:
-                _gather(source, rows, as_rows(there, source))
-                return
-            with self.pieces.borrowed(there) as (piece, room):
-                _gather(source, rows, as_rows(room, source))
-                with _on(self._inward):
-                    there.copy_(room, non_blocking=True)
-                    piece.leave()
+        if not self.staged:
+            _gather(source, rows, _rows_in(there, source))
+            return
+        with self.pieces.borrowed(len(there)) as (piece, room):
+            _gather(source, rows, _rows_in(room, source))
+            with _on(self._inward):
+                there.copy_(room, non_blocking=True)
+                piece.leave()
 
     def _put(self, made: Tensor, target: np.ndarray, rows: np.ndarray | slice) -> None:
-        import torch
-
-        with torch.inference_mode():
-            if not self.staged:
-                target[rows] = as_rows(made.contiguous(), target)
-                return
-            with self.pieces.borrowed(made) as (piece, room):
-                with _on(self._outward):
-                    room.copy_(made, non_blocking=True)
-                    piece.leave()
-                piece.arrive()
-                target[rows] = as_rows(room, target)
+        if not self.staged:
+            target[rows] = _rows_in(made, target)
+            return
+        with self.pieces.borrowed(len(made)) as (piece, room):
+            with _on(self._outward):
+                room.copy_(made, non_blocking=True)
+                piece.leave()
+            piece.arrive()
+            target[rows] = _rows_in(room, target)
 
 
 class Arriving:
@@ -171,12 +180,12 @@ class Pieces:
         self._lock = Lock()
 
     @contextmanager
-    def borrowed(self, like: Tensor) -> Iterator[tuple[Piece, Tensor]]:
-        """A piece, and room for a tensor in it; waits for what last went through it."""
+    def borrowed(self, size: int) -> Iterator[tuple[Piece, Tensor]]:
+        """A piece, and so many bytes of it; waits for what last went through it."""
         piece = self._take()
         try:
             piece.arrive()
-            yield piece, piece.room(like)
+            yield piece, piece.room(size)
         finally:
             self._free.put(piece)
 
@@ -201,15 +210,14 @@ class Piece:
         self.memory = torch.empty(0, dtype=torch.uint8)
         self._event: Any = torch.cuda.Event() if pinned else None
 
-    def room(self, like: Tensor) -> Tensor:
-        """Memory of this piece as a tensor like another."""
+    def room(self, size: int) -> Tensor:
+        """Memory of this piece: uint8 (size,)."""
         import torch
 
-        size = like.element_size() * like.numel()
         if self.memory.numel() < size:
             whole = 1 << (size - 1).bit_length()
             self.memory = torch.empty(whole, dtype=torch.uint8, pin_memory=self.pinned)
-        return self.memory[:size].view(like.dtype).view(like.shape)
+        return self.memory[:size]
 
     def leave(self) -> None:
         """The current stream is at it."""
@@ -229,12 +237,12 @@ def finish(tasks: list[Future[None]]) -> None:
         task.result()
 
 
-def as_rows(tensor: Tensor, like: np.ndarray | None = None) -> np.ndarray:
+def as_rows(tensor: Tensor) -> np.ndarray:
     """The memory of a tensor on the host as NumPy's, an element for each row if rows are compact.
 
-    If those of another array, ``like``, are such elements, too. They are copied as they are, of any
-    dtype: 64 bytes to a place in 7 ns, where torch's ``index_copy_`` of 32 halves takes 27. And
-    NumPy starts no team of OpenMP threads in each of ours, as torch does, in 50 ms.
+    Such elements are copied as they are, of any dtype: 64 bytes to a place in 7 ns, where torch's
+    ``index_copy_`` of 32 halves takes 27. And NumPy starts no team of OpenMP threads in each of
+    ours, as torch does, in 50 ms.
     """
     import torch
 
@@ -242,9 +250,12 @@ def as_rows(tensor: Tensor, like: np.ndarray | None = None) -> np.ndarray:
     array = tensor.view(integers[tensor.element_size()]).numpy()
     if array.ndim != 2 or not array.size or array.strides[1] != array.itemsize:
         return array
-    if like is not None and like.ndim == 2:
-        return array
     return array.view(f"V{array.shape[1] * array.itemsize}")[:, 0]
+
+
+def _rows_in(memory: Tensor, like: np.ndarray) -> np.ndarray:
+    """Memory on the host, uint8, as rows like those of an array of :func:`as_rows`."""
+    return memory.numpy().view(like.dtype).reshape(-1, *like.shape[1:])
 
 
 def _gather(source: np.ndarray, rows: np.ndarray | slice, out: np.ndarray) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.sparse import Chunks, SparseTensor, staging
+from layoutconv.errors import ArgumentError
+from layoutconv.sparse import Chunks, SparseTensor, morton_order, staging
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -41,7 +42,7 @@ def test_bits_are_those_of_the_layer(given, max_rows, monkeypatch):
     x, cells = cloud()
     out = torch.full((len(x), CHANNELS), torch.nan, dtype=torch.float16)
     if given != "in any order":
-        order = Chunks(cells, SHAPE, 3).order
+        order = morton_order(cells)
         x, cells = x[order], cells[order]
     if given == "pinned":
         x, cells = x.pin_memory(), cells.pin_memory()
@@ -51,6 +52,16 @@ def test_bits_are_those_of_the_layer(given, max_rows, monkeypatch):
     for _ in range(3):
         chunks = Chunks(cells, SHAPE, 3, max_rows=max_rows, device="cuda")
         assert torch.equal(lc.nn.stream(layer, x, chunks, out=out.fill_(torch.nan)), want)
+
+
+@pytest.mark.parametrize("max_rows", [500, 10**5])
+def test_what_is_wrong_with_cells_is_said(max_rows):
+    _, cells = cloud()
+    for wrong, said in (((0, 0, 30, 0), "in row 70"), (cells[7].tolist(), "in rows 7 and 70")):
+        bad = cells.clone()
+        bad[70] = torch.tensor(wrong)
+        with pytest.raises(ArgumentError, match=f"argument `coords`: .* {said}"):
+            Chunks(bad, SHAPE, 3, max_rows=max_rows, device="cuda")
 
 
 def test_streams_and_threads_side_by_side():

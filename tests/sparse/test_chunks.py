@@ -36,6 +36,7 @@ def test_chunks_have_the_map_of_the_whole(data, rank, max_rows):
         assert len(chunk.rows) == len(chunk.kernel_map.outputs) <= max_rows
         own, others = torch.arange(chunk.rows.start, chunk.rows.stop), chunk.halo
         read = chunks.rows_of(torch.cat([own, others]))
+        assert (read[: len(own)].diff() > 0).all()  # in the order in which they were given
         assert torch.equal(chunk.kernel_map.inputs.cells, cloud.cells[read])
         assert set(range(len(own), len(read))) <= set(index.flatten().tolist())  # it is read
         assert not set(own.tolist()) & set(others.tolist())
@@ -93,23 +94,44 @@ def test_taps_far_away_wrap_around_nothing():
     assert there == [[[1]], [[-1]]]
 
 
+@some
+@given(st.data(), st.integers(1, 4), st.integers(1, 12), st.integers(1, 3))
+def test_places_are_ranges_of_the_curve_and_rise_in_each(data, rank, max_rows, at_once):
+    cloud = data.draw(clouds(rank, padded=False))
+    keys = Curve(cloud.spatial_shape, cloud.batch_size).keys(cloud.cells)
+    with pytest.MonkeyPatch.context() as patch:  # one run of keys that are sorted, and several
+        patch.setattr("layoutconv.sparse.sorted_cells._SORTED_AT_ONCE", at_once)
+        chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
+    rising, order = keys.sort()
+    assert torch.equal(chunks.keys, rising)
+    lengths = [len(rows) for rows in chunks.ranges()]
+    assert sum(lengths) == len(cloud)
+    assert len(lengths) == -(-len(cloud) // max_rows)
+    assert lengths == sorted(lengths, reverse=True)
+    assert len(set(lengths[:-1])) <= 1  # even ones; the last may be shorter
+    assert max(lengths, default=0) <= max_rows
+    places = torch.cat([order[:0], *(part.sort().values for part in order.split(lengths))])
+    if len(cloud) <= max_rows or torch.equal(rising, keys):
+        assert chunks.order is None
+        assert torch.equal(places, torch.arange(len(cloud)))
+    else:
+        assert torch.equal(chunks.order, places.int())
+
+
 def test_runs_that_are_sorted_apart_are_merged():
     generator = torch.Generator().manual_seed(0)
-    places = torch.randperm(4096, generator=generator)[:1000]
+    places = torch.randperm(4096, generator=generator)[:1000].sort().values
     cells = Curve((16, 16, 16), 1).cells(places)
     chunks = Chunks(cells, (16, 16, 16), 1, max_rows=7)  # 12 runs
-    assert torch.equal(chunks.keys, places.sort().values)
-    assert torch.equal(places[chunks.order], chunks.keys)
-    again = Chunks(cells[chunks.order], (16, 16, 16), 1, max_rows=7)
-    assert again.order is None
-    assert torch.equal(again.keys, chunks.keys)
+    assert chunks.order is None
     for swapped in ((0, 1), (83, 84), (500, 999)):  # within a run, and across two
-        places = chunks.order.clone()
-        places[list(swapped)] = chunks.order[list(swapped[::-1])]
-        some = Chunks(cells[places], (16, 16, 16), 1, max_rows=7)
-        assert torch.equal(some.keys, chunks.keys)
-        assert torch.equal(places[some.order], chunks.order)
-    twice = cells[chunks.order]
+        given = torch.arange(1000)
+        given[list(swapped)] = given[list(swapped[::-1])]
+        some = Chunks(cells[given], (16, 16, 16), 1, max_rows=7)
+        assert torch.equal(some.keys, places)
+        along = given.argsort()  # which row a place of the curve is
+        assert torch.equal(some.order, torch.cat([p.sort().values for p in along.split(7)]).int())
+    twice = cells.clone()
     twice[999] = twice[0]
     with pytest.raises(ArgumentError, match="in rows 0 and 999"):
         Chunks(twice, (16, 16, 16), 1, max_rows=7)
@@ -144,18 +166,37 @@ def test_a_chunk_is_gone_when_the_next_one_is_made(monkeypatch):
     assert seen == [0] * 5
 
 
-def test_what_is_wrong_with_cells_is_said():
+def test_a_cloud_of_one_chunk_stays_as_it_is_and_is_not_the_users():
+    cells = torch.tensor([[0, 3], [0, 1], [0, 2]], dtype=torch.int32)
+    given = cells.clone()
+    chunks = Chunks(given, (4,), 1, max_rows=3)
+    given.zero_()
+    assert chunks.order is None
+    assert chunks.keys.tolist() == [1, 2, 3]
+    for _ in range(2):
+        (chunk,) = chunks.maps()
+        assert (chunk.rows, len(chunk.halo)) == (range(3), 0)
+        assert torch.equal(chunk.kernel_map.outputs.cells, cells)
+
+
+@pytest.mark.parametrize("max_rows", [2, 4])  # of several chunks and of one
+def test_what_is_wrong_with_cells_is_said(max_rows):
     cells = torch.tensor([[0, 3], [0, 1], [0, 2], [0, 1]], dtype=torch.int32)
-    with pytest.raises(ArgumentError, match=r"no cell twice, got \[0, 1\] in rows 1 and 3"):
-        Chunks(cells, (4,), 1, max_rows=2)
+    with pytest.raises(ArgumentError, match=r"no cell twice, got \[0, 1\] in rows 1 and 3 \(lc"):
+        Chunks(cells, (4,), 1, max_rows=max_rows)
     for wrong in ([0, 4], [1, 0], [0, -1], [-1, 0]):
         bad = torch.cat([cells[:3], torch.tensor([wrong], dtype=torch.int32)])
-        with pytest.raises(ArgumentError, match=r"argument `coords`.* in row 3"):
-            Chunks(bad, (4,), 1, max_rows=2)
+        said = rf"cells of 1 grids of \(4,\), got \[{wrong[0]}, {wrong[1]}\] in row 3"
+        with pytest.raises(ArgumentError, match=rf"argument `coords`: expected {said}$"):
+            Chunks(bad, (4,), 1, max_rows=max_rows)
+
+
+def test_what_is_no_cloud_is_said():
+    cells = torch.tensor([[0, 3], [0, 1], [0, 2]], dtype=torch.int32)
     for wrong in (0, 2**31, True, 1.5):
         with pytest.raises(ArgumentError, match="argument `max_rows`"):
-            Chunks(cells[:3], (4,), 1, max_rows=wrong)
+            Chunks(cells, (4,), 1, max_rows=wrong)
     with pytest.raises(ArgumentTypeError, match="argument `coords`"):
-        Chunks(cells[:3].tolist(), (4,), 1)
+        Chunks(cells.tolist(), (4,), 1)
     with pytest.raises(ArgumentTypeError, match="int32"):
         Chunks(np.zeros((3, 2)), (4,), 1)

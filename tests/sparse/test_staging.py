@@ -73,14 +73,14 @@ def test_pieces_are_no_more_and_no_larger_than_said(monkeypatch):
 
 
 def test_a_piece_that_is_lent_is_nobody_elses():
-    pieces, like, got = Pieces(2, pinned=False), torch.zeros(5), threading.Event()
+    pieces, got = Pieces(2, pinned=False), threading.Event()
 
     def third():
-        with pieces.borrowed(like):
+        with pieces.borrowed(5):
             got.set()
 
     thread = threading.Thread(target=third)
-    with pieces.borrowed(like) as (one, room), pieces.borrowed(like) as (other, its):
+    with pieces.borrowed(5) as (one, room), pieces.borrowed(5) as (other, its):
         assert one is not other
         assert room.data_ptr() != its.data_ptr()
         thread.start()
@@ -97,6 +97,25 @@ def test_a_piece_comes_back_from_a_task_that_fails():
         with pytest.raises(IndexError):
             finish(move.to_host(array, torch.empty(4, 3, dtype=torch.int64), torch.arange(8)))
     assert torch.equal(move.bring(array, slice(0, 8)).here(), array)
+
+
+def test_what_is_one_piece_the_caller_moves(monkeypatch):
+    monkeypatch.setattr(module, "LEAST_PIECE", 60)
+    monkeypatch.setattr(module, "MOST_PIECE", 600)
+    seen, gather = [], module._gather
+
+    def watched(source, rows, out):
+        seen.append((threading.current_thread() is threading.main_thread(), len(out)))
+        gather(source, rows, out)
+
+    monkeypatch.setattr(module, "_gather", watched)
+    move = Staging("cpu", 3, staged=True)
+    for rows, pieces in ((9, [9]), (10, [5, 5]), (100, [34, 34, 32]), (160, [50, 50, 50, 10])):
+        array = numbers(rows, 3, dtype=torch.int32)
+        seen.clear()
+        assert torch.equal(move.bring(array, torch.arange(rows)).here(), array)
+        assert sorted(seen, reverse=True) == [(len(pieces) == 1, length) for length in pieces]
+        assert (move.to_host(array, torch.empty_like(array), slice(0, rows)) == []) is (rows == 9)
 
 
 def test_threads_are_kept_and_are_no_more_than_torch_has(monkeypatch):
