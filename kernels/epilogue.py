@@ -10,7 +10,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from .convert import converted
-from .operand import Operand, Row
+from .kept_index import KeptRows
+from .operand import Column, Operand, Row
 from .shared import release_tile, sync, wait_for_tile
 from .statistics import Columns, SumsByRow, SumsOfMatrices
 from .steps import Steps
@@ -76,9 +77,19 @@ class Epilogue:
 
     @cute.jit
     def __call__(
-        self, acc: Any, mma: Any, d: Operand, base: Any, m0: Any, n0: Any, tid: Any, extras: Extras
+        self,
+        acc: Any,
+        mma: Any,
+        d: Operand,
+        base: Any,
+        m0: Any,
+        n0: Any,
+        tid: Any,
+        extras: Extras,
+        kept: KeptRows | None,
     ):
-        """``base`` is shared memory that the main loop is done with."""
+        """``base`` is shared memory that the main loop is done with. ``kept``: if there is one,
+        what D's index buffer has for the tile's rows."""
         layout, swizzle = self.shared_layout()
         smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
         x = acc.load()
@@ -109,8 +120,8 @@ class Epilogue:
         copy = cute.make_tiled_copy_tv(read, threads, cute.make_layout((1, self.vector)))
         source = copy.get_slice(tid).partition_S(self._own_rows(smem))
         shares = [copy.get_slice(tid).partition_S(t) for t in self._own_rows_of_all(smem)]
-        numbers = cute.make_identity_tensor((self.tile.m, self.tile.n))
-        where = copy.get_slice(tid).partition_S(self._own_rows(numbers))
+        coordinates = cute.make_identity_tensor((self.tile.m, self.tile.n))
+        where = copy.get_slice(tid).partition_S(self._own_rows(coordinates))
         first = n0 + where[(0, 0), 0, 0][1]
         column = d.column(first)
         by_column = self._by_vector(first, d.col_count, extras)
@@ -118,8 +129,9 @@ class Epilogue:
         count = const_expr(cute.size(where, mode=[1]))
         for start in range_constexpr(0, count, BATCH):
             batch = const_expr(range(start, min(start + BATCH, count)))
-            rows = [self._row(d, table, m0, where[(0, 0), i, 0][0]) for i in batch]
-            index = [d.load_index(row, column, written=True) if d.gather else None for row in rows]
+            numbers = [where[(0, 0), i, 0][0] for i in batch]
+            rows = [self._row(d, table, m0, number) for number in numbers]
+            index = _index(d, rows, column, kept, numbers)
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
                 if const_expr(self.tile.parts > 1):
@@ -304,6 +316,18 @@ class Epilogue:
             zeros = cute.make_fragment_like(staged)
             zeros.fill(0)
             cute.autovec_copy(zeros, staged)
+
+
+def _index(
+    d: Operand, rows: list[Row], column: Column, kept: KeptRows | None, numbers: list[Any]
+) -> list[Any]:
+    """What D's index buffer has for some rows, by their numbers in the tile; None without one."""
+    if kept is not None:
+        found = [kept[number] for number in numbers]
+        if column.valid is None:
+            return found
+        return [cutlass.select_(column.valid, entry, Int32(-1)) for entry in found]
+    return [d.load_index(row, column, written=True) if d.gather else None for row in rows]
 
 
 def staged_type(dtype: Any, work: Any, steps: Steps) -> Any:

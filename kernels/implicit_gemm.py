@@ -22,7 +22,7 @@ from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
 from .im2col import im2col_of_a, im2col_of_b
 from .k_tiles import KTiles
-from .kept_index import KeptIndex
+from .kept_index import KeptIndex, KeptRows
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
@@ -176,6 +176,7 @@ class ImplicitGemm:
         )  # fmt: skip
 
         acc, nothing = mainloop.multiplier.accumulators(tile), cutlass.Boolean(False)
+        kept_rows = None
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
             wait_for_others(self.early)
@@ -185,7 +186,8 @@ class ImplicitGemm:
             producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
             wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
-                self._keep(smem, producer_a)
+                if cutlass.const_expr(spec.kept):
+                    kept_rows = self._keep(smem, producer_a, operand_d, m0, tid)
                 k_tiles = self._present(mainloop, k_tiles, producer_a, m_tile, tid)
             if cutlass.const_expr(tile.parts > 1):
                 k_tiles = k_tiles.of_part(tile.parts, part)
@@ -218,7 +220,7 @@ class ImplicitGemm:
         if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
             if cutlass.const_expr(tile.parts > 1) and nothing:
                 acc.fill(0)
-            epilogue(acc, mma, operand_d, base, m0, n0, tid, extras)
+            epilogue(acc, mma, operand_d, base, m0, n0, tid, extras, kept_rows)
         if cutlass.const_expr(epilogue.sums_beside):
             number = cutlass.select_(exists, tid - tile.threads, Int32(-1))
             epilogue.sum_beside(operand_d, base, n0, number, extras)
@@ -318,11 +320,16 @@ class ImplicitGemm:
         of = found, operand.args, mainloop.s_b
         return mainloop.pixel_producer(made[0], *of, first, group, tid)
 
-    def _keep(self, smem: Any, producer: Any) -> None:
-        """Shared memory for what the tile takes of the index buffer, if there is room."""
-        if self.spec.kept:
-            of = self.spec.kept, self.tile.m, producer.apart, producer.operand.vector_extent
-            producer.kept = KeptIndex(smem, *of)
+    def _keep(self, smem: Any, producer: Any, d: Operand, first: Any, tid: Any) -> KeptRows | None:
+        """Shared memory for what the tile takes of index buffers; that of D is read."""
+        tile, rows = self.tile, None
+        if d.gather:
+            rows = KeptRows(smem, tile.m)
+            rows.fill(d, first, tile.launched, tid)
+        entries = self.spec.kept - (tile.m if d.gather else 0)
+        channels = producer.operand.vector_extent
+        producer.kept = KeptIndex(smem, entries, tile.m, producer.apart, channels)
+        return rows
 
     def _present(
         self,

@@ -1,8 +1,9 @@
-"""What a CTA's tile takes of an index buffer, kept in shared memory.
+"""What a CTA's tile takes of index buffers, kept in shared memory.
 
-It is read anyhow, to find out which taps the rows have (``present.py``). Producers that read it
-again, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map with 64 channels
-on an H200, and a quarter with 32.
+That of A is read anyhow, to find out which taps the rows have (``present.py``). Producers that read
+it again, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map with 64
+channels on an H200, and a quarter with 32. That of D, the rows to store to, comes at the same time:
+nobody waits for it at the end, when there is nothing else to do.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from .arguments import Extent
+from .operand import Operand
 from .spec import VECTOR_BYTES
 
 WORD_BYTES = 4
@@ -46,6 +48,25 @@ class KeptIndex:
         at = cute.assume(tap * self.rows + row * self.each, divby=vector)
         kept = cute.make_tensor(self.words + at, cute.make_layout(self.each))
         cute.autovec_copy(kept, entries)
+
+
+class KeptRows:
+    """The entries of D's index buffer for ``rows`` rows of a tile."""
+
+    def __init__(self, smem: Any, rows: int) -> None:
+        self.words = smem.allocate_array(Int32, rows, byte_alignment=VECTOR_BYTES)
+        self.rows = rows
+
+    def fill(self, d: Operand, first: Any, threads: int, tid: Any) -> None:
+        """All threads do; who reads waits for them."""
+        column = d.column(Int32(0))
+        for before in range(0, self.rows, threads):
+            row = before + tid
+            entry = d.load_index(d.row(first + row), column, written=True)
+            _write(self.words + row, entry, row < self.rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        return cute.make_tensor(self.words + row, cute.make_layout(1))[0]
 
 
 @cute.jit

@@ -48,7 +48,8 @@ class Spec:
         split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
             of each, "atomic" where they add to one.
         skip: whether a tile leaves out the taps that none of its rows has.
-        kept: entries of the index buffer that a CTA keeps in shared memory.
+        kept: entries of index buffers that a CTA keeps in shared memory: of A's, all taps of its
+            rows, and its rows of D's, if D has one.
     """
 
     dtype: str
@@ -79,7 +80,7 @@ class Spec:
         """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
         of an index buffer."""
         own = self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
-        return own + (VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
+        return own + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 
     @property
     def resident(self) -> int:
@@ -128,9 +129,9 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
 
 
 def kept_entries(view: GemmView, spec: Spec) -> int:
-    """How many entries of A's index buffer a CTA keeps: those of its rows and all taps, or none.
+    """How many entries of index buffers a CTA keeps: those of its rows, or none.
 
-    All where tiles leave out taps, k-tiles lie within one, and as many CTAs fit a multiprocessor.
+    Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit a multiprocessor.
 
     >>> import torch
     >>> from layoutconv.sparse import kernel_map_view
@@ -148,7 +149,8 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
         return 0
     if spec.vectors[0] == 1 or spec.tile.sharing > 1:
         return 0
-    found = replace(spec, kept=spec.tile.m * int(product(tuple(taps))))
+    of_row = int(product(tuple(taps))) + any(map(gathers, stages(view.d)))
+    found = replace(spec, kept=spec.tile.m * of_row)
     room = LESS_SHARED.get(spec.arch_number, SHARED)
     before, after = (
         min(of.tile.resident, room // (of.shared_bytes + RESERVED)) for of in (spec, found)

@@ -107,11 +107,14 @@ def test_a_warpgroup_leaves_out_taps_that_its_rows_lack(producers: int) -> None:
     """But for the first tap of its tile, which all multiply."""
     index, tile = kernel_map(300, 27, 0.15), Tile(128, 64, 32, 8, 1, 3, producers)
     index[-70:] = -1
-    view = kernel_map_view(index, 64, 40)
+    rows = torch.randperm(333, generator=torch.Generator().manual_seed(1))[:300].int()
+    rows[::9] = -1  # not stored
+    view = kernel_map_view(index, 64, 40, scatter_index=rows, out_rows=333)
     case = Case.of(view, torch.float16)
 
     def ran(skip: bool) -> Any:
         compiled = compiled_view(view, torch.float16, tile, "sm_90a", skip=skip)
+        assert compiled.spec.kept == (128 * (27 + 1) if skip else 0)
         found = run_case(case, compiled)
         check_exact(case, found)
         return wgmmas(found)
