@@ -268,20 +268,16 @@ def test_b_by_maps(name: str) -> None:
 
 SHARING_ROWS = replace(HALF, taps=2)
 RUN_BESIDE: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
-    "one warp": (BESIDE[0], replace(WIDE, producers=32), F16),
-    "k-tiles of half a line": (BESIDE[3], HALF, torch.bfloat16),
+    "one warp": (BESIDE[3], replace(WIDE, producers=32), torch.bfloat16),
     "a stride of 3, two tiles of columns": (THREE, HALF, F16),
     "groups": (BESIDE_IN_GROUPS, replace(HALF, m=128, warps_m=8), F16),
-    "B for two": (BESIDE[1], SHARED, F16),
-    "taps that share rows": (known(widened(BESIDE[3])), SHARING_ROWS, F16),
     "taps that share rows, one warp": (
         known(widened(BESIDE[0])), replace(SHARING_ROWS, k=64, stages=1, producers=32), F16
     ),
     "a stride of 3, three taps that share rows": (
         known(widened(THREE)), replace(HALF, taps=3), torch.bfloat16
     ),
-    "in tf32": (turned(BESIDE[2]), HALF, F32),
-    "in tf32, B for two": (turned(BESIDE[1]), replace(SHARED, k=16), F32),
+    "in tf32, B for two": (turned(BESIDE[0]), replace(SHARED, k=16), F32),
     "in tf32, taps that share rows": (
         known(widened(turned(BESIDE[1]))), replace(SHARING_ROWS, k=16), F32
     ),
