@@ -189,6 +189,9 @@ NOT_MAPPED: dict[str, tuple[GemmView, dict[str, Any]]] = {
     "residues of two modes beside each other": (
         dgrad_views(ConvProblem((1, 9, 9, 16), (64, 3, 3), 2, 1), side_by_side=(0, 1))[0], {}
     ),
+    "taps two apart in a k-tile": (
+        dgrad_views(ConvProblem((1, 9, 72), (32, 3), stride=2, padding=1))[1], {}
+    ),
     "a rest of k, and behind it another group": (
         dgrad_views(ConvProblem((1, 9, 64), (48, 1), groups=2))[0], {}
     ),
