@@ -7,68 +7,40 @@ their borders cost nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Int16, Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
-from layoutconv.algebra.int_tuple import map_leaves
-from layoutconv.algebra.layout import Layout
+from layoutconv.algebra.int_tuple import compact_stride
 
+from .arguments import Extent
 from .atoms import Data
 from .shared import SharedTile, swizzle_of
-from .spec import VECTOR_BYTES, Spec
-from .tile import WARP, Tile, line_bytes
-from .window import Window
+from .spec import Spec
+from .tensor_map import Boxes
+from .tile import WARP
 
 
-@dataclass(frozen=True)
-class Box:
-    """What one copy brings: ``rows`` of ``line`` elements, of a tensor of ``rank`` modes.
-
-    Lines run ``along`` mode 1 or 0 of (n, k); a mode of groups, if there is one, is the third.
-    """
-
-    rows: int
-    line: int
-    along: int
-    rank: int
-
-    @classmethod
-    def of(cls, spec: Spec, data: Data, rank: int) -> Box:
-        along, sides = spec.along[1], (spec.tile.n, spec.tile.k)
-        line = line_bytes(sides[along] * data.bytes) // data.bytes
-        return cls(sides[1 - along] // spec.tile.sharing, line, along, rank)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        sides = (self.rows, self.line) if self.along == 1 else (self.line, self.rows)
-        return (*sides, *(1 for _ in range(self.rank - 2)))
-
-    def layout(self) -> Any:
-        """Of shared memory, not swizzled."""
-        stride = (self.line, 1) if self.along == 1 else (1, self.line)
-        return cute.make_layout(self.shape, stride=(*stride, *(0 for _ in range(self.rank - 2))))
-
-
-def tensor_map(memory: tuple[Layout, int], pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
+def tensor_map(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
     """What a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its coordinates.
 
     The host makes it for every launch, of constants and ``pointer``.
     """
-    layout, start = memory
-    box = Box.of(spec, data, len(layout.shape))
-    # Of a mode of one element, any distance that the hardware takes.
-    stride = map_leaves(lambda d: d or VECTOR_BYTES // data.bytes, layout.stride)
-    tensor = cute.make_tensor(pointer + start, cute.make_layout(layout.shape, stride=stride))
-    swizzle = swizzle_of(box.line * data.bytes)
-    shared = cute.make_composed_layout(swizzle, 0, box.layout())
+    memory = found.layout.outer
+    tensor = cute.make_tensor(pointer, cute.make_layout(memory.shape, stride=memory.stride))
+    swizzle = swizzle_of(found.box[0] * data.bytes)
+    shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(found))
     alone = spec.tile.sharing == 1
     op = cpasync.CopyBulkTensorTileG2SOp() if alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
-    made = cpasync.make_tiled_tma_atom(op, tensor, shared, box.shape)
+    made = cpasync.make_tiled_tma_atom(op, tensor, shared, found.box)
     return made.atom, made.tma_tensor
+
+
+def _in_shared_memory(found: Boxes) -> Any:
+    """A box there, not swizzled: the first mode fastest, then the others in their order."""
+    return cute.make_layout(found.box, stride=compact_stride(found.box))
 
 
 class MapProducer:
@@ -121,26 +93,23 @@ class MapProducer:
 class BoxProducer(MapProducer):
     """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B.
 
-    Where those of a ``window`` run backwards, the last is the first in memory. Of CTAs that share
-    tiles of B, each brings as many of the rows to all.
+    Of CTAs that share tiles of B, each brings as many of the lines to all.
     """
 
     def __init__(
         self,
         made: tuple[Any, Any],
-        box: Box,
+        found: Boxes,
         shared: SharedTile,
         tid: Any,
         first: Any,
         group: Any,
-        tile: Tile,
-        window: Window,
+        spec: Spec,
     ) -> None:
         atom, self.tensor = made
-        super().__init__(atom, shared, tid, tile.taps, tile.sharing)
-        self.box, self.first, self.group = box, first, group
-        self.backwards = window.backwards
-        self.share = cute.arch.block_idx_in_cluster() if tile.sharing > 1 else 0
+        super().__init__(atom, shared, tid, spec.tile.taps, spec.tile.sharing)
+        self.found, self.first, self.group, self.along = found, first, group, spec.along[1]
+        self.share = cute.arch.block_idx_in_cluster() if spec.tile.sharing > 1 else 0
 
     @cute.jit
     def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
@@ -151,25 +120,24 @@ class BoxProducer(MapProducer):
             for tap in range_constexpr(self.taps):
                 for panel in range_constexpr(panels):
                     there = self._there(first_k + tap * apart, panel)
-                    slot = const_expr(self.taps - 1 - tap if self.backwards else tap)
-                    here = self._here(stage * self.taps + slot, panel)
-                    self.bring(there, here, full)
+                    self.bring(there, self._here(stage * self.taps + tap, panel), full)
 
     def _there(self, first_k: Any, panel: int) -> Any:
         """A box of memory."""
-        corner = [self.first, first_k]
-        corner[self.box.along] = corner[self.box.along] + panel * self.box.line
-        corner[1 - self.box.along] = corner[1 - self.box.along] + self.share * self.box.rows
-        group = (self.group,) if self.box.rank > 2 else ()
-        moved = cute.domain_offset((*map(Int32, (*corner, *group)),), self.tensor)
-        return cute.local_tile(moved, self.box.shape, (0,) * self.box.rank)
+        crd = [self.first, first_k]
+        crd[self.along] = crd[self.along] + panel * self.shared.line
+        crd[1 - self.along] = crd[1 - self.along] + self.share * self.found.rows
+        group = (self.group,) if len(self.found.layout.shape) > 2 else ()
+        corner = self.found.corner(*crd, *group, divisor=Extent)
+        moved = cute.domain_offset(tuple(map(Int32, corner)), self.tensor)
+        return cute.local_tile(moved, self.found.box, (0,) * len(self.found.box))
 
     def _here(self, slot: Any, panel: int) -> Any:
         """A box of shared memory."""
         shared = self.shared
         at = slot * shared.stage_bytes + panel * shared.panel_bytes
-        at = at + self.share * (self.box.rows * shared.line_bytes)
-        return self._tile(at, self.box.layout())
+        at = at + self.share * (self.found.rows * shared.line_bytes)
+        return self._tile(at, _in_shared_memory(self.found))
 
 
 @cute.jit

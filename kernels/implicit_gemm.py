@@ -257,9 +257,9 @@ class ImplicitGemm:
                 f"{tile}: expected a B that a tensor map describes, of every tap or of those that "
                 "an index buffer has"
             )
-        if tile.stages == 1 and (self.spec.along[0] != 1 or self.view.k > tile.k):
+        if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
-            raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {self.view.k}")
+            raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
@@ -312,13 +312,14 @@ class ImplicitGemm:
         group: Any,
         tid: Any,
     ) -> Producer | MapProducer:
-        _, found = self.im2col
-        if not self.maps[1] or isinstance(mainloop, MainloopSm80):
-            return mainloop.producer(operand, mainloop.s_b, first, tid)
-        if found is None:
-            return mainloop.box_producer(made, first, group, tid)
-        of = found, operand.args, mainloop.s_b
-        return mainloop.pixel_producer(made[0], *of, first, group, tid)
+        boxes, (_, pixels) = self.memory_of_b, self.im2col
+        if isinstance(mainloop, MainloopSm90):
+            if boxes is not None:
+                return mainloop.box_producer(made, boxes, first, group, tid)
+            if pixels is not None:
+                of = pixels, operand.args, mainloop.s_b
+                return mainloop.pixel_producer(made[0], *of, first, group, tid)
+        return mainloop.producer(operand, mainloop.s_b, first, tid)
 
     def _keep(self, smem: Any, producer: Any, d: Operand, first: Any, tid: Any) -> KeptRows | None:
         """Shared memory for what the tile takes of index buffers; that of D is read."""

@@ -25,7 +25,7 @@ from cutlass.cute.nvgpu import warpgroup
 
 from .arguments import Arguments
 from .atoms import Data
-from .boxes import Box, BoxProducer, MapProducer, expect
+from .boxes import BoxProducer, MapProducer, expect
 from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
@@ -35,6 +35,7 @@ from .producer import THREADS_PER_LINE, THREADS_PER_ROW, Producer
 from .rounding import RoundingProducer
 from .shared import SharedTile, shared_tiles, sync
 from .spec import Spec
+from .tensor_map import Boxes
 from .tile import WARP, WARPGROUP
 from .warpgroups import KTileOperands, WarpgroupMultiplier
 from .window import Window
@@ -91,11 +92,12 @@ class MainloopSm90:
         lines = operand.along == 1 and (not operand.gather or tile.m <= GATHERED_ROWS)
         return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
-    def box_producer(self, made: tuple[Any, Any], first: Any, group: Any, tid: Any) -> BoxProducer:
+    def box_producer(
+        self, made: tuple[Any, Any], found: Boxes, first: Any, group: Any, tid: Any
+    ) -> BoxProducer:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
-        box = Box.of(self.spec, self.data, cute.rank(made[1]))
         number = tid - self.tile.threads
-        return BoxProducer(made, box, self.s_b, number, first, group, self.tile, self.window)
+        return BoxProducer(made, found, self.s_b, number, first, group, self.spec)
 
     def pixel_producer(
         self,

@@ -65,15 +65,11 @@ def rows_of_a_tap(view: GemmView) -> int:
 
 
 class Window(NamedTuple):
-    """The taps that share a tile's rows: how many, and the rows and columns from one to the next.
-
-    ``backwards``: the next is the one before in B's memory.
-    """
+    """The taps that share a tile's rows: how many; rows and columns from one to the next."""
 
     taps: int
     rows: int
     columns: int
-    backwards: bool
 
     @property
     def halo(self) -> int:
@@ -87,13 +83,11 @@ def window_of(view: GemmView, tile: Tile) -> Window:
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> view = widened(dgrad_views(ConvProblem((1, 9, 9, 32), (64, 3, 3), dilation=(1, 4)))[0])
     >>> window_of(view, Tile(128, 32, 32, 4, 1, 4, 128, taps=3))
-    Window(taps=3, rows=4, columns=192, backwards=True)
+    Window(taps=3, rows=4, columns=192)
     """
     if tile.taps == 1:
-        return Window(1, 0, 0, False)
-    last = flatten(stages(view.b)[0].layout.stride[1])[-1]
-    columns = int(view.k) // tile.taps
-    return Window(tile.taps, rows_of_a_tap(view), columns, getattr(last, "value", last) < 0)
+        return Window(1, 0, 0)
+    return Window(tile.taps, rows_of_a_tap(view), int(view.k) // tile.taps)
 
 
 class _Map(NamedTuple):
@@ -166,5 +160,7 @@ def _ends_with_its_line(d: _Map, extent: Any) -> bool:
     step = d.row_steps[0]
     (mode,) = step.path
     alone = all(other.path != step.path for other in d.row_steps[1:])
-    starts = not d.offset or d.offset[mode] == 0
-    return alone and starts and step.value == 1 and str(d.bounds[mode]) == str(extent)
+    start = d.offset[mode] if d.offset else 0
+    forwards = all(other.value >= 0 for other in d.column_steps if other.path == step.path)
+    past = int(start) + int(step.value) * int(extent)
+    return alone and forwards and past >= int(d.bounds[mode])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,6 @@ from ..machine.boxes import elements
 from ..machine.instructions import tensor_copy
 from .launcher import (
     Case,
-    Compiled,
     check_exact,
     check_view_runs,
     compile_view,
@@ -41,7 +39,7 @@ from .launcher import (
     spec_of,
 )
 from .test_skip import kernel_map
-from .test_tma import HALF, WIDE
+from .test_tma import HALF, WIDE, copies
 
 LINES = ConvProblem((3, 45, 64), (40, 3), padding=((1, 2),))
 PLANES = ConvProblem((2, 13, 9, 64), (40, 2, 3), stride=(1, 2), padding=(1, 2), dilation=(3, 1))
@@ -217,12 +215,6 @@ def test_what_a_kernel_does_not_copy_by_a_map() -> None:
 
 
 # -- what is run -----------------------------------------------------------------------------------
-
-
-def copies(compiled: Compiled) -> list[int]:
-    """How many instructions copy by im2col maps, by others, and vector by vector."""
-    kinds = r"cp\.async\.bulk\.tensor[^;]*im2col", r"cp\.async\.bulk\.tensor[^;]*tile", r"async\.c"
-    return [len(re.findall(kind, compiled.ptx)) for kind in kinds]
 
 
 F16, TF32 = torch.float16, torch.float32

@@ -13,11 +13,11 @@ from layoutconv.kernels import im2col, implicit_gemm
 from layoutconv.kernels.im2col import im2col_of_a
 from layoutconv.kernels.pixels import PixelProducer, RowProducer
 from layoutconv.kernels.spec import Spec, vectors_of
-from layoutconv.kernels.tensor_map import memory_of_b
 from layoutconv.kernels.tile import HALO, REGISTERS, Tile
 from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS, WINDOWS, Problem, choose, rate_of
 from layoutconv.kernels.window import widened, window_of
 
+from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.executors.choosing import _shared_rows
 from layoutconv.gemm_view import GemmView
@@ -76,7 +76,7 @@ def test_pieces_cover_the_halo_and_start_where_a_copy_may(rows: int) -> None:
 
 def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
     """Of rows that are stored, whatever lies between these."""
-    random, seen, backwards = np.random.default_rng(1), 0, set()
+    random, seen, kinds = np.random.default_rng(1), 0, set()
     for _ in range(60):
         problem = random_problem(random)
         for plain in (fprop_view(problem), *dgrad_views(problem)):
@@ -90,7 +90,8 @@ def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
             if found is None:  # taps as far apart as an offset of the map could not say
                 assert window.halo >= 32
                 continue
-            backwards.add(window.backwards)
+            (tap,) = {d.value > 0 for d in flatten(view.b.inner.stride[1])[-1:]}
+            kinds.add((tap, view.d.inner.stride[0][0].value > 1))
             l, m = int(random.integers(view.l)), int(random.integers(view.m))
             k = int(random.integers(window.columns // 32)) * 32
             count, each = found.copies(tile.m)
@@ -108,26 +109,8 @@ def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
                 assert (at[rows][stored][want] == of_view[want]).all()
                 seen += int(want.sum())
     assert seen > 10**4
-    assert backwards == {False, True}
-
-
-@pytest.mark.parametrize(
-    "view",
-    [wide(fprop_view(PLANES)), gradient(FAR), gradient(VOLUMES)],
-    ids=["forwards", "2-D", "3-D"],
-)
-def test_taps_that_run_backwards_are_in_the_order_of_memory(view: GemmView) -> None:
-    found, window = memory_of_b(view, spec_of(view, F16, TILE, "sm_90a")), window_of(view, TILE)
-    assert found is not None
-    memory, start = found
-    offset, there = located(view.b, view.n, view.k)
-    assert there.all()
-    n, k = torch.arange(view.n)[:, None], torch.arange(window.columns)[None]
-    for tap in range(3):
-        in_memory = 2 - tap if window.backwards else tap
-        got = start + memory(n, k + in_memory * window.columns)
-        of_tap = offset[:, tap * window.columns : (tap + 1) * window.columns]
-        assert torch.equal(got.expand_as(of_tap), of_tap)
+    # Taps run forwards or backwards; lines of a gradient with a stride have gaps between cells.
+    assert kinds == {(True, False), (False, False), (False, True)}
 
 
 # -- what is run -----------------------------------------------------------------------------------
@@ -250,9 +233,9 @@ def one_piece_twice(patch: Patch) -> None:
     patch.setattr(RowProducer, "corner", lambda self, k, panel, piece: corner(self, k, panel, 0))
 
 
-def taps_in_the_order_of_memory(patch: Patch) -> None:
-    forwards = implicit_gemm.window_of
-    patch.setattr(implicit_gemm, "window_of", lambda *of: forwards(*of)._replace(backwards=False))
+def one_tap_of_b_for_all(patch: Patch) -> None:
+    known = implicit_gemm.window_of
+    patch.setattr(implicit_gemm, "window_of", lambda *of: known(*of)._replace(columns=0))
 
 
 @pytest.mark.parametrize(
@@ -261,7 +244,7 @@ def taps_in_the_order_of_memory(patch: Patch) -> None:
         (bytes_of_rows_alone, wide(fprop_view(FEW)), TILE),
         (pieces_that_start_in_any_row, wide(fprop_view(PLANES)), TWO_PIECES),
         (one_piece_twice, gradient(FAR), TWO_PIECES),
-        (taps_in_the_order_of_memory, gradient(replace(FEW, filter=(32, 3))), TILE),
+        (one_tap_of_b_for_all, gradient(replace(FEW, filter=(32, 3))), TILE),
     ],
 )
 def test_without_a_guard_the_machine_finds_a_fault(

@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from layoutconv.kernels import implicit_gemm, mainloop_sm90
 from layoutconv.kernels.structure import index_buffer
-from layoutconv.kernels.tensor_map import memory_of_b
+from layoutconv.kernels.tensor_map import Boxes, memory_of_b
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.window import widened
 
 from layoutconv.algebra import E, Layout
 from layoutconv.algebra.composed import ComposedLayout
-from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
+from layoutconv.conv.memory import interleaved_filter
+from layoutconv.conv.turned import turned
 from layoutconv.epilogue import Bias, Epilogue
-from layoutconv.gemm_view import GemmView
+from layoutconv.gemm_view import GemmView, locate
 from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
 
 from ..machine import Fault
+from ..machine.boxes import elements
+from ..machine.tensor_map import SIZE, TensorMap, decode
 from .launcher import (
     Case,
     Compiled,
     check_exact,
+    check_view_runs,
     compile_view,
     compiled_view,
+    half_line,
     integers,
-    located,
     reference,
     run_case,
     spec_of,
 )
+from .test_random import problems
 from .test_skip import kernel_map
+
+F16, F32 = torch.float16, torch.float32
 
 WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
 HALF = replace(WIDE, k=32, stages=3)
@@ -48,6 +59,14 @@ SHARED = replace(HALF, stages=2, sharing=2)
 ONE_D = fprop_view(ConvProblem((2, 65, 24), (40, 5), padding=2))  # rests of rows, columns and k
 GROUPS = fprop_view(ConvProblem((1, 3, 4, 5, 64), (80, 2, 3, 1), padding=1, groups=2))
 STRIDED = dgrad_views(ConvProblem((1, 9, 8, 72), (64, 3, 3), stride=2, padding=1))
+# Filters of 3x3x3 and of 5x4 over an even and an odd number of cells, strides of 2 and of 3.
+BESIDE = dgrad_views(
+    ConvProblem((1, 3, 4, 9, 32), (64, 3, 3, 3), stride=2, padding=1), side_by_side=(2,)
+)
+[THREE] = dgrad_views(ConvProblem((2, 29, 24), (32, 7), stride=3, padding=2), side_by_side=(0,))
+BESIDE_IN_GROUPS = dgrad_views(
+    ConvProblem((1, 5, 6, 64), (64, 3, 4), stride=2, padding=(0, 1), groups=2), side_by_side=(1,)
+)[1]
 MAP: Any = kernel_map_view(kernel_map(100, 27, 0.1), 16, 40, kernel_size=(3, 3, 3))
 
 
@@ -60,37 +79,107 @@ def known(view: GemmView | None) -> GemmView:
     return view
 
 
-# Of each view, the leaves of its B: by maps of two to five modes.
-MAPPED = {
-    "1-D": (ONE_D, WIDE, 2),
-    "one row": (fprop_view(ConvProblem((1, 9, 64), (1, 3))), WIDE, 2),
-    "groups": (GROUPS, WIDE, 3),
+# Of each view, how many modes of memory a map of its B has.
+MAPPED: dict[str, tuple[GemmView, torch.dtype, Tile, int]] = {
+    "1-D": (ONE_D, F16, WIDE, 2),
+    "one row": (fprop_view(ConvProblem((1, 9, 64), (1, 3))), F16, WIDE, 2),
+    "groups": (GROUPS, F16, WIDE, 2),
     "taps in another order": (
-        known(widened(fprop_view(ConvProblem((1, 9, 9, 32), (40, 3, 3))))), HALF, 4
+        known(widened(fprop_view(ConvProblem((1, 9, 9, 32), (40, 3, 3))))), F16, HALF, 2
     ),
-    "gradient": (dgrad_views(ConvProblem((1, 9, 72), (64, 3)))[0], WIDE, 3),
-    "gradient, one tap": (STRIDED[0], WIDE, 2),
+    "taps that run backwards": (
+        known(widened(dgrad_views(ConvProblem((2, 3, 4, 7, 64), (64, 3, 2, 3), padding=1))[0])),
+        F16, HALF, 2,
+    ),
+    "gradient": (dgrad_views(ConvProblem((1, 9, 72), (64, 3)))[0], F16, WIDE, 2),
+    "gradient, one tap": (STRIDED[0], F16, WIDE, 2),
     "gradient of groups": (
-        dgrad_views(ConvProblem((1, 9, 9, 128), (64, 3, 5), stride=2, groups=2))[0], HALF, 5
+        dgrad_views(ConvProblem((1, 9, 9, 128), (64, 3, 5), stride=2, groups=2))[0], F16, HALF, 2
     ),
-    "kernel map": (MAP, WIDE, 2),
+    "residues beside each other": (BESIDE[0], F16, WIDE, 3),
+    "of groups": (BESIDE_IN_GROUPS, F16, HALF, 3),
+    "and of a turned filter": (turned(BESIDE[1]), F32, HALF, 4),
+    "channels of two digits": (
+        fprop_view(
+            ConvProblem((1, 2, 9, 9, 64), (40, 2, 3, 3)),
+            filter_layout=interleaved_filter((40, 2, 3, 3, 64), 32),
+        ), F16, HALF, 2,
+    ),
+    "kernel map": (MAP, F16, WIDE, 2),
 }  # fmt: skip
+
+
+def boxes(view: GemmView, dtype: torch.dtype, tile: Tile) -> Boxes | None:
+    return memory_of_b(view, spec_of(view, dtype, tile, "sm_90a"))
+
+
+def check_a_box(view: GemmView, found: Boxes, along: int, crd: tuple[int, ...], size: int) -> None:
+    """What a copy brings, by the machine, is B from an element on, and zeros past the last column.
+
+    Rows past the last may be anything: they are in no column of D.
+    """
+    memory, ends = found.layout.outer, (view.n, view.k)
+    strides = tuple(stride * size for stride in memory.stride[1:])
+    of_map = TensorMap(0, {2: "f16", 4: "f32"}[size], memory.shape, strides, found.box)
+    brought = elements(of_map, found.corner(*crd))
+    at, inside = (t.reshape(found.rows, found.box[0]) for t in brought)
+    if along == 0:
+        at, inside = at.T, inside.T
+    n, k = (
+        torch.arange(first, max(first, min(first + extent, end)))
+        for first, extent, end in zip(crd, at.shape, ends, strict=False)
+    )
+    group = (torch.tensor(l) for l in crd[2:])
+    offset, there = (torch.as_tensor(t) for t in locate(view.b, n[:, None], k[None], *group))
+    offset, there = (t.expand(len(n), len(k)).numpy() for t in (offset, there))
+    assert (inside[: len(n), : len(k)] == there).all()
+    assert (at[: len(n), : len(k)] // size == offset)[there].all()
+    assert not inside[: len(n), len(k) :].any()
+
+
+def check_boxes(view: GemmView, dtype: torch.dtype, tile: Tile, count: int | None = None) -> Any:
+    """So many tiles of B, or all; returns what is known of them."""
+    found, spec = boxes(view, dtype, tile), spec_of(view, dtype, tile, "sm_90a")
+    if found is None:
+        return None
+    sides = [found.rows, found.rows]
+    sides[spec.along[1]] = found.box[0]
+    groups = [range(view.l)] if len(view.b.shape) > 2 else []
+    last = -(-view.k // tile.k) * tile.k  # which a kernel asks for
+    every = list(product(range(0, view.n, sides[0]), range(0, last, sides[1]), *groups))
+    some = every if count is None else random.Random(0).sample(every, min(count, len(every)))
+    for crd in [every[-1], *some]:
+        check_a_box(view, found, spec.along[1], crd, dtype.itemsize)
+    return found
 
 
 @pytest.mark.parametrize("name", MAPPED)
 def test_a_map_names_the_elements_of_b(name: str) -> None:
-    view, tile, modes = MAPPED[name]
-    found = memory_of_b(view, spec_of(view, torch.float16, tile, "sm_90a"))
+    view, dtype, tile, modes = MAPPED[name]
+    found = check_boxes(view, dtype, tile)
     assert found is not None
-    memory, start = found
-    assert len(flatten(memory.shape)) == modes
-    for l in range(view.l):
-        of_group = view.at(l) if view.l > 1 else view
-        offset, there = located(of_group.b, view.n, view.k)
-        assert there.all()
-        n, k = torch.arange(view.n)[:, None], torch.arange(view.k)[None]
-        got = memory(n, k, l) if view.l > 1 else memory(n, k)
-        assert torch.equal((start + got).expand_as(offset), offset)
+    assert len(found.box) == modes
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from([F16, F32]))
+def test_every_tile_of_b_is_a_box(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Of forward passes and of gradients, whose residues may be beside each other."""
+    problem = data.draw(problems(16 // dtype.itemsize))
+    problem = replace(problem, filter=(data.draw(st.sampled_from([24, 32, 64])), *problem.taps))
+    n, lines, sharing = (data.draw(st.sampled_from(s)) for s in ([32, 64, 128], [1, 2], [1, 2]))
+    tile = Tile(64, n, lines * half_line(dtype), 4, 1, 2, 128, sharing=sharing)
+    assert check_boxes(fprop_view(problem), dtype, tile, 8)
+    modes = [i for i, dilation in enumerate(problem.dilation) if dilation == 1]
+    beside = tuple(i for i in modes if data.draw(st.booleans(), f"residues of mode {i}"))
+    views = [view for view in dgrad_views(problem, side_by_side=beside) if view.k]
+    of_lines = not any(problem.stride[i] > 1 for i in beside if i < problem.rank - 1)
+    rows, C = n // sharing, problem.C
+    for view in views[-2:]:
+        read = view if dtype == F16 else turned(view)
+        whole = dtype == F16 or view.n == C or C % rows == 0 or rows % C == 0
+        expected = problem.K % tile.k == 0 and of_lines and whole
+        assert check_boxes(read, dtype, tile, 8) or not expected
 
 
 def of_strides(*strides: int, extents: tuple[int, int] = (40, 64)) -> GemmView:
@@ -103,6 +192,15 @@ def of_strides(*strides: int, extents: tuple[int, int] = (40, 64)) -> GemmView:
 
 
 NOT_MAPPED: dict[str, tuple[GemmView, dict[str, Any]]] = {
+    "residues of two modes beside each other": (
+        dgrad_views(ConvProblem((1, 9, 9, 16), (64, 3, 3), 2, 1), side_by_side=(0, 1))[0], {}
+    ),
+    "taps two apart in a k-tile": (
+        dgrad_views(ConvProblem((1, 9, 72), (32, 3), stride=2, padding=1))[1], {}
+    ),
+    "a rest of k, and behind it another group": (
+        dgrad_views(ConvProblem((1, 9, 64), (48, 1), groups=2))[0], {}
+    ),
     "a type that is rounded, and turned": (
         dgrad_views(ConvProblem((1, 9, 96), (64, 3)))[0],
         {"dtype": torch.float32, "tile": replace(WIDE, k=32)},
@@ -133,6 +231,12 @@ def test_what_no_map_describes(name: str) -> None:
 
 
 # -- what is run -----------------------------------------------------------------------------------
+
+
+def copies(compiled: Compiled) -> list[int]:
+    """How many instructions copy by im2col maps, by others, and vector by vector."""
+    kinds = r"cp\.async\.bulk\.tensor[^;]*im2col", r"cp\.async\.bulk\.tensor[^;]*tile", r"async\.c"
+    return [len(re.findall(kind, compiled.ptx)) for kind in kinds]
 
 
 def maps_read(compiled: Compiled) -> int:
@@ -169,6 +273,40 @@ def test_b_by_maps(name: str) -> None:
         assert torch.equal(ran.out.double().sum(0), reference(case)[0])
     else:
         check_exact(case, run_case(case, compiled))
+
+
+SHARING_ROWS = replace(HALF, taps=2)
+RUN_BESIDE: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
+    "one warp": (BESIDE[3], replace(WIDE, producers=32), torch.bfloat16),
+    "a stride of 3, two tiles of columns": (THREE, HALF, F16),
+    "groups": (BESIDE_IN_GROUPS, replace(HALF, m=128, warps_m=8), F16),
+    "taps that share rows, one warp": (
+        known(widened(BESIDE[0])), replace(SHARING_ROWS, k=64, stages=1, producers=32), F16
+    ),
+    "a stride of 3, three taps that share rows": (
+        known(widened(THREE)), replace(HALF, taps=3), torch.bfloat16
+    ),
+    "in tf32, B for two": (turned(BESIDE[0]), replace(SHARED, k=16), F32),
+    "in tf32, taps that share rows": (
+        known(widened(turned(BESIDE[1]))), replace(SHARING_ROWS, k=16), F32
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN_BESIDE)
+def test_residues_beside_each_other(name: str) -> None:
+    """Both operands by maps, and that of B is what the boxes say."""
+    view, tile, dtype = RUN_BESIDE[name]
+    ran = check_view_runs(view, dtype, tile, arch="sm_90a")
+    compiled = compiled_view(view, dtype, tile, "sm_90a")
+    assert copies(compiled) == [1, tile.taps, 0]
+    found = boxes(view, dtype, tile)
+    assert found is not None
+    memory, size = found.layout.outer, dtype.itemsize
+    maps = [decode(raw) for raw in ran.launch.arguments if len(raw) == SIZE]
+    (of_b,) = [made for made in maps if made.im2col is None]
+    assert (of_b.shape, of_b.box) == (memory.shape, found.box)
+    assert of_b.strides == tuple(stride * size for stride in memory.stride[1:])
 
 
 def test_b_vector_by_vector() -> None:

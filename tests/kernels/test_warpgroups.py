@@ -13,9 +13,11 @@ from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import HOPPER, tile_of
 from layoutconv.kernels.window import rows_of_a_tap, widened
 
+from layoutconv.algebra import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.epilogue import Activation, Bias, Epilogue
 from layoutconv.gemm_view import GemmView
+from layoutconv.operands import row_major
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault
@@ -187,6 +189,12 @@ def test_statistics_of_an_epilogue(tile: Tile, biased: bool, out: torch.dtype) -
     assert torch.equal(ran.statistics.double().sum(0), sums)
 
 
+def within(view: GemmView, shape: tuple[int, ...]) -> GemmView:
+    """The view with its results in a larger tensor."""
+    d: Any = view.d
+    return GemmView(view.a, view.b, ComposedLayout(row_major(shape), d.offset, d.inner))
+
+
 WINDOWS_OF = {
     "padding": ConvProblem((1, 2, 5, 9, 32), (32, 3, 3, 3), padding=1),
     "no padding, two taps": ConvProblem((2, 5, 9, 64), (32, 3, 2)),
@@ -238,9 +246,13 @@ def test_k_tiles_may_not_straddle_the_taps_that_share_rows() -> None:
         wgrad_view(ConvProblem((1, 9, 9, 32), (32, 3, 3))),
         dgrad_views(ConvProblem((70, 3, 4, 64), (64, 2, 4)), images_first=True)[0],
         kernel_map_view(kernel_map(50, 27, 0.3), 32, 32, kernel_size=(3, 3, 3)),
+        within(fprop_view(ConvProblem((1, 9, 9, 32), (32, 3, 3))), (1, 7, 8, 32)),
     ],
-    ids=["stride", "one tap", "far taps", "gathered", "wgrad", "images first", "kernel map"],
-)
+    ids=[
+        "stride", "one tap", "far taps", "gathered", "wgrad", "images first", "kernel map",
+        "room behind a line",
+    ],
+)  # fmt: skip
 def test_views_whose_taps_share_no_rows(view: GemmView) -> None:
     assert widened(view) is None
 

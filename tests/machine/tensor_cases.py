@@ -70,7 +70,10 @@ def _tiled(
     start: int = START,
     **rest: Any,
 ) -> BoxCase:
-    """A case over a tensor with room behind every mode, in mode 0 up to a multiple of 16 bytes."""
+    """A case over a tensor with room behind every mode, in mode 0 up to a multiple of 16 bytes.
+
+    Its strides grow from mode to mode, unless others are given.
+    """
     bare = TensorMap(0, type, shape, (), box)
     end = shape[0] * bare.size
     end += 16 + -end % 16
@@ -78,7 +81,7 @@ def _tiled(
     for extent in shape[1:]:
         strides.append(end)
         end *= extent + 1
-    return BoxCase(name, replace(bare, strides=tuple(strides), **rest), corner, start)
+    return BoxCase(name, replace(bare, **{"strides": tuple(strides), **rest}), corner, start)
 
 
 TILED = [
@@ -94,9 +97,15 @@ TILED = [
     _tiled("2d, 128-byte swizzle of bytes", "u8", (300, 40), (128, 20), (256, 3), swizzle=128),
     _tiled("2d, off the swizzle's period", "f32", (32, 9), (32, 9), (0, 0), 1152, swizzle=128),
     _tiled("3d", "bf16", (40, 7, 5), (8, 3, 4), (16, 2, -1)),
+    _tiled("3d, lines from before", "f16", (96, 40, 3), (64, 16, 1), (-32, 8, 2), swizzle=128),
+    _tiled("3d, lines to beyond", "f16", (96, 40, 3), (64, 16, 1), (64, 8, 2), swizzle=128),
     _tiled("3d, steps", "f16", (40, 9, 9), (8, 5, 7), (8, 1, 2), element_strides=(1, 2, 3)),
     _tiled("4d", "f32", (12, 4, 5, 6), (4, 2, 3, 2), (4, 3, 1, 5)),
     _tiled("4d, swizzled", "f16", (64, 4, 5, 3), (32, 4, 3, 2), (32, -1, 1, 2), swizzle=64),
+    _tiled(
+        "4d, in another order, wider than the tensor", "tf32", (32, 8, 3, 3), (32, 4, 5, 1),
+        (0, 2, -1, 1), swizzle=128, strides=(1168, 128, 400),
+    ),
     _tiled("5d", "u8", (40, 3, 4, 5, 6), (16, 2, 2, 3, 2), (32, 2, -1, 3, 4)),
     _tiled("2d, rounded to tf32", "tf32", (40, 9), (32, 8), (12, 2), swizzle=128),
     _tiled("the largest box", "u8", (300, 300), (64, 256), (16, 9)),
