@@ -105,8 +105,17 @@ def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
 class Fill(PerRank):
     """-1 into vectors of four Int32: a table with nothing in it, and the word of a barrier.
 
-    The integers are how many vectors there are, and how many are slots. The last is the word's.
+    The integers are how many vectors there are, and how many are slots. The last are the word's,
+    ``behind`` of them, with what is behind it.
     """
+
+    def __init__(self, rank: int, behind: int = 1) -> None:
+        super().__init__(rank)
+        self.behind = behind
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.behind
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int64", 16), ("int32", 16), ("int32", 16)
@@ -123,10 +132,10 @@ class Fill(PerRank):
         vector = Int64(cta) * self.per_cta + tid
         if vector < of_slots:
             put_vector(slots, vector, [Int32(EMPTY)] * 4)
-        elif vector < vectors - 1:
+        elif vector < vectors - self.behind:
             put_vector(values, vector - of_slots, [Int32(EMPTY)] * 4)
-        elif vector == vectors - 1:
-            put_vector(word, Int64(0), [Int32(BEFORE)] * 4)
+        elif vector < vectors:
+            put_vector(word, vector - (vectors - self.behind), [Int32(BEFORE)] * 4)
 
 
 class Insert(EachRow):
@@ -195,21 +204,13 @@ class Reserve(Part):
         slot = Int64(select(made, Int32(MADE - 1) - seen, Int32(0)))
         word = ~at(slots, slot * 2 + 1)
         count = count_of(select(made, word, Int64(0)))
-        lane, warp = tid & 31, tid >> 5
-        through = sum_upto(count, lane)
-        warps = crew.threads // WARP
-        if lane == 31:
-            smem[warp] = through
-        cute.arch.sync_threads()
-        before, total = Int32(0), Int32(0)
-        for w in range_constexpr(warps):
-            before = select(w < warp, before + smem[w], before)
-            total = total + smem[w]
+        before, total = sums_before([count], smem, tid, crew.threads)
+        last = crew.threads // WARP
         if (tid == 0) & (total > 0):
-            smem[warps] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
+            smem[last] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
         cute.arch.sync_threads()
         if made:
-            put(first, slot, smem[warps] + before + through - count)
+            put(first, slot, smem[last] + before)
 
 
 class Settle(EachRow):
@@ -247,6 +248,30 @@ def sum_upto(count: Any, lane: Any) -> Any:
         below = cute.arch.shuffle_sync_up(upto, 1 << bit)
         upto = select(lane >= (1 << bit), upto + below, upto)
     return upto
+
+
+@cute.jit
+def sums_before(own: list, sums: Any, tid: Any, threads: cutlass.Constexpr):
+    """Of each of some numbers of a CTA's threads: the sum of those of threads before; then of each
+    that of all.
+
+    ``sums``, in shared memory, has a number for each warp and each of them. Whoever writes there
+    afterwards waits for a barrier first.
+    """
+    lane, warp, warps = tid & 31, tid >> 5, threads // WARP
+    through = [sum_upto(number, lane) for number in own]
+    if lane == 31:
+        for n in range_constexpr(len(own)):
+            sums[n * warps + warp] = through[n]
+    cute.arch.sync_threads()
+    before, total = [], []
+    for n in range_constexpr(len(own)):
+        of_warp = sums[n * warps + select(lane < warps, lane, 0)]
+        upto = sum_upto(select(lane < warps, of_warp, Int32(0)), lane)
+        of_others = cute.arch.shuffle_sync(upto - of_warp, warp)
+        before.append(of_others + through[n] - own[n])
+        total.append(cute.arch.shuffle_sync(upto, warps - 1))
+    return *before, *total
 
 
 # -- neighbours -----------------------------------------------------------------------------------
