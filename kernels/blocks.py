@@ -157,7 +157,9 @@ class Insert(EachRow):
             key = key_of(block_of(cell), blocks_of(grid))
             slot, fresh = insert(slots, key, bits, 2)
             others = ~(Int64(1) << Int64(bit_of(cell)))
-            cute.arch.atomic_and(slots + (slot * 2 + 1), others)
+            cute.arch.red(
+                slots + (slot * 2 + 1), others, op="and", dtype="b64", sem="relaxed", scope="gpu"
+            )
             found = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
         elif cell[0] >= 0:
             cute.arch.atomic_min(values + (rows + 1), Uint32(row))

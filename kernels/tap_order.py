@@ -26,6 +26,7 @@ from .together import (
     Crew,
     EachRow,
     Part,
+    add,
     arrays_in,
     least,
     size_of,
@@ -163,7 +164,7 @@ class Count(OfRows):
             starts[u] = (before << COUNT_BITS) | own[u]
             before = before + own[u]
             if own[u] > 0:
-                cute.arch.atomic_add(word + (WORD + tid * each + u), own[u])
+                add(word + (WORD + tid * each + u), own[u])
         to = counts + cute.assume(Int64(number) * bins + tid * each, divby=each)
         cute.autovec_copy(starts, cute.make_tensor(to, cute.make_layout(each)))
 

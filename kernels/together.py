@@ -173,26 +173,30 @@ class Together(PerRank):
 def arrive(word: Any, crew: cutlass.Constexpr):
     """At a barrier of all CTAs: what they wrote before, all see who have waited.
 
-    The fence publishes what all threads of a CTA wrote, as they were waited for.
+    The fence of one thread publishes what all of a CTA wrote, as they were waited for.
     """
     cute.arch.sync_threads()
     if crew.tid == 0:
         cute.arch.fence_acq_rel_gpu()
-        cute.arch.atomic_add(word, Int32(1), sem="relaxed", scope="gpu")
+        add(word, Int32(1))
 
 
 @cute.jit
 def wait_for_all(word: Any, number: cutlass.Constexpr, crew: cutlass.Constexpr):
     """Until all CTAs have arrived at barrier ``number``, from 1 on.
 
-    The fence drops what this multiprocessor's cache has kept.
+    To acquire drops what this multiprocessor's cache has kept, for all of its threads.
     """
     if crew.tid == 0:
         there = Int32(BEFORE)
         while there < number * crew.ctas + BEFORE:
             there = cute.arch.load(word, Int32, sem="acquire", scope="gpu")
-        cute.arch.fence_acq_rel_gpu()
     cute.arch.sync_threads()
+
+
+def add(pointer: Any, number: Any) -> None:
+    """To an Int32 in memory; nobody waits for what it was."""
+    cute.arch.red(pointer, number, op="add", dtype="s32", sem="relaxed", scope="gpu")
 
 
 def wait(crew: Crew) -> None:
