@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
 from .cells import Cell, inside, key_of, read_cell, vector_of
-from .hash_table import EMPTY, NOWHERE, bits_for, home, insert
+from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
 from .per_rank import PerRank
 from .together import BEFORE, WARP, Arrays, Crew, EachRow, Part, arrays_in
 from .walk import at, put, read, select
@@ -30,6 +30,7 @@ MOST_BITS = 31  # of a slot's number
 TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
 # Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
 CORNERS = {1: 2, 2: 4, 3: 4, 4: 2}
+FLIGHT = 4  # rows that a thread inserts at once
 # What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
 MADE = -1
 
@@ -138,8 +139,12 @@ class Fill(PerRank):
             put_vector(word, vector - (vectors - self.behind), [Int32(BEFORE)] * 4)
 
 
-class Insert(EachRow):
-    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside."""
+class Insert(Part):
+    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
+
+    Of some rows of a thread all are read, then the slots of all, then all are claimed that are
+    free: it waits three times for all of them, not for each.
+    """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
@@ -147,23 +152,58 @@ class Insert(EachRow):
     def integers(self) -> int:
         return 3 + self.rank
 
+    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
+        first, end = crew.share(integers[0])
+        self.rows(crew, first, end, pointers, integers)
+
     @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+    def rows(
+        self, crew: cutlass.Constexpr, first: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
+        for some in range(first + crew.tid, end, crew.threads * FLIGHT):
+            self.some(crew, some, end, pointers, integers)
+
+    @cute.jit
+    def some(
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
-        cell = read_cell(cells, row, self.rank)
-        found = Int32(-1)
-        if inside(cell, grid):
-            key = key_of(block_of(cell), blocks_of(grid))
-            slot, fresh = insert(slots, key, bits, 2)
-            others = ~(Int64(1) << Int64(bit_of(cell)))
-            cute.arch.red(
-                slots + (slot * 2 + 1), others, op="and", dtype="b64", sem="relaxed", scope="gpu"
-            )
-            found = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
-        elif cell[0] >= 0:
-            cute.arch.atomic_min(values + (rows + 1), Uint32(row))
-        put(slot_of, row, found)
+        # Of no cell the key is NOWHERE, and the bit tells whether it is padding.
+        keys, seen, found = (cute.make_rmem_tensor(FLIGHT, Int64) for _ in range(3))
+        cell_bits = cute.make_rmem_tensor(FLIGHT, Int32)
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            keys[u] = Int64(NOWHERE)
+            if row < end:
+                cell = read_cell(cells, row, self.rank)
+                there = inside(cell, grid)
+                key = key_of(block_of(cell), blocks_of(grid))
+                keys[u] = select(there, key, Int64(NOWHERE))
+                cell_bits[u] = select(there, bit_of(cell), Int32(cell[0]))
+        for u in range_constexpr(FLIGHT):
+            if keys[u] != NOWHERE:
+                seen[u] = at(slots, home(keys[u], bits) * 2)
+        for u in range_constexpr(FLIGHT):
+            if keys[u] != NOWHERE:
+                found[u] = claimed(slots, keys[u], home(keys[u], bits), seen[u], 2)
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            if row < end:
+                of_row = Int32(-1)
+                if keys[u] != NOWHERE:
+                    slot, fresh = inserted(
+                        slots, keys[u], home(keys[u], bits), seen[u], found[u], bits, 2
+                    )
+                    others = ~(Int64(1) << Int64(cell_bits[u]))
+                    cute.arch.red(
+                        slots + (slot * 2 + 1), others, op="and", dtype="b64", sem="relaxed",
+                        scope="gpu",
+                    )  # fmt: skip
+                    of_row = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
+                elif cell_bits[u] >= 0:
+                    cute.arch.atomic_min(values + (rows + 1), Uint32(row))
+                put(slot_of, row, of_row)
 
 
 class Reserve(Part):
