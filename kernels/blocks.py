@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
 from .cells import Cell, inside, key_of, read_cell, vector_of
-from .hash_table import EMPTY, NOWHERE, bits_for, home, insert
+from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
 from .per_rank import PerRank
 from .together import BEFORE, WARP, Arrays, Crew, EachRow, Part, arrays_in
 from .walk import at, put, read, select
@@ -30,6 +30,7 @@ MOST_BITS = 31  # of a slot's number
 TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
 # Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
 CORNERS = {1: 2, 2: 4, 3: 4, 4: 2}
+FLIGHT = 4  # rows that a thread inserts at once
 # What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
 MADE = -1
 
@@ -105,8 +106,17 @@ def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
 class Fill(PerRank):
     """-1 into vectors of four Int32: a table with nothing in it, and the word of a barrier.
 
-    The integers are how many vectors there are, and how many are slots. The last is the word's.
+    The integers are how many vectors there are, and how many are slots. The last are the word's,
+    ``behind`` of them, with what is behind it.
     """
+
+    def __init__(self, rank: int, behind: int = 1) -> None:
+        super().__init__(rank)
+        self.behind = behind
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.behind
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int64", 16), ("int32", 16), ("int32", 16)
@@ -123,14 +133,18 @@ class Fill(PerRank):
         vector = Int64(cta) * self.per_cta + tid
         if vector < of_slots:
             put_vector(slots, vector, [Int32(EMPTY)] * 4)
-        elif vector < vectors - 1:
+        elif vector < vectors - self.behind:
             put_vector(values, vector - of_slots, [Int32(EMPTY)] * 4)
-        elif vector == vectors - 1:
-            put_vector(word, Int64(0), [Int32(BEFORE)] * 4)
+        elif vector < vectors:
+            put_vector(word, vector - (vectors - self.behind), [Int32(BEFORE)] * 4)
 
 
-class Insert(EachRow):
-    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside."""
+class Insert(Part):
+    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
+
+    Of some rows of a thread all are read, then the slots of all, then all are claimed that are
+    free: it waits three times for all of them, not for each.
+    """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
@@ -138,21 +152,58 @@ class Insert(EachRow):
     def integers(self) -> int:
         return 3 + self.rank
 
+    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
+        first, end = crew.share(integers[0])
+        self.rows(crew, first, end, pointers, integers)
+
     @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+    def rows(
+        self, crew: cutlass.Constexpr, first: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
+        for some in range(first + crew.tid, end, crew.threads * FLIGHT):
+            self.some(crew, some, end, pointers, integers)
+
+    @cute.jit
+    def some(
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
-        cell = read_cell(cells, row, self.rank)
-        found = Int32(-1)
-        if inside(cell, grid):
-            key = key_of(block_of(cell), blocks_of(grid))
-            slot, fresh = insert(slots, key, bits, 2)
-            others = ~(Int64(1) << Int64(bit_of(cell)))
-            cute.arch.atomic_and(slots + (slot * 2 + 1), others)
-            found = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
-        elif cell[0] >= 0:
-            cute.arch.atomic_min(values + (rows + 1), Uint32(row))
-        put(slot_of, row, found)
+        # Of no cell the key is NOWHERE, and the bit tells whether it is padding.
+        keys, seen, found = (cute.make_rmem_tensor(FLIGHT, Int64) for _ in range(3))
+        cell_bits = cute.make_rmem_tensor(FLIGHT, Int32)
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            keys[u] = Int64(NOWHERE)
+            if row < end:
+                cell = read_cell(cells, row, self.rank)
+                there = inside(cell, grid)
+                key = key_of(block_of(cell), blocks_of(grid))
+                keys[u] = select(there, key, Int64(NOWHERE))
+                cell_bits[u] = select(there, bit_of(cell), Int32(cell[0]))
+        for u in range_constexpr(FLIGHT):
+            if keys[u] != NOWHERE:
+                seen[u] = at(slots, home(keys[u], bits) * 2)
+        for u in range_constexpr(FLIGHT):
+            if keys[u] != NOWHERE:
+                found[u] = claimed(slots, keys[u], home(keys[u], bits), seen[u], 2)
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            if row < end:
+                of_row = Int32(-1)
+                if keys[u] != NOWHERE:
+                    slot, fresh = inserted(
+                        slots, keys[u], home(keys[u], bits), seen[u], found[u], bits, 2
+                    )
+                    others = ~(Int64(1) << Int64(cell_bits[u]))
+                    cute.arch.red(
+                        slots + (slot * 2 + 1), others, op="and", dtype="b64", sem="relaxed",
+                        scope="gpu",
+                    )  # fmt: skip
+                    of_row = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
+                elif cell_bits[u] >= 0:
+                    cute.arch.atomic_min(values + (rows + 1), Uint32(row))
+                put(slot_of, row, of_row)
 
 
 class Reserve(Part):
@@ -195,21 +246,13 @@ class Reserve(Part):
         slot = Int64(select(made, Int32(MADE - 1) - seen, Int32(0)))
         word = ~at(slots, slot * 2 + 1)
         count = count_of(select(made, word, Int64(0)))
-        lane, warp = tid & 31, tid >> 5
-        through = sum_upto(count, lane)
-        warps = crew.threads // WARP
-        if lane == 31:
-            smem[warp] = through
-        cute.arch.sync_threads()
-        before, total = Int32(0), Int32(0)
-        for w in range_constexpr(warps):
-            before = select(w < warp, before + smem[w], before)
-            total = total + smem[w]
+        before, total = sums_before([count], smem, tid, crew.threads)
+        last = crew.threads // WARP
         if (tid == 0) & (total > 0):
-            smem[warps] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
+            smem[last] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
         cute.arch.sync_threads()
         if made:
-            put(first, slot, smem[warps] + before + through - count)
+            put(first, slot, smem[last] + before)
 
 
 class Settle(EachRow):
@@ -247,6 +290,30 @@ def sum_upto(count: Any, lane: Any) -> Any:
         below = cute.arch.shuffle_sync_up(upto, 1 << bit)
         upto = select(lane >= (1 << bit), upto + below, upto)
     return upto
+
+
+@cute.jit
+def sums_before(own: list, sums: Any, tid: Any, threads: cutlass.Constexpr):
+    """Of each of some numbers of a CTA's threads: the sum of those of threads before; then of each
+    that of all.
+
+    ``sums``, in shared memory, has a number for each warp and each of them. Whoever writes there
+    afterwards waits for a barrier first.
+    """
+    lane, warp, warps = tid & 31, tid >> 5, threads // WARP
+    through = [sum_upto(number, lane) for number in own]
+    if lane == 31:
+        for n in range_constexpr(len(own)):
+            sums[n * warps + warp] = through[n]
+    cute.arch.sync_threads()
+    before, total = [], []
+    for n in range_constexpr(len(own)):
+        of_warp = sums[n * warps + select(lane < warps, lane, 0)]
+        upto = sum_upto(select(lane < warps, of_warp, Int32(0)), lane)
+        of_others = cute.arch.shuffle_sync(upto - of_warp, warp)
+        before.append(of_others + through[n] - own[n])
+        total.append(cute.arch.shuffle_sync(upto, warps - 1))
+    return *before, *total
 
 
 # -- neighbours -----------------------------------------------------------------------------------

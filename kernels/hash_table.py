@@ -12,7 +12,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int64, Uint64
+from cutlass import Int64, Uint64
 
 from .walk import at
 
@@ -49,23 +49,37 @@ def home(key: Any, bits: Any) -> Any:
 
 
 @cute.jit
-def insert(keys: Any, key: Any, bits: Any, words: cutlass.Constexpr = 1):
+def insert(keys: Any, key: Any, bits: Any):
     """The slot of a key, which is put there if need be, and whether this call was the one that did.
 
-    Keys are the first of the ``words`` of every slot. A slot is read before it is claimed: where
-    many insert one key, most of them only read. What is read may be older than what is there, but
-    a slot changes once, so the claim then tells.
+    Where many insert one key, most of them only read. What is read may be older than what is there,
+    but a slot changes once, so whoever claims it is told.
     """
     slot = home(key, bits)
-    seen = at(keys, slot * words)
-    fresh = Boolean(False)
-    while seen != key:
-        if seen == EMPTY:
-            seen = cute.arch.atomic_cas(keys + slot * words, cmp=Int64(EMPTY), val=key)
-            if seen == EMPTY:
-                fresh = Boolean(True)
-                seen = key
-        if seen != key:
-            slot = (slot + 1) & ((Int64(1) << bits) - 1)
-            seen = at(keys, slot * words)
-    return slot, fresh
+    seen = at(keys, slot)
+    return inserted(keys, key, slot, seen, claimed(keys, key, slot, seen), bits)
+
+
+@cute.jit
+def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: cutlass.Constexpr = 1):
+    """What a slot had, which was read before, when a key was put there if it was free.
+
+    Keys are the first of the ``words`` of every slot.
+    """
+    found = Int64(seen)
+    if seen == EMPTY:
+        found = Int64(cute.arch.atomic_cas(keys + slot * words, cmp=Int64(EMPTY), val=key))
+    return found
+
+
+@cute.jit
+def inserted(
+    keys: Any, key: Any, slot: Any, seen: Any, found: Any, bits: Any,
+    words: cutlass.Constexpr = 1,
+):  # fmt: skip
+    """As ``insert``, from what was read in the key's first slot, and what was ``claimed``."""
+    while (found != key) & ((seen != EMPTY) | (found != EMPTY)):
+        slot = (slot + 1) & ((Int64(1) << bits) - 1)
+        seen = at(keys, slot * words)
+        found = claimed(keys, key, slot, seen, words)
+    return slot, (seen == EMPTY) & (found == EMPTY)

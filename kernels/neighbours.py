@@ -28,7 +28,7 @@ from .blocks import (
 )
 from .cells import read_cell, vector_of
 from .hash_table import EMPTY
-from .map_chains import NOTHING_TO_FILL, WORD, RoomToSort, filled, sorted_index, sorted_search
+from .map_chains import RoomToSort, filled, sorted_index, sorted_search
 from .per_rank import (
     Chain,
     Table,
@@ -40,7 +40,7 @@ from .per_rank import (
 )
 from .tap_keys import Keys
 from .tap_order import Sizes
-from .together import Arrays, multiprocessors
+from .together import WORD, Arrays, multiprocessors
 from .walk import at, put, select
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class TapOrder(Protocol):
     def visits(self) -> tuple[int, ...]: ...
     @property
     def weights(self) -> tuple[int, ...]: ...
+    def window(self, rows: int) -> int: ...
     def __hash__(self) -> int: ...
 
 
@@ -101,7 +102,9 @@ class HashTable:
                     word + 4 * WORD, word,
                 )  # fmt: skip
                 ctas = multiprocessors(slot_of.get_device())
-                integers = self._rows, self._bits, *self.grid, ctas, *found.vectors
+                integers = (
+                    self._rows, self._bits, *self.grid, ctas, found.vectors + 1, 1 << self._bits,
+                )  # fmt: skip
                 per_rank.launch(
                     filled(self.rank, map_chains.SIZES.threads), tensors, addresses, integers
                 )
@@ -178,8 +181,8 @@ class HashTable:
         memory, empty = self._memory, self._memory is None
         # What only this call needs is one piece: asking for memory costs the host 1 us.
         ctas = multiprocessors(index.get_device())
-        sorting = RoomToSort(rows, ctas)
-        room = index.new_empty(sorting.size + self._rows)
+        sorting = RoomToSort(rows, order.window(rows), ctas)
+        room = index.new_empty(sorting.size + (self._rows if empty else 0))
         word = room.data_ptr()
         if memory is None:
             memory = Memory(self.indices, self._bits)
@@ -195,10 +198,10 @@ class HashTable:
         )  # fmt: skip
         if empty:
             addresses += self.indices.data_ptr(), word + 4 * sorting.size, word
-            integers += self._rows, ctas, *memory.vectors
+            integers += self._rows, ctas, memory.vectors + sorting.vectors, 1 << self._bits
         else:
             addresses += (word,)
-            integers += ctas, *NOTHING_TO_FILL
+            integers += ctas, sorting.vectors, 0
         per_rank.launch(plan.sorted(empty), tensors, addresses, integers)
         self._memory = memory  # once it is being filled
         return index, found
@@ -232,12 +235,12 @@ class Memory:
 
     Attributes:
         slots, values, first: addresses.
-        vectors: of 16 bytes, which are filled: with a barrier's word all, and those of the slots.
+        vectors: of 16 bytes, which are filled.
     """
 
     def __init__(self, indices: Tensor, bits: int) -> None:
         filled = (1 << bits) + (indices.shape[0] + TAIL + 3) // 4
-        self.vectors = filled + 1, 1 << bits
+        self.vectors = filled
         self.whole = indices.new_empty(4 * filled + (1 << bits))
         self.slots = self.whole.data_ptr()
         self.values, self.first = self.slots + (16 << bits), self.slots + 16 * filled
@@ -249,7 +252,7 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     across = index.T.contiguous()
     found, places = across.new_empty((taps, rows)), across.new_empty(rows)
     ctas = multiprocessors(index.get_device())
-    sorting = RoomToSort(rows, ctas)
+    sorting = RoomToSort(rows, order.window(rows), ctas)
     room = across.new_empty(sorting.size)
     word = room.data_ptr()
     pairs = tuple(zip(order.visits, order.weights, strict=True))
@@ -259,7 +262,7 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
         across.data_ptr(), table.data_ptr(), found.data_ptr(), places.data_ptr(),
         *sorting.addresses(word), word,
     )  # fmt: skip
-    integers = rows, taps, *sorting.integers, ctas, *NOTHING_TO_FILL
+    integers = rows, taps, *sorting.integers, ctas, sorting.vectors, 0
     per_rank.launch(sorted_index(map_chains.SIZES), tensors, addresses, integers)
     return found.T, places
 

@@ -1,9 +1,10 @@
 """Rows in the order of their keys, which ``tap_keys`` makes of the taps they have, in kernels.
 
-Rows are sorted by 12 bits in one stable counting sort, in three phases: count, add up, place. A
-radix sort of keys of 32 bits has four passes of 8 us or more each, for any cloud below a million
-rows (H200). Then a CTA sorts 4096 rows by the rest of their keys: with a row's number behind it, it
-fits into 31 bits.
+Rows are sorted by 12 bits in one stable counting sort, then windows of them, 4096 rows at most, by
+the rest of their keys, in two phases. In the first one a CTA sorts a chunk of rows by its 12 bits,
+and says where each place starts in it; in the second one it takes the rows of a window out of all
+the chunks, and sorts them. A radix sort of keys of 32 bits has four passes of 8 us or more each,
+for any cloud below a million rows (H200).
 """
 
 from __future__ import annotations
@@ -16,18 +17,32 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
 from .bitonic import room_for, sort
-from .blocks import sum_upto
-from .together import WARP, Arrays, Crew, EachRow, Part, arrays_in, least, size_of
-from .walk import at, put, select
+from .blocks import sums_before
+from .together import (
+    BEFORE,
+    WARP,
+    WORD,
+    Arrays,
+    Crew,
+    EachRow,
+    Part,
+    add,
+    arrays_in,
+    least,
+    size_of,
+    wait,
+)
+from .walk import at, put, read, select
+
+COUNT_BITS = 16  # of how many rows of a chunk have a place
+FLIGHT = 4  # rows of a thread that are read at once
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Binary logarithms: of the values of a place, of a whole key, of the rows of a window, of the
-    most rows of a chunk, which a CTA counts at once. And the threads of a CTA.
-
-    A place has as many bits as a window, or more; a CTA as many threads as rows of a window or a
-    chunk, or fewer.
+    """Binary logarithms: of the values of a place, of a whole key, of the most rows of a window,
+    and of a chunk, which a CTA counts at once. And the threads of a CTA, a power of two, not more
+    than any of the others.
     """
 
     place: int = 12
@@ -60,8 +75,11 @@ def numbers_of(log: int, threads: int) -> int:
 
 
 class Count(OfRows):
-    """How many rows of each chunk have each place, and the rows of a chunk in that order.
+    """The rows of each chunk in the order of their places, and how many rows each place has.
 
+    A run has a key in its upper 32 bits and a row in its lower ones; ``counts``, of each chunk and
+    place, where in the run the place starts, and in its lower 16 bits how many rows it has. Behind
+    a barrier's word, and like it ``BEFORE`` at first, is how many rows of all chunks a place has.
     Keys come from ``keys``, whose addresses, the last where it writes them, and integers follow
     those of the rest: a CTA finds those of a chunk, and has them.
     """
@@ -75,18 +93,20 @@ class Count(OfRows):
         return *super().key, self.keys.key
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4), ("int32", 16), *self.keys.tensors()
+        return ("int64", 8), ("int32", 16), ("int32", 16), *self.keys.tensors()
 
     def integers(self) -> int:
         return 3 + self.keys.integers()
 
     def shared(self, threads: int) -> Arrays:
-        own = self._shared()
+        own = self._shared(threads)
         keys = self.keys.shared(threads)
         return max(own, keys, key=size_of)
 
-    def _shared(self) -> Arrays:
-        return [(Int32, (room_for(self.sizes.chunk),)), (Int32, (1 << self.sizes.place,))]
+    def _shared(self, threads: int) -> Arrays:
+        items, bins = 1 << self.sizes.chunk, 1 << self.sizes.place
+        room = room_for(self.sizes.chunk)
+        return [(Int32, (room,)), (Int32, (items,)), (Int32, (bins,)), (Int32, (threads // WARP,))]
 
     def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
         self.chunks(crew, pointers, integers, room)
@@ -97,245 +117,238 @@ class Count(OfRows):
         for number in range(crew.cta, Int32(chunks), crew.ctas):
             start = Int64(number) * chunk
             end = least(start + chunk, rows)
-            self.keys.rows(crew, start, end, pointers[2:], tuple(of_keys), room)
+            self.keys.rows(crew, start, end, pointers[3:], tuple(of_keys), room)
             cute.arch.sync_threads()
-            self.chunk(crew, number, start, end, pointers, arrays_in(room, self._shared()))
+            arrays = arrays_in(room, self._shared(crew.threads))
+            self.chunk(crew, number, start, Int32(end - start), pointers, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
     def chunk(
-        self, crew: cutlass.Constexpr, number: Any, start: Any, end: Any, pointers: list,
+        self, crew: cutlass.Constexpr, number: Any, start: Any, count: Any, pointers: list,
         arrays: list,
     ):  # fmt: skip
-        runs, counts, keys = pointers[0], pointers[1], pointers[-1]
-        items, found = arrays
+        runs, counts, word, *_, keys = pointers
+        room, items, found, sums = arrays
         tid, threads = crew.tid, crew.threads
         log, bins = self.sizes.chunk, 1 << self.sizes.place
-        of_each = numbers_of(log, threads)
-        each = 1 << of_each
-        values = cute.make_rmem_tensor(each, Int32)
-        for u in range_constexpr(each):
-            i = tid + u * threads
-            there = start + i < end
-            key = at(keys, select(there, start + i, start))
-            values[u] = (select(there, key >> self.sizes.low, Int32(bins)) << log) | i
-        for i in range(tid, bins, threads):
-            found[i] = Int32(0)
-        sort(values, items, tid, log, of_each)
+        for i in range(tid, count, threads):
+            items[i] = ((at(keys, start + i) >> self.sizes.low) << log) | i
+        for place in range(tid, bins, threads):
+            found[place] = Int32(0)
         cute.arch.sync_threads()
-        for u in range_constexpr(each):
-            items[tid * each + u] = values[u]
-        cute.arch.sync_threads()
+        sort_some(crew, items, room, count, log)
         # Of a run of one place: past its last row less its first.
-        for u in range_constexpr(each):
-            i = tid * each + u
-            place = values[u] >> log
-            following = items[select(i + 1 < (1 << log), i + 1, i)] >> log
-            if ((i + 1 == (1 << log)) | (following != place)) & (place < bins):
+        for i in range(tid, count, threads):
+            place = items[i] >> log
+            following = items[select(i + 1 < count, i + 1, i)] >> log
+            if (i + 1 == count) | (following != place):
                 found[place] = i + 1
         cute.arch.sync_threads()
-        for u in range_constexpr(each):
-            i = tid * each + u
-            place = values[u] >> log
+        for i in range(tid, count, threads):
+            place = items[i] >> log
             previous = items[select(i > 0, i - 1, i)] >> log
-            if ((i == 0) | (previous != place)) & (place < bins):
+            if (i == 0) | (previous != place):
                 found[place] = found[place] - i
-            row = tid + u * threads
-            if start + row < end:
-                put(runs, start + row, items[row])
+            row = Int32(start) + (items[i] & ((1 << log) - 1))
+            put(runs, start + i, (Int64(at(keys, row)) << 32) | Int64(row))
         cute.arch.sync_threads()
-        four = cute.make_layout(4)
-        for i in range(tid, bins // 4, threads):
-            of = found.iterator + cute.assume(i * 4, divby=4)
-            to = counts + cute.assume(Int64(number) * bins + i * 4, divby=4)
-            cute.autovec_copy(cute.make_tensor(of, four), cute.make_tensor(to, four))
+        each = bins // threads
+        own = read(found.iterator + cute.assume(tid * each, divby=each), Int32, each)
+        total = Int32(0)
+        for u in range_constexpr(each):
+            total = total + own[u]
+        before, _ = sums_before([total], sums, tid, threads)
+        starts = cute.make_rmem_tensor(each, Int32)
+        for u in range_constexpr(each):
+            starts[u] = (before << COUNT_BITS) | own[u]
+            before = before + own[u]
+            if own[u] > 0:
+                add(word + (WORD + tid * each + u), own[u])
+        to = counts + cute.assume(Int64(number) * bins + tid * each, divby=each)
+        cute.autovec_copy(starts, cute.make_tensor(to, cute.make_layout(each)))
 
 
-class AddUp(OfRows):
-    """Counts of a place into how many rows of earlier chunks have it; and of all chunks."""
+class Windows(OfRows):
+    """Windows of rows in the order of their places, each sorted by what follows these; and what
+    ``then`` does with the rows of each, which is searched or gathered while the CTA has it.
+
+    A window has rows of a first place, of a last one, and all of those between: of every chunk one
+    piece of its run. The CTA takes these, one behind the other. Rows that are the same to the sort
+    are of one place, and come in the order of their numbers.
+
+    If it ``waits``, ``then`` is what the phase before is needed for, and nothing else is.
+    """
+
+    def __init__(self, then: Any, sizes: Sizes, waits: bool) -> None:
+        super().__init__(then.rank, sizes)
+        self.then, self.waits = then, waits
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.waits, self.then.key
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4), ("int32", 4)
+        word = "int32", 4
+        return ("int64", 8), ("int32", 16), ("int32", 16), word, *self.then.tensors()
 
     def integers(self) -> int:
-        return 2
+        return 4 + self.then.integers()
 
     def shared(self, threads: int) -> Arrays:
+        return max(self._shared(threads), self.then.shared(threads), key=size_of)
+
+    def _shared(self, threads: int) -> Arrays:
+        rows = 1 << self.sizes.window
         return [
-            (Int32, (WARP + 1, threads // WARP))
-        ]  # so that a warp reads a place's from 32 banks
+            (Int32, (room_for(self.sizes.window),)), (Int32, (rows,)), (Int32, (rows,)),
+            (Int32, (threads,)), (Int64, (threads,)), (Int32, (3 * threads // WARP,)),
+            (Int32, (4,)),
+        ]  # fmt: skip
 
     def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
-        self.places(crew, pointers, integers, arrays_in(room, self.shared(crew.threads)))
+        self.windows(crew, pointers, integers, room)
 
     @cute.jit
-    def places(self, crew: cutlass.Constexpr, pointers: list, integers: tuple, arrays: list):
-        for number in range(crew.cta, Int32(integers[0]) // WARP, crew.ctas):
-            self.some(crew, number, pointers, integers, arrays)
+    def windows(self, crew: cutlass.Constexpr, pointers: list, integers: tuple, room: Any):
+        rows, chunk, chunks, window, *of_then = integers
+        arrays = arrays_in(room, self._shared(crew.threads))
+        for number in range(crew.cta, Int32((rows + window - 1) // window), crew.ctas):
+            start = Int64(number) * window
+            end = least(start + window, rows)
+            count = Int32(end - start)
+            places = self.places(crew, Int32(start), Int32(end), pointers[2], arrays)
+            self.pieces(crew, places, (chunk, Int32(chunks)), pointers, arrays)
+            self.sort(crew, start, count, pointers[3], arrays)
+            if cutlass.const_expr(self.waits):
+                wait(crew)
+            else:
+                cute.arch.sync_threads()
+            self.then.rows(crew, start, end, pointers[4:], tuple(of_then), room)
+            cute.arch.sync_threads()
 
     @cute.jit
-    def some(
-        self, crew: cutlass.Constexpr, number: Any, pointers: list, integers: tuple, arrays: list
+    def places(
+        self, crew: cutlass.Constexpr, start: Any, end: Any, word: Any, arrays: list
     ):  # fmt: skip
-        counts, totals = pointers
-        bins, chunks = Int32(integers[0]), Int32(integers[1])
-        (sums,) = arrays
-        flight = 4  # chunks of a warp, one after the other
-        tid = crew.tid
-        warp, lane = tid >> 5, tid & 31
-        place = number * WARP + lane
-        warps = crew.threads // WARP
-        before = Int32(0)
-        for turn in range((chunks + warps * flight - 1) // (warps * flight)):
-            first = (turn * warps + warp) * flight
-            values, total = [], Int32(0)
-            for u in range_constexpr(flight):
-                there = first + u < chunks
-                where = Int64(select(there, first + u, Int32(0))) * bins + place
-                values.append(select(there, at(counts, where), Int32(0)))
-                total = total + values[u]
-            sums[lane, warp] = total
-            cute.arch.sync_threads()
-            for one in range(warp, WARP, warps):
-                own = Int32(0)
-                if lane < warps:
-                    own = sums[one, lane]
-                through = sum_upto(own, lane)
-                if lane < warps:
-                    sums[one, lane] = through
-            cute.arch.sync_threads()
-            upto = before + sums[lane, warp] - total
-            before = before + sums[lane, warps - 1]
-            for u in range_constexpr(flight):
-                if first + u < chunks:
-                    put(counts, Int64(first + u) * bins + place, upto)
-                upto = upto + values[u]
-            cute.arch.sync_threads()
-        if warp == 0:
-            put(totals, place, before)
-
-
-class Place(OfRows):
-    """Rows into the order of their places."""
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4), ("int32", 4), ("int32", 4), ("int32", 4)
-
-    def integers(self) -> int:
-        return 3
-
-    def shared(self, threads: int) -> Arrays:
-        return [(Int32, (1 << self.sizes.place,)), (Int32, (WARP,))]
-
-    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
-        self.chunks(crew, pointers, integers, arrays_in(room, self.shared(crew.threads)))
+        """The first place of a window, with how many of its rows are in windows before; the last
+        one, with how many of its rows are in this window or before."""
+        *_, sums, found = arrays
+        tid, threads = crew.tid, crew.threads
+        each = (1 << self.sizes.place) // threads
+        own = read(word + cute.assume(WORD + tid * each, divby=min(each, WORD)), Int32, each)
+        total = Int32(0)
+        for u in range_constexpr(each):
+            total = total + (own[u] - BEFORE)
+        before, _ = sums_before([total], sums, tid, threads)
+        for u in range_constexpr(each):
+            after = before + (own[u] - BEFORE)
+            if (before <= start) & (start < after):
+                found[0] = tid * each + u
+                found[1] = start - before
+            if (before < end) & (end <= after):
+                found[2] = tid * each + u
+                found[3] = end - before
+            before = after
+        cute.arch.sync_threads()
+        return found[0], found[1], found[2], found[3]
 
     @cute.jit
-    def chunks(self, crew: cutlass.Constexpr, pointers: list, integers: tuple, arrays: list):
-        rows, chunk, chunks = integers
-        for number in range(crew.cta, Int32(chunks), crew.ctas):
-            start = Int64(number) * chunk
-            self.chunk(crew, number, start, least(start + chunk, rows), pointers, arrays)
-            cute.arch.sync_threads()
-
-    @cute.jit
-    def chunk(
-        self, crew: cutlass.Constexpr, number: Any, start: Any, end: Any, pointers: list,
+    def pieces(
+        self, crew: cutlass.Constexpr, places: tuple, of_chunks: tuple, pointers: list,
         arrays: list,
     ):  # fmt: skip
-        runs, counts, totals, order = pointers
-        starts, sums = arrays
+        """The window's rows and, as far as they differ, the rest of their keys."""
+        first, skipped, last, taken = places
+        chunk, chunks = of_chunks
+        runs, counts, *_ = pointers
+        _, items, rows, firsts, sources, sums, _ = arrays
         tid, threads = crew.tid, crew.threads
-        log, bins = self.sizes.chunk, 1 << self.sizes.place
-        each = max(1, bins // threads)
-        # Where the rows of a place start: what all the others before it have.
-        mine = tid * each < bins
-        own = []
-        for u in range_constexpr(each):
-            value = at(totals, select(mine, tid * each + u, Int32(0)))
-            own.append(select(mine, value, Int32(0)))
-        total = sum(own, start=Int32(0))
-        upto = sum_upto(total, tid & 31)
-        if (tid & 31) == 31:
-            sums[tid >> 5] = upto
-        cute.arch.sync_threads()
-        before = upto - total
-        for w in range_constexpr(threads // WARP):
-            before = select(w < (tid >> 5), before + sums[w], before)
-        for u in range_constexpr(each):
-            if mine:
-                starts[tid * each + u] = before
-            before = before + own[u]
-        cute.arch.sync_threads()
-        # Those of this chunk start behind those of earlier ones: less the place in the chunk.
-        for i in range(tid, 1 << log, threads):
-            if start + i < end:
-                place = at(runs, start + i) >> log
-                previous = at(runs, select(i > 0, start + i - 1, start)) >> log
-                if (i == 0) | (previous != place):
-                    earlier = at(counts, Int64(number) * bins + place)
-                    starts[place] = starts[place] + earlier - i
-        cute.arch.sync_threads()
-        for i in range(tid, 1 << log, threads):
-            if start + i < end:
-                item = at(runs, start + i)
-                to = starts[item >> log] + i
-                put(order, to, Int32(start) + (item & ((1 << log) - 1)))
-
-
-class Refine(OfRows):
-    """Windows of an order sorted by what follows the places of their rows."""
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4), ("int32", 4)
-
-    def integers(self) -> int:
-        return 1
-
-    def shared(self, threads: int) -> Arrays:
-        return [(Int32, (room_for(self.sizes.window),))]
-
-    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
-        self.windows(crew, pointers, integers[0], arrays_in(room, self.shared(crew.threads)))
-
-    @cute.jit
-    def windows(self, crew: cutlass.Constexpr, pointers: list, rows: Any, arrays: list):
-        log = self.sizes.window
-        for number in range(crew.cta, Int32((rows + (1 << log) - 1) >> log), crew.ctas):
-            self.window(crew, Int64(number) << log, pointers, rows, arrays)
+        bins, low = 1 << self.sizes.place, self.sizes.low
+        shift = 32 - Int32(cute.arch.clz(last - first))  # so that the places of the window fit in
+        of_first, of_last, between, filled = Int32(0), Int32(0), Int32(0), Int32(0)
+        for turn in range((chunks + threads - 1) // threads):
+            number = Int64(turn * threads + tid)
+            there = number < chunks
+            line = select(there, number, Int64(0)) * bins
+            one, other = at(counts, line + first), at(counts, line + last)
+            one, other = select(there, one, Int32(0)), select(there, other, Int32(0))
+            mask = (1 << COUNT_BITS) - 1
+            one_start, other_start = one >> COUNT_BITS, other >> COUNT_BITS
+            numbers = [one & mask, other & mask, other_start - one_start]
+            found = sums_before(numbers, sums, tid, threads)
+            before_one, before_other = of_first + found[0], of_last + found[1]
+            to = between + found[2] + least(before_other, taken) - least(before_one, skipped)
+            inside = least(skipped - before_one, numbers[0])
+            skip = select(before_one < skipped, inside, Int32(0))
+            firsts[tid] = to
+            sources[tid] = number * chunk + (one_start + skip - to)
+            of_first, of_last = of_first + found[3], of_last + found[4]
+            between = between + found[5]
+            cute.arch.sync_threads()
+            upto = between + least(of_last, taken) - least(of_first, skipped)
+            for some in range(filled + tid, upto, threads * FLIGHT):
+                runs_of = cute.make_rmem_tensor(FLIGHT, Int64)
+                for u in range_constexpr(FLIGHT):
+                    i = some + u * threads
+                    if i < upto:
+                        runs_of[u] = at(runs, sources[last_upto(firsts, i, threads)] + i)
+                for u in range_constexpr(FLIGHT):
+                    i = some + u * threads
+                    if i < upto:
+                        rest = (Int32(runs_of[u] >> 32) - (first << low)) >> shift
+                        items[i] = (rest << self.sizes.window) | i
+                        rows[i] = Int32(runs_of[u])
+            filled = upto
             cute.arch.sync_threads()
 
     @cute.jit
-    def window(
-        self, crew: cutlass.Constexpr, start: Any, pointers: list, rows: Any, arrays: list
+    def sort(
+        self, crew: cutlass.Constexpr, start: Any, count: Any, order: Any, arrays: list
     ):  # fmt: skip
-        keys, order = pointers
-        (room,) = arrays
-        tid, threads = crew.tid, crew.threads
-        log, low = self.sizes.window, self.sizes.low
-        of_each = numbers_of(log, threads)
-        each = 1 << of_each
-        last = least(start + (1 << log), rows) - 1
-        first = at(keys, at(order, start)) >> low
-        span = (at(keys, at(order, last)) >> low) - first
-        shift = 32 - Int32(cute.arch.clz(span))  # so that the places of the window fit in
-        places = [start + (tid + u * threads) for u in range(each)]
-        mine = [at(order, select(place < rows, place, start)) for place in places]
-        values = cute.make_rmem_tensor(each, Int32)
-        for u in range_constexpr(each):
-            i = tid + u * threads
-            rest = (at(keys, mine[u]) - (first << low)) >> shift
-            rest = select(start + i < rows, rest, Int32((1 << low) - 1))
-            values[u] = (rest << log) | i
-        sort(values, room, tid, log, of_each)
-        cute.arch.sync_threads()
-        for u in range_constexpr(each):
-            room[tid + u * threads] = mine[u]
-        cute.arch.sync_threads()
-        for u in range_constexpr(each):
-            to = start + (tid * each + u)
-            if to < rows:
-                put(order, to, room[values[u] & ((1 << log) - 1)])
+        room, items, rows, *_ = arrays
+        log = self.sizes.window
+        sort_some(crew, items, room, count, log)
+        for i in range(crew.tid, count, crew.threads):
+            put(order, start + i, rows[items[i] & ((1 << log) - 1)])
+
+
+@cute.jit
+def sort_some(
+    crew: cutlass.Constexpr, items: Any, room: Any, count: Any, most: cutlass.Constexpr
+):  # fmt: skip
+    """``count`` numbers in shared memory, at most ``2^most``, from the lowest on: by a network for
+    a power of two of them, which is not much more."""
+    fewest = max(most - 2, (crew.threads - 1).bit_length())
+    for log in range_constexpr(fewest, most + 1):
+        if ((log == fewest) | (count > (1 << log) // 2)) & (count <= 1 << log):
+            sort_all(crew, items, room, count, log)
+
+
+@cute.jit
+def sort_all(
+    crew: cutlass.Constexpr, items: Any, room: Any, count: Any, log: cutlass.Constexpr
+):  # fmt: skip
+    tid, threads = crew.tid, crew.threads
+    of_each = numbers_of(log, threads)
+    values = cute.make_rmem_tensor(1 << of_each, Int32)
+    for u in range_constexpr(1 << of_each):
+        i = tid + u * threads
+        values[u] = select(i < count, items[select(i < count, i, 0)], Int32((1 << 31) - 1))
+    sort(values, room, tid, log, of_each)
+    for u in range_constexpr(1 << of_each):
+        items[(tid << of_each) + u] = values[u]
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def last_upto(firsts: Any, i: Any, count: cutlass.Constexpr):
+    """The last of numbers in shared memory, a power of two, that is at most ``i``: its place."""
+    found = Int32(0)
+    for step in range_constexpr((count - 1).bit_length()):
+        further = found + (count >> (step + 1))
+        found = select(firsts[further] <= i, further, found)
+    return found
 
 
 class Gather(OfRows, EachRow):

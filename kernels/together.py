@@ -12,7 +12,8 @@ number of times, never share one, and nothing has to be left as it was found.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import cutlass
@@ -24,13 +25,20 @@ from .walk import select
 
 WARP = 32
 SHARED_BYTES = 99 * 1024  # of a CTA: what every GPU that kernels are built for has
-BEFORE = -1  # what the word of a barrier is set to
+WORD = 4  # the Int32 of a barrier's word, which is filled with what is around it
+BEFORE = -1  # what it is set to
 
 Arrays = list[tuple[Any, tuple[int, ...]]]  # in shared memory: their types and shapes
 
 
 class Part(PerRank):
-    """What the CTAs of a launch do in one of its phases, or a part of it."""
+    """What the CTAs of a launch do in one of its phases, or a part of it.
+
+    The only one of a phase may say that it ``waits`` itself for the phase before, by ``wait``: only
+    then does it need what that did.
+    """
+
+    waits = False
 
     def shared(self, threads: int) -> Arrays:
         """The arrays that a CTA of that many threads needs in shared memory: types and shapes."""
@@ -43,7 +51,12 @@ class Part(PerRank):
 
 
 class Crew:
-    """Who works: thread ``tid`` of ``threads``, a constant, in the CTA ``cta`` of ``ctas``."""
+    """Who works: thread ``tid`` of ``threads``, a constant, in the CTA ``cta`` of ``ctas``.
+
+    ``waiting()`` ends when all have arrived at the barrier in front of the phase.
+    """
+
+    waiting: Callable[[], None]
 
     def __init__(self, tid: Any, threads: int, cta: Any, ctas: Any) -> None:
         self.tid, self.threads, self.cta, self.ctas = tid, threads, cta, ctas
@@ -96,29 +109,29 @@ class Together(PerRank):
         phases: of each its parts, with the numbers of their addresses, and of their integers,
             among the launch's.
         threads: of a CTA.
+        word: the number of the last address, where the barrier's word is, which is ``BEFORE``. It
+            may be a part's too: for what is behind the word.
 
-    Behind the addresses of the parts comes that of the barrier's word, which is ``BEFORE``, and
-    behind their integers the number of CTAs.
+    Behind the integers of the parts comes the number of CTAs.
     """
 
-    def __init__(self, phases: tuple[Places, ...], threads: int) -> None:
+    def __init__(self, phases: tuple[Places, ...], threads: int, word: int) -> None:
         super().__init__(phases[0][0][0].rank)
-        self.phases = phases
-        self.threads = threads
+        self.phases, self.threads, self.word = phases, threads, word
 
     @property
     def key(self) -> tuple[Any, ...]:
         parts = tuple(
             tuple((part.key, *places) for part, *places in phase) for phase in self.phases
         )
-        return type(self).__name__, parts, self.threads
+        return type(self).__name__, parts, self.threads, self.word
 
     @property
     def parts(self) -> Places:
         return tuple(place for phase in self.phases for place in phase)
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return (*types_of(self.parts), ("int32", 16))
+        return (*types_of(self.parts)[: self.word], ("int32", 16))
 
     def integers(self) -> int:
         return 2 + max(place for _, _, places in self.parts for place in places)
@@ -144,7 +157,11 @@ class Together(PerRank):
         room = shared_room(max(needs, key=size_of))
         for number, phase in enumerate(self.phases):
             if number:
-                wait_for_all(pointers[-1], number, crew)
+                word = pointers[self.word]
+                arrive(word, crew)
+                crew.waiting = partial(wait_for_all, word, number, crew)
+                if not phase[0][0].waits:
+                    wait(crew)
             for turn, (part, addresses, of_integers) in enumerate(phase):
                 if turn:
                     cute.arch.sync_threads()
@@ -153,21 +170,38 @@ class Together(PerRank):
 
 
 @cute.jit
-def wait_for_all(word: Any, number: cutlass.Constexpr, crew: cutlass.Constexpr):
-    """Barrier ``number``, from 1 on, of all CTAs: what they wrote before it, all see after it.
+def arrive(word: Any, crew: cutlass.Constexpr):
+    """At a barrier of all CTAs: what they wrote before, all see who have waited.
 
-    The fence before a CTA is counted publishes what all of its threads wrote, as they were waited
-    for; the one after the last was counted drops what this multiprocessor's cache has kept.
+    The fence of one thread publishes what all of a CTA wrote, as they were waited for.
     """
     cute.arch.sync_threads()
     if crew.tid == 0:
         cute.arch.fence_acq_rel_gpu()
-        cute.arch.atomic_add(word, Int32(1), sem="relaxed", scope="gpu")
+        add(word, Int32(1))
+
+
+@cute.jit
+def wait_for_all(word: Any, number: cutlass.Constexpr, crew: cutlass.Constexpr):
+    """Until all CTAs have arrived at barrier ``number``, from 1 on.
+
+    To acquire drops what this multiprocessor's cache has kept, for all of its threads.
+    """
+    if crew.tid == 0:
         there = Int32(BEFORE)
         while there < number * crew.ctas + BEFORE:
             there = cute.arch.load(word, Int32, sem="acquire", scope="gpu")
-        cute.arch.fence_acq_rel_gpu()
     cute.arch.sync_threads()
+
+
+def add(pointer: Any, number: Any) -> None:
+    """To an Int32 in memory; nobody waits for what it was."""
+    cute.arch.red(pointer, number, op="add", dtype="s32", sem="relaxed", scope="gpu")
+
+
+def wait(crew: Crew) -> None:
+    """For the phase before: a function, since loops carry whose methods they call."""
+    crew.waiting()
 
 
 def size_of(arrays: Arrays) -> int:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 WORD = 32  # bits of a word of a tap mask
 PLACE_BITS = 12  # of where a row is among all, about
 GRAY_BITS = 50  # of the Gray code of its taps
-WINDOW_BITS = 12  # the binary logarithm of the rows that are sorted by more than 12 bits
+WINDOWS = 132  # of rows that are sorted by more than 12 bits: one for each CTA of an H200, ...
+FEWEST_OF_WINDOW = 256  # ... but of so many rows at least,
+WINDOW_BITS = 12  # and at most of two to that
 KEY_BITS = 31  # of the whole number: with a row's number in its window less, 31 bits once more
 
 
@@ -67,11 +69,13 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     A row's key is a *place*, a number of 31 bits: how many of all rows come before it in that
     order, if each tap were there with a probability that is one more than the farther taps that
     are, of five more than there could be. A GPU sorts short keys faster. So rows are sorted by the
-    12 most significant bits, and then each 4096 rows in a row by what follows, 19 bits from the
-    first in which the rows' 12 bits differ. Rows that are the same to both stay in their order. In
-    tiles of 128 rows that leaves 1.86, 1.51 and 1.21 products for one that exists (lidar_kitti,
-    indoor, shape512; all rows by the Gray code 1.85, 1.50 and 1.19; by its 12 most significant bits
-    2.86, 1.70 and 1.36; masks sorted as numbers 2.21, 1.65 and 1.24; unsorted 4.80, 2.43 and 2.03).
+    12 most significant bits, and then windows of them, each 256 to 4096 rows in a row, by what
+    follows, 19 bits from the first in which the rows' 12 bits differ. Rows that are the same to
+    both stay in their order. In tiles of 128 rows that leaves 1.88, 1.53 and 1.21 products for one
+    that exists (lidar_kitti, indoor, shape512, windows of 704, 1408 and 3776 rows; of 4096 rows
+    1.86, 1.51 and 1.21; all rows by the Gray code 1.85, 1.50 and 1.19; by its 12 most significant
+    bits 2.86, 1.70 and 1.36; masks sorted as numbers 2.21, 1.65 and 1.24; unsorted 4.80, 2.43 and
+    2.03).
 
     >>> import torch
     >>> index = torch.tensor([[4, 3, -1], [-1, 0, -1], [1, -1, 5], [2, 5, -1]], dtype=torch.int32)
@@ -89,20 +93,20 @@ def by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
     rows, count = index.shape
     keys = order.keys(index)
     found = torch.sort(keys >> (KEY_BITS - PLACE_BITS), stable=True).indices
-    within = torch.sort(_in_windows(keys.index_select(0, found)), stable=True).indices
+    sorted_by = _in_windows(keys.index_select(0, found), order.window(rows))
+    within = torch.sort(sorted_by, stable=True).indices
     found = found.index_select(0, within)
     return index.T.gather(1, found.expand(count, rows)).T, found.int()
 
 
-def _in_windows(keys: Tensor) -> Tensor:
+def _in_windows(keys: Tensor, rows: int) -> Tensor:
     """Keys that are in the order of their places, as what they are sorted by in their windows."""
     import torch
 
     low = KEY_BITS - PLACE_BITS
-    row = torch.arange(len(keys), device=keys.device)
-    window = row >> WINDOW_BITS
-    last = (((window + 1) << WINDOW_BITS) - 1).clamp_(max=len(keys) - 1)
-    first = keys.index_select(0, window << WINDOW_BITS) >> low
+    window = torch.arange(len(keys), device=keys.device) // rows
+    last = ((window + 1) * rows - 1).clamp_(max=len(keys) - 1)
+    first = keys.index_select(0, window * rows) >> low
     span = (keys.index_select(0, last) >> low) - first
     bits = torch.frexp(span.double()).exponent  # of the places of a window
     return (window << KEY_BITS) + ((keys - (first << low)) >> bits)
@@ -121,6 +125,17 @@ class TapOrder:
 
     def __hash__(self) -> int:
         return hash(self.visits)
+
+    def window(self, rows: int) -> int:
+        """How many rows a window has, of that many.
+
+        Whole warps, and no GPU changes the order: they come from the number of rows alone.
+
+        >>> [tap_order((3,)).window(rows) for rows in (0, 60_000, 100_000, 1_000_000)]
+        [256, 480, 768, 4096]
+        """
+        of_each = -(-rows // WINDOWS)
+        return min(max(-(-of_each // 32) * 32, FEWEST_OF_WINDOW), 1 << WINDOW_BITS)
 
     def keys(self, index: Tensor) -> Tensor:
         """The place of every row, int64 (rows,), below 2^31."""

@@ -19,7 +19,7 @@ from layoutconv.kernels.pairs import CountPairs, WritePairs
 from layoutconv.kernels.per_rank import Chain, PerRank, build
 from layoutconv.kernels.reached import Reach, Unpack
 from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
-from layoutconv.kernels.tap_order import AddUp, Count, Gather, Place, Refine, Sizes
+from layoutconv.kernels.tap_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.together import Together
 from layoutconv.kernels.way_back import Scatter
 from torch import Tensor
@@ -43,13 +43,13 @@ OF_RANK = {
 KNOWN = {rank: tuple(product(range(2), repeat=rank)) for rank in (1, 2, 3, 4)}
 # Of a kernel's tensors: those it updates, and those it writes and never reads.
 UPDATES: dict[type[PerRank], tuple[int, ...]] = {
-    Insert: (1, 3), Reserve: (2,), Settle: (3,), AddUp: (0,), Refine: (1,), Reach: (1,),
-    Mark: (1,), CountBits: (2,),
+    Insert: (1, 3), Reserve: (2,), Settle: (3,), Count: (2,), Reach: (1,), Mark: (1,),
+    CountBits: (2,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
     Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
-    AddUp: (1,), Place: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,),
-    CountPairs: (1,), WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,),
+    Windows: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
+    WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,),
 }  # fmt: skip
 
 Cell = tuple[int, ...]
@@ -153,7 +153,9 @@ def parts_of(kernel: PerRank) -> list[tuple[PerRank, tuple[int, ...]]]:
         kernel.parts if isinstance(kernel, Together) else [(kernel, range(99), ())]
     ):
         if isinstance(part, Count):
-            found.append((part.keys, tuple(places[2:])))
+            found.append((part.keys, tuple(places[3:])))
+        if isinstance(part, Windows):
+            found.append((part.then, tuple(places[4:])))
         found.append((part, tuple(places)))
     return found
 
@@ -162,7 +164,7 @@ def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[
     """The numbers of addresses where a kernel updates, and where it writes, by how many parts."""
     if isinstance(kernel, Scatter):  # to some of what was filled
         return {2}, {}
-    if isinstance(kernel, Fill) and integers[0] > 1 and not integers[1]:
+    if isinstance(kernel, Fill) and integers[0] > kernel.behind and not integers[1]:
         return {1, 2}, {}  # one piece of memory
     if isinstance(kernel, Fill):  # a table, or a barrier's word alone
         return set(), dict.fromkeys((0, 1, 2) if integers[1] else (2,), 1)
@@ -171,7 +173,7 @@ def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[
         updates |= {places[i] for i in UPDATES.get(type(part), ())}
         writes.update(places[i] for i in WRITES.get(type(part), ()))
     if isinstance(kernel, Together):
-        updates.add(len(kernel.tensors()) - 1)  # the barrier's word
+        updates.add(kernel.word)
     return updates, dict(writes)
 
 

@@ -106,11 +106,13 @@ def test_a_filter_that_is_its_own_mirror(launches: Launches, data: Any) -> None:
 
 
 @contextmanager
-def with_sizes(sizes: Sizes) -> Iterator[None]:
+def with_sizes(sizes: Sizes, windows: int = 3) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setattr(map_chains, "SIZES", sizes)
     patch.setattr(order, "PLACE_BITS", sizes.place)
     patch.setattr(order, "WINDOW_BITS", sizes.window)
+    patch.setattr(order, "FEWEST_OF_WINDOW", 32)
+    patch.setattr(order, "WINDOWS", windows)
     neighbours._plan.cache_clear()
     yield
     patch.undo()
@@ -120,7 +122,7 @@ def with_sizes(sizes: Sizes) -> Iterator[None]:
 @pytest.fixture
 def larger() -> Iterator[None]:
     """Of more: four numbers a thread, and strides beyond a warp."""
-    with with_sizes(Sizes(place=10, window=10, chunk=9, threads=256)):
+    with with_sizes(Sizes(place=10, window=10, chunk=9, threads=256), windows=1):
         yield
 
 
@@ -136,6 +138,18 @@ def test_rows_of_several_windows(launches: Launches, larger: None) -> None:
     index = torch.from_numpy(np.where(there, 5, -1).astype(np.int32))
     want, want_order = order.by_taps(index, (9,))
     got, got_order = sort_index(index, order.tap_order((9,)))
+    assert torch.equal(got_order, want_order)
+    assert torch.equal(got, want)
+
+
+def test_windows_of_more_chunks_than_threads(launches: Launches) -> None:
+    """And places of several windows."""
+    random, rows = np.random.default_rng(3), 1100
+    index = torch.from_numpy(random.integers(-1, 1, (rows, 4), dtype=np.int32))
+    launches.ctas = 3
+    with with_sizes(Sizes(place=5, window=5, chunk=5, threads=32)):
+        want, want_order = order.by_taps(index, (4,))
+        got, got_order = sort_index(index, order.tap_order((4,)))
     assert torch.equal(got_order, want_order)
     assert torch.equal(got, want)
 
@@ -156,6 +170,8 @@ def test_sorted_rows_are_those_of_the_cpu(launches: Launches, data: Any) -> None
     want_sorted, want_order = order.by_taps(want, (len(offsets),))
     table = table_of(indices, grid)
     results = [table.search_sorted(centres, stride, offsets, tap_order)]
+    if data.draw(st.booleans()):  # the table is there now
+        results.append(table.search_sorted(centres, stride, offsets, tap_order))
     if want.numel():
         results.append(sort_index(want, tap_order))
     for got, got_order in results:

@@ -76,11 +76,23 @@ def test_bit_of_a_mask_is_a_tap(index):
 
 
 @examples
-@given(indices(), st.integers(0, 7))
-def test_rows_are_sorted_by_12_bits_and_within_windows_by_more(index, log):
-    before, window = index.clone(), 1 << log
+@given(st.integers(0, 2_000_000))
+def test_windows_are_whole_warps_one_for_each_cta_as_far_as_4096_rows_suffice(rows):
+    window = order_module.tap_order((3,)).window(rows)
+    assert window % 32 == 0
+    assert 256 <= window <= 4096
+    if rows <= 132 * 4096:
+        assert -(-rows // window) <= 132
+    if 256 < window < 4096:
+        assert -(-rows // (window - 32)) > 132
+
+
+@examples
+@given(indices(), st.integers(1, 70))
+def test_rows_are_sorted_by_12_bits_and_within_windows_by_more(index, window):
+    before = index.clone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(order_module, "WINDOW_BITS", log)
+        patch.setattr(order_module.TapOrder, "window", lambda *_: window)
         found, order = by_taps(index, (index.shape[1],))
     assert torch.equal(index, before)
     assert order.dtype == torch.int32
