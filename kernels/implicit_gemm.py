@@ -230,10 +230,13 @@ class ImplicitGemm:
 
         CTAs that do so crowd on the multiprocessors that are free first: that has cost a third of
         the time where there are few of them, and room for several on each. With copies of pixels,
-        it has cost a sixth where there are fewer than multiprocessors.
+        it has cost a sixth where there are fewer than multiprocessors. Of kernel maps, it never
+        has: all of what they look up first is memory's to wait for.
         """
         if not self.early:
             return False
+        if self.spec.kept:
+            return True
         if self.resident > 1:
             return ctas > CROWD * self.resident
         return ctas >= FEW if any(self.im2col) else True

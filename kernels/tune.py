@@ -86,8 +86,13 @@ WINDOWS = {
     (256, 64, 8, 1): (1.54, 6),
 }
 ROUNDED_WINDOWS = 0.75  # times as fast with tf32
-# Their rates where tensor maps bring both operands, whatever the type.
-MAPPED_WINDOWS = dict(zip(WINDOWS, (1.36, 1.60, 1.80), strict=True))
+# Where tensor maps bring both operands, one warp copies them, and two CTAs or three fit: one stores
+# while others multiply. Rates, microseconds of a wave beside its products, and stages.
+MAPPED_WINDOWS = {
+    (256, 32, 8, 1): (1.27, 2.0, 3),
+    (128, 64, 4, 1): (1.54, 2.0, 3),  # of 16 bits: of tf32 the larger one is never slower
+    (256, 64, 8, 1): (1.57, 2.0, 3),
+}
 # Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
 # microseconds of a wave beside its products. As many fit a multiprocessor as it has registers for.
 ONE_WARP = {
@@ -253,8 +258,8 @@ def rate_of(problem: Problem, tile: Tile) -> float:
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
     rounded = problem.dtype == "tfloat32"
     if tile.taps > 1:
-        if problem.mapped_windows:
-            return MAPPED_WINDOWS[shape]
+        if tile.producers == WARP:
+            return MAPPED_WINDOWS[shape][0]
         rate, _ = WINDOWS[shape]
         return rate * (ROUNDED_WINDOWS if rounded else 1)
     if not tile.producers:
@@ -288,6 +293,12 @@ def _windows(problem: Problem, machine: Machine) -> list[Tile]:
     half_lines = problem.taps > 1 and size > 1 and problem.k // problem.taps % k == 0
     if not half_lines or shapes(machine.arch, problem.dtype) == list(FAMILY):
         return []
+    if problem.mapped_windows:
+        return [
+            Tile(m, n, k, warps_m, warps_n, stages, WARP, problem.taps)
+            for (m, n, warps_m, warps_n), (*_, stages) in MAPPED_WINDOWS.items()
+            if problem.n <= n and (size <= 2 or m == 256)
+        ]
     tiles = []
     for (m, n, warps_m, warps_n), (_, most) in WINDOWS.items():
         for stages in range(most if problem.n <= n else 0, 1, -1):
@@ -364,6 +375,14 @@ def _splits(problem: Problem, tile: Tile) -> list[int]:
     return [s for s in range(least, most + 1) if s <= 16 or s % 4 == 0 or s == least]
 
 
+def _start(tile: Tile) -> float:
+    """Microseconds of a wave of CTAs beside its products."""
+    shape = tile.m, tile.n, tile.warps_m, tile.warps_n
+    if tile.producers == WARP:
+        return (MAPPED_WINDOWS if tile.taps > 1 else ONE_WARP)[shape][1]
+    return SLOW_START.get(shape, WAVE)
+
+
 def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     """Microseconds, about: waves of CTAs, each as long as its tile is large; then the parts."""
     size = BYTES[problem.dtype]
@@ -374,7 +393,6 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     whole = 2 * tile.parts  # a cluster stays within some neighbouring multiprocessors
     per_multiprocessor = -(-ctas // (machine.multiprocessors // whole * whole))
     waves, rest = divmod(per_multiprocessor, resident)
-    shape = tile.m, tile.n, tile.warps_m, tile.warps_n
     rate = rate_of(problem, tile) * machine.products
     products = (
         tile.m * tile.n * -(-problem.k // (splits * tile.parts)) * COST.get(problem.dtype, 1.0)
@@ -384,8 +402,7 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     time = products * (waves * resident + rest) / rate
     if problem.channels:  # where memory is as slow as the products, neither hides the other
         time = hypot(time, problem.moved / machine.bandwidth)
-    start = ONE_WARP[shape][1] if tile.producers == WARP else SLOW_START.get(shape, WAVE)
-    time += start * (waves + (rest > 0))
+    time += _start(tile) * (waves + (rest > 0))
     time += EXCHANGE * log2(tile.parts)
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups
