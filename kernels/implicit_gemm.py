@@ -325,8 +325,14 @@ class ImplicitGemm:
         return mainloop.producer(operand, mainloop.s_b, first, tid)
 
     def _keep(self, smem: Any, producer: Any, d: Operand, first: Any, tid: Any) -> KeptRows | None:
-        """Shared memory for what the tile takes of index buffers; that of D is read."""
+        """Shared memory for what the tile takes of index buffers; that of D is read.
+
+        Behind the stages, and behind what the epilogue's tile takes beyond them.
+        """
         tile, rows = self.tile, None
+        behind = self.spec.own_bytes - tile.mainloop_bytes(BYTES[self.spec.dtype])
+        if behind:
+            smem.allocate_array(Int32, behind // 4)
         if d.gather:
             rows = KeptRows(smem, tile.m)
             rows.fill(d, first, tile.launched, tid)

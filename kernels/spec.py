@@ -79,8 +79,12 @@ class Spec:
     def shared_bytes(self) -> int:
         """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
         of an index buffer."""
-        own = self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
-        return own + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
+        return self.own_bytes + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
+
+    @property
+    def own_bytes(self) -> int:
+        """Of these, without what is kept."""
+        return self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
 
     @property
     def resident(self) -> int:

@@ -126,12 +126,20 @@ class Tile:
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
-        rows = self.copied_rows + self.taps * self.n
-        mainloop = self.stages * rows * self.k * operand_bytes
-        barriers = BARRIER_BYTES * 2 * self.stages if self.producers else 0
+        mainloop = self.mainloop_bytes(operand_bytes)
         if self.parts > 1:  # parts of sums
             output_bytes = max(output_bytes, SUM_BYTES)
-        return max(mainloop, self.m * (self.n * output_bytes + ROW_BYTES)) + barriers
+        epilogue = self.m * (self.n * output_bytes + ROW_BYTES)
+        return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))
+
+    def mainloop_bytes(self, operand_bytes: int) -> int:
+        """Of these, what the main loop takes: the stages, and barriers."""
+        barriers = BARRIER_BYTES * 2 if self.producers else 0
+        return self.stages * (self.stage_bytes(operand_bytes) + barriers)
+
+    def stage_bytes(self, operand_bytes: int) -> int:
+        """The k-tiles of a stage."""
+        return (self.copied_rows + self.taps * self.n) * self.k * operand_bytes
 
 
 def line_bytes(row_bytes: int) -> int:
