@@ -261,14 +261,14 @@ class Operand:
         """Everything about row ``m`` that does not depend on the column."""
         if self.row_step is not None:
             return Row(Int64(m) * self.row_step, None, self._mask(m, None), None)
-        # A row past the last reads the index buffer as row 0 does, so no branch is needed.
-        named = m & ~_outside(m, self.row_count, Int32) if self.gather else m
-        coords = self._row_coords(named)
+        coords = self._row_coords(m)
         mask = self._mask(m, coords)
         folded = self._folded(coords)
         if not self.gather:
             return Row(self._memory(folded), None, mask, coords)
-        return Row(folded[0], self._memory((0, *folded[1:])), mask, coords)
+        # A row past the last stands at position 0: its entries may be read, so no branch is needed.
+        position = folded[0] & ~_outside(m, self.row_count, Int32)
+        return Row(position, self._memory((0, *folded[1:])), mask, coords)
 
     def _mask(self, m: Any, coords: Any) -> Any:
         """One bit per value of every field's digit; without fields one bit, for the row itself."""

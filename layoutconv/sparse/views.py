@@ -2,8 +2,8 @@
 
 The forward pass gathers the inputs through a kernel map; the gradient of the inputs gathers that of
 the outputs through the inverse map, or, where tap ``taps - 1 - t`` of a map is opposite to tap
-``t``, through the map itself with its taps backwards; the gradient of the filter is a sum over
-pairs of rows, tap by tap.
+``t``, through the map itself with the taps of the filter backwards; the gradient of the filter is a
+sum over pairs of rows, tap by tap.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def kernel_map_dgrad_view(
         in_channels, out_channels: C and K of the forward pass.
         kernel_size: as of :func:`kernel_map_view`.
         mirrored: whether ``kernel_map`` is the forward pass's own, whose tap ``taps - 1 - t`` is
-            the inverse of tap ``t``: the taps of the map then run backwards.
+            the inverse of tap ``t``: the taps of the filter then run backwards.
         out_rows: how many rows the gradient of the output has; as many as ``kernel_map`` by
             default.
         scatter_index, in_rows: the row of the result that a row is written to, and how many it has.
@@ -120,19 +120,20 @@ def kernel_map_dgrad_view(
     >>> kernel_map = torch.full((27, 5), -1, dtype=torch.int32).T
     >>> view = kernel_map_dgrad_view(kernel_map, 16, 32, mirrored=True)
     >>> print(view.a.inner)
-    (M,(K,S,R,T)):(1@0,(1@2,-1@1,(-1)*S@1,(-1)*R*S@1))
+    (M,(K,S,R,T)):(1@0,(1@2,1@1,S@1,R*S@1))
     >>> print(view.b)
-    (K,T,R,S,C):(T*R*S*C,R*S*C,S*C,C,1) o 0 o (C,(K,S,R,T)):(1@4,(1@0,1@3,1@2,1@1))
+    (K,T,R,S,C):(T*R*S*C,R*S*C,S*C,C,1) o (0,2,2,2,0) o (C,(K,S,R,T)):(1@4,(1@0,-1@3,-1@2,-1@1))
     """
     taps = _taps(kernel_size)
     C, Cg = _split("in_channels", in_channels, groups, "C")
     K, Kg = _split("out_channels", out_channels, groups, "K")
-    # Those of the filter run as they lie in memory, which tensor maps copy.
-    M, a = _gathered(kernel_map, taps, K, Kg, "out_rows", out_rows, backwards=mirrored)
+    M, a = _gathered(kernel_map, taps, K, Kg, "out_rows", out_rows)
     rank = len(taps)
-    steps = tuple(E(mode) for mode in range(rank, 0, -1))
+    sign = -1 if mirrored else 1
+    last = tuple(int(extent) - 1 if mirrored else 0 for extent in taps)
+    steps = tuple(sign * E(mode) for mode in range(rank, 0, -1))
     inner = Layout((Cg, (Kg, *reversed(taps))), (E(rank + 1), (E(0), *steps)))
-    b = ComposedLayout(row_major((K, *taps, Cg)), 0, inner)
+    b = ComposedLayout(row_major((K, *taps, Cg)), (0, *last, 0) if mirrored else 0, inner)
     d = _output(M, C, Cg, scatter_index, "in_rows", in_rows)
     return _in_groups(groups, (a, Kg * E(2)), (b, Kg * E(0)), (d, Cg * E(1)))
 
@@ -190,19 +191,9 @@ def pairs_wgrad_view(
 
 
 def _gathered(
-    kernel_map: Tensor,
-    taps: tuple[Any, ...],
-    C: Any,
-    Cg: Any,
-    name: str,
-    rows: int | None,
-    *,
-    backwards: bool = False,
+    kernel_map: Tensor, taps: tuple[Any, ...], C: Any, Cg: Any, name: str, rows: int | None
 ) -> tuple[Any, ComposedLayout]:
-    """The rows of a kernel map, and ``(row, (c, s, r, t))`` of what it gathers.
-
-    ``backwards``: from its last tap to its first.
-    """
+    """The rows of a kernel map, and ``(row, (c, s, r, t))`` of what it gathers."""
     M, tap_row, tap_step, index = _described(kernel_map)
     count = product(taps)
     if count != kernel_map.shape[1]:
@@ -213,11 +204,8 @@ def _gathered(
         )
     stored = indexed_rows(index, runtime(len(index), "L"), row_count(name, rows, M), C)
     fold = Layout((M, count, C), (tap_row * E(0), tap_step * E(0), E(1)))
-    step = -1 if backwards else 1
-    steps = tuple(step * number for number in _tap_numbers(taps))
-    neighbours = Layout((M, (Cg, *reversed(taps))), (E(0), (E(2), *steps)))
-    start = (0, int(count) - 1, 0) if backwards else 0
-    return M, ComposedLayout(ComposedLayout(stored, 0, fold), start, neighbours)
+    neighbours = Layout((M, (Cg, *reversed(taps))), (E(0), (E(2), *_tap_numbers(taps))))
+    return M, ComposedLayout(ComposedLayout(stored, 0, fold), 0, neighbours)
 
 
 def _in_groups(groups: int, *operands: tuple[Any, Any]) -> GemmView:
