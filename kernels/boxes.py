@@ -17,6 +17,7 @@ from layoutconv.algebra.int_tuple import compact_stride
 
 from .arguments import Extent
 from .atoms import Data
+from .columns import Columns
 from .shared import SharedTile, swizzle_of
 from .spec import Spec
 from .tensor_map import Boxes
@@ -56,9 +57,8 @@ class MapProducer:
         self.atom, self.shared, self.taps, self.sharing = atom, shared, taps, sharing
         self.copies = tid < WARP
 
-    @property
-    def bytes(self) -> int:
-        """What comes to a CTA for a stage."""
+    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+        """What comes to a CTA for a stage; of B's tiles, one for a tap, some ``columns``."""
         return self.taps * self.shared.stage_bytes
 
     @cute.jit
@@ -71,8 +71,13 @@ class MapProducer:
     def read_ahead(self, first_k: Any, at: tuple[int, int] = (0, 0)) -> None:
         """Nothing: there is no index buffer."""
 
-    def copy(self, first_k: Any, stage: Any, apart: int, full: Any) -> None:
-        """Issue the copies of a k-tile into a stage, of taps that are ``apart`` columns apart."""
+    def copy(
+        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
+    ) -> None:
+        """Issue the copies of a k-tile into a stage, of taps so many columns of A ``apart``.
+
+        Of B's tiles some ``columns`` are multiplied.
+        """
         raise NotImplementedError
 
     def _tile(self, at: Any, layout: Any) -> Any:
@@ -111,14 +116,23 @@ class BoxProducer(MapProducer):
         self.found, self.first, self.group, self.along = found, first, group, spec.along[1]
         self.share = cute.arch.block_idx_in_cluster() if spec.tile.sharing > 1 else 0
 
+    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+        return sum(len(self._panels(part)) for part in columns) * self.shared.panel_bytes
+
+    def _panels(self, columns: Columns) -> range:
+        """Those that are copied: a panel of lines along k has a part of every column."""
+        shared = self.shared
+        if self.along == 1:
+            return range(shared.stage_bytes // shared.panel_bytes)
+        return range(columns.first // shared.line, (columns.first + columns.width) // shared.line)
+
     @cute.jit
-    def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
-        """Issue the copies of a k-tile into a stage, of taps that are ``apart`` columns apart."""
-        shared = const_expr(self.shared)
-        panels = const_expr(shared.stage_bytes // shared.panel_bytes)
+    def copy(self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]):
+        """Issue the copies of a k-tile into a stage, of taps so many columns of A ``apart``."""
         if self.copies:
             for tap in range_constexpr(self.taps):
-                for panel in range_constexpr(panels):
+                panels = const_expr(self._panels(columns[tap]))
+                for panel in range_constexpr(panels.start, panels.stop):
                     there = self._there(first_k + tap * apart, panel)
                     self.bring(there, self._here(stage * self.taps + tap, panel), full)
 

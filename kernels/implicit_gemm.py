@@ -18,6 +18,7 @@ from layoutconv.gemm_view import GemmView
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
 from .boxes import MapProducer, tensor_map
+from .columns import runs_of
 from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
 from .im2col import im2col_of_a, im2col_of_b
@@ -51,6 +52,7 @@ class ImplicitGemm:
         self.memory_of_b = memory_of_b(view, spec)
         self.im2col = im2col_of_a(view, spec), im2col_of_b(view, spec)
         self.maps = self.im2col[0] is not None, bool(self.memory_of_b or self.im2col[1])
+        self.runs = runs_of(view, spec)
         self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
@@ -182,6 +184,8 @@ class ImplicitGemm:
             wait_for_others(self.early)
         else:
             k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
+            if cutlass.const_expr(self.runs):
+                k_tiles = k_tiles.in_order()
             producer_a = self._producer_a(mainloop, operand_a, pixels, m0, group, tid)
             producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
             wait_for_others(self.early)  # no memory is touched before
@@ -277,7 +281,7 @@ class ImplicitGemm:
         if not self.tile.producers:
             return MainloopSm80(self.spec, self.data, smem)
         window = window_of(self.view, self.tile)
-        return MainloopSm90(self.spec, self.data, smem, window, self.maps)
+        return MainloopSm90(self.spec, self.data, smem, window, self.maps, self.runs)
 
     def _map_of_a(self, pointer: Any, args: Arguments) -> Any:
         """What the kernel takes of A's tensor map, if there is one."""

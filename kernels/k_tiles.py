@@ -62,6 +62,10 @@ class KTiles:
         """Columns of a unit."""
         return lcm(self.channels, self.step)
 
+    def in_order(self) -> KTiles:
+        """Those of the first tap, then those of the next."""
+        return replace(self, channels=self.total)
+
     def of_part(self, parts: int, part: Any) -> KTiles:
         return replace(self, parts=parts, part=part)
 

@@ -26,6 +26,7 @@ from cutlass.cute.nvgpu import warpgroup
 from .arguments import Arguments
 from .atoms import Data
 from .boxes import BoxProducer, MapProducer, expect
+from .columns import COLUMNS, Columns, Run
 from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
@@ -47,15 +48,26 @@ class MainloopSm90:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
     def __init__(
-        self, spec: Spec, data: Data, smem: Any, window: Window, maps: tuple[bool, bool]
+        self,
+        spec: Spec,
+        data: Data,
+        smem: Any,
+        window: Window,
+        maps: tuple[bool, bool],
+        runs: tuple[Run, ...],
     ) -> None:
         self.spec, self.tile, self.data, self.window = spec, spec.tile, data, window
-        self.maps = maps
+        self.maps, self.runs = maps, runs
+        self.by_runs = bool(runs)
+        if not runs:
+            self.runs = (Run(0, 0, (Columns(0, spec.tile.n),) * spec.tile.taps),)
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
         self.rounds = data.element is TFloat32
         self.along = (1, 1) if self.rounds else spec.along
         in_registers = self.rounds and not maps[0]
-        self.multiplier = WarpgroupMultiplier(data, spec.tile, self.along, in_registers)
+        columns = COLUMNS if runs else spec.tile.n // spec.tile.warps_n
+        of = data, spec.tile, self.along, in_registers, columns
+        self.multiplier = WarpgroupMultiplier(*of)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
         self.barriers = smem.allocate_array(Int64, 2 * spec.tile.stages)
 
@@ -170,7 +182,6 @@ class MainloopSm90:
         """Copy all k-tiles, each as soon as its stage is empty; what it takes is read one ahead."""
         advance, held = k_tiles.advance, const_expr(b.tiles)
         read_b = partial(self._read, a, b)
-        bring = partial(self._bring, a, b, advance, tid, full, empty)
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         later = first  # and of that of B which is read next
         a.read_ahead(first)
@@ -180,12 +191,19 @@ class MainloopSm90:
             if place < count:
                 read_b(later, place)
         stage, parity = Int32(0), Int32(1)
-        for k_tile in cutlass.range(0, count, held, unroll=1):
-            first, later, stage, parity = bring(0, count - k_tile, first, later, stage, parity)
-            for place in range_constexpr(1, held):
-                left = count - k_tile - place
-                if left > 0:
-                    first, later, stage, parity = bring(place, left, first, later, stage, parity)
+        for number in range_constexpr(len(self.runs)):
+            run = const_expr(self.runs[number])
+            if const_expr(self.by_runs):
+                first = Int32(run.k)
+            bring = partial(self._bring, a, b, advance, tid, full, empty, run.columns)
+            end = run.k_tiles if const_expr(self.by_runs) else count
+            for k_tile in cutlass.range(0, end, held, unroll=1):
+                first, later, stage, parity = bring(0, count - k_tile, first, later, stage, parity)
+                for place in range_constexpr(1, held):
+                    left = count - k_tile - place
+                    if left > 0:
+                        of = first, later, stage, parity
+                        first, later, stage, parity = bring(place, left, *of)
 
     @cute.jit
     def _bring(
@@ -196,6 +214,7 @@ class MainloopSm90:
         tid: Any,
         full: Any,
         empty: Any,
+        columns: tuple[Columns, ...],
         place: Any,
         left: Any,
         first: Any,
@@ -213,9 +232,10 @@ class MainloopSm90:
         by_maps: Any = const_expr([p for p in (a, b) if isinstance(p, MapProducer)])
         cute.arch.mbarrier_wait(empty + stage, parity)
         if const_expr(by_maps):
-            expect(full + stage, sum(p.bytes for p in by_maps), tid - self.tile.threads)
+            size = const_expr(sum(p.bytes_of(columns) for p in by_maps))
+            expect(full + stage, size, tid - self.tile.threads)
         for producer in by_maps:
-            producer.copy(first, stage, self.window.columns, full + stage)
+            producer.copy(first, stage, self.window.columns, full + stage, columns)
         if const_expr(not self.maps[0]):
             a.copy(first, stage)
         for tap in range_constexpr(0 if self.maps[1] else self.tile.taps):
@@ -263,54 +283,60 @@ class MainloopSm90:
 
         A k-tile that the warpgroup's rows lack is left out, if it is not the first.
         """
-        mma, tile = self.multiplier.tiled(), const_expr(self.tile)
+        tile = const_expr(self.tile)
         windows = const_expr((tile.m, tile.taps, self.window.rows))
-        operands = KTileOperands(self.multiplier, mma, tid, a, b, self.along, windows)
-        multiply = partial(self._multiply, operands, mma, acc, tid)
+        of = self.multiplier, tid, a, b, windows, acc
         wait = const_expr(_wait_for_maps if all(self.maps) else _wait)
         advance, is_own = k_tiles.advance, k_tiles.is_own
         some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
-        # The first k-tile stands before the loop: behind a loop that might not run at all, the
-        # compiler would move reads of the sums to where products are still running.
-        wait(full, 0)
-        multiply(0, None)
         before, stage, parity = Int32(0), Int32(1), Int32(0)
-        for k_tile in cutlass.range(1, count, 1, unroll=1):
-            wait(full + stage, parity)
-            # Where others are told, only of stages that they copy into again: so nobody is told of
-            # anything once he has multiplied the last k-tile, and may leave.
-            told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
-            if const_expr(some):
-                first = advance(first)
-                if is_own(first):
-                    multiply(stage, (empty + before, told))
-                else:
-                    warpgroup.wait_group(0)
-                    _arrive(empty + before, tid)
+        for number in range_constexpr(len(self.runs)):
+            run = const_expr(self.runs[number])
+            operands = KTileOperands(*of, run.columns)
+            multiply = partial(self._multiply, operands, tid)
+            end = run.k_tiles if const_expr(self.by_runs) else count
+            if const_expr(number > 0):
+                operands.mma.set(warpgroup.Field.ACCUMULATE, True)
             else:
-                multiply(stage, (empty + before, told))
-            before = stage
-            stage, parity = _next(stage, parity, tile.stages)
+                # The first k-tile stands before the loop: behind a loop that might not run at all,
+                # the compiler would move reads of the sums to where products are still running.
+                wait(full, 0)
+                multiply(0, None)
+            for k_tile in cutlass.range(int(number == 0), end, 1, unroll=1):
+                wait(full + stage, parity)
+                # Where others are told, only of stages that they copy into again: so nobody is told
+                # of anything once he has multiplied the last k-tile, and may leave.
+                told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
+                if const_expr(some):
+                    first = advance(first)
+                    if is_own(first):
+                        multiply(stage, (empty + before, told))
+                    else:
+                        warpgroup.wait_group(0)
+                        _arrive(empty + before, tid)
+                else:
+                    multiply(stage, (empty + before, told))
+                before = stage
+                stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)
         sync(self.tile)
 
     @cute.jit
-    def _multiply(
-        self, operands: KTileOperands, mma: Any, acc: Any, tid: Any, stage: Any, before: Any
-    ):
+    def _multiply(self, operands: KTileOperands, tid: Any, stage: Any, before: Any):
         """Multiply a k-tile, and fetch what is next of it while products are running.
 
         ``before``, a barrier and whether it is told, is of the k-tile before, when the products of
         that are done; the first has none.
         """
         groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
+        mma = operands.mma
         operands.fetch(0, stage)
         for i in range_constexpr(len(groups)):
             warpgroup.fence()
             for j in range_constexpr(len(groups[i])):
                 if const_expr(before is None):
                     mma.set(warpgroup.Field.ACCUMULATE, i + j > 0)
-                here_a, here_b = operands.of(i, j, stage)
+                acc, here_a, here_b = operands.of(i, j, stage)
                 cute.gemm(mma, acc, here_a, here_b, acc)
             warpgroup.commit_group()
             warpgroup.wait_group(in_flight)

@@ -20,6 +20,7 @@ from layoutconv.algebra.int_tuple import product
 from .arguments import Arguments, Extent
 from .atoms import Data
 from .boxes import MapProducer
+from .columns import Columns
 from .im2col import Im2col
 from .shared import SharedTile, swizzle_of
 from .spec import VECTOR_BYTES, Spec
@@ -95,8 +96,7 @@ class PixelProducer(MapProducer):
         self.pieces, self.pixels = found.copies(rows)
         self.start(first, group)
 
-    @property
-    def bytes(self) -> int:
+    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
         panels = self.shared.stage_bytes // self.shared.panel_bytes
         return panels * self.pieces * self.pixels * self.shared.line_bytes
 
@@ -109,7 +109,7 @@ class PixelProducer(MapProducer):
         raise NotImplementedError
 
     @cute.jit
-    def copy(self, first_k: Any, stage: Any, apart: int, full: Any):
+    def copy(self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]):
         """Issue the copies of a k-tile into a stage."""
         shared = const_expr(self.shared)
         panels = const_expr(shared.stage_bytes // shared.panel_bytes)

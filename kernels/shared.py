@@ -88,30 +88,35 @@ class SharedTile:
         size = stages * self.stage_bytes // self.bytes
         self.base = smem.allocate_array(dtype, size, byte_alignment=1024)
 
-    def tensor(self, along: int, unit: Any, rows: int = 0) -> Any:
+    def tensor(self, along: int, unit: Any, count: int = 0) -> Any:
         """The tile (m, k) as a tensor of ``unit``, k (``along`` = 1) or m contiguous, not swizzled.
 
-        Of its first ``rows``, if so many are asked for. To be partitioned, not to be read.
+        Of the first ``count`` of m, if so many are asked for. To be partitioned, not to be read.
         """
         line = self.line_bytes * 8 // unit.width
-        columns = line, self.stage_bytes // self.panel_bytes
         across = 1, self.rows * line
         if along == 1:
-            layout = cute.make_layout((rows or self.rows, columns), stride=(line, across))
+            columns = line, self.stage_bytes // self.panel_bytes
+            layout = cute.make_layout((count or self.rows, columns), stride=(line, across))
         else:
+            columns = line, count // line or self.stage_bytes // self.panel_bytes
             layout = cute.make_layout((columns, self.rows), stride=(across, line))
         return cute.make_tensor(cute.recast_ptr(self.base, dtype=unit), layout)
 
-    def stages_tensor(self, along: int, windows: tuple[int, int, int] = (0, 1, 0)) -> Any:
+    def stages_tensor(
+        self, along: int, windows: tuple[int, int, int] = (0, 1, 0), first: int = 0
+    ) -> Any:
         """All stages as a tensor (m, k, stage, window), swizzled: what wgmma reads by descriptors.
 
-        ``windows``: of so many rows, how many there are, and how many rows lie between them.
+        ``windows``: of so many of m, how many there are, and how many rows lie between them; from
+        the ``first`` on, whose swizzle is that of the tile's first.
         """
-        rows, count, step = windows
-        plain = self.tensor(along, self.dtype, rows).layout
+        count, windows_count, step = windows
+        plain = self.tensor(along, self.dtype, count).layout
         stage = cute.make_layout(self.stages, stride=self.stage_bytes // self.bytes)
-        window = cute.make_layout(count, stride=step * self.line)
-        pointer = cute.recast_ptr(self.base, swizzle_of(self.line_bytes), dtype=self.dtype)
+        window = cute.make_layout(windows_count, stride=step * self.line)
+        before = first * self.line if along == 1 else first * self.rows
+        pointer = cute.recast_ptr(self.base + before, swizzle_of(self.line_bytes), dtype=self.dtype)
         return cute.make_tensor(pointer, cute.append(cute.append(plain, stage), window))
 
     def start(self, logical: Any) -> Any:

@@ -16,6 +16,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from .atoms import Data, round_to_tf32
 from .boxes import MapProducer
+from .columns import Columns
 from .fragments import Fragments
 from .producer import Producer
 from .tile import WARPGROUP, Tile
@@ -47,55 +48,70 @@ OPERATIONS = {
 class WarpgroupMultiplier:
     """The tiled MMA of a CTA's warpgroups, each of one or several times 64 rows.
 
-    ``along``: the modes of A and B that run along shared memory. ``rounds``: A is in registers.
+    ``along``: the modes of A and B that run along shared memory. ``rounds``: A is in registers. An
+    instruction has so many ``columns``.
     """
 
-    def __init__(self, data: Data, tile: Tile, along: tuple[int, int], rounds: bool) -> None:
-        self.accumulator = data.accumulator
-        self.rounds = rounds
-        shape = (WARPGROUP // 2, tile.n // tile.warps_n, 32 // data.bytes)
-        majors = [OperandMajorMode.K if mode == 1 else OperandMajorMode.MN for mode in along]
+    def __init__(
+        self, data: Data, tile: Tile, along: tuple[int, int], rounds: bool, columns: int
+    ) -> None:
+        self.data, self.accumulator, self.columns = data, data.accumulator, columns
+        self.along, self.rounds, self.tile = along, rounds, tile
+        self.mma = self.tiled()
+
+    def tiled(self) -> Any:
+        """A tiled MMA for one branch of the kernel, which sets its fields."""
+        data, tile = self.data, self.tile
+        shape = (WARPGROUP // 2, self.columns, 32 // data.bytes)
+        majors = [OperandMajorMode.K if mode == 1 else OperandMajorMode.MN for mode in self.along]
         sources = warpgroup.OperandSource
         source = sources.RMEM if self.rounds else sources.SMEM
         if data.bytes > 1:
             operands: tuple[Any, ...] = (data.element,)
         else:  # A and B might differ
             operands = data.element, data.element
-        op = OPERATIONS[data.name]
-        self._op = op(*operands, self.accumulator, shape, source, *majors)
-        self._atoms = (tile.warps_m // 4, tile.warps_n, 1)
-        self.mma = self.tiled()
-
-    def tiled(self) -> Any:
-        """A tiled MMA for one branch of the kernel, which sets its fields."""
-        return cute.make_tiled_mma(cute.make_mma_atom(self._op), cute.make_layout(self._atoms))
+        op = OPERATIONS[data.name](*operands, self.accumulator, shape, source, *majors)
+        atoms = (tile.warps_m // 4, tile.warps_n, 1)
+        return cute.make_tiled_mma(cute.make_mma_atom(op), cute.make_layout(atoms))
 
     def accumulators(self, tile: Tile) -> Any:
         return cute.make_rmem_tensor(self.mma.partition_shape_C((tile.m, tile.n)), self.accumulator)
+
+    def part(self, acc: Any, columns: Columns) -> Any:
+        """The accumulators of some columns, of whole instructions."""
+        shape = self.mma.partition_shape_C((self.tile.m, columns.width))
+        layout = cute.make_layout(shape, stride=acc.layout.stride)
+        before = columns.first // self.columns * acc.layout.stride[2]
+        return cute.make_tensor(acc.iterator + before, layout)
 
 
 class KTileOperands:
     """What a thread's instructions take of a k-tile, in groups that are committed together.
 
     ``windows``: of so many rows of A, how many there are, and how many rows lie between them. Each
-    is multiplied by a tile of B of its own.
+    is multiplied by some ``columns`` of a tile of B of its own, and added to these of ``acc``. Of
+    the first, which sums begin with, some has all columns.
     """
 
     def __init__(
         self,
         multiplier: WarpgroupMultiplier,
-        mma: Any,
         tid: Any,
         a: Producer | MapProducer,
         b: Producer | MapProducer,
-        along: tuple[int, int],
         windows: tuple[int, int, int],
+        acc: Any,
+        columns: tuple[Columns, ...],
     ) -> None:
         rows, self.taps, self.tap_rows = windows
-        thread = mma.get_slice(tid)
-        self._b = mma.make_fragment_B(thread.partition_B(b.shared.stages_tensor(along[1])))
-        k_blocks = cute.size(self._b, mode=[2])
-        blocks = list(product(range(self.taps), range(k_blocks)))
+        along, mma = multiplier.along, multiplier.tiled()
+        self.mma, thread = mma, mma.get_slice(tid)
+        self._acc = [multiplier.part(acc, part) for part in columns]
+        some = [b.shared.stages_tensor(along[1], (n, 1, 0), first) for first, n in columns]
+        self._b = [mma.make_fragment_B(thread.partition_B(tile)) for tile in some]
+        k_blocks = cute.size(self._b[0], mode=[2])
+        taps = sorted(range(self.taps), key=lambda tap: -columns[tap].width)
+        blocks = list(product(taps, range(k_blocks)))
         self._a: Any
         if multiplier.rounds:
             self.sets = min(SETS, k_blocks)
@@ -123,10 +139,10 @@ class KTileOperands:
         for i in range(cute.size(found)):
             as_bits[i] = round_to_tf32(as_float[i], ARCH)
 
-    def of(self, group: int, number: int, stage: Any) -> tuple[Any, Any]:
-        """What a group's instruction of that number takes of A, and of B."""
+    def of(self, group: int, number: int, stage: Any) -> tuple[Any, Any, Any]:
+        """The accumulators of a group's products of that number, and what they take of A and B."""
         tap, block = self.groups[group][number]
-        b = self._b[None, None, block, stage * self.taps + tap, 0]
+        acc, b = self._acc[tap], self._b[tap][None, None, block, stage * self.taps + tap, 0]
         if self.sets:
-            return self._a.tensor[None, None, group % self.sets], b
-        return self._a[None, None, block, stage, tap], b
+            return acc, self._a.tensor[None, None, group % self.sets], b
+        return acc, self._a[None, None, block, stage, tap], b

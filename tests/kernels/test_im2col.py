@@ -380,7 +380,7 @@ def a_box_that_ends_too_early(patch: Patch) -> None:
 
 
 def bytes_of_b_alone(patch: Patch) -> None:
-    patch.setattr(PixelProducer, "bytes", 0)
+    patch.setattr(PixelProducer, "bytes_of", lambda self, columns: 0)
 
 
 def no_waiting_for_a_full_stage(patch: Patch) -> None:

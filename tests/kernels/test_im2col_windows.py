@@ -221,7 +221,7 @@ Patch = pytest.MonkeyPatch
 
 
 def bytes_of_rows_alone(patch: Patch) -> None:
-    patch.setattr(PixelProducer, "bytes", 64 * 64)
+    patch.setattr(PixelProducer, "bytes_of", lambda self, columns: 64 * 64)
 
 
 def pieces_that_start_in_any_row(patch: Patch) -> None:

@@ -1,0 +1,121 @@
+"""Columns that k-tiles lack: which they are, and kernels that leave them out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layoutconv.kernels.columns import COLUMNS, Columns, Run, runs_of
+from layoutconv.kernels.im2col import is_mapped
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import widened, window_of
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.conv.turned import turned
+from layoutconv.gemm_view import GemmView
+
+from .launcher import check_view_runs, compiled_view, half_line, located, spec_of
+from .test_random import problems
+from .test_tma import copies, known
+
+F16, F32 = torch.float16, torch.float32
+TILE = Tile(64, 128, 64, 4, 1, 2, 32)
+
+
+def present(there: torch.Tensor, tile: Tile, k: int) -> Columns:
+    """From the first instruction's columns, of a k-tile at column k of A, to the last of those for
+    which some of B is there."""
+    columns = torch.nonzero(there[:, k : k + tile.k].any(1)).flatten()
+    first, last = (int(c) // COLUMNS * COLUMNS for c in (columns[0], columns[-1]))
+    past = last + COLUMNS
+    return Columns(first, (tile.n if past >= len(there) else past) - first)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from([F16, F32]))
+def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> None:
+    """Every k-tile is in one run, and has what is there of B, from the first column to the last."""
+    drawn = data.draw(problems(16 // dtype.itemsize))
+    C, K = (data.draw(st.sampled_from(s)) for s in ([32, 64], [32, 64]))
+    shapes = (1, *drawn.spatial, C), (K, *drawn.taps)
+    problem = ConvProblem(*shapes, drawn.stride, drawn.padding)
+    beside = tuple(i for i in range(problem.rank) if data.draw(st.booleans(), f"mode {i}"))
+    views = [view for view in dgrad_views(problem, side_by_side=beside) if view.k]
+    view = data.draw(st.sampled_from(views or [fprop_view(problem)]), "view")
+    view = turned(view) if dtype == F32 and views else view
+    tile = replace(TILE, k=half_line(dtype) * data.draw(st.integers(1, 2)))
+    tile = replace(tile, n=data.draw(st.sampled_from([128, 192, 256])), warps_m=8, m=128)
+    wide = widened(view)
+    if wide is not None and data.draw(st.booleans(), "taps share rows"):
+        view, tile = wide, replace(tile, taps=int(wide.a.inner.shape[1][-1]))
+    spec, window = spec_of(view, dtype, tile, "sm_90a"), window_of(view, tile)
+    runs, every = runs_of(view, spec), Columns(0, tile.n)
+    if view.n > tile.n or K % tile.k or not is_mapped(view, spec):
+        assert runs == ()
+        return
+    starts, there = range(0, view.k // tile.taps, tile.k), located(view.b, view.n, view.k)[1]
+    want = {
+        k: tuple(present(there, tile, k + tap * window.columns) for tap in range(tile.taps))
+        for k in starts
+    }
+    if not runs:
+        assert {part for columns in want.values() for part in columns} == {every}
+        return
+    got = {run.k + i * tile.k: run.columns for run in runs for i in range(run.k_tiles)}
+    assert sum(run.k_tiles for run in runs) == len(got) == len(starts)
+    assert every in runs[0].columns
+    if every not in want[runs[0].k]:  # then the first tap has what is not there, too
+        want[runs[0].k] = (every, *want[runs[0].k][1:])
+    assert got == want
+
+
+# A volume whose residues along W and H are beside each other, and a plane of whole instructions.
+VOLUME = ConvProblem((1, 3, 4, 9, 32), (64, 3, 3, 3), 2, 1)
+PLANE = ConvProblem((2, 5, 9, 64), (64, 3, 3), 2, 1)
+FOUR = ConvProblem((1, 5, 9, 64), (64, 4, 4), 2, 1)
+RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int]] = {
+    "two modes": (dgrad_views(VOLUME, side_by_side=(1, 2))[1], F16, TILE, 4),
+    "channels of an instruction": (
+        dgrad_views(PLANE, side_by_side=(1,))[1], torch.bfloat16, replace(TILE, stages=3), 4
+    ),
+    "of taps that share rows, each its own": (
+        known(widened(dgrad_views(PLANE, side_by_side=(1,))[1])),
+        F16, replace(TILE, k=32, taps=2, stages=3), 1,
+    ),
+    "the second of three taps has all": (
+        known(widened(dgrad_views(FOUR, side_by_side=(1,))[0])), F16, replace(TILE, taps=3), 1
+    ),
+    "no tap has all, a warpgroup copies": (
+        dgrad_views(ConvProblem((1, 11, 64), (64, 2), 2, 1), side_by_side=(0,))[0],
+        F16, replace(TILE, m=128, warps_m=8, k=32, producers=128), 3,
+    ),
+    "tf32": (
+        turned(dgrad_views(VOLUME, side_by_side=(1, 2))[0]), F32, replace(TILE, k=32), 2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_is_multiplied(name: str) -> None:
+    view, dtype, tile, count = RUN[name]
+    check_view_runs(view, dtype, tile, arch="sm_90a")
+    runs = runs_of(view, spec_of(view, dtype, tile, "sm_90a"))
+    assert len(runs) == count
+    # Every run has copies of its own, of A's pixels and of the lines of B that it has.
+    panels = sum(c.width for run in runs for c in run.columns) // COLUMNS
+    lines = panels if dtype != F32 else count * tile.taps
+    assert copies(compiled_view(view, dtype, tile, "sm_90a")) == [count, lines, 0]
+
+
+def test_views_without_such_columns() -> None:
+    for view in (fprop_view(PLANE), dgrad_views(VOLUME, side_by_side=(2,))[0]):
+        assert runs_of(view, spec_of(view, F16, TILE, "sm_90a")) == ()
+    view = RUN["two modes"][0]
+    for changes in ({"sharing": 2}, {"parts": 2}, {"n": 64}):
+        tile = replace(TILE, **changes)
+        assert runs_of(view, spec_of(view, F16, tile, "sm_90a")) == ()
+    assert runs_of(view, spec_of(view, F16, TILE, "sm_90a", aligned=(8, 16, 16))) == ()
+    assert runs_of(view, spec_of(view, F16, TILE, "sm_90a"))[0] == Run(128, 2, (Columns(0, 128),))
