@@ -20,7 +20,7 @@ from layoutconv.conv.depthwise import (
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
-from layoutconv.executors.residues import arranged_dgrad
+from layoutconv.executors.residues import COLUMNS, arranged_dgrad, columns_for
 from layoutconv.executors.turned import as_read, worth_turning
 from layoutconv.gemm_view import GemmView
 
@@ -105,7 +105,8 @@ class Convolution:
     @cached_property
     def views(self) -> Sequence[GemmView]:
         """All that have something to sum; the others would write zeros."""
-        return [view for view in _views(self.workload, self.direction) if view.k]
+        columns = columns_for(self.x) or COLUMNS
+        return [view for view in _views(self.workload, self.direction, columns) if view.k]
 
     @property
     def operands(self) -> tuple[Tensor, Tensor]:
@@ -188,14 +189,14 @@ def poison(out: Tensor) -> None:
     out.fill_(nan if out.is_floating_point() else 0x55)
 
 
-def _views(work: Workload, direction: str) -> tuple[GemmView, ...]:
+def _views(work: Workload, direction: str, columns: int) -> tuple[GemmView, ...]:
     problem = work.problem
     if direction == "fprop":
         return (depthwise_fprop_view(problem) if work.depthwise else fprop_view(problem),)
     if direction == "dgrad":
         if work.depthwise:
             return depthwise_dgrad_views(problem)
-        return arranged_dgrad(problem)
+        return arranged_dgrad(problem, columns)
     return (depthwise_wgrad_view(problem) if work.depthwise else wgrad_view(problem),)
 
 

@@ -92,6 +92,7 @@ MAPPED_WINDOWS = {
     (256, 32, 8, 1): (1.27, 2.0, 3),
     (128, 64, 4, 1): (1.54, 2.0, 3),  # of 16 bits: of tf32 the larger one is never slower
     (256, 64, 8, 1): (1.57, 2.0, 3),
+    (128, 128, 4, 1): (1.80, 2.0, 4),  # of two taps, as of a strided gradient: three gain nothing
 }
 # Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
 # microseconds of a wave beside its products. As many fit a multiprocessor as it has registers for.
@@ -297,7 +298,7 @@ def _windows(problem: Problem, machine: Machine) -> list[Tile]:
         return [
             Tile(m, n, k, warps_m, warps_n, stages, WARP, problem.taps)
             for (m, n, warps_m, warps_n), (*_, stages) in MAPPED_WINDOWS.items()
-            if problem.n <= n and (size <= 2 or m == 256)
+            if problem.n <= n and (size <= 2 or m == 256) and (problem.taps == 2 or n < 128)
         ]
     tiles = []
     for (m, n, warps_m, warps_n), (_, most) in WINDOWS.items():

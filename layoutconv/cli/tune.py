@@ -147,6 +147,7 @@ def _measured(
     """The rows of the table. All kernels are compiled at once, then one race follows another."""
     import torch
 
+    from ..executors.residues import COLUMNS, columns_of
     from ..executors.turned import reads_along_sums
     from ..progress import Progress
     from ..tuning.choices import add_to_table
@@ -161,7 +162,8 @@ def _measured(
         data: torch.dtype = getattr(torch, name)
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
         turns = device is not None and reads_along_sums(data, precision, device)
-        for view in views_of(problem, direction, along_sums=turns):
+        columns = COLUMNS if device is None else columns_of(data, device)
+        for view in views_of(problem, direction, along_sums=turns, columns=columns):
             made.append((of, Race(view, data, precision=precision)))
     if table:  # what cannot be kept is not measured first
         try:

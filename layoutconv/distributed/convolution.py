@@ -23,6 +23,7 @@ from ..errors import ArgumentError
 from ..executors import execute
 from ..executors.checks import OUTPUTS
 from ..executors.passes import dgrad_pass, epilogue_of, fprop_pass, run
+from ..executors.residues import columns_for
 from .exchange import Exchange, Rows
 from .halo import Part, dgrad_plan, fprop_plan
 from .slab import Slab
@@ -99,7 +100,7 @@ class SplitConv(torch.autograd.Function):
 
             def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
                 numbers = part.spatial, *_numbers(part)
-                found = dgrad_pass(a.shape, w.shape, *numbers, on_gpu=a.is_cuda)
+                found = dgrad_pass(a.shape, w.shape, *numbers, columns=columns_for(a))
                 if found.zeroed:
                     out.zero_()
                 run(found.views, a, w, out, None, turns=bool(found.turned))

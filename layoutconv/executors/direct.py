@@ -23,6 +23,7 @@ from .finish import FP8
 from .memory import allocator
 from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
 from .plain import is_constant, wants_gradient
+from .residues import columns_for
 from .signature import Signatures
 
 if TYPE_CHECKING:
@@ -85,8 +86,8 @@ class Call:
         epilogue = epilogue_of(bias, scale, residual, *ending)
         x, w = (tuple(t.shape[i] for i in self.order) for t in (input, weight))
         if transposed:
-            ends, on_gpu = epilogue is not None, input.is_cuda
-            found = dgrad_pass(x, w, *numbers, ends=ends, on_gpu=on_gpu)
+            ends, columns = epilogue is not None, columns_for(input)
+            found = dgrad_pass(x, w, *numbers, ends=ends, columns=columns)
         else:
             found = fprop_pass(x, w, *numbers)
         self.views, self.zeroed, self.turned = found.views, found.zeroed, found.turned

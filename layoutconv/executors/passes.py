@@ -19,7 +19,7 @@ from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..gemm_view import GemmView
 from . import execute
 from .checks import OUTPUTS
-from .residues import arranged_dgrad
+from .residues import arranged_dgrad, columns_for
 from .turned import as_read, worth_turning
 
 if TYPE_CHECKING:
@@ -69,13 +69,13 @@ def dgrad_pass(
     groups: int = 1,
     *,
     ends: bool = False,
-    on_gpu: bool = False,
+    columns: int = 0,
 ) -> Pass:
     """The gradient of the activation, of ``spatial`` cells: shapes (N, Z, P, Q, K), that of ``w``.
 
     ``ends`` says whether anything comes after the sums: what becomes of an empty one need not be
-    zero, so that the cells that no window covers have views then. ``on_gpu``: residues may be side
-    by side, if their columns are not told apart by what comes after.
+    zero, so that the cells that no window covers have views then. ``columns``: so many may be
+    filled by residues side by side, if columns are not told apart by what comes after.
 
     >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], [3], [0, 0], [1], ends=e).views) for e in (0, 1)]
     [1, 3]
@@ -85,7 +85,7 @@ def dgrad_pass(
     if _is_depthwise(problem):
         views = depthwise_dgrad_views(problem)
     else:
-        views = (arranged_dgrad if on_gpu and not ends else dgrad_views)(problem)
+        views = arranged_dgrad(problem, columns) if columns and not ends else dgrad_views(problem)
     needed = views if ends else tuple(view for view in views if view.k)
     turns = not _is_depthwise(problem) and worth_turning(prod(y[:-1]), w, groups)
     return Pass(needed, shape, len(needed) < len(views), tuple(w) if turns else ())
@@ -179,7 +179,9 @@ def dgrad(
     """The gradient of the activation, or the transposed convolution, (N, D, H, W, C)."""
     epilogue = epilogue_of(bias, scale, residual, activation, slope)
     numbers = spatial, stride, padding, dilation, groups
-    found = dgrad_pass(y.shape, w.shape, *numbers, ends=epilogue is not None, on_gpu=y.is_cuda)
+    found = dgrad_pass(
+        y.shape, w.shape, *numbers, ends=epilogue is not None, columns=columns_for(y)
+    )
     allocate = y.new_zeros if found.zeroed else y.new_empty
     x = allocate(found.shape, dtype=out_dtype or OUTPUTS.get(y.dtype))
     run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))

@@ -4,21 +4,48 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
+from typing import TYPE_CHECKING
 
 from ..conv import ConvProblem, dgrad_views
 from ..gemm_view import GemmView
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 COLUMNS = 64  # of a tile: wider, what is multiplied with zeros costs more than it saves
+# Where Hopper's kernels leave those zeros out (``kernels/columns.py``), which takes whole k-tiles.
+MORE_COLUMNS = 128
+WHOLE = 64  # channels of a k-tile
 WASTE = 1.5  # products, those with zeros included, for one that is needed
 IMAGES = 64  # rows of a tile that should be at the same place
 PRESENT = 0.7  # share of (cell, tap) below which tiles look for taps that they lack
 
 
+def columns_for(a: Tensor) -> int:
+    """How many columns residues may fill where the gradient ``a`` is read: none on a CPU.
+
+    >>> import torch
+    >>> columns_for(torch.zeros(1, dtype=torch.float16))
+    0
+    """
+    return columns_of(a.dtype, a.get_device()) if a.is_cuda else 0
+
+
+def columns_of(dtype: torch.dtype, device: int) -> int:
+    """The same of data of ``dtype`` on the GPU of a number."""
+    from .choosing import machine_of
+
+    hopper = dtype.itemsize == 2 and machine_of(device).arch == "sm_90a"
+    return MORE_COLUMNS if hopper else COLUMNS
+
+
 @lru_cache(maxsize=1024)
-def arranged_dgrad(problem: ConvProblem) -> tuple[GemmView, ...]:
+def arranged_dgrad(problem: ConvProblem, columns: int = COLUMNS) -> tuple[GemmView, ...]:
     """``dgrad_views`` as they are fastest: the same products in another order.
 
-    Where much of the filter falls outside a small output, rows run over the images first.
+    ``columns``: what :func:`columns_for` says. Where much of the filter falls outside a small
+    output, rows run over the images first.
 
     >>> [view] = arranged_dgrad(ConvProblem((4096, 6, 4, 4, 64), (128, 3, 3, 3)))
     >>> print(view.d.inner)
@@ -27,7 +54,7 @@ def arranged_dgrad(problem: ConvProblem) -> tuple[GemmView, ...]:
     present = prod(_share(problem, mode) for mode in range(problem.rank))
     return dgrad_views(
         problem,
-        side_by_side=residues_side_by_side(problem),
+        side_by_side=residues_side_by_side(problem, columns),
         images_first=problem.N >= IMAGES and present < PRESENT,
     )
 
@@ -46,7 +73,7 @@ def _share(problem: ConvProblem, mode: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def residues_side_by_side(problem: ConvProblem) -> tuple[int, ...]:
+def residues_side_by_side(problem: ConvProblem, columns: int = COLUMNS) -> tuple[int, ...]:
     """Spatial modes for ``dgrad_views(side_by_side=)``: as many as fill the columns of a tile.
 
     With few channels a tile reads too much for what it multiplies; what residues side by side
@@ -54,16 +81,19 @@ def residues_side_by_side(problem: ConvProblem) -> tuple[int, ...]:
 
     >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1))
     (2,)
+    >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1), MORE_COLUMNS)
+    (1, 2)
     >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 256), (256, 3, 3, 3), 2, 1))
     ()
     """
+    most = columns if problem.K // problem.groups % WHOLE == 0 else min(columns, COLUMNS)
     columns, modes = problem.C // problem.groups, []
     for mode in reversed(range(problem.rank)):
         stride, taps, near = problem.stride[mode], problem.taps[mode], problem.padding[mode][0]
-        if stride == 1 or problem.dilation[mode] != 1 or columns * stride > COLUMNS:
+        if stride == 1 or problem.dilation[mode] != 1 or columns * stride > most:
             continue
         voxels = (stride - 1 + near) // stride + (taps - 1 - near) // stride + 1
         if stride * voxels <= WASTE * taps:
             columns *= stride
             modes.append(mode)
-    return tuple(modes)
+    return tuple(sorted(modes))

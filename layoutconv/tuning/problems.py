@@ -7,7 +7,7 @@ from math import prod
 from ..conv import ConvProblem, fprop_view, wgrad_view
 from ..conv.turned import turned
 from ..errors import ArgumentError
-from ..executors.residues import arranged_dgrad
+from ..executors.residues import COLUMNS, arranged_dgrad
 from ..executors.turned import worth_turning
 from ..gemm_view import GemmView
 
@@ -15,12 +15,13 @@ PASSES = ("fprop", "dgrad", "wgrad")
 
 
 def views_of(
-    problem: ConvProblem, direction: str, *, along_sums: bool = False
+    problem: ConvProblem, direction: str, *, along_sums: bool = False, columns: int = COLUMNS
 ) -> tuple[GemmView, ...]:
     """The views that a pass runs; one, or for strided dgrad one for each residue.
 
     ``along_sums``: for data that kernels read along the sum alone, so that dgrad reads a filter
-    that was turned before, where that pays.
+    that was turned before, where that pays. ``columns``: of residues side by side, as a GPU and a
+    dtype have them.
 
     Raises ``ArgumentError`` for a depthwise convolution, whose kernels have no tiles to choose.
 
@@ -36,7 +37,7 @@ def views_of(
         return (fprop_view(problem),)
     if direction == "wgrad":
         return (wgrad_view(problem),)
-    views = tuple(view for view in arranged_dgrad(problem) if view.k)
+    views = tuple(view for view in arranged_dgrad(problem, columns) if view.k)
     filter = (problem.K, *problem.taps, problem.C // problem.groups)
     if along_sums and worth_turning(prod(problem.output[:-1]), filter, problem.groups):
         return tuple(map(turned, views))

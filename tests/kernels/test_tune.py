@@ -111,6 +111,22 @@ def test_tiles_of_kernel_maps(channels: int, dtype: str) -> None:
             assert tile.resident == 2
 
 
+@pytest.mark.parametrize("n", [32, 64, 128])
+def test_windows_that_one_warp_copies_leave_room_for_two(n: int) -> None:
+    """Of 128 columns only for two taps, where a filter of three gains nothing by windows."""
+    for taps in (2, 3):
+        problem = Problem(
+            10**6, n, 9 * taps * n, n, "float16", 2, taps=taps, widening=1.03, whole=True,
+            mapped=True, mapped_windows=True,
+        )  # fmt: skip
+        tile, _ = choose(problem, MACHINES["sm_90a"])
+        assert (tile.taps == taps) == (n < 128 or taps == 2)
+        if tile.taps > 1:
+            assert tile.producers == WARP
+            assert 2 * (shared_bytes(problem, tile) + RESERVED) <= SHARED
+            assert tile.resident >= 2
+
+
 @settings(deadline=None)
 @given(problem=problems(), arch=machines)
 def test_parts_of_a_sum_are_worth_it_and_fit_the_workspace(problem: Problem, arch: str) -> None:

@@ -220,7 +220,7 @@ def test_the_passes_of_a_problem_are_those_that_run(stride: int) -> None:
 
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), stride, 1)
     dgrad = dgrad_pass(
-        problem.output, (32, 3, 3, 16), (8, 8), [stride] * 2, [1] * 4, [1, 1], on_gpu=True
+        problem.output, (32, 3, 3, 16), (8, 8), [stride] * 2, [1] * 4, [1, 1], columns=64
     )
     assert views_of(problem, "dgrad") == dgrad.views
     for direction in PASSES:
