@@ -32,7 +32,7 @@ from .present import units_of_index, units_of_rows
 from .producer import Producer
 from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
 from .steps import Steps
-from .structure import divisors, index_buffer, runtime_integers
+from .structure import divisors, runtime_integers
 from .tensor_map import memory_of_b
 from .tile import WARP
 from .window import window_of
@@ -192,7 +192,7 @@ class ImplicitGemm:
             if cutlass.const_expr(spec.skip):
                 if cutlass.const_expr(spec.kept):
                     kept_rows = self._keep(smem, producer_a, operand_d, m0, tid)
-                k_tiles = self._present(mainloop, k_tiles, producer_a, m_tile, tid)
+                k_tiles = self._present(mainloop, k_tiles, producer_a, m0, tid)
             if cutlass.const_expr(tile.parts > 1):
                 k_tiles = k_tiles.of_part(tile.parts, part)
             begin, count = 0, k_tiles.count
@@ -258,12 +258,8 @@ class ImplicitGemm:
         rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
         if tile.parts > 1 and tile.m // tile.parts % rows:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
-        gathers = index_buffer(self.view.a) is not None
-        if tile.sharing > 1 and (self.memory_of_b is None or (self.spec.skip and not gathers)):
-            raise ValueError(
-                f"{tile}: expected a B that a tensor map describes, of every tap or of those that "
-                "an index buffer has"
-            )
+        if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
+            raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
         if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
@@ -350,17 +346,16 @@ class ImplicitGemm:
         mainloop: MainloopSm80 | MainloopSm90,
         k_tiles: KTiles,
         producer: Any,
-        m_tile: Any,
+        first: Any,
         tid: Any,
     ) -> KTiles:
-        """Those of the taps that some row has of the CTA's tile, or of those that share B's."""
+        """Those of the taps that some row of the CTA's tile has."""
         operand, base, tile = producer.operand, producer.shared.base, self.tile
         warps = tile.launched // WARP
         if operand.gather:
             unit = KTiles.of_units(operand, tile.k, []).unit
-            first, rows = m_tile // tile.sharing * tile.sharing * tile.m, tile.sharing * tile.m
             kept = producer.kept
-            found = units_of_index(operand, first, rows, unit, base, warps, tid, kept)
+            found = units_of_index(operand, first, tile.m, unit, base, warps, tid, kept)
         elif operand.fields:
             found = units_of_rows(producer.rows, base, warps, tid)
         else:  # no tap is ever outside

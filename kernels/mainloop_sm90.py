@@ -82,7 +82,7 @@ class MainloopSm90:
         with ``OWN_ROWS`` rows and all columns. Not with A in registers: it was slower by 5%."""
         tile = self.tile
         alone = tile.warps_n == 1 and tile.m * WARPGROUP == OWN_ROWS * tile.threads
-        return alone and tile.warps_m > 4 and tile.sharing == 1 and not self.multiplier.rounds
+        return alone and tile.warps_m > 4 and not self.multiplier.rounds
 
     @property
     def copying(self) -> int:

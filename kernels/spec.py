@@ -148,10 +148,10 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
     >>> of(64, 64, 64, 64, 4, 1, 7, 128)  # beside these stages there is no room for two CTAs
     0
     """
-    channels, *taps = (flatten(view.a.shape[1])) if spec.skip else (0,)
-    if not any(map(gathers, stages(view.a))) or not channels or int(channels) % spec.tile.k:
+    if not spec.skip or not any(map(gathers, stages(view.a))):
         return 0
-    if spec.vectors[0] == 1 or spec.tile.sharing > 1:
+    channels, *taps = flatten(view.a.shape[1])
+    if int(channels) % spec.tile.k or spec.vectors[0] == 1:
         return 0
     of_row = int(product(tuple(taps))) + any(map(gathers, stages(view.d)))
     found = replace(spec, kept=spec.tile.m * of_row)
