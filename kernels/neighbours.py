@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import cutlass
 import cutlass.cute as cute
+import torch
 from cutlass import Int32, Int64, range_constexpr
 
 from . import map_chains, per_rank
@@ -169,8 +170,6 @@ class HashTable:
         written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
         (centres,).
         """
-        import torch
-
         centres, plan = self._asked(centres, stride, offsets, order)
         rows, count = centres.shape[0], plan.count
         index = self._room_for_index(rows, count)
