@@ -5,13 +5,16 @@ A cloud's rows go into a table once, ``HashTable``; then a filter's taps are loo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cutlass
 import cutlass.cute as cute
+import torch
 from cutlass import Int32, Int64, range_constexpr
+
+from layoutconv.memory import past_dispatcher
 
 from . import map_chains, per_rank
 from .blocks import (
@@ -86,15 +89,16 @@ class HashTable:
         self._given, self.indices = indices, check_cells("indices", indices, self.rank)
         self._rows = indices.shape[0]
         self._bits = table_bits(self._rows)
+        self._make = _maker(indices.device)
         self._memory: Memory | None = None
 
     @property
     def memory(self) -> Memory:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
-            found = Memory(self.indices, self._bits)
+            found = Memory(self._words, self._rows, self._bits)
             if self._rows:
-                slot_of = self.indices.new_empty(WORD + self._rows)
+                slot_of = self._words(WORD + self._rows)
                 tensors = self.indices, found.whole, slot_of
                 word = slot_of.data_ptr()
                 addresses = (
@@ -169,23 +173,21 @@ class HashTable:
         written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
         (centres,).
         """
-        import torch
-
         centres, plan = self._asked(centres, stride, offsets, order)
         rows, count = centres.shape[0], plan.count
         index = self._room_for_index(rows, count)
         if not self._finds(rows, count):
             index.fill_(-1)
             return index, torch.arange(rows, dtype=torch.int32, device=index.device)
-        found = index.new_empty(rows)
+        found = self._words(rows)
         memory, empty = self._memory, self._memory is None
-        # What only this call needs is one piece: asking for memory costs the host 1 us.
+        # What only this call needs is one piece: asking for memory costs the host 0.5 us.
         ctas = multiprocessors(index.get_device())
         sorting = RoomToSort(rows, order.window(rows), ctas)
-        room = index.new_empty(sorting.size + (self._rows if empty else 0))
+        room = self._words(sorting.size + (self._rows if empty else 0))
         word = room.data_ptr()
         if memory is None:
-            memory = Memory(self.indices, self._bits)
+            memory = Memory(self._words, self._rows, self._bits)
         tensors = (
             centres, memory.whole, room, found, index, self.indices, plan.natural, plan.visits,
         )  # fmt: skip
@@ -220,7 +222,19 @@ class HashTable:
         return centres, _plan(offsets, stride, order, self.rank, centres.device)
 
     def _room_for_index(self, rows: int, count: int) -> Tensor:
-        return self.indices.new_empty_strided((rows, count), (1, rows or 1))
+        return self._new((rows, count), (1, rows or 1))
+
+    def _words(self, count: int) -> Tensor:
+        return self._new((count,), (1,))
+
+    def _new(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+        """int32, where the cloud is; nothing is written there yet.
+
+        Modes of torch that look at operators do not see it; nor do they see launches.
+        """
+        if self._make is None:
+            return self.indices.new_empty_strided(shape, stride)
+        return self._make(shape, stride, torch.int32)
 
     def _finds(self, rows: int, count: int) -> bool:
         """Whether there is something to look for, and somewhere."""
@@ -238,10 +252,10 @@ class Memory:
         vectors: of 16 bytes, which are filled.
     """
 
-    def __init__(self, indices: Tensor, bits: int) -> None:
-        filled = (1 << bits) + (indices.shape[0] + TAIL + 3) // 4
+    def __init__(self, words: Callable[[int], Tensor], rows: int, bits: int) -> None:
+        filled = (1 << bits) + (rows + TAIL + 3) // 4
         self.vectors = filled
-        self.whole = indices.new_empty(4 * filled + (1 << bits))
+        self.whole = words(4 * filled + (1 << bits))
         self.slots = self.whole.data_ptr()
         self.values, self.first = self.slots + (16 << bits), self.slots + 16 * filled
 
@@ -265,6 +279,9 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     integers = rows, taps, *sorting.integers, ctas, sorting.vectors, 0
     per_rank.launch(sorted_index(map_chains.SIZES), tensors, addresses, integers)
     return found.T, places
+
+
+_maker = lru_cache(past_dispatcher)
 
 
 @lru_cache

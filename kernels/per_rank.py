@@ -12,6 +12,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 import cutlass.cute as cute
+import torch
 from cutlass import Int32, Int64
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
@@ -21,7 +22,6 @@ from .store import architecture, load
 from .walk import TYPES
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 # Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 multiprocessors.
@@ -159,10 +159,8 @@ def launch(
         tensors: all whose memory it reads or writes. The first is int32, of two modes.
         addresses: where in them; pieces of a tensor that have addresses do not overlap.
     """
-    import torch
-
     device = tensors[0].get_device()
-    if torch.cuda.current_device() != device:
+    if _several_gpus() and torch.cuda.current_device() != device:
         with torch.cuda.device(device):
             launch(kernel, tensors, addresses, integers)
         return
@@ -173,17 +171,19 @@ def launch(
 
 
 @lru_cache
-def _arch(device: int) -> str:
-    import torch
+def _several_gpus() -> bool:
+    """Whether another one than a tensor's may be the current one."""
+    return torch.cuda.device_count() > 1
 
+
+@lru_cache
+def _arch(device: int) -> str:
     return architecture(torch.cuda.get_device_capability(device))
 
 
 @lru_cache(1024)
 def device_table(table: Table | tuple[int, ...], device: torch.device) -> Tensor:
     """int32 (rows, columns), or a vector, on a device, copied there once."""
-    import torch
-
     return torch.tensor(table, dtype=torch.int32, device=device)
 
 
@@ -210,8 +210,6 @@ def _check_grid(spatial_shape: tuple[int, ...], batch_size: int) -> tuple[int, .
 
 def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None = None) -> Tensor:
     """int32 (rows, 1 + rank) as kernels read it: contiguous, and 16-byte aligned."""
-    import torch
-
     if not isinstance(cells, torch.Tensor) or cells.dtype != torch.int32:
         got = getattr(cells, "dtype", type(cells))
         raise ArgumentTypeError(name, "a torch tensor of int32", got)

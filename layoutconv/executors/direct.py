@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..memory import allocator
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
-from .memory import allocator
 from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
 from .plain import is_constant, wants_gradient
 from .residues import columns_for

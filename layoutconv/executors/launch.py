@@ -11,10 +11,10 @@ from ..conv.turned import turned, turned_filter
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView
 from ..kernels.store import as_argument
+from ..memory import allocator
 from .choosing import ALIGNED, multiplied_as
 from .gpu import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
 from .map_views import Over, kind_over
-from .memory import allocator
 from .over_maps import turned_over
 from .turned import reads_turned, worth_turning
 

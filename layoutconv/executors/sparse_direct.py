@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..memory import allocator
 from . import execute_cpu
 from . import sparse as operators
 from .autograd import has_gradient, keep, through_epilogue
 from .checks import check_indices
 from .launch import Launch, OverMap
 from .map_views import Over, map_view
-from .memory import allocator
 from .over_maps import conv_over, pairs_over
 from .passes import epilogue_of
 from .plain import is_constant, is_plain, wants_gradient

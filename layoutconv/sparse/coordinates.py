@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..errors import ArgumentError
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .table import Table, table_of
@@ -121,8 +123,6 @@ class Coordinates:
         >>> order.tolist(), starts.tolist(), images.tolist()
         ([1, 0, 2], [0, 1, 3], [1, 0, 1])
         """
-        import torch
-
         self._refuse_written()
         known = self._known
         if known.by_image is None:
@@ -202,8 +202,6 @@ class Coordinates:
         layoutconv.errors.ArgumentError: argument `coords`: expected column 1 in [0, 4), got [0, 7]\
  in row 0 (1 rows are outside)
         """
-        import torch
-
         self._refuse_written()
         if self._known.valid or not len(self):
             return self
@@ -316,8 +314,6 @@ class _Known:
 
     def written(self) -> bool:
         """Whether somebody wrote to the cells since this was first asked."""
-        import torch
-
         if torch.compiler.is_compiling():
             return False
         now = version_of(self.cells)

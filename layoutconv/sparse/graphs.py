@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -15,8 +17,6 @@ REFUSED = (
 
 def is_compiling() -> bool:
     """Whether ``torch.compile`` is tracing."""
-    import torch
-
     return torch.compiler.is_compiling()
 
 

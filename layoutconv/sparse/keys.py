@@ -14,6 +14,8 @@ from math import prod
 from operator import index, mul
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -34,16 +36,16 @@ def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[
         raise ArgumentTypeError("batch_size", "an integer", batch_size) from None
     if not 1 <= len(shape) <= 4:
         raise ArgumentError("spatial_shape", "1 to 4 extents", shape)
-    for name, extent in (("batch_size", batch_size), *(("spatial_shape", e) for e in shape)):
-        if not 0 <= extent < 2**31:
-            raise ArgumentError(name, "extents from 0 to 2**31 - 1", extent)
+    if not 0 <= batch_size < 2**31:
+        raise ArgumentError("batch_size", "extents from 0 to 2**31 - 1", batch_size)
+    if min(shape) < 0 or max(shape) >= 2**31:
+        wrong = next(extent for extent in shape if not 0 <= extent < 2**31)
+        raise ArgumentError("spatial_shape", "extents from 0 to 2**31 - 1", wrong)
     return shape
 
 
 def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> None:
     """Raise ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
-    import torch
-
     columns = 1 + len(spatial_shape)
     if not isinstance(coords, torch.Tensor) or coords.dtype != torch.int32:
         got = coords.dtype if isinstance(coords, torch.Tensor) else type(coords).__name__
@@ -109,8 +111,6 @@ def unpack(keys: Tensor, shape: Sequence[int]) -> Tensor:
     >>> unpack(torch.tensor([0, 61, 119]), (4, 3, 5)).tolist()
     [[0, 0, 0, 0], [1, 0, 0, 1], [1, 3, 2, 4]]
     """
-    import torch
-
     columns = []
     for extent in reversed(shape):
         columns.append(keys % extent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -124,6 +124,11 @@ class TapOrder:
     weights: tuple[int, ...]
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """What kernels are told of an order is looked up at every call."""
         return hash(self.visits)
 
     def window(self, rows: int) -> int:
@@ -134,8 +139,8 @@ class TapOrder:
         >>> [tap_order((3,)).window(rows) for rows in (0, 60_000, 100_000, 1_000_000)]
         [256, 480, 768, 4096]
         """
-        of_each = -(-rows // WINDOWS)
-        return min(max(-(-of_each // 32) * 32, FEWEST_OF_WINDOW), 1 << WINDOW_BITS)
+        of_each = -(-rows // (32 * WINDOWS)) * 32
+        return min(max(of_each, FEWEST_OF_WINDOW), 1 << WINDOW_BITS)
 
     def keys(self, index: Tensor) -> Tensor:
         """The place of every row, int64 (rows,), below 2^31."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,10 +40,16 @@ class Table(Protocol):
 def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
     """The table of cells, int32 (rows, 1 + rank), where they are."""
     if cells.is_cuda:
-        from ..kernels.neighbours import HashTable
-
-        return HashTable(cells, spatial_shape, batch_size)
+        return _on_gpu()(cells, spatial_shape, batch_size)
     return SortedTable(cells, spatial_shape, batch_size)
+
+
+@cache
+def _on_gpu() -> Callable[[Tensor, Sequence[int], int], Table]:
+    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    from ..kernels.neighbours import HashTable
+
+    return HashTable
 
 
 class SortedTable:

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..errors import ArgumentError, ArgumentTypeError
 from .graphs import REFUSED, is_compiling, refuse_in_graphs
 from .order import by_taps, tap_order
@@ -61,8 +63,6 @@ class KernelMap:
         index: Tensor,
         mirrored: bool = False,
     ) -> None:
-        import torch
-
         if index.dtype != torch.int32:
             raise ArgumentTypeError("index", "a torch tensor of int32", index.dtype)
         expected = len(outputs), prod(taps)
@@ -94,7 +94,7 @@ class KernelMap:
         self.inputs, self.outputs = inputs, outputs
         self.taps, self.mirrored = ways.taps, ways.mirrored
         self.ways, self.way = ways, way
-        self.own = ways.way(way, len(outputs))
+        self.own = ways.ways[way] or ways.way(way, len(outputs))
         self.views = self.own.views
         if not is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
             ways.handles[way] = weakref.ref(self)
@@ -287,8 +287,6 @@ def to_be_kept() -> AbstractContextManager[Any]:
     ...     torch.ones(2).is_inference()
     False
     """
-    import torch
-
     if is_compiling():
         return nullcontext()
     if not torch.is_inference_mode_enabled():
@@ -306,8 +304,6 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
     tensor([[ 1, -1],
             [ 0,  1]], dtype=torch.int32)
     """
-    import torch
-
     if index.is_cuda:
         refuse_in_graphs(index)
         from ..kernels import way_back

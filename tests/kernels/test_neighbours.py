@@ -413,6 +413,18 @@ def test_grids_of_almost_2_to_the_63_cells(launches: Launches) -> None:
     )
 
 
+@pytest.mark.parametrize("several_gpus", [False, True])
+def test_memory_is_of_the_same_kind_whoever_is_asked(
+    several_gpus: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if several_gpus:
+        monkeypatch.setattr(neighbours, "_maker", lambda _: None)
+    table = HashTable(torch.zeros(5, 4, dtype=torch.int32), (4, 4, 4), 1)
+    index, words = table._room_for_index(5, 27), table._words(9)
+    assert (index.shape, index.stride(), index.dtype) == ((5, 27), (1, 5), torch.int32)
+    assert (words.shape, words.stride(), words.dtype) == ((9,), (1,), torch.int32)
+
+
 def test_nothing_is_found_in_nothing(launches: Launches) -> None:
     launches.kinds.clear()
     none = torch.empty(0, 4, dtype=torch.int32)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
 from layoutconv.executors import direct
-from layoutconv.executors.memory import allocator
+from layoutconv.memory import allocator
 
 
 @pytest.fixture(autouse=True)

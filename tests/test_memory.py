@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv.executors import memory
-from layoutconv.executors.memory import allocator
+from layoutconv import memory
+from layoutconv.memory import allocator
 
 CPU = torch.device("cpu")
 KINDS: list[tuple[Any, ...]] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,8 +30,16 @@ def allocator(
     >>> make().shape, make().stride(), make().dtype
     (torch.Size([2, 3]), (1, 2), torch.float16)
     """
-    only = device.type == "cpu" or (device.type == "cuda" and torch.cuda.device_count() < 2)
-    make: Any = getattr(_of_torch, f"_empty_strided_{device.type}", None) if only else None
+    make = past_dispatcher(device)
     if make is None:
         return partial(torch.empty_strided, shape, stride, dtype=dtype, device=device)
     return partial(make, tuple(shape), tuple(stride), dtype)
+
+
+def past_dispatcher(device: torch.device) -> Callable[..., Tensor] | None:
+    """``f(shape, stride, dtype)``, which makes tensors on a device; None if torch has none.
+
+    >>> past_dispatcher(torch.device("meta"))
+    """
+    only = device.type == "cpu" or (device.type == "cuda" and torch.cuda.device_count() < 2)
+    return getattr(_of_torch, f"_empty_strided_{device.type}", None) if only else None
