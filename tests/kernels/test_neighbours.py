@@ -352,10 +352,10 @@ def test_status_tells_of_the_second_row_of_a_cell(launches: Launches) -> None:
 
 def home_of(key: int, bits: int) -> int:
     """``hash_table.home`` in Python's integers."""
-    first, second = hash_table._FACTORS
-    mixed = (key >> 2) * first % 2**64
-    mixed = (mixed ^ mixed >> 32) * second % 2**64
-    return (mixed >> (66 - bits)) << 2 | key & 3
+    low, high, last = hash_table._FACTORS
+    mixed = ((key >> 2) % 2**32 * low + (key >> 34) * high) % 2**32
+    mixed = (mixed ^ mixed >> 16) * last % 2**32
+    return mixed >> (34 - bits) << 2 | key & 3
 
 
 def keys_in(table: HashTable) -> torch.Tensor:
