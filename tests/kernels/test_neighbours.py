@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels import cell_bits, hash_table, map_chains, neighbours, per_rank, store
 from layoutconv.kernels import reached as reached_module
-from layoutconv.kernels.blocks import Fill
+from layoutconv.kernels.blocks import EDGES, Fill
 from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
 from layoutconv.kernels.neighbours import HashTable, Search, sort_index
 from layoutconv.kernels.per_rank import Chain, build, load_per_rank
@@ -189,6 +189,21 @@ def test_sorted_filters_of_three_axes(launches: Launches, extents: tuple[int, ..
     table = table_of(indices, grid)
     want = order.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), extents)
     got = table.search_sorted(indices, (1, 1, 1), offsets, order.tap_order(extents))
+    assert torch.equal(got[1], want[1])
+    assert torch.equal(got[0], want[0])
+
+
+@pytest.mark.parametrize("extents", [(5,), (3, 3), (2, 2, 3, 3)], ids=str)
+def test_sorted_filters_of_other_axes(launches: Launches, extents: tuple[int, ...]) -> None:
+    """Blocks that begin at any cell: every number of steps into a block, on every axis."""
+    rank = len(extents)
+    grid = (2, *(2 * (1 << b) + 1 for b in EDGES[rank]))
+    indices = cloud(6, 200, grid)
+    offsets = [tuple(t - e // 2 for t, e in zip(tap, extents, strict=True))
+               for tap in product(*map(range, extents))]  # fmt: skip
+    table = table_of(indices, grid)
+    want = order.by_taps(search(rows_of(indices, grid), indices, (1,) * rank, offsets), extents)
+    got = table.search_sorted(indices, (1,) * rank, offsets, order.tap_order(extents))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])
 
