@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
 from .cells import Cell, inside, key_of, read_cell, vector_of
-from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
+from .hash_table import EMPTY, NOWHERE, bits_for, claimed, following, home, inserted
 from .per_rank import PerRank
 from .together import BEFORE, WARP, Arrays, Crew, EachRow, Part, arrays_in
 from .walk import at, put, read, select
@@ -69,28 +69,62 @@ def count_of(word: Any) -> Any:
 
 
 @cute.jit
-def settle(slots: Any, slot: Any, key: Any, seen: Any, free: Any, bits: Any):
-    """The slot of a key and its cells, 0 if there is none, from what was read in its first slot."""
-    while (seen != key) & (seen != EMPTY):
-        slot = (slot + 1) & ((Int64(1) << bits) - 1)
+def settle(slots: Any, asked: Any, slot: Any, key: Any, seen: Any, free: Any, bits: Any):
+    """The slot of a key and its free cells, from what was read in its first slot.
+
+    If no slot has it, -1, and all are free. For a key that is not ``asked`` for, any was read.
+    """
+    while asked & (seen != key) & (Int32(seen >> 32) >= 0):  # EMPTY is below 0
+        slot = following(slot, bits)
         pair = read_slot(slots, slot)
         seen = pair[0]
         free = pair[1]
-    return slot, select(seen == key, ~free, Int64(0))
+    there = asked & (seen == key)
+    return select(there, slot, Int32(-1)), select(there, free, Int64(EMPTY))
 
 
 @cute.jit
-def first_of(first: Any, slot: Any, word: Any):
+def first_of(first: Any, slot: Any):
     """The first place of a block, if there is such a block: nobody wrote that of others."""
     place = Int32(0)
-    if word != 0:
-        place = at(first, slot)
+    if slot >= 0:
+        place = at(first, Int64(slot))
     return place
+
+
+@cute.jit
+def free_of(slots: Any, slot: Any):
+    """The free cells of a slot, all if it is -1."""
+    free = Int64(EMPTY)
+    if slot >= 0:
+        free = at(slots, Int64(slot) * 2 + 1)
+    return free
 
 
 def read_slot(slots: Any, slot: Any) -> Any:
     """A key, and a bit for every cell of its block that is not there."""
-    return read(slots + cute.assume(slot * 2, divby=2), Int64, 2)
+    return read(slots + cute.assume(Int64(slot) * 2, divby=2), Int64, 2)
+
+
+def written(found: Iterator[tuple[Any, Any]], pointer: Any, row: Any, rank: int) -> list[Any]:
+    """The free cells of a row's blocks; their slots are written, as soon as they are there."""
+    count, width = 1 << rank, min(4, 1 << rank)
+    slots, cells = [], []
+    for corner, (slot, free) in enumerate(found):
+        slots.append(slot)
+        cells.append(free)
+        if len(slots) == width:
+            put_vector(pointer, (row * count + corner) // width, slots)
+            slots = []
+    return cells
+
+
+def read_written(slots: Any, pointer: Any, row: Any, rank: int) -> Iterator[tuple[Any, Any]]:
+    """The slots of a row's blocks, as they were ``written``, and their free cells."""
+    count, width = 1 << rank, min(4, 1 << rank)
+    for first in range(0, count, width):
+        found = read(pointer + cute.assume(row * count + first, divby=width), Int32, width)
+        yield from [(found[i], free_of(slots, found[i])) for i in range(width)]
 
 
 def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
@@ -183,7 +217,7 @@ class Insert(Part):
                 cell_bits[u] = select(there, bit_of(cell), Int32(cell[0]))
         for u in range_constexpr(FLIGHT):
             if keys[u] != NOWHERE:
-                seen[u] = at(slots, home(keys[u], bits) * 2)
+                seen[u] = at(slots, Int64(home(keys[u], bits)) * 2)
         for u in range_constexpr(FLIGHT):
             if keys[u] != NOWHERE:
                 found[u] = claimed(slots, keys[u], home(keys[u], bits), seen[u], 2)
@@ -197,10 +231,10 @@ class Insert(Part):
                     )
                     others = ~(Int64(1) << Int64(cell_bits[u]))
                     cute.arch.red(
-                        slots + (slot * 2 + 1), others, op="and", dtype="b64", sem="relaxed",
+                        slots + (Int64(slot) * 2 + 1), others, op="and", dtype="b64", sem="relaxed",
                         scope="gpu",
                     )  # fmt: skip
-                    of_row = select(fresh, Int32(MADE - 1) - Int32(slot), Int32(slot))
+                    of_row = select(fresh, Int32(MADE - 1) - slot, slot)
                 elif cell_bits[u] >= 0:
                     cute.arch.atomic_min(values + (rows + 1), Uint32(row))
                 put(slot_of, row, of_row)
@@ -383,10 +417,28 @@ class Neighbours(EachRow):
             found.append((corner, bit))
         return found
 
+    @property
+    def fits(self) -> bool:
+        """Whether the known taps are all in a block that would begin at the first cell."""
+        edges = EDGES[self.rank]
+        return bool(self.known) and all(
+            c < 1 << b for tap in self.known or () for c, b in zip(tap, edges, strict=True)
+        )
+
+    def bits_of_known(self) -> list[int]:
+        """The numbers of the known taps in such a block."""
+        found = []
+        for tap in self.known or ():
+            bit = 0
+            for c, b in zip(tap, EDGES[self.rank], strict=True):
+                bit = bit << b | c
+            found.append(bit)
+        return found
+
     def corners(
         self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """The slot and the cells of every block that taps reach, 0 of those that are not there."""
+        """The slot and the free cells of every block that taps reach: all, if it is not there."""
         edges, blocks = EDGES[self.rank], blocks_of(grid)
         first = block_of(start)
         key, strides = key_of(first, blocks), [Int64(1)]
@@ -396,10 +448,10 @@ class Neighbours(EachRow):
         for axis, b in enumerate(edges):
             at_axis, extent = first[1 + axis], blocks[1 + axis]
             reaches = (Int32(start[1 + axis]) & ((1 << b) - 1)) + Int32(span[axis]) >= (1 << b)
-            here = (at_axis >= 0) & (at_axis < extent)
-            further = (at_axis + 1 >= 0) & (at_axis + 1 < extent) & reaches
+            here = Uint64(at_axis) < Uint64(extent)
+            further = (Uint64(at_axis + 1) < Uint64(extent)) & reaches
             there.append((here, further))
-        image = (start[0] >= 0) & (start[0] < blocks[0])
+        image = Uint64(start[0]) < Uint64(blocks[0])
         at_once = CORNERS[self.rank]
         for some in range(0, 1 << self.rank, at_once):
             wanted = []
@@ -409,10 +461,9 @@ class Neighbours(EachRow):
                     side = corner >> (self.rank - 1 - axis) & 1
                     asked = asked & there[axis][side]
                     own = own + strides[axis] if side else own
-                slot = select(asked, home(own, bits), Int64(0))
+                slot = select(asked, home(own, bits), Int32(0))
                 pair = read_slot(slots, slot)
-                seen = select(asked, pair[0], Int64(EMPTY))
-                wanted.append((slot, select(asked, own, Int64(NOWHERE)), seen, pair[1]))
+                wanted.append((asked, slot, own, pair[0], pair[1]))
             for one in wanted:
                 yield settle(slots, *one, bits)
 
@@ -421,12 +472,36 @@ class Neighbours(EachRow):
         """The slot of a cell's block, its cells, 0 if it is not there, and the cell's number."""
         there = inside(cell, grid)
         key = key_of(block_of(cell), blocks_of(grid))
-        slot = select(there, home(key, bits), Int64(0))
+        slot = select(there, home(key, bits), Int32(0))
         pair = read_slot(slots, slot)
-        seen = select(there, pair[0], Int64(EMPTY))
-        key = select(there, key, Int64(NOWHERE))
-        slot, word = settle(slots, slot, key, seen, pair[1], bits)
-        return slot, word, bit_of(cell)
+        slot, free = settle(slots, there, slot, key, pair[0], pair[1], bits)
+        return slot, ~free, bit_of(cell)
+
+
+def cells_from(start: Cell, words: list[Any]) -> Any:
+    """The cells of a block that would begin at any cell, from those of the blocks that it is in.
+
+    Of two that are side by side on an axis every field, the cells that differ on this axis and on
+    later ones, takes its lower cells from the first block, and the rest from the second one.
+    """
+    axes, low = zip(start[1:], EDGES[len(start) - 1], strict=True), 0
+    halves = [(Uint32(word), Uint32(Uint64(word) >> 32)) for word in words]
+    for c, b in reversed(list(axes)):
+        by, width = (Uint32(c) & ((1 << b) - 1)) << low, 1 << (low + b)
+        pairs = zip(halves[::2], halves[1::2], strict=True)
+        if width == 64:
+            ((here, further),) = pairs
+            first, second = (Uint64(a) | (Uint64(z) << 32) for a, z in (here, further))
+            return (first >> Uint64(by)) | ((second << 1) << Uint64(63 - by))
+        field = (1 << width) - 1
+        ours = (Uint32(field) >> by) * Uint32((2**32 - 1) // field)
+        back = (width - by) & 31  # by 0 or by 32, nothing is taken
+        halves = [
+            (((a >> by) & ours) | ((d << back) & ~ours), ((z >> by) & ours) | ((e << back) & ~ours))
+            for (a, z), (d, e) in pairs
+        ]
+        low += b
+    raise AssertionError
 
 
 def geometry(

@@ -12,7 +12,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int64, Uint64
+from cutlass import Int32, Int64, Uint32, Uint64
 
 from .walk import at
 
@@ -21,8 +21,8 @@ NOWHERE = -2  # the key of what is not there: no slot has it, taken or not
 GROUP_BITS = 2
 FEWEST_BITS = 3
 
-# Odd numbers with about half of their bits set; the first is 2^64 over the golden ratio.
-_FACTORS = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+# Odd numbers with about half of their bits set; the first is 2^32 over the golden ratio.
+_FACTORS = 0x9E3779B9, 0x85EBCA6B, 0xD6E8FEB9
 
 
 def bits_for(keys: int) -> int:
@@ -35,17 +35,24 @@ def bits_for(keys: int) -> int:
 
 
 def home(key: Any, bits: Any) -> Any:
-    """The slot where a key is looked for first, of ``2^bits``.
+    """The slot where a key is looked for first, an Int32, of ``2^bits``.
 
     Four keys in a row, four cells along x, have four slots in a row: one sector of 32 bytes. Taps
     of a filter and rows of a sorted cloud ask for such neighbours: of street scans (164k and 203k
     voxels, 3x3x3) CTAs read half of the sectors that they would read if neighbours were
-    scattered, for 1.1 to 1.2 times the probes (counted on the host).
+    scattered, for 1.1 to 1.2 times the probes (counted on the host). Numbers of 32 bits are mixed:
+    a multiplication of 64 bits is four, and there are eight to a row.
     """
-    mixed = Uint64(key >> GROUP_BITS) * Uint64(_FACTORS[0])
-    mixed = (mixed ^ (mixed >> Uint64(32))) * Uint64(_FACTORS[1])
-    group = Int64(mixed >> Uint64(64 + GROUP_BITS - bits))
-    return (group << GROUP_BITS) | (key & ((1 << GROUP_BITS) - 1))
+    group = Uint64(key) >> Uint64(GROUP_BITS)
+    mixed = Uint32(group) * Uint32(_FACTORS[0]) + Uint32(group >> 32) * Uint32(_FACTORS[1])
+    mixed = (mixed ^ (mixed >> 16)) * Uint32(_FACTORS[2])
+    inside = (1 << GROUP_BITS) - 1
+    return Int32(((mixed >> Uint32(32 - bits)) & ~Uint32(inside)) | (Uint32(key) & inside))
+
+
+def following(slot: Any, bits: Any) -> Any:
+    """The slot behind one: that of the last is the first."""
+    return (slot + 1) & ((Int32(1) << Int32(bits)) - 1)
 
 
 @cute.jit
@@ -56,7 +63,7 @@ def insert(keys: Any, key: Any, bits: Any):
     but a slot changes once, so whoever claims it is told.
     """
     slot = home(key, bits)
-    seen = at(keys, slot)
+    seen = at(keys, Int64(slot))
     return inserted(keys, key, slot, seen, claimed(keys, key, slot, seen), bits)
 
 
@@ -68,7 +75,7 @@ def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: cutlass.Constexpr 
     """
     found = Int64(seen)
     if seen == EMPTY:
-        found = Int64(cute.arch.atomic_cas(keys + slot * words, cmp=Int64(EMPTY), val=key))
+        found = Int64(cute.arch.atomic_cas(keys + Int64(slot) * words, cmp=Int64(EMPTY), val=key))
     return found
 
 
@@ -79,7 +86,7 @@ def inserted(
 ):  # fmt: skip
     """As ``insert``, from what was read in the key's first slot, and what was ``claimed``."""
     while (found != key) & ((seen != EMPTY) | (found != EMPTY)):
-        slot = (slot + 1) & ((Int64(1) << bits) - 1)
-        seen = at(keys, slot * words)
+        slot = following(slot, bits)
+        seen = at(keys, Int64(slot) * words)
         found = claimed(keys, key, slot, seen, words)
     return slot, (seen == EMPTY) & (found == EMPTY)

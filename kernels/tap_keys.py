@@ -10,9 +10,9 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, range_constexpr
+from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
-from .blocks import Known, Neighbours
+from .blocks import Known, Neighbours, cells_from, written
 from .cells import read_cell, vector_of
 from .tap_order import OfRows, Sizes
 from .together import Arrays, EachRow
@@ -27,10 +27,12 @@ def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
 def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
     """The state of a key after another bit, 0 or 1, from the most significant one on.
 
-    ``weight / 2^16`` times one more than the taps so far is how likely the tap is.
+    ``weight / 2^16`` times one more than the taps so far is how likely the tap is: below 1, so that
+    the product's upper half, of 32 bits, is what has it.
     """
     before, width, parity, count = state
-    share = Int32((Int64(width) * Int64((count + 1) * weight)) >> 16)
+    likely = Uint32((count + 1) * weight) << 16
+    share = Int32((Uint64(Uint32(width)) * Uint64(likely)) >> 32)
     digit = there ^ parity
     kept = select(there != 0, share, width - share)
     before = select(digit != 0, before + (width - kept), before)
@@ -43,6 +45,9 @@ class Keys(Neighbours):
     The table has a row for a tap, the most significant first: packed, its weight, its offset. The
     weight of taps but the last of those that share a bit is 0. If these are ``known``, with the
     taps' positions, the kernel has no use for the table.
+
+    If taps are near, the slots of a row's blocks are written for those who search later: as many
+    as there are corners, -1 for none.
     """
 
     def __init__(
@@ -56,30 +61,38 @@ class Keys(Neighbours):
         return *super().key, self.sizes, self.weights
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+        word = "int32", 4
+        found = [("int32", 16)] if self.near else []
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), word, *found, word
 
     def integers(self) -> int:
         return 4 + 4 * self.rank
 
     def shared(self, threads: int) -> Arrays:
         """The cells of each block of every thread, in halves, if these are kept."""
-        return [(Int32, (threads, 2 << self.rank))] if self.near else []
+        return [(Int32, (threads, 2 << self.rank))] if self.near and not self.fits else []
 
     @cute.jit
     def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
-        centres, slots, table, keys = pointers
+        centres, slots, table, *of_blocks, keys = pointers
         _, bits, taps, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
         grid = rest[3 * rank :]
-        words: Any = arrays[0] if self.near else None
+        words: Any = arrays[0] if self.near and not self.fits else None
         cell = read_cell(centres, row, rank)
         start = self.start_of(cell, stride, low)
-        if cutlass.const_expr(self.near):
-            self.keep(words, tid, self.corners(slots, start, span, grid, bits))
         before, width, parity, count = nothing_taken(self.sizes)
-        if cutlass.const_expr(self.known is not None):
-            before = self.known_key(words, tid, start)
+        found: Any = []
+        if cutlass.const_expr(self.near):
+            found = written(self.corners(slots, start, span, grid, bits), of_blocks[0], row, rank)
+        if cutlass.const_expr(self.near and not self.fits):
+            self.keep(words, tid, found)
+        if cutlass.const_expr(self.fits):
+            around = ~cells_from(start, found)
+            before = self.key_of([Int32(around >> bit) & 1 for bit in self.bits_of_known()])
+        elif cutlass.const_expr(self.known is not None):
+            before = self.key_of(self.known_taps(words, tid, start))
         else:
             where = self.packed(start)
             there = Int32(0)
@@ -102,15 +115,22 @@ class Keys(Neighbours):
         put(keys, row, before)
 
     def keep(self, words: Any, tid: Any, found: Any) -> None:
-        for corner, (_, cells) in enumerate(found):
-            words[tid, 2 * corner] = Int32(cells)
-            words[tid, 2 * corner + 1] = Int32(cells >> 32)
+        for corner, free in enumerate(found):
+            words[tid, 2 * corner] = Int32(~free)
+            words[tid, 2 * corner + 1] = Int32(~free >> 32)
 
-    def known_key(self, words: Any, tid: Any, start: Any) -> Any:
-        state, there = nothing_taken(self.sizes), Int32(0)
-        for (corner, bit), weight in zip(self.known_places(start), self.weights, strict=True):
+    def known_taps(self, words: Any, tid: Any, start: Any) -> list[Any]:
+        """1 for every known tap that is there, 0 for others."""
+        found = []
+        for corner, bit in self.known_places(start):
             word = words[tid, 2 * corner + (bit >> 5)]
-            there = there | ((word >> (bit & 31)) & 1)
+            found.append((word >> (bit & 31)) & 1)
+        return found
+
+    def key_of(self, taps: list[Any]) -> Any:
+        state, there = nothing_taken(self.sizes), Int32(0)
+        for tap, weight in zip(taps, self.weights, strict=True):
+            there = there | tap
             if weight:
                 state, there = taken(there, state, weight), Int32(0)
         return state[0]

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels import cell_bits, hash_table, map_chains, neighbours, per_rank, store
 from layoutconv.kernels import reached as reached_module
-from layoutconv.kernels.blocks import Fill
+from layoutconv.kernels.blocks import EDGES, Fill
 from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
 from layoutconv.kernels.neighbours import HashTable, Search, sort_index
 from layoutconv.kernels.per_rank import Chain, build, load_per_rank
@@ -193,6 +193,21 @@ def test_sorted_filters_of_three_axes(launches: Launches, extents: tuple[int, ..
     assert torch.equal(got[0], want[0])
 
 
+@pytest.mark.parametrize("extents", [(5,), (3, 3), (2, 2, 3, 3)], ids=str)
+def test_sorted_filters_of_other_axes(launches: Launches, extents: tuple[int, ...]) -> None:
+    """Blocks that begin at any cell: every number of steps into a block, on every axis."""
+    rank = len(extents)
+    grid = (2, *(2 * (1 << b) + 1 for b in EDGES[rank]))
+    indices = cloud(6, 200, grid)
+    offsets = [tuple(t - e // 2 for t, e in zip(tap, extents, strict=True))
+               for tap in product(*map(range, extents))]  # fmt: skip
+    table = table_of(indices, grid)
+    want = order.by_taps(search(rows_of(indices, grid), indices, (1,) * rank, offsets), extents)
+    got = table.search_sorted(indices, (1,) * rank, offsets, order.tap_order(extents))
+    assert torch.equal(got[1], want[1])
+    assert torch.equal(got[0], want[0])
+
+
 def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
     launches: Launches,
 ) -> None:
@@ -352,10 +367,10 @@ def test_status_tells_of_the_second_row_of_a_cell(launches: Launches) -> None:
 
 def home_of(key: int, bits: int) -> int:
     """``hash_table.home`` in Python's integers."""
-    first, second = hash_table._FACTORS
-    mixed = (key >> 2) * first % 2**64
-    mixed = (mixed ^ mixed >> 32) * second % 2**64
-    return (mixed >> (66 - bits)) << 2 | key & 3
+    low, high, last = hash_table._FACTORS
+    mixed = ((key >> 2) % 2**32 * low + (key >> 34) * high) % 2**32
+    mixed = (mixed ^ mixed >> 16) * last % 2**32
+    return mixed >> (34 - bits) << 2 | key & 3
 
 
 def keys_in(table: HashTable) -> torch.Tensor:
