@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COLUMNS = 64  # of a tile: wider, what is multiplied with zeros costs more than it saves
-# Where Hopper's kernels leave those zeros out (``kernels/columns.py``), which takes whole k-tiles.
+# Where Hopper's kernels leave those zeros out (``kernels/columns.py``): of whole k-tiles, and whole
+# instructions of columns, whose lines of the filter are channels and one mode at most.
 MORE_COLUMNS = 128
 WHOLE = 64  # channels of a k-tile
 WASTE = 1.5  # products, those with zeros included, for one that is needed
@@ -83,14 +84,18 @@ def residues_side_by_side(problem: ConvProblem, columns: int = COLUMNS) -> tuple
     (2,)
     >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1), MORE_COLUMNS)
     (1, 2)
+    >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 24), (64, 3, 3, 3), 2, 1), MORE_COLUMNS)
+    (2,)
     >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 256), (256, 3, 3, 3), 2, 1))
     ()
     """
     most = columns if problem.K // problem.groups % WHOLE == 0 else min(columns, COLUMNS)
-    columns, modes = problem.C // problem.groups, []
+    columns, modes = problem.C // problem.groups, list[int]()
     for mode in reversed(range(problem.rank)):
         stride, taps, near = problem.stride[mode], problem.taps[mode], problem.padding[mode][0]
-        if stride == 1 or problem.dilation[mode] != 1 or columns * stride > most:
+        without_zeros = columns % COLUMNS == 0 and len(modes) < 2
+        room = most if without_zeros else min(most, COLUMNS)
+        if stride == 1 or problem.dilation[mode] != 1 or columns * stride > room:
             continue
         voxels = (stride - 1 + near) // stride + (taps - 1 - near) // stride + 1
         if stride * voxels <= WASTE * taps:

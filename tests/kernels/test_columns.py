@@ -15,6 +15,7 @@ from layoutconv.kernels.window import widened, window_of
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.conv.turned import turned
+from layoutconv.executors.residues import MORE_COLUMNS, arranged_dgrad
 from layoutconv.gemm_view import GemmView
 
 from .launcher import check_view_runs, compiled_view, half_line, located, spec_of
@@ -119,3 +120,18 @@ def test_views_without_such_columns() -> None:
         assert runs_of(view, spec_of(view, F16, tile, "sm_90a")) == ()
     assert runs_of(view, spec_of(view, F16, TILE, "sm_90a", aligned=(8, 16, 16))) == ()
     assert runs_of(view, spec_of(view, F16, TILE, "sm_90a"))[0] == Run(128, 2, (Columns(0, 128),))
+
+
+@pytest.mark.parametrize("C", [8, 16, 24, 32, 40, 48, 64, 128])
+def test_more_columns_are_multiplied_with_no_more_zeros(C: int) -> None:
+    """Residues fill more columns than an instruction's only where what a tap lacks is left out."""
+    problem = ConvProblem((1, 6, 6, 8, C), (64, 3, 3, 3), 2, 1)
+    few, more = (arranged_dgrad(problem, columns) for columns in (COLUMNS, MORE_COLUMNS))
+    products = 0
+    for view in more:
+        spec = spec_of(view, F16, TILE, "sm_90a")
+        runs = runs_of(view, spec) or (Run(0, view.k // TILE.k, (Columns(0, view.n),)),)
+        products += view.m * TILE.k * sum(run.k_tiles * run.columns[0].width for run in runs)
+        assert view.n <= COLUMNS or is_mapped(view, spec)
+    assert products <= sum(view.m * view.n * view.k for view in few)
+    assert len(more) == (len(few) // 2 if C in (32, 64) else len(few))
