@@ -22,7 +22,8 @@ from layoutconv.gemm_view import GemmView
 def no_loads() -> Iterator[None]:
     """Kernels that are compiled in this context load nothing; none of them is kept on disk."""
     from layoutconv.kernels import store
-    from layoutconv.kernels.boxes import MapProducer
+    from layoutconv.kernels.boxes import BoxProducer, MapProducer
+    from layoutconv.kernels.pixels import PixelProducer
     from layoutconv.kernels.producer import Producer
     from layoutconv.kernels.rounding import RoundingProducer
 
@@ -35,7 +36,9 @@ def no_loads() -> Iterator[None]:
         patch.object(RoundingProducer, "copy", _nothing),
         patch.object(RoundingProducer, "read_ahead", _nothing),
         patch.object(MapProducer, "bring", _nothing),
-        patch.object(MapProducer, "bytes", 0),
+        patch.object(MapProducer, "bytes_of", _no_bytes),
+        patch.object(BoxProducer, "bytes_of", _no_bytes),
+        patch.object(PixelProducer, "bytes_of", _no_bytes),
     ):
         yield
 
@@ -49,6 +52,10 @@ def without_loads(view: GemmView, a: Any, b: Any, out: Any, **options: Any) -> G
     with no_loads():
         lc.execute(bound, a, b, out, **options)
     return bound
+
+
+def _no_bytes(*arguments: Any) -> int:
+    return 0
 
 
 def _nothing(*arguments: Any) -> None:

@@ -70,61 +70,30 @@ def count_of(word: Any) -> Any:
 
 @cute.jit
 def settle(slots: Any, asked: Any, slot: Any, key: Any, seen: Any, free: Any, bits: Any):
-    """The slot of a key and its free cells, from what was read in its first slot.
+    """The slot of a key and its cells, 0 if there is none, from what was read in its first slot.
 
-    If no slot has it, -1, and all are free. For a key that is not ``asked`` for, any was read.
+    Any slot was read for a key that is not ``asked`` for: there is none.
     """
-    while asked & (seen != key) & (Int32(seen >> 32) >= 0):  # EMPTY is below 0
+    while asked & (seen != key) & (seen >= 0):  # a key is, and EMPTY is not
         slot = following(slot, bits)
         pair = read_slot(slots, slot)
         seen = pair[0]
         free = pair[1]
-    there = asked & (seen == key)
-    return select(there, slot, Int32(-1)), select(there, free, Int64(EMPTY))
+    return slot, select(asked & (seen == key), ~free, Int64(0))
 
 
 @cute.jit
-def first_of(first: Any, slot: Any):
+def first_of(first: Any, slot: Any, word: Any):
     """The first place of a block, if there is such a block: nobody wrote that of others."""
     place = Int32(0)
-    if slot >= 0:
+    if word != 0:
         place = at(first, Int64(slot))
     return place
-
-
-@cute.jit
-def free_of(slots: Any, slot: Any):
-    """The free cells of a slot, all if it is -1."""
-    free = Int64(EMPTY)
-    if slot >= 0:
-        free = at(slots, Int64(slot) * 2 + 1)
-    return free
 
 
 def read_slot(slots: Any, slot: Any) -> Any:
     """A key, and a bit for every cell of its block that is not there."""
     return read(slots + cute.assume(Int64(slot) * 2, divby=2), Int64, 2)
-
-
-def written(found: Iterator[tuple[Any, Any]], pointer: Any, row: Any, rank: int) -> list[Any]:
-    """The free cells of a row's blocks; their slots are written, as soon as they are there."""
-    count, width = 1 << rank, min(4, 1 << rank)
-    slots, cells = [], []
-    for corner, (slot, free) in enumerate(found):
-        slots.append(slot)
-        cells.append(free)
-        if len(slots) == width:
-            put_vector(pointer, (row * count + corner) // width, slots)
-            slots = []
-    return cells
-
-
-def read_written(slots: Any, pointer: Any, row: Any, rank: int) -> Iterator[tuple[Any, Any]]:
-    """The slots of a row's blocks, as they were ``written``, and their free cells."""
-    count, width = 1 << rank, min(4, 1 << rank)
-    for first in range(0, count, width):
-        found = read(pointer + cute.assume(row * count + first, divby=width), Int32, width)
-        yield from [(found[i], free_of(slots, found[i])) for i in range(width)]
 
 
 def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
@@ -438,7 +407,7 @@ class Neighbours(EachRow):
     def corners(
         self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """The slot and the free cells of every block that taps reach: all, if it is not there."""
+        """The slot and the cells of every block that taps reach, 0 of those that are not there."""
         edges, blocks = EDGES[self.rank], blocks_of(grid)
         first = block_of(start)
         key, strides = key_of(first, blocks), [Int64(1)]
@@ -474,8 +443,8 @@ class Neighbours(EachRow):
         key = key_of(block_of(cell), blocks_of(grid))
         slot = select(there, home(key, bits), Int32(0))
         pair = read_slot(slots, slot)
-        slot, free = settle(slots, there, slot, key, pair[0], pair[1], bits)
-        return slot, ~free, bit_of(cell)
+        slot, word = settle(slots, there, slot, key, pair[0], pair[1], bits)
+        return slot, word, bit_of(cell)
 
 
 def cells_from(start: Cell, words: list[Any]) -> Any:

@@ -59,23 +59,19 @@ def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> 
     """A table is searched for sorted rows; one that is ``empty`` is filled first.
 
     Addresses of slots, first, values, centres, natural, visits, order, index, runs, counts, keys,
-    of near taps what is kept of blocks, of a table to fill its cells and the rows' slots, and the
-    barrier's word. Integers rows, bits, taps, rows of a chunk, chunks, rows of a window, the
-    geometry and the grid, of a table to fill its rows, how many CTAs there are, and those of
-    ``Fill``.
+    of a table to fill its cells and the rows' slots, and the barrier's word. Integers rows, bits,
+    taps, 1, rows of a chunk, chunks, rows of a window, the geometry and the grid, of a table to
+    fill its rows, how many CTAs there are, and those of ``Fill``.
     """
-    rank, kept = search.rank, (11,) if search.near else ()
-    cells = 11 + len(kept)
-    slot_of, word = cells + 1, cells + (2 if empty else 0)
-    geometry = tuple(range(6, 7 + 4 * rank))
+    rank, word = search.rank, 13 if empty else 11
+    geometry = tuple(range(7, 8 + 4 * rank))
     grid = geometry[-rank - 1 :]
-    counted = (keys, (3, 0, 5, *kept, 10), (0, 1, 2, *geometry))
-    found = (search, (0, 1, 2, 3, 4, 7, 6, *kept), (0, 1, 2, *geometry))
-    count, windows = _sort(sizes, counted, found, (8, 9, word, 6), (0, 3, 4, 5), waits=empty)
+    counted = (keys, (3, 0, 5, 10), (0, 1, 2, *geometry))
+    found = (search, (0, 1, 2, 3, 4, 6, 7), (0, 1, 2, 3, *geometry))
+    count, windows = _sort(sizes, counted, found, (8, 9, word, 6), (0, 4, 5, 6), waits=empty)
     phases: tuple[Places, ...] = ((count,), (windows,))
     if empty:
-        to_fill = (0, 1, 2, cells, slot_of), (geometry[-1] + 1, 1, *grid)
-        insert, reserve, settle = _to_fill(rank, *to_fill)
+        insert, reserve, settle = _to_fill(rank, (0, 1, 2, 11, 12), (geometry[-1] + 1, 1, *grid))
         phases = (insert,), (count, reserve), (settle,), (windows,)
     return _after_fill(phases, (0, 2, word), sizes.threads, 1 << sizes.place)
 
@@ -117,7 +113,6 @@ class RoomToSort:
         rows: how many are sorted.
         window: rows of a window.
         ctas: how many CTAs there are.
-        kept: Int32 of each row that are kept between its key and its search.
 
     Attributes:
         chunks: rows of a chunk, and how many chunks there are: one for each CTA, two, or more.
@@ -126,20 +121,18 @@ class RoomToSort:
         vectors: of 16 bytes: the word with the totals behind it.
     """
 
-    def __init__(self, rows: int, window: int, ctas: int, kept: int = 0) -> None:
+    def __init__(self, rows: int, window: int, ctas: int) -> None:
         turns = -(-rows // (ctas << SIZES.chunk))
         chunk = max(FEWEST_OF_CHUNK, -(-rows // (ctas * turns)))
         self.chunk = min(-(-chunk // 32) * 32, 1 << SIZES.chunk)
         self.chunks = -(-rows // self.chunk)
         self.integers = self.chunk, self.chunks, window
-        self._rows, self._bins, self._kept = rows, 1 << SIZES.place, kept
-        self.size = WORD + (self.chunks + 1) * self._bins + (kept + 3) * rows
+        self._rows, self._bins = rows, 1 << SIZES.place
+        self.size = WORD + (self.chunks + 1) * self._bins + 3 * rows
         self.vectors = (WORD + self._bins) // 4
 
     def addresses(self, word: int) -> tuple[int, ...]:
-        """Of runs, counts, keys, and what is kept, if anything; totals are behind the word."""
+        """Of runs, counts and keys; totals are behind the word."""
         counts = word + 4 * (WORD + self._bins)
-        kept = counts + 4 * self.chunks * self._bins
-        runs = kept + 4 * self._kept * self._rows
-        found = runs, counts, runs + 8 * self._rows
-        return (*found, kept) if self._kept else found
+        runs = counts + 4 * self.chunks * self._bins
+        return runs, counts, runs + 8 * self._rows

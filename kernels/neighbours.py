@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64, Uint32, range_constexpr
+from cutlass import Int32, Int64, range_constexpr
 
 from layoutconv.memory import past_dispatcher
 
@@ -26,7 +26,6 @@ from .blocks import (
     first_of,
     geometry,
     packed_offset,
-    read_written,
     table_bits,
     upto,
 )
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 # Taps of a thread that are looked up at once; of those that the kernel is compiled for, which has
 # no use for what it would keep to find the others.
 FLIGHT = 4
-KNOWN_FLIGHT = 5
+KNOWN_FLIGHT = 7
 MOST_KNOWN = 64  # taps
 
 
@@ -148,9 +147,9 @@ class HashTable:
             memory = self.memory
             addresses = (
                 memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
-                index.data_ptr(),
+                plan.natural_at, index.data_ptr(),
             )  # fmt: skip
-            integers = rows, self._bits, count, *plan.geometry, *self.grid
+            integers = rows, self._bits, count, 0, *plan.geometry, *self.grid
             tensors = centres, memory.whole, plan.natural, index
             per_rank.launch(plan.search, tensors, addresses, integers)
         else:
@@ -184,7 +183,7 @@ class HashTable:
         memory, empty = self._memory, self._memory is None
         # What only this call needs is one piece: asking for memory costs the host 0.5 us.
         ctas = multiprocessors(index.get_device())
-        sorting = RoomToSort(rows, order.window(rows), ctas, plan.kept)
+        sorting = RoomToSort(rows, order.window(rows), ctas)
         room = self._words(sorting.size + (self._rows if empty else 0))
         word = room.data_ptr()
         if memory is None:
@@ -197,7 +196,7 @@ class HashTable:
             plan.visits_at, found.data_ptr(), index.data_ptr(), *sorting.addresses(word),
         )  # fmt: skip
         integers: tuple[int, ...] = (
-            rows, self._bits, count, *sorting.integers, *plan.geometry, *self.grid,
+            rows, self._bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
         )  # fmt: skip
         if empty:
             addresses += self.indices.data_ptr(), word + 4 * sorting.size, word
@@ -286,8 +285,8 @@ _maker = lru_cache(past_dispatcher)
 
 
 @lru_cache
-def _search(rank: int, near: bool, known: Known, ordered: bool) -> Search:
-    return Search(rank, near, known, ordered)
+def _search(rank: int, near: bool, known: Known) -> Search:
+    return Search(rank, near, known)
 
 
 @lru_cache
@@ -313,14 +312,12 @@ class Plan:
         flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
         self.natural = self.visits = device_table(flat, device)
         known = box_of(taps) if near and len(taps) <= MOST_KNOWN else None
-        self.search = _search(rank, near, known, False)
-        self.kept = 1 << rank if near else 0  # slots of a row, between its key and its search
+        self.search = _search(rank, near, known)
         self._sorted: dict[bool, Chain] = {}
         if order is not None:
             pairs = zip(order.visits, order.weights, strict=True)
             visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
             self.visits = device_table(tuple(c for row in visits for c in row), device)
-            self._ordered = _search(rank, near, known, True)
             in_turn = known and tuple(known[tap] for tap in order.visits)
             self._keys = _keys(
                 rank, near, map_chains.SIZES, in_turn, order.weights if known else None
@@ -331,7 +328,7 @@ class Plan:
         found = self._sorted.get(empty)
         if found is None:
             found = self._sorted[empty] = sorted_search(
-                self._ordered, self._keys, map_chains.SIZES, empty
+                self.search, self._keys, map_chains.SIZES, empty
             )
         return found
 
@@ -345,28 +342,17 @@ def _plan(offsets: Table, stride: tuple[int, ...], order: Any, rank: int, device
 class Search(Neighbours):
     """The rows of the taps of centres, a thread a centre, rows of the index side by side.
 
-    A warp writes 128 bytes in a row at every tap. If ``ordered``, thread i looks for the neighbours
-    of the centre ``order[i]``: what threads of a warp find is then the same taps. Where they are
-    near, ``Keys`` has found the blocks of every centre.
+    A warp writes 128 bytes in a row at every tap. With an order, thread i looks for the neighbours
+    of the centre ``order[i]``: what threads of a warp find is then the same taps.
     """
-
-    def __init__(self, rank: int, near: bool, known: Known = None, ordered: bool = False) -> None:
-        super().__init__(rank, near, known)
-        self.ordered = ordered
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return *super().key, self.ordered
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
         cell = "int32", 4 * vector_of(self.rank)
-        order = [word] if self.ordered else []
-        found = [("int32", 16)] if self.ordered and self.near else []
-        return ("int64", 16), word, word, cell, word, word, *order, *found
+        return ("int64", 16), word, word, cell, word, word, word
 
     def integers(self) -> int:
-        return 4 + 4 * self.rank
+        return 5 + 4 * self.rank
 
     def shared(self, threads: int) -> Arrays:
         """The cells of each block of every thread, and its first place, if these are kept."""
@@ -376,21 +362,18 @@ class Search(Neighbours):
     @cute.jit
     def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
         i = row  # of the index; that of the centre is another, if there is an order
-        slots, first, values, centres, table, index, *of_order = pointers
-        rows, bits, taps, *rest = integers
+        slots, first, values, centres, table, order, index = pointers
+        rows, bits, taps, ordered, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
         grid = rest[3 * rank :]
         words: Any
         places: Any
         words, places = arrays if self.near else (None, None)
-        if cutlass.const_expr(self.ordered):
-            row = Int64(at(of_order[0], i))
+        if ordered != 0:
+            row = Int64(at(order, i))
         start = self.start_of(read_cell(centres, row, rank), stride, low)
-        if cutlass.const_expr(self.near and self.ordered):
-            found = read_written(slots, of_order[1], row, rank)
-            self.keep(words, places, tid, found, first)
-        elif cutlass.const_expr(self.near):
+        if cutlass.const_expr(self.near):
             self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
         if cutlass.const_expr(self.known is not None):
             self.known_rows(words, places, tid, start, values, index + i, rows)
@@ -433,20 +416,18 @@ class Search(Neighbours):
                 offset = offset + rows
 
     def keep(self, words: Any, places: Any, tid: Any, found: Any, first: Any) -> None:
-        for corner, (slot, free) in enumerate(found):
-            word = ~free
+        for corner, (slot, word) in enumerate(found):
             words[tid, corner] = word
-            places[tid, corner] = first_of(first, slot)
+            places[tid, corner] = first_of(first, slot, word)
 
     @cute.jit
     def ask(self, slots: Any, first: Any, cell: list, grid: list, bits: Any):
         slot, word, bit = self.block(slots, cell, grid, bits)
-        return word, bit, first_of(first, slot)
+        return word, bit, first_of(first, slot, word)
 
     def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
         """The row of a cell. The read does not wait for others, and reads the first row if none."""
         word = upto(word, bit)
         there = word < 0
-        number = select(there, place + count_of(word) - 1, Int32(0))
-        value = at(values, Int64(Uint32(number)))  # its upper half is 0
+        value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))
         return select(there, value, Int32(-1))

@@ -98,7 +98,12 @@ class Spec:
         return max(1, min(self.tile.resident, SHARED // (self.shared_bytes + RESERVED)))
 
     def carveout(self, resident: int) -> int:
-        """The share of a multiprocessor's shared memory that so many CTAs take, in percent."""
+        """The share of a multiprocessor's shared memory that so many CTAs take, in percent.
+
+        All where the compiler was told of one, so that it has registers enough, and two may fit.
+        """
+        if self.dtype in ("float32", "float64"):
+            return 100
         return min(100, -(-100 * resident * (self.shared_bytes + RESERVED) // SHARED))
 
     @property

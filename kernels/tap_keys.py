@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
-from .blocks import Known, Neighbours, cells_from, written
+from .blocks import Known, Neighbours, cells_from
 from .cells import read_cell, vector_of
 from .tap_order import OfRows, Sizes
 from .together import Arrays, EachRow
@@ -45,9 +45,6 @@ class Keys(Neighbours):
     The table has a row for a tap, the most significant first: packed, its weight, its offset. The
     weight of taps but the last of those that share a bit is 0. If these are ``known``, with the
     taps' positions, the kernel has no use for the table.
-
-    If taps are near, the slots of a row's blocks are written for those who search later: as many
-    as there are corners, -1 for none.
     """
 
     def __init__(
@@ -61,9 +58,7 @@ class Keys(Neighbours):
         return *super().key, self.sizes, self.weights
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        word = "int32", 4
-        found = [("int32", 16)] if self.near else []
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), word, *found, word
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
 
     def integers(self) -> int:
         return 4 + 4 * self.rank
@@ -74,7 +69,7 @@ class Keys(Neighbours):
 
     @cute.jit
     def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
-        centres, slots, table, *of_blocks, keys = pointers
+        centres, slots, table, keys = pointers
         _, bits, taps, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
@@ -83,14 +78,14 @@ class Keys(Neighbours):
         cell = read_cell(centres, row, rank)
         start = self.start_of(cell, stride, low)
         before, width, parity, count = nothing_taken(self.sizes)
-        found: Any = []
-        if cutlass.const_expr(self.near):
-            found = written(self.corners(slots, start, span, grid, bits), of_blocks[0], row, rank)
-        if cutlass.const_expr(self.near and not self.fits):
-            self.keep(words, tid, found)
         if cutlass.const_expr(self.fits):
-            around = ~cells_from(start, found)
+            found = [cells for _, cells in self.corners(slots, start, span, grid, bits)]
+            around = cells_from(start, found)
             before = self.key_of([Int32(around >> bit) & 1 for bit in self.bits_of_known()])
+        elif cutlass.const_expr(self.near):
+            self.keep(words, tid, self.corners(slots, start, span, grid, bits))
+        if cutlass.const_expr(self.fits):
+            pass
         elif cutlass.const_expr(self.known is not None):
             before = self.key_of(self.known_taps(words, tid, start))
         else:
@@ -115,9 +110,9 @@ class Keys(Neighbours):
         put(keys, row, before)
 
     def keep(self, words: Any, tid: Any, found: Any) -> None:
-        for corner, free in enumerate(found):
-            words[tid, 2 * corner] = Int32(~free)
-            words[tid, 2 * corner + 1] = Int32(~free >> 32)
+        for corner, (_, cells) in enumerate(found):
+            words[tid, 2 * corner] = Int32(cells)
+            words[tid, 2 * corner + 1] = Int32(cells >> 32)
 
     def known_taps(self, words: Any, tid: Any, start: Any) -> list[Any]:
         """1 for every known tap that is there, 0 for others."""

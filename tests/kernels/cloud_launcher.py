@@ -47,8 +47,8 @@ UPDATES: dict[type[PerRank], tuple[int, ...]] = {
     CountBits: (2,),
 }  # fmt: skip
 WRITES: dict[type[PerRank], tuple[int, ...]] = {
-    Insert: (2,), Reserve: (3,), Keys: (-1,), KeysOfIndex: (2,), Count: (0, 1),
-    Windows: (3,), Search: (5,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
+    Insert: (2,), Reserve: (3,), Keys: (3,), KeysOfIndex: (2,), Count: (0, 1),
+    Windows: (3,), Search: (6,), Gather: (2,), Reach: (3,), Unpack: (1,), CountPairs: (1,),
     WritePairs: (2, 3, 4), CountBits: (1,), WriteCells: (3,),
 }  # fmt: skip
 
@@ -172,8 +172,6 @@ def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[
     for part, places in parts_of(kernel):
         updates |= {places[i] for i in UPDATES.get(type(part), ())}
         writes.update(places[i] for i in WRITES.get(type(part), ()))
-        if isinstance(part, Keys) and part.near:
-            writes.update(places[3:4])
     if isinstance(kernel, Together):
         updates.add(kernel.word)
     return updates, dict(writes)
