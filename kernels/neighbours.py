@@ -89,7 +89,7 @@ class HashTable:
         self._given, self.indices = indices, check_cells("indices", indices, self.rank)
         self._rows = indices.shape[0]
         self._bits = table_bits(self._rows)
-        self._make = _maker(indices.device)
+        self._make = past_dispatcher(indices.device)
         self._memory: Memory | None = None
 
     @property
@@ -279,9 +279,6 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     integers = rows, taps, *sorting.integers, ctas, sorting.vectors, 0
     per_rank.launch(sorted_index(map_chains.SIZES), tensors, addresses, integers)
     return found.T, places
-
-
-_maker = lru_cache(past_dispatcher)
 
 
 @lru_cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +36,7 @@ def allocator(
     return partial(make, tuple(shape), tuple(stride), dtype)
 
 
+@lru_cache
 def past_dispatcher(device: torch.device) -> Callable[..., Tensor] | None:
     """``f(shape, stride, dtype)``, which makes tensors on a device; None if torch has none.
 
