@@ -52,6 +52,7 @@ def test_one_gpu_of_several_is_named(count, monkeypatch):
     monkeypatch.setattr(memory, "_of_torch", OfTorch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch, "empty_strided", lambda *of, **kind: asked.append((*of, kind)))
+    monkeypatch.setattr(memory, "past_dispatcher", memory.past_dispatcher.__wrapped__)  # not kept
     allocator((2, 3), (3, 1), torch.float16, torch.device("cuda:0"))()
     kind = {"dtype": torch.float16, "device": torch.device("cuda:0")}
     assert asked == [((2, 3), (3, 1), torch.float16 if count == 1 else kind)]

@@ -433,7 +433,7 @@ def test_memory_is_of_the_same_kind_whoever_is_asked(
     several_gpus: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if several_gpus:
-        monkeypatch.setattr(neighbours, "_maker", lambda _: None)
+        monkeypatch.setattr(neighbours, "past_dispatcher", lambda _: None)
     table = HashTable(torch.zeros(5, 4, dtype=torch.int32), (4, 4, 4), 1)
     index, words = table._room_for_index(5, 27), table._words(9)
     assert (index.shape, index.stride(), index.dtype) == ((5, 27), (1, 5), torch.int32)
