@@ -321,8 +321,8 @@ def test_one_warp_does_not_copy_vectors() -> None:
     for view in (NOT_MAPPED["gathered"], wgrad_view(ConvProblem((1, 9, 96), (64, 3)))):
         with pytest.raises(ValueError, match="tensor maps of A and of B for one warp"):
             compile_view(view, F16, replace(WIDE, producers=32), "sm_90a")
-    with pytest.raises(ValueError, match="a warp copies, or a warpgroup"):
-        replace(WIDE, producers=64)
+    with pytest.raises(ValueError, match="a warp copies, or a warpgroup, or half of one"):
+        replace(WIDE, producers=96)
 
 
 # -- maps that round -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from layoutconv.kernels import im2col, implicit_gemm
 from layoutconv.kernels.im2col import im2col_of_a
 from layoutconv.kernels.pixels import PixelProducer, RowProducer
 from layoutconv.kernels.spec import Spec, vectors_of
-from layoutconv.kernels.tile import HALO, REGISTERS, Tile
+from layoutconv.kernels.tile import HALO, REGISTERS, WARP, WARPGROUP, Tile
 from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS, WINDOWS, Problem, choose, rate_of
 from layoutconv.kernels.window import widened, window_of
 
@@ -206,13 +206,15 @@ def test_which_problems_have_tiles_that_maps_bring(
 def test_the_model_expects_more_of_what_maps_bring() -> None:
     problem = Problem(10**6, 64, 576, 64, "float16", 2, taps=3, widening=1.02, mapped=True)
     by_maps = replace(problem, mapped_windows=True)
-    for m, n, *warps in WINDOWS:
-        tile = Tile(m, n, 32, *warps, 4, 128, taps=3)
-        assert rate_of(by_maps, tile) > rate_of(problem, tile)
+    for (m, n, *warps), (*_, stages) in MAPPED_WINDOWS.items():
+        tile = Tile(m, n, 32, *warps, stages, WARP, taps=3)
+        by_threads = replace(tile, stages=4, producers=WARPGROUP)
+        if (m, n, *warps) in WINDOWS:
+            assert rate_of(by_maps, tile) > rate_of(problem, by_threads)
         assert rate_of(by_maps, tile) == rate_of(replace(by_maps, dtype="tfloat32"), tile)
-    assert MAPPED_WINDOWS.keys() == WINDOWS.keys()
-    tile, _ = choose(by_maps, MACHINES["sm_90a"])
-    assert tile.taps == 3
+    for found, producers in ((by_maps, WARP), (problem, WARPGROUP)):
+        tile, _ = choose(found, MACHINES["sm_90a"])
+        assert (tile.taps, tile.producers) == (3, producers)
 
 
 # -- every guard is needed -------------------------------------------------------------------------

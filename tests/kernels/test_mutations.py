@@ -378,7 +378,7 @@ def source_everywhere(at: Any) -> Any:
 
 def own_warp(of_all: Any) -> Any:
     """Of the first warp: no other's words are looked at."""
-    return lambda own, base, warps, tid: of_all(own, base, 1, tid)
+    return lambda own, base, warps, tid, *rows: of_all(own, base, 1, tid, *rows)
 
 
 def no_stride(int64: Any) -> Any:

@@ -104,10 +104,9 @@ def wgmmas(ran: Any) -> int:
     return sum(count for name, count in ran.stats.opcodes.items() if name.startswith("wgmma.mma"))
 
 
-@pytest.mark.parametrize("producers", [64, 128])
-def test_a_warpgroup_leaves_out_taps_that_its_rows_lack(producers: int) -> None:
-    """But for the first tap of its tile, which all multiply."""
-    index, tile = kernel_map(300, 27, 0.15), Tile(128, 64, 32, 8, 1, 3, producers)
+def test_a_warpgroup_leaves_out_taps_that_its_rows_lack() -> None:
+    """But for the first tap of its tile, which all multiply. Half a warpgroup copies."""
+    index, tile = kernel_map(300, 27, 0.15), Tile(128, 64, 32, 8, 1, 3, 64)
     index[-70:] = -1
     rows = torch.randperm(333, generator=torch.Generator().manual_seed(1))[:300].int()
     rows[::9] = -1  # not stored
