@@ -20,7 +20,7 @@ from layoutconv.conv.depthwise import (
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
-from layoutconv.executors.checks import OUTPUTS, as_stored
+from layoutconv.executors.checks import as_stored
 from layoutconv.executors.folded import arranged_fprop, line_for
 from layoutconv.executors.residues import COLUMNS, arranged_dgrad, columns_for
 from layoutconv.executors.turned import as_read, worth_turning

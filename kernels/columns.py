@@ -12,7 +12,7 @@ Their part of k is zeros in B, of all columns, and is left out in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise, product
+from itertools import groupby, pairwise, product
 from typing import NamedTuple
 
 from layoutconv.algebra.int_tuple import flatten
@@ -38,7 +38,7 @@ class Blocks(NamedTuple):
     """Some of the blocks of a k-tile: what an instruction multiplies of it, 32 bytes of a row."""
 
     first: int
-    count: int
+    number: int
 
 
 class Run(NamedTuple):
@@ -95,41 +95,42 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
         parts.setdefault(part, []).append(k)
     if {found for part in parts for found in part} == {every}:
         return ()
-    runs = []
+    runs = list[Run]()
     for part, starts in parts.items():
-        columns, blocks = zip(*part, strict=True)
+        columns, blocks = tuple(c for c, _ in part), tuple(b for _, b in part)
         if any(width for _, width in columns):
             steady = _steady(starts, tile.k, channels)
             runs += [Run(at[0], len(at), step, columns, blocks) for at, step in steady]
     runs.sort(key=lambda run: every[0] not in run.columns)
     first = runs[0]
     if every[0] not in first.columns:  # what the first k-tile lacks are zeros
-        (_, *columns), (_, *blocks) = first.columns, first.blocks
-        parts_of = (every[0], *columns), (every[1], *blocks)
+        of_all = (every[0], *first.columns[1:]), (every[1], *first.blocks[1:])
         others = first._replace(k=first.k + first.step, k_tiles=first.k_tiles - 1)
-        runs[:1] = [Run(first.k, 1, first.step, *parts_of), others]
+        runs[:1] = [Run(first.k, 1, first.step, *of_all), others]
     return tuple(run for run in runs if run.k_tiles)
 
 
 def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int], int]]:
-    """Where k-tiles are, in as few lists of equal steps as by channel, or by tap; and these steps.
+    """Where k-tiles are, in lists of equal steps, and these: one; or one for each of the channels
+    that a tap's k-tiles start at; or those that follow each other.
 
     >>> _steady([0, 64, 128], 32, 64), _steady([0, 32, 128, 160], 32, 128)
     ([([0, 64, 128], 64)], [([0, 128], 128), ([32, 160], 128)])
+    >>> _steady([0, 64, 192, 256], 64, 64)
+    [([0, 64], 64), ([192, 256], 64)]
     """
-
-    def lists(key: Callable[[int], int]) -> list[list[int]]:
-        found: dict[int, list[int]] = {}
-        for k in starts:
-            found.setdefault(key(k), []).append(k)
-        return list(found.values())
-
-    tried = [starts], lists(lambda k: k % channels), lists(lambda k: k // channels)
-    for found in tried:
-        steps = [{b - a for a, b in pairwise(at)} or {step} for at in found]
+    number = {k: i for i, k in enumerate(starts)}
+    keys: list[Callable[[int], int]] = [
+        lambda k: 0,
+        lambda k: k % channels,
+        lambda k: k - number[k] * step,
+    ]
+    for key in keys:
+        lists = [list(at) for _, at in groupby(sorted(starts, key=key), key)]
+        steps = [{b - a for a, b in pairwise(at)} or {step} for at in lists]
         if all(len(some) == 1 for some in steps):
             break
-    return [(at, *some) for at, some in zip(found, steps, strict=True)]
+    return [(at, some.pop()) for at, some in zip(lists, steps, strict=True)]
 
 
 def _present(
@@ -137,7 +138,7 @@ def _present(
 ) -> tuple[Columns, Blocks]:
     """Of a k-tile, from the first instruction's columns that are in memory to the last; and so of
     its blocks, where they lie along memory."""
-    end, count, (line, *rows) = spec.tile.n, every[1].count, found.box
+    end, count, (line, *rows) = spec.tile.n, every[1].number, found.box
     piece, length, box = line, spec.tile.k, found.box
     if spec.along[1] == 1:  # rows of a box whose columns differ in their first digit
         piece, length = min(flatten(found.layout.inner.shape[0])[0], COLUMNS), line // count

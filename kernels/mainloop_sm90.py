@@ -60,8 +60,9 @@ class MainloopSm90:
         self.maps, self.runs = maps, runs
         self.by_runs = bool(runs)
         if not runs:
-            every = Columns(0, spec.tile.n), Blocks(0, spec.tile.k * data.bytes // BLOCK_BYTES)
-            self.runs = (Run(0, 0, 0, *([part] * spec.tile.taps for part in every)),)
+            taps, blocks = spec.tile.taps, spec.tile.k * data.bytes // BLOCK_BYTES
+            every = Columns(0, spec.tile.n), Blocks(0, blocks)
+            self.runs = (Run(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
         self.rounds = data.element is TFloat32
         self.along = (1, 1) if self.rounds else spec.along

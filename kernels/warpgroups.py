@@ -117,7 +117,7 @@ class KTileOperands:
             blocks += [(tap, at) for at in range(block, block + count)]
         self._a: Any
         if multiplier.rounds:
-            self.sets = min(SETS, run.blocks[0].count)
+            self.sets = min(SETS, run.blocks[0].number)
             self.groups = [[block] for block in blocks]
             self._a = Fragments(a.shared, mma, TFloat32, tid, is_a=True, along=along[0], rows=rows)
         else:

@@ -59,5 +59,6 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     (_, taps), stride, C = folded_taps(problem), problem.stride[-1], problem.C
     whole = C % (line // 4) == 0 and stride * C % (line // 2) == 0 and C <= CHANNELS
     worth = stride * taps <= WASTE * problem.taps[-1] and prod(problem.output[:-1]) >= ROWS
-    fits = problem.K <= COLUMNS.get(taps, FEW_COLUMNS)
-    return (folded_fprop_view if whole and worth and fits else fprop_view)(problem)
+    columns = COLUMNS.get(taps, FEW_COLUMNS)
+    folded = whole and worth and columns >= problem.K
+    return (folded_fprop_view if folded else fprop_view)(problem)
