@@ -14,12 +14,14 @@ from timing import relative_error
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.conv import fprop_view, wgrad_view
+from layoutconv.conv import wgrad_view
 from layoutconv.conv.depthwise import (
     depthwise_dgrad_views,
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
+from layoutconv.executors.checks import as_stored
+from layoutconv.executors.folded import arranged_fprop, line_for
 from layoutconv.executors.residues import COLUMNS, arranged_dgrad, columns_for
 from layoutconv.executors.turned import as_read, worth_turning
 from layoutconv.gemm_view import GemmView
@@ -105,8 +107,8 @@ class Convolution:
     @cached_property
     def views(self) -> Sequence[GemmView]:
         """All that have something to sum; the others would write zeros."""
-        columns = columns_for(self.x) or COLUMNS
-        return [view for view in _views(self.workload, self.direction, columns) if view.k]
+        machine = columns_for(self.x) or COLUMNS, line_for(self.x)
+        return [view for view in _views(self.workload, self.direction, *machine) if view.k]
 
     @property
     def operands(self) -> tuple[Tensor, Tensor]:
@@ -133,7 +135,7 @@ class Convolution:
         if self.turns:
             views, b = as_read(views, a, b, **self.options)
         for view in views:
-            result = lc.execute(view, a, b, self.out, **self.options, **more)
+            result = lc.execute(view, as_stored(view, a), b, self.out, **self.options, **more)
         return result
 
     def error(self) -> float:
@@ -189,10 +191,10 @@ def poison(out: Tensor) -> None:
     out.fill_(nan if out.is_floating_point() else 0x55)
 
 
-def _views(work: Workload, direction: str, columns: int) -> tuple[GemmView, ...]:
+def _views(work: Workload, direction: str, columns: int, line: int) -> tuple[GemmView, ...]:
     problem = work.problem
     if direction == "fprop":
-        return (depthwise_fprop_view(problem) if work.depthwise else fprop_view(problem),)
+        return (depthwise_fprop_view(problem) if work.depthwise else arranged_fprop(problem, line),)
     if direction == "dgrad":
         if work.depthwise:
             return depthwise_dgrad_views(problem)

@@ -156,22 +156,17 @@ class Multiplier:
 
         Tensor cores cut sums off instead of rounding them, which over a long sum adds up to 30
         times the error of fp32. So they only add the products of one k-block; that is added to the
-        accumulators by the CUDA cores, which round. The products with what was cut off are left out
-        where they are not finite: infinity times a rest of 0 is no number, but the sum is infinite.
+        accumulators by the CUDA cores, which round. Infinity times a rest of 0 would be no number,
+        where the sum is infinite: rests are multiplied by what is finite alone.
         """
-        small_a, small_b = _rest(a, self.arch), _rest(b, self.arch)
+        (finite_a, rest_a), (finite_b, rest_b) = _split(a, self.arch), _split(b, self.arch)
         for n in range(cute.size(acc, mode=[2])):
             sums = _one(acc[None, None, n])
             part = cute.make_fragment_like(sums)
             part.fill(0.0)
-            cute.gemm(self.mma, part, small_a, _one(b[None, n]), part)
-            cute.gemm(self.mma, part, a, _one(small_b[None, n]), part)
-            correction = part.load()
-            finite = correction - correction == cute.full_like(correction, 0.0)
-            correction = cute.where(finite, correction, cute.full_like(correction, 0.0))
-            part.fill(0.0)
-            cute.gemm(self.mma, part, a, _one(b[None, n]), part)
-            sums.store(sums.load() + part.load() + correction)
+            for left, right in ((rest_a, finite_b), (finite_a, rest_b), (a, b)):
+                cute.gemm(self.mma, part, left, _one(right[None, n]), part)
+            sums.store(sums.load() + part.load())
 
     def _by_instruction(self, acc: Any, a: Any, b: Any) -> None:
         rows, columns = (cute.size(acc, mode=[mode]) for mode in (1, 2))
@@ -238,21 +233,22 @@ def _one(tensor: Any) -> Any:
     return cute.make_tensor(tensor.iterator, layout)
 
 
-def _rest(block: Any, arch: int) -> Any:
-    """What tensor cores, which cut the last 13 bits of fp32 data off, leave of it; rounded to tf32.
-
-    Of an infinity, nothing.
+def _split(block: Any, arch: int) -> tuple[Any, Any]:
+    """What of fp32 data is finite, and what tensor cores, which cut the last 13 bits off, leave of
+    it, rounded to tf32: of an infinity, and of what is no number, zeros both.
     """
-    rest = cute.make_fragment_like(block)
+    finite, rest = cute.make_fragment_like(block), cute.make_fragment_like(block)
     as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
     cut = cute.make_rmem_tensor((1,), Int32)
     cut_float, rest_bits = cute.recast_tensor(cut, Float32), cute.recast_tensor(rest, Int32)
+    finite_float = cute.recast_tensor(finite, Float32)
     for i in range(cute.size(block)):
         cut[0] = as_bits[i] & -(1 << 13)
         left = as_float[i] - cut_float[0]
-        left = select_(left == left, left, Float32(0.0))  # NaN is not equal to itself
-        rest_bits[i] = round_to_tf32(left, arch)
-    return rest
+        is_finite = left == left  # NaN is not equal to itself
+        finite_float[i] = select_(is_finite, as_float[i], Float32(0.0))
+        rest_bits[i] = round_to_tf32(select_(is_finite, left, Float32(0.0)), arch)
+    return finite, rest
 
 
 def round_to_tf32(x: Any, arch: int) -> Int32:

@@ -123,7 +123,7 @@ class BoxProducer(MapProducer):
         """Those that are copied: a panel of lines along k has a part of every column."""
         shared = self.shared
         if self.along == 1:
-            return range(shared.stage_bytes // shared.panel_bytes)
+            return range(shared.stage_bytes // shared.panel_bytes if columns.width else 0)
         return range(columns.first // shared.line, (columns.first + columns.width) // shared.line)
 
     @cute.jit

@@ -26,7 +26,7 @@ from cutlass.cute.nvgpu import warpgroup
 from .arguments import Arguments
 from .atoms import Data
 from .boxes import BoxProducer, MapProducer, expect
-from .columns import COLUMNS, Columns, Run
+from .columns import BLOCK_BYTES, COLUMNS, Blocks, Columns, Run
 from .im2col import Im2col
 from .k_tiles import KTiles
 from .operand import Operand
@@ -60,12 +60,15 @@ class MainloopSm90:
         self.maps, self.runs = maps, runs
         self.by_runs = bool(runs)
         if not runs:
-            self.runs = (Run(0, 0, (Columns(0, spec.tile.n),) * spec.tile.taps),)
+            taps, blocks = spec.tile.taps, spec.tile.k * data.bytes // BLOCK_BYTES
+            every = Columns(0, spec.tile.n), Blocks(0, blocks)
+            self.runs = (Run(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
         self.rounds = data.element is TFloat32
         self.along = (1, 1) if self.rounds else spec.along
         in_registers = self.rounds and not maps[0]
-        columns = COLUMNS if runs else spec.tile.n // spec.tile.warps_n
+        widths = {part.width for run in runs for part in run.columns}
+        columns = COLUMNS if widths - {0, spec.tile.n} else spec.tile.n // spec.tile.warps_n
         of = data, spec.tile, self.along, in_registers, columns
         self.multiplier = WarpgroupMultiplier(*of)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
@@ -194,7 +197,7 @@ class MainloopSm90:
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
             if const_expr(self.by_runs):
-                first = Int32(run.k)
+                first, advance = Int32(run.k), partial(_further, run.step)
             bring = partial(self._bring, a, b, advance, tid, full, empty, run.columns)
             end = run.k_tiles if const_expr(self.by_runs) else count
             for k_tile in cutlass.range(0, end, held, unroll=1):
@@ -290,9 +293,11 @@ class MainloopSm90:
         advance, is_own = k_tiles.advance, k_tiles.is_own
         some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
         before, stage, parity = Int32(0), Int32(1), Int32(0)
+        every = sum(run.k_tiles for run in self.runs) if const_expr(self.by_runs) else count
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
-            operands = KTileOperands(*of, run.columns)
+            done = const_expr(sum(earlier.k_tiles for earlier in self.runs[:number]))
+            operands = KTileOperands(*of, run)
             multiply = partial(self._multiply, operands, tid)
             end = run.k_tiles if const_expr(self.by_runs) else count
             if const_expr(number > 0):
@@ -306,7 +311,7 @@ class MainloopSm90:
                 wait(full + stage, parity)
                 # Where others are told, only of stages that they copy into again: so nobody is told
                 # of anything once he has multiplied the last k-tile, and may leave.
-                told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
+                told = const_expr(tile.sharing == 1) or done + k_tile + tile.stages <= every
                 if const_expr(some):
                     first = advance(first)
                     if is_own(first):
@@ -350,6 +355,11 @@ class MainloopSm90:
                     _arrive(barrier, tid)
             if const_expr(i + 1 < len(groups)):
                 operands.fetch(i + 1, stage)
+
+
+def _further(step: int, first: Any) -> Any:
+    """The first column of the k-tile after the one at a column, of a run."""
+    return first + step
 
 
 def _wait(full: Any, parity: Any) -> None:

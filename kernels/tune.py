@@ -77,7 +77,7 @@ HOPPER = {
 # Their rates, as shares of the best tile's above: of vectors that threads copy, for data of 16 and
 # 8 bits; of tf32 that they round; and where tensor maps bring both operands, whatever the type.
 COPIED = dict(zip(HOPPER, (0.91, 1.08, 0.88, 1.22, 1.05, 1.55, 1.69), strict=True))
-ROUNDED = dict(zip(HOPPER, (0.95, 1.05, 0.75, 1.28, 0.80, 1.20, 1.58), strict=True))
+ROUNDED = dict(zip(HOPPER, (0.95, 1.05, 1.20, 1.28, 0.80, 0.80, 1.58), strict=True))
 MAPPED = dict(zip(HOPPER, (0.90, 1.10, 1.05, 1.84, 1.08, 1.91, 1.95), strict=True))
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {

@@ -7,7 +7,6 @@ rounded by those who multiply, and wgmma takes it from registers.
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import cutlass.cute as cute
@@ -16,7 +15,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from .atoms import Data, round_to_tf32
 from .boxes import MapProducer
-from .columns import Columns
+from .columns import Columns, Run
 from .fragments import Fragments
 from .producer import Producer
 from .tile import WARPGROUP, Tile
@@ -89,8 +88,8 @@ class KTileOperands:
     """What a thread's instructions take of a k-tile, in groups that are committed together.
 
     ``windows``: of so many rows of A, how many there are, and how many rows lie between them. Each
-    is multiplied by some ``columns`` of a tile of B of its own, and added to these of ``acc``. Of
-    the first, which sums begin with, some has all columns.
+    is multiplied by what a ``run`` has of a tile of B of its own, and added to these columns of
+    ``acc``. Of the first, which sums begin with, some has all columns.
     """
 
     def __init__(
@@ -101,20 +100,24 @@ class KTileOperands:
         b: Producer | MapProducer,
         windows: tuple[int, int, int],
         acc: Any,
-        columns: tuple[Columns, ...],
+        run: Run,
     ) -> None:
         rows, self.taps, self.tap_rows = windows
         along, mma = multiplier.along, multiplier.tiled()
         self.mma, thread = mma, mma.get_slice(tid)
-        self._acc = [multiplier.part(acc, part) for part in columns]
-        some = [b.shared.stages_tensor(along[1], (n, 1, 0), first) for first, n in columns]
-        self._b = [mma.make_fragment_B(thread.partition_B(tile)) for tile in some]
-        k_blocks = cute.size(self._b[0], mode=[2])
-        taps = sorted(range(self.taps), key=lambda tap: -columns[tap].width)
-        blocks = list(product(taps, range(k_blocks)))
+        taps = [tap for tap in range(self.taps) if run.columns[tap].width]
+        taps.sort(key=lambda tap: -run.columns[tap].width)
+        self._acc, self._b = dict[int, Any](), dict[int, Any]()
+        blocks = []
+        for tap in taps:
+            (first, width), (block, count) = run.columns[tap], run.blocks[tap]
+            some = b.shared.stages_tensor(along[1], (width, 1, 0), first)
+            self._acc[tap] = multiplier.part(acc, run.columns[tap])
+            self._b[tap] = mma.make_fragment_B(thread.partition_B(some))
+            blocks += [(tap, at) for at in range(block, block + count)]
         self._a: Any
         if multiplier.rounds:
-            self.sets = min(SETS, k_blocks)
+            self.sets = min(SETS, run.blocks[0].number)
             self.groups = [[block] for block in blocks]
             self._a = Fragments(a.shared, mma, TFloat32, tid, is_a=True, along=along[0], rows=rows)
         else:

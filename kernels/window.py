@@ -91,7 +91,10 @@ def window_of(view: GemmView, tile: Tile) -> Window:
 
 
 class _Map(NamedTuple):
-    """The first map of an operand, its modes flat, and the bounds of what it maps to."""
+    """The first map of an operand, its rows flat, and the bounds of what it maps to.
+
+    Columns may be of several digits each, such as channels of cells side by side.
+    """
 
     offset: Any
     rows: Any
@@ -133,8 +136,10 @@ def _first_map(layout: OperandLayout) -> _Map | None:
         return None
     first, *rest = stages(layout)
     (rows, columns), (row_steps, column_steps) = first.layout.shape[:2], first.layout.stride[:2]
-    rows, row_steps, columns, column_steps = map(flatten, (rows, row_steps, columns, column_steps))
-    steps = (*row_steps, *column_steps)
+    rows, row_steps = flatten(rows), flatten(row_steps)
+    if not isinstance(columns, tuple):
+        columns, column_steps = (columns,), (column_steps,)
+    steps = (*row_steps, *flatten(column_steps))
     coordinates = all(isinstance(d, ScaledBasis) and len(d.path) == 1 for d in steps)
     if not coordinates or any(map(gathers, (first, *rest))):
         return None
@@ -146,8 +151,8 @@ def _rows_of_a_tap(a: _Map) -> int | None:
     if len(a.columns) < 2:
         return None
     row, tap = a.row_steps[0], a.column_steps[1]
-    others = [*a.row_steps[1:], a.column_steps[0], *a.column_steps[2:]]
-    if tap.path != row.path or any(d.path == row.path for d in others):
+    others = flatten((*a.row_steps[1:], a.column_steps[0], *a.column_steps[2:]))
+    if isinstance(tap, tuple) or tap.path != row.path or any(d.path == row.path for d in others):
         return None
     if is_runtime(row.value) or is_runtime(tap.value):
         return None
@@ -161,6 +166,6 @@ def _ends_with_its_line(d: _Map, extent: Any) -> bool:
     (mode,) = step.path
     alone = all(other.path != step.path for other in d.row_steps[1:])
     start = d.offset[mode] if d.offset else 0
-    forwards = all(other.value >= 0 for other in d.column_steps if other.path == step.path)
+    forwards = all(other.value >= 0 for other in flatten(d.column_steps) if other.path == step.path)
     past = int(start) + int(step.value) * int(extent)
     return alone and forwards and past >= int(d.bounds[mode])

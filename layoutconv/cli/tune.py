@@ -147,6 +147,7 @@ def _measured(
     """The rows of the table. All kernels are compiled at once, then one race follows another."""
     import torch
 
+    from ..executors.folded import line_of
     from ..executors.residues import COLUMNS, columns_of
     from ..executors.turned import reads_along_sums
     from ..progress import Progress
@@ -163,7 +164,8 @@ def _measured(
         device = torch.cuda.current_device() if torch.cuda.is_available() else None
         turns = device is not None and reads_along_sums(data, precision, device)
         columns = COLUMNS if device is None else columns_of(data, device)
-        for view in views_of(problem, direction, along_sums=turns, columns=columns):
+        line = 0 if device is None else line_of(data, device)
+        for view in views_of(problem, direction, along_sums=turns, columns=columns, line=line):
             made.append((of, Race(view, data, precision=precision)))
     if table:  # what cannot be kept is not measured first
         try:

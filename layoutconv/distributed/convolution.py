@@ -22,6 +22,7 @@ from ..conv.depthwise import depthwise_wgrad_view
 from ..errors import ArgumentError
 from ..executors import execute
 from ..executors.checks import OUTPUTS
+from ..executors.folded import line_for
 from ..executors.passes import dgrad_pass, epilogue_of, fprop_pass, run
 from ..executors.residues import columns_for
 from .exchange import Exchange, Rows
@@ -55,7 +56,7 @@ class SplitConv(torch.autograd.Function):
         plan = fprop_plan(problem, mode, before.bounds, after.bounds, before.rank)
 
         def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
-            found = fprop_pass(a.shape, w.shape, *_numbers(part))
+            found = fprop_pass(a.shape, w.shape, *_numbers(part), line=line_for(a))
             run(found.views, a, w, out, epilogue_of(bias))
 
         halo = Exchange(x, mode, plan, before.group)

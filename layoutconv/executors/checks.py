@@ -84,6 +84,11 @@ def expected(view: GemmView) -> Expected:
     return kept
 
 
+def as_stored(view: GemmView, a: Tensor) -> Tensor:
+    """A contiguous first operand in the shape that a view gives its memory: of folded lines."""
+    return a.view(expected(view).a.shape)
+
+
 def check_tensors(
     view: GemmView,
     a: Tensor,

@@ -21,6 +21,7 @@ import torch
 from ..memory import allocator
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
+from .folded import line_for
 from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
 from .plain import is_constant, wants_gradient
 from .residues import columns_for
@@ -89,7 +90,7 @@ class Call:
             ends, columns = epilogue is not None, columns_for(input)
             found = dgrad_pass(x, w, *numbers, ends=ends, columns=columns)
         else:
-            found = fprop_pass(x, w, *numbers)
+            found = fprop_pass(x, w, *numbers, line=line_for(input))
         self.views, self.zeroed, self.turned = found.views, found.zeroed, found.turned
         self.allocate = allocator(self.shape, result.stride(), self.dtype, self.device)
         self.recorded = _Transposed if transposed else _Convolution

@@ -261,22 +261,22 @@ def _prepared(stage: Stage) -> Stage:
 
     Index buffers are read at whole tensors, and widened to 64 bits.
     """
-
-    def plain(leaf: Any) -> Any:
-        if isinstance(leaf, CustomStride):
-            function = leaf.func
-            if isinstance(function, IndexedGather):
-                function = _Lookup(function.index)
-            return CustomStride(function, plain(leaf.stride))
-        if isinstance(leaf, ScaledBasis):
-            return ScaledBasis(plain(leaf.value), leaf.path)
-        return int(leaf) if leaf and isinstance(leaf, int) else leaf  # an extent of 0 has a name
-
     layout, offset = stage.layout, stage.offset
-    made = Layout(map_leaves(plain, layout.shape), map_leaves(plain, layout.stride))
+    made = Layout(map_leaves(_plain, layout.shape), map_leaves(_plain, layout.stride))
     if isinstance(offset, tuple):
-        return Stage(made, ArithmeticTuple(map_leaves(plain, offset)))
-    return Stage(made, plain(offset))
+        return Stage(made, ArithmeticTuple(map_leaves(_plain, offset)))
+    return Stage(made, _plain(offset))
+
+
+def _plain(leaf: Any) -> Any:
+    if isinstance(leaf, CustomStride):
+        function = leaf.func
+        if isinstance(function, IndexedGather):
+            function = _Lookup(function.index)
+        return CustomStride(function, _plain(leaf.stride))
+    if isinstance(leaf, ScaledBasis):
+        return ScaledBasis(_plain(leaf.value), leaf.path)
+    return int(leaf) if leaf and isinstance(leaf, int) else leaf  # an extent of 0 has a name
 
 
 @dataclass(frozen=True)

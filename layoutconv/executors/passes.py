@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from ..conv import ConvProblem, dgrad_views, wgrad_view
 from ..conv.depthwise import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
 from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..gemm_view import GemmView
 from . import execute
-from .checks import OUTPUTS
+from .checks import OUTPUTS, as_stored
+from .folded import arranged_fprop, line_for
 from .residues import arranged_dgrad, columns_for
 from .turned import as_read, worth_turning
 
@@ -47,16 +48,26 @@ class Pass(NamedTuple):
 
 
 def fprop_pass(
-    x: Ints, w: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int = 1
+    x: Ints,
+    w: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    *,
+    line: int = 0,
 ) -> Pass:
     """The forward pass of tensors of shapes (N, D, H, W, C) and (K, T, R, S, C / groups).
+
+    ``line``: so many elements of a row are copied at once where lines may be folded.
 
     >>> fprop_pass((1, 8, 8, 4), (16, 3, 3, 4), [1, 1], [1, 1, 1, 1], [1, 1]).shape
     (1, 8, 8, 16)
     """
     problem = _problem(x, w[:-1], stride, padding, dilation, groups)
-    view = (depthwise_fprop_view if _is_depthwise(problem) else fprop_view)(problem)
-    return Pass((view,), problem.output)
+    if _is_depthwise(problem):
+        return Pass((depthwise_fprop_view(problem),), problem.output)
+    return Pass((arranged_fprop(problem, line),), problem.output)
 
 
 def dgrad_pass(
@@ -148,7 +159,8 @@ def fprop(
     statistics: bool = False,
 ) -> Any:
     """The forward pass, (N, Z, P, Q, K); with ``statistics`` also those of its channels."""
-    found = fprop_pass(x.shape, w.shape, stride, padding, dilation, groups)
+    numbers = stride, padding, dilation, groups
+    found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
     epilogue = epilogue_of(bias, scale, residual, activation, slope, statistics)
     y = x.new_empty(found.shape, dtype=out_dtype or OUTPUTS.get(x.dtype))
     sums = run(found.views, x.contiguous(), w.contiguous(), y, epilogue)
@@ -220,5 +232,5 @@ def run(
     if turns:
         views, b = as_read(views, a, b)
     for view in views:
-        found = execute(view, a, b, out, epilogue=epilogue)
+        found = execute(view, as_stored(view, a), b, out, epilogue=epilogue)
     return found[1] if epilogue is not None and epilogue.statistics else None

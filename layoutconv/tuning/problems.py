@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
-from ..conv import ConvProblem, fprop_view, wgrad_view
+from ..conv import ConvProblem, wgrad_view
 from ..conv.turned import turned
 from ..errors import ArgumentError
+from ..executors.folded import arranged_fprop
 from ..executors.residues import COLUMNS, arranged_dgrad
 from ..executors.turned import worth_turning
 from ..gemm_view import GemmView
@@ -15,13 +16,18 @@ PASSES = ("fprop", "dgrad", "wgrad")
 
 
 def views_of(
-    problem: ConvProblem, direction: str, *, along_sums: bool = False, columns: int = COLUMNS
+    problem: ConvProblem,
+    direction: str,
+    *,
+    along_sums: bool = False,
+    columns: int = COLUMNS,
+    line: int = 0,
 ) -> tuple[GemmView, ...]:
     """The views that a pass runs; one, or for strided dgrad one for each residue.
 
     ``along_sums``: for data that kernels read along the sum alone, so that dgrad reads a filter
-    that was turned before, where that pays. ``columns``: of residues side by side, as a GPU and a
-    dtype have them.
+    that was turned before, where that pays. ``columns`` of residues side by side, and the elements
+    of a ``line`` where lines are folded, are as a GPU and a dtype have them.
 
     Raises ``ArgumentError`` for a depthwise convolution, whose kernels have no tiles to choose.
 
@@ -34,7 +40,7 @@ def views_of(
     if problem.groups > 1 and problem.groups == problem.C:
         raise ArgumentError("groups", f"fewer groups than channels, {problem.C}", problem.groups)
     if direction == "fprop":
-        return (fprop_view(problem),)
+        return (arranged_fprop(problem, line),)
     if direction == "wgrad":
         return (wgrad_view(problem),)
     views = tuple(view for view in arranged_dgrad(problem, columns) if view.k)

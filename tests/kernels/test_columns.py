@@ -8,12 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels.columns import COLUMNS, Columns, Run, runs_of
+from layoutconv.kernels.columns import COLUMNS, Blocks, Columns, Run, runs_of
 from layoutconv.kernels.im2col import is_mapped
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.window import widened, window_of
 
+from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.conv.folded import folded_fprop_view, folds
 from layoutconv.conv.turned import turned
 from layoutconv.executors.residues import MORE_COLUMNS, arranged_dgrad
 from layoutconv.gemm_view import GemmView
@@ -26,51 +28,68 @@ F16, F32 = torch.float16, torch.float32
 TILE = Tile(64, 128, 64, 4, 1, 2, 32)
 
 
-def present(there: torch.Tensor, tile: Tile, k: int) -> Columns:
+def present(there: torch.Tensor, tile: Tile, k: int, block: int) -> tuple[Columns, Blocks]:
     """From the first instruction's columns, of a k-tile at column k of A, to the last of those for
-    which some of B is there."""
-    columns = torch.nonzero(there[:, k : k + tile.k].any(1)).flatten()
+    which some of B is there; and so of its blocks of some elements."""
+    of_tile = there[:, k : k + tile.k]
+    columns, blocks = (torch.nonzero(of_tile.any(mode)).flatten() for mode in (1, 0))
+    if not len(columns):
+        return Columns(0, 0), Blocks(0, 0)
     first, last = (int(c) // COLUMNS * COLUMNS for c in (columns[0], columns[-1]))
     past = last + COLUMNS
-    return Columns(first, (tile.n if past >= len(there) else past) - first)
+    least, most = int(blocks[0]) // block, int(blocks[-1]) // block
+    some = Columns(first, (tile.n if past >= len(there) else past) - first)
+    return some, Blocks(least, most + 1 - least)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from([F16, F32]))
 def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> None:
     """Every k-tile is in one run, and has what is there of B, from the first column to the last."""
     drawn = data.draw(problems(16 // dtype.itemsize))
-    C, K = (data.draw(st.sampled_from(s)) for s in ([32, 64], [32, 64]))
-    shapes = (1, *drawn.spatial, C), (K, *drawn.taps)
+    C, K = (data.draw(st.sampled_from(s)) for s in ([16, 32, 64], [32, 64]))
+    *cells, W = drawn.spatial
+    W *= data.draw(st.sampled_from([1, drawn.stride[-1]]), "W is a multiple of the stride")
+    shapes = (1, *cells, W, C), (K, *drawn.taps)
     problem = ConvProblem(*shapes, drawn.stride, drawn.padding)
     beside = tuple(i for i in range(problem.rank) if data.draw(st.booleans(), f"mode {i}"))
     views = [view for view in dgrad_views(problem, side_by_side=beside) if view.k]
-    view = data.draw(st.sampled_from(views or [fprop_view(problem)]), "view")
-    view = turned(view) if dtype == F32 and views else view
+    views = [turned(view) if dtype == F32 else view for view in views]
+    views += [folded_fprop_view(problem) if folds(problem) else fprop_view(problem)]
+    view = data.draw(st.sampled_from(views), "view")
     tile = replace(TILE, k=half_line(dtype) * data.draw(st.integers(1, 2)))
     tile = replace(tile, n=data.draw(st.sampled_from([128, 192, 256])), warps_m=8, m=128)
     wide = widened(view)
     if wide is not None and data.draw(st.booleans(), "taps share rows"):
         view, tile = wide, replace(tile, taps=int(wide.a.inner.shape[1][-1]))
     spec, window = spec_of(view, dtype, tile, "sm_90a"), window_of(view, tile)
-    runs, every = runs_of(view, spec), Columns(0, tile.n)
-    if view.n > tile.n or K % tile.k or not is_mapped(view, spec):
+    runs = runs_of(view, spec)
+    channels = int(flatten(view.a.shape[1])[0])
+    if view.n > tile.n or channels % tile.k or not is_mapped(view, spec):
         assert runs == ()
         return
     starts, there = range(0, view.k // tile.taps, tile.k), located(view.b, view.n, view.k)[1]
+    block = 32 // dtype.itemsize
+    every = Columns(0, tile.n), Blocks(0, tile.k // block)
     want = {
-        k: tuple(present(there, tile, k + tap * window.columns) for tap in range(tile.taps))
+        k: [present(there, tile, k + tap * window.columns, block) for tap in range(tile.taps)]
         for k in starts
     }
     if not runs:
-        assert {part for columns in want.values() for part in columns} == {every}
+        assert {part for parts in want.values() for part in parts} == {every}
         return
-    got = {run.k + i * tile.k: run.columns for run in runs for i in range(run.k_tiles)}
-    assert sum(run.k_tiles for run in runs) == len(got) == len(starts)
-    assert every in runs[0].columns
-    if every not in want[runs[0].k]:  # then the first tap has what is not there, too
-        want[runs[0].k] = (every, *want[runs[0].k][1:])
-    assert got == want
+    got = {
+        run.k + i * run.step: list(zip(run.columns, run.blocks, strict=True))
+        for run in runs
+        for i in range(run.k_tiles)
+    }
+    assert sum(run.k_tiles for run in runs) == len(got)
+    assert every[0] in runs[0].columns
+    first = want[runs[0].k]
+    if every[0] not in [columns for columns, _ in first]:  # then the first tap has it all
+        first[0] = every
+    # What is all zeros is in no run.
+    assert got == {k: parts for k, parts in want.items() if any(width for (_, width), _ in parts)}
 
 
 # A volume whose residues along W and H are beside each other, and a plane of whole instructions.
@@ -80,7 +99,7 @@ FOUR = ConvProblem((1, 5, 9, 64), (64, 4, 4), 2, 1)
 RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int]] = {
     "two modes": (dgrad_views(VOLUME, side_by_side=(1, 2))[1], F16, TILE, 4),
     "channels of an instruction": (
-        dgrad_views(PLANE, side_by_side=(1,))[1], torch.bfloat16, replace(TILE, stages=3), 4
+        dgrad_views(PLANE, side_by_side=(1,))[1], torch.bfloat16, replace(TILE, stages=3), 2
     ),
     "of taps that share rows, each its own": (
         known(widened(dgrad_views(PLANE, side_by_side=(1,))[1])),
@@ -119,7 +138,8 @@ def test_views_without_such_columns() -> None:
         tile = replace(TILE, **changes)
         assert runs_of(view, spec_of(view, F16, tile, "sm_90a")) == ()
     assert runs_of(view, spec_of(view, F16, TILE, "sm_90a", aligned=(8, 16, 16))) == ()
-    assert runs_of(view, spec_of(view, F16, TILE, "sm_90a"))[0] == Run(128, 2, (Columns(0, 128),))
+    first, *_ = runs_of(view, spec_of(view, F16, TILE, "sm_90a"))
+    assert first == Run(128, 2, 64, (Columns(0, 128),), (Blocks(0, 4),))
 
 
 @pytest.mark.parametrize("C", [8, 16, 24, 32, 40, 48, 64, 128])
@@ -130,8 +150,9 @@ def test_more_columns_are_multiplied_with_no_more_zeros(C: int) -> None:
     products = 0
     for view in more:
         spec = spec_of(view, F16, TILE, "sm_90a")
-        runs = runs_of(view, spec) or (Run(0, view.k // TILE.k, (Columns(0, view.n),)),)
-        products += view.m * TILE.k * sum(run.k_tiles * run.columns[0].width for run in runs)
+        widths = [(run.k_tiles, run.columns[0].width) for run in runs_of(view, spec)]
+        widths = widths or [(view.k // TILE.k, view.n)]
+        products += view.m * TILE.k * sum(k_tiles * width for k_tiles, width in widths)
         assert view.n <= COLUMNS or is_mapped(view, spec)
     assert products <= sum(view.m * view.n * view.k for view in few)
     assert len(more) == (len(few) // 2 if C in (32, 64) else len(few))

@@ -1,0 +1,117 @@
+"""Which forward passes read folded lines, and that they compute what the others do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layoutconv.kernels.tune import MACHINES
+
+import layoutconv as lc
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.conv.folded import folded_fprop_view
+from layoutconv.executors import choosing, direct, folded, passes
+from layoutconv.executors.checks import as_stored
+from layoutconv.executors.folded import LINE, arranged_fprop, line_of
+from layoutconv.gemm_view import GemmView
+from layoutconv.tuning.problems import views_of
+
+LARGE = (2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_execute_takes_memory_in_that_shape(data: st.DataObject) -> None:
+    rank, stride, taps = (data.draw(st.integers(*ends)) for ends in ((1, 3), (2, 4), (1, 6)))
+    C, K, near, far = (data.draw(st.integers(*ends)) for ends in ((1, 5), (1, 5), (0, 4), (0, 4)))
+    cells = stride * data.draw(st.integers(-(-taps // stride), 5))
+    problem = ConvProblem(
+        (2, *[5] * (rank - 1), cells, C), (K, *[3] * (rank - 1), taps), stride,
+        [*[(1, 1)] * (rank - 1), (near, far)],
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 9)))
+    x, w = (
+        torch.randint(-4, 5, shape, generator=generator).float()
+        for shape in (problem.activation, problem.stored_filter)
+    )
+    view = folded_fprop_view(problem)
+    got = lc.execute(view, as_stored(view, x), w)
+    assert torch.equal(got, lc.execute(fprop_view(problem), x, w))
+
+
+@pytest.mark.parametrize(
+    ("changes", "want"),
+    [
+        ({}, True),
+        ({"activation": (2, 64, 64, 63, 32)}, False),
+        ({"activation": (2, 64, 64, 64, 128)}, False),
+        ({"activation": (2, 64, 64, 64, 8)}, False),  # a cell of less than an instruction's block
+        ({"activation": (2, 16, 16, 16, 32)}, False),  # few rows
+        ({"filter": (192, 3, 3, 3)}, False),  # of several tiles of columns
+        ({"filter": (192, 2, 2, 2), "padding": 0}, True),  # whose rows no taps share
+        ({"filter": (64, 1, 1, 1), "padding": 0}, False),  # most of it zeros
+        ({"filter": (64, 7, 7, 7), "padding": 3}, True),
+        ({"filter": (128, 7, 7, 7), "padding": 3}, False),
+        ({"stride": (2, 2, 1)}, False),
+        ({"stride": (1, 1, 2)}, True),
+        ({"groups": 2}, False),
+    ],
+    ids=str,
+)
+def test_which_are_folded(changes: dict[str, Any], want: bool) -> None:
+    numbers = dict(zip(("activation", "filter", "stride", "padding"), LARGE, strict=True))
+    problem = ConvProblem(**(numbers | changes))
+    plain = fprop_view(problem)
+    found = arranged_fprop(problem, LINE)
+    assert found is (folded_fprop_view(problem) if want else plain)
+    assert arranged_fprop(problem) is plain
+    assert views_of(problem, "fprop", line=LINE) == (found,)
+
+
+def test_where_lines_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for arch, want in (("sm_90a", LINE), ("sm_80", 0)):
+        monkeypatch.setattr(choosing, "machine_of", lambda device, arch=arch: MACHINES[arch])
+        assert (line_of(torch.bfloat16, 0), line_of(torch.float32, 0)) == (want, 0)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU that folds what Hopper does, however small."""
+    for module in (passes, direct):
+        monkeypatch.setattr(module, "line_for", lambda a: LINE)
+    monkeypatch.setattr(folded, "ROWS", 1)
+    arranged_fprop.cache_clear()
+    direct.forget()
+    yield
+    arranged_fprop.cache_clear()
+    direct.forget()
+
+
+@pytest.mark.usefixtures("always")
+def test_convolutions_of_folded_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call, and one whose signature is known; their gradients, and what follows sums."""
+    ran, execute = [], passes.execute
+
+    def noted(view: GemmView, *of: Any, **more: Any) -> Any:
+        ran.append(view)
+        return execute(view, *of, **more)
+
+    monkeypatch.setattr(passes, "execute", noted)
+    x = torch.randn(2, 16, 6, 8, requires_grad=True)
+    w = torch.randn(24, 16, 3, 3, requires_grad=True)
+    bias = torch.randn(24, requires_grad=True)
+    for _ in range(2):
+        y = lc.conv2d(x, w, bias, stride=2, padding=1, activation="relu")
+        want = torch.nn.functional.conv2d(x, w, bias, stride=2, padding=1).relu()
+        torch.testing.assert_close(y, want, rtol=1e-4, atol=1e-4)
+        of = x, w, bias
+        grad = torch.randn_like(want)
+        found, known = (torch.autograd.grad(t, of, grad) for t in (y, want))
+        for mine, theirs in zip(found, known, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+    forward = [view for view in ran if view.n == 24 and view.m == 24]
+    assert [view.a.shape[1][0] for view in forward] == [32, 32]

@@ -1,0 +1,173 @@
+"""Folded lines in kernels: taps that share rows, without what of them is outside the filter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from layoutconv.kernels.columns import runs_of
+from layoutconv.kernels.structure import signature
+from layoutconv.kernels.tile import REGISTERS, Tile
+from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS
+from layoutconv.kernels.window import widened
+
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.conv.folded import folded_fprop_view
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.executors import choosing
+from layoutconv.gemm_view import GemmView
+
+from ..machine import read_cubin
+from .launcher import (
+    Case,
+    check_exact,
+    check_view_runs,
+    compile_view,
+    compiled_view,
+    half_line,
+    integers,
+    reference,
+    run_case,
+    spec_of,
+)
+from .test_epilogue import check
+from .test_random import few
+from .test_tma import copies, known
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+TILE = Tile(64, 64, 32, 4, 1, 3, 32, taps=2)
+LINES = replace(TILE, k=64, stages=2)
+ALONE = replace(LINES, taps=1)
+
+UNET = ConvProblem((2, 5, 6, 12, 32), (40, 3, 2, 3), 2, 1)
+MORE = ConvProblem((1, 3, 10, 64), (64, 3, 3), 2, (1, (0, 1)))
+FEW = ConvProblem((2, 5, 12, 16), (24, 3, 3), 2, 1)
+THREES = ConvProblem((1, 4, 18, 32), (64, 2, 7), (1, 3), (0, (3, 2)))
+PATCHES = ConvProblem((1, 9, 24, 16), (64, 4, 4), 4)
+
+
+def wide(problem: ConvProblem) -> GemmView:
+    return known(widened(folded_fprop_view(problem)))
+
+
+# With how many runs of k-tiles, and how many instructions copy A, B, and vectors.
+RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, list[int]]] = {
+    "half of a tap's k-tiles": (wide(UNET), F16, TILE, 2, [2, 3, 0]),
+    "half of a tap's blocks": (wide(UNET), BF16, LINES, 1, [1, 2, 0]),
+    "rows that no taps share": (folded_fprop_view(UNET), F16, ALONE, 2, [2, 2, 0]),
+    "k-tiles of a part of a cell": (wide(MORE), F16, TILE, 4, [4, 6, 0]),
+    "two cells in half a line": (wide(FEW), F16, replace(TILE, n=32), 1, [1, 2, 0]),
+    "three taps of three cells": (wide(THREES), F16, replace(TILE, taps=3), 3, [3, 7, 0]),
+    "patches": (folded_fprop_view(PATCHES), F16, ALONE, 0, [1, 1, 0]),
+    "tf32": (wide(UNET), F32, replace(TILE, k=16), 4, [4, 6, 0]),
+    "rows of two pieces": (wide(UNET), F16, replace(TILE, m=256, warps_m=8), 2, [4, 3, 0]),
+    "B for two": (wide(UNET), F16, replace(TILE, sharing=2, stages=2), 2, [2, 3, 0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_is_multiplied(name: str) -> None:
+    view, dtype, tile, count, want = RUN[name]
+    check_view_runs(view, dtype, tile, arch="sm_90a")
+    assert len(runs_of(view, spec_of(view, dtype, tile, "sm_90a"))) == count
+    assert copies(compiled_view(view, dtype, tile, "sm_90a")) == want
+
+
+@pytest.mark.parametrize(("problem", "tile"), [(UNET, TILE), (UNET, LINES), (FEW, TILE)])
+def test_what_is_not_finite_reaches_its_windows_alone(problem: ConvProblem, tile: Tile) -> None:
+    """Products with zeros would spread it to others."""
+    plain, view = Case.of(fprop_view(problem), F16), wide(problem)
+    cells = plain.a.view(-1, problem.C)
+    cells[integers((9,), torch.int64, 3).cumsum(0).abs() * 7 % len(cells), 1] = torch.inf
+    case = Case(view, plain.a.view(Case.of(view, F16).a.shape), plain.b, plain.out)
+    ran = run_case(case, compiled_view(view, F16, tile, "sm_90a"))
+    want, _ = reference(plain)
+    assert 0 < int(want.isfinite().sum()) < want.numel()
+    torch.testing.assert_close(ran.out.double(), want, rtol=0, atol=0, equal_nan=True)
+
+
+@few
+@given(data=st.data(), dtype=st.sampled_from([F16, F32]), shared=st.booleans())
+def test_any_problem(data: st.DataObject, dtype: torch.dtype, shared: bool) -> None:
+    """By tiles of every kind; a vector of channels is not of two taps."""
+    rank, stride = data.draw(st.integers(1, 2)), data.draw(st.integers(2, 3))
+    taps = data.draw(st.integers(1, 5))
+    cells = stride * data.draw(st.integers(-(-taps // stride), 7))
+    near, far = (data.draw(st.integers(0, 4)) for _ in "nf")
+    C, K = (2 * data.draw(st.integers(1, top)) for top in (24, 20))
+    problem = ConvProblem(
+        (2, *[3] * (rank - 1), cells, C), (K, *[2] * (rank - 1), taps), stride,
+        [*[(1, 0)] * (rank - 1), (near, far)],
+    )  # fmt: skip
+    view, k = folded_fprop_view(problem), half_line(dtype)
+    found = widened(view) if shared and view.k % k == 0 else None
+    if found is not None and found.k // int(found.a.inner.shape[1][-1]) % k == 0:
+        taps = int(found.a.inner.shape[1][-1])
+        check_view_runs(found, dtype, replace(TILE, k=k, producers=128, taps=taps), arch="sm_90a")
+    else:
+        check_view_runs(view, dtype, Tile(64, 32, k, 2, 2, 2))
+
+
+def test_what_follows_the_sums() -> None:
+    case = Case.of(wide(UNET), F16, F32)
+    steps = (
+        Bias(integers((UNET.K,), F32, 7)),
+        Residual(integers(tuple(case.out.shape), F32, 8)),
+        Activation("relu"),
+    )
+    case.epilogue = Epilogue(steps, statistics=True)
+    of = case.view, F16, TILE, "sm_90a", F32
+    check(case, run_case(case, compiled_view(*of, epilogue=case.epilogue.structure)))
+
+
+def test_one_kernel_serves_other_sizes() -> None:
+    view, other = (
+        wide(replace_activation(UNET, extents)) for extents in (UNET.activation[:4], (3, 2, 7, 16))
+    )
+    assert signature(view) == signature(other)
+    case = Case.of(other, F16)
+    check_exact(case, run_case(case, compiled_view(view, F16, TILE, "sm_90a")))
+
+
+def replace_activation(problem: ConvProblem, extents: tuple[int, ...]) -> ConvProblem:
+    shape = *extents, problem.C
+    return ConvProblem(shape, problem.filter, problem.stride, problem.padding)
+
+
+def test_memory_that_starts_anywhere() -> None:
+    """Threads copy one operand then, and multiply zeros."""
+    view, tile = wide(UNET), replace(TILE, producers=128)
+    case = Case.of(view, F16)
+    compiled = compiled_view(view, F16, tile, "sm_90a", aligned=(16, 8, 16))
+    check_exact(case, run_case(case, compiled, shift=(0, 8, 0)))
+    assert runs_of(view, compiled.spec) == ()
+
+
+@pytest.mark.parametrize("shape", [shape for shape in MAPPED_WINDOWS if shape[1] == 64], ids=str)
+def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
+    """Of what the first layer that halves a volume runs, at its size."""
+    (m, n, *warps), (*_, stages) = shape, MAPPED_WINDOWS[shape]
+    tile = Tile(m, n, 32, *warps, stages, 32, taps=2)
+    compiled = compile_view(wide(LARGE), F16, tile, "sm_90a")
+    (kernel,) = read_cubin(compiled.cubin).values()
+    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    assert tile.resident * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
+
+
+LARGE = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("problem", "taps"), [(LARGE, 2), (ConvProblem((8, 99, 256, 64), (128, 3, 3), 2, 1), 2)]
+)
+def test_a_plan_shares_rows(
+    problem: ConvProblem, taps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
+    chosen = choosing.choose_kernel(folded_fprop_view(problem), F16, 0)
+    assert (chosen.spec.tile.taps, chosen.spec.tile.producers) == (taps, 32)
+    assert chosen.problem.mapped_windows
+    assert runs_of(chosen.view, chosen.spec)
