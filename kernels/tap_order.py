@@ -198,8 +198,8 @@ class Windows(OfRows):
         rows = 1 << self.sizes.window
         return [
             *arrays_for(self.sizes.window, self.sizes.low, threads),
-            (Int32, (rows,)), (Int32, (threads,)), (Int64, (threads,)), (Int32, (3 * threads // WARP,)),
-            (Int32, (4,)),
+            (Int32, (rows,)), (Int32, (threads,)), (Int64, (threads,)),
+            (Int32, (3 * threads // WARP,)), (Int32, (4,)),
         ]  # fmt: skip
 
     def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
