@@ -11,8 +11,10 @@ Three tables, each against one GPU in the same run, for 1, 2, 4, ... and all GPU
 - the forward pass of one cloud, a surface of 8 million voxels, 3x3x3 with as many channels, a range
   of a Morton curve on every rank. *Exchange* and *not hidden* as above; the kernel map is at hand.
 - steps of ``examples/minkunet_segmentation.py``'s network under ``DistributedDataParallel``, 4
-  clouds of this package's synthetic street per rank, in bfloat16 where autocast says so: voxels,
-  kernel maps, forward, backward, optimizer. ``+sync`` has ``SyncBatchNorm`` for batch norms.
+  clouds of this package's synthetic street per rank, each of as many points as a sweep of KITTI's
+  lidar, in bfloat16 where autocast says so: voxels of 5 cm, kernel maps, forward, backward,
+  optimizer. ``+sync`` has ``SyncBatchNorm`` for batch norms. With larger voxels or fewer beams a
+  step is what Python takes for it, on any number of GPUs.
 
 With ``--device cpu`` processes talk through gloo, to see that everything runs. A row that fails
 says why, and the others run. The exit status is 1 if one failed, or the small volume is wrong.
@@ -163,8 +165,8 @@ def training(options: argparse.Namespace, ranks: int, sync: bool) -> Measured:
     net: torch.nn.Module = MinkUNet(CHANNELS, CLASSES, options.width).to(device)
 
     def compute() -> None:
-        x = lc.voxelize(clouds, 0.2)
-        inside = (x.features[:, :3] - x.centres().float()) / 0.2
+        x = lc.voxelize(clouds, options.voxel)
+        inside = (x.features[:, :3] - x.centres().float()) / options.voxel
         high = (x.features[:, 2] > -2.35).long()
         x = x.replace(torch.cat([x.features[:, 2:], inside], dim=1))
         with torch.autocast(device.type, torch.bfloat16):
@@ -306,7 +308,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--voxels", type=int, default=8_000_000, metavar="N", help="of the cloud")
     add("--width", type=int, default=32, metavar="C", help="of the MinkUNet's finest stage")
     add("--clouds", type=int, default=4, metavar="N", help="of a rank's batch")
-    add("--beams", type=int, default=80, metavar="N", help="of a cloud; points are 8 beams^2")
+    add("--beams", type=int, default=128, metavar="N", help="of a cloud; points are 8 beams^2")
+    add("--voxel", type=float, default=0.05, metavar="M", help="edge of a voxel of a cloud")
     add("--steps", type=int, default=10, metavar="N", help="calls in a batch of three")
     add("--json", type=Path, metavar="FILE", help="write the rows there")
     return parser.parse_args(arguments)

@@ -87,12 +87,13 @@ WINDOWS = {
 }
 ROUNDED_WINDOWS = 0.75  # times as fast with tf32
 # Where tensor maps bring both operands, one warp copies them, and two CTAs or three fit: one stores
-# while others multiply. Rates, microseconds of a wave beside its products, and stages.
+# while others multiply. Rates, microseconds of a wave beside its products, and stages: of two taps,
+# as of strided passes, and of more.
 MAPPED_WINDOWS = {
-    (256, 32, 8, 1): (1.27, 2.0, 3),
-    (128, 64, 4, 1): (1.54, 2.0, 3),  # of 16 bits: of tf32 the larger one is never slower
-    (256, 64, 8, 1): (1.57, 2.0, 3),
-    (128, 128, 4, 1): (1.80, 2.0, 4),  # of two taps, as of a strided gradient: three gain nothing
+    (256, 32, 8, 1): (1.27, 2.0, 3, 3),
+    (128, 64, 4, 1): (1.54, 2.0, 3, 3),  # of 16 bits: of tf32 the larger one is never slower
+    (256, 64, 8, 1): (1.57, 2.0, 4, 3),
+    (128, 128, 4, 1): (1.80, 2.0, 4, 0),  # more than two taps gain nothing
 }
 # Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
 # microseconds of a wave beside its products. As many fit a multiprocessor as it has registers for.
@@ -296,9 +297,9 @@ def _windows(problem: Problem, machine: Machine) -> list[Tile]:
         return []
     if problem.mapped_windows:
         return [
-            Tile(m, n, k, warps_m, warps_n, stages, WARP, problem.taps)
-            for (m, n, warps_m, warps_n), (*_, stages) in MAPPED_WINDOWS.items()
-            if problem.n <= n and (size <= 2 or m == 256) and (problem.taps == 2 or n < 128)
+            Tile(m, n, k, warps_m, warps_n, stages[problem.taps > 2], WARP, problem.taps)
+            for (m, n, warps_m, warps_n), (_, _, *stages) in MAPPED_WINDOWS.items()
+            if problem.n <= n and (size <= 2 or m == 256) and stages[problem.taps > 2]
         ]
     tiles = []
     for (m, n, warps_m, warps_n), (_, most) in WINDOWS.items():

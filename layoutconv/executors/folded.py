@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 LINE = 64  # numbers of 16 bits that Hopper's kernels copy of a row at most; k-tiles are half or all
 CHANNELS = 64  # more are enough to multiply for what is read
-COLUMNS = {1: 1 << 31, 2: 128}  # of tiles, by the taps that share their rows
-FEW_COLUMNS = 64  # the same of more taps
+COLUMNS = 64  # of tiles whose rows taps share
 WASTE = 1.5  # taps of folded cells, those outside the filter included, for one of the filter
 ROWS = 1 << 15  # of fewer, tiles share sums, and multiply what others leave out
 
@@ -59,6 +58,5 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     (_, taps), stride, C = folded_taps(problem), problem.stride[-1], problem.C
     whole = C % (line // 4) == 0 and stride * C % (line // 2) == 0 and C <= CHANNELS
     worth = stride * taps <= WASTE * problem.taps[-1] and prod(problem.output[:-1]) >= ROWS
-    columns = COLUMNS.get(taps, FEW_COLUMNS)
-    folded = whole and worth and columns >= problem.K
+    folded = whole and worth and (taps == 1 or problem.K <= COLUMNS)
     return (folded_fprop_view if folded else fprop_view)(problem)

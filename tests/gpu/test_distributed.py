@@ -21,8 +21,9 @@ GRID = (0.0, 0.0, 0.0, 3.2, 3.2, 3.2)  # one for all batches, so that strides fa
 BOUND = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-5}
 
 
-@pytest.mark.parametrize("check", ["split", "batch_norm", "dense"])
+@pytest.mark.parametrize("check", ["float16", "bfloat16", "float32", "batch_norm", "dense"])
 def test_two_gpus(check, tmp_path):
+    """A volume split in two, of a type; or a network that two train together."""
     mp.spawn(_rank, (check, str(tmp_path)), nprocs=RANKS)
     assert len(list(Path(tmp_path).glob("*.done"))) == RANKS
 
@@ -35,7 +36,8 @@ def _rank(rank: int, check: str, folder: str) -> None:
     dist.init_process_group(
         "nccl", init_method=where, rank=rank, world_size=RANKS, device_id=device
     )
-    {"split": split, "batch_norm": batch_norm, "dense": dense}[check]()
+    networks = {"batch_norm": batch_norm, "dense": dense}
+    networks[check]() if check in networks else split(getattr(torch, check))
     torch.cuda.synchronize()
     dist.destroy_process_group()
     (Path(folder) / f"{rank}.done").touch()
@@ -46,7 +48,7 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
     assert off <= BOUND[want.dtype], off
 
 
-def split() -> None:
+def split(dtype: torch.dtype) -> None:
     cases = [
         ((33, 20, 24), {"padding": 1}, 0, None, 1),
         ((33, 20, 24), {"padding": 1}, 0, None, 2),
@@ -54,30 +56,29 @@ def split() -> None:
         ((21, 20, 24), {"dilation": 2, "padding": ((2, 2), (1, 3), (0, 0))}, 2, None, 1),
         ((16, 8, 8), {"padding": 1, "groups": 32}, 0, (0, 1, 16), 1),
     ]
-    for dtype in BOUND:
-        for spatial, options, mode, bounds, N in cases:
-            torch.manual_seed(0)
-            x = torch.randn(N, 32, *spatial, device="cuda").to(dtype)
-            x = x.contiguous(memory_format=torch.channels_last_3d)
-            w = torch.randn(32, 32 // options.get("groups", 1), 3, 3, 3, device="cuda").to(dtype)
-            w, b = w / 30, torch.randn(32, device="cuda").to(dtype)
-            whole = [t.clone().requires_grad_() for t in (x, w, b)]
-            y = lc.conv3d(*whole, **options)
-            dy = torch.randn(y.shape, device="cuda").to(dtype)
-            y.backward(dy)
-            slab = Slab(spatial[mode], mode, bounds=bounds)
-            part = [t.clone().requires_grad_() for t in (slab.shard(x), w, b)]
-            z = lc.distributed.conv3d(*part, **options, slab=slab)
-            problem = lc.conv.ConvProblem(
-                (N, *spatial, 32), (32, 3, 3, 3), options.get("stride", 1), options["padding"],
-                options.get("dilation", 1), options.get("groups", 1),
-            )  # fmt: skip
-            after = slab.of_output(problem)
-            z.backward(after.shard(dy))
-            close(z.detach(), after.shard(y.detach()))
-            for ours, theirs in zip(part, whole, strict=True):
-                assert theirs.grad is not None
-                close(ours.grad, slab.shard(theirs.grad) if ours is part[0] else theirs.grad)
+    for spatial, options, mode, bounds, N in cases:
+        torch.manual_seed(0)
+        x = torch.randn(N, 32, *spatial, device="cuda").to(dtype)
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+        w = torch.randn(32, 32 // options.get("groups", 1), 3, 3, 3, device="cuda").to(dtype)
+        w, b = w / 30, torch.randn(32, device="cuda").to(dtype)
+        whole = [t.clone().requires_grad_() for t in (x, w, b)]
+        y = lc.conv3d(*whole, **options)
+        dy = torch.randn(y.shape, device="cuda").to(dtype)
+        y.backward(dy)
+        slab = Slab(spatial[mode], mode, bounds=bounds)
+        part = [t.clone().requires_grad_() for t in (slab.shard(x), w, b)]
+        z = lc.distributed.conv3d(*part, **options, slab=slab)
+        problem = lc.conv.ConvProblem(
+            (N, *spatial, 32), (32, 3, 3, 3), options.get("stride", 1), options["padding"],
+            options.get("dilation", 1), options.get("groups", 1),
+        )  # fmt: skip
+        after = slab.of_output(problem)
+        z.backward(after.shard(dy))
+        close(z.detach(), after.shard(y.detach()))
+        for ours, theirs in zip(part, whole, strict=True):
+            assert theirs.grad is not None
+            close(ours.grad, slab.shard(theirs.grad) if ours is part[0] else theirs.grad)
 
 
 def sparse_net() -> torch.nn.Module:

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 import layoutconv as lc
+from layoutconv.conv import ConvProblem
 from layoutconv.epilogue import ACTIVATIONS
+from layoutconv.executors.checks import as_stored
+from layoutconv.executors.folded import arranged_fprop, line_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -76,6 +79,43 @@ def test_what_follows_the_sums_is_that_of_the_cpu(activation, C, K, groups, dtyp
     expected = call("cpu", torch.float64, torch.float64)
     found = call("cuda", dtype, torch.float32)
     assert (found - expected).norm() <= CLOSE[dtype] * expected.norm()
+
+
+FOLDED = [
+    ((2, 48, 64, 64, 32), (64, 3, 3, 3), 2, 1),
+    ((4, 192, 128, 16), (32, 5, 3), (1, 2), ((2, 2), (0, 1))),
+    ((1, 34, 66, 64, 64), (48, 3, 2, 2), (1, 2, 2), 0),  # one tap of two cells
+    ((2, 96000, 16), (40, 7), 4, 3),
+]
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0),
+    reason="lines are folded on Hopper",
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("activation", "filter", "stride", "padding"), FOLDED)
+def test_lines_folded_by_their_stride(activation, filter, stride, padding, dtype):
+    torch.manual_seed(0)
+    problem = ConvProblem(activation, filter, stride, padding)
+    a = torch.randn(activation, device="cuda", dtype=dtype)
+    b = torch.randn(*filter, activation[-1], device="cuda", dtype=dtype) / 16
+    view = arranged_fprop(problem, line_for(a))
+    assert view is not arranged_fprop(problem)
+    out = torch.full(problem.output, torch.nan, device="cuda", dtype=dtype)
+    lc.execute(view, as_stored(view, a), b, out)
+    x, w = a.movedim(-1, 1), b.movedim(-1, 1)  # in NDHWC memory
+    conv = getattr(lc, f"conv{problem.rank}d")
+    numbers = {"stride": stride, "padding": padding}
+    expected = conv(x.double(), w.double(), **numbers)
+    assert (out.movedim(-1, 1) - expected).norm() <= CLOSE[dtype] * expected.norm()
+    bias = torch.randn(filter[0], device="cuda")
+    found, sums = conv(x, w, bias, **numbers, activation="relu", return_statistics=True)
+    expected = (expected + bias.double().view(-1, *[1] * problem.rank)).relu()
+    assert (found - expected).norm() <= CLOSE[dtype] * expected.norm()
+    stored = found.double().movedim(1, -1).reshape(-1, filter[0])
+    both = torch.stack((stored.sum(0), stored.square().sum(0))).float()
+    torch.testing.assert_close(sums, both, rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("dtype", list(CLOSE))

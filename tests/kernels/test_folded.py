@@ -149,7 +149,7 @@ def test_memory_that_starts_anywhere() -> None:
 @pytest.mark.parametrize("shape", [shape for shape in MAPPED_WINDOWS if shape[1] == 64], ids=str)
 def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
     """Of what the first layer that halves a volume runs, at its size."""
-    (m, n, *warps), (*_, stages) = shape, MAPPED_WINDOWS[shape]
+    (m, n, *warps), (_, _, stages, _) = shape, MAPPED_WINDOWS[shape]
     tile = Tile(m, n, 32, *warps, stages, 32, taps=2)
     compiled = compile_view(wide(LARGE), F16, tile, "sm_90a")
     (kernel,) = read_cubin(compiled.cubin).values()

@@ -207,6 +207,8 @@ def test_the_model_expects_more_of_what_maps_bring() -> None:
     problem = Problem(10**6, 64, 576, 64, "float16", 2, taps=3, widening=1.02, mapped=True)
     by_maps = replace(problem, mapped_windows=True)
     for (m, n, *warps), (*_, stages) in MAPPED_WINDOWS.items():
+        if not stages:  # of two taps alone
+            continue
         tile = Tile(m, n, 32, *warps, stages, WARP, taps=3)
         by_threads = replace(tile, stages=4, producers=WARPGROUP)
         if (m, n, *warps) in WINDOWS:
