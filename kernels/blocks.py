@@ -1,17 +1,19 @@
 """Which row has a cell: a hash table of blocks of 64 cells.
 
-A block is 4 x 4 x 4 cells in three dimensions. A slot of the table is a block's key and a bit for
-each of its cells, 16 bytes at once; the rows of a block's cells lie side by side in an array of as
-many places as there are rows, in the order of the bits. The 27 cells around one are in 3.4 blocks
-of 4 x 4 x 4, 8 at most, in place of 27 slots of a table of cells; whether a cell is there is a bit,
-and the row of a cell that is there is read, no other. Memory: 16 bytes a slot to fill, for at most
-one slot in two taken, of which there are 5 to 20 times fewer than rows in a scan.
+A block is 4 x 4 x 4 cells in three dimensions. A slot of the table has a block's key, a bit for
+each of its cells, and its first place: from there on the rows of its cells lie side by side, in the
+order of the bits, in an array of as many places as there are rows. The 27 cells around one are in
+3.4 blocks of 4 x 4 x 4, 8 at most, in place of 27 slots of a table of cells; whether a cell is
+there is a bit, and the row of a cell that is there is read, no other. Memory: 16 bytes a slot to
+fill, for at most one slot in two taken, of which there are 5 to 20 times fewer than rows in a scan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import Any
 
 import cutlass
@@ -19,10 +21,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 
 from .cells import Cell, inside, key_of, read_cell, vector_of
-from .hash_table import EMPTY, NOWHERE, bits_for, claimed, following, home, inserted
+from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
 from .per_rank import PerRank
-from .together import BEFORE, WARP, Arrays, Crew, EachRow, Part, arrays_in
-from .walk import at, put, read, select
+from .slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot, settle
+from .sums import sums_before
+from .together import BEFORE, WARP, Arrays, Crew, EachRow, arrays_in
+from .walk import at, put, select
 
 # The binary logarithms of the extents of a block: of 64 cells.
 EDGES = {1: (6,), 2: (3, 3), 3: (2, 2, 2), 4: (1, 1, 2, 2)}
@@ -38,6 +42,16 @@ MADE = -1
 def table_bits(rows: int) -> int:
     """The binary logarithm of the slots for that many rows, each perhaps in a block of its own."""
     return min(MOST_BITS, bits_for(rows))
+
+
+@lru_cache(1024)
+def has_wide_keys(grid: tuple[int, ...]) -> bool:
+    """Whether blocks of a grid are more than keys of 32 bits.
+
+    >>> has_wide_keys((1, 8192, 8192, 2048)), has_wide_keys((1, 8192, 8192, 2049))
+    (False, True)
+    """
+    return prod(blocks_of(list(grid))) > MOST_NARROW
 
 
 def blocks_of(grid: Cell) -> Cell:
@@ -68,32 +82,10 @@ def count_of(word: Any) -> Any:
     return Int32(cute.arch.popc(Uint64(word)))
 
 
-@cute.jit
-def settle(slots: Any, asked: Any, slot: Any, key: Any, seen: Any, free: Any, bits: Any):
-    """The slot of a key and its cells, 0 if there is none, from what was read in its first slot.
-
-    Any slot was read for a key that is not ``asked`` for: there is none.
-    """
-    while asked & (seen != key) & (seen >= 0):  # a key is, and EMPTY is not
-        slot = following(slot, bits)
-        pair = read_slot(slots, slot)
-        seen = pair[0]
-        free = pair[1]
-    return slot, select(asked & (seen == key), ~free, Int64(0))
-
-
-@cute.jit
-def first_of(first: Any, slot: Any, word: Any):
-    """The first place of a block, if there is such a block: nobody wrote that of others."""
-    place = Int32(0)
-    if word != 0:
-        place = at(first, Int64(slot))
-    return place
-
-
-def read_slot(slots: Any, slot: Any) -> Any:
-    """A key, and a bit for every cell of its block that is not there."""
-    return read(slots + cute.assume(Int64(slot) * 2, divby=2), Int64, 2)
+def key_of_block(cell: Cell, grid: Cell, kind: Any) -> Any:
+    """The key of the block of a cell, of a type; any number if the cell is outside the grid."""
+    cell, blocks = block_of(cell), blocks_of(grid)
+    return key_of([kind(c) for c in cell], [kind(extent) for extent in blocks])
 
 
 def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
@@ -142,7 +134,7 @@ class Fill(PerRank):
             put_vector(word, vector - (vectors - self.behind), [Int32(BEFORE)] * 4)
 
 
-class Insert(Part):
+class Insert(OfSlots):
     """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
 
     Of some rows of a thread all are read, then the slots of all, then all are claimed that are
@@ -173,35 +165,36 @@ class Insert(Part):
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
         # Of no cell the key is NOWHERE, and the bit tells whether it is padding.
-        keys, seen, found = (cute.make_rmem_tensor(FLIGHT, Int64) for _ in range(3))
+        kind, keys_of_slots = self.kind, keys_at(slots, self.kind)
+        keys, seen, found = (cute.make_rmem_tensor(FLIGHT, kind) for _ in range(3))
         cell_bits = cute.make_rmem_tensor(FLIGHT, Int32)
         for u in range_constexpr(FLIGHT):
             row = some + u * crew.threads
-            keys[u] = Int64(NOWHERE)
+            keys[u] = kind(NOWHERE)
             if row < end:
                 cell = read_cell(cells, row, self.rank)
                 there = inside(cell, grid)
-                key = key_of(block_of(cell), blocks_of(grid))
-                keys[u] = select(there, key, Int64(NOWHERE))
+                keys[u] = select(there, key_of_block(cell, grid, kind), kind(NOWHERE))
                 cell_bits[u] = select(there, bit_of(cell), Int32(cell[0]))
         for u in range_constexpr(FLIGHT):
             if keys[u] != NOWHERE:
-                seen[u] = at(slots, Int64(home(keys[u], bits)) * 2)
+                seen[u] = at(keys_of_slots, Int64(home(keys[u], bits)) * WORDS)
         for u in range_constexpr(FLIGHT):
             if keys[u] != NOWHERE:
-                found[u] = claimed(slots, keys[u], home(keys[u], bits), seen[u], 2)
+                slot = home(keys[u], bits)
+                found[u] = claimed(keys_of_slots, keys[u], slot, seen[u], WORDS)
         for u in range_constexpr(FLIGHT):
             row = some + u * crew.threads
             if row < end:
                 of_row = Int32(-1)
                 if keys[u] != NOWHERE:
                     slot, fresh = inserted(
-                        slots, keys[u], home(keys[u], bits), seen[u], found[u], bits, 2
+                        keys_of_slots, keys[u], home(keys[u], bits), seen[u], found[u], bits, WORDS
                     )
                     others = ~(Int64(1) << Int64(cell_bits[u]))
                     cute.arch.red(
-                        slots + (Int64(slot) * 2 + 1), others, op="and", dtype="b64", sem="relaxed",
-                        scope="gpu",
+                        cells_at(slots, slot, kind), others, op="and", dtype="b64",
+                        sem="relaxed", scope="gpu",
                     )  # fmt: skip
                     of_row = select(fresh, Int32(MADE - 1) - slot, slot)
                 elif cell_bits[u] >= 0:
@@ -209,14 +202,14 @@ class Insert(Part):
                 put(slot_of, row, of_row)
 
 
-class Reserve(Part):
+class Reserve(OfSlots):
     """Places for the rows of blocks, by who made each: a CTA asks for those of its own at once."""
 
     def shared(self, threads: int) -> Arrays:
         return [(Int32, (threads // WARP + 1,))]
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int64", 16), ("int32", 4), ("int32", 4), ("int32", 4)
+        return ("int64", 16), ("int32", 4), ("int32", 4)
 
     def integers(self) -> int:
         return 1
@@ -241,13 +234,13 @@ class Reserve(Part):
         self, crew: cutlass.Constexpr, row: Any, end: Any, pointers: list, rows: Any, arrays: list
     ):  # fmt: skip
         """A row a thread; none of them leaves."""
-        slots, slot_of, values, first = pointers
+        slots, slot_of, values = pointers
         (smem,) = arrays
         tid = crew.tid
         seen = at(slot_of, select(row < end, row, rows - 1))
         made = (row < end) & (seen < MADE)
         slot = Int64(select(made, Int32(MADE - 1) - seen, Int32(0)))
-        word = ~at(slots, slot * 2 + 1)
+        word = ~at(cells_at(slots, slot, self.kind), 0)
         count = count_of(select(made, word, Int64(0)))
         before, total = sums_before([count], smem, tid, crew.threads)
         last = crew.threads // WARP
@@ -255,68 +248,35 @@ class Reserve(Part):
             smem[last] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
         cute.arch.sync_threads()
         if made:
-            put(first, slot, smem[last] + before)
+            put_first(slots, slot, smem[last] + before, self.kind)
 
 
-class Settle(EachRow):
+class Settle(OfSlots, EachRow):
     """Rows into the places of their cells: the lowest of each, and the status."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), word, word, word
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), word, word
 
     def integers(self) -> int:
         return 1
 
     @cute.jit
     def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
-        cells, slots, slot_of, values, first = pointers
+        cells, slots, slot_of, values = pointers
         rows = integers[0]
         seen = at(slot_of, row)
         if seen != -1:
             slot = Int64(select(seen < MADE, Int32(MADE - 1) - seen, seen))
             bit = bit_of(read_cell(cells, row, self.rank))
-            before = count_of(upto(~at(slots, slot * 2 + 1), bit)) - 1
-            place = Int64(at(first, slot) + before)
+            _, first, free = read_slot(slots, slot, self.kind)
+            place = Int64(first + count_of(upto(~free, bit)) - 1)
             # Of two rows of a cell, whichever comes second sees the first one's number here,
             # or that of a lower one: so the second lowest row of a cell is always told of.
             other = cute.arch.atomic_min(values + place, Uint32(row))
             if other != Uint32(0xFFFFFFFF):
                 later = select(Uint32(row) > other, Uint32(row), other)
                 cute.arch.atomic_min(values + rows, later)
-
-
-def sum_upto(count: Any, lane: Any) -> Any:
-    """The sum of the numbers of a warp's lanes, up to each."""
-    upto = count
-    for bit in range(5):
-        below = cute.arch.shuffle_sync_up(upto, 1 << bit)
-        upto = select(lane >= (1 << bit), upto + below, upto)
-    return upto
-
-
-@cute.jit
-def sums_before(own: list, sums: Any, tid: Any, threads: cutlass.Constexpr):
-    """Of each of some numbers of a CTA's threads: the sum of those of threads before; then of each
-    that of all.
-
-    ``sums``, in shared memory, has a number for each warp and each of them. Whoever writes there
-    afterwards waits for a barrier first.
-    """
-    lane, warp, warps = tid & 31, tid >> 5, threads // WARP
-    through = [sum_upto(number, lane) for number in own]
-    if lane == 31:
-        for n in range_constexpr(len(own)):
-            sums[n * warps + warp] = through[n]
-    cute.arch.sync_threads()
-    before, total = [], []
-    for n in range_constexpr(len(own)):
-        of_warp = sums[n * warps + select(lane < warps, lane, 0)]
-        upto = sum_upto(select(lane < warps, of_warp, Int32(0)), lane)
-        of_others = cute.arch.shuffle_sync(upto - of_warp, warp)
-        before.append(of_others + through[n] - own[n])
-        total.append(cute.arch.shuffle_sync(upto, warps - 1))
-    return *before, *total
 
 
 # -- neighbours -----------------------------------------------------------------------------------
@@ -326,7 +286,7 @@ def sums_before(own: list, sums: Any, tid: Any, threads: cutlass.Constexpr):
 Known = tuple[tuple[int, ...], ...] | None
 
 
-class Neighbours(EachRow):
+class Neighbours(OfSlots, EachRow):
     """What kernels have in common that look for the cells of taps around centres, a thread each.
 
     If ``near``, all taps of a centre are in two blocks per axis: these are found first, their cells
@@ -334,8 +294,8 @@ class Neighbours(EachRow):
     taps may be ``known``: what an axis adds to a shift is then found once for all of them.
     """
 
-    def __init__(self, rank: int, near: bool, known: Known = None) -> None:
-        super().__init__(rank)
+    def __init__(self, rank: int, near: bool, known: Known = None, wide: bool = False) -> None:
+        super().__init__(rank, wide)
         self.near, self.known = near, known
 
     @property
@@ -407,12 +367,13 @@ class Neighbours(EachRow):
     def corners(
         self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
     ) -> Iterator[tuple[Any, Any]]:
-        """The slot and the cells of every block that taps reach, 0 of those that are not there."""
+        """The first place and the cells of every block that taps reach, 0 of those that are not
+        there."""
         edges, blocks = EDGES[self.rank], blocks_of(grid)
         first = block_of(start)
-        key, strides = key_of(first, blocks), [Int64(1)]
+        key, strides = key_of_block(start, grid, self.kind), [self.kind(1)]
         for extent in reversed(blocks[2:]):
-            strides.insert(0, strides[0] * extent)
+            strides.insert(0, strides[0] * self.kind(extent))
         there = []
         for axis, b in enumerate(edges):
             at_axis, extent = first[1 + axis], blocks[1 + axis]
@@ -431,20 +392,20 @@ class Neighbours(EachRow):
                     asked = asked & there[axis][side]
                     own = own + strides[axis] if side else own
                 slot = select(asked, home(own, bits), Int32(0))
-                pair = read_slot(slots, slot)
-                wanted.append((asked, slot, own, pair[0], pair[1]))
+                wanted.append((asked, slot, own, read_slot(slots, slot, self.kind)))
             for one in wanted:
                 yield settle(slots, *one, bits)
 
     @cute.jit
     def block(self, slots: Any, cell: list, grid: list, bits: Any):
-        """The slot of a cell's block, its cells, 0 if it is not there, and the cell's number."""
+        """The first place of a cell's block, its cells, 0 if it is not there, and the cell's
+        number."""
         there = inside(cell, grid)
-        key = key_of(block_of(cell), blocks_of(grid))
+        key = key_of_block(cell, grid, self.kind)
         slot = select(there, home(key, bits), Int32(0))
-        pair = read_slot(slots, slot)
-        slot, word = settle(slots, there, slot, key, pair[0], pair[1], bits)
-        return slot, word, bit_of(cell)
+        found = read_slot(slots, slot, self.kind)
+        first, word = settle(slots, there, slot, key, found, bits)
+        return first, word, bit_of(cell)
 
 
 def cells_from(start: Cell, words: list[Any]) -> Any:

@@ -16,10 +16,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint64
 
 from . import per_rank
-from .blocks import Fill, sum_upto
+from .blocks import Fill
 from .cells import cell_of, key_of, read_cell, vector_of, write_cell
 from .meet import Meet, MetTaps
 from .per_rank import Chain, PerRank
+from .sums import sum_upto
 from .together import WARP, least
 from .walk import at, put, select
 

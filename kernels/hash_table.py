@@ -1,4 +1,4 @@
-"""A hash set of 64-bit keys in global memory, as pieces that kernels are made of.
+"""A hash set of keys, Int32 or Int64, in global memory, as pieces that kernels are made of.
 
 Open addressing with linear probing over a power of two of slots, at least twice as many as keys. A
 slot holds a key, at least 0, or ``EMPTY``; a key never moves and never leaves, so a look-up may
@@ -43,8 +43,11 @@ def home(key: Any, bits: Any) -> Any:
     scattered, for 1.1 to 1.2 times the probes (counted on the host). Numbers of 32 bits are mixed:
     a multiplication of 64 bits is four, and there are eight to a row.
     """
-    group = Uint64(key) >> Uint64(GROUP_BITS)
-    mixed = Uint32(group) * Uint32(_FACTORS[0]) + Uint32(group >> 32) * Uint32(_FACTORS[1])
+    if key.width == 32:
+        mixed = (Uint32(key) >> GROUP_BITS) * Uint32(_FACTORS[0])
+    else:
+        group = Uint64(key) >> Uint64(GROUP_BITS)
+        mixed = Uint32(group) * Uint32(_FACTORS[0]) + Uint32(group >> 32) * Uint32(_FACTORS[1])
     mixed = (mixed ^ (mixed >> 16)) * Uint32(_FACTORS[2])
     inside = (1 << GROUP_BITS) - 1
     return Int32(((mixed >> Uint32(32 - bits)) & ~Uint32(inside)) | (Uint32(key) & inside))
@@ -73,9 +76,10 @@ def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: cutlass.Constexpr 
 
     Keys are the first of the ``words`` of every slot.
     """
-    found = Int64(seen)
+    kind = type(key)
+    found = kind(seen)
     if seen == EMPTY:
-        found = Int64(cute.arch.atomic_cas(keys + Int64(slot) * words, cmp=Int64(EMPTY), val=key))
+        found = kind(cute.arch.atomic_cas(keys + Int64(slot) * words, cmp=kind(EMPTY), val=key))
     return found
 
 

@@ -20,20 +20,22 @@ SIZES = Sizes()
 
 
 @lru_cache
-def filled(rank: int, threads: int) -> Chain:
-    """Rows into a table: addresses of slots, first, values, cells, the rows' slots, a barrier's
-    word; integers rows, bits, the grid, how many CTAs there are, and those of ``Fill``."""
-    steps = _to_fill(rank, (0, 1, 2, 3, 4), tuple(range(3 + rank)))
-    return _after_fill(tuple((step,) for step in steps), (0, 2, 5), threads, 0)
+def filled(rank: int, threads: int, wide: bool) -> Chain:
+    """Rows into a table: addresses of slots, values, cells, the rows' slots, a barrier's word;
+    integers rows, bits, the grid, how many CTAs there are, and those of ``Fill``."""
+    steps = _to_fill(rank, wide, (0, 1, 2, 3), tuple(range(3 + rank)))
+    return _after_fill(tuple((step,) for step in steps), (0, 1, 4), threads, 0)
 
 
-def _to_fill(rank: int, addresses: tuple[int, ...], integers: tuple[int, ...]) -> Places:
+def _to_fill(
+    rank: int, wide: bool, addresses: tuple[int, ...], integers: tuple[int, ...]
+) -> Places:
     """One phase after the other."""
-    slots, first, values, cells, slot_of = addresses
+    slots, values, cells, slot_of = addresses
     return (
-        (Insert(rank), (cells, slots, slot_of, values), integers),
-        (Reserve(rank), (slots, slot_of, values, first), integers[:1]),
-        (Settle(rank), (cells, slots, slot_of, values, first), integers[:1]),
+        (Insert(rank, wide), (cells, slots, slot_of, values), integers),
+        (Reserve(rank, wide), (slots, slot_of, values), integers[:1]),
+        (Settle(rank, wide), (cells, slots, slot_of, values), integers[:1]),
     )
 
 
@@ -58,22 +60,23 @@ def _after_fill(
 def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
     """A table is searched for sorted rows; one that is ``empty`` is filled first.
 
-    Addresses of slots, first, values, centres, natural, visits, order, index, runs, counts, keys,
-    of a table to fill its cells and the rows' slots, and the barrier's word. Integers rows, bits,
+    Addresses of slots, values, centres, natural, visits, order, index, runs, counts, keys, of a
+    table to fill its cells and the rows' slots, and the barrier's word. Integers rows, bits,
     taps, 1, rows of a chunk, chunks, rows of a window, the geometry and the grid, of a table to
     fill its rows, how many CTAs there are, and those of ``Fill``.
     """
-    rank, word = search.rank, 13 if empty else 11
+    rank, word = search.rank, 12 if empty else 10
     geometry = tuple(range(7, 8 + 4 * rank))
     grid = geometry[-rank - 1 :]
-    counted = (keys, (3, 0, 5, 10), (0, 1, 2, *geometry))
-    found = (search, (0, 1, 2, 3, 4, 6, 7), (0, 1, 2, 3, *geometry))
-    count, windows = _sort(sizes, counted, found, (8, 9, word, 6), (0, 4, 5, 6), waits=empty)
+    counted = (keys, (2, 0, 4, 9), (0, 1, 2, *geometry))
+    found = (search, (0, 1, 2, 3, 5, 6), (0, 1, 2, 3, *geometry))
+    count, windows = _sort(sizes, counted, found, (7, 8, word, 5), (0, 4, 5, 6), waits=empty)
     phases: tuple[Places, ...] = ((count,), (windows,))
     if empty:
-        insert, reserve, settle = _to_fill(rank, (0, 1, 2, 11, 12), (geometry[-1] + 1, 1, *grid))
+        of_table = geometry[-1] + 1, 1, *grid
+        insert, reserve, settle = _to_fill(rank, search.wide, (0, 1, 10, 11), of_table)
         phases = (insert,), (count, reserve), (settle,), (windows,)
-    return _after_fill(phases, (0, 2, word), sizes.threads, 1 << sizes.place)
+    return _after_fill(phases, (0, 1, word), sizes.threads, 1 << sizes.place)
 
 
 @lru_cache

@@ -23,8 +23,8 @@ from .blocks import (
     Neighbours,
     box_of,
     count_of,
-    first_of,
     geometry,
+    has_wide_keys,
     packed_offset,
     table_bits,
     upto,
@@ -88,7 +88,7 @@ class HashTable:
         self.rank = len(self.grid) - 1
         self._given, self.indices = indices, check_cells("indices", indices, self.rank)
         self._rows = indices.shape[0]
-        self._bits = table_bits(self._rows)
+        self._bits, self._wide = table_bits(self._rows), has_wide_keys(self.grid)
         self._make = past_dispatcher(indices.device)
         self._memory: Memory | None = None
 
@@ -96,22 +96,20 @@ class HashTable:
     def memory(self) -> Memory:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
-            found = Memory(self._words, self._rows, self._bits)
+            found = Memory(self._words, self._rows, self._bits, self._wide)
             if self._rows:
                 slot_of = self._words(WORD + self._rows)
                 tensors = self.indices, found.whole, slot_of
                 word = slot_of.data_ptr()
                 addresses = (
-                    found.slots, found.first, found.values, self.indices.data_ptr(),
-                    word + 4 * WORD, word,
+                    found.slots, found.values, self.indices.data_ptr(), word + 4 * WORD, word,
                 )  # fmt: skip
                 ctas = multiprocessors(slot_of.get_device())
                 integers = (
-                    self._rows, self._bits, *self.grid, ctas, found.vectors + 1, 1 << self._bits,
+                    self._rows, self._bits, *self.grid, ctas, found.vectors + 1, found.of_slots,
                 )  # fmt: skip
-                per_rank.launch(
-                    filled(self.rank, map_chains.SIZES.threads), tensors, addresses, integers
-                )
+                chain = filled(self.rank, map_chains.SIZES.threads, self._wide)
+                per_rank.launch(chain, tensors, addresses, integers)
             else:
                 found.whole.fill_(EMPTY)
             self._memory = found
@@ -124,7 +122,7 @@ class HashTable:
         First the lowest row whose cell an earlier row has, plus 1; then the lowest row that is
         outside the grid and no padding, plus 1. Each is 0 if there is none.
         """
-        last = (4 << self._bits) + self._rows
+        last = 4 * self.memory.of_slots + self._rows
         return self.memory.whole[last : last + 2] + 1
 
     def search(
@@ -146,7 +144,7 @@ class HashTable:
         if self._finds(rows, count):
             memory = self.memory
             addresses = (
-                memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
+                memory.slots, memory.values, centres.data_ptr(), plan.natural_at,
                 plan.natural_at, index.data_ptr(),
             )  # fmt: skip
             integers = rows, self._bits, count, 0, *plan.geometry, *self.grid
@@ -187,12 +185,12 @@ class HashTable:
         room = self._words(sorting.size + (self._rows if empty else 0))
         word = room.data_ptr()
         if memory is None:
-            memory = Memory(self._words, self._rows, self._bits)
+            memory = Memory(self._words, self._rows, self._bits, self._wide)
         tensors = (
             centres, memory.whole, room, found, index, self.indices, plan.natural, plan.visits,
         )  # fmt: skip
         addresses: tuple[int, ...] = (
-            memory.slots, memory.first, memory.values, centres.data_ptr(), plan.natural_at,
+            memory.slots, memory.values, centres.data_ptr(), plan.natural_at,
             plan.visits_at, found.data_ptr(), index.data_ptr(), *sorting.addresses(word),
         )  # fmt: skip
         integers: tuple[int, ...] = (
@@ -200,7 +198,7 @@ class HashTable:
         )  # fmt: skip
         if empty:
             addresses += self.indices.data_ptr(), word + 4 * sorting.size, word
-            integers += self._rows, ctas, memory.vectors + sorting.vectors, 1 << self._bits
+            integers += self._rows, ctas, memory.vectors + sorting.vectors, memory.of_slots
         else:
             addresses += (word,)
             integers += ctas, sorting.vectors, 0
@@ -219,7 +217,7 @@ class HashTable:
             stride = check_per_axis("stride", stride, self.rank)
         if type(offsets) is not tuple:
             offsets = check_table("offsets", offsets, self.rank)
-        return centres, _plan(offsets, stride, order, self.rank, centres.device)
+        return centres, _plan(offsets, stride, order, self.rank, centres.device, self._wide)
 
     def _room_for_index(self, rows: int, count: int) -> Tensor:
         return self._new((rows, count), (1, rows or 1))
@@ -242,22 +240,22 @@ class HashTable:
 
 
 class Memory:
-    """Of a table: slots, the rows of cells, and the first place of the rows of each slot.
+    """Of a table: slots, and the rows of cells.
 
-    All of it is one piece. What is in front of ``first`` is filled at once: slots with EMPTY and
-    with free cells, and rows with -1, which is the greatest unsigned number, to take minima from.
+    All of it is one piece, and filled at once: slots with EMPTY and with free cells, and rows with
+    -1, which is the greatest unsigned number, to take minima from.
 
     Attributes:
-        slots, values, first: addresses.
-        vectors: of 16 bytes, which are filled.
+        slots, values: addresses.
+        of_slots, vectors: how many vectors of 16 bytes slots are, and all of it.
     """
 
-    def __init__(self, words: Callable[[int], Tensor], rows: int, bits: int) -> None:
-        filled = (1 << bits) + (rows + TAIL + 3) // 4
-        self.vectors = filled
-        self.whole = words(4 * filled + (1 << bits))
+    def __init__(self, words: Callable[[int], Tensor], rows: int, bits: int, wide: bool) -> None:
+        self.of_slots = 2 << bits if wide else 1 << bits
+        self.vectors = self.of_slots + (rows + TAIL + 3) // 4
+        self.whole = words(4 * self.vectors)
         self.slots = self.whole.data_ptr()
-        self.values, self.first = self.slots + (16 << bits), self.slots + 16 * filled
+        self.values = self.slots + 16 * self.of_slots
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
@@ -282,17 +280,17 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache
-def _search(rank: int, near: bool, known: Known) -> Search:
-    return Search(rank, near, known)
+def _search(rank: int, near: bool, known: Known, wide: bool) -> Search:
+    return Search(rank, near, known, wide)
 
 
 @lru_cache
-def _keys(rank: int, near: bool, sizes: Sizes, known: Known, weights: Any) -> Keys:
-    return Keys(rank, near, sizes, known, weights)
+def _keys(rank: int, near: bool, sizes: Sizes, known: Known, weights: Any, wide: bool) -> Keys:
+    return Keys(rank, near, sizes, known, weights, wide)
 
 
 class Plan:
-    """What kernels are told of taps; made once for each set of them, stride and device.
+    """What kernels are told of taps; made once for each set of them, stride, device and keys.
 
     Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
     of others are in tables: ``natural`` has a row for every tap: packed, if they are near, and its
@@ -301,15 +299,16 @@ class Plan:
     """
 
     def __init__(
-        self, taps: Table, step: tuple[int, ...], order: TapOrder | None, rank: int, device: Any
-    ) -> None:
+        self, taps: Table, step: tuple[int, ...], order: TapOrder | None, rank: int, device: Any,
+        wide: bool,
+    ) -> None:  # fmt: skip
         low, span, near = geometry(taps, rank)
         self.count, self.geometry = len(taps), (*step, *low, *span)
         packed = [packed_offset(tap, low) if near else 0 for tap in taps]
         flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
         self.natural = self.visits = device_table(flat, device)
         known = box_of(taps) if near and len(taps) <= MOST_KNOWN else None
-        self.search = _search(rank, near, known)
+        self.search = _search(rank, near, known, wide)
         self._sorted: dict[bool, Chain] = {}
         if order is not None:
             pairs = zip(order.visits, order.weights, strict=True)
@@ -317,7 +316,7 @@ class Plan:
             self.visits = device_table(tuple(c for row in visits for c in row), device)
             in_turn = known and tuple(known[tap] for tap in order.visits)
             self._keys = _keys(
-                rank, near, map_chains.SIZES, in_turn, order.weights if known else None
+                rank, near, map_chains.SIZES, in_turn, order.weights if known else None, wide
             )
         self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
 
@@ -331,9 +330,11 @@ class Plan:
 
 
 @lru_cache(1024)
-def _plan(offsets: Table, stride: tuple[int, ...], order: Any, rank: int, device: Any) -> Plan:
+def _plan(
+    offsets: Table, stride: tuple[int, ...], order: Any, rank: int, device: Any, wide: bool = False
+) -> Plan:
     step = check_per_axis("stride", stride, rank)
-    return Plan(check_table("offsets", offsets, rank), step, order, rank, device)
+    return Plan(check_table("offsets", offsets, rank), step, order, rank, device, wide)
 
 
 class Search(Neighbours):
@@ -346,7 +347,7 @@ class Search(Neighbours):
     def tensors(self) -> tuple[tuple[str, int], ...]:
         word = ("int32", 4)
         cell = "int32", 4 * vector_of(self.rank)
-        return ("int64", 16), word, word, cell, word, word, word
+        return ("int64", 16), word, cell, word, word, word
 
     def integers(self) -> int:
         return 5 + 4 * self.rank
@@ -359,7 +360,7 @@ class Search(Neighbours):
     @cute.jit
     def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
         i = row  # of the index; that of the centre is another, if there is an order
-        slots, first, values, centres, table, order, index = pointers
+        slots, values, centres, table, order, index = pointers
         rows, bits, taps, ordered, *rest = integers
         rank = self.rank
         stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
@@ -371,7 +372,7 @@ class Search(Neighbours):
             row = Int64(at(order, i))
         start = self.start_of(read_cell(centres, row, rank), stride, low)
         if cutlass.const_expr(self.near):
-            self.keep(words, places, tid, self.corners(slots, start, span, grid, bits), first)
+            self.keep(words, places, tid, self.corners(slots, start, span, grid, bits))
         if cutlass.const_expr(self.known is not None):
             self.known_rows(words, places, tid, start, values, index + i, rows)
         else:
@@ -389,7 +390,7 @@ class Search(Neighbours):
                         for axis in range_constexpr(rank):
                             offset = at(table, entry + 1 + axis)
                             cell.append(start[1 + axis] - low[axis] + offset)
-                        asked.append(self.ask(slots, first, cell, grid, bits))
+                        asked.append(self.ask(slots, cell, grid, bits))
                 answers = [self.answer(values, *one) for one in asked]
                 for u in range_constexpr(FLIGHT):
                     tap = turn * FLIGHT + u
@@ -412,15 +413,15 @@ class Search(Neighbours):
                 put(column, offset, value)
                 offset = offset + rows
 
-    def keep(self, words: Any, places: Any, tid: Any, found: Any, first: Any) -> None:
-        for corner, (slot, word) in enumerate(found):
+    def keep(self, words: Any, places: Any, tid: Any, found: Any) -> None:
+        for corner, (first, word) in enumerate(found):
             words[tid, corner] = word
-            places[tid, corner] = first_of(first, slot, word)
+            places[tid, corner] = first
 
     @cute.jit
-    def ask(self, slots: Any, first: Any, cell: list, grid: list, bits: Any):
-        slot, word, bit = self.block(slots, cell, grid, bits)
-        return word, bit, first_of(first, slot, word)
+    def ask(self, slots: Any, cell: list, grid: list, bits: Any):
+        first, word, bit = self.block(slots, cell, grid, bits)
+        return word, bit, first
 
     def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
         """The row of a cell. The read does not wait for others, and reads the first row if none."""

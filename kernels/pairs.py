@@ -15,8 +15,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
 from . import per_rank
-from .blocks import sum_upto
 from .per_rank import PerRank
+from .sums import sum_upto
 from .together import WARP, least, multiprocessors
 from .walk import at, put, select
 

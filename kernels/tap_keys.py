@@ -48,9 +48,10 @@ class Keys(Neighbours):
     """
 
     def __init__(
-        self, rank: int, near: bool, sizes: Sizes, known: Known = None, weights: Any = None
-    ) -> None:
-        super().__init__(rank, near, known)
+        self, rank: int, near: bool, sizes: Sizes, known: Known = None, weights: Any = None,
+        wide: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(rank, near, known, wide)
         self.sizes, self.weights = sizes, weights
 
     @property

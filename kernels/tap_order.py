@@ -16,8 +16,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, range_constexpr
 
-from .bitonic import room_for, sort
-from .blocks import sums_before
+from .radix import arrays_for, digits_of, sort
+from .sums import sums_before
 from .together import (
     BEFORE,
     WARP,
@@ -69,11 +69,6 @@ class OfRows(Part):
         return type(self).__name__, self.sizes
 
 
-def numbers_of(log: int, threads: int) -> int:
-    """The binary logarithm of the numbers of a thread, of ``2^log`` in a CTA."""
-    return log - (threads - 1).bit_length()
-
-
 class Count(OfRows):
     """The rows of each chunk in the order of their places, and how many rows each place has.
 
@@ -104,9 +99,8 @@ class Count(OfRows):
         return max(own, keys, key=size_of)
 
     def _shared(self, threads: int) -> Arrays:
-        items, bins = 1 << self.sizes.chunk, 1 << self.sizes.place
-        room = room_for(self.sizes.chunk)
-        return [(Int32, (room,)), (Int32, (items,)), (Int32, (bins,)), (Int32, (threads // WARP,))]
+        sizes = self.sizes
+        return [*arrays_for(sizes.chunk, sizes.place, threads), (Int32, (1 << sizes.place,))]
 
     def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
         self.chunks(crew, pointers, integers, room)
@@ -129,15 +123,17 @@ class Count(OfRows):
         arrays: list,
     ):  # fmt: skip
         runs, counts, word, *_, keys = pointers
-        room, items, found, sums = arrays
+        *for_sort, found = arrays
         tid, threads = crew.tid, crew.threads
         log, bins = self.sizes.chunk, 1 << self.sizes.place
+        unsorted = for_sort[0][None, 0]
         for i in range(tid, count, threads):
-            items[i] = ((at(keys, start + i) >> self.sizes.low) << log) | i
+            unsorted[i] = ((at(keys, start + i) >> self.sizes.low) << log) | i
         for place in range(tid, bins, threads):
             found[place] = Int32(0)
         cute.arch.sync_threads()
-        sort_some(crew, items, room, count, log)
+        sort(crew, count, log, self.sizes.place, for_sort)
+        items = for_sort[0][None, digits_of(self.sizes.place)[0] % 2]
         # Of a run of one place: past its last row less its first.
         for i in range(tid, count, threads):
             place = items[i] >> log
@@ -158,7 +154,7 @@ class Count(OfRows):
         total = Int32(0)
         for u in range_constexpr(each):
             total = total + own[u]
-        before, _ = sums_before([total], sums, tid, threads)
+        before, _ = sums_before([total], for_sort[-1], tid, threads)
         starts = cute.make_rmem_tensor(each, Int32)
         for u in range_constexpr(each):
             starts[u] = (before << COUNT_BITS) | own[u]
@@ -201,9 +197,9 @@ class Windows(OfRows):
     def _shared(self, threads: int) -> Arrays:
         rows = 1 << self.sizes.window
         return [
-            (Int32, (room_for(self.sizes.window),)), (Int32, (rows,)), (Int32, (rows,)),
-            (Int32, (threads,)), (Int64, (threads,)), (Int32, (3 * threads // WARP,)),
-            (Int32, (4,)),
+            *arrays_for(self.sizes.window, self.sizes.low, threads),
+            (Int32, (rows,)), (Int32, (threads,)), (Int64, (threads,)),
+            (Int32, (3 * threads // WARP,)), (Int32, (4,)),
         ]  # fmt: skip
 
     def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
@@ -262,7 +258,7 @@ class Windows(OfRows):
         first, skipped, last, taken = places
         chunk, chunks = of_chunks
         runs, counts, *_ = pointers
-        _, items, rows, firsts, sources, sums, _ = arrays
+        items, *_, rows, firsts, sources, sums, _ = arrays
         tid, threads = crew.tid, crew.threads
         bins, low = 1 << self.sizes.place, self.sizes.low
         shift = 32 - Int32(cute.arch.clz(last - first))  # so that the places of the window fit in
@@ -297,7 +293,7 @@ class Windows(OfRows):
                     i = some + u * threads
                     if i < upto:
                         rest = (Int32(runs_of[u] >> 32) - (first << low)) >> shift
-                        items[i] = (rest << self.sizes.window) | i
+                        items[i, 0] = (rest << self.sizes.window) | i
                         rows[i] = Int32(runs_of[u])
             filled = upto
             cute.arch.sync_threads()
@@ -306,39 +302,12 @@ class Windows(OfRows):
     def sort(
         self, crew: cutlass.Constexpr, start: Any, count: Any, order: Any, arrays: list
     ):  # fmt: skip
-        room, items, rows, *_ = arrays
-        log = self.sizes.window
-        sort_some(crew, items, room, count, log)
+        *for_sort, rows, _, _, _, _ = arrays
+        low, log = self.sizes.low, self.sizes.window
+        sort(crew, count, log, low, for_sort)
+        items = for_sort[0][None, digits_of(low)[0] % 2]
         for i in range(crew.tid, count, crew.threads):
             put(order, start + i, rows[items[i] & ((1 << log) - 1)])
-
-
-@cute.jit
-def sort_some(
-    crew: cutlass.Constexpr, items: Any, room: Any, count: Any, most: cutlass.Constexpr
-):  # fmt: skip
-    """``count`` numbers in shared memory, at most ``2^most``, from the lowest on: by a network for
-    a power of two of them, which is not much more."""
-    fewest = max(most - 2, (crew.threads - 1).bit_length())
-    for log in range_constexpr(fewest, most + 1):
-        if ((log == fewest) | (count > (1 << log) // 2)) & (count <= 1 << log):
-            sort_all(crew, items, room, count, log)
-
-
-@cute.jit
-def sort_all(
-    crew: cutlass.Constexpr, items: Any, room: Any, count: Any, log: cutlass.Constexpr
-):  # fmt: skip
-    tid, threads = crew.tid, crew.threads
-    of_each = numbers_of(log, threads)
-    values = cute.make_rmem_tensor(1 << of_each, Int32)
-    for u in range_constexpr(1 << of_each):
-        i = tid + u * threads
-        values[u] = select(i < count, items[select(i < count, i, 0)], Int32((1 << 31) - 1))
-    sort(values, room, tid, log, of_each)
-    for u in range_constexpr(1 << of_each):
-        items[(tid << of_each) + u] = values[u]
-    cute.arch.sync_threads()
 
 
 @cute.jit

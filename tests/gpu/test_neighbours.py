@@ -251,3 +251,18 @@ def test_clouds_of_any_size(rows):
     index = HashTable(indices, grid[1:], grid[0]).search_own(box(3, 3))
     for a, b in zip(got, by_taps(index.cpu(), (3, 3, 3)), strict=True):
         assert torch.equal(a.cpu(), b)
+
+
+@pytest.mark.parametrize("size", [1 << 12, 1 << 16])
+def test_extents_that_are_greater_change_nothing(size):
+    """To 2^31 blocks, which is what keys of 32 bits are for, and beyond."""
+    grid, offsets = GRIDS[2], box(3, 3)
+    indices = cloud(grid, 11, 0, 0.2)
+    found = []
+    for shape in (grid[1:], (size,) * 3):
+        table = HashTable(indices, shape, grid[0])
+        order = tap_order((3, 3, 3))
+        found.append((*table.search_sorted(indices, (1, 1, 1), offsets, order), table.status))
+        found[-1] += (HashTable(indices, shape, grid[0]).search_own(offsets),)
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)

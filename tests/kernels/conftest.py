@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 
 collect_ignore_glob = [] if find_spec("cutlass") else ["test_*.py"]  # there is none but for Linux
+
+
+@pytest.fixture(scope="module")
+def launches() -> Iterator[Any]:
+    """Of kernel maps, in the machine."""
+    from .cloud_launcher import launches_of_maps
+
+    with launches_of_maps() as launches:
+        yield launches
 
 
 def pytest_configure(config: pytest.Config) -> None:

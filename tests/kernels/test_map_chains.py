@@ -1,0 +1,106 @@
+"""Kernels of clouds, and chains of them: what they compile to, and how they are kept."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from layoutconv.kernels import map_chains, neighbours, per_rank, store
+from layoutconv.kernels.neighbours import Search
+from layoutconv.kernels.per_rank import Chain, build, load_per_rank
+from layoutconv.kernels.reached import Unpack
+from layoutconv.kernels.tap_order import Sizes
+from layoutconv.kernels.together import SHARED_BYTES, size_of
+
+from layoutconv.sparse import order
+from layoutconv.sparse.taps import Taps
+
+from ..machine import read_cubin
+from .cloud_launcher import OF_RANK, compiled, with_sizes
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("kind", OF_RANK)
+def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
+    kernel = OF_RANK[kind](2)
+    if arch == "sm_80":  # as the machine runs it
+        assert compiled(kernel)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        assert f".target {arch}" in build(kernel, arch, dump=folder).__ptx__
+
+
+def sorted_chain(taps: Taps, empty: bool, wide: bool = False) -> Chain:
+    rank, tap_order = len(taps.stride), order.tap_order(taps.extents)
+    with with_sizes(Sizes()):
+        plan = neighbours._plan(
+            taps.offsets, taps.stride, tap_order, rank, torch.device("cpu"), wide
+        )
+        return plan.sorted(empty)
+
+
+CHAINS = {
+    "filled": map_chains.filled(3, Sizes().threads, False),
+    "known": sorted_chain(Taps.centred(3, 3), True),
+    "known, of wide keys": sorted_chain(Taps.centred(3, 3), True, True),
+    "known, of a table that is there": sorted_chain(Taps.centred(2, 3), False),
+    "near": sorted_chain(Taps.centred(3, offsets=[(0, 0, 0), (1, 0, 2)]), True),
+    "far": sorted_chain(Taps.centred(3, 2, 900), True),
+    "4-D": sorted_chain(Taps.centred(4, 2), True),
+    "index": map_chains.sorted_index(Sizes()),
+}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -> None:
+    """The second needs a multiprocessor for each CTA: 65,536 registers, 99 KB on most."""
+    chain = CHAINS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        built = build(chain, arch, dump=folder)
+    assert built.__ptx__.count(".entry") == len(chain.parts) == 2
+    assert ".nc" not in built.__ptx__  # of what others write, no cache may be trusted
+    kernels = read_cubin(built.__cubin__)
+    (together,) = (kernel for name, kernel in kernels.items() if "Together" in name)
+    assert together.registers * chain.parts[1][0].threads <= 65_536
+    # Of a submanifold filter nothing is spilled; of others what is found once, and kept.
+    assert together.stack <= (0 if name == "known" else 96)
+    needs = [part.shared(chain.parts[1][0].threads) for part, *_ in chain.parts[1][0].parts]
+    assert max(map(size_of, needs)) <= SHARED_BYTES == 99 * 1024
+
+
+# Those that ask for the whole of a cell.
+WHOLE = [kind for kind in OF_RANK if kind not in ("fill", "count bits")]
+
+
+@pytest.mark.parametrize(("kind", "rank"), list(product(WHOLE, (1, 2, 3))))
+def test_cells_are_read_at_once_where_they_are_a_vector(kind: str, rank: int) -> None:
+    _, program = compiled(OF_RANK[kind](rank))
+    word = {1: {"v2.b32"}, 3: {"v4.b32"}}.get(rank, set())
+    move = "st.global." if kind in ("unpack", "write cells") else "ld.global."
+    found = {i.opcode for i in program.instructions if i.opcode.startswith(move + "v")}
+    slot = {move + "v2.b64"} if kind.startswith(("search", "keys")) else set()
+    assert found == {move + vector for vector in word} | slot
+
+
+def test_kernels_are_kept_by_rank(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store, "_loaded", {})
+    built: list[Any] = []
+
+    def counted(*arguments: Any) -> Any:
+        built.append(arguments)
+        return build(*arguments)
+
+    monkeypatch.setattr(per_rank, "build", counted)
+    load: Callable[..., Any] = load_per_rank
+    assert load(Search(1, True), "sm_80") is load(Search(1, True), "sm_80")
+    assert load(Search(1, True), "sm_80") is not load(Search(2, True), "sm_80")
+    assert load(Unpack(1), "sm_80") is not load(Search(1, True), "sm_80")
+    monkeypatch.setattr(store, "_loaded", {})
+    assert callable(load(Search(2, True), "sm_80"))  # from disk
+    assert len(built) == len(list(tmp_path.iterdir())) == 3
