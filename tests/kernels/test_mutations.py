@@ -385,19 +385,19 @@ def no_stride(int64: Any) -> Any:
     return lambda x: int64(x) if not isinstance(x, Int32) else int64(0)
 
 
-def nothing_left(rest: Any) -> Any:
+def nothing_left(split: Any) -> Any:
     def zeros(*args: Any) -> Any:
-        result = rest(*args)
-        cute.recast_tensor(result, Float32).fill(0.0)
-        return result
+        finite, rest = split(*args)
+        cute.recast_tensor(rest, Float32).fill(0.0)
+        return finite, rest
 
     return zeros
 
 
-def nothing_left_of_b(rest: Any) -> Any:
+def nothing_left_of_b(split: Any) -> Any:
     calls = count()
-    zeros = nothing_left(rest)
-    return lambda *args: (zeros if next(calls) % 2 else rest)(*args)
+    zeros = nothing_left(split)
+    return lambda *args: (zeros if next(calls) % 2 else split)(*args)
 
 
 BOUNDLESS: dict[str, Any] = {"fields": [], "by_row": [], "row_count": 2**30}
@@ -476,10 +476,10 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         "dense fp32", replace(Multiplier, "_round", lambda f: lambda *_: None)
     ),
     "the small products are left out": (
-        "dense three products", replace(atoms, "_rest", nothing_left)
+        "dense three products", replace(atoms, "_split", nothing_left)
     ),
     "a product of small numbers is missing": (
-        "dense three products", replace(atoms, "_rest", nothing_left_of_b)
+        "dense three products", replace(atoms, "_split", nothing_left_of_b)
     ),
     "results in int8 wrap": (
         "dense int8",
