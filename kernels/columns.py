@@ -81,8 +81,7 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
     32 3 64 (0, 64) (0, 64) (0, 2) (0, 2)
     """
     tile, window = spec.tile, window_of(view, spec.tile)
-    alone = tile.parts == tile.warps_n == 1 and not (spec.split or spec.skip)
-    alone = alone and (tile.sharing == 1 or spec.along[1] == 1)
+    alone = tile.parts == tile.sharing == tile.warps_n == 1 and not (spec.split or spec.skip)
     whole = view.n <= tile.n and (tile.n < COLUMNS or tile.n % COLUMNS == 0)
     channels = int(flatten(view.a.shape[1])[0])
     found = memory_of_b(view, spec) if alone and whole and channels % tile.k == 0 else None

@@ -293,10 +293,8 @@ class MainloopSm90:
         advance, is_own = k_tiles.advance, k_tiles.is_own
         some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
         before, stage, parity = Int32(0), Int32(1), Int32(0)
-        every = sum(run.k_tiles for run in self.runs) if const_expr(self.by_runs) else count
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
-            done = const_expr(sum(earlier.k_tiles for earlier in self.runs[:number]))
             operands = KTileOperands(*of, run)
             multiply = partial(self._multiply, operands, tid)
             end = run.k_tiles if const_expr(self.by_runs) else count
@@ -311,7 +309,7 @@ class MainloopSm90:
                 wait(full + stage, parity)
                 # Where others are told, only of stages that they copy into again: so nobody is told
                 # of anything once he has multiplied the last k-tile, and may leave.
-                told = const_expr(tile.sharing == 1) or done + k_tile + tile.stages <= every
+                told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
                 if const_expr(some):
                     first = advance(first)
                     if is_own(first):

@@ -64,7 +64,6 @@ RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, list[int]]] = {
     "patches": (folded_fprop_view(PATCHES), F16, ALONE, 0, [1, 1, 0]),
     "tf32": (wide(UNET), F32, replace(TILE, k=16), 4, [4, 6, 0]),
     "rows of two pieces": (wide(UNET), F16, replace(TILE, m=256, warps_m=8), 2, [4, 3, 0]),
-    "B for two": (wide(UNET), F16, replace(TILE, sharing=2, stages=2), 2, [2, 3, 0]),
 }  # fmt: skip
 
 
