@@ -34,7 +34,7 @@ MOST_BITS = 31  # of a slot's number
 TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
 # Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
 CORNERS = {1: 2, 2: 4, 3: 4, 4: 2}
-FLIGHT = 4  # rows that a thread inserts at once
+FLIGHT = 4  # rows of a thread that are read at once
 # What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
 MADE = -1
 
@@ -225,30 +225,38 @@ class Reserve(OfSlots):
         self, crew: cutlass.Constexpr, start: Any, end: Any, pointers: list, rows: Any,
         arrays: list,
     ):  # fmt: skip
-        for some in range(start, end, crew.threads):
+        for some in range(start, end, crew.threads * FLIGHT):
             self.some(crew, some + crew.tid, end, pointers, rows, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
     def some(
-        self, crew: cutlass.Constexpr, row: Any, end: Any, pointers: list, rows: Any, arrays: list
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, rows: Any, arrays: list
     ):  # fmt: skip
-        """A row a thread; none of them leaves."""
+        """Some rows of a thread, which are read at once; no thread leaves."""
         slots, slot_of, values = pointers
         (smem,) = arrays
         tid = crew.tid
-        seen = at(slot_of, select(row < end, row, rows - 1))
-        made = (row < end) & (seen < MADE)
-        slot = Int64(select(made, Int32(MADE - 1) - seen, Int32(0)))
-        word = ~at(cells_at(slots, slot, self.kind), 0)
-        count = count_of(select(made, word, Int64(0)))
-        before, total = sums_before([count], smem, tid, crew.threads)
+        seen, counts = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            of_row = at(slot_of, select(row < end, row, rows - 1))
+            seen[u] = select(row < end, of_row, Int32(MADE))
+        own = Int32(0)
+        for u in range_constexpr(FLIGHT):
+            slot = select(seen[u] < MADE, Int32(MADE - 1) - seen[u], Int32(0))
+            word = ~at(cells_at(slots, slot, self.kind), 0)
+            counts[u] = count_of(select(seen[u] < MADE, word, Int64(0)))
+            own = own + counts[u]
+        before, total = sums_before([own], smem, tid, crew.threads)
         last = crew.threads // WARP
         if (tid == 0) & (total > 0):
             smem[last] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
         cute.arch.sync_threads()
-        if made:
-            put_first(slots, slot, smem[last] + before, self.kind)
+        for u in range_constexpr(FLIGHT):
+            if seen[u] < MADE:
+                put_first(slots, Int32(MADE - 1) - seen[u], smem[last] + before, self.kind)
+            before = before + counts[u]
 
 
 class Settle(OfSlots, EachRow):
