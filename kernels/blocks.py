@@ -34,7 +34,7 @@ MOST_BITS = 31  # of a slot's number
 TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
 # Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
 CORNERS = {1: 2, 2: 4, 3: 4, 4: 2}
-FLIGHT = 4  # rows that a thread inserts at once
+FLIGHT = 4  # rows of a thread that are read at once
 # What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
 MADE = -1
 
@@ -134,18 +134,8 @@ class Fill(PerRank):
             put_vector(word, vector - (vectors - self.behind), [Int32(BEFORE)] * 4)
 
 
-class Insert(OfSlots):
-    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
-
-    Of some rows of a thread all are read, then the slots of all, then all are claimed that are
-    free: it waits three times for all of them, not for each.
-    """
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
-
-    def integers(self) -> int:
-        return 3 + self.rank
+class SomeRows(OfSlots):
+    """A thread does ``FLIGHT`` rows at once: what it waits for, it waits for of all of them."""
 
     def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
         first, end = crew.share(integers[0])
@@ -157,6 +147,24 @@ class Insert(OfSlots):
     ):  # fmt: skip
         for some in range(first + crew.tid, end, crew.threads * FLIGHT):
             self.some(crew, some, end, pointers, integers)
+
+    def some(self, crew: Any, some: Any, end: Any, pointers: Any, integers: Any) -> None:
+        """What a thread does: rows from ``some`` on, as many apart as there are threads."""
+        raise NotImplementedError
+
+
+class Insert(SomeRows):
+    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
+
+    Of some rows of a thread all are read, then the slots of all, then all are claimed that are
+    free: it waits three times for all of them, not for each.
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+
+    def integers(self) -> int:
+        return 3 + self.rank
 
     @cute.jit
     def some(
@@ -225,33 +233,41 @@ class Reserve(OfSlots):
         self, crew: cutlass.Constexpr, start: Any, end: Any, pointers: list, rows: Any,
         arrays: list,
     ):  # fmt: skip
-        for some in range(start, end, crew.threads):
+        for some in range(start, end, crew.threads * FLIGHT):
             self.some(crew, some + crew.tid, end, pointers, rows, arrays)
             cute.arch.sync_threads()
 
     @cute.jit
     def some(
-        self, crew: cutlass.Constexpr, row: Any, end: Any, pointers: list, rows: Any, arrays: list
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, rows: Any, arrays: list
     ):  # fmt: skip
-        """A row a thread; none of them leaves."""
+        """Some rows of a thread, which are read at once; no thread leaves."""
         slots, slot_of, values = pointers
         (smem,) = arrays
         tid = crew.tid
-        seen = at(slot_of, select(row < end, row, rows - 1))
-        made = (row < end) & (seen < MADE)
-        slot = Int64(select(made, Int32(MADE - 1) - seen, Int32(0)))
-        word = ~at(cells_at(slots, slot, self.kind), 0)
-        count = count_of(select(made, word, Int64(0)))
-        before, total = sums_before([count], smem, tid, crew.threads)
+        seen, counts = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            of_row = at(slot_of, select(row < end, row, rows - 1))
+            seen[u] = select(row < end, of_row, Int32(MADE))
+        own = Int32(0)
+        for u in range_constexpr(FLIGHT):
+            slot = select(seen[u] < MADE, Int32(MADE - 1) - seen[u], Int32(0))
+            word = ~at(cells_at(slots, slot, self.kind), 0)
+            counts[u] = count_of(select(seen[u] < MADE, word, Int64(0)))
+            own = own + counts[u]
+        before, total = sums_before([own], smem, tid, crew.threads)
         last = crew.threads // WARP
         if (tid == 0) & (total > 0):
             smem[last] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
         cute.arch.sync_threads()
-        if made:
-            put_first(slots, slot, smem[last] + before, self.kind)
+        for u in range_constexpr(FLIGHT):
+            if seen[u] < MADE:
+                put_first(slots, Int32(MADE - 1) - seen[u], smem[last] + before, self.kind)
+            before = before + counts[u]
 
 
-class Settle(OfSlots, EachRow):
+class Settle(SomeRows):
     """Rows into the places of their cells: the lowest of each, and the status."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -262,20 +278,35 @@ class Settle(OfSlots, EachRow):
         return 1
 
     @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+    def some(
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
         cells, slots, slot_of, values = pointers
         rows = integers[0]
-        seen = at(slot_of, row)
-        if seen != -1:
-            slot = Int64(select(seen < MADE, Int32(MADE - 1) - seen, seen))
-            bit = bit_of(read_cell(cells, row, self.rank))
+        seen, places = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))
+        others = cute.make_rmem_tensor(FLIGHT, Uint32)
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            there = row < end
+            row = select(there, row, rows - 1)
+            seen[u] = select(there, at(slot_of, row), Int32(-1))
+            places[u] = bit_of(read_cell(cells, row, self.rank))
+        for u in range_constexpr(FLIGHT):
+            slot = select(seen[u] < MADE, Int32(MADE - 1) - seen[u], seen[u])
+            slot = select(seen[u] == -1, Int32(0), slot)
             _, first, free = read_slot(slots, slot, self.kind)
-            place = Int64(first + count_of(upto(~free, bit)) - 1)
-            # Of two rows of a cell, whichever comes second sees the first one's number here,
-            # or that of a lower one: so the second lowest row of a cell is always told of.
-            other = cute.arch.atomic_min(values + place, Uint32(row))
-            if other != Uint32(0xFFFFFFFF):
-                later = select(Uint32(row) > other, Uint32(row), other)
+            places[u] = first + count_of(upto(~free, places[u])) - 1
+        # Of two rows of a cell, whichever comes second sees the first one's number here, or that of
+        # a lower one: so the second lowest row of a cell is always told of.
+        for u in range_constexpr(FLIGHT):
+            own = Uint32(some + u * crew.threads)
+            others[u] = Uint32(0xFFFFFFFF)
+            if seen[u] != -1:
+                others[u] = Uint32(cute.arch.atomic_min(values + Int64(places[u]), own))
+        for u in range_constexpr(FLIGHT):
+            own = Uint32(some + u * crew.threads)
+            if others[u] != Uint32(0xFFFFFFFF):
+                later = select(own > others[u], own, others[u])
                 cute.arch.atomic_min(values + rows, later)
 
 
