@@ -21,7 +21,8 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
 
     ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What
     a kernel does not have is None, index buffers, say. ``integers`` are how many CTAs share a sum
-    and the elements between their results (1, 0 if none do), then the view's ``runtime_integers``.
+    and the elements between their results (1, 0 if none do); of CTAs that last, how many
+    multiprocessors there are; then the view's ``runtime_integers``.
     The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
 
@@ -38,7 +39,7 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
         _address(data.argument, vector_b),
         _tensor(view.d, out.argument, vector_d),
         *(_index(layout) for layout in (view.a, view.b, view.d)),
-        tuple(cutlass.Int64(0) for _ in range(2 + len(kernel.names))),
+        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.lasting + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
         tuple(_address(OUTPUT[name].element) for name in steps.columns) or None,
         tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,
