@@ -80,7 +80,7 @@ class ImplicitGemm:
     ):
         splits, split_stride, *of_view = integers
         if cutlass.const_expr(self.tile.lasting):
-            multiprocessors, *of_view = of_view
+            most, *of_view = of_view
         values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
         fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
@@ -94,8 +94,8 @@ class ImplicitGemm:
         if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         ctas = m_tiles * n_tiles
-        if cutlass.const_expr(self.tile.lasting):  # no more than there is room for at once
-            ctas = cutlass.min(ctas, Int32(multiprocessors) * self.resident)
+        if cutlass.const_expr(self.tile.lasting):
+            ctas = cutlass.min(ctas, Int32(most))
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
         pixels = self._map_of_a(pointer_a, args)
         copy, boxes = self._map_of_b(pointer_b, args)
@@ -198,9 +198,10 @@ class ImplicitGemm:
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
             wait_for_others(self.early)
             extras = self._extras(numbers, columns, sources, statistics, group)
+            epilogue: Any = self._epilogue()
             store = partial(
-                self._epilogue(), acc, mainloop.multiplier.mma, operand_d, beside,
-                extras=extras, kept=None,
+                epilogue, acc, mainloop.multiplier.mma, operand_d, beside,
+                tid=tid, extras=extras, kept=None,
             )  # fmt: skip
             tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
             compute(mainloop, tiles, partial(self._producers, *of), k_tiles, tid, acc, store)
@@ -297,14 +298,14 @@ class ImplicitGemm:
         if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
-        if tile.producers == WARP and not all(self.maps):
-            raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
-        spec = self.spec
-        whole = not (spec.split or spec.skip or Steps(spec.epilogue).statistics)
+        whole = not (self.spec.split or self.spec.skip or Steps(self.spec.epilogue).statistics)
         if tile.lasting and (not whole or len(self.view.a.shape) > 2 or not self.view.k):
             raise ValueError(
                 f"{tile}: expected whole sums of every tap, of one group, stored without statistics"
             )
+        if tile.producers == WARP and not all(self.maps):
+            raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
+        spec = self.spec
         if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
             vector = min(spec.vectors[:2]) * BYTES[spec.dtype]
             raise ValueError(

@@ -67,10 +67,10 @@ def compute(
     count, each = cutlass.max(Int32(k_tiles.count), Int32(1)), tiles.each
     copy = partial(_copy, mainloop, producers, k_tiles, count, tid)
     multiply = partial(_multiply, mainloop, (a, b), k_tiles, count, tid, acc, store)
-    threads, copying = mainloop.tile.threads, mainloop.copying
+    threads = mainloop.tile.threads
     if tid < threads:
         each(multiply, Int32(0), Int32(0))
-    elif tid < threads + copying:
+    else:
         each(copy, Int32(0), Int32(1))
 
 
@@ -102,5 +102,5 @@ def _multiply(
     parity: Any,
 ) -> Any:
     following = mainloop.consume(*operands, k_tiles, 0, count, tid, acc, stage, parity)
-    store(m0, n0, tid | (m0 >> 31))
+    store(m0, n0)
     return following
