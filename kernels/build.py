@@ -21,7 +21,8 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
 
     ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What
     a kernel does not have is None, index buffers, say. ``integers`` are how many CTAs share a sum
-    and the elements between their results (1, 0 if none do), then the view's ``runtime_integers``.
+    and the elements between their results (1, 0 if none do); of CTAs that last, how many
+    there are at most; then the view's ``runtime_integers``.
     The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
 
@@ -29,6 +30,8 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
     are the view's. ``d`` alone is a tensor, which says what device and stream the launch goes to.
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
+    # What does not change from tile to tile would be held all the time, in registers of the sums.
+    sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.lasting else ""
     kernel = ImplicitGemm(view, spec)
     data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
     vector_a, vector_b, vector_d = spec.vectors
@@ -38,13 +41,13 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
         _address(data.argument, vector_b),
         _tensor(view.d, out.argument, vector_d),
         *(_index(layout) for layout in (view.a, view.b, view.d)),
-        tuple(cutlass.Int64(0) for _ in range(2 + len(kernel.names))),
+        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.lasting + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
         tuple(_address(OUTPUT[name].element) for name in steps.columns) or None,
         tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,
         _address(cutlass.Float32) if steps.statistics else None,
         make_fake_stream(use_tvm_ffi_env_stream=True),
-        options=f"--enable-tvm-ffi --gpu-arch {spec.arch}{keep}",
+        options=f"--enable-tvm-ffi --gpu-arch {spec.arch}{keep}{sparing}",
     )
 
 

@@ -6,6 +6,7 @@ operands' layouts (``Operand``); there is one prologue, one main loop and one ep
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -24,6 +25,7 @@ from .epilogue import Epilogue, Extras
 from .im2col import im2col_of_a, im2col_of_b
 from .k_tiles import KTiles
 from .kept_index import KeptIndex, KeptRows
+from .lasting import TilesOfCta, compute
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
@@ -77,6 +79,8 @@ class ImplicitGemm:
         stream: Any,
     ):
         splits, split_stride, *of_view = integers
+        if cutlass.const_expr(self.tile.lasting):
+            most, *of_view = of_view
         values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
         fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
@@ -89,6 +93,9 @@ class ImplicitGemm:
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
         if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
+        ctas = m_tiles * n_tiles
+        if cutlass.const_expr(self.tile.lasting):
+            ctas = cutlass.min(ctas, Int32(most))
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
         pixels = self._map_of_a(pointer_a, args)
         copy, boxes = self._map_of_b(pointer_b, args)
@@ -109,7 +116,7 @@ class ImplicitGemm:
             copy,
             boxes,
         ).launch(
-            grid=[m_tiles * n_tiles, Int32(splits) * self.tile.parts, groups],
+            grid=[ctas, Int32(splits) * self.tile.parts, groups],
             block=[self.tile.launched, 1, 1],
             cluster=self.cluster,
             min_blocks_per_mp=self.resident,
@@ -145,6 +152,10 @@ class ImplicitGemm:
     ):
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
+        beside = None
+        if cutlass.const_expr(tile.lasting):
+            size = tile.epilogue_bytes(spec.staged_bytes)
+            beside = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
         tid, _, _ = cute.arch.thread_idx()
         cta, part, group = cute.arch.block_idx()
@@ -182,12 +193,22 @@ class ImplicitGemm:
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
             wait_for_others(self.early)
+        elif cutlass.const_expr(tile.lasting):
+            k_tiles = self._k_tiles(operand_a, operand_b)
+            of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
+            wait_for_others(self.early)
+            extras = self._extras(numbers, columns, sources, statistics, group)
+            epilogue: Any = self._epilogue()
+            store = partial(
+                epilogue, acc, mainloop.multiplier.mma, operand_d, beside,
+                tid=tid, extras=extras, kept=None,
+            )  # fmt: skip
+            tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
+            compute(mainloop, tiles, partial(self._producers, *of), k_tiles, tid, acc, store)
         else:
-            k_tiles = KTiles.of(operand_a, operand_b, tile.k, tile.taps)
-            if cutlass.const_expr(self.runs):
-                k_tiles = k_tiles.in_order()
-            producer_a = self._producer_a(mainloop, operand_a, pixels, m0, group, tid)
-            producer_b = self._producer_b(mainloop, operand_b, (copy, boxes), n0, group, tid)
+            k_tiles = self._k_tiles(operand_a, operand_b)
+            of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
+            producer_a, producer_b = self._producers(*of, m0, n0)
             wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
                 if cutlass.const_expr(spec.kept):
@@ -205,29 +226,43 @@ class ImplicitGemm:
                 count = cutlass.max(Int32(count), Int32(1))
             mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
         let_dependents_start(self.early)
-        all_columns = self.view.n * cute.arch.grid_dim()[2]
-        if cutlass.const_expr(self.steps.statistics):
-            statistics = statistics + Int64(m_tile) * (2 * all_columns)
-        extras = Extras(
+        if cutlass.const_expr(not tile.lasting):
+            all_columns = self.view.n * cute.arch.grid_dim()[2]
+            if cutlass.const_expr(self.steps.statistics):
+                statistics = statistics + Int64(m_tile) * (2 * all_columns)
+            extras = self._extras(numbers, columns, sources, statistics, group)
+            epilogue = self._epilogue()
+            base, mma = mainloop.s_a.base, mainloop.multiplier.mma
+            exists = cutlass.Boolean(True)
+            if cutlass.const_expr(tile.sharing > 1):  # a tile may only make a cluster whole
+                rows = operand_a.row_count if along_a == 1 else operand_a.col_count
+                exists = _is_row(m0, rows)
+            if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
+                if cutlass.const_expr(tile.parts > 1) and nothing:
+                    acc.fill(0)
+                epilogue(acc, mma, operand_d, base, m0, n0, tid, extras, kept_rows)
+            if cutlass.const_expr(epilogue.sums_beside):
+                number = cutlass.select_(exists, tid - tile.threads, Int32(-1))
+                epilogue.sum_beside(operand_d, base, n0, number, extras)
+
+    def _k_tiles(self, a: Operand, b: Operand) -> KTiles:
+        found = KTiles.of(a, b, self.tile.k, self.tile.taps)
+        return found.in_order() if self.runs else found
+
+    def _extras(
+        self, numbers: Any, columns: Any, sources: Any, statistics: Any, group: Any
+    ) -> Extras:
+        return Extras(
             _tuple(numbers), _tuple(columns), _tuple(sources), statistics,
-            first_column=group * self.view.n, all_columns=all_columns,
+            first_column=group * self.view.n,
+            all_columns=self.view.n * cute.arch.grid_dim()[2],
         )  # fmt: skip
-        epilogue = Epilogue(
-            tile, self.out.element, self.data.accumulator, vector_d, self.steps,
-            atomic=spec.split == "atomic",
+
+    def _epilogue(self) -> Epilogue:
+        return Epilogue(
+            self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
+            atomic=self.spec.split == "atomic",
         )  # fmt: skip
-        base, mma = mainloop.s_a.base, mainloop.multiplier.mma
-        exists = cutlass.Boolean(True)
-        if cutlass.const_expr(tile.sharing > 1):  # a tile may only make a cluster whole
-            rows = operand_a.row_count if along_a == 1 else operand_a.col_count
-            exists = _is_row(m0, rows)
-        if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
-            if cutlass.const_expr(tile.parts > 1) and nothing:
-                acc.fill(0)
-            epilogue(acc, mma, operand_d, base, m0, n0, tid, extras, kept_rows)
-        if cutlass.const_expr(epilogue.sums_beside):
-            number = cutlass.select_(exists, tid - tile.threads, Int32(-1))
-            epilogue.sum_beside(operand_d, base, n0, number, extras)
 
     def _early(self, ctas: Any) -> Any:
         """Whether this kernel starts while the one before it ends.
@@ -263,6 +298,11 @@ class ImplicitGemm:
         if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
+        whole = not (self.spec.split or self.spec.skip or Steps(self.spec.epilogue).statistics)
+        if tile.lasting and (not whole or len(self.view.a.shape) > 2 or not self.view.k):
+            raise ValueError(
+                f"{tile}: expected whole sums of every tap, of one group, stored without statistics"
+            )
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
@@ -290,6 +330,24 @@ class ImplicitGemm:
             return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
         _, found = self.im2col
         return found and im2col_map(found, args, pointer, self.spec, self.data, 1), None
+
+    def _producers(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        a: Operand,
+        b: Operand,
+        maps: tuple[Any, Any, Any],
+        group: Any,
+        tid: Any,
+        m0: Any,
+        n0: Any,
+    ) -> tuple[Producer | MapProducer, Producer | MapProducer]:
+        """A thread's share of copying the tiles of A and of B, from a row and a column on."""
+        pixels, *boxes = maps
+        return (
+            self._producer_a(mainloop, a, pixels, m0, group, tid),
+            self._producer_b(mainloop, b, tuple(boxes), n0, group, tid),
+        )
 
     def _producer_a(
         self,

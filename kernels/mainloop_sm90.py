@@ -143,6 +143,25 @@ class MainloopSm90:
     ):
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         tile = const_expr(self.tile)
+        self.prepare(a, b, tid)
+        # Of no k-tile at all, the one past the last column is multiplied: zeros.
+        count = cutlass.max(Int32(count), Int32(1))
+        produce = partial(self.produce, a, b, k_tiles)
+        consume = partial(self.consume, a, b, k_tiles)
+        if tid < tile.threads:
+            consume(begin, count, tid, acc, 0, 0)
+        elif tid < tile.threads + self.copying:
+            produce(begin, count, tid, Int32(0), Int32(1))
+
+    @cute.jit
+    def prepare(
+        self,
+        a: Producer | PixelProducer,
+        b: Producer | BoxProducer | PixelProducer,
+        tid: Any,
+    ):
+        """Barriers, and tensor maps, before anything is copied; all threads wait for that."""
+        tile = const_expr(self.tile)
         full, empty = self.barriers, self.barriers + tile.stages
         # Copies tell of themselves; a warp tells that its threads have stored what they rounded,
         # and a thread how many bytes come by a tensor map.
@@ -161,17 +180,9 @@ class MainloopSm90:
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
-        # Of no k-tile at all, the one past the last column is multiplied: zeros.
-        count = cutlass.max(Int32(count), Int32(1))
-        produce = partial(self._produce, a, b, k_tiles)
-        consume = partial(self._consume, a, b, k_tiles)
-        if tid < tile.threads:
-            consume(begin, count, tid, acc, full, empty)
-        elif tid < tile.threads + self.copying:
-            produce(begin, count, tid, full, empty)
 
     @cute.jit
-    def _produce(
+    def produce(
         self,
         a: Producer | PixelProducer,
         b: Producer | BoxProducer | PixelProducer,
@@ -179,10 +190,15 @@ class MainloopSm90:
         begin: Any,
         count: Any,
         tid: Any,
-        full: Any,
-        empty: Any,
+        stage: Any,
+        parity: Any,
     ):
-        """Copy all k-tiles, each as soon as its stage is empty; what it takes is read one ahead."""
+        """Copy all k-tiles, each as soon as its stage is empty; what it takes is read one ahead.
+
+        ``stage`` is that of the first, and what follows the last is returned; so is ``parity``, of
+        the phase in which it is still full.
+        """
+        full, empty = self.barriers, self.barriers + self.tile.stages
         advance, held = k_tiles.advance, const_expr(b.tiles)
         read_b = partial(self._read, a, b)
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
@@ -193,7 +209,6 @@ class MainloopSm90:
                 later = advance(later)
             if place < count:
                 read_b(later, place)
-        stage, parity = Int32(0), Int32(1)
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
             if const_expr(self.by_runs):
@@ -207,6 +222,7 @@ class MainloopSm90:
                     if left > 0:
                         of = first, later, stage, parity
                         first, later, stage, parity = bring(place, left, *of)
+        return stage, parity
 
     @cute.jit
     def _bring(
@@ -270,7 +286,7 @@ class MainloopSm90:
             b.read_ahead(first + tap * self.window.columns, (tap, place))
 
     @cute.jit
-    def _consume(
+    def consume(
         self,
         a: Producer | PixelProducer,
         b: Producer | BoxProducer | PixelProducer,
@@ -279,20 +295,22 @@ class MainloopSm90:
         count: Any,
         tid: Any,
         acc: Any,
-        full: Any,
-        empty: Any,
+        stage: Any,
+        parity: Any,
     ):
         """Multiply all k-tiles; a stage is given back while products of the next are running.
 
-        A k-tile that the warpgroup's rows lack is left out, if it is not the first.
+        A k-tile that the warpgroup's rows lack is left out, if it is not the first. ``stage`` is
+        that of the first, and what follows the last is returned; so is ``parity``, of the phase in
+        which it is filled.
         """
         tile = const_expr(self.tile)
+        full, empty = self.barriers, self.barriers + tile.stages
         windows = const_expr((tile.m, tile.taps, self.window.rows))
         of = self.multiplier, tid, a, b, windows, acc
         wait = const_expr(_wait_for_maps if all(self.maps) else _wait)
         advance, is_own = k_tiles.advance, k_tiles.is_own
         some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
-        before, stage, parity = Int32(0), Int32(1), Int32(0)
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
             operands = KTileOperands(*of, run)
@@ -303,8 +321,10 @@ class MainloopSm90:
             else:
                 # The first k-tile stands before the loop: behind a loop that might not run at all,
                 # the compiler would move reads of the sums to where products are still running.
-                wait(full, 0)
-                multiply(0, None)
+                wait(full + stage, parity)
+                multiply(stage, None)
+                before = Int32(stage)
+                stage, parity = _next(stage, parity, tile.stages)
             for k_tile in cutlass.range(int(number == 0), end, 1, unroll=1):
                 wait(full + stage, parity)
                 # Where others are told, only of stages that they copy into again: so nobody is told
@@ -322,7 +342,10 @@ class MainloopSm90:
                 before = stage
                 stage, parity = _next(stage, parity, tile.stages)
         warpgroup.wait_group(0)
+        if const_expr(tile.lasting):  # the last stage as well: copies for another tile follow
+            _arrive(empty + before, tid)
         sync(self.tile)
+        return stage, parity
 
     @cute.jit
     def _multiply(self, operands: KTileOperands, tid: Any, stage: Any, before: Any):

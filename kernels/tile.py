@@ -31,7 +31,8 @@ class Tile:
     copies, or half of one, which leaves registers for another CTA; or one warp where all comes by
     tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
     ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
-    CTAs, one below the other, each copies a share of B's tiles to all.
+    CTAs, one below the other, each copies a share of B's tiles to all. Where CTAs are ``lasting``,
+    each computes several tiles, one after the other, and one warp copies for the next already.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -49,6 +50,7 @@ class Tile:
     taps: int = 1
     parts: int = 1
     sharing: int = 1
+    lasting: bool = False
 
     def __post_init__(self) -> None:
         if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
@@ -68,6 +70,12 @@ class Tile:
             raise ValueError(f"tile {self}: a warp copies, or a warpgroup, or half of one")
         if self.stages < (1 if self.producers else 2):
             raise ValueError(f"tile {self}: a pipeline needs at least 2 stages, or producers")
+        alone = self.producers == WARP and self.parts == self.sharing == 1
+        if self.lasting and (not alone or self.stages < 2):
+            raise ValueError(
+                f"tile {self}: CTAs that compute several have one warp that copies, 2 stages or "
+                "more, and share nothing"
+            )
 
     @property
     def threads(self) -> int:
@@ -125,12 +133,23 @@ class Tile:
         return accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
-        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile."""
+        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile;
+        where CTAs last, that is beside them.
+
+        >>> [Tile(128, 64, 64, 4, 1, 2, 32, lasting=i).shared_bytes(2, 2) for i in (False, True)]
+        [49184, 67616]
+        """
         mainloop = self.mainloop_bytes(operand_bytes)
         if self.parts > 1:  # parts of sums
             output_bytes = max(output_bytes, SUM_BYTES)
-        epilogue = self.m * (self.n * output_bytes + ROW_BYTES)
+        epilogue = self.epilogue_bytes(output_bytes)
+        if self.lasting:
+            return mainloop + epilogue
         return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))
+
+    def epilogue_bytes(self, output_bytes: int) -> int:
+        """Of these, what the epilogue takes: its tile, and what it keeps of rows."""
+        return self.m * (self.n * output_bytes + ROW_BYTES)
 
     def mainloop_bytes(self, operand_bytes: int) -> int:
         """Of these, what the main loop takes: the stages, and barriers."""

@@ -97,7 +97,10 @@ class Plan:
         self._in_bytes = dtype in FP8 or out_dtype in FP8
         self._only_launches = not self._in_bytes and not self._parts and self._only_device
         index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
-        self._bind(expected(view).d.shape, view.m, index, tuple(runtime_integers(view).values()))
+        # CTAs that last are as many as there is room for at once.
+        ctas = (self.machine.multiprocessors * self.spec.resident,) if self.tile.lasting else ()
+        integers = *ctas, *runtime_integers(view).values()
+        self._bind(expected(view).d.shape, view.m, index, integers)
 
     def _bind(
         self, shape: tuple[int, ...], m: int, index: tuple[Any, ...], integers: tuple[int, ...]

@@ -190,13 +190,15 @@ def run_case(
     compiled: Compiled,
     *,
     splits: int = 1,
+    most: int = 2,
     shift: tuple[int, int, int] = (0, 0, 0),
     **options: Any,
 ) -> Ran:
     """Run all CTAs of a kernel; raises a Fault where it breaks a rule of the machine.
 
     Of a kernel that keeps the parts of its sums, the output is (splits, *shape of D). ``shift`` is
-    how many bytes behind a multiple of 16 the three tensors start.
+    how many bytes behind a multiple of 16 the three tensors start. CTAs that last are ``most``
+    at most.
     """
     memory, view, epilogue = Memory(), case.view, case.epilogue
     partial = compiled.spec.split == "partial"
@@ -226,9 +228,10 @@ def run_case(
     if epilogue.statistics:
         m_tiles = -(-view.m // compiled.spec.tile.m)
         parts = torch.full((m_tiles, 2, view.l * view.n), torch.nan)
+    ctas = (most,) if compiled.spec.tile.lasting else ()
     launch = launch_of(
         compiled.program, compiled.function, *tensors, *indices,
-        as_argument((splits, case.out.numel(), *runtime_integers(view).values())),
+        as_argument((splits, case.out.numel(), *ctas, *runtime_integers(view).values())),
         epilogue.numbers or None, columns, sources,
         None if parts is None else _on_device(memory, "statistics", parts.view(-1)).address,
     )  # fmt: skip

@@ -1,0 +1,106 @@
+"""CTAs that last: each computes several tiles of D, and copies for the next while it stores.
+
+Where one CTA fills a multiprocessor, nothing runs beside its start and its end: the first copies
+are waited for, and the last rows are stored, by tensor cores that have nothing to do. So there are
+as many CTAs as a GPU holds at once, and the tiles are dealt out to them. The warp that copies goes
+around the ring of stages as if all of a CTA's k-tiles were of one sum; the others store a tile from
+shared memory of its own, and find the first k-tiles of the next when they are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from .k_tiles import KTiles
+from .mainloop_sm90 import MainloopSm90
+from .tile import Tile
+
+
+class TilesOfCta:
+    """The tiles that a CTA computes: of m x n results, each so many CTAs further.
+
+    CTAs that share rows of A run side by side, as where each has one tile.
+    """
+
+    def __init__(self, tile: Tile, m: Any, n: int) -> None:
+        self.tile, self.across = tile, -(-n // tile.n)
+        self.count = Int32((m + tile.m - 1) // tile.m) * self.across
+        self.first, _, _ = cute.arch.block_idx()
+        self.step, _, _ = cute.arch.grid_dim()
+
+    def place(self, number: Any) -> tuple[Any, Any]:
+        """The first row and column of a tile."""
+        return number // self.across * self.tile.m, number % self.across * self.tile.n
+
+    @cute.jit
+    def each(self, work: Callable[..., Any], stage: Any, parity: Any):
+        """``stage, parity = work(m0, n0, stage, parity)`` of every tile, one after the other."""
+        place = self.place
+        for number in cutlass.range(self.first, self.count, self.step, unroll=1):
+            m0, n0 = place(number)
+            stage, parity = work(m0, n0, stage, parity)
+
+
+@cute.jit
+def compute(
+    mainloop: MainloopSm90,
+    tiles: TilesOfCta,
+    producers: Callable[[Any, Any], tuple[Any, Any]],
+    k_tiles: KTiles,
+    tid: Any,
+    acc: Any,
+    store: Callable[[Any, Any], None],
+):
+    """Sum all k-tiles of every tile into ``acc``, which then is to ``store``.
+
+    ``producers`` are those of the tile at a row and a column, and so is what is stored.
+    """
+    m0, n0 = tiles.place(tiles.first)
+    a, b = producers(m0, n0)
+    mainloop.prepare(a, b, tid)
+    count, each = cutlass.max(Int32(k_tiles.count), Int32(1)), tiles.each
+    copy = partial(_copy, mainloop, producers, k_tiles, count, tid)
+    multiply = partial(_multiply, mainloop, (a, b), k_tiles, count, tid, acc, store)
+    threads = mainloop.tile.threads
+    if tid < threads:
+        each(multiply, Int32(0), Int32(0))
+    else:
+        each(copy, Int32(0), Int32(1))
+
+
+def _copy(
+    mainloop: MainloopSm90,
+    producers: Callable[[Any, Any], tuple[Any, Any]],
+    k_tiles: KTiles,
+    count: Any,
+    tid: Any,
+    m0: Any,
+    n0: Any,
+    stage: Any,
+    parity: Any,
+) -> Any:
+    return mainloop.produce(*producers(m0, n0), k_tiles, 0, count, tid, stage, parity)
+
+
+def _multiply(
+    mainloop: MainloopSm90,
+    operands: tuple[Any, Any],
+    k_tiles: KTiles,
+    count: Any,
+    tid: Any,
+    acc: Any,
+    store: Callable[[Any, Any], None],
+    m0: Any,
+    n0: Any,
+    stage: Any,
+    parity: Any,
+) -> Any:
+    following = mainloop.consume(*operands, k_tiles, 0, count, tid, acc, stage, parity)
+    store(m0, n0)
+    return following

@@ -1,0 +1,219 @@
+"""CTAs that compute several tiles, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cutlass.cute as cute
+import pytest
+import torch
+from cutlass import Int32
+from layoutconv.kernels import epilogue, mainloop_sm90
+from layoutconv.kernels.columns import runs_of
+from layoutconv.kernels.mainloop_sm90 import MainloopSm90
+from layoutconv.kernels.pixels import RowProducer
+from layoutconv.kernels.tile import REGISTERS, Tile
+from layoutconv.kernels.tune import MACHINES
+from layoutconv.kernels.window import widened
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.folded import folded_fprop_view
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.executors.residues import arranged_dgrad
+from layoutconv.gemm_view import GemmView
+
+from ..machine import Fault, read_cubin
+from .launcher import (
+    Case,
+    check_exact,
+    check_view_runs,
+    compile_view,
+    compiled_view,
+    integers,
+    reference,
+    run_case,
+    spec_of,
+)
+from .test_tma import known
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+TILE = Tile(64, 64, 64, 4, 1, 2, 32, lasting=True)
+THREE = replace(TILE, k=32, stages=3, taps=3)
+TWO = replace(TILE, n=128, k=32, stages=3, taps=2)
+
+PLANES = ConvProblem((3, 7, 9, 64), (40, 3, 3), padding=1)
+WIDE = ConvProblem((1, 9, 9, 64), (136, 1, 3), padding=1)
+STRIDED = ConvProblem((3, 11, 18, 32), (64, 3, 3), 2, 1)
+DEEP = ConvProblem((2, 9, 11, 64), (64, 1, 1))
+LINE = ConvProblem((3, 25, 64), (40, 3), padding=1)
+TALL = ConvProblem((3, 13, 15, 32), (24, 3, 3), padding=1)
+VOLUMES = arranged_dgrad(ConvProblem((2, 5, 12, 18, 32), (64, 3, 3, 3), 2, 1), 128)
+
+
+def wide(view: GemmView) -> GemmView:
+    return known(widened(view))
+
+
+def gradient(problem: ConvProblem) -> GemmView:
+    (view,) = dgrad_views(replace(problem, filter=(64, *problem.filter[1:])))
+    return view
+
+
+# With how many tiles there are, and how many runs of k-tiles.
+RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, int]] = {
+    "dense": (fprop_view(PLANES), F16, TILE, 3, 0),
+    "columns of several tiles": (fprop_view(WIDE), BF16, TILE, 6, 0),
+    "a k-tile each": (fprop_view(DEEP), F16, replace(TILE, stages=3), 4, 0),
+    "more stages than k-tiles": (fprop_view(DEEP), F16, replace(TILE, k=32, stages=5), 4, 0),
+    "windows": (wide(fprop_view(PLANES)), F16, THREE, 4, 0),
+    "windows of two pieces": (
+        wide(fprop_view(TALL)), BF16, replace(THREE, m=256, n=32, warps_m=8, stages=2), 3, 0
+    ),
+    "a gradient": (wide(gradient(PLANES)), F16, replace(THREE, stages=4), 4, 0),
+    "residues beside each other": (VOLUMES[1], F16, replace(TILE, n=128, stages=3), 4, 4),
+    "runs of taps": (wide(VOLUMES[0]), F16, TWO, 6, 2),
+    "folded lines": (wide(folded_fprop_view(STRIDED)), F16, replace(TWO, n=64), 3, 2),
+    "a filter's gradient": (wgrad_view(LINE), F16, replace(TILE, k=32), 3, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_is_multiplied(name: str) -> None:
+    """By two CTAs, of which one may have a tile more."""
+    view, dtype, tile, tiles, runs = RUN[name]
+    ran = check_view_runs(view, dtype, tile, arch="sm_90a", most=2)
+    assert -(-view.m // tile.m) * -(-view.n // tile.n) == tiles
+    assert len(runs_of(view, spec_of(view, dtype, tile, "sm_90a"))) == runs
+    assert (ran.launch.grid, ran.launch.block) == ((2, 1, 1), (tile.launched, 1, 1))
+    assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)
+
+
+@pytest.mark.parametrize("most", [1, 9])
+def test_as_many_ctas_as_there_are_tiles_or_room(most: int) -> None:
+    view, dtype, tile, tiles, _ = RUN["windows"]
+    ran = check_view_runs(view, dtype, tile, arch="sm_90a", most=most)
+    assert ran.launch.grid == (min(most, tiles), 1, 1)
+
+
+def test_steps_of_an_epilogue() -> None:
+    view, dtype, tile, _, _ = RUN["folded lines"]
+    case = Case.of(view, dtype)
+    plain = reference(case)[0]
+    bias, residual = integers((view.n,), F32, 2), integers(tuple(case.out.shape), dtype, 3)
+    case.epilogue = Epilogue((Bias(bias), Residual(residual), Activation("relu")))
+    compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
+    want = (plain + bias + residual.double()).relu().to(dtype)
+    assert torch.equal(run_case(case, compiled).out, want)
+
+
+LARGE = [
+    (256, 128, 32, 8, 3, 2), (256, 128, 32, 8, 4, 2), (128, 128, 32, 4, 3, 2), (128, 256, 64, 8, 3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", LARGE, ids=str)
+def test_nothing_spills(shape: tuple[int, ...]) -> None:
+    m, n, k, warps, stages, *taps = shape
+    tile = Tile(m, n, k, warps, 1, stages, 32, *taps, lasting=True)
+    down = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
+    view = fprop_view(ConvProblem((1, 9, 9, 256), (256, 3, 3)))
+    if taps:
+        view = wide(arranged_dgrad(down, 128)[1])
+    compiled = compile_view(view, F16, tile, "sm_90a")
+    (kernel,) = read_cubin(compiled.cubin).values()
+    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
+    warps = -(-tile.launched // 32) * compiled.spec.resident  # a quarter of them has a quarter
+    assert -(-warps // 4) * 32 * -(-kernel.registers // 8) * 8 <= REGISTERS // 4
+    assert kernel.static_shared + compiled.spec.shared_bytes <= MACHINES["sm_90a"].shared_per_block
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes", [{"producers": 128}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
+)
+def test_tiles_that_cannot_last(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="CTAs that compute several"):
+        replace(TILE, **changes)
+
+
+@pytest.mark.parametrize(
+    ("view", "options"),
+    [
+        (fprop_view(PLANES), {"split": "partial", "out": F32}),
+        (fprop_view(PLANES), {"skip": True}),
+        (fprop_view(PLANES), {"epilogue": Epilogue(statistics=True).structure}),
+        (fprop_view(ConvProblem((1, 9, 9, 128), (32, 3, 3), groups=2)), {}),
+    ],
+    ids=["parts", "skip", "statistics", "groups"],
+)
+def test_what_ctas_that_last_do_not_compute(view: GemmView, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected whole sums of every tap, of one group"):
+        compile_view(view, F16, TILE, "sm_90a", **options)
+
+
+# -- every guard is needed -------------------------------------------------------------------------
+
+Patch = pytest.MonkeyPatch
+
+
+def the_last_stage_is_not_given_back(patch: Patch) -> None:
+    consume = MainloopSm90.consume
+
+    def once(self: Any, *of: Any) -> Any:
+        lasting, self.tile = self.tile, replace(self.tile, lasting=False)
+        found = consume(self, *of)
+        self.tile = lasting
+        return found
+
+    patch.setattr(MainloopSm90, "consume", once)
+
+
+def no_waiting_for_others_before_a_tile_turns(patch: Patch) -> None:
+    patch.setattr(mainloop_sm90, "sync", lambda tile: None)
+
+
+def no_waiting_for_others_after_it(patch: Patch) -> None:
+    patch.setattr(epilogue, "sync", lambda tile: None)
+
+
+def the_ring_starts_anew(patch: Patch) -> None:
+    consume = MainloopSm90.consume
+
+    def anew(self: Any, *of: Any) -> Any:
+        *rest, _, _ = of
+        return consume(self, *rest, Int32(0), Int32(0))
+
+    patch.setattr(MainloopSm90, "consume", anew)
+
+
+def every_tile_reads_the_rows_of_the_first(patch: Patch) -> None:
+    start = RowProducer.start
+    first = cute.arch.block_idx
+    patch.setattr(RowProducer, "start", lambda self, _, group: start(self, first()[0], group))
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [
+        the_last_stage_is_not_given_back,
+        no_waiting_for_others_before_a_tile_turns,
+        no_waiting_for_others_after_it,
+        the_ring_starts_anew,
+        every_tile_reads_the_rows_of_the_first,
+    ],
+)
+def test_without_a_guard_the_machine_finds_a_fault(
+    mutation: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    # Sums so short that a warpgroup could be a tile ahead of the other: stages have room for that.
+    view = fprop_view(ConvProblem((4, 9, 11, 64), (64, 1, 1)))
+    tile = replace(TILE, m=128, warps_m=8, k=32, stages=3)
+    mutation(monkeypatch)
+    case = Case.of(view, F16)
+    compiled = compile_view(view, F16, tile, "sm_90a")
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compiled, most=1))
