@@ -158,7 +158,8 @@ class Problem:
     rows of a tile, if there are ``widening`` times more of these. ``warpgroups``: Hopper's
     instructions can multiply it. ``whole``: what is stored of a row needs whole sums of that row,
     and of no other: a cluster may share them. ``mapped``: tensor maps bring both operands to
-    Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share.
+    Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share. ``runs`` and
+    ``window_runs``: B has zeros, and the ones or the others leave them out (``columns.py``).
     """
 
     m: int
@@ -177,6 +178,8 @@ class Problem:
     whole: bool = False
     mapped: bool = False
     mapped_windows: bool = False
+    runs: bool = False
+    window_runs: bool = False
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
@@ -246,7 +249,18 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
         for tile in tiles
         if tile.shared_bytes(size, problem.staged_bytes) <= machine.shared_per_block
     ]
-    return [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
+    pairs = [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
+    return [pair for pair in pairs if leaves_zeros_out(problem, *pair)] or pairs
+
+
+def leaves_zeros_out(problem: Problem, tile: Tile, splits: int) -> bool:
+    """Whether zeros of B are not multiplied: an infinity of A would make of them what is no number.
+
+    Where there are no zeros, or no tile can leave them out, that is said of none.
+    """
+    alone = tile.producers > 0 and splits == tile.parts == tile.sharing == tile.warps_n == 1
+    whole = problem.n <= tile.n and problem.channels % tile.k == 0
+    return alone and whole and (problem.window_runs if tile.taps > 1 else problem.runs)
 
 
 def shapes(arch: str, dtype: str) -> list[Shape]:

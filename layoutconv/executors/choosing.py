@@ -17,6 +17,7 @@ from ..devices import check_driver
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import UnsupportedViewError, check_view
+from ..kernels.columns import leaves_bounds, runs_of
 from ..kernels.im2col import is_mapped
 from ..kernels.spec import (
     ARCHES,
@@ -35,6 +36,7 @@ from ..kernels.tune import MACHINES, Machine, Problem, choose
 from ..kernels.window import widened
 from ..tuning.choices import find, key_of, wanted
 from .checks import expected
+from .folded import unfolded
 from .int4 import INT4
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
@@ -107,8 +109,15 @@ def choose_kernel(
         whole="statistics" not in structure.split() and not atomic,
         warpgroups=suits_warpgroups(kind, vectors, along),
         mapped=_is_mapped(view, of_any_tile),
+        runs=_has_runs(view, of_any_tile),
         **_shared_rows(view, of_any_tile),
     )  # fmt: skip
+    plain = None if tile or problem.runs or problem.window_runs else unfolded(view)
+    if plain is not None:  # no tile would leave out what is outside the filter
+        return choose_kernel(
+            plain, dtype, device, out_dtype, precision=precision, atomic=atomic,
+            structure=structure, aligned=aligned, splits=splits, sizes=sizes, measures=measures,
+        )  # fmt: skip
     key = key_of(view, problem, out_kind, vectors, along)
     measured = find(key, problem, machine)
     if measured is None and measures and tile is None and splits is None and _tunes():
@@ -192,8 +201,9 @@ def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
     if wide is None or not 0 < wide.m < MOST_ROWS:
         return {}
     taps = int(flatten(wide.a.shape[1])[-1])
-    mapped = _is_mapped(wide, spec, taps)
-    return {"taps": taps, "widening": wide.m / view.m, "mapped_windows": mapped}
+    found = {"mapped_windows": _is_mapped(wide, spec, taps)}
+    found |= {"window_runs": _has_runs(wide, spec, taps)}
+    return {"taps": taps, "widening": wide.m / view.m, **found}
 
 
 def _widened(view: GemmView, tile: Tile) -> GemmView:
@@ -255,12 +265,21 @@ def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
     """
-    if spec.arch != "sm_90a":
+    return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
+
+
+def _has_runs(view: GemmView, spec: Spec, taps: int = 1) -> bool:
+    """Whether these tiles, of all columns, leave out zeros of B."""
+    columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
+    if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
         return False
+    return bool(runs_of(view, _with_tile(view, spec, taps, columns)))
+
+
+def _with_tile(view: GemmView, spec: Spec, taps: int, columns: int = 128) -> Spec:
     line = 128 // BYTES[spec.dtype]
     k = line if taps == 1 and _channels(view, spec.along) % line == 0 else line // 2
-    tile = Tile(128, 128, k, 8, 1, 4, producers=WARPGROUP, taps=taps)
-    return is_mapped(view, replace(spec, tile=tile))
+    return replace(spec, tile=Tile(128, columns, k, 8, 1, 4, producers=WARPGROUP, taps=taps))
 
 
 def _is_dense(layout: Any) -> bool:

@@ -27,7 +27,7 @@ from ..kernels.spec import BYTES
 from ..kernels.store import cache_directory
 from ..kernels.structure import signature
 from ..kernels.tile import WARP, Tile
-from ..kernels.tune import Machine, Problem
+from ..kernels.tune import Machine, Problem, leaves_zeros_out
 
 VARIABLE = "LAYOUTCONV_TUNE"
 
@@ -97,6 +97,8 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | Non
     runs = runs and choice.tile.taps in (1, problem.taps)
     runs = runs and (choice.tile.parts == 1 or problem.whole)
     runs = runs and (choice.tile.producers != WARP or problem.mapped)
+    if problem.runs or problem.window_runs:
+        runs = runs and leaves_zeros_out(problem, choice.tile, choice.splits)
     return (choice.tile, choice.splits) if runs else None
 
 
