@@ -60,8 +60,8 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     whole = C % (line // 4) == 0 and stride * C % (line // 2) == 0 and C <= CHANNELS
     worth = stride * taps <= WASTE * problem.taps[-1] and prod(problem.output[:-1]) >= ROWS
     zeros = stride * taps > problem.taps[-1]
-    columns = COLUMNS if taps > 1 else ALL_COLUMNS if zeros else problem.K
-    if not (whole and worth and problem.K <= columns):
+    few = taps == 1 or problem.K <= COLUMNS
+    if not (whole and worth and few) or (zeros and problem.K > ALL_COLUMNS):
         return fprop_view(problem)
     view = folded_fprop_view(problem)
     view.__dict__["_unfolded"] = fprop_view(problem)
