@@ -303,6 +303,11 @@ class ImplicitGemm:
             raise ValueError(
                 f"{tile}: expected whole sums of every tap, of one group, stored without statistics"
             )
+        if tile.holding and not self._holds_all():
+            raise ValueError(
+                f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
+                f"and n = {self.view.n}"
+            )
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
@@ -312,6 +317,12 @@ class ImplicitGemm:
                 f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of "
                 f"tf32 an A that runs along k, mode 1, got {spec.dtype} along {spec.along[0]}"
             )
+
+    def _holds_all(self) -> bool:
+        """Whether CTAs that hold B's k-tiles have room for all of a sum, and of every column."""
+        tile = self.tile
+        k_tiles = sum(run.k_tiles for run in self.runs) or -(-self.view.k // tile.taps // tile.k)
+        return tile.holding == k_tiles and self.view.n <= tile.n
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.producers:

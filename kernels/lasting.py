@@ -67,10 +67,12 @@ def compute(
     count, each = cutlass.max(Int32(k_tiles.count), Int32(1)), tiles.each
     copy = partial(_copy, mainloop, producers, k_tiles, count, tid)
     multiply = partial(_multiply, mainloop, (a, b), k_tiles, count, tid, acc, store)
-    threads = mainloop.tile.threads
+    threads, holding, hold = mainloop.tile.threads, mainloop.tile.holding, mainloop.hold
     if tid < threads:
         each(multiply, Int32(0), Int32(0))
     else:
+        if cutlass.const_expr(holding):
+            hold(b, k_tiles, tid)
         each(copy, Int32(0), Int32(1))
 
 

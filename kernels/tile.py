@@ -32,7 +32,9 @@ class Tile:
     tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
     ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
     CTAs, one below the other, each copies a share of B's tiles to all. Where CTAs are ``lasting``,
-    each computes several tiles, one after the other, and one warp copies for the next already.
+    each computes several tiles, one after the other, and one warp copies for the next already; of
+    B they may be ``holding`` all k-tiles, as many as this, which are copied once. Stages are of A
+    alone then.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -51,6 +53,7 @@ class Tile:
     parts: int = 1
     sharing: int = 1
     lasting: bool = False
+    holding: int = 0
 
     def __post_init__(self) -> None:
         if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
@@ -76,6 +79,8 @@ class Tile:
                 f"tile {self}: CTAs that compute several have one warp that copies, 2 stages or "
                 "more, and share nothing"
             )
+        if self.holding and not self.lasting:
+            raise ValueError(f"tile {self}: CTAs that hold what there is of B compute several")
 
     @property
     def threads(self) -> int:
@@ -166,11 +171,19 @@ class Tile:
     def mainloop_bytes(self, operand_bytes: int) -> int:
         """Of these, what the main loop takes: the stages, and barriers."""
         barriers = BARRIER_BYTES * 2 if self.producers else 0
-        return self.stages * (self.stage_bytes(operand_bytes) + barriers)
+        stages = self.stages * (self.stage_bytes(operand_bytes) + barriers)
+        if not self.holding:
+            return stages
+        return stages + self.holding * self.bytes_of_b(operand_bytes) + BARRIER_BYTES
 
     def stage_bytes(self, operand_bytes: int) -> int:
         """The k-tiles of a stage."""
-        return (self.copied_rows + self.taps * self.n) * self.k * operand_bytes
+        of_b = 0 if self.holding else self.bytes_of_b(operand_bytes)
+        return self.copied_rows * self.k * operand_bytes + of_b
+
+    def bytes_of_b(self, operand_bytes: int) -> int:
+        """A k-tile of B, of every tap."""
+        return self.taps * self.n * self.k * operand_bytes
 
 
 def line_bytes(row_bytes: int) -> int:

@@ -75,6 +75,18 @@ RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, int]] = {
     "residues beside each other": (VOLUMES[1], F16, replace(TILE, n=128, stages=3), 4, 4),
     "runs of taps": (wide(VOLUMES[0]), F16, TWO, 6, 2),
     "folded lines": (wide(folded_fprop_view(STRIDED)), F16, replace(TWO, n=64), 3, 2),
+    "B held": (fprop_view(PLANES), F16, replace(TILE, holding=9), 3, 0),
+    "B held, with windows": (wide(fprop_view(PLANES)), F16, replace(THREE, holding=6), 4, 0),
+    "B held, of a gradient": (wide(gradient(PLANES)), F16, replace(THREE, holding=6), 4, 0),
+    "B held, of folded lines": (
+        wide(folded_fprop_view(STRIDED)), F16, replace(TWO, n=64, holding=6), 3, 2
+    ),
+    "B held, residues beside each other": (
+        VOLUMES[1], F16, replace(TILE, n=128, stages=3, holding=8), 4, 4
+    ),
+    "B held, runs of taps": (
+        wide(VOLUMES[0]), F16, replace(TWO, m=128, warps_m=8, holding=4), 3, 2
+    ),
     "a filter's gradient": (wgrad_view(LINE), F16, replace(TILE, k=32), 3, 0),
 }  # fmt: skip
 
