@@ -18,7 +18,6 @@ from .steps import Steps
 from .tile import Tile
 
 STORE_BYTES = 16
-ROWS_OF_GROUP = 64  # that follow each other, of a warpgroup
 BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in registers
 
 
@@ -119,11 +118,10 @@ class Epilogue:
             cute.nvgpu.CopyUniversalOp(), self.staged, num_bits_per_copy=self.staged.width
         )
         copy = cute.make_tiled_copy_tv(read, threads, cute.make_layout((1, self.vector)))
-        in_turn = self._in_turn
-        source = copy.get_slice(tid).partition_S(in_turn(self._own_rows(smem)))
+        source = copy.get_slice(tid).partition_S(self._own_rows(smem))
         shares = [copy.get_slice(tid).partition_S(t) for t in self._own_rows_of_all(smem)]
         coordinates = cute.make_identity_tensor((self.tile.m, self.tile.n))
-        where = copy.get_slice(tid).partition_S(in_turn(self._own_rows(coordinates)))
+        where = copy.get_slice(tid).partition_S(self._own_rows(coordinates))
         first = n0 + where[(0, 0), 0, 0][1]
         column = d.column(first)
         by_column = self._by_vector(first, d.col_count, extras)
@@ -194,32 +192,13 @@ class Epilogue:
 
     @cute.jit
     def _fill(self, table: Any, d: Operand, m0: Any, tid: Any):
-        groups = const_expr(self.tile.storing_groups)
-        rows, threads = self.tile.m // groups, self.tile.threads // groups  # of a group
-        for part in range_constexpr(-(-rows // threads)):
-            within = tid + part * threads
-            number = within
-            if const_expr(groups > 1):
-                within = (tid & (threads - 1)) + part * threads
-                block = (within // ROWS_OF_GROUP) * groups + tid // threads
-                number = block * ROWS_OF_GROUP + (within & (ROWS_OF_GROUP - 1))
+        for part in range_constexpr(-(-self.tile.m // self.tile.threads)):
+            number = tid + part * self.tile.threads
             row = d.row(m0 + number)
             offset, mask = Int64(row.linear), Int64(row.mask)
-            if within < rows:
+            if number < self.tile.m:
                 table[0, number] = offset
                 table[1, number] = mask
-
-    def _in_turn(self, tensor: Any) -> Any:
-        """The rows of a tensor (m, n) in such an order that threads store those of their group."""
-        groups = self.tile.storing_groups
-        if groups == 1:
-            return tensor
-        together = self.tile.threads // groups * self.vector // self.tile.n
-        steps = ROWS_OF_GROUP // together
-        shape = together, groups, steps, self.tile.m // (groups * ROWS_OF_GROUP)
-        stride = 1, ROWS_OF_GROUP, together, groups * ROWS_OF_GROUP
-        columns = cute.make_layout(self.tile.n)
-        return cute.composition(tensor, (cute.make_layout(shape, stride=stride), columns))
 
     def _row(self, d: Operand, table: Any, m0: Any, number: Any) -> Row:
         """Row ``number`` of the CTA's, from the table or computed now."""

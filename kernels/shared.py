@@ -10,18 +10,14 @@ from cutlass import Int32
 
 from .atoms import Data
 from .spec import Spec
-from .tile import LINE_BYTES, WARPGROUP, Tile, line_bytes
+from .tile import LINE_BYTES, Tile, line_bytes
 
 VECTOR_BYTES = 16
 
 
 def sync(tile: Tile) -> None:
-    """Wait for all threads that store rows together: those that multiply, who have a barrier of
-    their own where others copy; or a group of them."""
-    if tile.storing_groups > 1:
-        group = cute.arch.thread_idx()[0] // WARPGROUP
-        cute.arch.barrier(barrier_id=1 + group, number_of_threads=WARPGROUP)
-    elif tile.producers:
+    """Wait for all threads that multiply; they have a barrier of their own where others copy."""
+    if tile.producers:
         cute.arch.barrier(barrier_id=1, number_of_threads=tile.threads)
     else:
         cute.arch.sync_threads()

@@ -98,18 +98,6 @@ class Tile:
         return self.producers >= WARPGROUP
 
     @property
-    def storing_groups(self) -> int:
-        """How many groups of those that multiply store rows of their own, each when it is done.
-
-        Warpgroups of CTAs that last: the others multiply on meanwhile.
-
-        >>> lasting = Tile(256, 64, 32, 8, 1, 4, 32, lasting=True)
-        >>> lasting.storing_groups, Tile(256, 64, 32, 8, 1, 4, 32).storing_groups
-        (2, 1)
-        """
-        return self.warps_m // 4 if self.lasting and self.warps_n == 1 else 1
-
-    @property
     def launched(self) -> int:
         """All threads of a CTA."""
         return self.threads + self.producers
