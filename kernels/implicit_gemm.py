@@ -16,16 +16,20 @@ from cutlass import Int32, Int64
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.gemm_view import GemmView
 
+from .ahead import Ahead
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
 from .boxes import MapProducer, tensor_map
 from .columns import runs_of
 from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
+from .from_registers import RegisterEpilogue
 from .im2col import im2col_of_a, im2col_of_b
 from .k_tiles import KTiles
-from .kept_index import KeptIndex, KeptRows
+from .kept_index import KeptIndex, KeptRows, memory_of
 from .lasting import TilesOfCta, compute
+from .lasting_maps import TilesOfRound, ctas_of
+from .lasting_maps import compute as compute_maps
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
@@ -55,12 +59,12 @@ class ImplicitGemm:
         self.im2col = im2col_of_a(view, spec), im2col_of_b(view, spec)
         self.maps = self.im2col[0] is not None, bool(self.memory_of_b or self.im2col[1])
         self.runs = runs_of(view, spec)
-        self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
         self.resident, self.early = spec.resident, starts_early(spec.arch)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
+        self._check()
 
     @cute.jit
     def __call__(
@@ -79,6 +83,7 @@ class ImplicitGemm:
         stream: Any,
     ):
         splits, split_stride, *of_view = integers
+        most: Any = 0
         if cutlass.const_expr(self.tile.lasting):
             most, *of_view = of_view
         values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
@@ -95,7 +100,8 @@ class ImplicitGemm:
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         ctas = m_tiles * n_tiles
         if cutlass.const_expr(self.tile.lasting):
-            ctas = cutlass.min(ctas, Int32(most))
+            by_rounds = cutlass.const_expr(self.spec.kept)
+            ctas = ctas_of(ctas, Int32(most)) if by_rounds else cutlass.min(ctas, Int32(most))
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
         pixels = self._map_of_a(pointer_a, args)
         copy, boxes = self._map_of_b(pointer_b, args)
@@ -107,7 +113,7 @@ class ImplicitGemm:
             _pointer(index_b, Int32),
             _pointer(index_d, Int32),
             args,
-            (Int32(splits), Int64(split_stride)),
+            (Int32(splits), Int64(split_stride), Int32(most)),
             numbers,
             columns,
             sources,
@@ -153,7 +159,7 @@ class ImplicitGemm:
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
         beside = None
-        if cutlass.const_expr(tile.lasting):
+        if cutlass.const_expr(tile.lasting and tile.turns):
             size = tile.epilogue_bytes(spec.staged_bytes)
             beside = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
@@ -165,7 +171,7 @@ class ImplicitGemm:
         if cutlass.const_expr(tile.sharing > 1):  # neighbours are one below the other
             cluster, number = cta // tile.sharing, cta % tile.sharing
             m_tile, n_tile = cluster // n_tiles * tile.sharing + number, cluster % n_tiles
-        if cutlass.const_expr(spec.skip and index_a is not None):
+        if cutlass.const_expr(spec.skip and index_a is not None and not tile.lasting):
             # Rows with many taps come last in a kernel map: they start first, or all wait for them.
             m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - m_tile
         m0, n0 = m_tile * tile.m, n_tile * tile.n
@@ -180,7 +186,7 @@ class ImplicitGemm:
             self.view.b, args, b, index_b, group=group, along=along_b, vector=vector_b,
             column_tile=tile.k if along_b else tile.n, hoist_rows=along_b == 1,
         )  # fmt: skip
-        splits, split_stride = split
+        splits, split_stride, most = split
         if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every part
             d = d + cute.assume(Int64(part) * split_stride, divby=vector_d)
         operand_d = Operand(
@@ -193,12 +199,26 @@ class ImplicitGemm:
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
             wait_for_others(self.early)
+        elif cutlass.const_expr(tile.lasting and spec.kept):
+            of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
+            producers = partial(self._producers, *of)
+            tiles: Any = TilesOfRound(tile, operand_d.row_count, self.view.n, most)
+            first = producers(*tiles.place(tiles.first))
+            apart, own = first[0].apart, mainloop.leaves_out
+            ahead = Ahead(smem, spec, operand_a, operand_d, apart, own)
+            wait_for_others(self.early)
+            extras = self._extras(numbers, columns, sources, statistics, group)
+            epilogue: Any = self._epilogue()
+            store = partial(
+                epilogue, acc, mainloop.multiplier.mma, operand_d, tid=tid, extras=extras
+            )
+            compute_maps(mainloop, tiles, first, producers, ahead, tid, acc, store)
         elif cutlass.const_expr(tile.lasting):
             k_tiles = self._k_tiles(operand_a, operand_b)
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
             wait_for_others(self.early)
             extras = self._extras(numbers, columns, sources, statistics, group)
-            epilogue: Any = self._epilogue()
+            epilogue = self._epilogue()
             store = partial(
                 epilogue, acc, mainloop.multiplier.mma, operand_d, beside,
                 tid=tid, extras=extras, kept=None,
@@ -259,7 +279,7 @@ class ImplicitGemm:
         )  # fmt: skip
 
     def _epilogue(self) -> Epilogue:
-        return Epilogue(
+        return (Epilogue if self.tile.turns else RegisterEpilogue)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=self.spec.split == "atomic",
         )  # fmt: skip
@@ -298,8 +318,9 @@ class ImplicitGemm:
         if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
-        whole = not (self.spec.split or self.spec.skip or Steps(self.spec.epilogue).statistics)
-        if tile.lasting and (not whole or len(self.view.a.shape) > 2 or not self.view.k):
+        whole = not (self.spec.split or Steps(self.spec.epilogue).statistics)
+        whole = whole and len(self.view.a.shape) == 2 and self.view.k > 0
+        if tile.lasting and tile.turns and (not whole or self.spec.skip):
             raise ValueError(
                 f"{tile}: expected whole sums of every tap, of one group, stored without statistics"
             )
@@ -307,6 +328,11 @@ class ImplicitGemm:
             raise ValueError(
                 f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
                 f"and n = {self.view.n}"
+            )
+        if tile.lasting and not tile.turns and not (whole and self.spec.kept and self._stays()):
+            raise ValueError(
+                f"{tile}: expected whole sums over a kernel map, of one group, stored as 16 bits by "
+                "whole vectors, without statistics or residuals"
             )
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
@@ -323,6 +349,11 @@ class ImplicitGemm:
         tile = self.tile
         k_tiles = sum(run.k_tiles for run in self.runs) or -(-self.view.k // tile.taps // tile.k)
         return tile.holding == k_tiles and self.view.n <= tile.n
+
+    def _stays(self) -> bool:
+        """Whether a tile's results can be stored from registers."""
+        epilogue = self._epilogue()
+        return isinstance(epilogue, RegisterEpilogue) and epilogue.suits()
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.producers:
@@ -403,11 +434,11 @@ class ImplicitGemm:
         if behind:
             smem.allocate_array(Int32, behind // 4)
         if d.gather:
-            rows = KeptRows(smem, tile.m)
+            rows = KeptRows(memory_of(smem, tile.m), tile.m)
             rows.fill(d, first, tile.launched, tid)
         entries = self.spec.kept - (tile.m if d.gather else 0)
-        channels = producer.operand.vector_extent
-        producer.kept = KeptIndex(smem, entries, tile.m, producer.apart, channels)
+        of = tile.m, producer.apart, producer.operand.vector_extent
+        producer.kept = KeptIndex(memory_of(smem, entries), *of)
         return rows
 
     def _present(

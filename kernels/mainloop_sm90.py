@@ -15,6 +15,7 @@ as they bring others: pixels that follow each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -222,11 +223,13 @@ class MainloopSm90:
         tid: Any,
         stage: Any,
         parity: Any,
+        aside: Callable[[], None] | None = None,
     ):
         """Copy all k-tiles, each as soon as its stage is empty; what it takes is read one ahead.
 
         ``stage`` is that of the first, and what follows the last is returned; so is ``parity``, of
-        the phase in which it is still full.
+        the phase in which it is still full. ``aside`` is done once, when all stages are on their
+        way.
         """
         full, empty = self.barriers, self.barriers + self.tile.stages
         advance, held = k_tiles.advance, const_expr(b.tiles)
@@ -234,6 +237,7 @@ class MainloopSm90:
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         later = first  # and of that of B which is read next
         a.read_ahead(first)
+        full_ring = cutlass.min(Int32(count), Int32(self.tile.stages)) - 1
         for place in range_constexpr(held):
             if const_expr(place > 0):
                 later = advance(later)
@@ -252,6 +256,9 @@ class MainloopSm90:
                     if left > 0:
                         of = first, later, stage, parity
                         first, later, stage, parity = bring(place, left, *of)
+                if const_expr(aside is not None):
+                    if k_tile == full_ring:
+                        aside()
         return stage, parity
 
     @cute.jit
@@ -377,7 +384,8 @@ class MainloopSm90:
         warpgroup.wait_group(0)
         if const_expr(tile.lasting):  # the last stage as well: copies for another tile follow
             _arrive(empty + before, tid)
-        sync(self.tile)
+        if const_expr(tile.turns):
+            sync(self.tile)
         return stage, parity
 
     @cute.jit
