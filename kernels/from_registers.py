@@ -54,10 +54,7 @@ class RegisterEpilogue(Epilogue):
         )
         (_, halves, groups), down, across = where.shape
         lane = tid % LANES
-        numbers = [
-            [where[(0, h, 0), i, 0][0] for h in range(halves)]
-            for i in range(down)
-        ]
+        numbers = [[where[(0, h, 0), i, 0][0] for h in range(halves)] for i in range(down)]
         rows = [[d.row(m0 + number) for number in some] for some in numbers]
         entries = [[None if kept is None else kept[number] for number in some] for some in numbers]
         done()

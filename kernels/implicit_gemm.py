@@ -219,10 +219,10 @@ class ImplicitGemm:
             wait_for_others(self.early)
             extras = self._extras(numbers, columns, sources, statistics, group)
             epilogue = self._epilogue()
-            store = partial(
-                epilogue, acc, mainloop.multiplier.mma, operand_d, beside,
-                tid=tid, extras=extras, kept=None,
-            )  # fmt: skip
+            of_team = mainloop.multiplier.mma, operand_d, *((beside,) if tile.turns else ())
+            number = tid % tile.threads if tile.teams > 1 else tid
+            more = {} if tile.turns else {"done": _nothing}
+            store = partial(epilogue, acc, *of_team, tid=number, extras=extras, kept=None, **more)
             tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
             compute(mainloop, tiles, partial(self._producers, *of), k_tiles, tid, acc, store)
         else:
@@ -329,11 +329,13 @@ class ImplicitGemm:
                 f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
                 f"and n = {self.view.n}"
             )
-        if tile.lasting and not tile.turns and not (whole and self.spec.kept and self._stays()):
+        if not tile.turns and not (whole and self._stays()):
             raise ValueError(
-                f"{tile}: expected whole sums over a kernel map, of one group, stored as 16 bits by "
-                "whole vectors, without statistics or residuals"
+                f"{tile}: expected whole sums, of one group, stored as 16 bits by whole vectors, "
+                "without statistics or residuals"
             )
+        if tile.lasting and tile.producers > WARP and not self.spec.kept:
+            raise ValueError(f"{tile}: expected a kernel map, where more than a warp copies")
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
@@ -462,6 +464,10 @@ class ImplicitGemm:
             return k_tiles
         own = found.own if operand.gather and mainloop.leaves_out else []
         return KTiles.of_units(operand, tile.k, found.all, own)
+
+
+def _nothing() -> None:
+    """What is done when a tile's rows are known of which nothing was kept."""
 
 
 def _is_row(m: Any, rows: Any) -> Any:

@@ -73,7 +73,7 @@ class MainloopSm90:
         of = data, spec.tile, self.along, in_registers, columns
         self.multiplier = WarpgroupMultiplier(*of)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
-        self.barriers = smem.allocate_array(Int64, 2 * spec.tile.stages + bool(spec.tile.holding))
+        self.barriers = smem.allocate_array(Int64, spec.tile.barriers)
 
     @property
     def storing(self) -> int:
@@ -112,7 +112,7 @@ class MainloopSm90:
         self, made: tuple[Any, Any], found: Boxes, first: Any, group: Any, tid: Any
     ) -> BoxProducer:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
-        number = tid - self.tile.threads
+        number = tid - self.tile.workers
         return BoxProducer(made, found, self.s_b, number, first, group, self.spec)
 
     def pixel_producer(
@@ -126,7 +126,7 @@ class MainloopSm90:
         tid: Any,
     ) -> PixelProducer:
         """A thread's share of copying tiles by an im2col tensor map, made by the host."""
-        of = atom, found, args, shared, tid - self.tile.threads
+        of = atom, found, args, shared, tid - self.tile.workers
         if self.along == (0, 0):
             return SumProducer(*of, self.tile.k, first, group)
         return RowProducer(*of, self.tile.m, first, group)
@@ -177,6 +177,8 @@ class MainloopSm90:
                 cute.arch.mbarrier_init(empty + stage, tile.threads // 32 * tile.sharing)
             if const_expr(tile.holding):
                 cute.arch.mbarrier_init(self._held, 1)
+            for team in range_constexpr(tile.teams if tile.teams > 1 else 0):
+                cute.arch.mbarrier_init(self._turns + team, tile.threads // 32)
         cute.arch.mbarrier_init_fence()
         if const_expr(tile.sharing > 1):
             cute.arch.cluster_arrive_relaxed()
@@ -188,6 +190,18 @@ class MainloopSm90:
     def _held(self) -> Any:
         """The barrier of B's k-tiles, where they are held."""
         return self.barriers + 2 * self.tile.stages
+
+    @property
+    def _turns(self) -> Any:
+        """The barriers of teams, each told by the other."""
+        return self.barriers + (self.tile.barriers - self.tile.teams)
+
+    def wait_for_turn(self, team: Any, turn: Any) -> None:
+        """Until the other team has waited for all stages of its tile; the first for nobody, once.
+
+        A stage that was full, empty and full again looks as it did before.
+        """
+        cute.arch.mbarrier_wait(self._turns + team, turn ^ (1 - team))
 
     def _moving(self, a: Any, b: Any) -> list[MapProducer]:
         """Those who copy by tensor maps into stages."""
@@ -201,7 +215,7 @@ class MainloopSm90:
         counts = const_expr([run.k_tiles or tile.holding for run in self.runs])
         sizes = const_expr([b.bytes_of(run.columns) for run in self.runs])
         size = const_expr(sum(n * each for n, each in zip(counts, sizes, strict=True)))
-        expect(self._held, size, tid - tile.threads)
+        expect(self._held, size, tid - tile.workers)
         first, slot, advance, copy = Int32(k_tiles.first(0)), Int32(0), k_tiles.advance, b.copy
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
@@ -289,7 +303,7 @@ class MainloopSm90:
         cute.arch.mbarrier_wait(empty + stage, parity)
         if const_expr(by_maps):
             size = const_expr(sum(p.bytes_of(columns) for p in by_maps))
-            expect(full + stage, size, tid - self.tile.threads)
+            expect(full + stage, size, tid - self.tile.workers)
         for producer in by_maps:
             producer.copy(first, stage, self.window.columns, full + stage, columns)
         if const_expr(not self.maps[0]):
@@ -381,6 +395,9 @@ class MainloopSm90:
                     multiply(stage, slot, (empty + before, told))
                 before, slot = stage, slot + 1
                 stage, parity = _next(stage, parity, tile.stages)
+        if const_expr(tile.teams > 1):
+            other = 1 - cute.arch.thread_idx()[0] // tile.threads
+            _arrive(self._turns + other, tid)
         warpgroup.wait_group(0)
         if const_expr(tile.lasting):  # the last stage as well: copies for another tile follow
             _arrive(empty + before, tid)

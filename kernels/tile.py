@@ -34,7 +34,9 @@ class Tile:
     CTAs, one below the other, each copies a share of B's tiles to all. Where CTAs are ``lasting``,
     each computes several tiles, one after the other, and those who copy do so for the next already:
     one warp, or a warpgroup of kernel maps, whose tiles are stored from registers. Of B they may be
-    ``holding`` all k-tiles, as many as this, which are copied once. Stages are of A alone then.
+    ``holding`` all k-tiles, as many as this, which are copied once. Stages are of A alone then. And
+    ``teams`` of warpgroups may take tiles in turn: one stores, from registers, where the other
+    multiplies.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -54,6 +56,7 @@ class Tile:
     sharing: int = 1
     lasting: bool = False
     holding: int = 0
+    teams: int = 1
 
     def __post_init__(self) -> None:
         if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
@@ -81,11 +84,21 @@ class Tile:
             )
         if self.holding and not self.lasting:
             raise ValueError(f"tile {self}: CTAs that hold what there is of B compute several")
+        if self.teams > 1 and not (self.lasting and self.producers == WARP and self.warps_m == 4):
+            raise ValueError(
+                f"tile {self}: tiles are computed in turn where CTAs last, by a warpgroup each, and "
+                "one warp that copies"
+            )
 
     @property
     def threads(self) -> int:
-        """Those that multiply."""
+        """Those that multiply a tile."""
         return 32 * self.warps_m * self.warps_n
+
+    @property
+    def workers(self) -> int:
+        """Those that multiply, of all teams."""
+        return self.teams * self.threads
 
     @property
     def copied_rows(self) -> int:
@@ -100,12 +113,12 @@ class Tile:
     @property
     def turns(self) -> bool:
         """Whether results turn in shared memory, so that rows are stored by whole vectors."""
-        return not (self.lasting and self.producers == WARPGROUP)
+        return not (self.lasting and (self.producers == WARPGROUP or self.teams > 1))
 
     @property
     def launched(self) -> int:
         """All threads of a CTA."""
-        return self.threads + self.producers
+        return self.workers + self.producers
 
     @property
     def resident(self) -> int:
@@ -165,11 +178,14 @@ class Tile:
 
     def mainloop_bytes(self, operand_bytes: int) -> int:
         """Of these, what the main loop takes: the stages, and barriers."""
-        barriers = BARRIER_BYTES * 2 if self.producers else 0
-        stages = self.stages * (self.stage_bytes(operand_bytes) + barriers)
-        if not self.holding:
-            return stages
-        return stages + self.holding * self.bytes_of_b(operand_bytes) + BARRIER_BYTES
+        held = self.holding * self.bytes_of_b(operand_bytes)
+        return self.stages * self.stage_bytes(operand_bytes) + held + BARRIER_BYTES * self.barriers
+
+    @property
+    def barriers(self) -> int:
+        """Of stages, which are full or empty; of B, where it is held; of teams."""
+        teams = self.teams if self.teams > 1 else 0
+        return 2 * self.stages + (self.holding > 0) + teams if self.producers else 0
 
     def stage_bytes(self, operand_bytes: int) -> int:
         """The k-tiles of a stage."""

@@ -43,6 +43,8 @@ TILE = Tile(64, 64, 64, 4, 1, 2, 32, lasting=True)
 THREE = replace(TILE, k=32, stages=3, taps=3)
 TWO = replace(TILE, n=128, k=32, stages=3, taps=2)
 
+TEAMS = replace(TILE, teams=2)
+
 PLANES = ConvProblem((3, 7, 9, 64), (40, 3, 3), padding=1)
 WIDE = ConvProblem((1, 9, 9, 64), (136, 1, 3), padding=1)
 STRIDED = ConvProblem((3, 11, 18, 32), (64, 3, 3), 2, 1)
@@ -86,6 +88,18 @@ RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, int]] = {
     ),
     "B held, runs of taps": (
         wide(VOLUMES[0]), F16, replace(TWO, m=128, warps_m=8, holding=4), 3, 2
+    ),
+    "teams": (fprop_view(PLANES), F16, replace(TEAMS, stages=4), 3, 0),
+    "teams, more than tiles": (fprop_view(DEEP), BF16, replace(TEAMS, stages=3), 4, 0),
+    "teams, windows": (wide(fprop_view(PLANES)), F16, replace(THREE, teams=2), 4, 0),
+    "teams, B held": (
+        VOLUMES[1], F16, replace(TEAMS, n=128, stages=3, holding=8), 4, 4
+    ),
+    "teams, B held, runs of taps": (
+        wide(VOLUMES[0]), F16, replace(TWO, teams=2, stages=5, holding=4), 6, 2
+    ),
+    "teams of 128 rows": (
+        wide(folded_fprop_view(STRIDED)), F16, replace(TWO, m=128, n=64, teams=2, holding=6), 2, 2
     ),
     "a filter's gradient": (wgrad_view(LINE), F16, replace(TILE, k=32), 3, 0),
 }  # fmt: skip
@@ -143,7 +157,7 @@ def test_nothing_spills(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"producers": 128}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
+    "changes", [{"producers": 64}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
 )
 def test_tiles_that_cannot_last(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="CTAs that compute several"):
