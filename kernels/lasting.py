@@ -129,8 +129,8 @@ def _in_turn(
 ) -> Any:
     """The same of a team, which passes over the k-tiles of the other's next tile."""
     mainloop.wait_for_turn(team, turn)
-    following = multiply(m0, n0, stage, parity)
-    return *_following(*following, count, mainloop.tile.stages), turn ^ 1
+    stage, parity = multiply(m0, n0, stage, parity)
+    return *_following(stage, parity, count, mainloop.tile.stages), turn ^ 1
 
 
 def _following(stage: Any, parity: Any, k_tiles: Any, stages: int) -> tuple[Any, Any]:

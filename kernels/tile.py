@@ -86,8 +86,8 @@ class Tile:
             raise ValueError(f"tile {self}: CTAs that hold what there is of B compute several")
         if self.teams > 1 and not (self.lasting and self.producers == WARP and self.warps_m == 4):
             raise ValueError(
-                f"tile {self}: tiles are computed in turn where CTAs last, by a warpgroup each, and "
-                "one warp that copies"
+                f"tile {self}: teams that take tiles in turn are warpgroups of CTAs that last, "
+                "where one warp copies"
             )
 
     @property

@@ -17,7 +17,7 @@ from ..devices import check_driver
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import UnsupportedViewError, check_view
-from ..kernels.columns import leaves_bounds, runs_of
+from ..kernels.columns import Run, leaves_bounds, runs_of
 from ..kernels.im2col import is_mapped
 from ..kernels.spec import (
     ARCHES,
@@ -96,6 +96,7 @@ def choose_kernel(
     check_view(view, along)
     whole = expected(view).writes_all and _is_dense(view.d)
     of_any_tile = Spec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
+    whole_sums = "statistics" not in structure.split() and not atomic
     problem = Problem(
         view.m, view.n, _summed(view, along),
         channels=_channels(view, along),
@@ -106,10 +107,12 @@ def choose_kernel(
         # Parts are added up as floating-point numbers, and stored without saturation.
         splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
-        whole="statistics" not in structure.split() and not atomic,
+        whole=whole_sums,
         warpgroups=suits_warpgroups(kind, vectors, along),
         mapped=_is_mapped(view, of_any_tile),
-        runs=_has_runs(view, of_any_tile),
+        runs=bool(_runs(view, of_any_tile)),
+        lasts=whole_sums and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
+        stays=BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure.split(),
         **_shared_rows(view, of_any_tile),
     )  # fmt: skip
     plain = None if tile or problem.runs or problem.window_runs else unfolded(view)
@@ -201,9 +204,15 @@ def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
     if wide is None or not 0 < wide.m < MOST_ROWS:
         return {}
     taps = int(flatten(wide.a.shape[1])[-1])
-    found = {"mapped_windows": _is_mapped(wide, spec, taps)}
-    found |= {"window_runs": _has_runs(wide, spec, taps)}
-    return {"taps": taps, "widening": wide.m / view.m, **found}
+    runs = _runs(wide, spec, taps)
+    half_lines = -(-wide.k // taps // (64 // BYTES[spec.dtype]))
+    return {
+        "taps": taps,
+        "widening": wide.m / view.m,
+        "mapped_windows": _is_mapped(wide, spec, taps),
+        "window_runs": bool(runs),
+        "k_tiles": sum(run.k_tiles for run in runs) or half_lines,
+    }
 
 
 def _widened(view: GemmView, tile: Tile) -> GemmView:
@@ -268,12 +277,12 @@ def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
     return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
 
 
-def _has_runs(view: GemmView, spec: Spec, taps: int = 1) -> bool:
-    """Whether these tiles, of all columns, leave out zeros of B."""
+def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
+    """Of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
     columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
     if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
-        return False
-    return bool(runs_of(view, _with_tile(view, spec, taps, columns)))
+        return ()
+    return runs_of(view, _with_tile(view, spec, taps, columns))
 
 
 def _with_tile(view: GemmView, spec: Spec, taps: int, columns: int = 128) -> Spec:
