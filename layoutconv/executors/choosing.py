@@ -112,7 +112,7 @@ def choose_kernel(
         mapped=_is_mapped(view, of_any_tile),
         runs=bool(_runs(view, of_any_tile)),
         lasts=whole_sums and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
-        stays=BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure.split(),
+        stays=BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure,
         **_shared_rows(view, of_any_tile),
     )  # fmt: skip
     plain = None if tile or problem.runs or problem.window_runs else unfolded(view)
