@@ -12,12 +12,13 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, const_expr, range_constexpr
+from cutlass import Int32, Int64, const_expr, range_constexpr
 
 from .convert import converted
 from .epilogue import STORE_BYTES, Epilogue, Extras
 from .kept_index import KeptRows
 from .operand import Operand
+from .statistics import Columns, SumsOfFragments
 
 LANES = 4  # of a row
 BITS = 16  # of an element of D: a pair is a word
@@ -30,9 +31,22 @@ class RegisterEpilogue(Epilogue):
     """
 
     def suits(self) -> bool:
-        """Whether that is so: vectors are whole, and nothing else is read or written."""
+        """Whether that is so: vectors are whole, and nothing else is read; teams may count."""
         whole = self.vector * BITS == 8 * STORE_BYTES and self.dtype.width == BITS
-        return whole and not (self.by_row or self.steps.statistics or self.atomic)
+        counts = self.steps.statistics and self.tile.teams == 1
+        return whole and not (self.by_row or counts or self.atomic)
+
+    def count(self) -> None:
+        """From here on, statistics of all that is stored are kept, if they are asked for."""
+        self.sums = SumsOfFragments(self.tile) if self.steps.statistics else None
+
+    @cute.jit
+    def write_sums(self, d: Operand, row: Any, tid: Any, extras: Extras):
+        """A warp's row of partial sums, of that number and those of warps before it."""
+        if const_expr(self.sums is not None):
+            here = extras.statistics + Int64(row + tid // 32) * (2 * extras.all_columns)
+            columns = Columns(here, extras.first_column, d.col_count, extras.all_columns)
+            self.sums.write(tid, columns)
 
     @cute.jit
     def __call__(
@@ -58,6 +72,8 @@ class RegisterEpilogue(Epilogue):
         rows = [[d.row(m0 + number) for number in some] for some in numbers]
         entries = [[None if kept is None else kept[number] for number in some] for some in numbers]
         done()
+        counted: Any = const_expr(self.sums if self.steps.statistics else None)
+        stored = [[self._exists(d, row) for row in some] for some in rows]
         bits = const_expr(8 * STORE_BYTES)
         atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
         for j in range_constexpr(across):
@@ -67,6 +83,12 @@ class RegisterEpilogue(Epilogue):
                 steps = self._columns_of(first, halves, d.col_count, extras)
                 for i in range_constexpr(down):
                     words = self._words(acc, (i, j), block, halves, steps, extras)
+                    if const_expr(counted is not None):
+                        pairs = cute.recast_tensor(words, self.dtype)
+                        for at in range_constexpr(halves * LANES):
+                            group = j * groups + block + at // halves
+                            pair = pairs[2 * at], pairs[2 * at + 1]
+                            counted.add(group, pair, stored[i][at % halves])
                     for h in range_constexpr(halves):
                         own = [words[h + halves * g] for g in range(LANES)]
                         out = cute.make_rmem_tensor((LANES,), Int32)
@@ -78,6 +100,10 @@ class RegisterEpilogue(Epilogue):
                         offset, there = d.offset(rows[i][h], column, entry)
                         vector = cute.recast_tensor(out, self.dtype)
                         self._store(atom, vector, d.at(d.pointer, offset), there)
+
+    def _exists(self, d: Operand, row: Any) -> Any:
+        """Whether a row is stored, if that is asked for: whether its first column is."""
+        return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
 
     def _words(
         self, acc: Any, at: tuple[int, int], block: int, halves: int, columns: Any, extras: Extras

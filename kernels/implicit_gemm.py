@@ -36,7 +36,7 @@ from .operand import Operand
 from .pixels import im2col_map
 from .present import units_of_index, units_of_rows
 from .producer import Producer
-from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
+from .spec import ASYNC_BYTES, BYTES, Spec, stores_whole_rows, suits_warpgroups
 from .steps import Steps
 from .structure import divisors, runtime_integers
 from .tensor_map import memory_of_b
@@ -224,7 +224,13 @@ class ImplicitGemm:
             more = {} if tile.turns else {"done": _nothing}
             store = partial(epilogue, acc, *of_team, tid=number, extras=extras, kept=None, **more)
             tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
-            compute(mainloop, tiles, partial(self._producers, *of), k_tiles, tid, acc, store)
+            finish = _nothing
+            if cutlass.const_expr(not tile.turns):
+                epilogue.count()
+                row = (cta * tile.teams + tid // tile.threads) * (tile.threads // WARP)
+                finish = partial(epilogue.write_sums, operand_d, row, number, extras)
+            producers = partial(self._producers, *of)
+            compute(mainloop, tiles, producers, k_tiles, tid, acc, store, finish)
         else:
             k_tiles = self._k_tiles(operand_a, operand_b)
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
@@ -318,9 +324,9 @@ class ImplicitGemm:
         if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
-        whole = not (self.spec.split or Steps(self.spec.epilogue).statistics)
-        whole = whole and len(self.view.a.shape) == 2 and self.view.k > 0
-        if tile.lasting and tile.turns and (not whole or self.spec.skip):
+        whole = not self.spec.split and len(self.view.a.shape) == 2 and self.view.k > 0
+        counts = Steps(self.spec.epilogue).statistics
+        if tile.lasting and tile.turns and (not whole or counts or self.spec.skip):
             raise ValueError(
                 f"{tile}: expected whole sums of every tap, of one group, stored without statistics"
             )
@@ -332,8 +338,14 @@ class ImplicitGemm:
         if not tile.turns and not (whole and self._stays()):
             raise ValueError(
                 f"{tile}: expected whole sums, of one group, stored as 16 bits by whole vectors, "
-                "without statistics or residuals"
+                "without residuals, and with statistics by teams alone"
             )
+        if (
+            not tile.turns
+            and counts
+            and not (self.view.n <= tile.n and stores_whole_rows(self.view))
+        ):
+            raise ValueError(f"{tile}: expected statistics of all columns, in whole rows of D")
         if tile.lasting and tile.producers > WARP and not self.spec.kept:
             raise ValueError(f"{tile}: expected a kernel map, where more than a warp copies")
         if tile.producers == WARP and not all(self.maps):

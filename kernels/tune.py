@@ -203,9 +203,9 @@ class Problem:
     and of no other: a cluster may share them. ``mapped``: tensor maps bring both operands to
     Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share. ``runs`` and
     ``window_runs``: B has zeros, and the ones or the others leave them out (``columns.py``).
-    ``lasts``: whole sums of one group, of every tap, as CTAs that last compute. ``stays``: results
-    are stored as they are, by whole vectors of 16 bits. ``k_tiles``: how many half lines there are
-    of the sum where ``taps`` share rows.
+    ``lasts``: sums of one group, of every tap, as CTAs that last compute. ``stays``: results are
+    stored as they are, by whole vectors of 16 bits; ``counts``, with statistics. ``k_tiles``: how
+    many half lines there are of the sum where ``taps`` share rows.
     """
 
     m: int
@@ -228,6 +228,7 @@ class Problem:
     window_runs: bool = False
     lasts: bool = False
     stays: bool = False
+    counts: bool = False
     k_tiles: int = 0
 
 
@@ -313,7 +314,7 @@ def runs_here(problem: Problem, tile: Tile, splits: int, machine: Machine) -> bo
     runs = runs and (tile.parts == 1 or problem.whole)
     runs = runs and (tile.producers != WARP or problem.mapped)
     if tile.lasting:
-        runs = runs and problem.lasts and (tile.turns or problem.stays)
+        runs = runs and problem.lasts and _ends(problem, tile.n, tile.teams)
         runs = runs and tile.holding in (0, problem.k_tiles)
     if problem.runs or problem.window_runs:
         runs = runs and leaves_zeros_out(problem, tile, splits)
@@ -434,14 +435,21 @@ def _lasting(problem: Problem, k: int) -> list[Tile]:
     if problem.mapped and problem.channels:
         for known in LASTING[1]:
             fits = known.n < 2 * problem.n and problem.n <= MOST_OF_TEAMS
-            if known.teams == 1 or (problem.stays and fits):
+            if (known.teams == 1 or fits) and _ends(problem, known.n, known.teams):
                 tiles.append(_of(known, k))
     if problem.mapped_windows:
         for known in LASTING[min(problem.taps, 3)]:
-            if problem.n <= known.n and (known.teams == 1 or problem.stays):
+            if problem.n <= known.n and _ends(problem, known.n, known.teams):
                 tile = _of(known, 32, problem.taps)
                 tiles.append(replace(tile, holding=problem.k_tiles if known.holds else 0))
     return tiles
+
+
+def _ends(problem: Problem, n: int, teams: int) -> bool:
+    """Whether CTAs that last store what there is to store, of tiles of so many columns."""
+    if teams == 1:
+        return not problem.counts
+    return problem.stays and (problem.n <= n or not problem.counts)
 
 
 def _of(known: Lasting, k: int, taps: int = 1) -> Tile:

@@ -26,6 +26,7 @@ from ..kernels.spec import (
     can_skip,
     kept_entries,
     staged_bytes,
+    stores_whole_rows,
     suits_warpgroups,
     vectors_of,
 )
@@ -96,7 +97,7 @@ def choose_kernel(
     check_view(view, along)
     whole = expected(view).writes_all and _is_dense(view.d)
     of_any_tile = Spec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
-    whole_sums = "statistics" not in structure.split() and not atomic
+    counts = "statistics" in structure.split()
     problem = Problem(
         view.m, view.n, _summed(view, along),
         channels=_channels(view, along),
@@ -107,12 +108,16 @@ def choose_kernel(
         # Parts are added up as floating-point numbers, and stored without saturation.
         splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
-        whole=whole_sums,
+        whole=not (counts or atomic),
         warpgroups=suits_warpgroups(kind, vectors, along),
         mapped=_is_mapped(view, of_any_tile),
         runs=bool(_runs(view, of_any_tile)),
-        lasts=whole_sums and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
-        stays=BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure,
+        lasts=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
+        stays=(
+            BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure
+            and (not counts or stores_whole_rows(view))
+        ),
+        counts=counts,
         **_shared_rows(view, of_any_tile),
     )  # fmt: skip
     plain = None if tile or problem.runs or problem.window_runs else unfolded(view)

@@ -20,7 +20,7 @@ from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.folded import folded_fprop_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.executors.residues import arranged_dgrad
 from layoutconv.gemm_view import GemmView
 
@@ -36,6 +36,7 @@ from .launcher import (
     run_case,
     spec_of,
 )
+from .test_epilogue import check
 from .test_tma import known
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
@@ -101,6 +102,9 @@ RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, int]] = {
     "teams of 128 rows": (
         wide(folded_fprop_view(STRIDED)), F16, replace(TWO, m=128, n=64, teams=2, holding=6), 2, 2
     ),
+    "teams, B held, counting": (
+        wide(fprop_view(TALL)), BF16, replace(THREE, n=32, teams=2, holding=3), 11, 0
+    ),
     "a filter's gradient": (wgrad_view(LINE), F16, replace(TILE, k=32), 3, 0),
 }  # fmt: skip
 
@@ -132,6 +136,20 @@ def test_steps_of_an_epilogue() -> None:
     compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
     want = (plain + bias + residual.double()).relu().to(dtype)
     assert torch.equal(run_case(case, compiled).out, want)
+
+
+@pytest.mark.parametrize("name", ["teams, windows", "teams of 128 rows", "teams, B held, counting"])
+@pytest.mark.parametrize("most", [1, 9])
+def test_statistics_of_teams(name: str, most: int) -> None:
+    """Of what is stored, from tile to tile; a team without a tile has zeros."""
+    view, dtype, tile, *_ = RUN[name]
+    case = Case.of(view, dtype)
+    case.epilogue = Epilogue((Scale(0.375), Activation("relu")), statistics=True)
+    compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
+    ran = run_case(case, compiled, most=most)
+    check(case, ran)
+    ctas = min(most, -(-view.m // tile.m))
+    assert ran.statistics is not None and len(ran.statistics) == 8 * ctas
 
 
 LARGE = [(256, 128, 32, 8, 4, 2), (128, 256, 64, 8, 3)]
