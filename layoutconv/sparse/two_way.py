@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .graphs import REFUSED, is_compiling, refuse_in_graphs
-from .order import by_taps, tap_order
+from .order import by_taps
 from .pairs import Counts, Pairs, counts_of, is_captured, pairs_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .coordinates import Coordinates
     from .table import Table
     from .taps import Taps
+
+
+is_inference_mode_enabled = torch.is_inference_mode_enabled
 
 
 class KernelMap:
@@ -210,21 +213,21 @@ class Search:
         search_sorted = getattr(self.table, "search_sorted", None)
         if search_sorted is None:
             return None
-        taps = self.taps
-        return search_sorted(self.centres, taps.stride, taps.offsets, tap_order(taps.extents))
+        return search_sorted(self.centres, self.taps)
 
 
 class _OneWay:
     """An index, and what is derived from it."""
+
+    _sorted: tuple[Tensor, Tensor] | None = None
+    _counts: Counts | None = None
 
     def __init__(
         self, taps: tuple[int, ...], index: Tensor | None = None, search: Search | None = None
     ) -> None:
         self.taps = taps
         self._index, self._search = index, search
-        self._sorted: tuple[Tensor, Tensor] | None = None
         self.views: dict[Any, Any] = {}
-        self._counts: Counts | None = None
         self._pairs: dict[int, Pairs] = {}
 
     @property
@@ -237,13 +240,16 @@ class _OneWay:
 
     @property
     def sorted(self) -> tuple[Tensor, Tensor]:
-        if self._sorted is None:
-            with to_be_kept():
-                if self._index is None and self._search is not None:
-                    self._sorted = self._search.sorted()
-                if self._sorted is None:
-                    self._sorted = by_taps(self.index, self.taps)
-        return self._sorted
+        found = self._sorted
+        if found is None:
+            found = self._sorted = keeping(self._find_sorted)
+        return found
+
+    def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        found = None
+        if self._index is None and self._search is not None:
+            found = self._search.sorted()
+        return by_taps(self.index, self.taps) if found is None else found
 
     def reversed(self, rows: int) -> Tensor:
         """The index of the inverse; of what there is, so that a GPU searches once."""
@@ -276,6 +282,8 @@ class _OneWay:
         return found
 
 
+Made = TypeVar("Made")
+
 _NO_CONTEXT = nullcontext()  # has no state
 
 
@@ -289,9 +297,21 @@ def to_be_kept() -> AbstractContextManager[Any]:
     """
     if is_compiling():
         return nullcontext()
-    if not torch.is_inference_mode_enabled():
-        return _NO_CONTEXT
-    return torch.inference_mode(False)
+    return torch.inference_mode(False) if is_inference_mode_enabled() else _NO_CONTEXT
+
+
+def keeping(make: Callable[..., Made], *of: Any) -> Made:
+    """``make(*of)`` within :func:`to_be_kept`, which takes as long as three calls of Python.
+
+    >>> import torch
+    >>> with torch.inference_mode():
+    ...     keeping(torch.ones, 2).is_inference()
+    False
+    """
+    if is_compiling() or not is_inference_mode_enabled():
+        return make(*of)
+    with torch.inference_mode(False):
+        return make(*of)
 
 
 def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels import neighbours
 from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
@@ -108,18 +107,6 @@ def test_the_result_does_not_depend_on_the_order_of_threads(
 
 
 # -- the ends of ranges ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("several_gpus", [False, True])
-def test_memory_is_of_the_same_kind_whoever_is_asked(
-    several_gpus: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if several_gpus:
-        monkeypatch.setattr(neighbours, "past_dispatcher", lambda _: None)
-    table = HashTable(torch.zeros(5, 4, dtype=torch.int32), (4, 4, 4), 1)
-    index, words = table._room_for_index(5, 27), table._words(9)
-    assert (index.shape, index.stride(), index.dtype) == ((5, 27), (1, 5), torch.int32)
-    assert (words.shape, words.stride(), words.dtype) == ((9,), (1,), torch.int32)
 
 
 def test_nothing_is_found_in_nothing(launches: Launches) -> None:
