@@ -101,8 +101,8 @@ class HashTable:
         self._given, self.indices = indices, check_cells("indices", indices, rank)
         self._rows = rows = indices.shape[0]
         self._bits, self._wide = table_bits(rows), has_wide_keys(grid)
-        self._device = indices.device
-        self._make = maker(self._device)
+        self._device = device = indices.device
+        self._make = maker(device)
         self._memory: Memory | None = None
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ArgumentError
+from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .table import Table, table_of
 from .two_way import KernelMap, TwoWay, to_be_kept
@@ -58,8 +59,7 @@ class Coordinates:
         valid: bool = False,
     ) -> None:
         shape = check_spatial_shape(spatial_shape, batch_size)
-        check_coords_type(cells, shape)
-        if cells.shape[0] >= 2**31:
+        if check_coords_type(cells, shape) >= 2**31:
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
         self._stand_for(_Known(cells, shape, int(batch_size), padded, valid), None)
 
@@ -315,7 +315,7 @@ class _Known:
 
     def written(self) -> bool:
         """Whether somebody wrote to the cells since this was first asked."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return False
         now = version_of(self.cells)
         if self.version is None:

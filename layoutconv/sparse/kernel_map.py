@@ -42,8 +42,8 @@ def submanifold_map(
     tensor([[ 1,  0, -1],
             [-1,  1,  0]], dtype=torch.int32)
     """
-    _check_coordinates(coordinates)
-    taps = Taps.centred(coordinates.rank, kernel_size, dilation, offsets)
+    rank = len(_check_coordinates(coordinates).spatial_shape)
+    taps = Taps.centred(rank, kernel_size, dilation, offsets)
     found = coordinates.kept(taps)
     if found is None:
         found = coordinates.keep(taps, keeping(_around, coordinates, taps))

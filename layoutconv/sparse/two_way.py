@@ -86,7 +86,7 @@ class KernelMap:
         On a GPU, where a forward pass needs it sorted alone, and a search that sorts is faster
         than one that is sorted afterwards; on a CPU at once.
         """
-        own = _OneWay(taps.extents, search=Search(inputs.table, outputs.cells, taps, mirrored))
+        own = _Sought(inputs.table, outputs.cells, taps, mirrored)
         if not outputs.cells.is_cuda:
             own.index  # noqa: B018
         found = object.__new__(cls)
@@ -192,51 +192,26 @@ class TwoWay:
         return found
 
 
-class Search:
-    """What is looked for where: an index that nobody has made yet. It holds no Coordinates.
-
-    If ``mirrored``, around the table's own cells.
-    """
-
-    def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
-        self.table, self.centres, self.taps, self.mirrored = table, centres, taps, mirrored
-
-    def index(self) -> Tensor:
-        refuse_in_graphs(self.centres)
-        if self.mirrored:
-            return self.table.search_own(self.taps.offsets)
-        return self.table.search(self.centres, self.taps.stride, self.taps.offsets)
-
-    def sorted(self) -> tuple[Tensor, Tensor] | None:
-        """The index with its rows sorted, if the table finds that without the index."""
-        refuse_in_graphs(self.centres)
-        search_sorted = getattr(self.table, "search_sorted", None)
-        if search_sorted is None:
-            return None
-        return search_sorted(self.centres, self.taps)
-
-
 class _OneWay:
     """An index, and what is derived from it."""
 
     _sorted: tuple[Tensor, Tensor] | None = None
     _counts: Counts | None = None
 
-    def __init__(
-        self, taps: tuple[int, ...], index: Tensor | None = None, search: Search | None = None
-    ) -> None:
-        self.taps = taps
-        self._index, self._search = index, search
+    def __init__(self, taps: tuple[int, ...], index: Tensor | None = None) -> None:
+        self.taps, self._index = taps, index
         self.views: dict[Any, Any] = {}
         self._pairs: dict[int, Pairs] = {}
 
     @property
     def index(self) -> Tensor:
-        if self._index is None:
-            assert self._search is not None
-            with to_be_kept():
-                self._index = self._search.index()
-        return self._index
+        found = self._index
+        if found is None:
+            found = self._index = keeping(self._find_index)
+        return found
+
+    def _find_index(self) -> Tensor:
+        raise NotImplementedError  # where it is not given
 
     @property
     def sorted(self) -> tuple[Tensor, Tensor]:
@@ -246,10 +221,7 @@ class _OneWay:
         return found
 
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
-        found = None
-        if self._index is None and self._search is not None:
-            found = self._search.sorted()
-        return by_taps(self.index, self.taps) if found is None else found
+        return by_taps(self.index, self.taps)
 
     def reversed(self, rows: int) -> Tensor:
         """The index of the inverse; of what there is, so that a GPU searches once."""
@@ -279,6 +251,34 @@ class _OneWay:
         if not self._pairs:
             raise RuntimeError(REFUSED)
         found, *_ = self._pairs.values()
+        return found
+
+
+class _Sought(_OneWay):
+    """An index that nobody has made yet: what is looked for where. It holds no Coordinates.
+
+    If ``mirrored``, around the table's own cells.
+    """
+
+    def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
+        _OneWay.__init__(self, taps.extents)
+        self._asked = table, centres, taps, mirrored
+
+    def _find_index(self) -> Tensor:
+        table, centres, taps, mirrored = self._asked
+        refuse_in_graphs(centres)
+        if mirrored:
+            return table.search_own(taps.offsets)
+        return table.search(centres, taps.stride, taps.offsets)
+
+    def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        """By a table that finds it without the index, if there is none yet."""
+        table, centres, taps, _ = self._asked
+        search_sorted = None if self._index is not None else getattr(table, "search_sorted", None)
+        if search_sorted is None:
+            return super()._find_sorted()
+        refuse_in_graphs(centres)
+        found: tuple[Tensor, Tensor] = search_sorted(centres, taps)
         return found
 
 
