@@ -8,11 +8,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layoutconv.kernels import neighbours
 from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.memory import maker
+from layoutconv.sparse.taps import Taps
 
 from .cloud_launcher import (
     CTAS,
@@ -107,6 +110,31 @@ def test_the_result_does_not_depend_on_the_order_of_threads(
 
 
 # -- the ends of ranges ----------------------------------------------------------------------------
+
+
+def test_a_sorted_search_asks_for_memory_three_times(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its two results, and for all else: each time takes the host a microsecond."""
+    asked: list[Any] = []
+
+    def counted(device: torch.device) -> Any:
+        def make(*kind: Any) -> torch.Tensor:
+            asked.append(kind)
+            return maker(device)(*kind)
+
+        return make
+
+    monkeypatch.setattr(neighbours, "maker", counted)
+    grid = (1, 6, 7, 8)
+    indices = cloud(7, 150, grid)
+    table, taps, found = table_of(indices, grid), Taps.centred(3), []
+    for _ in ("a table that is filled", "one that is there"):
+        asked.clear()
+        found.append(table.search_sorted(indices, taps))
+        assert len(asked) == 3
+    assert all(map(torch.equal, *found))
+    assert table.status.tolist() == [0, 0]
 
 
 def test_nothing_is_found_in_nothing(launches: Launches) -> None:
