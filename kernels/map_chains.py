@@ -125,17 +125,22 @@ class RoomToSort:
     """
 
     def __init__(self, rows: int, window: int, ctas: int) -> None:
-        turns = -(-rows // (ctas << SIZES.chunk))
-        chunk = max(FEWEST_OF_CHUNK, -(-rows // (ctas * turns)))
-        self.chunk = min(-(-chunk // 32) * 32, 1 << SIZES.chunk)
-        self.chunks = -(-rows // self.chunk)
-        self.integers = self.chunk, self.chunks, window
-        self._rows, self._bins = rows, 1 << SIZES.place
-        self.size = WORD + (self.chunks + 1) * self._bins + 3 * rows
-        self.vectors = (WORD + self._bins) // 4
+        most, bins = 1 << SIZES.chunk, 1 << SIZES.place
+        turns = -(-rows // (ctas * most))
+        chunk = (-(-rows // (ctas * turns)) + 31) & ~31
+        # Not ``min`` and ``max``, which take as long as all of the rest.
+        if chunk < FEWEST_OF_CHUNK:
+            chunk = FEWEST_OF_CHUNK
+        if chunk > most:
+            chunk = most
+        chunks = -(-rows // chunk)
+        self.chunk, self.chunks, self.integers = chunk, chunks, (chunk, chunks, window)
+        self.size = WORD + (chunks + 1) * bins + 3 * rows
+        self.vectors = (WORD + bins) // 4
+        self._runs, self._keys = 4 * chunks * bins, 8 * rows
 
     def addresses(self, word: int) -> tuple[int, ...]:
         """Of runs, counts and keys; totals are behind the word."""
-        counts = word + 4 * (WORD + self._bins)
-        runs = counts + 4 * self.chunks * self._bins
-        return runs, counts, runs + 8 * self._rows
+        counts = word + 16 * self.vectors
+        runs = counts + self._runs
+        return runs, counts, runs + self._keys

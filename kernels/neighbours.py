@@ -14,7 +14,7 @@ import cutlass.cute as cute
 import torch
 from cutlass import Int32, Int64, range_constexpr
 
-from layoutconv.memory import past_dispatcher
+from layoutconv.memory import maker
 
 from . import map_chains, per_rank
 from .blocks import (
@@ -67,6 +67,18 @@ class TapOrder(Protocol):
     def __hash__(self) -> int: ...
 
 
+class Taps(Protocol):
+    """Where taps point, and how rows are sorted by them: ``layoutconv.sparse.taps.Taps``."""
+
+    @property
+    def offsets(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+    @property
+    def order(self) -> TapOrder: ...
+    def __hash__(self) -> int: ...
+
+
 class HashTable:
     """Which row of a cloud has a cell, on the GPU where the cloud is.
 
@@ -84,21 +96,22 @@ class HashTable:
     """
 
     def __init__(self, indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
-        self.grid = check_grid(spatial_shape, batch_size)
-        self.rank = len(self.grid) - 1
-        self._given, self.indices = indices, check_cells("indices", indices, self.rank)
-        self._rows = indices.shape[0]
-        self._bits, self._wide = table_bits(self._rows), has_wide_keys(self.grid)
-        self._make = past_dispatcher(indices.device)
+        self.grid = grid = check_grid(spatial_shape, batch_size)
+        self.rank = rank = len(grid) - 1
+        self._given, self.indices = indices, check_cells("indices", indices, rank)
+        self._rows = rows = indices.shape[0]
+        self._bits, self._wide = table_bits(rows), has_wide_keys(grid)
+        self._device = device = indices.device
+        self._make = maker(device)
         self._memory: Memory | None = None
 
     @property
     def memory(self) -> Memory:
         """The table, filled by the first who wants it; to search and sort, that is one call."""
         if self._memory is None:
-            found = Memory(self._words, self._rows, self._bits, self._wide)
+            found = Memory(self._make, self._rows, self._bits, self._wide)
             if self._rows:
-                slot_of = self._words(WORD + self._rows)
+                slot_of = self._make((WORD + self._rows,), (1,), torch.int32)
                 tensors = self.indices, found.whole, slot_of
                 word = slot_of.data_ptr()
                 addresses = (
@@ -138,9 +151,9 @@ class HashTable:
 
         Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
         """
-        centres, plan = self._asked(centres, stride, offsets, None)
+        centres, plan = self._asked(centres, stride, offsets)
         rows, count = centres.shape[0], plan.count
-        index = self._room_for_index(rows, count)
+        index = self._make((rows, count), (1, rows or 1), torch.int32)
         if self._finds(rows, count):
             memory = self.memory
             addresses = (
@@ -158,81 +171,64 @@ class HashTable:
         """``search(indices, (1, ...), offsets)``."""
         return self.search(self.indices, (1,) * self.rank, offsets)
 
-    def search_sorted(
-        self,
-        centres: Tensor,
-        stride: Sequence[int],
-        offsets: Sequence[Sequence[int]],
-        order: TapOrder,
-    ) -> tuple[Tensor, Tensor]:
+    def search_sorted(self, centres: Tensor, taps: Taps) -> tuple[Tensor, Tensor]:
         """What ``search`` returns with its rows sorted by their taps, and their order.
 
         By one call: which taps a row has is known before any row is read, so that every index is
         written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
         (centres,).
         """
-        centres, plan = self._asked(centres, stride, offsets, order)
-        rows, count = centres.shape[0], plan.count
-        index = self._room_for_index(rows, count)
-        if not self._finds(rows, count):
+        cells, make, own = self.indices, self._make, self._rows
+        at_cells = at_centres = cells.data_ptr()
+        if centres is self._given:
+            centres, rows = cells, own
+        else:
+            centres = check_cells("centres", centres, self.rank, self._device)
+            at_centres, rows = centres.data_ptr(), centres.shape[0]
+        plan = _sorted_plan(taps, self.rank, self._device, self._wide)
+        count = plan.count
+        index = make((rows, count), (1, rows or 1), torch.int32)
+        if not (rows and count and own) or 0 in self.grid:
             index.fill_(-1)
             return index, torch.arange(rows, dtype=torch.int32, device=index.device)
-        found = self._words(rows)
-        memory, empty = self._memory, self._memory is None
-        # What only this call needs is one piece: asking for memory costs the host 0.5 us.
-        ctas = multiprocessors(index.get_device())
-        sorting = RoomToSort(rows, order.window(rows), ctas)
-        room = self._words(sorting.size + (self._rows if empty else 0))
-        word = room.data_ptr()
+        found = make((rows,), (1,), torch.int32)
+        ctas = multiprocessors(cells.get_device())
+        sorting = RoomToSort(rows, taps.order.window(rows), ctas)
+        memory, empty, size = self._memory, self._memory is None, sorting.size
         if memory is None:
-            memory = Memory(self._words, self._rows, self._bits, self._wide)
-        tensors = (
-            centres, memory.whole, room, found, index, self.indices, plan.natural, plan.visits,
-        )  # fmt: skip
-        addresses: tuple[int, ...] = (
-            memory.slots, memory.values, centres.data_ptr(), plan.natural_at,
-            plan.visits_at, found.data_ptr(), index.data_ptr(), *sorting.addresses(word),
-        )  # fmt: skip
-        integers: tuple[int, ...] = (
-            rows, self._bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
-        )  # fmt: skip
-        if empty:
-            addresses += self.indices.data_ptr(), word + 4 * sorting.size, word
-            integers += self._rows, ctas, memory.vectors + sorting.vectors, memory.of_slots
+            # What only this call needs lies behind: asking for memory costs the host 1 us.
+            memory = Memory(make, own, self._bits, self._wide, size + own)
+            room, word = memory.whole, memory.end
+            behind: tuple[int, ...] = at_cells, word + 4 * size, word
+            fills: tuple[int, ...] = own, ctas, memory.vectors + sorting.vectors, memory.of_slots
         else:
-            addresses += (word,)
-            integers += ctas, sorting.vectors, 0
-        per_rank.launch(plan.sorted(empty), tensors, addresses, integers)
+            room = make((size,), (1,), torch.int32)
+            word = room.data_ptr()
+            behind, fills = (word,), (ctas, sorting.vectors, 0)
+        tensors = centres, memory.whole, room, found, index, cells, plan.natural, plan.visits
+        addresses = (
+            memory.slots, memory.values, at_centres, plan.natural_at, plan.visits_at,
+            found.data_ptr(), index.data_ptr(), *sorting.addresses(word), *behind,
+        )  # fmt: skip
+        integers = (
+            rows, self._bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
+            *fills,
+        )  # fmt: skip
+        chain = plan.chains.get(empty) or plan.sorted(empty)
+        per_rank.launch(chain, tensors, addresses, integers)
         self._memory = memory  # once it is being filled
         return index, found
 
-    def _asked(
-        self, centres: Tensor, stride: Any, offsets: Any, order: TapOrder | None
-    ) -> tuple[Tensor, Plan]:
+    def _asked(self, centres: Tensor, stride: Any, offsets: Any) -> tuple[Tensor, Plan]:
         if centres is self._given or centres is self.indices:
             centres = self.indices
         else:
-            centres = check_cells("centres", centres, self.rank, self.indices.device)
+            centres = check_cells("centres", centres, self.rank, self._device)
         if type(stride) is not tuple:
             stride = check_per_axis("stride", stride, self.rank)
         if type(offsets) is not tuple:
             offsets = check_table("offsets", offsets, self.rank)
-        return centres, _plan(offsets, stride, order, self.rank, centres.device, self._wide)
-
-    def _room_for_index(self, rows: int, count: int) -> Tensor:
-        return self._new((rows, count), (1, rows or 1))
-
-    def _words(self, count: int) -> Tensor:
-        return self._new((count,), (1,))
-
-    def _new(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-        """int32, where the cloud is; nothing is written there yet.
-
-        Modes of torch that look at operators do not see it; nor do they see launches.
-        """
-        if self._make is None:
-            return self.indices.new_empty_strided(shape, stride)
-        return self._make(shape, stride, torch.int32)
+        return centres, _plan(offsets, stride, self.rank, self._device, self._wide)
 
     def _finds(self, rows: int, count: int) -> bool:
         """Whether there is something to look for, and somewhere."""
@@ -245,17 +241,22 @@ class Memory:
     All of it is one piece, and filled at once: slots with EMPTY and with free cells, and rows with
     -1, which is the greatest unsigned number, to take minima from.
 
+    Args:
+        more: Int32 behind it, which are not the table's.
+
     Attributes:
-        slots, values: addresses.
+        slots, values, end: addresses.
         of_slots, vectors: how many vectors of 16 bytes slots are, and all of it.
     """
 
-    def __init__(self, words: Callable[[int], Tensor], rows: int, bits: int, wide: bool) -> None:
-        self.of_slots = 2 << bits if wide else 1 << bits
-        self.vectors = self.of_slots + (rows + TAIL + 3) // 4
-        self.whole = words(4 * self.vectors)
-        self.slots = self.whole.data_ptr()
-        self.values = self.slots + 16 * self.of_slots
+    def __init__(
+        self, make: Callable[..., Tensor], rows: int, bits: int, wide: bool, more: int = 0
+    ) -> None:
+        self.of_slots = of_slots = 2 << bits if wide else 1 << bits
+        self.vectors = vectors = of_slots + (rows + TAIL + 3) // 4
+        self.whole = make((4 * vectors + more,), (1,), torch.int32)
+        self.slots = slots = self.whole.data_ptr()
+        self.values, self.end = slots + 16 * of_slots, slots + 16 * vectors
 
 
 def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
@@ -309,7 +310,7 @@ class Plan:
         self.natural = self.visits = device_table(flat, device)
         known = box_of(taps) if near and len(taps) <= MOST_KNOWN else None
         self.search = _search(rank, near, known, wide)
-        self._sorted: dict[bool, Chain] = {}
+        self.chains: dict[bool, Chain] = {}  # that search and sort, as the table is empty or not
         if order is not None:
             pairs = zip(order.visits, order.weights, strict=True)
             visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
@@ -321,20 +322,22 @@ class Plan:
         self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
 
     def sorted(self, empty: bool) -> Chain:
-        found = self._sorted.get(empty)
-        if found is None:
-            found = self._sorted[empty] = sorted_search(
-                self.search, self._keys, map_chains.SIZES, empty
-            )
+        found = self.chains[empty] = sorted_search(self.search, self._keys, map_chains.SIZES, empty)
         return found
 
 
 @lru_cache(1024)
 def _plan(
-    offsets: Table, stride: tuple[int, ...], order: Any, rank: int, device: Any, wide: bool = False
+    offsets: Table, stride: tuple[int, ...], rank: int, device: Any, wide: bool, order: Any = None
 ) -> Plan:
     step = check_per_axis("stride", stride, rank)
     return Plan(check_table("offsets", offsets, rank), step, order, rank, device, wide)
+
+
+@lru_cache(1024)
+def _sorted_plan(taps: Taps, rank: int, device: Any, wide: bool) -> Plan:
+    """By the taps as one: numbers in tuples are hashed at every call."""
+    return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, taps.order)
 
 
 class Search(Neighbours):

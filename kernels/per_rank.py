@@ -210,7 +210,7 @@ def _check_grid(spatial_shape: tuple[int, ...], batch_size: int) -> tuple[int, .
 
 def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None = None) -> Tensor:
     """int32 (rows, 1 + rank) as kernels read it: contiguous, and 16-byte aligned."""
-    if not isinstance(cells, torch.Tensor) or cells.dtype != torch.int32:
+    if not isinstance(cells, torch.Tensor) or cells.dtype is not torch.int32:
         got = getattr(cells, "dtype", type(cells))
         raise ArgumentTypeError(name, "a torch tensor of int32", got)
     shape = cells.shape

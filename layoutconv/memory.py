@@ -37,6 +37,22 @@ def allocator(
 
 
 @lru_cache
+def maker(device: torch.device) -> Callable[..., Tensor]:
+    """``f(shape, stride, dtype)``, which makes such tensors on a device: for kinds that differ.
+
+    >>> maker(torch.device("cpu"))((2, 3), (1, 2), torch.int32).stride()
+    (1, 2)
+    """
+    return past_dispatcher(device) or partial(_by_operator, device)
+
+
+def _by_operator(
+    device: torch.device, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
+@lru_cache
 def past_dispatcher(device: torch.device) -> Callable[..., Tensor] | None:
     """``f(shape, stride, dtype)``, which makes tensors on a device; None if torch has none.
 

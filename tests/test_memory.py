@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layoutconv import memory
-from layoutconv.memory import allocator
+from layoutconv.memory import allocator, maker
 
 CPU = torch.device("cpu")
 KINDS: list[tuple[Any, ...]] = [
@@ -37,6 +37,15 @@ def test_tensors_are_those_of_the_operator(kind, inference, of_torch, monkeypatc
     assert torch._C._dispatch_keys(got) == torch._C._dispatch_keys(want)
     assert got.data_ptr() % 16 == 0
     assert make() is not make()
+
+
+@pytest.mark.parametrize("several_gpus", [False, True])
+def test_memory_is_of_the_same_kind_whoever_is_asked(several_gpus, monkeypatch):
+    if several_gpus:
+        monkeypatch.setattr(memory, "past_dispatcher", lambda _: None)
+    made = maker.__wrapped__(CPU)((5, 27), (1, 5), torch.int32)
+    assert (made.shape, made.stride(), made.dtype) == ((5, 27), (1, 5), torch.int32)
+    assert made.device == CPU
 
 
 @pytest.mark.parametrize("count", [1, 2])

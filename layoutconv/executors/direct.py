@@ -101,9 +101,11 @@ class Call:
         if _takes_memory(found, input, result):
             from .launch import Launch
 
-            self.launch = Launch(found.views, input, result.dtype, epilogue, found.turned)
-        # Nothing but the launch, of tensors as they are.
-        self.only_launches = self.launch is not None and self.in_order and not self.zeroed
+            of = found.views, input, result.dtype, epilogue, found.turned
+            self.launch = Launch(*of, self.allocate)
+            if self.in_order and not self.zeroed and not wanted:
+                # And nothing else, of tensors as they are.
+                self.run = self.launch.result  # type: ignore[method-assign]
 
     def run(
         self, a: Tensor, b: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
@@ -112,11 +114,8 @@ class Call:
         if self.wanted:
             return self._record(a, b, bias, scale, residual)
         out = self.allocate()
-        if self.only_launches:
-            self.launch.run(a, b, out, bias, scale, residual)
-        else:
-            a, b, residual = self._in_memory_order(a, b, residual)
-            self.compute(a, b, out.permute(self.order), bias, scale, residual)
+        a, b, residual = self._in_memory_order(a, b, residual)
+        self.compute(a, b, out.permute(self.order), bias, scale, residual)
         return out
 
     def compute(

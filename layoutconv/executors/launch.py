@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,12 +30,16 @@ class Launch:
         a: the first operand, or one like it.
         out_dtype: the dtype of the result.
         epilogue: one with the structure and the numbers of those of calls.
+        allocate: makes the results of calls, or None where :meth:`run` is given them.
         filter: the shape of ``b`` in the order of memory, (K, *taps, C / groups), if it is a filter
             that had better be turned before, where kernels read it along the sum alone.
 
     Kernels depend on how float32 is multiplied and on where memory starts, too, which every call
     shows anew.
     """
+
+    _at_once: Any = None  # what ``_bare`` has, where nothing but where memory starts is to be asked
+    _empty = False
 
     def __init__(
         self,
@@ -44,8 +48,10 @@ class Launch:
         out_dtype: torch.dtype,
         epilogue: Epilogue | None,
         filter: tuple[int, ...] = (),
+        allocate: Callable[[], Tensor] | None = None,
     ) -> None:
         self.views, self.out_dtype, self.filter = views, out_dtype, filter
+        self.allocate: Any = allocate
         self.dtype, self.device = a.dtype, a.get_device()
         self.structure = "" if epilogue is None else epilogue.structure
         numbers = () if epilogue is None else epilogue.numbers
@@ -53,6 +59,27 @@ class Launch:
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._turns: dict[str, bool] = {}  # by how float32 is multiplied
         self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
+
+    def result(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """What calls come to, in new memory; tensors are as :meth:`run` has them."""
+        out: Tensor = self.allocate()
+        bare = self._at_once
+        if bare is not None:
+            at_a, at_b = a.data_ptr(), b.data_ptr()
+            if not (at_a | at_b) & 15:
+                kernel, rest = bare
+                kernel(at_a, at_b, out, *rest)
+                return out
+        if not self._empty:
+            self.run(a, b, out, bias, scale, residual)
+        return out
 
     def run(
         self,
@@ -81,7 +108,7 @@ class Launch:
         sources: tuple[Tensor, ...] = ()
         if self.structure:
             columns: tuple[int, ...] | None = None
-            if isinstance(scale, torch.Tensor):
+            if scale is not None and isinstance(scale, torch.Tensor):
                 columns = (scale.data_ptr(),)
             if bias is not None:
                 columns = (bias.data_ptr(),) if columns is None else (*columns, bias.data_ptr())
@@ -100,6 +127,8 @@ class Launch:
             turns = self.filter and precision is not None
             if alone is not None and aligned == ALIGNED and not turns:
                 self._bare[precision] = alone
+                if precision is None:
+                    self._at_once = alone
         for launch in launchers:
             launch(a, b, out, at_a, at_b, reads)
 
@@ -120,7 +149,7 @@ class Launch:
 
 
 class OverMap(Launch):
-    """One pass over a kernel map, which makes its result, too.
+    """One pass over a kernel map, of contiguous tensors.
 
     Its view is made only where it is the first of its kind and size.
 
@@ -139,28 +168,14 @@ class OverMap(Launch):
     ) -> None:
         self.__dict__.update(of.__dict__)
         self._launchers, self._over, self._kind = {}, over, kind_over(over)
-        self._turns, self._bare = {}, {}
+        self._turns, self._bare, self._at_once = {}, {}, None
         rows, channels = shape[0], shape[-1]
         if of.filter and not worth_turning(rows, of.filter, channels // of.filter[-1]):
             self.filter = ()
-        self._allocate = allocator(shape, stride, self.out_dtype, device)
+        self.allocate = allocator(shape, stride, self.out_dtype, device)
         self._empty = 0 in shape
         if self._kind is None:
             self.views = (over.make(),)
-
-    def __call__(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None = None,
-        scale: Tensor | float | None = None,
-        residual: Tensor | None = None,
-    ) -> Tensor:
-        """What the pass makes of contiguous tensors."""
-        out = self._allocate()
-        if not self._empty:
-            self.run(a, b, out, bias, scale, residual)
-        return out
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:

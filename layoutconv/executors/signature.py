@@ -131,14 +131,15 @@ class Signatures:
             return None
         if forward_ad._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
             return None
-        others: Any = ()
+        columns: Any = ()
+        apart = residual
         if not (bias is scale is residual is out_dtype is None):
-            numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
+            numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
         try:
             size = input.size(-1) if self.rows else input.numel()
             key = dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
-            for alike, others_alike, found in self._kept.get(key, ()):
-                if alike(input, weight) and (not others or others_alike(*others)):
+            for alike, apart_alike, found in self._kept.get(key, ()):
+                if alike(input, weight, *columns) and (apart is None or apart_alike(apart)):
                     return found
         except (ValueError, RuntimeError, IndexError):  # no numbers, no strides, no modes
             pass
@@ -156,8 +157,11 @@ class Signatures:
         residual: Tensor | None = None,
     ) -> None:
         """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
-        numbers, others = _apart(numbers, out_dtype, bias, scale, residual)
-        if not is_plain(input, weight, *others):
+        numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+        together = input, weight, *columns
+        # Apart from the input, which it may be: a guard of torch's has no tensor twice.
+        alone = () if residual is None else (residual,)
+        if not is_plain(*together, *alone):
             return
         try:
             key = self._key(numbers, input, weight)
@@ -165,8 +169,8 @@ class Signatures:
             return
         if key not in self._kept and len(self._kept) >= self.limit:
             self._kept.clear()
-        both, rest = guard_of(input, weight, rows=self.rows), guard_of(*others, rows=self.rows)
-        entry = both, rest, make()
+        guards = guard_of(*together, rows=self.rows), guard_of(*alone, rows=self.rows)
+        entry = *guards, make()
         self._kept[key] = [entry, *self._kept.get(key, ())][:_FEW]
 
     def clear(self) -> None:
@@ -187,11 +191,17 @@ _name = cache(str)
 
 def _apart(
     numbers: tuple[Any, ...], out_dtype: Any, bias: Any, scale: Any, residual: Any
-) -> tuple[tuple[Any, ...], list[Any]]:
-    """Numbers, with which of the others there are, and those that are tensors or ought to be."""
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Numbers, with which of the others there are, and the columns that are tensors or ought to
+    be."""
     if bias is scale is residual is out_dtype is None:
-        return numbers, []
-    number, column = (scale, None) if type(scale) in (float, int) else (None, scale)
-    others = [tensor for tensor in (bias, column, residual) if tensor is not None]
+        return numbers, ()
+    number, columns = None, () if bias is None else (bias,)
+    if scale is not None:
+        if type(scale) in (float, int):
+            number = scale
+        else:
+            columns = *columns, scale
     kind = None if out_dtype is None else type(out_dtype) is torch.dtype and _name(out_dtype)
-    return (numbers, number, bias is None, column is None, residual is None, kind), others
+    scaled = scale is not None and number is None
+    return (numbers, number, bias is None, scaled, residual is None, kind), columns

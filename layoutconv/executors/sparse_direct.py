@@ -138,7 +138,7 @@ class Kind:
 
 # A pass over a map, from the shape, the strides and the device of its result.
 _Bound = Callable[..., "Tensor"]
-_Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], _Bound]
+_Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], "OverMap | _OnCPU"]
 
 
 class Call:
@@ -155,7 +155,7 @@ class Call:
             found.start_counting()
         over = conv_over(rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
-        self._forward = kind.forward(over, shape, stride, kind.device)
+        self._forward = kind.forward(over, shape, stride, kind.device).result
         self._dgrad: _Bound | None = None
         self._wgrad: tuple[_Bound, Tensor] | None = None
 
@@ -191,7 +191,8 @@ class Call:
         if bound is None:
             of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
             over = conv_over(operators.rows_of(found, backward=True), *of_pass)
-            bound = self._dgrad = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
+            found_pass = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
+            bound = self._dgrad = found_pass.result
         return bound(grad.contiguous(), weight.contiguous())
 
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
@@ -202,7 +203,7 @@ class Call:
             K, C = kind.K, kind.filter[-1]
             over = pairs_over(pairs, self.out_rows, self.in_rows, K, kind.C, kind.groups)
             of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
-            self._wgrad = kind.wgrad(over, *of), pairs.lengths
+            self._wgrad = kind.wgrad(over, *of).result, pairs.lengths
         bound, lengths = self._wgrad
         parts = bound(grad.contiguous(), x.contiguous())
         return operators.sum_chunks(parts, lengths, kind.filter[1:-1], x.dtype)
@@ -247,7 +248,7 @@ class _OnCPU:
         self.allocate = allocator(shape, stride, dtype, device)
         self.empty, self.ending = 0 in shape, ending
 
-    def __call__(
+    def result(
         self,
         a: Tensor,
         b: Tensor,
@@ -255,7 +256,7 @@ class _OnCPU:
         scale: Any = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """What the pass makes of contiguous tensors."""
+        """What :meth:`OverMap.result` is, of contiguous tensors."""
         out = self.allocate()
         if self.empty:
             return out

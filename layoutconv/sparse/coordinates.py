@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import ArgumentError
+from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .table import Table, table_of
 from .two_way import KernelMap, TwoWay, to_be_kept
@@ -58,8 +59,7 @@ class Coordinates:
         valid: bool = False,
     ) -> None:
         shape = check_spatial_shape(spatial_shape, batch_size)
-        check_coords_type(cells, shape)
-        if cells.shape[0] >= 2**31:
+        if check_coords_type(cells, shape) >= 2**31:
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
         self._stand_for(_Known(cells, shape, int(batch_size), padded, valid), None)
 
@@ -175,11 +175,12 @@ class Coordinates:
             known.given.setdefault(outputs._known, {}).setdefault(key, (ways, way))
             return self.kept(key, outputs) or kernel_map
         made = None if outputs is self else outputs._known
-        there = known.made.get(key)
-        if there is None or (there[2] is not None and there[2].written()):
-            known.made[key] = ways, way, made
-            if made is None:
-                return kernel_map
+        new = ways, way, made
+        there = known.made.setdefault(key, new)
+        if there is not new and there[2] is not None and there[2].written():
+            there = known.made[key] = new
+        if there is new and made is None:
+            return kernel_map
         return self.kept(key) or kernel_map
 
     def _refuse_written(self) -> None:
@@ -291,6 +292,14 @@ class _Known:
     again.
     """
 
+    handle: weakref.ref[Coordinates] | None = None
+    table: Table | None = None
+    total: Tensor | None = None
+    by_image: tuple[Tensor, Tensor, Tensor] | None = None
+    version: int | None = None  # of the cells, when they were first looked at
+    # Maps to cells that were given, as long as there are those; None before the first.
+    given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]] | None = None
+
     def __init__(
         self,
         cells: Tensor,
@@ -301,20 +310,12 @@ class _Known:
     ) -> None:
         self.cells, self.spatial_shape = cells, spatial_shape
         self.batch_size, self.padded, self.valid = batch_size, padded, valid
-        self.handle: weakref.ref[Coordinates] | None = None
-        self.table: Table | None = None
-        self.total: Tensor | None = None
-        self.by_image: tuple[Tensor, Tensor, Tensor] | None = None
-        self.version: int | None = None  # of the cells, when they were first looked at
         # By what they were asked for with: the map, and the cells that it made.
         self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
-        # Maps to cells that were given, as long as there are those; None before the first.
-        self.given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]] | None
-        self.given = None
 
     def written(self) -> bool:
         """Whether somebody wrote to the cells since this was first asked."""
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return False
         now = version_of(self.cells)
         if self.version is None:

@@ -15,9 +15,7 @@ REFUSED = (
 )
 
 
-def is_compiling() -> bool:
-    """Whether ``torch.compile`` is tracing."""
-    return torch.compiler.is_compiling()
+is_compiling = torch.compiler.is_compiling  # whether ``torch.compile`` is tracing
 
 
 def refuse_in_graphs(tensor: Tensor) -> None:
@@ -28,5 +26,5 @@ def refuse_in_graphs(tensor: Tensor) -> None:
     >>> import torch
     >>> refuse_in_graphs(torch.ones(2))
     """
-    if tensor.is_cuda and is_compiling():
+    if tensor.is_cuda and torch.compiler.is_compiling():
         raise RuntimeError(REFUSED)

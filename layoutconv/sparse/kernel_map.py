@@ -11,7 +11,7 @@ from .coordinates import Coordinates
 from .keys import check_spatial_shape
 from .reached import reached
 from .taps import Ints, Taps, frozen, per_axis
-from .two_way import KernelMap, reversed_index, to_be_kept
+from .two_way import KernelMap, keeping, reversed_index, to_be_kept
 
 __all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
 
@@ -42,18 +42,23 @@ def submanifold_map(
     tensor([[ 1,  0, -1],
             [-1,  1,  0]], dtype=torch.int32)
     """
-    _check_coordinates(coordinates)
-    taps = Taps.centred(coordinates.rank, kernel_size, dilation, offsets)
+    rank = len(_check_coordinates(coordinates).spatial_shape)
+    taps = Taps.centred(rank, kernel_size, dilation, offsets)
     found = coordinates.kept(taps)
     if found is None:
-        with to_be_kept():
-            on_gpu = coordinates.cells.is_cuda
-            cells = coordinates if on_gpu else coordinates.check()
-            found = KernelMap.of_search(cells, cells, taps, mirrored=taps.mirrored)
-            if on_gpu and not cells.valid:
-                found.start()  # the GPU goes on while the host waits for what the cells are like
-                cells.check()
-        found = coordinates.keep(taps, found)
+        found = coordinates.keep(taps, keeping(_around, coordinates, taps))
+    return found
+
+
+def _around(coordinates: Coordinates, taps: Taps) -> KernelMap:
+    """The map of ``taps`` around cells, which are looked at if nobody has."""
+    on_gpu = coordinates.cells.is_cuda
+    if not on_gpu:
+        coordinates.check()
+    found = KernelMap.of_search(coordinates, coordinates, taps, mirrored=taps.mirrored)
+    if on_gpu and not coordinates.valid:
+        found.start()  # the GPU goes on while the host waits for what the cells are like
+        coordinates.check()
     return found
 
 

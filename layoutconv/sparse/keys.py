@@ -44,18 +44,17 @@ def check_spatial_shape(spatial_shape: Sequence[int], batch_size: int) -> tuple[
     return shape
 
 
-def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> None:
-    """Raise ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
+def check_coords_type(coords: Tensor, spatial_shape: Sequence[int]) -> int:
+    """Its rows; raises ``ArgumentError`` unless ``coords`` is int32 (rows, 1 + rank)."""
     columns = 1 + len(spatial_shape)
-    if not isinstance(coords, torch.Tensor) or coords.dtype != torch.int32:
+    if not isinstance(coords, torch.Tensor) or coords.dtype is not torch.int32:
         got = coords.dtype if isinstance(coords, torch.Tensor) else type(coords).__name__
         raise ArgumentTypeError("coords", "a torch tensor of int32", got)
-    if coords.ndim != 2 or coords.shape[1] != columns:
-        raise ArgumentError(
-            "coords",
-            f"(rows, {columns}) for spatial_shape {tuple(spatial_shape)}",
-            tuple(coords.shape),
-        )
+    shape = coords.shape
+    if len(shape) != 2 or shape[1] != columns:
+        expected = f"(rows, {columns}) for spatial_shape {tuple(spatial_shape)}"
+        raise ArgumentError("coords", expected, tuple(shape))
+    return shape[0]
 
 
 def key_strides(

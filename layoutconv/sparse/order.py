@@ -140,7 +140,9 @@ class TapOrder:
         [256, 480, 768, 4096]
         """
         of_each = -(-rows // (32 * WINDOWS)) * 32
-        return min(max(of_each, FEWEST_OF_WINDOW), 1 << WINDOW_BITS)
+        if of_each < FEWEST_OF_WINDOW:
+            return FEWEST_OF_WINDOW
+        return of_each if of_each < 1 << WINDOW_BITS else 1 << WINDOW_BITS
 
     def keys(self, index: Tensor) -> Tensor:
         """The place of every row, int64 (rows,), below 2^31."""

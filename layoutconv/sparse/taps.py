@@ -12,6 +12,7 @@ from typing import Any
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
+from .order import TapOrder, tap_order
 
 Ints = int | Sequence[int]
 
@@ -152,6 +153,11 @@ class Taps:
     def _hash(self) -> int:
         """Taps are looked up at every call; hundreds of numbers are hashed once."""
         return hash((self.extents, self.offsets, self.stride))
+
+    @cached_property
+    def order(self) -> TapOrder:
+        """In which rows of a map are sorted."""
+        return tap_order(self.extents)
 
     @cached_property
     def mirrored(self) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .graphs import REFUSED, is_compiling, refuse_in_graphs
-from .order import by_taps, tap_order
+from .order import by_taps
 from .pairs import Counts, Pairs, counts_of, is_captured, pairs_of
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .coordinates import Coordinates
     from .table import Table
     from .taps import Taps
+
+
+is_inference_mode_enabled = torch.is_inference_mode_enabled
 
 
 class KernelMap:
@@ -83,7 +86,7 @@ class KernelMap:
         On a GPU, where a forward pass needs it sorted alone, and a search that sorts is faster
         than one that is sorted afterwards; on a CPU at once.
         """
-        own = _OneWay(taps.extents, search=Search(inputs.table, outputs.cells, taps, mirrored))
+        own = _Sought(inputs.table, outputs.cells, taps, mirrored)
         if not outputs.cells.is_cuda:
             own.index  # noqa: B018
         found = object.__new__(cls)
@@ -189,61 +192,36 @@ class TwoWay:
         return found
 
 
-class Search:
-    """What is looked for where: an index that nobody has made yet. It holds no Coordinates.
-
-    If ``mirrored``, around the table's own cells.
-    """
-
-    def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
-        self.table, self.centres, self.taps, self.mirrored = table, centres, taps, mirrored
-
-    def index(self) -> Tensor:
-        refuse_in_graphs(self.centres)
-        if self.mirrored:
-            return self.table.search_own(self.taps.offsets)
-        return self.table.search(self.centres, self.taps.stride, self.taps.offsets)
-
-    def sorted(self) -> tuple[Tensor, Tensor] | None:
-        """The index with its rows sorted, if the table finds that without the index."""
-        refuse_in_graphs(self.centres)
-        search_sorted = getattr(self.table, "search_sorted", None)
-        if search_sorted is None:
-            return None
-        taps = self.taps
-        return search_sorted(self.centres, taps.stride, taps.offsets, tap_order(taps.extents))
-
-
 class _OneWay:
     """An index, and what is derived from it."""
 
-    def __init__(
-        self, taps: tuple[int, ...], index: Tensor | None = None, search: Search | None = None
-    ) -> None:
-        self.taps = taps
-        self._index, self._search = index, search
-        self._sorted: tuple[Tensor, Tensor] | None = None
+    _sorted: tuple[Tensor, Tensor] | None = None
+    _counts: Counts | None = None
+
+    def __init__(self, taps: tuple[int, ...], index: Tensor | None = None) -> None:
+        self.taps, self._index = taps, index
         self.views: dict[Any, Any] = {}
-        self._counts: Counts | None = None
         self._pairs: dict[int, Pairs] = {}
 
     @property
     def index(self) -> Tensor:
-        if self._index is None:
-            assert self._search is not None
-            with to_be_kept():
-                self._index = self._search.index()
-        return self._index
+        found = self._index
+        if found is None:
+            found = self._index = keeping(self._find_index)
+        return found
+
+    def _find_index(self) -> Tensor:
+        raise NotImplementedError  # where it is not given
 
     @property
     def sorted(self) -> tuple[Tensor, Tensor]:
-        if self._sorted is None:
-            with to_be_kept():
-                if self._index is None and self._search is not None:
-                    self._sorted = self._search.sorted()
-                if self._sorted is None:
-                    self._sorted = by_taps(self.index, self.taps)
-        return self._sorted
+        found = self._sorted
+        if found is None:
+            found = self._sorted = keeping(self._find_sorted)
+        return found
+
+    def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        return by_taps(self.index, self.taps)
 
     def reversed(self, rows: int) -> Tensor:
         """The index of the inverse; of what there is, so that a GPU searches once."""
@@ -276,6 +254,36 @@ class _OneWay:
         return found
 
 
+class _Sought(_OneWay):
+    """An index that nobody has made yet: what is looked for where. It holds no Coordinates.
+
+    If ``mirrored``, around the table's own cells.
+    """
+
+    def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
+        _OneWay.__init__(self, taps.extents)
+        self._asked = table, centres, taps, mirrored
+
+    def _find_index(self) -> Tensor:
+        table, centres, taps, mirrored = self._asked
+        refuse_in_graphs(centres)
+        if mirrored:
+            return table.search_own(taps.offsets)
+        return table.search(centres, taps.stride, taps.offsets)
+
+    def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        """By a table that finds it without the index, if there is none yet."""
+        table, centres, taps, _ = self._asked
+        search_sorted = None if self._index is not None else getattr(table, "search_sorted", None)
+        if search_sorted is None:
+            return super()._find_sorted()
+        refuse_in_graphs(centres)
+        found: tuple[Tensor, Tensor] = search_sorted(centres, taps)
+        return found
+
+
+Made = TypeVar("Made")
+
 _NO_CONTEXT = nullcontext()  # has no state
 
 
@@ -289,9 +297,21 @@ def to_be_kept() -> AbstractContextManager[Any]:
     """
     if is_compiling():
         return nullcontext()
-    if not torch.is_inference_mode_enabled():
-        return _NO_CONTEXT
-    return torch.inference_mode(False)
+    return torch.inference_mode(False) if is_inference_mode_enabled() else _NO_CONTEXT
+
+
+def keeping(make: Callable[..., Made], *of: Any) -> Made:
+    """``make(*of)`` within :func:`to_be_kept`, which takes as long as three calls of Python.
+
+    >>> import torch
+    >>> with torch.inference_mode():
+    ...     keeping(torch.ones, 2).is_inference()
+    False
+    """
+    if is_compiling() or not is_inference_mode_enabled():
+        return make(*of)
+    with torch.inference_mode(False):
+        return make(*of)
 
 
 def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:

@@ -14,7 +14,8 @@ from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
 
-from layoutconv.sparse.order import by_taps, tap_order
+from layoutconv.sparse.order import by_taps
+from layoutconv.sparse.taps import Taps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -105,8 +106,8 @@ def test_sorted_rows_are_those_of_the_cpu(grid, stride, size, dilation):
     table = HashTable(indices, grid[1:], grid[0])
     index = table.search(centres, (stride,) * rank, offsets)
     want, want_order = by_taps(index.cpu(), (size,) * rank)
-    order = tap_order((size,) * rank)
-    sorted_at_once = table.search_sorted(centres, (stride,) * rank, offsets, order)
+    taps = Taps((size,) * rank, tuple(offsets), (stride,) * rank)
+    sorted_at_once = table.search_sorted(centres, taps)
     for got, got_order in (sorted_at_once, by_taps(index, (size,) * rank)):
         assert torch.equal(got_order.cpu(), want_order)
         assert torch.equal(got.cpu(), want)
@@ -181,8 +182,8 @@ def everything(indices, grid, offsets):
     stride = (2,) * len(coarse)
     cells, count = reached(indices, stride, offsets, coarse, grid[0], len(indices))
     down = table.search(cells, stride, offsets)
-    order = tap_order((len(offsets),))
-    sorted_at_once = table.search_sorted(indices, (1,) * len(coarse), offsets, order)
+    taps = Taps((len(offsets),), tuple(offsets), (1,) * len(coarse))
+    sorted_at_once = table.search_sorted(indices, taps)
     return table.status, table.search_own(offsets), cells, count, down, *sorted_at_once
 
 
@@ -216,12 +217,11 @@ def test_nothing_waits_and_a_graph_captures_it():
 
 def test_streams_and_replays_wait_for_nobody_else():
     """CTAs wait for each other: those of one call, whatever else the GPU does at that time."""
-    grid, offsets = GRIDS[2], box(3, 3)
-    order = tap_order((3, 3, 3))
+    grid, taps = GRIDS[2], Taps.centred(3)
 
     def found(indices):
         table = HashTable(indices, grid[1:], grid[0])
-        return *table.search_sorted(indices, (1, 1, 1), offsets, order), table.status
+        return *table.search_sorted(indices, taps), table.status
 
     clouds = [cloud(grid, seed, again=0.1 * seed) for seed in range(3)]
     want = [found(indices) for indices in clouds]
@@ -247,7 +247,7 @@ def test_clouds_of_any_size(rows):
     grid = (2, 100, 120, 110)
     indices = cloud(grid, rows, rows=rows)
     table = HashTable(indices, grid[1:], grid[0])
-    got = table.search_sorted(indices, (1, 1, 1), box(3, 3), tap_order((3, 3, 3)))
+    got = table.search_sorted(indices, Taps.centred(3))
     index = HashTable(indices, grid[1:], grid[0]).search_own(box(3, 3))
     for a, b in zip(got, by_taps(index.cpu(), (3, 3, 3)), strict=True):
         assert torch.equal(a.cpu(), b)
@@ -261,8 +261,7 @@ def test_extents_that_are_greater_change_nothing(size):
     found = []
     for shape in (grid[1:], (size,) * 3):
         table = HashTable(indices, shape, grid[0])
-        order = tap_order((3, 3, 3))
-        found.append((*table.search_sorted(indices, (1, 1, 1), offsets, order), table.status))
+        found.append((*table.search_sorted(indices, Taps.centred(3)), table.status))
         found[-1] += (HashTable(indices, shape, grid[0]).search_own(offsets),)
     for a, b in zip(*found, strict=True):
         assert torch.equal(a, b)

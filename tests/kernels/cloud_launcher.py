@@ -190,10 +190,15 @@ def with_sizes(sizes: Sizes, windows: int = 3) -> Iterator[None]:
     patch.setattr(order, "WINDOW_BITS", sizes.window)
     patch.setattr(order, "FEWEST_OF_WINDOW", 32)
     patch.setattr(order, "WINDOWS", windows)
-    neighbours._plan.cache_clear()
+    forget_plans()
     yield
     patch.undo()
+    forget_plans()
+
+
+def forget_plans() -> None:
     neighbours._plan.cache_clear()
+    neighbours._sorted_plan.cache_clear()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
 
 from layoutconv.sparse import order
+from layoutconv.sparse.taps import Taps
 
 from .cloud_launcher import Launches, box, cloud, rows_of, search, status, table_of
 
@@ -83,7 +84,7 @@ def test_keys_of_32_bits_and_of_64(launches: Launches, grid: Any, wide: bool) ->
     table = table_of(indices, grid)
     assert table._wide == wide
     want = order.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), (3, 3, 3))
-    got = table.search_sorted(indices, (1, 1, 1), offsets, order.tap_order((3, 3, 3)))
+    got = table.search_sorted(indices, Taps.centred(3))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])
     assert table.status.tolist() == status(indices, grid)

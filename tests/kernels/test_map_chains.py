@@ -16,7 +16,6 @@ from layoutconv.kernels.reached import Unpack
 from layoutconv.kernels.tap_order import Sizes
 from layoutconv.kernels.together import SHARED_BYTES, size_of
 
-from layoutconv.sparse import order
 from layoutconv.sparse.taps import Taps
 
 from ..machine import read_cubin
@@ -35,11 +34,8 @@ def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
 
 
 def sorted_chain(taps: Taps, empty: bool, wide: bool = False) -> Chain:
-    rank, tap_order = len(taps.stride), order.tap_order(taps.extents)
     with with_sizes(Sizes()):
-        plan = neighbours._plan(
-            taps.offsets, taps.stride, tap_order, rank, torch.device("cpu"), wide
-        )
+        plan = neighbours._sorted_plan(taps, len(taps.stride), torch.device("cpu"), wide)
         return plan.sorted(empty)
 
 

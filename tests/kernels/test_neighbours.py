@@ -14,6 +14,8 @@ from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.memory import maker
+from layoutconv.sparse.taps import Taps
 
 from .cloud_launcher import (
     CTAS,
@@ -110,16 +112,29 @@ def test_the_result_does_not_depend_on_the_order_of_threads(
 # -- the ends of ranges ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("several_gpus", [False, True])
-def test_memory_is_of_the_same_kind_whoever_is_asked(
-    several_gpus: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_sorted_search_asks_for_memory_three_times(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if several_gpus:
-        monkeypatch.setattr(neighbours, "past_dispatcher", lambda _: None)
-    table = HashTable(torch.zeros(5, 4, dtype=torch.int32), (4, 4, 4), 1)
-    index, words = table._room_for_index(5, 27), table._words(9)
-    assert (index.shape, index.stride(), index.dtype) == ((5, 27), (1, 5), torch.int32)
-    assert (words.shape, words.stride(), words.dtype) == ((9,), (1,), torch.int32)
+    """For its two results, and for all else: each time takes the host a microsecond."""
+    asked: list[Any] = []
+
+    def counted(device: torch.device) -> Any:
+        def make(*kind: Any) -> torch.Tensor:
+            asked.append(kind)
+            return maker(device)(*kind)
+
+        return make
+
+    monkeypatch.setattr(neighbours, "maker", counted)
+    grid = (1, 6, 7, 8)
+    indices = cloud(7, 150, grid)
+    table, taps, found = table_of(indices, grid), Taps.centred(3), []
+    for _ in ("a table that is filled", "one that is there"):
+        asked.clear()
+        found.append(table.search_sorted(indices, taps))
+        assert len(asked) == 3
+    assert all(map(torch.equal, *found))
+    assert table.status.tolist() == [0, 0]
 
 
 def test_nothing_is_found_in_nothing(launches: Launches) -> None:

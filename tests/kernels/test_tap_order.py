@@ -92,9 +92,10 @@ def test_sorted_rows_are_those_of_the_cpu(
     want = search(rows_of(indices, grid), centres, stride, offsets)
     want_sorted, want_order = order.by_taps(want, (len(offsets),))
     table = table_of(indices, grid)
-    results = [table.search_sorted(centres, stride, offsets, tap_order)]
+    taps = Taps((len(offsets),), tuple(offsets), stride)
+    results = [table.search_sorted(centres, taps)]
     if data.draw(st.booleans()):  # the table is there now
-        results.append(table.search_sorted(centres, stride, offsets, tap_order))
+        results.append(table.search_sorted(centres, taps))
     if want.numel():
         results.append(sort_index(want, tap_order))
     for got, got_order in results:
@@ -111,7 +112,7 @@ def test_sorted_filters_of_three_axes(launches: Launches, extents: tuple[int, ..
                for tap in product(*map(range, extents))]  # fmt: skip
     table = table_of(indices, grid)
     want = order.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), extents)
-    got = table.search_sorted(indices, (1, 1, 1), offsets, order.tap_order(extents))
+    got = table.search_sorted(indices, Taps.centred(3, extents))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])
 
@@ -126,7 +127,7 @@ def test_sorted_filters_of_other_axes(launches: Launches, extents: tuple[int, ..
                for tap in product(*map(range, extents))]  # fmt: skip
     table = table_of(indices, grid)
     want = order.by_taps(search(rows_of(indices, grid), indices, (1,) * rank, offsets), extents)
-    got = table.search_sorted(indices, (1,) * rank, offsets, order.tap_order(extents))
+    got = table.search_sorted(indices, Taps.centred(rank, extents))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])
 
@@ -140,9 +141,7 @@ def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
     table = table_of(indices, grid)
 
     def lazily() -> Any:
-        return two_way._OneWay(
-            filter_taps.extents, search=two_way.Search(table, indices, filter_taps, True)
-        )
+        return two_way._Sought(table, indices, filter_taps, True)
 
     want = search(rows_of(indices, grid), indices, (1, 1, 1), list(filter_taps.offsets))
     want_sorted = order.by_taps(want, filter_taps.extents)

@@ -10,16 +10,17 @@ from layoutconv.sparse.order import by_taps
 from layoutconv.sparse.two_way import TwoWay, _OneWay, reversed_index
 
 
-class Searched:
+class Searched(_OneWay):
     """A search of which only the sorted index was asked for, as a forward pass on a GPU does."""
 
     def __init__(self, index: torch.Tensor, taps: tuple[int, ...]) -> None:
-        self.found, self.taps = index, taps
+        super().__init__(taps)
+        self.found = index
 
-    def sorted(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def _find_sorted(self) -> tuple[torch.Tensor, torch.Tensor]:
         return by_taps(self.found, self.taps)
 
-    def index(self) -> torch.Tensor:
+    def _find_index(self) -> torch.Tensor:
         raise AssertionError("searched a second time")
 
 
@@ -32,7 +33,7 @@ def down() -> KernelMap:
 
 def test_a_sorted_index_is_reversed_without_another_search(down: KernelMap) -> None:
     rows = len(down.inputs)
-    there = _OneWay(down.taps, search=Searched(down.index, down.taps))  # type: ignore[arg-type]
+    there = Searched(down.index, down.taps)
     there.sorted  # noqa: B018
     back = TwoWay(down.taps, False, there).way(1, rows)
     assert not torch.equal(there.sorted[1], torch.arange(len(down.outputs)))
