@@ -144,6 +144,7 @@ LASTING = {
         Lasting(128, 32, 4, 2, True, 1.06, 3.0, 5),
     ],
 }
+MOST_COUNTED = 64  # columns of teams that keep statistics: of more they have no registers
 MOST_OF_TEAMS = 128  # columns: of more, every tile of them would read A once more
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
@@ -449,7 +450,7 @@ def _ends(problem: Problem, n: int, teams: int) -> bool:
     """Whether CTAs that last store what there is to store, of tiles of so many columns."""
     if teams == 1:
         return not problem.counts
-    return problem.stays and (problem.n <= n or not problem.counts)
+    return problem.stays and (problem.n <= n <= MOST_COUNTED or not problem.counts)
 
 
 def _of(known: Lasting, k: int, taps: int = 1) -> Tile:

@@ -102,3 +102,18 @@ def test_an_infinity_reaches_its_own_windows_alone():
     expected = in_float64(x, w, numbers)
     assert torch.equal(found.isfinite(), expected.isfinite())
     assert 0 < (~expected.isfinite()).sum() <= 8 * w.shape[0]
+
+
+@pytest.mark.parametrize("name", ["windows", "windows of teams", "B held, few channels"])
+def test_statistics_of_teams(name):
+    numbers, *_ = FORWARD[name]
+    x, w = operands(numbers, torch.float16)
+    found, sums = lc.conv3d(x, w, padding=1, activation="relu", return_statistics=True)
+    expected = in_float64(x, w, numbers).relu()
+    assert (found - expected).norm() <= CLOSE[torch.float16] * expected.norm()
+    stored = found.double().movedim(1, -1).reshape(-1, w.shape[0])
+    both = torch.stack((stored.sum(0), stored.square().sum(0))).float()
+    torch.testing.assert_close(sums, both, rtol=1e-4, atol=1e-2)
+    assert torch.equal(
+        sums, lc.conv3d(x, w, padding=1, activation="relu", return_statistics=True)[1]
+    )
