@@ -16,7 +16,6 @@ from cutlass import Int32, Int64
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.gemm_view import GemmView
 
-from .ahead import Ahead
 from .arguments import Arguments
 from .atoms import MULTIPLY, OUTPUT
 from .boxes import MapProducer, tensor_map
@@ -26,10 +25,8 @@ from .epilogue import Epilogue, Extras
 from .from_registers import RegisterEpilogue
 from .im2col import im2col_of_a, im2col_of_b
 from .k_tiles import KTiles
-from .kept_index import KeptIndex, KeptRows, memory_of
+from .kept_index import KeptIndex, KeptRows
 from .lasting import TilesOfCta, compute
-from .lasting_maps import TilesOfRound, ctas_of
-from .lasting_maps import compute as compute_maps
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .operand import Operand
@@ -83,7 +80,6 @@ class ImplicitGemm:
         stream: Any,
     ):
         splits, split_stride, *of_view = integers
-        most: Any = 0
         if cutlass.const_expr(self.tile.lasting):
             most, *of_view = of_view
         values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
@@ -100,8 +96,7 @@ class ImplicitGemm:
             m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         ctas = m_tiles * n_tiles
         if cutlass.const_expr(self.tile.lasting):
-            by_rounds = cutlass.const_expr(self.spec.kept)
-            ctas = ctas_of(ctas, Int32(most)) if by_rounds else cutlass.min(ctas, Int32(most))
+            ctas = cutlass.min(ctas, Int32(most))
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
         pixels = self._map_of_a(pointer_a, args)
         copy, boxes = self._map_of_b(pointer_b, args)
@@ -113,7 +108,7 @@ class ImplicitGemm:
             _pointer(index_b, Int32),
             _pointer(index_d, Int32),
             args,
-            (Int32(splits), Int64(split_stride), Int32(most)),
+            (Int32(splits), Int64(split_stride)),
             numbers,
             columns,
             sources,
@@ -159,7 +154,7 @@ class ImplicitGemm:
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
         beside = None
-        if cutlass.const_expr(tile.lasting and tile.turns):
+        if cutlass.const_expr(tile.lasting and tile.teams == 1):
             size = tile.epilogue_bytes(spec.staged_bytes)
             beside = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
@@ -171,7 +166,7 @@ class ImplicitGemm:
         if cutlass.const_expr(tile.sharing > 1):  # neighbours are one below the other
             cluster, number = cta // tile.sharing, cta % tile.sharing
             m_tile, n_tile = cluster // n_tiles * tile.sharing + number, cluster % n_tiles
-        if cutlass.const_expr(spec.skip and index_a is not None and not tile.lasting):
+        if cutlass.const_expr(spec.skip and index_a is not None):
             # Rows with many taps come last in a kernel map: they start first, or all wait for them.
             m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - m_tile
         m0, n0 = m_tile * tile.m, n_tile * tile.n
@@ -186,7 +181,7 @@ class ImplicitGemm:
             self.view.b, args, b, index_b, group=group, along=along_b, vector=vector_b,
             column_tile=tile.k if along_b else tile.n, hoist_rows=along_b == 1,
         )  # fmt: skip
-        splits, split_stride, most = split
+        splits, split_stride = split
         if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every part
             d = d + cute.assume(Int64(part) * split_stride, divby=vector_d)
         operand_d = Operand(
@@ -199,38 +194,23 @@ class ImplicitGemm:
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
             wait_for_others(self.early)
-        elif cutlass.const_expr(tile.lasting and spec.kept):
-            of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
-            producers = partial(self._producers, *of)
-            tiles: Any = TilesOfRound(tile, operand_d.row_count, self.view.n, most)
-            first = producers(*tiles.place(tiles.first))
-            apart, own = first[0].apart, mainloop.leaves_out
-            ahead = Ahead(smem, spec, operand_a, operand_d, apart, own)
-            wait_for_others(self.early)
-            extras = self._extras(numbers, columns, sources, statistics, group)
-            epilogue: Any = self._epilogue()
-            store = partial(
-                epilogue, acc, mainloop.multiplier.mma, operand_d, tid=tid, extras=extras
-            )
-            compute_maps(mainloop, tiles, first, producers, ahead, tid, acc, store)
         elif cutlass.const_expr(tile.lasting):
             k_tiles = self._k_tiles(operand_a, operand_b)
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
             wait_for_others(self.early)
             extras = self._extras(numbers, columns, sources, statistics, group)
-            epilogue = self._epilogue()
-            of_team = mainloop.multiplier.mma, operand_d, *((beside,) if tile.turns else ())
-            number = tid % tile.threads if tile.teams > 1 else tid
-            more = {} if tile.turns else {"done": _nothing}
-            store = partial(epilogue, acc, *of_team, tid=number, extras=extras, kept=None, **more)
+            epilogue: Any = self._epilogue()
+            results = acc, mainloop.multiplier.mma, operand_d
+            if cutlass.const_expr(tile.teams > 1):
+                epilogue.start(cta, tid)
+                store = partial(epilogue, *results, extras=extras)
+            else:
+                store = partial(epilogue, *results, beside, tid=tid, extras=extras, kept=None)
             tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
-            finish = _nothing
-            if cutlass.const_expr(not tile.turns):
-                epilogue.count()
-                row = (cta * tile.teams + tid // tile.threads) * (tile.threads // WARP)
-                finish = partial(epilogue.write_sums, operand_d, row, number, extras)
             producers = partial(self._producers, *of)
-            compute(mainloop, tiles, producers, k_tiles, tid, acc, store, finish)
+            compute(mainloop, tiles, producers, k_tiles, tid, acc, store)
+            if cutlass.const_expr(self.steps.statistics):
+                epilogue.end(operand_d, extras)
         else:
             k_tiles = self._k_tiles(operand_a, operand_b)
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
@@ -284,8 +264,8 @@ class ImplicitGemm:
             all_columns=self.view.n * cute.arch.grid_dim()[2],
         )  # fmt: skip
 
-    def _epilogue(self) -> Epilogue:
-        return (Epilogue if self.tile.turns else RegisterEpilogue)(
+    def _epilogue(self) -> Any:
+        return (Epilogue if self.tile.teams == 1 else RegisterEpilogue)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=self.spec.split == "atomic",
         )  # fmt: skip
@@ -326,28 +306,23 @@ class ImplicitGemm:
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
         whole = not self.spec.split and len(self.view.a.shape) == 2 and self.view.k > 0
         counts = Steps(self.spec.epilogue).statistics
-        if tile.lasting and tile.turns and (not whole or counts or self.spec.skip):
+        if tile.lasting and (not whole or self.spec.skip or (counts and tile.teams == 1)):
             raise ValueError(
-                f"{tile}: expected whole sums of every tap, of one group, stored without statistics"
+                f"{tile}: expected whole sums of every tap, of one group, stored without "
+                "statistics, but by teams"
             )
         if tile.holding and not self._holds_all():
             raise ValueError(
                 f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
                 f"and n = {self.view.n}"
             )
-        if not tile.turns and not (whole and self._stays()):
+        if tile.teams > 1 and not self._epilogue().suits():
             raise ValueError(
-                f"{tile}: expected whole sums, of one group, stored as 16 bits by whole vectors, "
-                "without residuals, and with statistics by teams alone"
+                f"{tile}: expected results of 16 bits, stored by whole vectors, without residuals"
             )
-        if (
-            not tile.turns
-            and counts
-            and not (self.view.n <= tile.n and stores_whole_rows(self.view))
-        ):
+        in_whole = self.view.n <= tile.n and stores_whole_rows(self.view)
+        if tile.teams > 1 and counts and not in_whole:
             raise ValueError(f"{tile}: expected statistics of all columns, in whole rows of D")
-        if tile.lasting and tile.producers > WARP and not self.spec.kept:
-            raise ValueError(f"{tile}: expected a kernel map, where more than a warp copies")
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
@@ -363,11 +338,6 @@ class ImplicitGemm:
         tile = self.tile
         k_tiles = sum(run.k_tiles for run in self.runs) or -(-self.view.k // tile.taps // tile.k)
         return tile.holding == k_tiles and self.view.n <= tile.n
-
-    def _stays(self) -> bool:
-        """Whether a tile's results can be stored from registers."""
-        epilogue = self._epilogue()
-        return isinstance(epilogue, RegisterEpilogue) and epilogue.suits()
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.producers:
@@ -448,11 +418,11 @@ class ImplicitGemm:
         if behind:
             smem.allocate_array(Int32, behind // 4)
         if d.gather:
-            rows = KeptRows(memory_of(smem, tile.m), tile.m)
+            rows = KeptRows(smem, tile.m)
             rows.fill(d, first, tile.launched, tid)
         entries = self.spec.kept - (tile.m if d.gather else 0)
-        of = tile.m, producer.apart, producer.operand.vector_extent
-        producer.kept = KeptIndex(memory_of(smem, entries), *of)
+        channels = producer.operand.vector_extent
+        producer.kept = KeptIndex(smem, entries, tile.m, producer.apart, channels)
         return rows
 
     def _present(
@@ -476,10 +446,6 @@ class ImplicitGemm:
             return k_tiles
         own = found.own if operand.gather and mainloop.leaves_out else []
         return KTiles.of_units(operand, tile.k, found.all, own)
-
-
-def _nothing() -> None:
-    """What is done when a tile's rows are known of which nothing was kept."""
 
 
 def _is_row(m: Any, rows: Any) -> Any:

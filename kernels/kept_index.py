@@ -23,12 +23,13 @@ WORD_BYTES = 4
 class KeptIndex:
     """The entries of every tap for ``rows`` rows of a tile, of ``channels`` columns a tap.
 
-    They are in shared memory from ``words`` on. A producer's thread copies rows that lie ``apart``
-    rows apart. Its entries of a tap lie side by side here, so that it reads them at once.
+    A producer's thread copies rows that lie ``apart`` rows apart. Its entries of a tap lie side by
+    side here, so that it reads them at once.
     """
 
-    def __init__(self, words: Any, rows: int, apart: int, channels: int) -> None:
-        self.words, self.rows, self.apart, self.channels = words, rows, apart, channels
+    def __init__(self, smem: Any, entries: int, rows: int, apart: int, channels: int) -> None:
+        self.words = smem.allocate_array(Int32, entries, byte_alignment=VECTOR_BYTES)
+        self.rows, self.apart, self.channels = rows, apart, channels
 
     @property
     def each(self) -> int:
@@ -50,10 +51,11 @@ class KeptIndex:
 
 
 class KeptRows:
-    """The entries of D's index buffer for ``rows`` rows of a tile, from ``words`` on."""
+    """The entries of D's index buffer for ``rows`` rows of a tile."""
 
-    def __init__(self, words: Any, rows: int) -> None:
-        self.words, self.rows = words, rows
+    def __init__(self, smem: Any, rows: int) -> None:
+        self.words = smem.allocate_array(Int32, rows, byte_alignment=VECTOR_BYTES)
+        self.rows = rows
 
     def fill(self, d: Operand, first: Any, threads: int, tid: Any) -> None:
         """All threads do; who reads waits for them."""
@@ -65,11 +67,6 @@ class KeptRows:
 
     def __getitem__(self, row: Any) -> Any:
         return cute.make_tensor(self.words + row, cute.make_layout(1))[0]
-
-
-def memory_of(smem: Any, entries: int) -> Any:
-    """Shared memory for so many entries."""
-    return smem.allocate_array(Int32, entries, byte_alignment=VECTOR_BYTES)
 
 
 @cute.jit

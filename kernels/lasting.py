@@ -57,9 +57,8 @@ def compute(
     tid: Any,
     acc: Any,
     store: Callable[[Any, Any], None],
-    finish: Callable[[], None],
 ):
-    """Sum all k-tiles of every tile into ``acc``, which then is to ``store``; at last ``finish``.
+    """Sum all k-tiles of every tile into ``acc``, which then is to ``store``.
 
     ``producers`` are those of the tile at a row and a column, and so is what is stored.
     """
@@ -79,7 +78,6 @@ def compute(
     if tid < workers:
         start = _following(Int32(0), Int32(0), team * count, tile.stages)
         each(multiply, (*start, Int32(0)) if teams > 1 else start, team, teams)
-        finish()
     else:
         if cutlass.const_expr(holding):
             hold(b, k_tiles, tid)

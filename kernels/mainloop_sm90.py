@@ -15,7 +15,6 @@ as they bring others: pixels that follow each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -237,13 +236,11 @@ class MainloopSm90:
         tid: Any,
         stage: Any,
         parity: Any,
-        aside: Callable[[], None] | None = None,
     ):
         """Copy all k-tiles, each as soon as its stage is empty; what it takes is read one ahead.
 
         ``stage`` is that of the first, and what follows the last is returned; so is ``parity``, of
-        the phase in which it is still full. ``aside`` is done once, when all stages are on their
-        way.
+        the phase in which it is still full.
         """
         full, empty = self.barriers, self.barriers + self.tile.stages
         advance, held = k_tiles.advance, const_expr(b.tiles)
@@ -251,7 +248,6 @@ class MainloopSm90:
         first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
         later = first  # and of that of B which is read next
         a.read_ahead(first)
-        full_ring = cutlass.min(Int32(count), Int32(self.tile.stages)) - 1
         for place in range_constexpr(held):
             if const_expr(place > 0):
                 later = advance(later)
@@ -270,9 +266,6 @@ class MainloopSm90:
                     if left > 0:
                         of = first, later, stage, parity
                         first, later, stage, parity = bring(place, left, *of)
-                if const_expr(aside is not None):
-                    if k_tile == full_ring:
-                        aside()
         return stage, parity
 
     @cute.jit
@@ -401,7 +394,7 @@ class MainloopSm90:
         warpgroup.wait_group(0)
         if const_expr(tile.lasting):  # the last stage as well: copies for another tile follow
             _arrive(empty + before, tid)
-        if const_expr(tile.turns):
+        if const_expr(tile.teams == 1):
             sync(self.tile)
         return stage, parity
 

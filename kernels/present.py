@@ -52,20 +52,13 @@ def units_of_index(
     Where there are more threads than rows, these share the taps of a row. What is read is ``kept``,
     if there is room.
     """
-    words = words_of_index(operand, first, rows, unit, 32 * warps, tid, kept)
-    return _of_all(words, base, warps, tid, rows)
-
-
-def words_of_index(
-    operand: Operand, first: Any, rows: int, unit: int, threads: int, tid: Any, kept: Any
-) -> list[Any]:
-    """What one of so many threads finds of that: words of bits."""
+    threads = 32 * warps
     channels = operand.vector_extent
     taps, per_unit = operand.col_count // channels, unit // channels
     parts = max(1, threads // rows)
     parts = 4 if parts > 4 else 2 if parts == 3 else parts  # that divide a word
     part = cutlass.min(tid // rows, Int32(parts - 1))
-    words = [Int32(0) for _ in range(word_count(operand, unit))]
+    words = [Int32(0) for _ in range(-(-taps // (per_unit * WORD)))]
     for step in range(0, rows, threads):
         place = step + tid % min(rows, threads)
         row = operand.row(first + place)
@@ -79,12 +72,7 @@ def words_of_index(
             bit = number // per_unit if per_unit > 1 else number
             word = tap // per_unit // WORD
             words[word] = words[word] | (there << (bit - WORD * word))
-    return words
-
-
-def word_count(operand: Operand, unit: int) -> int:
-    """How many words have a bit for each unit of an operand."""
-    return -(-operand.col_count // (unit * WORD))
+    return _of_all(words, base, warps, tid, rows)
 
 
 def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
@@ -95,32 +83,13 @@ def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) ->
     Shared memory is free again after a barrier, which there is before a stage is read, and stages
     are not written before one.
     """
-    tell(words, base, warps, tid)
-    cute.arch.sync_threads()
-    found = _seen(len(words), base, warps, tid, rows)
-    cute.arch.sync_threads()
-    return _of_some(found)
-
-
-def tell(words: list[Any], base: Any, warps: int, tid: Any) -> None:
-    """Write what threads have found to shared memory, a word of a warp."""
-    shared = _shared(base, warps * len(words))
+    pointer = cute.recast_ptr(base, dtype=Int32)
+    shared = cute.make_tensor(pointer, cute.make_layout(warps * len(words)))
     for i, word in enumerate(words):
         shared[tid // WARP + warps * i] = cute.arch.warp_redux_sync(word, "or")  # by all lanes
-
-
-def told(count: int, base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
-    """What ``tell`` wrote, ``count`` words, by so many warps that looked at ``rows`` rows."""
-    return _of_some(_seen(count, base, warps, tid, rows))
-
-
-def _shared(base: Any, words: int) -> Any:
-    return cute.make_tensor(cute.recast_ptr(base, dtype=Int32), cute.make_layout(words))
-
-
-def _seen(count: int, base: Any, warps: int, tid: Any, rows: int) -> Units:
-    shared, found = _shared(base, warps * count), Units([], [])
-    for i in range(count):
+    cute.arch.sync_threads()
+    found = Units([], [])
+    for i in range(len(words)):
         every, own = Int32(0), Int32(0)
         for warp in range(warps):
             word = shared[warp + warps * i]
@@ -130,11 +99,7 @@ def _seen(count: int, base: Any, warps: int, tid: Any, rows: int) -> Units:
                 own = own | cutlass.select_(near, word, Int32(0))
         found.all.append(every)
         found.own.append(own)
-    return found
-
-
-def _of_some(found: Units) -> Units:
-    """The same with a unit at least."""
+    cute.arch.sync_threads()
     none = Int32(0)
     for word in found.all:
         none = none | word

@@ -20,7 +20,6 @@ LESS_SHARED = {80: 164 << 10, 87: 164 << 10} | dict.fromkeys((86, 89, 120, 121),
 MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
 ENTRY_BYTES = 4  # of an index buffer
 RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
-AHEAD_BYTES = 512  # of what CTAs that last know of the units of two tiles, and barriers
 BYTES = {
     "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "int4": 1,
@@ -50,7 +49,7 @@ class Spec:
             of each, "atomic" where they add to one.
         skip: whether a tile leaves out the taps that none of its rows has.
         kept: entries of index buffers that a CTA keeps in shared memory: of A's, all taps of its
-            rows, and its rows of D's, if D has one; of two tiles where CTAs last.
+            rows, and its rows of D's, if D has one.
     """
 
     dtype: str
@@ -80,8 +79,7 @@ class Spec:
     def shared_bytes(self) -> int:
         """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
         of an index buffer."""
-        kept = 2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0
-        return self.own_bytes + kept + (AHEAD_BYTES if kept and self.tile.lasting else 0)
+        return self.own_bytes + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 
     @property
     def own_bytes(self) -> int:
@@ -170,7 +168,7 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
     if int(channels) % spec.tile.k or spec.vectors[0] == 1:
         return 0
     of_row = int(product(tuple(taps))) + any(map(gathers, stages(view.d)))
-    found = replace(spec, kept=spec.tile.m * of_row * (2 if spec.tile.lasting else 1))
+    found = replace(spec, kept=spec.tile.m * of_row)
     room = LESS_SHARED.get(spec.arch_number, SHARED)
     before, after = (
         min(of.tile.resident, room // (of.shared_bytes + RESERVED)) for of in (spec, found)

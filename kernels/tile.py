@@ -32,11 +32,10 @@ class Tile:
     tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
     ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
     CTAs, one below the other, each copies a share of B's tiles to all. Where CTAs are ``lasting``,
-    each computes several tiles, one after the other, and those who copy do so for the next already:
-    one warp, or a warpgroup of kernel maps, whose tiles are stored from registers. Of B they may be
-    ``holding`` all k-tiles, as many as this, which are copied once. Stages are of A alone then. And
-    ``teams`` of warpgroups may take tiles in turn: one stores, from registers, where the other
-    multiplies.
+    each computes several tiles, one after the other, and one warp copies for the next already. Of B
+    they may be ``holding`` all k-tiles, as many as this, which are copied once; stages are of A
+    alone then. And two ``teams`` may take tiles in turn, a warpgroup each: one stores, from
+    registers, while the other multiplies.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -76,19 +75,17 @@ class Tile:
             raise ValueError(f"tile {self}: a warp copies, or a warpgroup, or half of one")
         if self.stages < (1 if self.producers else 2):
             raise ValueError(f"tile {self}: a pipeline needs at least 2 stages, or producers")
-        alone = self.producers in (WARP, WARPGROUP) and self.parts == self.sharing == 1
+        alone = self.producers == WARP and self.parts == self.sharing == 1
         if self.lasting and (not alone or self.stages < 2):
             raise ValueError(
-                f"tile {self}: CTAs that compute several have a warp or a warpgroup that copies, 2 "
-                "stages or more, and share nothing"
+                f"tile {self}: CTAs that compute several have one warp that copies, 2 stages or "
+                "more, and share nothing"
             )
         if self.holding and not self.lasting:
             raise ValueError(f"tile {self}: CTAs that hold what there is of B compute several")
-        if self.teams > 1 and not (self.lasting and self.producers == WARP and self.warps_m == 4):
-            raise ValueError(
-                f"tile {self}: teams that take tiles in turn are warpgroups of CTAs that last, "
-                "where one warp copies"
-            )
+        in_turn = self.teams == 2 and self.lasting and self.threads == WARPGROUP
+        if self.teams != 1 and not in_turn:
+            raise ValueError(f"tile {self}: two warpgroups take tiles in turn, of CTAs that last")
 
     @property
     def threads(self) -> int:
@@ -109,11 +106,6 @@ class Tile:
     def sums_beside(self) -> bool:
         """Whether those who copied are enough to sum columns, while the others store them."""
         return self.producers >= WARPGROUP
-
-    @property
-    def turns(self) -> bool:
-        """Whether results turn in shared memory, so that rows are stored by whole vectors."""
-        return not (self.lasting and (self.producers == WARPGROUP or self.teams > 1))
 
     @property
     def launched(self) -> int:
@@ -157,17 +149,17 @@ class Tile:
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile;
-        where CTAs last, that is beside them, or there is none.
+        where CTAs last, that is beside them; teams have none.
 
         >>> [Tile(128, 64, 64, 4, 1, 2, 32, lasting=i).shared_bytes(2, 2) for i in (False, True)]
         [49184, 67616]
-        >>> Tile(128, 64, 64, 4, 1, 2, 128, lasting=True).shared_bytes(2, 2)
-        49184
+        >>> Tile(128, 64, 64, 4, 1, 2, 32, lasting=True, teams=2).shared_bytes(2, 2)
+        49200
         """
         mainloop = self.mainloop_bytes(operand_bytes)
         if self.parts > 1:  # parts of sums
             output_bytes = max(output_bytes, SUM_BYTES)
-        epilogue = self.epilogue_bytes(output_bytes) if self.turns else 0
+        epilogue = self.epilogue_bytes(output_bytes) if self.teams == 1 else 0
         if self.lasting:
             return mainloop + epilogue
         return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))
