@@ -149,7 +149,8 @@ def test_statistics_of_teams(name: str, most: int) -> None:
     ran = run_case(case, compiled, most=most)
     check(case, ran)
     ctas = min(most, -(-view.m // tile.m))
-    assert ran.statistics is not None and len(ran.statistics) == 8 * ctas
+    assert ran.statistics is not None
+    assert len(ran.statistics) == 8 * ctas
 
 
 LARGE = [(256, 128, 32, 8, 4, 2), (128, 256, 64, 8, 3)]
@@ -259,3 +260,41 @@ def test_without_a_guard_the_machine_finds_a_fault(
     compiled = compile_view(view, F16, tile, "sm_90a")
     with pytest.raises((Fault, AssertionError)):
         check_exact(case, run_case(case, compiled, most=1))
+
+
+def test_a_team_that_does_not_wait_for_its_turn(monkeypatch: Patch) -> None:
+    """It would take stages that were full a lap before for full ones."""
+    monkeypatch.setattr(MainloopSm90, "wait_for_turn", lambda self, team, turn: None)
+    view, dtype, tile, *_ = RUN["teams"]
+    case = Case.of(view, dtype)
+    compiled = compile_view(view, dtype, tile, "sm_90a")
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compiled, most=1))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"teams": 3}, {"teams": 2, "lasting": False}, {"holding": 2, "lasting": False}]
+)
+def test_teams_and_what_is_held_are_of_ctas_that_last(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="compute several|of CTAs that last"):
+        replace(TILE, **changes)
+
+
+@pytest.mark.parametrize(
+    ("view", "tile", "options", "message"),
+    [
+        (fprop_view(PLANES), replace(TILE, holding=8), {}, "as many k-tiles as a sum has"),
+        (fprop_view(WIDE), replace(TILE, holding=3), {}, "and all columns"),
+        (fprop_view(PLANES), TEAMS, {"out": F32}, "expected results of 16 bits"),
+        (
+            fprop_view(WIDE), TEAMS, {"epilogue": Epilogue(statistics=True).structure},
+            "statistics of all columns",
+        ),
+    ],
+    ids=["k-tiles", "columns", "types", "statistics"],
+)  # fmt: skip
+def test_what_teams_and_ctas_that_hold_do_not_compute(
+    view: GemmView, tile: Tile, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        compile_view(view, F16, tile, "sm_90a", **options)
