@@ -16,7 +16,8 @@ from itertools import groupby, pairwise, product
 from typing import NamedTuple
 
 from layoutconv.algebra.int_tuple import flatten
-from layoutconv.gemm_view import GemmView
+from layoutconv.algebra.stride import ScaledBasis
+from layoutconv.gemm_view import GemmView, stages
 
 from .im2col import is_mapped
 from .spec import BYTES, Spec
@@ -53,6 +54,29 @@ class Run(NamedTuple):
     step: int
     columns: tuple[Columns, ...]
     blocks: tuple[Blocks, ...]
+
+
+def leaves_bounds(view: GemmView) -> bool:
+    """Whether some of B is outside of its memory: zeros, which k-tiles may lack.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view
+    >>> from layoutconv.conv.folded import folded_fprop_view
+    >>> problem = ConvProblem((1, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
+    >>> leaves_bounds(fprop_view(problem)), leaves_bounds(folded_fprop_view(problem))
+    (False, True)
+    """
+    first, *rest = stages(view.b)
+    shape, stride = (flatten(part) for part in (first.layout.shape, first.layout.stride))
+    if not rest or not all(isinstance(d, ScaledBasis) and len(d.path) == 1 for d in stride):
+        return False
+    extents = rest[0].layout.shape
+    start = [int(at) for at in first.offset] if first.offset else [0] * len(extents)
+    least, most = list(start), list(start)
+    for extent, step in zip(shape, stride, strict=True):
+        (mode,), end = step.path, int(step.value) * (int(extent) - 1)
+        least[mode] += min(0, end)
+        most[mode] += max(0, end)
+    return min(least) < 0 or any(at >= int(n) for at, n in zip(most, extents, strict=True))
 
 
 def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:

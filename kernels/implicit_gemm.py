@@ -22,6 +22,7 @@ from .boxes import MapProducer, tensor_map
 from .columns import runs_of
 from .dependents import let_dependents_start, starts_early, wait_for_others
 from .epilogue import Epilogue, Extras
+from .from_registers import RegisterEpilogue
 from .im2col import im2col_of_a, im2col_of_b
 from .k_tiles import KTiles
 from .kept_index import KeptIndex, KeptRows
@@ -32,7 +33,7 @@ from .operand import Operand
 from .pixels import im2col_map
 from .present import units_of_index, units_of_rows
 from .producer import Producer
-from .spec import ASYNC_BYTES, BYTES, Spec, suits_warpgroups
+from .spec import ASYNC_BYTES, BYTES, Spec, stores_whole_rows, suits_warpgroups
 from .steps import Steps
 from .structure import divisors, runtime_integers
 from .tensor_map import memory_of_b
@@ -55,12 +56,12 @@ class ImplicitGemm:
         self.im2col = im2col_of_a(view, spec), im2col_of_b(view, spec)
         self.maps = self.im2col[0] is not None, bool(self.memory_of_b or self.im2col[1])
         self.runs = runs_of(view, spec)
-        self._check()
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
         self.resident, self.early = spec.resident, starts_early(spec.arch)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
+        self._check()
 
     @cute.jit
     def __call__(
@@ -153,7 +154,7 @@ class ImplicitGemm:
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
         beside = None
-        if cutlass.const_expr(tile.lasting):
+        if cutlass.const_expr(tile.lasting and tile.teams == 1):
             size = tile.epilogue_bytes(spec.staged_bytes)
             beside = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
@@ -199,12 +200,17 @@ class ImplicitGemm:
             wait_for_others(self.early)
             extras = self._extras(numbers, columns, sources, statistics, group)
             epilogue: Any = self._epilogue()
-            store = partial(
-                epilogue, acc, mainloop.multiplier.mma, operand_d, beside,
-                tid=tid, extras=extras, kept=None,
-            )  # fmt: skip
+            results = acc, mainloop.multiplier.mma, operand_d
+            if cutlass.const_expr(tile.teams > 1):
+                epilogue.start(cta, tid)
+                store = partial(epilogue, *results, extras=extras)
+            else:
+                store = partial(epilogue, *results, beside, tid=tid, extras=extras, kept=None)
             tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
-            compute(mainloop, tiles, partial(self._producers, *of), k_tiles, tid, acc, store)
+            producers = partial(self._producers, *of)
+            compute(mainloop, tiles, producers, k_tiles, tid, acc, store)
+            if cutlass.const_expr(self.steps.statistics):
+                epilogue.end(operand_d, extras)
         else:
             k_tiles = self._k_tiles(operand_a, operand_b)
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
@@ -258,8 +264,8 @@ class ImplicitGemm:
             all_columns=self.view.n * cute.arch.grid_dim()[2],
         )  # fmt: skip
 
-    def _epilogue(self) -> Epilogue:
-        return Epilogue(
+    def _epilogue(self) -> Any:
+        return (Epilogue if self.tile.teams == 1 else RegisterEpilogue)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=self.spec.split == "atomic",
         )  # fmt: skip
@@ -298,11 +304,25 @@ class ImplicitGemm:
         if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
-        whole = not (self.spec.split or self.spec.skip or Steps(self.spec.epilogue).statistics)
-        if tile.lasting and (not whole or len(self.view.a.shape) > 2 or not self.view.k):
+        whole = not self.spec.split and len(self.view.a.shape) == 2 and self.view.k > 0
+        counts = Steps(self.spec.epilogue).statistics
+        if tile.lasting and (not whole or self.spec.skip or (counts and tile.teams == 1)):
             raise ValueError(
-                f"{tile}: expected whole sums of every tap, of one group, stored without statistics"
+                f"{tile}: expected whole sums of every tap, of one group, stored without "
+                "statistics, but by teams"
             )
+        if tile.holding and not self._holds_all():
+            raise ValueError(
+                f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
+                f"and n = {self.view.n}"
+            )
+        if tile.teams > 1 and not self._epilogue().suits():
+            raise ValueError(
+                f"{tile}: expected results of 16 bits, stored by whole vectors, without residuals"
+            )
+        in_whole = self.view.n <= tile.n and stores_whole_rows(self.view)
+        if tile.teams > 1 and counts and not in_whole:
+            raise ValueError(f"{tile}: expected statistics of all columns, in whole rows of D")
         if tile.producers == WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
@@ -312,6 +332,12 @@ class ImplicitGemm:
                 f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of "
                 f"tf32 an A that runs along k, mode 1, got {spec.dtype} along {spec.along[0]}"
             )
+
+    def _holds_all(self) -> bool:
+        """Whether CTAs that hold B's k-tiles have room for all of a sum, and of every column."""
+        tile = self.tile
+        k_tiles = sum(run.k_tiles for run in self.runs) or -(-self.view.k // tile.taps // tile.k)
+        return tile.holding == k_tiles and self.view.n <= tile.n
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.producers:

@@ -39,12 +39,13 @@ class TilesOfCta:
         return number // self.across * self.tile.m, number % self.across * self.tile.n
 
     @cute.jit
-    def each(self, work: Callable[..., Any], stage: Any, parity: Any):
-        """``stage, parity = work(m0, n0, stage, parity)`` of every tile, one after the other."""
-        place = self.place
-        for number in cutlass.range(self.first, self.count, self.step, unroll=1):
+    def each(self, work: Callable[..., Any], state: tuple[Any, ...], team: Any = 0, of: int = 1):
+        """``state = work(m0, n0, *state)`` of every tile, one after the other; of those of a
+        ``team``, if there are several."""
+        place, first = self.place, self.first + team * self.step
+        for number in cutlass.range(first, self.count, of * self.step, unroll=1):
             m0, n0 = place(number)
-            stage, parity = work(m0, n0, stage, parity)
+            state = work(m0, n0, *state)
 
 
 @cute.jit
@@ -65,13 +66,22 @@ def compute(
     a, b = producers(m0, n0)
     mainloop.prepare(a, b, tid)
     count, each = cutlass.max(Int32(k_tiles.count), Int32(1)), tiles.each
+    tile, hold = mainloop.tile, mainloop.hold
+    workers, holding, teams = tile.workers, tile.holding, tile.teams
+    team, number = tid // tile.threads, tid % tile.threads
+    if cutlass.const_expr(teams == 1):
+        team, number = 0, tid
     copy = partial(_copy, mainloop, producers, k_tiles, count, tid)
-    multiply = partial(_multiply, mainloop, (a, b), k_tiles, count, tid, acc, store)
-    threads = mainloop.tile.threads
-    if tid < threads:
-        each(multiply, Int32(0), Int32(0))
+    multiply = partial(_multiply, mainloop, (a, b), k_tiles, count, number, acc, store)
+    if cutlass.const_expr(teams > 1):
+        multiply = partial(_in_turn, mainloop, multiply, team, count)
+    if tid < workers:
+        start = _following(Int32(0), Int32(0), team * count, tile.stages)
+        each(multiply, (*start, Int32(0)) if teams > 1 else start, team, teams)
     else:
-        each(copy, Int32(0), Int32(1))
+        if cutlass.const_expr(holding):
+            hold(b, k_tiles, tid)
+        each(copy, (Int32(0), Int32(1)))
 
 
 def _copy(
@@ -104,3 +114,27 @@ def _multiply(
     following = mainloop.consume(*operands, k_tiles, 0, count, tid, acc, stage, parity)
     store(m0, n0)
     return following
+
+
+def _in_turn(
+    mainloop: MainloopSm90,
+    multiply: Callable[..., Any],
+    team: Any,
+    count: Any,
+    m0: Any,
+    n0: Any,
+    stage: Any,
+    parity: Any,
+    turn: Any,
+) -> Any:
+    """The same of a team, which passes over the k-tiles of the other's next tile."""
+    mainloop.wait_for_turn(team, turn)
+    stage, parity = multiply(m0, n0, stage, parity)
+    return *_following(stage, parity, count, mainloop.tile.stages), turn ^ 1
+
+
+def _following(stage: Any, parity: Any, k_tiles: Any, stages: int) -> tuple[Any, Any]:
+    """The stage, and the parity of its phase, so many k-tiles further."""
+    further = stage + k_tiles
+    laps = further // stages
+    return further - laps * stages, parity ^ (laps & 1)

@@ -72,7 +72,7 @@ class MainloopSm90:
         of = data, spec.tile, self.along, in_registers, columns
         self.multiplier = WarpgroupMultiplier(*of)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
-        self.barriers = smem.allocate_array(Int64, 2 * spec.tile.stages)
+        self.barriers = smem.allocate_array(Int64, spec.tile.barriers)
 
     @property
     def storing(self) -> int:
@@ -111,7 +111,7 @@ class MainloopSm90:
         self, made: tuple[Any, Any], found: Boxes, first: Any, group: Any, tid: Any
     ) -> BoxProducer:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
-        number = tid - self.tile.threads
+        number = tid - self.tile.workers
         return BoxProducer(made, found, self.s_b, number, first, group, self.spec)
 
     def pixel_producer(
@@ -125,7 +125,7 @@ class MainloopSm90:
         tid: Any,
     ) -> PixelProducer:
         """A thread's share of copying tiles by an im2col tensor map, made by the host."""
-        of = atom, found, args, shared, tid - self.tile.threads
+        of = atom, found, args, shared, tid - self.tile.workers
         if self.along == (0, 0):
             return SumProducer(*of, self.tile.k, first, group)
         return RowProducer(*of, self.tile.m, first, group)
@@ -174,12 +174,56 @@ class MainloopSm90:
             for stage in range_constexpr(tile.stages):
                 cute.arch.mbarrier_init(full + stage, arrivals)
                 cute.arch.mbarrier_init(empty + stage, tile.threads // 32 * tile.sharing)
+            if const_expr(tile.holding):
+                cute.arch.mbarrier_init(self._held, 1)
+            for team in range_constexpr(tile.teams if tile.teams > 1 else 0):
+                cute.arch.mbarrier_init(self._turns + team, tile.threads // 32)
         cute.arch.mbarrier_init_fence()
         if const_expr(tile.sharing > 1):
             cute.arch.cluster_arrive_relaxed()
             cute.arch.cluster_wait()
         else:
             cute.arch.sync_threads()
+
+    @property
+    def _held(self) -> Any:
+        """The barrier of B's k-tiles, where they are held."""
+        return self.barriers + 2 * self.tile.stages
+
+    @property
+    def _turns(self) -> Any:
+        """The barriers of teams, each told by the other."""
+        return self.barriers + (self.tile.barriers - self.tile.teams)
+
+    def wait_for_turn(self, team: Any, turn: Any) -> None:
+        """Until the other team has waited for all stages of its tile; the first for nobody, once.
+
+        A stage that was full, empty and full again looks as it did before.
+        """
+        cute.arch.mbarrier_wait(self._turns + team, turn ^ (1 - team))
+
+    def _moving(self, a: Any, b: Any) -> list[MapProducer]:
+        """Those who copy by tensor maps into stages."""
+        both = (a,) if self.tile.holding else (a, b)
+        return [producer for producer in both if isinstance(producer, MapProducer)]
+
+    @cute.jit
+    def hold(self, b: BoxProducer | PixelProducer, k_tiles: KTiles, tid: Any):
+        """Copy all k-tiles of B, which stay."""
+        tile, apart = const_expr(self.tile), const_expr(self.window.columns)
+        counts = const_expr([run.k_tiles or tile.holding for run in self.runs])
+        sizes = const_expr([b.bytes_of(run.columns) for run in self.runs])
+        size = const_expr(sum(n * each for n, each in zip(counts, sizes, strict=True)))
+        expect(self._held, size, tid - tile.workers)
+        first, slot, advance, copy = Int32(k_tiles.first(0)), Int32(0), k_tiles.advance, b.copy
+        for number in range_constexpr(len(self.runs)):
+            run = const_expr(self.runs[number])
+            if const_expr(self.by_runs):
+                first, advance = Int32(run.k), partial(_further, run.step)
+            bring = partial(copy, apart=apart, full=self._held, columns=run.columns)
+            for _ in cutlass.range(0, counts[number], 1, unroll=1):
+                bring(first, slot)
+                first, slot = advance(first), slot + 1
 
     @cute.jit
     def produce(
@@ -248,11 +292,11 @@ class MainloopSm90:
         """
         # Names of their own: what a dynamic branch reaches through an object, the DSL would carry.
         read_a, read_b, held = a.read_ahead, partial(self._read, a, b), const_expr(b.tiles)
-        by_maps: Any = const_expr([p for p in (a, b) if isinstance(p, MapProducer)])
+        by_maps: Any = const_expr(self._moving(a, b))
         cute.arch.mbarrier_wait(empty + stage, parity)
         if const_expr(by_maps):
             size = const_expr(sum(p.bytes_of(columns) for p in by_maps))
-            expect(full + stage, size, tid - self.tile.threads)
+            expect(full + stage, size, tid - self.tile.workers)
         for producer in by_maps:
             producer.copy(first, stage, self.window.columns, full + stage, columns)
         if const_expr(not self.maps[0]):
@@ -311,6 +355,9 @@ class MainloopSm90:
         wait = const_expr(_wait_for_maps if all(self.maps) else _wait)
         advance, is_own = k_tiles.advance, k_tiles.is_own
         some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
+        slot = Int32(0)
+        if const_expr(tile.holding):
+            wait(self._held, 0)
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
             operands = KTileOperands(*of, run)
@@ -322,8 +369,8 @@ class MainloopSm90:
                 # The first k-tile stands before the loop: behind a loop that might not run at all,
                 # the compiler would move reads of the sums to where products are still running.
                 wait(full + stage, parity)
-                multiply(stage, None)
-                before = Int32(stage)
+                multiply(stage, slot, None)
+                before, slot = Int32(stage), slot + 1
                 stage, parity = _next(stage, parity, tile.stages)
             for k_tile in cutlass.range(int(number == 0), end, 1, unroll=1):
                 wait(full + stage, parity)
@@ -333,36 +380,43 @@ class MainloopSm90:
                 if const_expr(some):
                     first = advance(first)
                     if is_own(first):
-                        multiply(stage, (empty + before, told))
+                        multiply(stage, slot, (empty + before, told))
                     else:
                         warpgroup.wait_group(0)
                         _arrive(empty + before, tid)
                 else:
-                    multiply(stage, (empty + before, told))
-                before = stage
+                    multiply(stage, slot, (empty + before, told))
+                before, slot = stage, slot + 1
                 stage, parity = _next(stage, parity, tile.stages)
+        if const_expr(tile.teams > 1):
+            other = 1 - cute.arch.thread_idx()[0] // tile.threads
+            _arrive(self._turns + other, tid)
         warpgroup.wait_group(0)
         if const_expr(tile.lasting):  # the last stage as well: copies for another tile follow
             _arrive(empty + before, tid)
-        sync(self.tile)
+        if const_expr(tile.teams == 1):
+            sync(self.tile)
         return stage, parity
 
     @cute.jit
-    def _multiply(self, operands: KTileOperands, tid: Any, stage: Any, before: Any):
+    def _multiply(self, operands: KTileOperands, tid: Any, stage: Any, slot: Any, before: Any):
         """Multiply a k-tile, and fetch what is next of it while products are running.
 
+        It is in a ``stage``; B's, where all are held, has that of its number, a ``slot``.
         ``before``, a barrier and whether it is told, is of the k-tile before, when the products of
         that are done; the first has none.
         """
         groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
-        mma = operands.mma
+        mma, of_b = operands.mma, stage
+        if const_expr(self.tile.holding):
+            of_b = slot
         operands.fetch(0, stage)
         for i in range_constexpr(len(groups)):
             warpgroup.fence()
             for j in range_constexpr(len(groups[i])):
                 if const_expr(before is None):
                     mma.set(warpgroup.Field.ACCUMULATE, i + j > 0)
-                acc, here_a, here_b = operands.of(i, j, stage)
+                acc, here_a, here_b = operands.of(i, j, stage, of_b)
                 cute.gemm(mma, acc, here_a, here_b, acc)
             warpgroup.commit_group()
             warpgroup.wait_group(in_flight)

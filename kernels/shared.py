@@ -44,7 +44,8 @@ def shared_tiles(
     if tile.k not in (line // 2, line):
         raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
     found = []
-    of_both = (tile.copied_rows, tile.stages), (tile.n, tile.stages * tile.taps)
+    of_b = tile.holding or tile.stages
+    of_both = (tile.copied_rows, tile.stages), (tile.n, of_b * tile.taps)
     for (rows, stages), mode in zip(of_both, along, strict=True):
         shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
         found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))

@@ -11,7 +11,7 @@ from layoutconv.algebra.symint import is_runtime
 from layoutconv.gemm_view import GemmView, OperandLayout, gathers, stages
 from layoutconv.vectors import contiguous_extent
 
-from .tile import Tile
+from .tile import WARP, Tile
 
 VECTOR_BYTES = 16
 ASYNC_BYTES = 4  # the least that cp.async moves
@@ -106,6 +106,15 @@ class Spec:
             return 100
         return min(100, -(-100 * resident * (self.shared_bytes + RESERVED) // SHARED))
 
+    def rows_of_sums(self, m: int, most: int) -> int:
+        """How many rows of partial sums statistics of ``m`` rows have: one of each tile; of teams,
+        one of each warp, of ``most`` CTAs at most."""
+        tile = self.tile
+        tiles = -(-m // tile.m)
+        if tile.teams == 1:
+            return tiles
+        return min(tiles, most) * tile.workers // WARP
+
     @property
     def staged_bytes(self) -> int:
         return staged_bytes(self.dtype, self.out_dtype, self.epilogue)
@@ -165,6 +174,18 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
         min(of.tile.resident, room // (of.shared_bytes + RESERVED)) for of in (spec, found)
     )
     return found.kept if 0 < before == after else 0
+
+
+def stores_whole_rows(view: GemmView) -> bool:
+    """Whether a row of D has all columns, or none: its columns are one mode.
+
+    >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+    >>> problem = ConvProblem((2, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
+    >>> beside = dgrad_views(problem, side_by_side=(1,))[0]
+    >>> stores_whole_rows(fprop_view(problem)), stores_whole_rows(beside)
+    (True, False)
+    """
+    return len(flatten(stages(view.d)[0].layout.shape[1])) == 1
 
 
 def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int]) -> bool:

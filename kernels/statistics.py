@@ -18,6 +18,7 @@ from .tile import Tile
 
 BLOCK = 16  # rows and columns that tensor cores sum at once
 CHAINS = 4  # sums that a warp adds to in turns
+COLUMNS_OF_LANES, LANES_OF_ROW = 8, 4  # of Hopper's accumulators: a pair in each
 ONES = {Float16: 0x3C003C00, BFloat16: 0x3F803F80}
 
 
@@ -62,6 +63,39 @@ class SumsByRow:
             for kind in range_constexpr(2):
                 shared[column + i, kind, row] = self.sums[i, kind]
         _finish(self.tile, shared, parts, tid, columns)
+
+
+class SumsOfFragments:
+    """Of what lanes hold of a team's tiles, two columns of every eight: each adds up its own rows.
+
+    It does so from tile to tile. At the end lanes of a warp add theirs up, and a warp has a row of
+    partial sums of its own.
+    """
+
+    def __init__(self, tile: Tile) -> None:
+        self.groups = tile.n // COLUMNS_OF_LANES
+        self.sums = cute.make_rmem_tensor((2, 2, self.groups), Float32)
+        self.sums.fill(0.0)
+
+    def add(self, group: int, pair: Any, there: Any) -> None:
+        """Two numbers of a row as they are stored; what is not stored counts as zeros."""
+        for i in range(2):
+            x = cutlass.select_(there, Float32(pair[i]), Float32(0.0))
+            self.sums[i, 0, group] = self.sums[i, 0, group] + x
+            self.sums[i, 1, group] = self.sums[i, 1, group] + x * x
+
+    @cute.jit
+    def write(self, tid: Any, columns: Columns):
+        lane = tid % 32
+        for group in range_constexpr(self.groups):
+            for kind in range_constexpr(2):
+                for i in range_constexpr(2):
+                    total = self.sums[i, kind, group]
+                    for step in range_constexpr(3):  # lanes of the same columns
+                        total = total + cute.arch.shuffle_sync_bfly(total, LANES_OF_ROW << step)
+                    column = COLUMNS_OF_LANES * group + 2 * lane + i
+                    if lane < LANES_OF_ROW and column < columns.count:
+                        columns.store(column, kind, total)
 
 
 class SumsOfMatrices:

@@ -32,7 +32,10 @@ class Tile:
     tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
     ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
     CTAs, one below the other, each copies a share of B's tiles to all. Where CTAs are ``lasting``,
-    each computes several tiles, one after the other, and one warp copies for the next already.
+    each computes several tiles, one after the other, and one warp copies for the next already. Of B
+    they may be ``holding`` all k-tiles, as many as this, which are copied once; stages are of A
+    alone then. And two ``teams`` may take tiles in turn, a warpgroup each: one stores, from
+    registers, while the other multiplies.
 
     >>> Tile(128, 128, 32, 2, 2, 4).threads
     128
@@ -51,6 +54,8 @@ class Tile:
     parts: int = 1
     sharing: int = 1
     lasting: bool = False
+    holding: int = 0
+    teams: int = 1
 
     def __post_init__(self) -> None:
         if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
@@ -76,11 +81,21 @@ class Tile:
                 f"tile {self}: CTAs that compute several have one warp that copies, 2 stages or "
                 "more, and share nothing"
             )
+        if self.holding and not self.lasting:
+            raise ValueError(f"tile {self}: CTAs that hold what there is of B compute several")
+        in_turn = self.teams == 2 and self.lasting and self.threads == WARPGROUP
+        if self.teams != 1 and not in_turn:
+            raise ValueError(f"tile {self}: two warpgroups take tiles in turn, of CTAs that last")
 
     @property
     def threads(self) -> int:
-        """Those that multiply."""
+        """Those that multiply a tile."""
         return 32 * self.warps_m * self.warps_n
+
+    @property
+    def workers(self) -> int:
+        """Those that multiply, of all teams."""
+        return self.teams * self.threads
 
     @property
     def copied_rows(self) -> int:
@@ -95,7 +110,7 @@ class Tile:
     @property
     def launched(self) -> int:
         """All threads of a CTA."""
-        return self.threads + self.producers
+        return self.workers + self.producers
 
     @property
     def resident(self) -> int:
@@ -134,15 +149,17 @@ class Tile:
 
     def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile;
-        where CTAs last, that is beside them.
+        where CTAs last, that is beside them; teams have none.
 
         >>> [Tile(128, 64, 64, 4, 1, 2, 32, lasting=i).shared_bytes(2, 2) for i in (False, True)]
         [49184, 67616]
+        >>> Tile(128, 64, 64, 4, 1, 2, 32, lasting=True, teams=2).shared_bytes(2, 2)
+        49200
         """
         mainloop = self.mainloop_bytes(operand_bytes)
         if self.parts > 1:  # parts of sums
             output_bytes = max(output_bytes, SUM_BYTES)
-        epilogue = self.epilogue_bytes(output_bytes)
+        epilogue = self.epilogue_bytes(output_bytes) if self.teams == 1 else 0
         if self.lasting:
             return mainloop + epilogue
         return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))
@@ -153,12 +170,23 @@ class Tile:
 
     def mainloop_bytes(self, operand_bytes: int) -> int:
         """Of these, what the main loop takes: the stages, and barriers."""
-        barriers = BARRIER_BYTES * 2 if self.producers else 0
-        return self.stages * (self.stage_bytes(operand_bytes) + barriers)
+        held = self.holding * self.bytes_of_b(operand_bytes)
+        return self.stages * self.stage_bytes(operand_bytes) + held + BARRIER_BYTES * self.barriers
+
+    @property
+    def barriers(self) -> int:
+        """Of stages, which are full or empty; of B, where it is held; of teams."""
+        teams = self.teams if self.teams > 1 else 0
+        return 2 * self.stages + (self.holding > 0) + teams if self.producers else 0
 
     def stage_bytes(self, operand_bytes: int) -> int:
         """The k-tiles of a stage."""
-        return (self.copied_rows + self.taps * self.n) * self.k * operand_bytes
+        of_b = 0 if self.holding else self.bytes_of_b(operand_bytes)
+        return self.copied_rows * self.k * operand_bytes + of_b
+
+    def bytes_of_b(self, operand_bytes: int) -> int:
+        """A k-tile of B, of every tap."""
+        return self.taps * self.n * self.k * operand_bytes
 
 
 def line_bytes(row_bytes: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, hypot, log2
+from typing import NamedTuple
 
 from .spec import BYTES, RESERVED, VECTOR_BYTES
 from .tile import HALF_WARPGROUP, WARP, WARPGROUP, Tile
@@ -102,6 +103,49 @@ ONE_WARP = {
     (128, 64, 4, 1): (0.95, 1.4),
     (256, 64, 8, 1): (1.02, 3.2),
 }
+
+
+class Lasting(NamedTuple):
+    """A tile of CTAs that last: so many rows and columns, warps and teams; whether B is held.
+
+    Its rate, microseconds beside all products, and stages.
+    """
+
+    m: int
+    n: int
+    warps: int
+    teams: int
+    holds: bool
+    rate: float
+    start: float
+    stages: int
+
+    @property
+    def key(self) -> tuple[int, int, int, int, bool]:
+        return self[:5]
+
+
+# Of 16 bits, by the taps that share rows; 3 are three or more.
+LASTING = {
+    1: [
+        Lasting(128, 128, 4, 2, False, 1.72, 3.0, 6),
+        Lasting(128, 256, 8, 1, False, 1.88, 4.0, 3),
+    ],
+    2: [
+        Lasting(256, 64, 8, 1, False, 1.59, 3.0, 5),
+        Lasting(256, 128, 8, 1, False, 1.50, 3.0, 4),
+        Lasting(128, 64, 4, 2, True, 1.76, 3.0, 6),
+        Lasting(128, 128, 4, 2, True, 1.77, 3.0, 6),
+    ],
+    3: [
+        Lasting(256, 64, 8, 1, False, 1.56, 3.0, 5),
+        Lasting(128, 64, 4, 2, False, 1.52, 3.0, 9),
+        Lasting(128, 64, 4, 2, True, 1.66, 3.0, 6),
+        Lasting(128, 32, 4, 2, True, 1.06, 3.0, 5),
+    ],
+}
+MOST_COUNTED = 64  # columns of teams that keep statistics: of more they have no registers
+MOST_OF_TEAMS = 128  # columns: of more, every tile of them would read A once more
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
 HALF_LINES = {(256, 64, 4, 1): 4}
 WARPGROUP_TYPES = (
@@ -158,7 +202,11 @@ class Problem:
     rows of a tile, if there are ``widening`` times more of these. ``warpgroups``: Hopper's
     instructions can multiply it. ``whole``: what is stored of a row needs whole sums of that row,
     and of no other: a cluster may share them. ``mapped``: tensor maps bring both operands to
-    Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share.
+    Hopper's tiles; ``mapped_windows``, to those whose rows ``taps`` share. ``runs`` and
+    ``window_runs``: B has zeros, and the ones or the others leave them out (``columns.py``).
+    ``lasts``: sums of one group, of every tap, as CTAs that last compute. ``stays``: results are
+    stored as they are, by whole vectors of 16 bits; ``counts``, with statistics. ``k_tiles``: how
+    many half lines there are of the sum where ``taps`` share rows.
     """
 
     m: int
@@ -177,6 +225,12 @@ class Problem:
     whole: bool = False
     mapped: bool = False
     mapped_windows: bool = False
+    runs: bool = False
+    window_runs: bool = False
+    lasts: bool = False
+    stays: bool = False
+    counts: bool = False
+    k_tiles: int = 0
 
 
 def choose(problem: Problem, machine: Machine) -> tuple[Tile, int]:
@@ -235,6 +289,7 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
             tiles += [tile_of(shape, k, line // 2) for shape in HOPPER]
         tiles += _windows(problem, machine)
         tiles += _by_one_warp(problem, machine, k)
+        tiles += _lasting(problem, k) if hopper else []
         if not problem.warpgroups:
             tiles = [tile for tile in tiles if not tile.producers]
     if problem.dtype == "float32":  # twice the fragments in registers
@@ -246,7 +301,35 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
         for tile in tiles
         if tile.shared_bytes(size, problem.staged_bytes) <= machine.shared_per_block
     ]
-    return [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
+    pairs = [(tile, splits) for tile in fitting for splits in _splits(problem, tile)]
+    return [pair for pair in pairs if leaves_zeros_out(problem, *pair)] or pairs
+
+
+def runs_here(problem: Problem, tile: Tile, splits: int, machine: Machine) -> bool:
+    """Whether a tile, and so many parts of a sum, are for a problem and a machine.
+
+    What was chosen once may not be, after a change of the family.
+    """
+    runs = tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes) <= machine.shared_per_block
+    runs = runs and (splits == 1 or problem.splittable) and tile.taps in (1, problem.taps)
+    runs = runs and (tile.parts == 1 or problem.whole)
+    runs = runs and (tile.producers != WARP or problem.mapped)
+    if tile.lasting:
+        runs = runs and problem.lasts and _ends(problem, tile.n, tile.teams)
+        runs = runs and tile.holding in (0, problem.k_tiles)
+    if problem.runs or problem.window_runs:
+        runs = runs and leaves_zeros_out(problem, tile, splits)
+    return runs
+
+
+def leaves_zeros_out(problem: Problem, tile: Tile, splits: int) -> bool:
+    """Whether zeros of B are not multiplied: an infinity of A would make of them what is no number.
+
+    Where there are no zeros, or no tile can leave them out, that is said of none.
+    """
+    alone = tile.producers > 0 and splits == tile.parts == tile.sharing == tile.warps_n == 1
+    whole = problem.n <= tile.n and problem.channels % tile.k == 0
+    return alone and whole and (problem.window_runs if tile.taps > 1 else problem.runs)
 
 
 def shapes(arch: str, dtype: str) -> list[Shape]:
@@ -259,6 +342,8 @@ def rate_of(problem: Problem, tile: Tile) -> float:
     """The rate of a tile, as a share of the best of ``FAMILY``."""
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
     rounded = problem.dtype == "tfloat32"
+    if tile.lasting:
+        return _known(tile).rate
     if tile.taps > 1:
         if tile.producers == WARP:
             return MAPPED_WINDOWS[shape][0]
@@ -343,13 +428,49 @@ def _by_one_warp(problem: Problem, machine: Machine, k: int) -> list[Tile]:
     return tiles
 
 
+def _lasting(problem: Problem, k: int) -> list[Tile]:
+    """Tiles of CTAs that last; where taps share rows, of half lines, and of all columns."""
+    if not problem.lasts or BYTES[problem.dtype] != 2:
+        return []
+    tiles = []
+    if problem.mapped and problem.channels:
+        for known in LASTING[1]:
+            fits = known.n < 2 * problem.n and problem.n <= MOST_OF_TEAMS
+            if (known.teams == 1 or fits) and _ends(problem, known.n, known.teams):
+                tiles.append(_of(known, k))
+    if problem.mapped_windows:
+        for known in LASTING[min(problem.taps, 3)]:
+            if problem.n <= known.n and _ends(problem, known.n, known.teams):
+                tile = _of(known, 32, problem.taps)
+                tiles.append(replace(tile, holding=problem.k_tiles if known.holds else 0))
+    return tiles
+
+
+def _ends(problem: Problem, n: int, teams: int) -> bool:
+    """Whether CTAs that last store what there is to store, of tiles of so many columns."""
+    if teams == 1:
+        return not problem.counts
+    return problem.stays and (problem.n <= n <= MOST_COUNTED or not problem.counts)
+
+
+def _of(known: Lasting, k: int, taps: int = 1) -> Tile:
+    m, n, warps, teams, *_, stages = known
+    return Tile(m, n, k, warps, 1, stages, WARP, taps, lasting=True, teams=teams)
+
+
+def _known(tile: Tile) -> Lasting:
+    key = tile.m, tile.n, tile.warps_m, tile.teams, tile.holding > 0
+    return next(known for known in LASTING[min(tile.taps, 3)] if known.key == key)
+
+
 def _parts(problem: Problem, tile: Tile, machine: Machine) -> list[int]:
     """Sizes of clusters that are worth a thought: every CTA has a few k-tiles, and rows to store.
 
     Where there are fewer CTAs than multiprocessors; others have sums enough. Only on Hopper, where
     the exchange was measured and what it brings.
     """
-    if machine.arch != "sm_90a" or not problem.whole or problem.dtype == "float64":
+    other = machine.arch != "sm_90a" or problem.dtype == "float64" or tile.lasting
+    if other or not problem.whole:
         return []
     ctas = -(-problem.m // tile.m) * -(-problem.n // tile.n) * problem.groups
     rows = tile.threads * VECTOR_BYTES // tile.n  # stored at once, at most
@@ -367,7 +488,7 @@ def _parts(problem: Problem, tile: Tile, machine: Machine) -> list[int]:
 
 def _splits(problem: Problem, tile: Tile) -> list[int]:
     """Numbers of parts that are worth a thought: every part has a few k-tiles."""
-    if not problem.splittable or tile.parts > 1:
+    if not problem.splittable or tile.parts > 1 or tile.lasting:
         return [1]
     outputs = 4 * problem.m * problem.n * problem.groups
     k_tiles = problem.k // (tile.k * tile.taps)
@@ -380,6 +501,8 @@ def _splits(problem: Problem, tile: Tile) -> list[int]:
 def _start(tile: Tile) -> float:
     """Microseconds of a wave of CTAs beside its products."""
     shape = tile.m, tile.n, tile.warps_m, tile.warps_n
+    if tile.lasting:
+        return _known(tile).start
     if tile.producers == WARP:
         return (MAPPED_WINDOWS if tile.taps > 1 else ONE_WARP)[shape][1]
     return SLOW_START.get(shape, WAVE)
@@ -404,7 +527,7 @@ def _time(problem: Problem, tile: Tile, splits: int, machine: Machine) -> float:
     time = products * (waves * resident + rest) / rate
     if problem.channels:  # where memory is as slow as the products, neither hides the other
         time = hypot(time, problem.moved / machine.bandwidth)
-    time += _start(tile) * (waves + (rest > 0))
+    time += _start(tile) * (1 if tile.lasting else waves + (rest > 0))
     time += EXCHANGE * log2(tile.parts)
     if splits > 1:
         outputs = problem.m * problem.n * problem.groups

@@ -142,10 +142,10 @@ class KTileOperands:
         for i in range(cute.size(found)):
             as_bits[i] = round_to_tf32(as_float[i], ARCH)
 
-    def of(self, group: int, number: int, stage: Any) -> tuple[Any, Any, Any]:
+    def of(self, group: int, number: int, stage: Any, of_b: Any) -> tuple[Any, Any, Any]:
         """The accumulators of a group's products of that number, and what they take of A and B."""
         tap, block = self.groups[group][number]
-        acc, b = self._acc[tap], self._b[tap][None, None, block, stage * self.taps + tap, 0]
+        acc, b = self._acc[tap], self._b[tap][None, None, block, of_b * self.taps + tap, 0]
         if self.sets:
             return acc, self._a.tensor[None, None, group % self.sets], b
         return acc, self._a[None, None, block, stage, tap], b

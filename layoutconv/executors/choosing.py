@@ -17,6 +17,7 @@ from ..devices import check_driver
 from ..errors import ArgumentTypeError
 from ..gemm_view import GemmView, locate, stages
 from ..kernels.check import UnsupportedViewError, check_view
+from ..kernels.columns import Run, leaves_bounds, runs_of
 from ..kernels.im2col import is_mapped
 from ..kernels.spec import (
     ARCHES,
@@ -25,6 +26,7 @@ from ..kernels.spec import (
     can_skip,
     kept_entries,
     staged_bytes,
+    stores_whole_rows,
     suits_warpgroups,
     vectors_of,
 )
@@ -35,6 +37,7 @@ from ..kernels.tune import MACHINES, Machine, Problem, choose
 from ..kernels.window import widened
 from ..tuning.choices import find, key_of, wanted
 from .checks import expected
+from .folded import unfolded
 from .int4 import INT4
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
@@ -94,6 +97,7 @@ def choose_kernel(
     check_view(view, along)
     whole = expected(view).writes_all and _is_dense(view.d)
     of_any_tile = Spec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
+    counts = "statistics" in structure.split()
     problem = Problem(
         view.m, view.n, _summed(view, along),
         channels=_channels(view, along),
@@ -104,11 +108,24 @@ def choose_kernel(
         # Parts are added up as floating-point numbers, and stored without saturation.
         splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
-        whole="statistics" not in structure.split() and not atomic,
+        whole=not (counts or atomic),
         warpgroups=suits_warpgroups(kind, vectors, along),
         mapped=_is_mapped(view, of_any_tile),
+        runs=bool(_runs(view, of_any_tile)),
+        lasts=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
+        stays=(
+            BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure
+            and (not counts or stores_whole_rows(view))
+        ),
+        counts=counts,
         **_shared_rows(view, of_any_tile),
     )  # fmt: skip
+    plain = None if tile or problem.runs or problem.window_runs else unfolded(view)
+    if plain is not None:  # no tile would leave out what is outside the filter
+        return choose_kernel(
+            plain, dtype, device, out_dtype, precision=precision, atomic=atomic,
+            structure=structure, aligned=aligned, splits=splits, sizes=sizes, measures=measures,
+        )  # fmt: skip
     key = key_of(view, problem, out_kind, vectors, along)
     measured = find(key, problem, machine)
     if measured is None and measures and tile is None and splits is None and _tunes():
@@ -192,8 +209,15 @@ def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
     if wide is None or not 0 < wide.m < MOST_ROWS:
         return {}
     taps = int(flatten(wide.a.shape[1])[-1])
-    mapped = _is_mapped(wide, spec, taps)
-    return {"taps": taps, "widening": wide.m / view.m, "mapped_windows": mapped}
+    runs = _runs(wide, spec, taps)
+    half_lines = -(-wide.k // taps // (64 // BYTES[spec.dtype]))
+    return {
+        "taps": taps,
+        "widening": wide.m / view.m,
+        "mapped_windows": _is_mapped(wide, spec, taps),
+        "window_runs": bool(runs),
+        "k_tiles": sum(run.k_tiles for run in runs) or half_lines,
+    }
 
 
 def _widened(view: GemmView, tile: Tile) -> GemmView:
@@ -255,12 +279,21 @@ def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
     """
-    if spec.arch != "sm_90a":
-        return False
+    return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
+
+
+def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
+    """Of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
+    columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
+    if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
+        return ()
+    return runs_of(view, _with_tile(view, spec, taps, columns))
+
+
+def _with_tile(view: GemmView, spec: Spec, taps: int, columns: int = 128) -> Spec:
     line = 128 // BYTES[spec.dtype]
     k = line if taps == 1 and _channels(view, spec.along) % line == 0 else line // 2
-    tile = Tile(128, 128, k, 8, 1, 4, producers=WARPGROUP, taps=taps)
-    return is_mapped(view, replace(spec, tile=tile))
+    return replace(spec, tile=Tile(128, columns, k, 8, 1, 4, producers=WARPGROUP, taps=taps))
 
 
 def _is_dense(layout: Any) -> bool:

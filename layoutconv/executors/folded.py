@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LINE = 64  # numbers of 16 bits that Hopper's kernels copy of a row at most; k-tiles are half or all
 CHANNELS = 64  # more are enough to multiply for what is read
 COLUMNS = 64  # of tiles whose rows taps share
+ALL_COLUMNS = 256  # of the widest tile: zeros are left out of whole rows
 WASTE = 1.5  # taps of folded cells, those outside the filter included, for one of the filter
 ROWS = 1 << 15  # of fewer, tiles share sums, and multiply what others leave out
 
@@ -58,5 +59,20 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     (_, taps), stride, C = folded_taps(problem), problem.stride[-1], problem.C
     whole = C % (line // 4) == 0 and stride * C % (line // 2) == 0 and C <= CHANNELS
     worth = stride * taps <= WASTE * problem.taps[-1] and prod(problem.output[:-1]) >= ROWS
-    folded = whole and worth and (taps == 1 or problem.K <= COLUMNS)
-    return (folded_fprop_view if folded else fprop_view)(problem)
+    zeros = stride * taps > problem.taps[-1]
+    few = taps == 1 or problem.K <= COLUMNS
+    if not (whole and worth and few) or (zeros and problem.K > ALL_COLUMNS):
+        return fprop_view(problem)
+    view = folded_fprop_view(problem)
+    view.__dict__["_unfolded"] = fprop_view(problem)
+    return view
+
+
+def unfolded(view: GemmView) -> GemmView | None:
+    """The same products, of a view that was arranged of folded lines, of lines as they are.
+
+    Where no tile leaves out what is outside the filter, as of memory that is not aligned, those
+    zeros would be multiplied: by an infinity beside a window, say.
+    """
+    found: GemmView | None = view.__dict__.get("_unfolded")
+    return found

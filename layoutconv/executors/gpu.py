@@ -98,7 +98,8 @@ class Plan:
         self._only_launches = not self._in_bytes and not self._parts and self._only_device
         index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
         # CTAs that last are as many as there is room for at once.
-        ctas = (self.machine.multiprocessors * self.spec.resident,) if self.tile.lasting else ()
+        self._most = self.machine.multiprocessors * self.spec.resident
+        ctas = (self._most,) if self.tile.lasting else ()
         integers = *ctas, *runtime_integers(view).values()
         self._bind(expected(view).d.shape, view.m, index, integers)
 
@@ -113,7 +114,7 @@ class Plan:
     def _fit(self, shape: tuple[int, ...], m: int) -> None:
         self._size = prod(shape)
         self._sums_shape = self._parts * shape[0], *shape[1:]  # of as many modes as D has
-        self._m_tiles = -(-m // self.tile.m)
+        self._rows_of_sums = self.spec.rows_of_sums(m, self._most)
         self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
 
     def _take(self, index: tuple[Any, ...], integers: Any) -> None:
@@ -186,7 +187,7 @@ class Plan:
             self._launch_anywhere(a, b, out, at_a, at_b, reads)
             return
         with torch.cuda.device(self.device):
-            size = self._m_tiles, statistics.numel()
+            size = self._rows_of_sums, statistics.numel()
             parts = torch.empty(size, dtype=torch.float32, device=out.device)
             self._launch(at_a, at_b, out, reads, parts.data_ptr())
             sum_partials(parts, statistics)

@@ -23,11 +23,10 @@ from typing import Any
 from .. import __version__
 from ..errors import ArgumentError
 from ..gemm_view import GemmView
-from ..kernels.spec import BYTES
 from ..kernels.store import cache_directory
 from ..kernels.structure import signature
-from ..kernels.tile import WARP, Tile
-from ..kernels.tune import Machine, Problem
+from ..kernels.tile import Tile
+from ..kernels.tune import Machine, Problem, runs_here
 
 VARIABLE = "LAYOUTCONV_TUNE"
 
@@ -92,11 +91,7 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | Non
     choice = _read(_folder(name) / f"{key}.json") or _parse(_shipped().get(name, {}).get(key))
     if choice is None:
         return None
-    shared = choice.tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes)
-    runs = shared <= machine.shared_per_block and (choice.splits == 1 or problem.splittable)
-    runs = runs and choice.tile.taps in (1, problem.taps)
-    runs = runs and (choice.tile.parts == 1 or problem.whole)
-    runs = runs and (choice.tile.producers != WARP or problem.mapped)
+    runs = runs_here(problem, choice.tile, choice.splits, machine)
     return (choice.tile, choice.splits) if runs else None
 
 

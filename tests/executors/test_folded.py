@@ -9,18 +9,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layoutconv.kernels.columns import leaves_bounds, runs_of
 from layoutconv.kernels.tune import MACHINES
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.conv.folded import folded_fprop_view
+from layoutconv.conv.folded import folded_fprop_view, folded_taps
 from layoutconv.executors import choosing, direct, folded, passes
 from layoutconv.executors.checks import as_stored
-from layoutconv.executors.folded import LINE, arranged_fprop, line_of
+from layoutconv.executors.folded import LINE, arranged_fprop, line_of, unfolded
 from layoutconv.gemm_view import GemmView
 from layoutconv.tuning.problems import views_of
 
 LARGE = (2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1
+FOURTHS = {"activation": (8, 64, 64, 64, 16), "stride": 4, "padding": 0}  # of which one is zeros
 
 
 @settings(max_examples=40, deadline=None)
@@ -56,6 +58,9 @@ def test_execute_takes_memory_in_that_shape(data: st.DataObject) -> None:
         ({"filter": (64, 1, 1, 1), "padding": 0}, False),  # most of it zeros
         ({"filter": (64, 7, 7, 7), "padding": 3}, True),
         ({"filter": (128, 7, 7, 7), "padding": 3}, False),
+        (FOURTHS | {"filter": (256, 3, 3, 3)}, True),
+        (FOURTHS | {"filter": (264, 3, 3, 3)}, False),
+        ({"filter": (264, 2, 2, 2), "padding": 0}, True),
         ({"stride": (2, 2, 1)}, False),
         ({"stride": (1, 1, 2)}, True),
         ({"groups": 2}, False),
@@ -70,6 +75,33 @@ def test_which_are_folded(changes: dict[str, Any], want: bool) -> None:
     assert found is (folded_fprop_view(problem) if want else plain)
     assert arranged_fprop(problem) is plain
     assert views_of(problem, "fprop", line=LINE) == (found,)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    C=st.sampled_from((16, 32, 48, 64)),
+    K=st.integers(1, 320),
+    steps=st.sampled_from(((2, 2), (2, 3), (2, 5), (2, 7), (3, 4), (3, 5), (4, 3), (4, 7))),
+    cells=st.integers(1, 64),
+    lines=st.integers(1, 4096),
+    near=st.integers(0, 3),
+    aligned=st.sampled_from((2, 8, 16)),
+)
+def test_nothing_outside_the_filter_is_multiplied(
+    C: int, K: int, steps: tuple[int, int], cells: int, lines: int, near: int, aligned: int
+) -> None:
+    """An infinity beside a window would make a number of it that is none."""
+    stride, taps = steps
+    pads = (0, 0), (min(near, taps - 1), taps - 1)
+    problem = ConvProblem((lines, 9, cells * stride, C), (K, 3, taps), (1, stride), pads)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
+        memory = aligned, 16, 16
+        view = arranged_fprop(problem, LINE)
+        found = choosing.choose_kernel(view, torch.float16, 0, aligned=memory)
+    assert runs_of(found.view, found.spec) or not leaves_bounds(found.view)
+    if unfolded(view) and aligned == 16 and stride * folded_taps(problem)[1] > taps:
+        assert leaves_bounds(found.view)  # folded lines are worth it where a tile leaves that out
 
 
 def test_where_lines_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,8 +226,8 @@ def run_case(
     )
     parts = None
     if epilogue.statistics:
-        m_tiles = -(-view.m // compiled.spec.tile.m)
-        parts = torch.full((m_tiles, 2, view.l * view.n), torch.nan)
+        rows = compiled.spec.rows_of_sums(view.m, most)
+        parts = torch.full((rows, 2, view.l * view.n), torch.nan)
     ctas = (most,) if compiled.spec.tile.lasting else ()
     launch = launch_of(
         compiled.program, compiled.function, *tensors, *indices,

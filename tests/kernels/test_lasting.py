@@ -20,7 +20,7 @@ from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.folded import folded_fprop_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.executors.residues import arranged_dgrad
 from layoutconv.gemm_view import GemmView
 
@@ -36,12 +36,15 @@ from .launcher import (
     run_case,
     spec_of,
 )
+from .test_epilogue import check
 from .test_tma import known
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 TILE = Tile(64, 64, 64, 4, 1, 2, 32, lasting=True)
 THREE = replace(TILE, k=32, stages=3, taps=3)
 TWO = replace(TILE, n=128, k=32, stages=3, taps=2)
+
+TEAMS = replace(TILE, teams=2)
 
 PLANES = ConvProblem((3, 7, 9, 64), (40, 3, 3), padding=1)
 WIDE = ConvProblem((1, 9, 9, 64), (136, 1, 3), padding=1)
@@ -75,6 +78,33 @@ RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, int]] = {
     "residues beside each other": (VOLUMES[1], F16, replace(TILE, n=128, stages=3), 4, 4),
     "runs of taps": (wide(VOLUMES[0]), F16, TWO, 6, 2),
     "folded lines": (wide(folded_fprop_view(STRIDED)), F16, replace(TWO, n=64), 3, 2),
+    "B held": (fprop_view(PLANES), F16, replace(TILE, holding=9), 3, 0),
+    "B held, with windows": (wide(fprop_view(PLANES)), F16, replace(THREE, holding=6), 4, 0),
+    "B held, of a gradient": (wide(gradient(PLANES)), F16, replace(THREE, holding=6), 4, 0),
+    "B held, of folded lines": (
+        wide(folded_fprop_view(STRIDED)), F16, replace(TWO, n=64, holding=6), 3, 2
+    ),
+    "B held, residues beside each other": (
+        VOLUMES[1], F16, replace(TILE, n=128, stages=3, holding=8), 4, 4
+    ),
+    "B held, runs of taps": (
+        wide(VOLUMES[0]), F16, replace(TWO, m=128, warps_m=8, holding=4), 3, 2
+    ),
+    "teams": (fprop_view(PLANES), F16, replace(TEAMS, stages=4), 3, 0),
+    "teams, more than tiles": (fprop_view(DEEP), BF16, replace(TEAMS, stages=3), 4, 0),
+    "teams, windows": (wide(fprop_view(PLANES)), F16, replace(THREE, teams=2), 4, 0),
+    "teams, B held": (
+        VOLUMES[1], F16, replace(TEAMS, n=128, stages=3, holding=8), 4, 4
+    ),
+    "teams, B held, runs of taps": (
+        wide(VOLUMES[0]), F16, replace(TWO, teams=2, stages=5, holding=4), 6, 2
+    ),
+    "teams of 128 rows": (
+        wide(folded_fprop_view(STRIDED)), F16, replace(TWO, m=128, n=64, teams=2, holding=6), 2, 2
+    ),
+    "teams, B held, counting": (
+        wide(fprop_view(TALL)), BF16, replace(THREE, n=32, teams=2, holding=3), 11, 0
+    ),
     "a filter's gradient": (wgrad_view(LINE), F16, replace(TILE, k=32), 3, 0),
 }  # fmt: skip
 
@@ -108,6 +138,21 @@ def test_steps_of_an_epilogue() -> None:
     assert torch.equal(run_case(case, compiled).out, want)
 
 
+@pytest.mark.parametrize("name", ["teams, windows", "teams of 128 rows", "teams, B held, counting"])
+@pytest.mark.parametrize("most", [1, 9])
+def test_statistics_of_teams(name: str, most: int) -> None:
+    """Of what is stored, from tile to tile; a team without a tile has zeros."""
+    view, dtype, tile, *_ = RUN[name]
+    case = Case.of(view, dtype)
+    case.epilogue = Epilogue((Scale(0.375), Activation("relu")), statistics=True)
+    compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
+    ran = run_case(case, compiled, most=most)
+    check(case, ran)
+    ctas = min(most, -(-view.m // tile.m))
+    assert ran.statistics is not None
+    assert len(ran.statistics) == 8 * ctas
+
+
 LARGE = [(256, 128, 32, 8, 4, 2), (128, 256, 64, 8, 3)]
 
 
@@ -131,7 +176,7 @@ def test_nothing_spills(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"producers": 128}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
+    "changes", [{"producers": 64}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
 )
 def test_tiles_that_cannot_last(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="CTAs that compute several"):
@@ -215,3 +260,41 @@ def test_without_a_guard_the_machine_finds_a_fault(
     compiled = compile_view(view, F16, tile, "sm_90a")
     with pytest.raises((Fault, AssertionError)):
         check_exact(case, run_case(case, compiled, most=1))
+
+
+def test_a_team_that_does_not_wait_for_its_turn(monkeypatch: Patch) -> None:
+    """It would take stages that were full a lap before for full ones."""
+    monkeypatch.setattr(MainloopSm90, "wait_for_turn", lambda self, team, turn: None)
+    view, dtype, tile, *_ = RUN["teams"]
+    case = Case.of(view, dtype)
+    compiled = compile_view(view, dtype, tile, "sm_90a")
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compiled, most=1))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"teams": 3}, {"teams": 2, "lasting": False}, {"holding": 2, "lasting": False}]
+)
+def test_teams_and_what_is_held_are_of_ctas_that_last(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="compute several|of CTAs that last"):
+        replace(TILE, **changes)
+
+
+@pytest.mark.parametrize(
+    ("view", "tile", "options", "message"),
+    [
+        (fprop_view(PLANES), replace(TILE, holding=8), {}, "as many k-tiles as a sum has"),
+        (fprop_view(WIDE), replace(TILE, holding=3), {}, "and all columns"),
+        (fprop_view(PLANES), TEAMS, {"out": F32}, "expected results of 16 bits"),
+        (
+            fprop_view(WIDE), TEAMS, {"epilogue": Epilogue(statistics=True).structure},
+            "statistics of all columns",
+        ),
+    ],
+    ids=["k-tiles", "columns", "types", "statistics"],
+)  # fmt: skip
+def test_what_teams_and_ctas_that_hold_do_not_compute(
+    view: GemmView, tile: Tile, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        compile_view(view, F16, tile, "sm_90a", **options)
