@@ -276,7 +276,7 @@ def test_a_team_that_does_not_wait_for_its_turn(monkeypatch: Patch) -> None:
     "changes", [{"teams": 3}, {"teams": 2, "lasting": False}, {"holding": 2, "lasting": False}]
 )
 def test_teams_and_what_is_held_are_of_ctas_that_last(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="compute several|of CTAs that last"):
+    with pytest.raises(ValueError, match=r"compute several|of CTAs that last"):
         replace(TILE, **changes)
 
 
