@@ -31,7 +31,7 @@ def no_loads() -> Iterator[None]:
         TemporaryDirectory() as folder,
         patch.dict(os.environ, LAYOUTCONV_CACHE_DIR=folder),
         patch.object(store, "_loaded", {}),
-        patch.object(Producer, "copy", _nothing),
+        patch.object(Producer, "copy_rows", _nothing),
         patch.object(Producer, "read_ahead", _nothing),
         patch.object(RoundingProducer, "copy", _nothing),
         patch.object(RoundingProducer, "read_ahead", _nothing),
@@ -58,5 +58,5 @@ def _no_bytes(*arguments: Any) -> int:
     return 0
 
 
-def _nothing(*arguments: Any) -> None:
+def _nothing(*arguments: Any, **named: Any) -> None:
     """In place of a producer's method."""

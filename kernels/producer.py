@@ -96,20 +96,32 @@ class Producer:
             return first + row
         return select_(row < self.used, first + row, Int32(self.operand.row_count))
 
-    def _rows_and_columns(self, first_k: Any) -> tuple[list[Row], list[Column]]:
-        """This thread's rows, and the first columns of its segments, of a k-tile."""
-        operand = self.operand
-        if operand.hoist_rows:
-            first = first_k + self.column_number
-            return self.rows, [operand.column(first + step) for step, _ in self.segments]
+    def _rows_of(self, first_k: Any) -> list[Row]:
+        """This thread's rows of a k-tile."""
+        if self.operand.hoist_rows:
+            return self.rows
         first = first_k + self.row_number
-        return [operand.row(first + step) for step in self.row_steps], self.columns
+        return [self.operand.row(first + step) for step in self.row_steps]
 
-    def _vectors(self, first_k: Any) -> Iterator[tuple[int, int, Any, Any]]:
-        """Of this thread's vectors of a k-tile: steps from its first, memory, and a predicate."""
-        rows, columns = self._rows_and_columns(first_k)
+    def columns_of(self, first_k: Any) -> list[Column]:
+        """The first columns of this thread's segments of a k-tile."""
+        if not self.operand.hoist_rows:
+            return self.columns
+        first = first_k + self.column_number
+        return [self.operand.column(first + step) for step, _ in self.segments]
+
+    def _vectors(
+        self, first_k: Any, columns: list[Column] | None = None, some: range | None = None
+    ) -> Iterator[tuple[int, int, Any, Any]]:
+        """Of this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
+
+        ``columns`` are those of the k-tile, if they are known; ``some``: the numbers of its rows.
+        """
+        columns = self.columns_of(first_k) if columns is None else columns
+        rows = self._rows_of(first_k)
         for s, (column, (first, steps)) in enumerate(zip(columns, self.segments, strict=True)):
-            for i, row in enumerate(rows):
+            for i in range(len(rows)) if some is None else some:
+                row = rows[i]
                 index = None if self.index is None else self.index[i, s]
                 pointer, there = self.operand.locate(row, column, index)
                 pred = cute.make_rmem_tensor(1, Boolean)
@@ -125,14 +137,24 @@ class Producer:
         if self.kept is not None:
             self.kept.read(first_k, self.row_number, self.index[None, 0])
             return
-        rows, columns = self._rows_and_columns(first_k)
-        for s, column in enumerate(columns):
+        rows = self._rows_of(first_k)
+        for s, column in enumerate(self.columns_of(first_k)):
             for i, row in enumerate(rows):
                 self.index[i, s] = self.operand.load_index(row, column, written=False)
 
     def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
-        for row_step, step, vector, pred in self._vectors(first_k):
+        self.copy_rows(first_k, stage)
+
+    def copy_rows(
+        self,
+        first_k: Any,
+        stage: Any,
+        columns: list[Column] | None = None,
+        some: range | None = None,
+    ) -> None:
+        """The same of some of this thread's rows, by their numbers: of all, if none are named."""
+        for row_step, step, vector, pred in self._vectors(first_k, columns, some):
             target = self._slot(row_step, step, stage)
             if self.bytes >= ASYNC_BYTES:
                 cute.copy(self.atom, vector, target, pred=pred)

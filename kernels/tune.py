@@ -79,6 +79,9 @@ HOPPER = {
 # 8 bits; of tf32 that they round; and where tensor maps bring both operands, whatever the type.
 COPIED = dict(zip(HOPPER, (0.91, 1.08, 0.88, 1.22, 1.05, 1.55, 1.69), strict=True))
 ROUNDED = dict(zip(HOPPER, (0.95, 1.05, 1.20, 1.28, 0.80, 0.80, 1.58), strict=True))
+# One more of those, of three warpgroups, with its stages: only of gathered rows was it measured.
+ROUNDED_ROWS = {(192, 128, 12, 1): 4}
+ROUNDED |= dict(zip(ROUNDED_ROWS, (1.45,), strict=True))
 MAPPED = dict(zip(HOPPER, (0.90, 1.10, 1.05, 1.84, 1.08, 1.91, 1.95), strict=True))
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {
@@ -157,6 +160,7 @@ SLOW_START = {
     (256, 64, 4, 1): 5.4,
     (256, 64, 8, 1): 3.3,
     (128, 128, 8, 1): 3.2,
+    (192, 128, 12, 1): 4.0,
     (64, 256, 4, 2): 3.2,
     (256, 128, 8, 1): 4.0,
     (128, 256, 8, 1): 4.0,
@@ -196,6 +200,8 @@ COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5, "int4": 0
 class Problem:
     """The sizes that decide: of GEMM, of its groups, of memory's elements.
 
+    Rows of A are ``gathered`` where an index buffer says which they are.
+
     ``channels`` is the length of the contiguous mode of k, 0 where k runs across memory. A sum may
     be split only if ``splittable``. ``sparse``: tiles leave out taps, as far as all their rows lack
     them. ``moved``: bytes of memory that are read or written at least. ``taps``: as many share the
@@ -218,6 +224,7 @@ class Problem:
     groups: int = 1
     splittable: bool = False
     sparse: bool = False
+    gathered: bool = False
     moved: int = 0
     taps: int = 1
     widening: float = 1.0
@@ -286,7 +293,9 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[Tile, int]]:
                 for shape, (_, stages, producers) in _gathered(problem).items()
             ]
         elif hopper:
-            tiles += [tile_of(shape, k, line // 2) for shape in HOPPER]
+            gathered = problem.gathered and not problem.sparse
+            offered = shapes(machine.arch, problem.dtype, gathered=gathered)
+            tiles += [tile_of(shape, k, line // 2) for shape in offered[len(FAMILY) :]]
         tiles += _windows(problem, machine)
         tiles += _by_one_warp(problem, machine, k)
         tiles += _lasting(problem, k) if hopper else []
@@ -332,10 +341,11 @@ def leaves_zeros_out(problem: Problem, tile: Tile, splits: int) -> bool:
     return alone and whole and (problem.window_runs if tile.taps > 1 else problem.runs)
 
 
-def shapes(arch: str, dtype: str) -> list[Shape]:
-    """The tiles that a machine runs for a type of data."""
-    more = arch == "sm_90a" and dtype in WARPGROUP_TYPES
-    return [*FAMILY, *HOPPER] if more else list(FAMILY)
+def shapes(arch: str, dtype: str, *, gathered: bool = False) -> list[Shape]:
+    """The tiles that a machine runs for a type of data, of rows that lie side by side or not."""
+    if arch != "sm_90a" or dtype not in WARPGROUP_TYPES:
+        return list(FAMILY)
+    return [*FAMILY, *HOPPER, *(ROUNDED_ROWS if gathered and dtype == "tfloat32" else ())]
 
 
 def rate_of(problem: Problem, tile: Tile) -> float:
@@ -399,8 +409,9 @@ def _windows(problem: Problem, machine: Machine) -> list[Tile]:
 def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
     """The tile of a shape, with k-tiles of ``k``, or what suits the shape better."""
     m, n, warps_m, warps_n = shape
-    if shape in HOPPER:
-        return Tile(m, n, k, warps_m, warps_n, HOPPER[shape], WARPGROUP)
+    stages = (HOPPER | ROUNDED_ROWS).get(shape)
+    if stages:
+        return Tile(m, n, k, warps_m, warps_n, stages, WARPGROUP)
     if shape in HALF_LINES:
         return Tile(m, n, half_line, warps_m, warps_n, HALF_LINES[shape])
     return Tile(m, n, k, warps_m, warps_n, stages=3)

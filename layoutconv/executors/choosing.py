@@ -105,6 +105,7 @@ def choose_kernel(
         staged_bytes=staged_bytes(kind, out_kind, structure),
         groups=view.l,
         sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
+        gathered=index_buffer(view.a) is not None,
         # Parts are added up as floating-point numbers, and stored without saturation.
         splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),

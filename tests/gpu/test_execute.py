@@ -8,11 +8,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from layoutconv.kernels.tile import Tile
 from torch import Tensor
 
 from layoutconv import execute
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.executors.gpu import Plan
 from layoutconv.gemm_view import GemmView, stages
 from layoutconv.reference import Reference
 from layoutconv.sparse import kernel_map_view
@@ -192,18 +194,59 @@ def test_kernel_map(m: int, in_rows: int, static: Any, absent: float, seed: int)
 # -- problems of their own ------------------------------------------------------------------------
 
 
+def by_torch(a: Tensor, b: Tensor, padding: int, length: int) -> Reference:
+    """A convolution of NDHWC in float64."""
+    x, w = a.permute(0, 4, 1, 2, 3).double(), b.permute(0, 4, 1, 2, 3).double()
+    value, magnitude = (
+        torch.nn.functional.conv3d(f(x), f(w), padding=padding).permute(0, 2, 3, 4, 1).cpu()
+        for f in (lambda t: t, torch.abs)
+    )
+    return Reference(value, magnitude, length=length)
+
+
 @each_dtype
 def test_a_problem_of_real_size(dtype: torch.dtype) -> None:
     problem = ConvProblem((4, 16, 32, 32, 64), (128, 3, 3, 3), padding=1)
     view = fprop_view(problem)
     a, b = operands(view, dtype)
-    out = execute(view, a, b, torch.full(problem.output, torch.nan, dtype=dtype, device="cuda"))
-    x, w = a.permute(0, 4, 1, 2, 3).double(), b.permute(0, 4, 1, 2, 3).double()
-    value, magnitude = (
-        torch.nn.functional.conv3d(f(x), f(w), padding=1).permute(0, 2, 3, 4, 1).cpu()
-        for f in (lambda t: t, torch.abs)
+    want = by_torch(a, b, 1, view.k)
+    check(
+        execute(view, a, b, torch.full(problem.output, torch.nan, dtype=dtype, device="cuda")), want
     )
-    check(out, Reference(value, magnitude, length=view.k))
+    if torch.cuda.get_device_capability() in ((8, 0), (9, 0)):  # which have room for it
+        out = torch.full(problem.output, torch.nan, dtype=dtype, device="cuda")
+        tile = Tile(256, 128, 128 // dtype.itemsize, 4, 2, 3)  # of 16 bits, its copies are spread
+        Plan(view, dtype, 0, tile=tile)(a, b, out)
+        check(out, want)
+
+
+@each_dtype
+def test_gathered_and_scattered_rows_of_real_size(dtype: torch.dtype) -> None:
+    """In tf32 on a Hopper, three warpgroups multiply."""
+    problem = ConvProblem((4319, 6, 4, 4, 64), (128, 3, 3, 3))
+    cells, outputs = (torch.Size(s[:-1]).numel() for s in (problem.activation, problem.output))
+    counts = {"in_rows": cells + 7, "out_rows": outputs + 9}
+    gather = rows(counts["in_rows"], cells, 0.1, 0)
+    scatter = rows(counts["out_rows"], outputs, 0.1, 1)
+    view = gather_fprop_view(problem, gather.cuda(), scatter.cuda(), **counts)
+    a, b = operands(view, dtype)
+    out = torch.full(shape(view.d), torch.nan, dtype=dtype, device="cuda")
+    execute(view, a, b, out)
+    if dtype == torch.float32 and torch.cuda.get_device_capability() == (9, 0):
+        assert Plan(view, dtype, 0).tile.warps_m == 12
+    there = (gather >= 0).cuda()[:, None]
+    dense = by_torch((a[gather.cuda()] * there).view(problem.activation), b, 0, view.k)
+    written = scatter >= 0
+    check(
+        out[scatter[written].cuda()],
+        Reference(
+            dense.value.reshape(outputs, -1)[written],
+            dense.magnitude.reshape(outputs, -1)[written],
+            dense.length,
+        ),
+    )
+    left = torch.ones(len(out), dtype=torch.bool).index_fill(0, scatter[written].long(), False)
+    assert out.cpu()[left].isnan().all()
 
 
 def test_offsets_beyond_32_bits() -> None:

@@ -86,7 +86,7 @@ MATRIX = list(
         (
             choice(shape, arch, dtype, *rest)
             for arch, dtype, *rest in product(MACHINES, DTYPES, VIEWS, CHANNELS)
-            for shape in shapes(arch, NAMES[dtype])
+            for shape in shapes(arch, NAMES[dtype], gathered=True)
         ),
     )
 )

@@ -291,23 +291,26 @@ def of_first(change: Callable[..., Any]) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         seen: list[Any] = []
 
-        def method(self: Any, *args: Any) -> Any:
+        def method(self: Any, *args: Any, **some: Any) -> Any:
             seen.append(self)
-            return change(original, self, *args) if self is seen[0] else original(self, *args)
+            mine = self is seen[0]
+            return change(original, self, *args, **some) if mine else original(self, *args, **some)
 
         return method
 
     return make
 
 
-def swap_stages(copy: Any, self: Producer, first: Any, stage: Any) -> None:
-    copy(self, first, 1 - stage if isinstance(stage, int) else stage)
+def swap_stages(copy: Any, self: Producer, first: Any, stage: Any, **some: Any) -> None:
+    copy(self, first, 1 - stage if isinstance(stage, int) else stage, **some)
 
 
-def into_the_stage_that_is_read(copy: Any, self: Producer, first: Any, stage: Any) -> None:
+def into_the_stage_that_is_read(
+    copy: Any, self: Producer, first: Any, stage: Any, **some: Any
+) -> None:
     if not isinstance(stage, int):
         stage = (stage + 1) % 3
-    copy(self, first, stage)
+    copy(self, first, stage, **some)
 
 
 def shift_taps(column: Any) -> Any:
@@ -465,9 +468,11 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "the loop's barrier is dropped": ("dense", without_call(cute.arch, BARRIER, 1)),
     "the barrier after the loop is dropped": ("straddling", without_call(cute.arch, BARRIER, 2)),
     "the epilogue's barrier is dropped": ("dense", without_call(cute.arch, BARRIER, 3)),
-    "two stages of A are swapped": ("dense", replace(Producer, "copy", of_first(swap_stages))),
+    "two stages of A are swapped": (
+        "dense", replace(Producer, "copy_rows", of_first(swap_stages))
+    ),
     "A is copied into the stage that is read": (
-        "dense", replace(Producer, "copy", of_first(into_the_stage_that_is_read))
+        "dense", replace(Producer, "copy_rows", of_first(into_the_stage_that_is_read))
     ),
     "k-tiles go on to the next row of B": ("dense", replace(KTiles, "advance", straight_on)),
     # addresses and numbers

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import re
+from itertools import groupby
 from typing import Any
 
 import pytest
 import torch
+from layoutconv.kernels import mainloop_sm80
+from layoutconv.kernels.mainloop_sm80 import MainloopSm80
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import FAMILY
 
 from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.gemm_view import GemmView
 from layoutconv.operands import row_major
 from layoutconv.sparse import kernel_map_view
 
+from ..machine import Fault
+from . import launcher
 from .launcher import (
     DTYPES,
+    Case,
+    check_exact,
     check_view_runs,
+    compile_view,
     dtype_name,
     half_line,
+    run_case,
 )
 
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
@@ -217,3 +227,57 @@ def test_copies_before_fragments(dtype: torch.dtype) -> None:
     half = half_line(dtype)
     problem = ConvProblem((1, 5, 6, 7, half), (72, 3, 5, 5), padding=(1, 2, 2))
     check_view_runs(fprop_view(problem), dtype, Tile(256, 64, half, 4, 1, 4))
+
+
+# -- copies that are spread over k-blocks ----------------------------------------------------------
+
+WHOLE_LINES = Tile(64, 32, 64, 2, 1, 3)  # four k-blocks
+OF_MANY_K_TILES = {
+    "a k-tile for each tap": fprop_view(ConvProblem((1, 7, 11, 64), (40, 2, 3), padding=1)),
+    "gathered, k-tiles of two taps": grid(ConvProblem((1, 7, 9, 40), (24, 3, 3)), True, True),
+    "operands that run along rows": wgrad_view(ConvProblem((1, 17, 19, 24), (40, 1, 2))),
+    "vectors of 2 bytes": fprop_view(ConvProblem((1, 5, 7, 45), (27, 3, 3), padding=1)),
+    "fewer k-tiles than stages": fprop_view(ConvProblem((1, 70, 64), (8, 1))),
+}
+
+
+@pytest.mark.parametrize("blocks", [range(1, 3), range(3)], ids=str)
+@pytest.mark.parametrize("name", OF_MANY_K_TILES)
+def test_copies_that_are_spread(name: str, blocks: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "_compiled", {})
+    monkeypatch.setattr(MainloopSm80, "copied", lambda self, k_blocks: blocks)
+    check_view_runs(OF_MANY_K_TILES[name], torch.float16, WHOLE_LINES)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=dtype_name)
+def test_the_tile_whose_copies_are_spread(dtype: torch.dtype) -> None:
+    view = grid(ConvProblem((1, 23, 13, 64), (100, 2, 3), padding=1), True, True)
+    check_view_runs(view, dtype, Tile(256, 128, 64, 4, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tile", "runs"),
+    [
+        (torch.float16, Tile(256, 128, 64, 4, 2, 3), 3),
+        (torch.float16, Tile(256, 128, 32, 4, 2, 3), 1),  # of two k-blocks
+        (torch.float16, Tile(128, 256, 64, 2, 4, 3), 1),
+        (torch.float32, Tile(256, 128, 32, 4, 2, 3), 1),
+    ],
+    ids=str,
+)
+def test_which_copies_are_spread(dtype: torch.dtype, tile: Tile, runs: int) -> None:
+    """Runs of copies between products: those before the loop, and of the loop."""
+    view = fprop_view(ConvProblem((1, 3, 5, 7, 64), (256, 3, 3, 3), padding=1))
+    ptx = compile_view(view, dtype, tile).ptx
+    kinds = re.findall(r"^\s*(?:@\S+ )?(cp\.async\.cg|mma\.sync)", ptx, re.MULTILINE)
+    assert [kind for kind, _ in groupby(kinds)] == ["cp.async.cg", "mma.sync"] * runs
+
+
+def test_a_share_that_nobody_copies_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = mainloop_sm80._share
+    monkeypatch.setattr(MainloopSm80, "copied", lambda self, k_blocks: range(1, 3))
+    monkeypatch.setattr(mainloop_sm80, "_share", lambda *of: share(*of)[:1])
+    view = OF_MANY_K_TILES["a k-tile for each tap"]
+    case = Case.of(view, torch.float16)
+    with pytest.raises((Fault, AssertionError)):
+        check_exact(case, run_case(case, compile_view(view, torch.float16, WHOLE_LINES)))

@@ -29,12 +29,15 @@ def no_loads(monkeypatch):
     sys.modules.pop("upper_bound", None)
 
 
+SPREAD = Tile(256, 128, 64, 4, 2, 3)  # whose copies are spread over k-blocks
+
+
+@pytest.mark.parametrize("tile", [Tile(64, 64, 32), SPREAD], ids=str)
 @pytest.mark.parametrize("gathered", [False, True])
-def test_it_loads_nothing_and_does_the_rest(no_loads, gathered):
+def test_it_loads_nothing_and_does_the_rest(no_loads, gathered, tile):
     problem = ConvProblem((2, 8, 8, 64), (64, 3, 3), padding=1)
     index = torch.arange(128, dtype=torch.int32)
     view = gather_fprop_view(problem, index) if gathered else fprop_view(problem)
-    tile = Tile(64, 64, 32)
 
     def counts() -> dict[str, int]:
         ptx = compile_view(view, torch.float16, tile).ptx

@@ -11,13 +11,15 @@ import pytest
 import torch
 from cutlass import Float32, Int32
 from layoutconv.kernels import mainloop_sm90, rounding, tensor_map, warpgroups
+from layoutconv.kernels.mainloop_sm90 import MainloopSm90
 from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES, Problem, shortlist
+from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
 from layoutconv.kernels.warpgroups import KTileOperands
 from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.turned import turned
+from layoutconv.epilogue import Epilogue
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
@@ -34,6 +36,7 @@ from .launcher import (
     run_case,
 )
 from .test_skip import kernel_map
+from .test_template import grid
 
 Patch = pytest.MonkeyPatch
 # (m, n, k, warps_m, warps_n, stages)
@@ -83,6 +86,50 @@ def test_a_cluster_shares_sums_of_gathered_rows_without_the_taps_that_tiles_lack
     view, tile = kernel_map_view(index, 16, 40, kernel_size=(3, 3, 3)), replace(LINES, parts=2)
     case = Case.of(view, torch.float32)
     check_exact(case, run_case(case, compiled_view(view, torch.float32, tile, "sm_90a", skip=True)))
+
+
+ROWS_192 = Tile(192, 128, 32, 12, 1, 4, 128)
+
+
+@pytest.mark.parametrize("C", [32, 24], ids=["lines", "k-tiles of two taps"])
+@pytest.mark.parametrize("maps", [True, False], ids=["B by maps", "B by threads"])
+def test_three_warpgroups_multiply_gathered_rows(C: int, maps: bool, monkeypatch: Patch) -> None:
+    """Two tiles of rows and of columns, the last of them not full; results are scattered."""
+    monkeypatch.setattr(tensor_map, "MAPS_ROUND", maps)
+    tile = ROWS_192 if C == 32 else replace(ROWS_192, k=16)
+    view = grid(ConvProblem((1, 19, 13, C), (140, 2, 3), padding=1), True, True)
+    ran = check(view, tile)
+    assert ran.launch.grid == (4, 1, 1)
+    assert ran.launch.shared_bytes == tile.shared_bytes(4, 4)
+    compiled = compiled_view(view, torch.float32, tile, "sm_90a")
+    assert ("cp.async.bulk.tensor" in compiled.ptx) == maps
+    assert ("fence.proxy.async" in compiled.ptx) != maps
+
+
+def test_three_warpgroups_with_parts_of_a_sum_or_taps_left_out() -> None:
+    view = grid(ConvProblem((1, 15, 13, 64), (100, 2, 3), padding=1), True, False)
+    check(view, replace(ROWS_192, parts=2, stages=2))
+    index = kernel_map(200, 27, 0.1)
+    view = kernel_map_view(index, 32, 40, kernel_size=(3, 3, 3))
+    case = Case.of(view, torch.float32)
+    compiled = compiled_view(view, torch.float32, ROWS_192, "sm_90a", skip=True)
+    assert compiled.spec.kept
+    check_exact(case, run_case(case, compiled))
+
+
+def test_statistics_of_three_warpgroups() -> None:
+    view = grid(ConvProblem((1, 19, 13, 32), (100, 3, 1), padding=1), True, False)
+    for out in (torch.float32, torch.float16):
+        case = Case.of(view, torch.float32, out)
+        case.epilogue = Epilogue(statistics=True)
+        structure = case.epilogue.structure
+        of = torch.float32, ROWS_192, "sm_90a", out
+        ran = run_case(case, compiled_view(view, *of, epilogue=structure))
+        check_exact(case, ran)
+        assert ran.statistics is not None
+        want = ran.out.double().view(-1, 100)
+        sums = torch.stack([want.sum(0), (want**2).sum(0)])
+        assert torch.equal(ran.statistics.double().sum(0), sums)
 
 
 def test_a_gradient_over_a_kernel_map_reads_a_filter_that_was_turned() -> None:
@@ -183,6 +230,13 @@ def test_what_the_model_offers() -> None:
         assert any(t.producers and t.taps == more.get("taps", 1) for t in offered)
         none = shortlist(replace(problem, warpgroups=False, **more), machine)
         assert not any(t.producers for t, _ in none)
+    gathered = replace(problem, gathered=True)  # three warpgroups, of nothing else
+    for of, there in (
+        (gathered, True), (problem, False), (replace(gathered, sparse=True), False),
+        (replace(gathered, dtype="float16", staged_bytes=2), False),
+    ):  # fmt: skip
+        assert (ROWS_192 in [tile for tile, _ in shortlist(of, machine)]) == there
+    assert choose(gathered, machine) == (ROWS_192, 1)
     exact = shortlist(replace(problem, dtype="float32"), machine)
     assert not any(t.producers for t, _ in exact)
 
@@ -198,8 +252,17 @@ def fragments_that_nobody_fences(patch: Patch) -> None:
     patch.setattr(mainloop_sm90.warpgroup, "fence", lambda: None)
 
 
+def nobody_fences_what_threads_rounded(patch: Patch) -> None:
+    patch.setattr(MainloopSm90, "fences", False)
+
+
 @pytest.mark.parametrize(
-    "mutation", [fragments_that_are_overwritten_too_early, fragments_that_nobody_fences]
+    "mutation",
+    [
+        fragments_that_are_overwritten_too_early,
+        fragments_that_nobody_fences,
+        nobody_fences_what_threads_rounded,
+    ],
 )
 def test_without_a_guard_the_machine_finds_a_fault(
     mutation: Callable[[Patch], None], monkeypatch: Patch
