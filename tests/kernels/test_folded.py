@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from layoutconv.kernels.columns import runs_of
+from layoutconv.kernels.family import MAPPED_WINDOWS
 from layoutconv.kernels.structure import signature
 from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, fprop_view

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from layoutconv.kernels import im2col, implicit_gemm
+from layoutconv.kernels.family import MAPPED_WINDOWS, WINDOWS
 from layoutconv.kernels.im2col import im2col_of_a
 from layoutconv.kernels.pixels import PixelProducer, RowProducer
 from layoutconv.kernels.spec import Spec, vectors_of
 from layoutconv.kernels.tile import HALO, REGISTERS, WARP, WARPGROUP, Tile
-from layoutconv.kernels.tune import MACHINES, MAPPED_WINDOWS, WINDOWS, Problem, choose, rate_of
+from layoutconv.kernels.tune import MACHINES, Problem, choose, rate_of
 from layoutconv.kernels.window import widened, window_of
 
 from layoutconv.algebra.int_tuple import flatten

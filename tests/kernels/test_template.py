@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 from layoutconv.kernels import mainloop_sm80
+from layoutconv.kernels.family import FAMILY
 from layoutconv.kernels.mainloop_sm80 import MainloopSm80
 from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import FAMILY
 
 from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, wgrad_view

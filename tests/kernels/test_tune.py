@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layoutconv.kernels.family import HALF_LINES, shapes, tile_of
 from layoutconv.kernels.spec import BYTES, RESERVED, SHARED, staged_bytes
 from layoutconv.kernels.tile import HALF_WARPGROUP, WARP, Tile
 from layoutconv.kernels.tune import (
     COST,
-    HALF_LINES,
     MACHINES,
     MOST_SPLITS,
     SLOW_START,
@@ -20,8 +20,6 @@ from layoutconv.kernels.tune import (
     Problem,
     choose,
     rate_of,
-    shapes,
-    tile_of,
 )
 
 DTYPES = ["float16", "bfloat16", "tfloat32", "float32", "float64", "int8", "float8_e4m3fn"]

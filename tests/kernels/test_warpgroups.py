@@ -9,8 +9,8 @@ import cutlass.cute as cute
 import pytest
 import torch
 from layoutconv.kernels import mainloop_sm90
+from layoutconv.kernels.family import HOPPER, tile_of
 from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import HOPPER, tile_of
 from layoutconv.kernels.window import rows_of_a_tap, widened
 
 from layoutconv.algebra import ComposedLayout

@@ -1,0 +1,181 @@
+"""The family of tiles: which there are, their stages, and how fast each is.
+
+Rates are shares of that of the best tile of Ampere's loop when a GPU is full, measured on an H200;
+docs/performance.md has the runs. ``tune`` makes of them which tile runs a problem.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .tile import HALF_WARPGROUP, WARP, WARPGROUP, Tile
+
+Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
+
+# (m, n, warps_m, warps_n): share of the best tile's rate on a full GPU, measured on an H200 with
+# fp16 C = K = 32, 64, 256 and tf32 C = 64, K = 128; docs/performance.md has the runs.
+FAMILY = {
+    (128, 32, 4, 1): 0.46,
+    (256, 32, 4, 1): 0.48,
+    (32, 128, 1, 4): 0.46,
+    (64, 64, 2, 2): 0.60,
+    (128, 64, 2, 2): 0.74,
+    (64, 128, 2, 2): 0.74,
+    (256, 64, 4, 1): 0.85,
+    (96, 128, 2, 2): 0.87,
+    (128, 128, 2, 2): 0.95,
+    (256, 128, 4, 2): 0.99,
+    (128, 256, 2, 4): 1.00,
+}
+# Stages of the tiles of Hopper's own instructions, of which a warpgroup copies.
+HOPPER = {
+    (128, 64, 4, 1): 4,
+    (256, 64, 8, 1): 5,
+    (64, 128, 4, 1): 4,
+    (128, 128, 8, 1): 5,
+    (64, 256, 4, 2): 5,
+    (256, 128, 8, 1): 4,
+    (128, 256, 8, 1): 4,
+}
+# Their rates, as shares of the best tile's above: of vectors that threads copy, for data of 16 and
+# 8 bits; of tf32 that they round; and where tensor maps bring both operands, whatever the type.
+COPIED = dict(zip(HOPPER, (0.91, 1.08, 0.88, 1.22, 1.05, 1.55, 1.69), strict=True))
+ROUNDED = dict(zip(HOPPER, (0.95, 1.05, 1.20, 1.28, 0.80, 0.80, 1.58), strict=True))
+# One more of those, of three warpgroups, with its stages: only of gathered rows was it measured.
+ROUNDED_ROWS = {(192, 128, 12, 1): 4}
+ROUNDED |= dict(zip(ROUNDED_ROWS, (1.45,), strict=True))
+MAPPED = dict(zip(HOPPER, (0.90, 1.10, 1.05, 1.84, 1.08, 1.91, 1.95), strict=True))
+# The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
+WINDOWS = {
+    (128, 32, 4, 1): (1.25, 4),
+    (128, 64, 4, 1): (1.26, 4),
+    (256, 64, 8, 1): (1.54, 6),
+}
+ROUNDED_WINDOWS = 0.75  # times as fast with tf32
+# Where tensor maps bring both operands, one warp copies them, and two CTAs or three fit: one stores
+# while others multiply. Rates, microseconds of a wave beside its products, and stages: of two taps,
+# as of strided passes, and of more.
+MAPPED_WINDOWS = {
+    (256, 32, 8, 1): (1.27, 2.0, 3, 3),
+    (128, 64, 4, 1): (1.54, 2.0, 3, 3),  # of 16 bits: of tf32 the larger one is never slower
+    (256, 64, 8, 1): (1.57, 2.0, 4, 3),
+    (128, 128, 4, 1): (1.80, 2.0, 4, 0),  # more than two taps gain nothing
+}
+# Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
+# microseconds of a wave beside its products. As many fit a multiprocessor as it has registers for.
+ONE_WARP = {
+    (64, 128, 4, 1): (1.05, 1.0),
+    (128, 64, 4, 1): (0.95, 1.4),
+    (256, 64, 8, 1): (1.02, 3.2),
+}
+
+
+class Lasting(NamedTuple):
+    """A tile of CTAs that last: so many rows and columns, warps and teams; whether B is held.
+
+    Its rate, microseconds beside all products, and stages.
+    """
+
+    m: int
+    n: int
+    warps: int
+    teams: int
+    holds: bool
+    rate: float
+    start: float
+    stages: int
+
+    @property
+    def key(self) -> tuple[int, int, int, int, bool]:
+        return self[:5]
+
+
+# Of 16 bits, by the taps that share rows; 3 are three or more.
+LASTING = {
+    1: [
+        Lasting(128, 128, 4, 2, False, 1.72, 3.0, 6),
+        Lasting(128, 256, 8, 1, False, 1.88, 4.0, 3),
+    ],
+    2: [
+        Lasting(256, 64, 8, 1, False, 1.59, 3.0, 5),
+        Lasting(256, 128, 8, 1, False, 1.50, 3.0, 4),
+        Lasting(128, 64, 4, 2, True, 1.76, 3.0, 6),
+        Lasting(128, 128, 4, 2, True, 1.77, 3.0, 6),
+    ],
+    3: [
+        Lasting(256, 64, 8, 1, False, 1.56, 3.0, 5),
+        Lasting(128, 64, 4, 2, False, 1.52, 3.0, 9),
+        Lasting(128, 64, 4, 2, True, 1.66, 3.0, 6),
+        Lasting(128, 32, 4, 2, True, 1.06, 3.0, 5),
+    ],
+}
+# Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
+HALF_LINES = {(256, 64, 4, 1): 4}
+WARPGROUP_TYPES = (
+    "float16", "bfloat16", "tfloat32", "int8", "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+# Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
+# those that fill a multiprocessor alone a store that nothing else hides.
+SLOW_START = {
+    (256, 64, 4, 1): 5.4,
+    (256, 64, 8, 1): 3.3,
+    (128, 128, 8, 1): 3.2,
+    (192, 128, 12, 1): 4.0,
+    (64, 256, 4, 2): 3.2,
+    (256, 128, 8, 1): 4.0,
+    (128, 256, 8, 1): 4.0,
+}
+# Of k-tiles of half a line, these are so much slower: a barrier for half as many products.
+HALF_LINE_RATE = 0.85
+MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough for a barrier
+# Tiles of kernel maps, whose rows are gathered, for data of 16 and 8 bits: their rates, stages, and
+# who copies. Two of 128x128 fit a multiprocessor if half a warpgroup does.
+GATHERED = {
+    (128, 32, 4, 1): (0.59, 4, WARPGROUP),
+    (64, 64, 4, 1): (0.93, 3, WARPGROUP),
+    (128, 64, 4, 1): (1.05, 4, WARPGROUP),
+    (64, 128, 4, 1): (1.25, 4, WARPGROUP),
+    (128, 128, 8, 1): (1.42, 3, HALF_WARPGROUP),
+    (64, 256, 4, 2): (1.30, 5, WARPGROUP),
+    (128, 256, 8, 1): (1.68, 4, WARPGROUP),
+}
+# The same for tf32, of which those who copy may round B.
+ROUNDED_GATHERED = {
+    (128, 32, 4, 1): (0.57, 4, WARPGROUP),
+    (64, 64, 4, 1): (0.81, 4, WARPGROUP),
+    (128, 64, 4, 1): (0.87, 4, WARPGROUP),
+    (64, 128, 4, 1): (1.07, 4, WARPGROUP),
+    (128, 128, 8, 1): (1.19, 5, WARPGROUP),
+    (64, 256, 4, 2): (1.15, 5, WARPGROUP),
+    (128, 256, 8, 1): (1.40, 4, WARPGROUP),
+}
+
+
+def shapes(arch: str, dtype: str, *, gathered: bool = False) -> list[Shape]:
+    """The tiles that a machine runs for a type of data, of rows that lie side by side or not."""
+    if arch != "sm_90a" or dtype not in WARPGROUP_TYPES:
+        return list(FAMILY)
+    return [*FAMILY, *HOPPER, *(ROUNDED_ROWS if gathered and dtype == "tfloat32" else ())]
+
+
+def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
+    """The tile of a shape, with k-tiles of ``k``, or what suits the shape better."""
+    m, n, warps_m, warps_n = shape
+    stages = (HOPPER | ROUNDED_ROWS).get(shape)
+    if stages:
+        return Tile(m, n, k, warps_m, warps_n, stages, WARPGROUP)
+    if shape in HALF_LINES:
+        return Tile(m, n, half_line, warps_m, warps_n, HALF_LINES[shape])
+    return Tile(m, n, k, warps_m, warps_n, stages=3)
+
+
+def lasting_tile(known: Lasting, k: int, taps: int = 1) -> Tile:
+    """Such a tile, of k-tiles of ``k``, which holds nothing yet."""
+    m, n, warps, teams, *_, stages = known
+    return Tile(m, n, k, warps, 1, stages, WARP, taps, lasting=True, teams=teams)
+
+
+def known_of(tile: Tile) -> Lasting:
+    """What is known of a tile of CTAs that last."""
+    key = tile.m, tile.n, tile.warps_m, tile.teams, tile.holding > 0
+    return next(known for known in LASTING[min(tile.taps, 3)] if known.key == key)
