@@ -10,9 +10,7 @@ fill, for at most one slot in two taken, of which there are 5 to 20 times fewer 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
 from math import prod
 from typing import Any
 
@@ -23,17 +21,15 @@ from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
 from .cells import Cell, inside, key_of, read_cell, vector_of
 from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
 from .per_rank import PerRank
-from .slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot, settle
+from .slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot
 from .sums import sums_before
-from .together import BEFORE, WARP, Arrays, Crew, EachRow, arrays_in
+from .together import BEFORE, WARP, Arrays, Crew, arrays_in
 from .walk import at, put, select
 
 # The binary logarithms of the extents of a block: of 64 cells.
 EDGES = {1: (6,), 2: (3, 3), 3: (2, 2, 2), 4: (1, 1, 2, 2)}
 MOST_BITS = 31  # of a slot's number
 TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
-# Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
-CORNERS = {1: 2, 2: 4, 3: 4, 4: 2}
 FLIGHT = 4  # rows of a thread that are read at once
 # What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
 MADE = -1
@@ -145,11 +141,12 @@ class SomeRows(OfSlots):
     def rows(
         self, crew: cutlass.Constexpr, first: Any, end: Any, pointers: list, integers: tuple
     ):  # fmt: skip
-        for some in range(first + crew.tid, end, crew.threads * FLIGHT):
-            self.some(crew, some, end, pointers, integers)
+        for some in range(first, end, crew.threads * FLIGHT):
+            self.some(crew, some + crew.tid, end, pointers, integers)
 
     def some(self, crew: Any, some: Any, end: Any, pointers: Any, integers: Any) -> None:
-        """What a thread does: rows from ``some`` on, as many apart as there are threads."""
+        """What a thread does: rows from ``some`` on, as many apart as there are threads. No thread
+        leaves while others of its CTA have rows."""
         raise NotImplementedError
 
 
@@ -157,7 +154,9 @@ class Insert(SomeRows):
     """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
 
     Of some rows of a thread all are read, then the slots of all, then all are claimed that are
-    free: it waits three times for all of them, not for each.
+    free: it waits three times for all of them, not for each. Of lanes side by side whose rows are
+    of one block, the first does it for all: clouds have 1.3 to 2.2 such rows, whose atomic
+    operations would wait for each other.
     """
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
@@ -172,42 +171,74 @@ class Insert(SomeRows):
     ):  # fmt: skip
         cells, slots, slot_of, values = pointers
         rows, bits, *grid = integers
-        # Of no cell the key is NOWHERE, and the bit tells whether it is padding.
+        # Of no cell the key is NOWHERE.
         kind, keys_of_slots = self.kind, keys_at(slots, self.kind)
-        keys, seen, found = (cute.make_rmem_tensor(FLIGHT, kind) for _ in range(3))
-        cell_bits = cute.make_rmem_tensor(FLIGHT, Int32)
+        keys, asked, seen, found = (cute.make_rmem_tensor(FLIGHT, kind) for _ in range(4))
+        words, firsts = cute.make_rmem_tensor(FLIGHT, Int64), cute.make_rmem_tensor(FLIGHT, Int32)
+        lane = crew.tid % WARP
         for u in range_constexpr(FLIGHT):
             row = some + u * crew.threads
-            keys[u] = kind(NOWHERE)
+            keys[u], words[u] = kind(NOWHERE), Int64(0)
             if row < end:
                 cell = read_cell(cells, row, self.rank)
                 there = inside(cell, grid)
                 keys[u] = select(there, key_of_block(cell, grid, kind), kind(NOWHERE))
-                cell_bits[u] = select(there, bit_of(cell), Int32(cell[0]))
+                words[u] = Int64(1) << Int64(bit_of(cell))
+                if (keys[u] == NOWHERE) & (cell[0] >= 0):
+                    cute.arch.atomic_min(values + (rows + 1), Uint32(row))
         for u in range_constexpr(FLIGHT):
-            if keys[u] != NOWHERE:
-                seen[u] = at(keys_of_slots, Int64(home(keys[u], bits)) * WORDS)
+            firsts[u], asked[u] = lane, kind(NOWHERE)
+            if some + u * crew.threads - lane < end:  # all of a warp, or none
+                firsts[u] = first_of_run(keys[u], lane)
+                words[u] = of_run(words[u], firsts[u], lane)
+                asked[u] = select(firsts[u] == lane, keys[u], kind(NOWHERE))
         for u in range_constexpr(FLIGHT):
-            if keys[u] != NOWHERE:
-                slot = home(keys[u], bits)
-                found[u] = claimed(keys_of_slots, keys[u], slot, seen[u], WORDS)
+            if asked[u] != NOWHERE:
+                seen[u] = at(keys_of_slots, Int64(home(asked[u], bits)) * WORDS)
+        for u in range_constexpr(FLIGHT):
+            if asked[u] != NOWHERE:
+                slot = home(asked[u], bits)
+                found[u] = claimed(keys_of_slots, asked[u], slot, seen[u], WORDS)
         for u in range_constexpr(FLIGHT):
             row = some + u * crew.threads
+            slot, of_row = Int32(-1), Int32(-1)
+            if asked[u] != NOWHERE:
+                slot, fresh = inserted(
+                    keys_of_slots, asked[u], home(asked[u], bits), seen[u], found[u], bits, WORDS
+                )
+                cute.arch.red(
+                    cells_at(slots, slot, kind), ~words[u], op="and", dtype="b64",
+                    sem="relaxed", scope="gpu",
+                )  # fmt: skip
+                of_row = select(fresh, Int32(MADE - 1) - slot, slot)
+            if row - lane < end:
+                slot = cute.arch.shuffle_sync(slot, firsts[u])
             if row < end:
-                of_row = Int32(-1)
-                if keys[u] != NOWHERE:
-                    slot, fresh = inserted(
-                        keys_of_slots, keys[u], home(keys[u], bits), seen[u], found[u], bits, WORDS
-                    )
-                    others = ~(Int64(1) << Int64(cell_bits[u]))
-                    cute.arch.red(
-                        cells_at(slots, slot, kind), others, op="and", dtype="b64",
-                        sem="relaxed", scope="gpu",
-                    )  # fmt: skip
-                    of_row = select(fresh, Int32(MADE - 1) - slot, slot)
-                elif cell_bits[u] >= 0:
-                    cute.arch.atomic_min(values + (rows + 1), Uint32(row))
-                put(slot_of, row, of_row)
+                put(slot_of, row, select(firsts[u] == lane, of_row, slot))
+
+
+def first_of_run(key: Any, lane: Any) -> Any:
+    """The first of those lanes side by side, this one among them, that have its key."""
+    halves = [key] if key.width == 32 else [Int32(key), Int32(key >> 32)]
+    differs = lane == 0
+    for half in halves:
+        differs = differs | (cute.arch.shuffle_sync_up(half, 1) != half)
+    starts = Uint32(cute.arch.vote_ballot_sync(differs)) & Uint32(cute.arch.lanemask_le())
+    return Int32(31) - Int32(cute.arch.clz(starts))
+
+
+def of_run(word: Any, first: Any, lane: Any) -> Any:
+    """All bits of the words of the lanes from the first of a run on, by this one of it."""
+    halves = [Int32(word), Int32(word >> 32)]
+    last = 31 - lane
+    for bit in range(WARP.bit_length() - 1):
+        step = 1 << bit
+        same = (cute.arch.shuffle_sync_down(first, step) == first) & (last >= step)
+        halves = [
+            half | select(same, cute.arch.shuffle_sync_down(half, step), Int32(0))
+            for half in halves
+        ]
+    return Int64(Uint64(Uint32(halves[0])) | (Uint64(Uint32(halves[1])) << 32))
 
 
 class Reserve(OfSlots):
@@ -308,193 +339,3 @@ class Settle(SomeRows):
             if others[u] != Uint32(0xFFFFFFFF):
                 later = select(own > others[u], own, others[u])
                 cute.arch.atomic_min(values + rows, later)
-
-
-# -- neighbours -----------------------------------------------------------------------------------
-
-
-# Where taps are that a kernel is compiled for, seen from the first cell.
-Known = tuple[tuple[int, ...], ...] | None
-
-
-class Neighbours(OfSlots, EachRow):
-    """What kernels have in common that look for the cells of taps around centres, a thread each.
-
-    If ``near``, all taps of a centre are in two blocks per axis: these are found first, their cells
-    kept in shared memory, and then a tap is a shift. Otherwise every tap finds its own block. Near
-    taps may be ``known``: what an axis adds to a shift is then found once for all of them.
-    """
-
-    def __init__(self, rank: int, near: bool, known: Known = None, wide: bool = False) -> None:
-        super().__init__(rank, wide)
-        self.near, self.known = near, known
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        return *super().key, self.near, self.known
-
-    def start_of(self, cell: Cell, stride: Any, low: Any) -> Cell:
-        """The first cell of the taps of a centre."""
-        moved = [c * s + o for c, s, o in zip(cell[1:], stride, low, strict=True)]
-        return [cell[0], *moved]
-
-    def packed(self, start: Cell) -> Any:
-        """Where a cell is in its block: 8 bits an axis, to which a tap's offset is added."""
-        found = Int32(0)
-        for c, b in zip(start[1:], EDGES[self.rank], strict=True):
-            found = (found << 8) | (Int32(c) & ((1 << b) - 1))
-        return found
-
-    def corner_and_bit(self, where: Any) -> tuple[Any, Any]:
-        """Of a packed cell: which of the blocks, and the number in it."""
-        corner, bit, low = Int32(0), Int32(0), 0
-        for axis in reversed(range(self.rank)):
-            # A shift and a mask for each, to where the bits belong.
-            b, field = EDGES[self.rank][axis], 8 * (self.rank - 1 - axis)
-            side = self.rank - 1 - axis
-            corner = corner | ((where >> (field + b - side)) & (1 << side))
-            bit = bit | ((where >> (field - low)) & (((1 << b) - 1) << low))
-            low += b
-        return corner, bit
-
-    def known_places(self, start: Cell) -> list[tuple[Any, Any]]:
-        """Of the known taps: which of the blocks, and the number in it."""
-        parts: list[dict[int, tuple[Any, Any]]] = []
-        low = sum(EDGES[self.rank])
-        for axis, b in enumerate(EDGES[self.rank]):
-            low -= b
-            first, side = Int32(start[1 + axis]) & ((1 << b) - 1), self.rank - 1 - axis
-            there = {}
-            for step in sorted({tap[axis] for tap in self.known or ()}):
-                c = first + step
-                there[step] = (c >> b) << side, (c & ((1 << b) - 1)) << low
-            parts.append(there)
-        found = []
-        for tap in self.known or ():
-            corner, bit = Int32(0), Int32(0)
-            for there, step in zip(parts, tap, strict=True):
-                corner, bit = corner | there[step][0], bit | there[step][1]
-            found.append((corner, bit))
-        return found
-
-    @property
-    def fits(self) -> bool:
-        """Whether the known taps are all in a block that would begin at the first cell."""
-        edges = EDGES[self.rank]
-        return bool(self.known) and all(
-            c < 1 << b for tap in self.known or () for c, b in zip(tap, edges, strict=True)
-        )
-
-    def bits_of_known(self) -> list[int]:
-        """The numbers of the known taps in such a block."""
-        found = []
-        for tap in self.known or ():
-            bit = 0
-            for c, b in zip(tap, EDGES[self.rank], strict=True):
-                bit = bit << b | c
-            found.append(bit)
-        return found
-
-    def corners(
-        self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
-    ) -> Iterator[tuple[Any, Any]]:
-        """The first place and the cells of every block that taps reach, 0 of those that are not
-        there."""
-        edges, blocks = EDGES[self.rank], blocks_of(grid)
-        first = block_of(start)
-        key, strides = key_of_block(start, grid, self.kind), [self.kind(1)]
-        for extent in reversed(blocks[2:]):
-            strides.insert(0, strides[0] * self.kind(extent))
-        there = []
-        for axis, b in enumerate(edges):
-            at_axis, extent = first[1 + axis], blocks[1 + axis]
-            reaches = (Int32(start[1 + axis]) & ((1 << b) - 1)) + Int32(span[axis]) >= (1 << b)
-            here = Uint64(at_axis) < Uint64(extent)
-            further = (Uint64(at_axis + 1) < Uint64(extent)) & reaches
-            there.append((here, further))
-        image = Uint64(start[0]) < Uint64(blocks[0])
-        at_once = CORNERS[self.rank]
-        for some in range(0, 1 << self.rank, at_once):
-            wanted = []
-            for corner in range(some, some + at_once):
-                asked, own = image, key
-                for axis in range(self.rank):
-                    side = corner >> (self.rank - 1 - axis) & 1
-                    asked = asked & there[axis][side]
-                    own = own + strides[axis] if side else own
-                slot = select(asked, home(own, bits), Int32(0))
-                wanted.append((asked, slot, own, read_slot(slots, slot, self.kind)))
-            for one in wanted:
-                yield settle(slots, *one, bits)
-
-    @cute.jit
-    def block(self, slots: Any, cell: list, grid: list, bits: Any):
-        """The first place of a cell's block, its cells, 0 if it is not there, and the cell's
-        number."""
-        there = inside(cell, grid)
-        key = key_of_block(cell, grid, self.kind)
-        slot = select(there, home(key, bits), Int32(0))
-        found = read_slot(slots, slot, self.kind)
-        first, word = settle(slots, there, slot, key, found, bits)
-        return first, word, bit_of(cell)
-
-
-def cells_from(start: Cell, words: list[Any]) -> Any:
-    """The cells of a block that would begin at any cell, from those of the blocks that it is in.
-
-    Of two that are side by side on an axis every field, the cells that differ on this axis and on
-    later ones, takes its lower cells from the first block, and the rest from the second one.
-    """
-    axes, low = zip(start[1:], EDGES[len(start) - 1], strict=True), 0
-    halves = [(Uint32(word), Uint32(Uint64(word) >> 32)) for word in words]
-    for c, b in reversed(list(axes)):
-        by, width = (Uint32(c) & ((1 << b) - 1)) << low, 1 << (low + b)
-        pairs = zip(halves[::2], halves[1::2], strict=True)
-        if width == 64:
-            ((here, further),) = pairs
-            first, second = (Uint64(a) | (Uint64(z) << 32) for a, z in (here, further))
-            return (first >> Uint64(by)) | ((second << 1) << Uint64(63 - by))
-        field = (1 << width) - 1
-        ours = (Uint32(field) >> by) * Uint32((2**32 - 1) // field)
-        back = (width - by) & 31  # by 0 or by 32, nothing is taken
-        halves = [
-            (((a >> by) & ours) | ((d << back) & ~ours), ((z >> by) & ours) | ((e << back) & ~ours))
-            for (a, z), (d, e) in pairs
-        ]
-        low += b
-    raise AssertionError
-
-
-def geometry(
-    taps: tuple[tuple[int, ...], ...], rank: int
-) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
-    """The least offset of taps per axis, how far the others are from it, and whether all are near.
-
-    >>> geometry(((-1,), (0,), (1,)), 1), geometry(((-1, 0), (8, 0)), 2)
-    (((-1,), (2,), True), ((-1, 0), (9, 0), False))
-    """
-    axes = list(zip(*taps, strict=True)) if taps else [(0,)] * rank
-    low = tuple(map(min, axes))
-    span = tuple(max(axis) - least for axis, least in zip(axes, low, strict=True))
-    near = all(reach <= 1 << b for reach, b in zip(span, EDGES[rank], strict=True))
-    return low, span, near
-
-
-def box_of(taps: tuple[tuple[int, ...], ...]) -> Known:
-    """Taps seen from the least of them, if they are all of a grid, the last axis fastest.
-
-    >>> box_of(((-1, 2), (-1, 4), (1, 2), (1, 4))), box_of(((0, 0), (1, 1)))
-    (((0, 0), (0, 2), (2, 0), (2, 2)), None)
-    """
-    axes = [sorted(set(axis)) for axis in zip(*taps, strict=True)]
-    if not taps or taps != tuple(product(*axes)):
-        return None
-    return tuple(product(*([c - axis[0] for c in axis] for axis in axes)))
-
-
-def packed_offset(tap: tuple[int, ...], low: tuple[int, ...]) -> int:
-    """A tap as :meth:`Neighbours.packed`, seen from the first cell."""
-    found = 0
-    for c, least in zip(tap, low, strict=True):
-        found = found << 8 | c - least
-    return found

@@ -42,14 +42,17 @@ def home(key: Any, bits: Any) -> Any:
     of a filter and rows of a sorted cloud ask for such neighbours: of street scans (164k and 203k
     voxels, 3x3x3) CTAs read half of the sectors that they would read if neighbours were
     scattered, for 1.1 to 1.2 times the probes (counted on the host). Numbers of 32 bits are mixed:
-    a multiplication of 64 bits is four, and there are eight to a row.
+    a multiplication of 64 bits is four, and there are eight to a row. One multiplication by the
+    golden ratio keeps numbers that follow each other apart, and so the blocks of a cloud: of nine
+    clouds (lidar, indoor, shapes) 0 to 6.4% of the blocks around others are not at home or nowhere,
+    where a second one, which leaves nothing of an order, has 1.3 to 6.9% (counted on the host).
     """
     if key.width == 32:
         mixed = (Uint32(key) >> GROUP_BITS) * Uint32(_FACTORS[0])
     else:
         group = Uint64(key) >> Uint64(GROUP_BITS)
         mixed = Uint32(group) * Uint32(_FACTORS[0]) + Uint32(group >> 32) * Uint32(_FACTORS[1])
-    mixed = (mixed ^ (mixed >> 16)) * Uint32(_FACTORS[2])
+        mixed = (mixed ^ (mixed >> 16)) * Uint32(_FACTORS[2])
     inside = (1 << GROUP_BITS) - 1
     return Int32(((mixed >> Uint32(32 - bits)) & ~Uint32(inside)) | (Uint32(key) & inside))
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from .blocks import Fill, Insert, Neighbours, Reserve, Settle
+from .around import Neighbours
+from .blocks import Fill, Insert, Reserve, Settle
 from .per_rank import Chain, Places
 from .tap_keys import Keys, KeysOfIndex
 from .tap_order import Count, Gather, Sizes, Windows

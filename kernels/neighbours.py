@@ -9,27 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-import cutlass
-import cutlass.cute as cute
 import torch
-from cutlass import Int32, Int64, range_constexpr
 
 from layoutconv.memory import maker
 
 from . import map_chains, per_rank
-from .blocks import (
-    TAIL,
-    Known,
-    Neighbours,
-    box_of,
-    count_of,
-    geometry,
-    has_wide_keys,
-    packed_offset,
-    table_bits,
-    upto,
-)
-from .cells import read_cell, vector_of
+from .around import NEAREST, Known, box_of, geometry, kind_of, packed_offset
+from .blocks import TAIL, table_bits
 from .hash_table import EMPTY
 from .map_chains import RoomToSort, filled, sorted_index, sorted_search
 from .per_rank import (
@@ -41,19 +27,16 @@ from .per_rank import (
     check_table,
     device_table,
 )
+from .search import Search
 from .tap_keys import Keys
 from .tap_order import Sizes
-from .together import WORD, Arrays, multiprocessors
-from .walk import at, put, select
+from .together import WORD, multiprocessors
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Taps of a thread that are looked up at once; of those that the kernel is compiled for, which has
-# no use for what it would keep to find the others.
-FLIGHT = 4
-KNOWN_FLIGHT = 7
 MOST_KNOWN = 64  # taps
+WORD_BITS = 64  # a line of them is a word's
 
 
 class TapOrder(Protocol):
@@ -100,7 +83,7 @@ class HashTable:
         self.rank = rank = len(grid) - 1
         self._given, self.indices = indices, check_cells("indices", indices, rank)
         self._rows = rows = indices.shape[0]
-        self._bits, self._wide = table_bits(rows), has_wide_keys(grid)
+        self._bits, (self._wide, self._small) = table_bits(rows), kind_of(grid)
         self._device = device = indices.device
         self._make = maker(device)
         self._memory: Memory | None = None
@@ -185,7 +168,7 @@ class HashTable:
         else:
             centres = check_cells("centres", centres, self.rank, self._device)
             at_centres, rows = centres.data_ptr(), centres.shape[0]
-        plan = _sorted_plan(taps, self.rank, self._device, self._wide)
+        plan = _sorted_plan(taps, self.rank, self._device, self._wide, self._small)
         count = plan.count
         index = make((rows, count), (1, rows or 1), torch.int32)
         if not (rows and count and own) or 0 in self.grid:
@@ -228,7 +211,8 @@ class HashTable:
             stride = check_per_axis("stride", stride, self.rank)
         if type(offsets) is not tuple:
             offsets = check_table("offsets", offsets, self.rank)
-        return centres, _plan(offsets, stride, self.rank, self._device, self._wide)
+        kind = self._wide, self._small
+        return centres, _plan(offsets, stride, self.rank, self._device, *kind)
 
     def _finds(self, rows: int, count: int) -> bool:
         """Whether there is something to look for, and somewhere."""
@@ -281,13 +265,15 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache
-def _search(rank: int, near: bool, known: Known, wide: bool) -> Search:
-    return Search(rank, near, known, wide)
+def _search(rank: int, near: bool, known: Known, wide: bool, unit: bool) -> Search:
+    return Search(rank, near, known, wide, unit)
 
 
 @lru_cache
-def _keys(rank: int, near: bool, sizes: Sizes, known: Known, weights: Any, wide: bool) -> Keys:
-    return Keys(rank, near, sizes, known, weights, wide)
+def _keys(
+    rank: int, near: bool, sizes: Sizes, known: Known, weights: Any, wide: bool, unit: bool
+) -> Keys:
+    return Keys(rank, near, sizes, known, weights, wide, unit)
 
 
 class Plan:
@@ -301,15 +287,17 @@ class Plan:
 
     def __init__(
         self, taps: Table, step: tuple[int, ...], order: TapOrder | None, rank: int, device: Any,
-        wide: bool,
+        wide: bool, small: bool,
     ) -> None:  # fmt: skip
         low, span, near = geometry(taps, rank)
+        unit = small and not wide and near and set(step) == {1} and max(map(abs, low)) <= NEAREST
         self.count, self.geometry = len(taps), (*step, *low, *span)
         packed = [packed_offset(tap, low) if near else 0 for tap in taps]
         flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
         self.natural = self.visits = device_table(flat, device)
-        known = box_of(taps) if near and len(taps) <= MOST_KNOWN else None
-        self.search = _search(rank, near, known, wide)
+        few = len(taps) <= MOST_KNOWN and span[-1] < WORD_BITS
+        known = box_of(taps) if near and few else None
+        self.search = _search(rank, near, known, wide, unit)
         self.chains: dict[bool, Chain] = {}  # that search and sort, as the table is empty or not
         if order is not None:
             pairs = zip(order.visits, order.weights, strict=True)
@@ -317,8 +305,9 @@ class Plan:
             self.visits = device_table(tuple(c for row in visits for c in row), device)
             in_turn = known and tuple(known[tap] for tap in order.visits)
             self._keys = _keys(
-                rank, near, map_chains.SIZES, in_turn, order.weights if known else None, wide
-            )
+                rank, near, map_chains.SIZES, in_turn, order.weights if known else None, wide,
+                unit,
+            )  # fmt: skip
         self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
 
     def sorted(self, empty: bool) -> Chain:
@@ -328,107 +317,14 @@ class Plan:
 
 @lru_cache(1024)
 def _plan(
-    offsets: Table, stride: tuple[int, ...], rank: int, device: Any, wide: bool, order: Any = None
-) -> Plan:
+    offsets: Table, stride: tuple[int, ...], rank: int, device: Any, wide: bool,
+    small: bool = True, order: Any = None,
+) -> Plan:  # fmt: skip
     step = check_per_axis("stride", stride, rank)
-    return Plan(check_table("offsets", offsets, rank), step, order, rank, device, wide)
+    return Plan(check_table("offsets", offsets, rank), step, order, rank, device, wide, small)
 
 
 @lru_cache(1024)
-def _sorted_plan(taps: Taps, rank: int, device: Any, wide: bool) -> Plan:
+def _sorted_plan(taps: Taps, rank: int, device: Any, wide: bool, small: bool = True) -> Plan:
     """By the taps as one: numbers in tuples are hashed at every call."""
-    return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, taps.order)
-
-
-class Search(Neighbours):
-    """The rows of the taps of centres, a thread a centre, rows of the index side by side.
-
-    A warp writes 128 bytes in a row at every tap. With an order, thread i looks for the neighbours
-    of the centre ``order[i]``: what threads of a warp find is then the same taps.
-    """
-
-    def tensors(self) -> tuple[tuple[str, int], ...]:
-        word = ("int32", 4)
-        cell = "int32", 4 * vector_of(self.rank)
-        return ("int64", 16), word, cell, word, word, word
-
-    def integers(self) -> int:
-        return 5 + 4 * self.rank
-
-    def shared(self, threads: int) -> Arrays:
-        """The cells of each block of every thread, and its first place, if these are kept."""
-        shape = threads, 1 << self.rank
-        return [(Int64, shape), (Int32, shape)] if self.near else []
-
-    @cute.jit
-    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
-        i = row  # of the index; that of the centre is another, if there is an order
-        slots, values, centres, table, order, index = pointers
-        rows, bits, taps, ordered, *rest = integers
-        rank = self.rank
-        stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
-        grid = rest[3 * rank :]
-        words: Any
-        places: Any
-        words, places = arrays if self.near else (None, None)
-        if ordered != 0:
-            row = Int64(at(order, i))
-        start = self.start_of(read_cell(centres, row, rank), stride, low)
-        if cutlass.const_expr(self.near):
-            self.keep(words, places, tid, self.corners(slots, start, span, grid, bits))
-        if cutlass.const_expr(self.known is not None):
-            self.known_rows(words, places, tid, start, values, index + i, rows)
-        else:
-            where = self.packed(start)
-            for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
-                asked = []
-                for u in range_constexpr(FLIGHT):
-                    tap = turn * FLIGHT + u
-                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
-                    if cutlass.const_expr(self.near):
-                        corner, bit = self.corner_and_bit(where + at(table, entry))
-                        asked.append((words[tid, corner], bit, places[tid, corner]))
-                    else:
-                        cell = [start[0]]
-                        for axis in range_constexpr(rank):
-                            offset = at(table, entry + 1 + axis)
-                            cell.append(start[1 + axis] - low[axis] + offset)
-                        asked.append(self.ask(slots, cell, grid, bits))
-                answers = [self.answer(values, *one) for one in asked]
-                for u in range_constexpr(FLIGHT):
-                    tap = turn * FLIGHT + u
-                    if tap < taps:
-                        put(index, Int64(tap) * rows + i, answers[u])
-
-    def known_rows(
-        self, words: Any, places: Any, tid: Any, start: Any, values: Any, column: Any, rows: Any
-    ) -> None:
-        """All reads of some taps are under way before the first of them is written."""
-        offset = Int64(0)
-        asked = self.known_places(start)
-        for first in range(0, len(asked), KNOWN_FLIGHT):
-            some = asked[first : first + KNOWN_FLIGHT]
-            answers = [
-                self.answer(values, words[tid, corner], bit, places[tid, corner])
-                for corner, bit in some
-            ]
-            for value in answers:
-                put(column, offset, value)
-                offset = offset + rows
-
-    def keep(self, words: Any, places: Any, tid: Any, found: Any) -> None:
-        for corner, (first, word) in enumerate(found):
-            words[tid, corner] = word
-            places[tid, corner] = first
-
-    @cute.jit
-    def ask(self, slots: Any, cell: list, grid: list, bits: Any):
-        first, word, bit = self.block(slots, cell, grid, bits)
-        return word, bit, first
-
-    def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
-        """The row of a cell. The read does not wait for others, and reads the first row if none."""
-        word = upto(word, bit)
-        there = word < 0
-        value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))
-        return select(there, value, Int32(-1))
+    return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, small, taps.order)

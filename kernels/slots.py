@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Int32, Int64, range_constexpr
 
-from .hash_table import following
+from .hash_table import EMPTY, following, home
 from .together import Part
 from .walk import put, read, select
 
@@ -61,15 +61,37 @@ def read_slot(slots: Any, slot: Any, kind: Any) -> tuple[Any, Any, Any]:
     return Int32(found[0]), Int32(found[0] >> 32), found[1]
 
 
-@cute.jit
-def settle(slots: Any, asked: Any, slot: Any, key: Any, read: tuple, bits: Any):
-    """A block's first place and its cells, 0 if there is none, from what was ``read`` in the first
-    slot of its key.
+def another(key: Any, seen: Any) -> Any:
+    """Whether a slot that was seen is another key's than one that is looked for, and not free."""
+    return (seen != key) & ((seen | key) >= 0)
 
-    Any slot was read for a key that is not ``asked`` for: there is none.
+
+@cute.jit
+def look_up(slots: Any, keys: list, bits: Any):
+    """The first places and the cells of blocks, 0 of those that are not there.
+
+    A key below 0 is not looked for, and no slot is read for it. The slots of all others are read
+    before any is looked at, and so are those behind them, of keys whose slots others have.
     """
-    seen, first, free = read
-    while asked & (seen != key) & (seen >= 0):  # a key is, and EMPTY is not
-        slot = following(slot, bits)
-        seen, first, free = read_slot(slots, slot, type(key))
-    return first, select(asked & (seen == key), ~free, Int64(0))
+    count, kind = len(keys), type(keys[0])
+    slot, first = (cute.make_rmem_tensor(count, Int32) for _ in range(2))
+    seen, free = cute.make_rmem_tensor(count, kind), cute.make_rmem_tensor(count, Int64)
+    for u in range_constexpr(count):
+        first[u], free[u], seen[u] = Int32(0), Int64(-1), kind(EMPTY)
+        slot[u] = home(keys[u], bits)
+        if keys[u] >= 0:
+            seen[u], first[u], free[u] = read_slot(slots, slot[u], kind)
+    going = another(keys[0], seen[0])
+    for u in range_constexpr(1, count):
+        going = going | another(keys[u], seen[u])
+    while going:
+        for u in range_constexpr(count):
+            if another(keys[u], seen[u]):
+                slot[u] = following(slot[u], bits)
+                seen[u], first[u], free[u] = read_slot(slots, slot[u], kind)
+        going = another(keys[0], seen[0])
+        for u in range_constexpr(1, count):
+            going = going | another(keys[u], seen[u])
+    for u in range_constexpr(count):
+        free[u] = select(seen[u] == keys[u], free[u], Int64(-1))
+    return [(first[u], ~free[u]) for u in range(count)]

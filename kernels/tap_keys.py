@@ -10,9 +10,9 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
+from cutlass import Boolean, Int32, Int64, Uint32, Uint64, range_constexpr
 
-from .blocks import Known, Neighbours, cells_from
+from .around import Known, Neighbours, cells_from
 from .cells import read_cell, vector_of
 from .tap_order import OfRows, Sizes
 from .together import Arrays, EachRow
@@ -21,22 +21,22 @@ from .walk import at, put, select
 
 def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
     """The state of a key before its first bit."""
-    return Int32(0), Int32((1 << sizes.key) - 1), Int32(0), Int32(0)
+    return Int32(0), Int32((1 << sizes.key) - 1), Boolean(False), Int32(1)
 
 
 def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
-    """The state of a key after another bit, 0 or 1, from the most significant one on.
+    """The state of a key after another bit, from the most significant one on.
 
     ``weight / 2^16`` times one more than the taps so far is how likely the tap is: below 1, so that
     the product's upper half, of 32 bits, is what has it.
     """
     before, width, parity, count = state
-    likely = Uint32((count + 1) * weight) << 16
+    likely = Uint32(count) * (Uint32(weight) << 16)
     share = Int32((Uint64(Uint32(width)) * Uint64(likely)) >> 32)
     digit = there ^ parity
-    kept = select(there != 0, share, width - share)
-    before = select(digit != 0, before + (width - kept), before)
-    return before, kept, digit, count + there
+    kept = select(there, share, width - share)
+    before = select(digit, before + (width - kept), before)
+    return before, kept, digit, select(there, count + 1, count)
 
 
 class Keys(Neighbours):
@@ -49,9 +49,9 @@ class Keys(Neighbours):
 
     def __init__(
         self, rank: int, near: bool, sizes: Sizes, known: Known = None, weights: Any = None,
-        wide: bool = False,
+        wide: bool = False, unit: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(rank, near, known, wide)
+        super().__init__(rank, near, known, wide, unit)
         self.sizes, self.weights = sizes, weights
 
     @property
@@ -82,7 +82,7 @@ class Keys(Neighbours):
         if cutlass.const_expr(self.fits):
             found = [cells for _, cells in self.corners(slots, start, span, grid, bits)]
             around = cells_from(start, found)
-            before = self.key_of([Int32(around >> bit) & 1 for bit in self.bits_of_known()])
+            before = self.key_of([Int32(around >> bit) & 1 != 0 for bit in self.bits_of_known()])
         elif cutlass.const_expr(self.near):
             self.keep(words, tid, self.corners(slots, start, span, grid, bits))
         if cutlass.const_expr(self.fits):
@@ -91,13 +91,13 @@ class Keys(Neighbours):
             before = self.key_of(self.known_taps(words, tid, start))
         else:
             where = self.packed(start)
-            there = Int32(0)
+            there = Boolean(False)
             for tap in range(Int32(taps)):
                 entry = tap * (2 + rank)
                 if cutlass.const_expr(self.near):
                     corner, bit = self.corner_and_bit(where + at(table, entry))
                     word = words[tid, 2 * corner + (bit >> 5)]
-                    there = there | ((word >> (bit & 31)) & 1)
+                    there = there | ((word >> (bit & 31)) & 1 != 0)
                 else:
                     own = [start[0]]
                     for axis in range_constexpr(rank):
@@ -107,7 +107,7 @@ class Keys(Neighbours):
                 if weight != 0:
                     state = taken(there, (before, width, parity, count), weight)
                     before, width, parity, count = state
-                    there = Int32(0)
+                    there = Boolean(False)
         put(keys, row, before)
 
     def keep(self, words: Any, tid: Any, found: Any) -> None:
@@ -116,26 +116,26 @@ class Keys(Neighbours):
             words[tid, 2 * corner + 1] = Int32(cells >> 32)
 
     def known_taps(self, words: Any, tid: Any, start: Any) -> list[Any]:
-        """1 for every known tap that is there, 0 for others."""
+        """Whether each of the known taps is there."""
         found = []
-        for corner, bit in self.known_places(start):
+        for corner, bit in self.places_of(self.known, start):
             word = words[tid, 2 * corner + (bit >> 5)]
-            found.append((word >> (bit & 31)) & 1)
+            found.append((word >> (bit & 31)) & 1 != 0)
         return found
 
     def key_of(self, taps: list[Any]) -> Any:
-        state, there = nothing_taken(self.sizes), Int32(0)
+        state, there = nothing_taken(self.sizes), Boolean(False)
         for tap, weight in zip(taps, self.weights, strict=True):
             there = there | tap
             if weight:
-                state, there = taken(there, state, weight), Int32(0)
+                state, there = taken(there, state, weight), Boolean(False)
         return state[0]
 
     @cute.jit
     def has(self, slots: Any, cell: list, grid: list, bits: Any):
-        """1 if a cell is there, 0 if not."""
+        """Whether a cell is there."""
         _, cells, bit = self.block(slots, cell, grid, bits)
-        return Int32(cells >> Int64(bit)) & 1
+        return Int32(cells >> Int64(bit)) & 1 != 0
 
 
 class KeysOfIndex(OfRows, EachRow):
@@ -152,13 +152,13 @@ class KeysOfIndex(OfRows, EachRow):
         index, table, keys = pointers
         rows, taps = integers
         before, width, parity, count = nothing_taken(self.sizes)
-        there = Int32(0)
+        there = Boolean(False)
         for tap in range(Int32(taps)):
             value = at(index, Int64(at(table, tap * 2)) * rows + row)
-            there = there | select(value >= 0, Int32(1), Int32(0))
+            there = there | (value >= 0)
             weight = at(table, tap * 2 + 1)
             if weight != 0:
                 state = taken(there, (before, width, parity, count), weight)
                 before, width, parity, count = state
-                there = Int32(0)
+                there = Boolean(False)
         put(keys, row, before)

@@ -48,7 +48,7 @@ class Sizes:
     place: int = 12
     key: int = 31
     window: int = 12
-    chunk: int = 11
+    chunk: int = 12
     threads: int = 1024
 
     @property

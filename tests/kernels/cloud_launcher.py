@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from layoutconv.kernels import map_chains, neighbours, per_rank
 from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
 from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
-from layoutconv.kernels.neighbours import HashTable, Search
+from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.pairs import CountPairs, WritePairs
 from layoutconv.kernels.per_rank import Chain, PerRank, build
 from layoutconv.kernels.reached import Reach, Unpack
+from layoutconv.kernels.search import Search
 from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
 from layoutconv.kernels.tap_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.together import Together

@@ -27,10 +27,8 @@ def test_status_tells_of_the_second_row_of_a_cell(launches: Launches) -> None:
 
 
 def home_of(key: int, bits: int) -> int:
-    """``hash_table.home`` in Python's integers."""
-    low, high, last = hash_table._FACTORS
-    mixed = ((key >> 2) % 2**32 * low + (key >> 34) * high) % 2**32
-    mixed = (mixed ^ mixed >> 16) * last % 2**32
+    """``hash_table.home`` of a key of 32 bits in Python's integers."""
+    mixed = (key >> 2) * hash_table._FACTORS[0] % 2**32
     return mixed >> (34 - bits) << 2 | key & 3
 
 
@@ -46,7 +44,13 @@ def test_keys_that_share_a_home(launches: Launches) -> None:
     cells = torch.tensor([[0, 0, 8 * key + 3] for key in last[:40]], dtype=torch.int32)
     table = HashTable(cells[:32], (2, width), 1)
     assert table._bits == bits
-    assert int(keys_in(table)[-1]) in last  # the model above is the kernel's
+    # The model above is the kernel's: one is at home, and the next ones where it sends them.
+    assert int(keys_in(table)[-1]) in last[:32]
+    slot, taken = 2**bits - 1, set()
+    for _ in last[:32]:
+        taken.add(slot)
+        slot = slot + 4 if slot + 4 < 2**bits else (slot + 5) % 4
+    assert {i for i, key in enumerate(keys_in(table).tolist()) if key >= 0} == taken
     for offsets in ([(0, 0), (0, 1)], [(0, 0), (0, 9)]):
         found = table.search(cells, (1, 1), offsets)
         assert found[:, 0].tolist() == [*range(32), *[-1] * 8]
@@ -110,3 +114,21 @@ def test_grids_of_almost_2_to_the_63_cells(launches: Launches) -> None:
     assert cells.tolist() == sorted(
         [[1, top - 1, top - 1], [0, 0, 0], [1, top - 1, 0], [1, top - 1, top - 2]]
     )
+
+
+@pytest.mark.parametrize("extent", [2**30, 2**31 - 1])
+def test_centres_at_the_ends_of_32_bits(launches: Launches, extent: int) -> None:
+    """A step out of 32 bits leads to no cell, and not to one at the other end."""
+    low, high = -(2**31), 2**31 - 1
+    ends = [0, 1, extent - 2, extent - 1]
+    indices = torch.tensor([[0, 3, c] for c in ends], dtype=torch.int32)
+    centres = torch.tensor([[0, 3, c] for c in (low, low + 1, -1, *ends, high - 1, high)]).int()
+    offsets = [(y, x) for y in (-1, 0, 1) for x in (-2, -1, 0, 1, 2)]
+    grid = (1, 7, extent)
+    table = table_of(indices, grid)
+    want = search(rows_of(indices, grid), centres, (1, 1), offsets)
+    assert torch.equal(table.search(centres, (1, 1), offsets), want)
+    want = order.by_taps(want, (3, 5))
+    got = table.search_sorted(centres, Taps((3, 5), tuple(offsets), (1, 1)))
+    assert torch.equal(got[1], want[1])
+    assert torch.equal(got[0], want[0])

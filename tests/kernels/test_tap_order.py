@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layoutconv.kernels import neighbours
 from layoutconv.kernels.blocks import EDGES, Fill
-from layoutconv.kernels.neighbours import Search, sort_index
+from layoutconv.kernels.neighbours import sort_index
+from layoutconv.kernels.search import Search
 from layoutconv.kernels.tap_order import Sizes
 
 from layoutconv.sparse import order, two_way
@@ -78,8 +79,8 @@ def test_windows_of_more_chunks_than_threads(launches: Launches) -> None:
 def test_sorted_rows_are_those_of_the_cpu(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, data: Any
 ) -> None:
-    wide = data.draw(st.booleans())  # keys, of any grid
-    monkeypatch.setattr(neighbours, "has_wide_keys", lambda _: wide)
+    kind = data.draw(st.tuples(st.booleans(), st.booleans()))  # for any small grid
+    monkeypatch.setattr(neighbours, "kind_of", lambda _: kind)
     grid = data.draw(grids())
     rank = len(grid) - 1
     beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
