@@ -5,6 +5,9 @@ are waited for, and the last rows are stored, by tensor cores that have nothing 
 as many CTAs as a GPU holds at once, and the tiles are dealt out to them. The warp that copies goes
 around the ring of stages as if all of a CTA's k-tiles were of one sum; the others store a tile from
 shared memory of its own, and find the first k-tiles of the next when they are done.
+
+All k-tiles of a small B may stay, copied before the first tile. Two teams may take tiles in turn:
+each passes over the k-tiles of the other, and stores from registers while that multiplies.
 """
 
 from __future__ import annotations

@@ -138,14 +138,19 @@ def size_of(count: int) -> str:
 
 
 def tile_text(tile: Tile) -> str:
-    """A tile in short: outputs and products, then warps, stages, and CTAs that share sums.
+    """A tile in short: outputs and products, then warps, stages, and CTAs that share sums; or that
+    they last, and how many teams they have.
 
     >>> from layoutconv.kernels.tile import Tile
     >>> tile_text(Tile(128, 64, 32, 2, 2, 3)), tile_text(Tile(128, 64, 32, 2, 2, 3, parts=4))
     ('128x64x32 2x2 3', '128x64x32 2x2 3 /4')
+    >>> tile_text(Tile(128, 64, 32, 4, 1, 6, 32, lasting=True, teams=2))
+    '128x64x32 4x1 6 lasting x2'
     """
-    parts = f" /{tile.parts}" if tile.parts > 1 else ""
-    return f"{tile.m}x{tile.n}x{tile.k} {tile.warps_m}x{tile.warps_n} {tile.stages}{parts}"
+    more = f" /{tile.parts}" if tile.parts > 1 else ""
+    if tile.lasting:
+        more = " lasting" + (f" x{tile.teams}" if tile.teams > 1 else "")
+    return f"{tile.m}x{tile.n}x{tile.k} {tile.warps_m}x{tile.warps_n} {tile.stages}{more}"
 
 
 def _short(text: str, width: int = 120) -> str:
