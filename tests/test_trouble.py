@@ -45,6 +45,7 @@ TUNE = ["tune", "--conv", "2,8,8,16", "--filter", "16,3,3", "--pass", "fprop"]
 INTERRUPTED = "layoutconv: interrupted; what was finished is kept, start again to go on"
 PREAMBLE = f"""
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background ignores it
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import conftest, torch
