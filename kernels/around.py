@@ -22,7 +22,7 @@ from .together import EachRow
 from .walk import select
 
 # Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
-CORNERS = {1: 2, 2: 4, 3: 4, 4: 2}
+CORNERS = {1: 2, 2: 4, 3: 2, 4: 2}
 # In a grid of such extents, what is so near to a cell, and leaves 32 bits, has left the grid.
 SMALL, NEAREST = 2**30, 64
 LOWEST = -(2**31)  # the sign of an Int32
