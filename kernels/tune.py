@@ -313,10 +313,11 @@ def _lasting(problem: Problem, k: int) -> list[Tile]:
             fits = known.n < 2 * problem.n and problem.n <= MOST_OF_TEAMS
             if (known.teams == 1 or fits) and _ends(problem, known.n, known.teams):
                 tiles.append(lasting_tile(known, k))
-    if problem.mapped_windows:
+    half_line = 64 // BYTES[problem.dtype]
+    if problem.mapped_windows and problem.k // problem.taps % half_line == 0:
         for known in LASTING[min(problem.taps, 3)]:
             if problem.n <= known.n and _ends(problem, known.n, known.teams):
-                tile = lasting_tile(known, 32, problem.taps)
+                tile = lasting_tile(known, half_line, problem.taps)
                 tiles.append(replace(tile, holding=problem.k_tiles if known.holds else 0))
     return tiles
 

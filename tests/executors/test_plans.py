@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from layoutconv.kernels.implicit_gemm import ImplicitGemm
 from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
@@ -17,6 +20,8 @@ from layoutconv.errors import ArgumentTypeError
 from layoutconv.executors import choosing, direct, gpu
 from layoutconv.executors.checks import expected
 from layoutconv.executors.cpu import execute_cpu
+from layoutconv.executors.folded import LINE, arranged_fprop
+from layoutconv.executors.residues import MORE_COLUMNS, arranged_dgrad
 from layoutconv.gemm_view import GemmView
 
 from .addresses import tensor_at
@@ -202,3 +207,35 @@ def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_89"])
     gpu.Plan(view, dtype, -1, torch.float16)
     assert [spec.dtype for spec in specs] == [kind]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    cells=st.lists(st.sampled_from((14, 28, 33, 56, 64)), min_size=1, max_size=3),
+    images=st.sampled_from((1, 8, 64)),
+    C=st.sampled_from((8, 16, 24, 32, 40, 64, 128)),
+    K=st.sampled_from((8, 24, 32, 40, 64, 128, 256)),
+    taps=st.lists(st.sampled_from((1, 2, 3, 5)), min_size=3, max_size=3),
+    numbers=st.sampled_from(((1, 0, 1), (1, 1, 1), (1, 2, 2), (2, 1, 1), (3, 1, 1))),
+    structure=st.sampled_from(("", "statistics", "bias:float32 relu", "residual:float16")),
+)
+@example([64, 28, 28], 64, 40, 40, [1, 1, 5], (1, 0, 1), "")  # k-tiles of more than a tap
+@example([100, 100], 8, 24, 32, [1, 5], (1, 2, 2), "statistics")
+def test_a_kernel_takes_the_tile_that_the_model_picks(
+    cells: list[int],
+    images: int,
+    C: int,
+    K: int,
+    taps: list[int],
+    numbers: tuple[int, int, int],
+    structure: str,
+) -> None:
+    """A kernel refuses tiles that a view does not suit: nobody should be given one."""
+    problem = ConvProblem((images, *cells, C), (K, *taps[: len(cells)]), *numbers)
+    views = arranged_fprop(problem, LINE), *arranged_dgrad(problem, MORE_COLUMNS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
+        for view in views:
+            if view.k and view.m:
+                found = choosing.choose_kernel(view, torch.float16, 0, structure=structure)
+                ImplicitGemm(found.view, found.spec)
