@@ -176,7 +176,7 @@ def test_nothing_spills(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"producers": 64}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
+    "changes", [{"producers": 64}, {"producers": 128}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
 )
 def test_tiles_that_cannot_last(changes: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="CTAs that compute several"):
