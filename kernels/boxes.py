@@ -30,12 +30,21 @@ def tensor_map(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any,
     The host makes it for every launch, of constants and ``pointer``.
     """
     memory = found.layout.outer
-    tensor = cute.make_tensor(pointer, cute.make_layout(memory.shape, stride=memory.stride))
+    # The DSL drops a mode of the constant extent 1 from the copy's coordinates, not from the TMA
+    # descriptor. The hardware refuses such an instruction, and the process loses its GPU. An extent
+    # that is no constant is kept.
+    shape = tuple(Int32(1) if extent == 1 else extent for extent in memory.shape)
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=memory.stride))
     swizzle = swizzle_of(found.box[0] * data.bytes)
     shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(found))
     alone = spec.tile.sharing == 1
     op = cpasync.CopyBulkTensorTileG2SOp() if alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
     made = cpasync.make_tiled_tma_atom(op, tensor, shared, found.box)
+    named, modes = len(made.tma_tensor.iterator), len(memory.shape)
+    if named != modes:
+        raise RuntimeError(
+            f"TMA copy of {memory}: expected {modes} coordinates, a mode each, got {named}"
+        )
     return made.atom, made.tma_tensor
 
 
