@@ -54,27 +54,27 @@ def page(title: str, main: str, head: str = "") -> str:
     )
 
 
-def drawing(value: Any, figure: Figure, steps: Sequence[Step]) -> str:
-    """What a page shows of a value: its drawing, and the steps that lead to it."""
-    return _BAR + _result(value, figure) + "".join(map(_step, steps))
-
-
-def no_drawing(heading: str, sentence: str, line: str, steps: Sequence[Step]) -> str:
-    """What a page shows of an expression without a value: why, and the steps up to there."""
-    told = f"<p>{escape(sentence)}</p>\n" if sentence else ""
-    wrong = (
-        f'<section class="wrong" role="alert">\n<h2>{escape(heading)}</h2>\n{told}'
-        f"<pre>{escape(line)}</pre>\n</section>\n"
-    )
-    return _BAR + wrong + "".join(map(_step, steps))
-
-
-def _result(value: Any, figure: Figure) -> str:
+def drawing(value: Any, figure: Figure) -> str:
+    """What a page shows of a value: its notation, what there is to say about it, its drawing."""
     return (
         f'<section>\n<p class="notation"><code>{escape(str(value))}</code></p>\n{_said(value)}'
         f"{_panels([('', figure)], title=False)}"
         f"{_READOUT}</section>\n"
     )
+
+
+def no_drawing(heading: str, sentence: str, line: str) -> str:
+    """What a page shows of an expression without a value: why."""
+    told = f"<p>{escape(sentence)}</p>\n" if sentence else ""
+    return (
+        f'<section class="wrong" role="alert">\n<h2>{escape(heading)}</h2>\n{told}'
+        f"<pre>{escape(line)}</pre>\n</section>\n"
+    )
+
+
+def walk(first: str, steps: Sequence[Step]) -> str:
+    """A section of a page, the steps after it, and the buttons to go through them."""
+    return _BAR + first + "".join(map(_step, steps))
 
 
 def _said(value: Any) -> str:

@@ -12,7 +12,7 @@ from ..algebra.stride import add
 from ..errors import ArgumentError
 from ..gemm_view import locate, stages
 from .axis import Axis, mode_axis, shown
-from .figure import Cell, Figure, Grid, Kind, label, make_grid, plain
+from .figure import Cell, Figure, Grid, Kind, check_cells, label, make_grid, plain
 from .palette import by_rank, wheel
 
 _BANKS, _BANK_BITS = 32, 32  # of shared memory, since Fermi
@@ -140,6 +140,7 @@ def _figure(
 
     outer = tuple(int(product(mode)) for mode in modes[2:])
     panels = [p if p is None else _digits(p, outer) for p in shown(product(outer), _PANELS)]
+    check_cells(rows, columns, len(panels))
     readings = {
         (panel, i, j): read(coordinate(i, j, panel))
         for panel in panels

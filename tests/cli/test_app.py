@@ -103,7 +103,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--dtype", "int4"], "'int4' is not one of 'float32', 'float16', 'bfloat16'"),
         (["tune"], "Expected --conv and --filter, or --rows."),
         (["tune", "--conv", "2,8,8,16"], "Expected --conv and --filter, or --rows."),
-        (["tune", "--conv", "2x8", "--filter", "3,3"], "expected extents such as 2,32,64,64,64"),
+        (["tune", "--conv", "2;8", "--filter", "3,3"], "expected extents such as 2,32,64,64,64"),
         (["tune", "--conv", "2,8,8,4", "--filter", "4,3,3,3"], "argument `filter`: expected"),
         (["tune", "--rows", "nothing like it"], "No row matches 'nothing like it'."),
         (["bench", "algebra", "--rows", "nothing like it"], "no row matches 'nothing like it'"),
