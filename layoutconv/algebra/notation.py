@@ -10,7 +10,7 @@ from .errors import LayoutValueError
 from .int_tuple import IntTuple
 from .layout import Layout
 from .packing import sum_of_bases
-from .stride import F2, ScaledBasis
+from .stride import F2, ScaledBasis, basis_terms
 from .swizzle import Swizzle
 
 # Bounds of what is read. They lie far above what anyone writes, keep reading within a few ms, and
@@ -18,7 +18,6 @@ from .swizzle import Swizzle
 # printed, since a product of integers has no more digits than its factors together.
 LONGEST = 4000  # characters
 DEEPEST = 64  # levels of parentheses, and maps of a chain
-DIGITS = 100  # of an integer
 MOST_MODES = 64  # a scaled basis names one of so many modes
 MOST_BITS = 64  # of each number of a swizzle
 
@@ -33,7 +32,7 @@ def parse(notation: str) -> Any:
 
     Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1`` and XOR strides ``f5``.
     CuTe's underscores (``_4``) are read too. Index buffers and symbolic names have no notation.
-    A text has at most 4,000 characters, 64 levels of parentheses and 100 digits in an integer.
+    A text has at most 4,000 characters and 64 levels of parentheses.
 
     Raises :class:`LayoutValueError` that points at the first character that does not fit.
 
@@ -173,7 +172,9 @@ class _Parser:
             return terms[0]
         if not all(isinstance(term, ScaledBasis) for term in terms):
             self.fail("a sum of scaled bases")
-        return sum_of_bases(terms)
+        # Printed, a sum has no term that is zero, so it has none here.
+        left = basis_terms(sum_of_bases(terms))
+        return sum_of_bases(left) if left else 0
 
     def scaled(self) -> Any:
         value = self.integer()
@@ -189,11 +190,9 @@ class _Parser:
         token = self.peek()
         if not _INTEGER.fullmatch(token):
             self.fail("an integer")
-        digits = token.lstrip("_-")
-        if len(digits) > DIGITS:
-            self.fail(f"an integer of at most {DIGITS} digits", f"one of {len(digits)}")
         value = int(token.lstrip("_"))
-        if (least is not None and value < least) or (most is not None and value > most):
+        low = least is not None and (value < least or (least == 0 and "-" in token))
+        if low or (most is not None and value > most):
             bounds = f">= {least}" if most is None else f"from {least} to {most}"
             self.fail(f"an integer {bounds}")
         self.take()
@@ -210,8 +209,9 @@ class _Parser:
             self.fail(repr(token))
         self.take()
 
-    def fail(self, expected: str, found: str = "") -> NoReturn:
+    def fail(self, expected: str) -> NoReturn:
         token, at = self.tokens[self.next]
-        found = found or (repr(token) if token else "the end")
+        found = repr(token) if len(token) <= _WIDTH else f"one of {len(token)} characters"
+        found = found if token else "the end"
         why = f"{self.reader}expected {expected}, found {found}"
         raise LayoutValueError(pointed(why, self.written, at))

@@ -13,9 +13,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from ..algebra import LayoutValueError
+from .figure import MOST_CELLS
 
 EVALUATION = 0.5  # seconds, for all operations of an expression; those of our examples take 0.002
-DRAWING = 4.0  # seconds, for a picture of 64 rows and columns; the largest takes 1.3
+_DRAWING = 4.0  # seconds, for a picture of 64 rows and columns; the largest takes 1.3
 GRACE = 0.3  # seconds after which a process ends whose C code does not notice that time is up
 
 _announce: Callable[[float], None] | None = None  # in a process that is limited
@@ -27,6 +28,15 @@ class BudgetError(LayoutValueError):
 
 class Exhausted(BaseException):
     """The time of :func:`seconds` is up. No ``except Exception`` on the way may swallow it."""
+
+
+def drawing_seconds(limit: int) -> float:
+    """How long a picture of so many rows and columns may take.
+
+    >>> drawing_seconds(32), drawing_seconds(64), drawing_seconds(128)
+    (1.0, 4.0, 16.0)
+    """
+    return max(1.0, _DRAWING * min(limit * limit, MOST_CELLS) / 64**2)
 
 
 @contextmanager

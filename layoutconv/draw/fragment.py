@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..algebra import LayoutError
 from .api import draw
-from .budget import DRAWING, EVALUATION, BudgetError, Exhausted, seconds
+from .budget import EVALUATION, BudgetError, Exhausted, drawing_seconds, seconds
 from .expression import Applied, evaluate
 from .followed import proof
 from .html import drawing, no_drawing, walk
@@ -22,7 +22,7 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
     try:
         with seconds(EVALUATION):
             value = evaluate(expression, applied)
-        with seconds(DRAWING):
+        with seconds(drawing_seconds(limit)):
             first = drawing(value, draw(value, limit=limit))
         return True, _with_steps(first, applied, limit)
     except BudgetError:
@@ -45,7 +45,7 @@ def _with_steps(first: str, applied: list[Applied], limit: int) -> str:
     take too long.
     """
     try:
-        with seconds(DRAWING):
+        with seconds(drawing_seconds(limit)):
             return walk(first, steps_of(applied, limit))
     except Exhausted as spent:
         why = f"Drawing them takes {spent}. The operations are fewer in a part of the expression."

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from ..algebra import LayoutValueError
-from ..algebra.notation import DEEPEST, DIGITS, parse_part, pointed
+from ..algebra.notation import DEEPEST, parse_part, pointed
 
 LONGEST = 2000  # characters of an expression
 MOST_CALLS = 64  # operations in an expression, so that trees of them are not too deep either
@@ -21,7 +21,7 @@ _CALL = re.compile(r"([A-Za-z][A-Za-z0-9_]+)\s*\(")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]+")
 _BLANK = re.compile(r"(None|_)(?![A-Za-z0-9_(])")
 _AFTER_SHAPE = re.compile(r"\s*(:|[oO∘](?!\w))")  # a stride, or the offset of a composed layout
-_INTEGER = re.compile(rf"_?(-?[0-9]{{1,{DIGITS}}})")
+_INTEGER = re.compile("_?(-?[0-9]+)")
 
 
 @dataclass(frozen=True)

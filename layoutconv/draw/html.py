@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ..algebra import ComposedLayout
+from ..algebra.coalesce import has_f2
 from ..algebra.errors import text
 from .figure import Cell, Figure
 from .layouts import maps_coordinates
@@ -20,6 +21,7 @@ from .svg import svg
 if TYPE_CHECKING:
     from .step import Step
 
+_COUNTED = 1 << 14  # coordinates, at most, for a figure that has to look at each
 _POINT = "Point at a cell, touch it, or move through the cells with the arrow keys."
 _READOUT = f'<p class="readout" aria-live="polite" data-empty="{_POINT}">{_POINT}</p>\n'
 _BAR = (
@@ -86,9 +88,11 @@ def _said(value: Any) -> str:
         said.append(("stride", text(value.stride)))
     if hasattr(value, "size"):
         said.append(("size", str(value.size())))
+        strided = hasattr(value, "stride")
+        composed = isinstance(value, ComposedLayout) and not maps_coordinates(value)
         # Where this is no sum over modes it is counted, coordinate by coordinate.
-        counted = isinstance(value, ComposedLayout) and not maps_coordinates(value)
-        if hasattr(value, "stride") or (counted and value.size() <= 1 << 14):
+        summed = strided and not has_f2(value)
+        if (strided or composed) and (summed or value.size() <= _COUNTED):
             with suppress(TypeError, ValueError):  # coordinates span no memory
                 said.append(("cosize", text(value.cosize())))
     rows = "".join(f"<div><dt>{name}</dt><dd>{escape(what)}</dd></div>" for name, what in said)

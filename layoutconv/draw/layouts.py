@@ -17,6 +17,7 @@ from .palette import by_rank, wheel
 
 _BANKS, _BANK_BITS = 32, 32  # of shared memory, since Fermi
 _PANELS = 6  # matrices of a layout of three modes or more that are shown
+_SWATCHES = 64  # chunks that the legend of a swizzle has
 
 
 class Reading(NamedTuple):
@@ -193,7 +194,8 @@ def _by_chunk(values: set[Any], swizzle: Swizzle) -> Paint:
     n = 1 << swizzle.bits
     low = swizzle.base + max(-swizzle.shift, 0)
     fills = {value: wheel((value >> low) % n, n) for value in values}
-    legend = tuple((Cell(str(i), wheel(i, n)), "") for i in range(n))
+    chunks = range(n) if n <= _SWATCHES else sorted({(v >> low) % n for v in values})[:_SWATCHES]
+    legend = tuple((Cell(str(i), wheel(i, n)), "") for i in chunks)
     meaning = f"offset // {1 << low} % {n}: the chunk" if low else f"offset % {n}: the column"
     return Paint(fills, _captioned(legend, meaning))
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from ..algebra import LayoutError
 from .api import draw
-from .budget import DRAWING, EVALUATION, seconds
+from .budget import EVALUATION, drawing_seconds, seconds
 from .expression import Applied, evaluate
-from .figure import MOST_CELLS
 from .fragment import shown
 from .html import page
 from .named import atom, view
@@ -50,7 +49,7 @@ def picture(
         options["tv"] = tuple(options["tv"])
     drawn = ""
     for limit in limits:
-        with seconds(DRAWING * max(1, min(limit * limit, MOST_CELLS) // 64**2)):
+        with seconds(drawing_seconds(limit)):
             figure = draw(obj, limit=limit, **options)
             drawn = figure.render(format) if format else to_text(figure, colour=colour)
         if format or _columns(drawn) <= width:
@@ -72,7 +71,7 @@ def walk_through(expression: str, limit: int, html: bool) -> tuple[str, str]:
     if html:
         head = f"<h1><code>{escape(expression)}</code></h1>\n"
         return page(expression, shown(expression, limit)[1], head), why
-    with seconds(DRAWING):
+    with seconds(drawing_seconds(limit)):
         found = steps_of(applied, limit)
         if found:
             return steps_text(found), why

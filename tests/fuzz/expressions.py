@@ -1,0 +1,206 @@
+"""Fuzz what is typed: notation and expressions, right, damaged and hostile.
+
+    python -m tests.fuzz.expressions --count 1000000 [--seed 0]
+    python -m tests.fuzz.expressions --case damaged:0:4711
+
+Of ``--count`` cases for the parser, nearly half are notation that has to mean what it was made of,
+nearly half damaged notation, which a recogniser of another kind judges too, and the rest are made
+to break it. A tenth as many expressions have to give what the calls of the functions give. For 200
+cases there is one text that goes to a worker, as the page sends it. No text may take more than a
+second, and none ends in anything but a layout or a sentence of bounded length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from time import perf_counter, process_time
+from typing import Any
+
+from layoutconv.algebra import LayoutError, parse
+from layoutconv.draw.budget import BudgetError
+from layoutconv.draw.expression import evaluate
+from layoutconv.draw.workers import Workers
+
+from .reference import is_notation
+from .typed import damaged, expression, heavy, hostile, notation
+
+SLOW = 1.0  # seconds of the processor
+LONGEST = 30_000  # characters of an error that repeats a text of 4,000, twice
+# Errors of the parser that are about grammar, not about a bound.
+_GRAMMAR = re.compile(r"expected (the end|an integer|a sum of scaled bases|',' or '\)'), found")
+
+
+class WrongError(AssertionError):
+    """A law does not hold for a case."""
+
+
+@dataclass
+class Report:
+    """How many cases of each kind ended how, those that were wrong, and the slowest."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    slowest: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+
+def check_notation(rng: Random) -> str:
+    """Notation means what it was made of, and so does what is printed of it."""
+    typed = notation(rng)
+    found = parse(typed.text)
+    if found != typed.value:
+        raise WrongError(f"{typed.text!r} is {typed.value!r}, read as {found!r}")
+    _read_again(found)
+    return "read"
+
+
+def check_damaged(rng: Random) -> str:
+    """A damaged text is read, or refused, as the recogniser says."""
+    text = damaged(rng, notation(rng).text)
+    return _check_parser(text, is_notation(text))
+
+
+def check_hostile(rng: Random) -> str:
+    """A hostile text ends in a layout or in a sentence."""
+    return _check_parser(hostile(rng), None)
+
+
+def _check_parser(text: str, expected: bool | None) -> str:
+    try:
+        found = parse(text)
+    except LayoutError as error:
+        _check_error(error, text)
+        if expected and _GRAMMAR.search(str(error)):
+            raise WrongError(f"{text!r} is notation, and refused: {error}") from error
+        return "refused"
+    if expected is False:
+        raise WrongError(f"{text!r} is no notation, and read as {found}")
+    _read_again(found)
+    return "read"
+
+
+def _read_again(value: Any) -> None:
+    written = str(value)
+    if len(written) <= 4000 and parse(written) != value:
+        raise WrongError(f"{written!r} is not read as {value!r}")
+
+
+def _check_error(error: LayoutError, text: str) -> None:
+    """It is bounded, printable, and where it has a caret, that is below the text."""
+    told = str(error)
+    if len(told) > LONGEST or not told.replace("\n", "").isprintable():
+        raise WrongError(f"{text[:200]!r}: an error of {len(told)} characters: {told[:200]!r}")
+    *_, line, caret = ["", *told.split("\n")]
+    if re.fullmatch(" *\\^", caret) and len(caret) > len(line) + 1:
+        raise WrongError(f"{text[:200]!r}: a caret beyond the text: {told[:300]}")
+
+
+def check_expression(rng: Random) -> str:
+    """An expression gives what the calls of the functions give, errors too."""
+    typed = expression(rng)
+    try:
+        found = evaluate(typed.text)
+    except LayoutError as error:
+        _check_error(error, typed.text)
+        if typed.error is None:
+            raise WrongError(f"{typed.text!r} is {typed.value}, and refused: {error}") from error
+        return "no such layout"
+    if typed.error is not None:
+        raise WrongError(f"{typed.text!r} has no result, and gave {found}")
+    if found != typed.value:
+        raise WrongError(f"{typed.text!r} is {typed.value}, and gave {found}")
+    return "layout"
+
+
+def page_check(workers: Workers) -> Callable[[Random], str]:
+    """A check that the worker of a page answers any text, within its budget, and escapes it."""
+
+    def check(rng: Random) -> str:
+        text = rng.choice((
+            lambda: damaged(rng, expression(rng, 3).text),
+            lambda: damaged(rng, notation(rng).text),
+            lambda: hostile(rng),
+            lambda: heavy(rng),
+        ))()  # fmt: skip
+        try:
+            good, fragment = workers.call("page", {"expression": text, "limit": 8})
+        except BudgetError as error:
+            _check_error(error, text)
+            return "over budget"
+        if "<script" in fragment:
+            raise WrongError(f"{text!r} is not escaped")
+        return "drawn" if good else "refused"
+
+    return check
+
+
+def cases(count: int, workers: Workers | None = None) -> Iterator[tuple[str, Any, int]]:
+    """The kinds of cases: a name, the check, and how many of ``count`` are of it."""
+    yield "notation", check_notation, count * 45 // 100
+    yield "damaged", check_damaged, count * 45 // 100
+    yield "hostile", check_hostile, count // 10
+    yield "expression", check_expression, count // 10
+    if workers is not None:
+        yield "page", page_check(workers), count // 200
+
+
+def run(kind: str, check: Callable[[Random], str], seed: int, at: int, report: Report) -> None:
+    """One case; what is wrong with it goes into the report."""
+    started = process_time(), perf_counter()
+    try:
+        outcome = check(Random(f"{kind}:{seed}:{at}"))
+    except Exception as error:
+        outcome = "WRONG"
+        told = str(error) if isinstance(error, WrongError) else f"{type(error).__name__}: {error}"
+        report.failures.append(f"{kind}:{seed}:{at} {told[:1000]}")
+    # Pages are measured by the clock, for the worker's time is its own; it bounds that itself.
+    taken = perf_counter() - started[1] if kind == "page" else process_time() - started[0]
+    report.counts[f"{kind}, {outcome}"] += 1
+    here = taken, f"{kind}:{seed}:{at}"
+    report.slowest[kind] = max(here, report.slowest.get(kind, here))
+    if taken > SLOW and kind != "page":
+        report.failures.append(f"{kind}:{seed}:{at} took {taken:.1f} s")
+
+
+def campaign(count: int, seed: int = 0, *, pages: bool = True) -> Report:
+    """All kinds of cases."""
+    report = Report()
+    with Workers(1) as workers:
+        for kind, check, share in cases(count, workers if pages else None):
+            for at in range(share):
+                run(kind, check, seed, at, report)
+    return report
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fuzz, and print what came of it; 1 if something is wrong."""
+    assert __doc__
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=100_000, help="cases for the parser")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="one case alone")
+    options = parser.parse_args(arguments)
+    started = perf_counter()
+    if options.case:
+        kind, seed, at = options.case.split(":")
+        report = Report()
+        with Workers(1) as workers:
+            run(kind, {k: c for k, c, _ in cases(1, workers)}[kind], int(seed), int(at), report)
+    else:
+        report = campaign(options.count, options.seed)
+    for name, count in sorted(report.counts.items()):
+        print(f"{name:28}{count:>10,}")
+    slowest = ", ".join(f"{at} {1000 * taken:.0f} ms" for taken, at in report.slowest.values())
+    print(f"{sum(report.counts.values()):,} cases in {perf_counter() - started:.0f} s; "
+          f"the slowest: {slowest}; {len(report.failures)} wrong")  # fmt: skip
+    print("\n".join(report.failures[:20]))
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
