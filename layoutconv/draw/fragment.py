@@ -22,9 +22,6 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
     try:
         with seconds(EVALUATION):
             value = evaluate(expression, applied)
-        with seconds(drawing_seconds(limit)):
-            first = drawing(value, draw(value, limit=limit))
-        return True, _with_steps(first, applied, limit)
     except BudgetError:
         raise
     except LayoutError as error:
@@ -32,10 +29,13 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
             first = no_drawing("There is no such layout", proof(error), str(error))
             return False, _with_steps(first, applied, limit)
         sentence, _, line = str(error).partition("\n")
-        first = no_drawing("This is no layout", sentence, line or expression)
-    except (ValueError, TypeError, OverflowError) as error:
-        first = no_drawing("This cannot be drawn", "", str(error))
-    return False, walk(first, [])
+        return False, walk(no_drawing("This is no layout", sentence, line or expression), [])
+    try:
+        with seconds(drawing_seconds(limit)):
+            first = drawing(value, draw(value, limit=limit))
+    except (LayoutError, ValueError, TypeError, OverflowError) as error:
+        return False, walk(no_drawing("This cannot be drawn", "", str(error)), [])
+    return True, _with_steps(first, applied, limit)
 
 
 def _with_steps(first: str, applied: list[Applied], limit: int) -> str:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..algebra import ComposedLayout, Layout, LayoutTypeError, Swizzle, Tensor, crd2idx, idx2crd
+from ..algebra import (
+    ComposedLayout,
+    Layout,
+    LayoutError,
+    LayoutTypeError,
+    Swizzle,
+    Tensor,
+    crd2idx,
+    idx2crd,
+)
 from ..algebra.errors import text
 from ..algebra.int_tuple import IntTuple, flatten, product
 from ..algebra.stride import add
@@ -60,13 +69,22 @@ def composed_figure(
     _check_extents(composed)
     bounded = maps_coordinates(composed)
 
-    def read(crd: IntTuple) -> Reading:
+    def evaluated(crd: IntTuple) -> Reading:
         inner = plain(add(composed.inner(crd), composed.offset) if not bounded else None)
         facts = _place(crd, composed.shape)
         if not bounded:
             value = plain(composed(crd))
             return Reading(value, facts=(*facts, ("inner", label(inner)), ("offset", label(value))))
         return read_bounded(composed, crd, facts)
+
+    def read(crd: IntTuple) -> Reading:
+        try:
+            return evaluated(crd)
+        except LayoutError:
+            raise
+        except TypeError as error:  # a coordinate where a map takes an index, or the reverse
+            why = f"draw: the maps of {composed} do not fit each other: {error}"
+            raise LayoutTypeError(why) from error
 
     return _figure(str(composed), composed, read, limit, _painter(composed, element_bits))
 

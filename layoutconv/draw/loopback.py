@@ -26,7 +26,7 @@ CONNECTIONS = 32  # at once; a browser opens six
 REQUEST_BYTES = 16 << 10  # of a request, an expression of 2,000 characters in escapes among them
 REQUEST_SECONDS = 5.0  # until a request has come as a whole
 ANSWER_SECONDS = 10.0  # until an answer is taken
-_LINGER_BYTES, _LINGER_SECONDS = 64 << 10, 0.5  # of what nobody reads, before the connection ends
+_LINGER_BYTES, _LINGER_SECONDS = 1 << 20, 0.5  # of what nobody reads, before the connection ends
 
 
 class LoopbackServer(ThreadingHTTPServer):
@@ -76,6 +76,11 @@ class LoopbackServer(ThreadingHTTPServer):
             with self._lock:
                 self._open -= 1
 
+    def connections(self) -> int:
+        """How many there are at the moment."""
+        with self._lock:
+            return self._open
+
     def has_asked(self, request: Any) -> None:
         """Note that a connection has sent its request: it is not displaced any more."""
         with self._lock:
@@ -107,6 +112,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         self.unread = False
+        self.requestline = self.command = self.request_version = ""
         try:
             self.handle_one_request()
         except _TooLongError:
@@ -116,6 +122,9 @@ class LoopbackHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.has_asked(self.connection)
+        if self.request_version == "HTTP/0.9":  # it has no headers to say whose request it is
+            self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            return
         self.connection.settimeout(ANSWER_SECONDS)
         refused = self.refusal()
         if refused is None:

@@ -15,11 +15,9 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from random import Random
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 from layoutconv.algebra import LayoutError, parse
@@ -28,25 +26,13 @@ from layoutconv.draw.expression import evaluate
 from layoutconv.draw.workers import Workers
 
 from .reference import is_notation
+from .report import Report, WrongError, run
 from .typed import damaged, expression, heavy, hostile, notation
 
-SLOW = 1.0  # seconds of the processor
+PATIENCE = 10.0  # seconds for a page on a busy machine; its worker has one of the processor
 LONGEST = 30_000  # characters of an error that repeats a text of 4,000, twice
 # Errors of the parser that are about grammar, not about a bound.
 _GRAMMAR = re.compile(r"expected (the end|an integer|a sum of scaled bases|',' or '\)'), found")
-
-
-class WrongError(AssertionError):
-    """A law does not hold for a case."""
-
-
-@dataclass
-class Report:
-    """How many cases of each kind ended how, those that were wrong, and the slowest."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    failures: list[str] = field(default_factory=list)
-    slowest: dict[str, tuple[float, str]] = field(default_factory=dict)
 
 
 def check_notation(rng: Random) -> str:
@@ -149,31 +135,13 @@ def cases(count: int, workers: Workers | None = None) -> Iterator[tuple[str, Any
         yield "page", page_check(workers), count // 200
 
 
-def run(kind: str, check: Callable[[Random], str], seed: int, at: int, report: Report) -> None:
-    """One case; what is wrong with it goes into the report."""
-    started = process_time(), perf_counter()
-    try:
-        outcome = check(Random(f"{kind}:{seed}:{at}"))
-    except Exception as error:
-        outcome = "WRONG"
-        told = str(error) if isinstance(error, WrongError) else f"{type(error).__name__}: {error}"
-        report.failures.append(f"{kind}:{seed}:{at} {told[:1000]}")
-    # Pages are measured by the clock, for the worker's time is its own; it bounds that itself.
-    taken = perf_counter() - started[1] if kind == "page" else process_time() - started[0]
-    report.counts[f"{kind}, {outcome}"] += 1
-    here = taken, f"{kind}:{seed}:{at}"
-    report.slowest[kind] = max(here, report.slowest.get(kind, here))
-    if taken > SLOW and kind != "page":
-        report.failures.append(f"{kind}:{seed}:{at} took {taken:.1f} s")
-
-
 def campaign(count: int, seed: int = 0, *, pages: bool = True) -> Report:
     """All kinds of cases."""
     report = Report()
     with Workers(1) as workers:
         for kind, check, share in cases(count, workers if pages else None):
             for at in range(share):
-                run(kind, check, seed, at, report)
+                run(kind, check, seed, at, report, PATIENCE if kind == "page" else 0.0)
     return report
 
 
@@ -190,15 +158,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kind, seed, at = options.case.split(":")
         report = Report()
         with Workers(1) as workers:
-            run(kind, {k: c for k, c, _ in cases(1, workers)}[kind], int(seed), int(at), report)
+            check = {k: c for k, c, _ in cases(1, workers)}[kind]
+            run(kind, check, int(seed), int(at), report, PATIENCE)
     else:
         report = campaign(options.count, options.seed)
-    for name, count in sorted(report.counts.items()):
-        print(f"{name:28}{count:>10,}")
-    slowest = ", ".join(f"{at} {1000 * taken:.0f} ms" for taken, at in report.slowest.values())
-    print(f"{sum(report.counts.values()):,} cases in {perf_counter() - started:.0f} s; "
-          f"the slowest: {slowest}; {len(report.failures)} wrong")  # fmt: skip
-    print("\n".join(report.failures[:20]))
+    print(report.text(perf_counter() - started))
     return 1 if report.failures else 0
 
 
