@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from ..algebra import LayoutValueError
 from .figure import MOST_CELLS
 
 EVALUATION = 0.5  # seconds, for all operations of an expression; those of our examples take 0.002
@@ -20,10 +19,6 @@ _DRAWING = 4.0  # seconds, for a picture of 64 rows and columns; the largest tak
 GRACE = 0.3  # seconds after which a process ends whose C code does not notice that time is up
 
 _announce: Callable[[float], None] | None = None  # in a process that is limited
-
-
-class BudgetError(LayoutValueError):
-    """An expression, or its picture, takes more time or memory than it may have."""
 
 
 class Exhausted(BaseException):

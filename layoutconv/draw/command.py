@@ -45,7 +45,7 @@ def run(options: DrawOptions) -> None:
     """Draw, into the file that was asked for or on standard output.
 
     What was typed is evaluated in another process, within a budget of time and memory: a
-    :class:`~layoutconv.draw.budget.BudgetError` says so where that is not enough.
+    :class:`~layoutconv.algebra.LayoutBudgetError` says so where that is not enough.
     """
     if options.steps:
         _run_steps(options)

@@ -12,10 +12,18 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from .. import algebra
-from ..algebra import ComposedLayout, Layout, LayoutError, LayoutValueError, Swizzle, Tensor
+from ..algebra import (
+    ComposedLayout,
+    Layout,
+    LayoutBudgetError,
+    LayoutError,
+    LayoutValueError,
+    Swizzle,
+    Tensor,
+)
 from ..algebra.errors import text
 from ..algebra.notation import MOST_BITS, pointed
-from .budget import BudgetError, Exhausted
+from .budget import Exhausted
 from .grammar import Call, read
 
 # What an operand has to be: a layout (L; a shape is a compact one), a layout, shape or tiler as it
@@ -64,7 +72,8 @@ def evaluate(expression: str, applied: list[Applied] | None = None) -> Any:
             one that fails.
 
     Raises :class:`~layoutconv.LayoutError`: one that points at the character that does not fit, or
-    that of the operation that has no result.
+    that of the operation that has no result. In a worker it is also one that points at an operation
+    that takes too long.
 
     >>> print(evaluate("zipped_divide((4,8):(8,1), (2,4))"))
     ((2,4),(2,2)):((8,1),(16,4))
@@ -121,7 +130,7 @@ class _Evaluation:
             raise
         except (Exhausted, MemoryError) as spent:
             why = f"{node.name}: this operation takes {_more_than(spent)}"
-            raise BudgetError(pointed(why, self.expression, node.at)) from None
+            raise LayoutBudgetError(pointed(why, self.expression, node.at)) from None
         except Exception as error:
             # An operand of a kind that the operation did not expect deep in a tuple.
             written = ", ".join(map(text, operands))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..algebra import LayoutError
+from ..algebra import LayoutBudgetError, LayoutError
 from .api import draw
-from .budget import EVALUATION, BudgetError, Exhausted, drawing_seconds, seconds
+from .budget import EVALUATION, Exhausted, drawing_seconds, seconds
 from .expression import Applied, evaluate
 from .followed import proof
 from .html import drawing, no_drawing, walk
@@ -14,7 +14,7 @@ from .steps import steps_of
 def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
     """Is an expression a layout? And what a page shows of it: the layout, or why there is none.
 
-    Raises :class:`~layoutconv.draw.budget.BudgetError` for one that takes too long.
+    Raises :class:`~layoutconv.algebra.LayoutBudgetError` for one that takes too long.
     """
     if not expression.strip():
         return True, ""
@@ -22,7 +22,7 @@ def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
     try:
         with seconds(EVALUATION):
             value = evaluate(expression, applied)
-    except BudgetError:
+    except LayoutBudgetError:
         raise
     except LayoutError as error:
         if error.operation:

@@ -17,6 +17,7 @@ import socket
 import sys
 from contextlib import suppress
 from http import HTTPStatus
+from http.client import LineTooLong
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 from time import monotonic
@@ -96,7 +97,6 @@ class LoopbackHandler(BaseHTTPRequestHandler):
     """Answers one request; ``respond`` is called for one that is not refused."""
 
     server: LoopbackServer
-    server_version, sys_version = "layoutconv", ""
 
     def policy(self) -> str:
         """The content security policy of every answer."""
@@ -115,7 +115,7 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         self.requestline = self.command = self.request_version = ""
         try:
             self.handle_one_request()
-        except _TooLongError:
+        except LineTooLong:
             self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         if self.unread:
             self.linger()
@@ -204,12 +204,12 @@ class LoopbackHandler(BaseHTTPRequestHandler):
         except OSError:
             return
 
+    def version_string(self) -> str:
+        """The name of the server, without a version of anything."""
+        return "layoutconv"
+
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing: who typed what is nobody else's business."""
-
-
-class _TooLongError(Exception):
-    """A request has too many bytes."""
 
 
 class _BoundedRequest(io.RawIOBase):
@@ -225,7 +225,7 @@ class _BoundedRequest(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if self._left == 0:
-            raise _TooLongError
+            raise LineTooLong("a request")
         seconds = self._deadline - monotonic()
         if seconds <= 0:
             raise TimeoutError

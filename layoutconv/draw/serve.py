@@ -9,13 +9,13 @@ from html import escape
 from http import HTTPStatus
 from urllib.parse import parse_qs, quote, urlsplit
 
-from .budget import BudgetError
+from ..algebra import LayoutBudgetError
 from .expression import operations
 from .grammar import LONGEST
 from .html import asset, code, no_drawing, page, walk
 from .loopback import LoopbackHandler, LoopbackServer
 from .steps import summary
-from .workers import BusyError, Workers
+from .workers import Workers
 
 EXAMPLES = (
     "((2,2),(4,2)):((1,8),(2,16))",
@@ -64,11 +64,11 @@ class Server(LoopbackServer):
         asked = {"expression": expression, "limit": self.limit}
         try:
             good, fragment = self.workers.call("page", asked, _PATIENCE)
-        except BudgetError as error:
+        except LayoutBudgetError as error:
             sentence, _, line = str(error).partition("\n")
             fragment = walk(no_drawing("This takes too much", sentence, line or expression), [])
             return HTTPStatus.UNPROCESSABLE_ENTITY, fragment
-        except BusyError as error:
+        except TimeoutError as error:
             fragment = walk(no_drawing("Please wait", str(error), expression), [])
             return HTTPStatus.SERVICE_UNAVAILABLE, fragment
         return HTTPStatus.OK if good else HTTPStatus.UNPROCESSABLE_ENTITY, fragment

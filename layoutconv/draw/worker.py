@@ -14,10 +14,12 @@ import sys
 import traceback
 from typing import Any, BinaryIO
 
-from ..algebra import LayoutError, LayoutTypeError
+from ..algebra import LayoutBudgetError, LayoutError, LayoutTypeError
 from ..errors import ArgumentError
-from .budget import BudgetError, Exhausted, has_timers, limit_process
+from .budget import Exhausted, has_timers, limit_process
 from .tasks import TASKS
+
+_NO_MEMORY = "this takes more memory than there is for it"
 
 
 def main(memory: int) -> None:
@@ -30,7 +32,7 @@ def main(memory: int) -> None:
     for line in sys.stdin.buffer:
         answer = answer_to(json.loads(line))
         _send(answers, answer)
-        if answer.get("error") == "budget":
+        if answer.get("ended"):
             return  # something was interrupted in its midst, or memory is in pieces: begin anew
 
 
@@ -42,12 +44,13 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         return {"result": TASKS[request["task"]](**request["arguments"])}
-    except BudgetError as error:
-        return {"error": "budget", "why": [str(error)]}
+    except LayoutBudgetError as error:
+        ended = isinstance(error.__context__, Exhausted | MemoryError)
+        return {"error": "budget", "why": [str(error)], "ended": ended}
     except Exhausted as spent:
-        return {"error": "budget", "why": [f"this takes {spent} to draw; show less of it"]}
+        return _spent(f"this takes {spent} to draw; show less of it")
     except MemoryError:
-        return {"error": "budget", "why": ["this takes more memory than there is for it"]}
+        return _spent(_NO_MEMORY)
     except LayoutError as error:
         kind = "layout type" if isinstance(error, LayoutTypeError) else "layout"
         return {"error": kind, "why": [str(error)]}
@@ -59,10 +62,14 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": "fault", "why": [traceback.format_exc()]}
 
 
+def _spent(why: str) -> dict[str, Any]:
+    return {"error": "budget", "why": [why], "ended": True}
+
+
 def _send(answers: BinaryIO, message: dict[str, Any]) -> None:
     try:
         line = json.dumps(message).encode()
     except MemoryError:
-        line = b'{"error": "budget", "why": ["this takes more memory than there is for it"]}'
+        line = json.dumps(_spent(_NO_MEMORY)).encode()
     answers.write(line + b"\n")
     answers.flush()

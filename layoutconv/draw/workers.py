@@ -19,26 +19,21 @@ from queue import Empty, Queue
 from threading import Timer
 from typing import Any
 
-from ..algebra import LayoutTypeError, LayoutValueError
+from ..algebra import LayoutBudgetError, LayoutTypeError, LayoutValueError
 from ..errors import ArgumentError
-from .budget import BudgetError
 
 STARTUP = 30.0  # seconds; it takes 0.1 on an idle machine
 SLACK = 5.0  # how many seconds may pass for one of the processor, on a busy machine
 MEMORY = 1 << 30  # bytes, for a picture of 512 rows and columns
 _CODE = "import sys; sys.path.append({root!r}); from {package}.worker import main; main({memory})"
 _ERRORS: dict[str, type[Exception]] = {
-    "budget": BudgetError,
+    "budget": LayoutBudgetError,
     "layout": LayoutValueError,
     "layout type": LayoutTypeError,
     "argument": ArgumentError,
     "value": ValueError,
     "fault": RuntimeError,
 }
-
-
-class BusyError(RuntimeError):
-    """Every worker is busy with something else."""
 
 
 class Worker:
@@ -63,7 +58,7 @@ class Worker:
     def call(self, task: str, arguments: dict[str, Any]) -> Any:
         """The result of a task of ``tasks.py``.
 
-        Raises what it raised, and :class:`BudgetError` where it was ended. It is ``usable`` after
+        Raises what it raised, and ``LayoutBudgetError`` where it was ended. It is ``usable`` after
         that if it can be asked again.
         """
         self.usable = False
@@ -72,11 +67,10 @@ class Worker:
         try:
             answer = self._answer({"task": task, "arguments": arguments})
         except (EOFError, OSError):
-            raise BudgetError("this takes more time or memory than there is for it") from None
-        error = answer.get("error")
-        self.usable = error != "budget"
-        if error:
-            raise _ERRORS[error](*answer["why"])
+            raise LayoutBudgetError("this takes more time or memory than there is for it") from None
+        self.usable = not answer.get("ended")
+        if "error" in answer:
+            raise _ERRORS[answer["error"]](*answer["why"])
         return answer["result"]
 
     def close(self) -> None:
@@ -151,12 +145,12 @@ class Workers:
     def call(self, task: str, arguments: dict[str, Any], patience: float | None = None) -> Any:
         """:meth:`Worker.call` of the one that is free for longest.
 
-        Raises :class:`BusyError` if none is free within ``patience`` seconds.
+        Raises ``TimeoutError`` if none is free within ``patience`` seconds.
         """
         try:
             worker = self._free.get(timeout=patience)
         except Empty:
-            raise BusyError("everyone who could answer is busy; try again in a moment") from None
+            raise TimeoutError("every worker is busy; try again in a moment") from None
         try:
             return worker.call(task, arguments)
         finally:

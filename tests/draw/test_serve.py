@@ -113,6 +113,7 @@ def test_the_policy_names_the_script_and_the_style_and_nothing_else(server: Serv
         ("zipped_divide(4:1, (2,2))", "This is no layout", "has 2 modes"),
         ("S<2,0,3> @ (3,4):(1@0,1@1)", "This cannot be drawn", "ArithmeticTuple"),
         ("4" * 3000, "This is no layout", "expected at most 2000 characters"),
+        ("S<2,0,2> o (4,2) o (4,2)", "This cannot be drawn", "do not fit each other"),
     ],
     ids=lambda value: value[:30],
 )
@@ -196,9 +197,17 @@ def test_the_command_serves_until_ctrl_c() -> None:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?expression=\S+  \(Ctrl-C ends it\)\n", line)
         with urlopen(line.split()[0]) as answer:
             assert 'value="4:2 @ 2:1"' in answer.read().decode()
+        workers = _children(process.pid)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=20)
     assert (process.returncode, out, error) == (0, "", "")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def _children(pid: int) -> list[str]:
+    """The processes that a process has started, where the system says so."""
+    told = Path(f"/proc/{pid}/task/{pid}/children")
+    return told.read_text().split() if told.exists() else []
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,6 +251,12 @@ def test_steps_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["draw", "(4,3):(1,8) @ 6:1", "--steps", "-o", str(path)]) == 2
     assert "the mode 6:1 breaks off at 4" in capsys.readouterr().err
     assert shown("(4,3):(1,8) @ 6:1")[1] in path.read_text("utf-8")
+    # Where there is no step, the layout itself is drawn.
+    for alone in ("(4,2):(2,1)", "Layout(4, 2)", "S<1,0,1>"):
+        assert main(["draw", alone, "--steps"]) == 0
+        told = capsys.readouterr().out
+        assert told.startswith("No layout comes before ")
+        assert "┌──" in told
     assert main(["draw", expression, "--steps"]) == 0
     told = capsys.readouterr().out
     for number, step in enumerate(steps(expression), 1):

@@ -20,8 +20,7 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
-from layoutconv.algebra import LayoutError, parse
-from layoutconv.draw.budget import BudgetError
+from layoutconv.algebra import LayoutBudgetError, LayoutError, parse
 from layoutconv.draw.expression import evaluate
 from layoutconv.draw.workers import Workers
 
@@ -115,7 +114,7 @@ def page_check(workers: Workers) -> Callable[[Random], str]:
         ))()  # fmt: skip
         try:
             good, fragment = workers.call("page", {"expression": text, "limit": 8})
-        except BudgetError as error:
+        except LayoutBudgetError as error:
             _check_error(error, text)
             return "over budget"
         if "<script" in fragment:
