@@ -79,6 +79,11 @@ def pointed(why: str, written: str, at: int) -> str:
     )
 
 
+def visible_lines(written: str) -> str:
+    """:func:`visible` of each line of a text."""
+    return "\n".join(map(visible, written.split("\n")))
+
+
 def visible(written: str) -> str:
     """A text in one line, each character that is not printable replaced.
 

@@ -13,7 +13,7 @@ import click
 
 from .. import __version__
 from ..algebra import LayoutError
-from ..algebra.notation import visible
+from ..algebra.notation import visible_lines
 from ..errors import DeviceError
 from .bench import bench
 from .cache import cache
@@ -109,7 +109,7 @@ def of_system(error: OSError) -> str:
 
 def _fail(sentence: str) -> int:
     """Print why, without what would confuse a terminal, and not by the page."""
-    lines = "\n".join(map(visible, sentence.split("\n")))
+    lines = visible_lines(sentence)
     told = lines if len(lines) <= _LONGEST else f"{lines[:_LONGEST]}..."
     click.echo(f"layoutconv: error: {told}", err=True)
     return 2
