@@ -75,7 +75,7 @@ class NewFile(click.Path):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """The path, or an error that says why nothing could be written there."""
-        path = super().convert(value, param, ctx)
+        path = Path(str(super().convert(value, param, ctx)))
         if not path.parent.is_dir():
             self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
         if self._suffixes and path.suffix.lower() not in self._suffixes:

@@ -12,7 +12,7 @@ import pytest
 from layoutconv.draw import loopback
 from layoutconv.draw.serve import Server
 
-from .slow import slow_operations
+from .serving import served, slow_operations
 
 HOSTILE = "nullspace%284%29"  # half a second, then an error
 
@@ -20,12 +20,8 @@ HOSTILE = "nullspace%284%29"  # half a second, then an error
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     slow_operations(monkeypatch)
-    with Server() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with served() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def opened(server: Server) -> socket.socket:

@@ -16,7 +16,6 @@ from hashlib import sha256
 from html import escape
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
-from threading import Thread
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -29,17 +28,15 @@ from layoutconv.draw.html import asset
 from layoutconv.draw.serve import EXAMPLES, Server
 from layoutconv.draw.steps import steps
 
+from .serving import served
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with served() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def ask(server: Server, path: str, method: str = "GET", **headers: str) -> HTTPResponse:

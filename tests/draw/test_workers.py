@@ -15,7 +15,7 @@ from layoutconv.draw import workers as module
 from layoutconv.draw.workers import Worker, Workers
 from layoutconv.errors import ArgumentError
 
-from .slow import slow_operations
+from .serving import slow_operations
 
 PICTURE = {"kind": "layout", "limits": [8], "width": 80}
 

@@ -10,7 +10,6 @@ GPUs and the scripts of benchmarks are not there: ``bench`` is only asked to cal
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import warnings
@@ -20,7 +19,6 @@ from io import StringIO
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -32,7 +30,7 @@ from layoutconv.cli import bench, main
 from layoutconv.cli import draw as draw_command
 from layoutconv.cli.app import commands
 
-from .report import Report, WrongError, run
+from .report import Report, WrongError, main_of, run
 from .typed import damaged, expression, heavy, hostile, notation
 
 SECONDS = 60.0  # for one command on a busy machine; those that compute take one
@@ -227,24 +225,18 @@ def campaign(count: int, seed: int = 0) -> Report:
     return report
 
 
+def again(kind: str, seed: int, at: int) -> Report:
+    """One case."""
+    report = Report()
+    with folder():
+        run(kind, {k: c for k, c, _ in cases(1)}[kind], seed, at, report, SECONDS)
+    return report
+
+
 def command_line(arguments: Sequence[str] | None = None) -> int:
     """Fuzz, and print what came of it; 1 if something is wrong."""
     assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="one case alone")
-    options = parser.parse_args(arguments)
-    started = perf_counter()
-    if options.case:
-        report = Report()
-        kind, seed, at = options.case.split(":")
-        with folder():
-            run(kind, {k: c for k, c, _ in cases(1)}[kind], int(seed), int(at), report, SECONDS)
-    else:
-        report = campaign(options.count, options.seed)
-    print(report.text(perf_counter() - started))
-    return 1 if report.failures else 0
+    return main_of(__doc__, 1000, campaign, again, arguments)
 
 
 if __name__ == "__main__":

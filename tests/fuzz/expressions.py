@@ -12,12 +12,10 @@ second, and none ends in anything but a layout or a sentence of bounded length.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from time import perf_counter
 from typing import Any
 
 from layoutconv.algebra import LayoutBudgetError, LayoutError, parse
@@ -25,7 +23,7 @@ from layoutconv.draw.expression import evaluate
 from layoutconv.draw.workers import Workers
 
 from .reference import is_notation
-from .report import Report, WrongError, run
+from .report import Report, WrongError, main_of, run
 from .typed import damaged, expression, heavy, hostile, notation
 
 PATIENCE = 10.0  # seconds for a page on a busy machine; its worker has one of the processor
@@ -144,25 +142,19 @@ def campaign(count: int, seed: int = 0, *, pages: bool = True) -> Report:
     return report
 
 
+def again(kind: str, seed: int, at: int) -> Report:
+    """One case."""
+    report = Report()
+    with Workers(1) as workers:
+        check = {k: c for k, c, _ in cases(1, workers)}[kind]
+        run(kind, check, seed, at, report, PATIENCE)
+    return report
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fuzz, and print what came of it; 1 if something is wrong."""
     assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=100_000, help="cases for the parser")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="one case alone")
-    options = parser.parse_args(arguments)
-    started = perf_counter()
-    if options.case:
-        kind, seed, at = options.case.split(":")
-        report = Report()
-        with Workers(1) as workers:
-            check = {k: c for k, c, _ in cases(1, workers)}[kind]
-            run(kind, check, int(seed), int(at), report, PATIENCE)
-    else:
-        report = campaign(options.count, options.seed)
-    print(report.text(perf_counter() - started))
-    return 1 if report.failures else 0
+    return main_of(__doc__, 100_000, campaign, again, arguments)
 
 
 if __name__ == "__main__":

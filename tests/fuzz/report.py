@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from time import perf_counter, process_time
@@ -27,6 +28,33 @@ class Report:
         slow = ", ".join(f"{at} {1000 * taken:.0f} ms" for taken, at in self.slowest.values())
         lines.append(f"{sum(self.counts.values()):,} cases in {seconds:.0f} s; slowest: {slow}")
         return "\n".join([*lines, f"{len(self.failures)} wrong", *self.failures[:20]])
+
+
+def main_of(
+    about: str,
+    count: int,
+    campaign: Callable[[int, int], Report],
+    again: Callable[[str, int, int], Report],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Fuzz as the command line asks, and print what came of it; 1 if something is wrong.
+
+    ``campaign`` takes a count, ``count`` if none is asked for, and a seed; ``again`` the parts of
+    the name of one case.
+    """
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--count", type=int, default=count)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="one case alone")
+    options = parser.parse_args(arguments)
+    started = perf_counter()
+    if options.case:
+        kind, seed, at = options.case.split(":")
+        report = again(kind, int(seed), int(at))
+    else:
+        report = campaign(options.count, options.seed)
+    print(report.text(perf_counter() - started))
+    return 1 if report.failures else 0
 
 
 def run(

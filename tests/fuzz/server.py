@@ -11,7 +11,6 @@ are left about; beside them every hundredth request is one of a browser, which h
 
 from __future__ import annotations
 
-import argparse
 import re
 import socket
 import struct
@@ -21,14 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
 from threading import Thread
-from time import monotonic, perf_counter, sleep
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
 from layoutconv.draw.serve import Server
 
-from .report import Report, WrongError, run
+from .report import Report, WrongError, main_of, run
 from .typed import damaged, notation
 
 SECONDS = 20.0  # that an answer may take, on a busy machine; a request may take five
@@ -243,25 +242,19 @@ def campaign(count: int, seed: int = 0) -> Report:
     return report
 
 
+def again(kind: str, seed: int, at: int) -> Report:
+    """One case."""
+    report = Report()
+    with served() as client:
+        check = {k: c for k, c, _ in cases(client, 1)}[kind]
+        run(kind, check, seed, at, report, SECONDS)
+    return report
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fuzz, and print what came of it; 1 if something is wrong."""
     assert __doc__
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--case", metavar="KIND:SEED:NUMBER", help="one case alone")
-    options = parser.parse_args(arguments)
-    started = perf_counter()
-    if options.case:
-        report = Report()
-        kind, seed, at = options.case.split(":")
-        with served() as client:
-            check = {k: c for k, c, _ in cases(client, 1)}[kind]
-            run(kind, check, int(seed), int(at), report, SECONDS)
-    else:
-        report = campaign(options.count, options.seed)
-    print(report.text(perf_counter() - started))
-    return 1 if report.failures else 0
+    return main_of(__doc__, 10_000, campaign, again, arguments)
 
 
 if __name__ == "__main__":
