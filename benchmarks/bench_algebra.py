@@ -27,6 +27,7 @@ from typing import Any
 from bars import plot
 
 import layoutconv.algebra as lc
+from layoutconv.cli.options import pattern
 from layoutconv.progress import Progress
 
 HIERARCHICAL = ((4, 8), (2, 16)), ((1, 4), (32, 64))
@@ -240,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--rows", default="", metavar="PATTERN", help="a regular expression that rows match"
+        "--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a chart of the ratios")

@@ -36,6 +36,7 @@ from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds
 
 import layoutconv as lc
+from layoutconv.cli.options import pattern
 from layoutconv.processes import in_processes
 from layoutconv.progress import Progress
 
@@ -189,7 +190,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--rows", default="", metavar="PATTERN", help="a regular expression that rows match")
+    add("--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re")
     add("--quick", action="store_true", help="a few workloads")
     add("--compile", type=int, default=0, metavar="N", help="compile first, in N processes")
     add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")

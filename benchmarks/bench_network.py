@@ -43,6 +43,7 @@ from roofs import Roof, roof_of
 from timing import median_microseconds
 
 import layoutconv as lc
+from layoutconv.cli.options import pattern
 from layoutconv.progress import Progress
 
 
@@ -166,7 +167,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--rows", default="", metavar="PATTERN", help="a regular expression that rows match")
+    add("--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re")
     add("--compile", type=int, default=0, metavar="N", help="compile first, in N processes")
     add("--peers", nargs="*", metavar="NAME", help="those to run; all that are installed")
     add("--peer-limit", type=float, default=300.0, metavar="SECONDS", help="of each peer")

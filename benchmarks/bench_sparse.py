@@ -35,6 +35,7 @@ from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds, median_microseconds, relative_error
 from torch import Tensor
 
+from layoutconv.cli.options import pattern
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.progress import Progress
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, submanifold_map, voxelize
@@ -351,7 +352,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--rows", default="", metavar="PATTERN", help="a regular expression that rows match")
+    add("--rows", type=pattern, default="", metavar="PATTERN", help="that rows match, as in re")
     add("--workloads", type=Path, default=Path("../shared/bench"), metavar="FOLDER")
     add("--cases", nargs="*", default=CASES, help="of the workloads")
     add("--channels", nargs="*", type=int, default=CHANNELS)

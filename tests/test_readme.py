@@ -62,7 +62,7 @@ def test_python(page: Path) -> None:
 
 @pytest.mark.parametrize(("command", "printed"), sorted(set(commands())))
 def test_command(command: str, printed: str, tmp_path: Path) -> None:
-    """Commands run, but for what ``.ci/run`` runs; benchmarks need a GPU: they have the options."""
+    """Commands run, but for what ``.ci/run`` runs; what takes long has the options."""
     if f"    {command}\n" in CI or f'" {command}\n' in CI:
         return
     program, *arguments = shlex.split(command.removeprefix("pip install -e . && "))
@@ -72,9 +72,11 @@ def test_command(command: str, printed: str, tmp_path: Path) -> None:
     if arguments[:2] == ["-m", "pytest"]:
         assert (ROOT / arguments[2]).is_dir()
         return
-    benchmark = arguments[0].startswith("benchmarks/")
-    told = run([arguments[0], "--help"] if benchmark else arguments, tmp_path)
-    if benchmark:
+    # What takes long is asked for its options: benchmarks, and fuzzers.
+    module = arguments[0] == "-m"
+    long = arguments[module].startswith(("benchmarks/", "tests."))
+    told = run([*arguments[: 1 + module], "--help"] if long else arguments, tmp_path)
+    if long:
         assert {a for a in arguments if a.startswith("--")} <= set(re.findall(r"--\w+", told))
     assert not printed or doctest.OutputChecker().check_output(printed, told, FLAGS), told
 

@@ -16,7 +16,7 @@ from .composed import ComposedLayout
 from .composition import composition
 from .construct import make_identity_layout, make_layout_like, make_ordered_layout, with_shape
 from .divide import flat_divide, logical_divide, tiled_divide, zipped_divide
-from .errors import LayoutError, LayoutTypeError, LayoutValueError
+from .errors import LayoutBudgetError, LayoutError, LayoutTypeError, LayoutValueError
 from .int_tuple import (
     compatible,
     congruent,
@@ -97,6 +97,7 @@ __all__ = [
     "GlobalAccess",
     "IndexedGather",
     "Layout",
+    "LayoutBudgetError",
     "LayoutError",
     "LayoutTypeError",
     "LayoutValueError",

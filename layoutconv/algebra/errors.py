@@ -51,6 +51,14 @@ class LayoutTypeError(LayoutError, TypeError):
     """The input is of the wrong kind: a float extent, a coordinate of the wrong profile, ..."""
 
 
+class LayoutBudgetError(LayoutError, RuntimeError):
+    """The exact answer would take longer than an operation may: about 100 ms and 100 MB.
+
+    Nothing is known about the answer then. It happens to layouts of many modes, or of millions of
+    elements, whose strides follow no order.
+    """
+
+
 def inexact(operation: str, operands: tuple[Any, ...], condition: str, **proof: Any) -> NoReturn:
     """Raise the error of an operation that has no exact result on its operands."""
     expression = f"{operation}({', '.join(map(str, operands))})"

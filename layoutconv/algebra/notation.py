@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, NoReturn
 
 from .composed import ComposedLayout
 from .errors import LayoutValueError
 from .int_tuple import IntTuple
 from .layout import Layout
 from .packing import sum_of_bases
-from .stride import F2, ArithmeticTuple, ScaledBasis
+from .stride import F2, ScaledBasis, basis_terms
 from .swizzle import Swizzle
+
+# Bounds of what is read. They lie far above what anyone writes, keep reading within a few ms, and
+# clear of the interpreter's limits: on recursion, and on the 4,300 digits of an integer that is
+# printed, since a product of integers has no more digits than its factors together.
+LONGEST = 4000  # characters
+DEEPEST = 64  # levels of parentheses, and maps of a chain
+MOST_MODES = 64  # a scaled basis names one of so many modes
+MOST_BITS = 64  # of each number of a swizzle
+
+_TOKEN = re.compile(r"_?-?[0-9]+|S[wW]?<|\S")
+_INTEGER = re.compile(r"_?-?[0-9]+")
+_AFTER = ("o", "O", "∘")
+_WIDTH = 120  # columns of the text that an error shows
 
 
 def parse(notation: str) -> Any:
@@ -18,6 +32,7 @@ def parse(notation: str) -> Any:
 
     Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1`` and XOR strides ``f5``.
     CuTe's underscores (``_4``) are read too. Index buffers and symbolic names have no notation.
+    A text has at most 4,000 characters and 64 levels of parentheses.
 
     Raises :class:`LayoutValueError` that points at the first character that does not fit.
 
@@ -34,32 +49,57 @@ def parse(notation: str) -> Any:
     """
     if not isinstance(notation, str):
         raise LayoutValueError(f"parse: expected text, got {notation!r}")
-    return _Parser(notation).whole()
+    if len(notation) > LONGEST:
+        found = f"found {len(notation)}"
+        raise LayoutValueError(f"parse: expected at most {LONGEST} characters, {found}")
+    return parse_part(notation, 0, len(notation), "parse: ")
 
 
-def _tokens(notation: str) -> list[tuple[str, int]]:
-    """The tokens, each with where it begins; an empty one at the end."""
-    result = []
-    at = 0
-    while at < len(notation):
-        end = at + 1
-        if notation[at].isspace() or notation[at] == "_":
-            at = end
-            continue
-        if notation[at] == "-" or notation[at].isdigit():
-            while notation[end : end + 1].isdigit():
-                end += 1
-        elif notation[at] == "S":
-            end = notation.find("<", at) + 1 or at + 1
-        result.append((notation[at:end], at))
-        at = end
-    return [*result, ("", len(notation))]
+def parse_part(whole: str, start: int, stop: int, reader: str = "") -> Any:
+    """:func:`parse` of ``whole[start:stop]``; errors point into the whole, after ``reader``."""
+    return _Parser(whole, start, stop, reader).whole()
+
+
+def pointed(why: str, written: str, at: int) -> str:
+    """An error: why, and below it the text with a caret under character ``at``.
+
+    Of a long text the part around the caret is shown. What no terminal or page should get, such as
+    control characters and halves of surrogate pairs, is shown as a replacement character.
+
+    >>> print(pointed("expected an integer", "(4,x)", 3))
+    expected an integer
+    (4,x)
+       ^
+    """
+    first = max(0, min(at - _WIDTH // 2, len(written) - _WIDTH))
+    last = first + _WIDTH
+    before, after = "..." * (first > 0), "..." * (last < len(written))
+    return (
+        f"{why}\n{before}{visible(written[first:last])}{after}\n{' ' * (len(before) + at - first)}^"
+    )
+
+
+def visible_lines(written: str) -> str:
+    """:func:`visible` of each line of a text."""
+    return "\n".join(map(visible, written.split("\n")))
+
+
+def visible(written: str) -> str:
+    """A text in one line, each character that is not printable replaced.
+
+    >>> visible("(4,\\n8) \\x1b[31m")
+    '(4, 8) �[31m'
+    """
+    shown = [" " if c.isspace() else c if c.isprintable() else "�" for c in written]
+    return "".join(shown)
 
 
 class _Parser:
-    def __init__(self, notation: str) -> None:
-        self.notation = notation
-        self.tokens = _tokens(notation)
+    def __init__(self, written: str, start: int, stop: int, reader: str) -> None:
+        self.written = written
+        self.reader = reader
+        found = _TOKEN.finditer(written, start, stop)
+        self.tokens = [*((token[0], token.start()) for token in found), ("", stop)]
         self.next = 0
 
     def whole(self) -> Any:
@@ -69,17 +109,23 @@ class _Parser:
         return result
 
     def composed(self) -> Any:
-        first = self.part()
-        if self.peek() not in ("o", "O", "∘"):
-            return self.as_function(first)
-        self.take()
-        offset = self.part()
-        if self.peek() not in ("o", "O", "∘"):
-            return ComposedLayout(self.as_function(first), 0, self.as_function(offset))
-        self.take()
-        if isinstance(offset, tuple) and not isinstance(offset, ArithmeticTuple):
-            offset = tuple(offset)
-        return ComposedLayout(self.as_function(first), offset, self.composed())
+        """Functions after each other, ``f o offset o g o ...``; an offset of 0 may be left out."""
+        parts, places = [self.part()], [0]
+        while self.peek() in _AFTER:
+            if len(parts) == 2 * DEEPEST:
+                self.fail(f"at most {DEEPEST} maps, one after the other")
+            self.take()
+            places.append(self.next)
+            parts.append(self.part())
+        result = self.as_function(parts.pop())
+        while parts:
+            # Of two parts that are left, f o g, none is an offset.
+            offset = parts.pop() if len(parts) > 1 else 0
+            if callable(offset):
+                self.next = places[len(parts)]
+                self.fail("an offset: an integer or a coordinate")
+            result = ComposedLayout(self.as_function(parts.pop()), offset, result)
+        return result
 
     def part(self) -> Any:
         """A swizzle, a layout, or a lone tuple."""
@@ -96,20 +142,22 @@ class _Parser:
 
     def swizzle(self) -> Swizzle:
         self.take()
-        numbers = [self.integer()]
-        for _ in range(2):
+        numbers = [self.integer(0, MOST_BITS)]
+        for least in (0, -MOST_BITS):
             self.expect(",")
-            numbers.append(self.integer())
+            numbers.append(self.integer(least, MOST_BITS))
         self.expect(">")
         return Swizzle(*numbers)
 
-    def tree(self, leaf: Any) -> IntTuple:
+    def tree(self, leaf: Any, depth: int = 0) -> IntTuple:
         if self.peek() != "(":
             return leaf()
+        if depth == DEEPEST:
+            self.fail(f"at most {DEEPEST} levels of parentheses")
         self.take()
         modes = []
         while self.peek() != ")":
-            modes.append(self.tree(leaf))
+            modes.append(self.tree(leaf, depth + 1))
             if self.peek() == ",":
                 self.take()
             elif self.peek() != ")":
@@ -120,7 +168,7 @@ class _Parser:
     def stride(self) -> Any:
         if self.peek() == "f":
             self.take()
-            return F2(self.integer())
+            return F2(self.integer(0))
         terms = [self.scaled()]
         while self.peek() == "+":
             self.take()
@@ -129,37 +177,46 @@ class _Parser:
             return terms[0]
         if not all(isinstance(term, ScaledBasis) for term in terms):
             self.fail("a sum of scaled bases")
-        return sum_of_bases(terms)
+        # Printed, a sum has no term that is zero, so it has none here.
+        left = basis_terms(sum_of_bases(terms))
+        return sum_of_bases(left) if left else 0
 
     def scaled(self) -> Any:
         value = self.integer()
         path: list[int] = []
         while self.peek() == "@":
+            if len(path) == DEEPEST:
+                self.fail(f"at most {DEEPEST} modes, one inside the other")
             self.take()
-            path.insert(0, self.integer())
-        return ScaledBasis(value, tuple(path)) if path else value
+            path.append(self.integer(0, MOST_MODES - 1))
+        return ScaledBasis(value, tuple(reversed(path))) if path else value
 
-    def integer(self) -> int:
-        if not self.peek().removeprefix("-").isdigit():
+    def integer(self, least: int | None = None, most: int | None = None) -> int:
+        token = self.peek()
+        if not _INTEGER.fullmatch(token):
             self.fail("an integer")
-        return int(self.take())
+        value = int(token.lstrip("_"))
+        low = least is not None and (value < least or (least == 0 and "-" in token))
+        if low or (most is not None and value > most):
+            bounds = f">= {least}" if most is None else f"from {least} to {most}"
+            self.fail(f"an integer {bounds}")
+        self.take()
+        return value
 
     def peek(self) -> str:
         return self.tokens[self.next][0]
 
-    def take(self) -> str:
-        token = self.peek()
+    def take(self) -> None:
         self.next += 1
-        return token
 
     def expect(self, token: str) -> None:
         if self.peek() != token:
             self.fail(repr(token))
         self.take()
 
-    def fail(self, expected: str) -> Any:
+    def fail(self, expected: str) -> NoReturn:
         token, at = self.tokens[self.next]
-        found = repr(token) if token else "the end"
-        raise LayoutValueError(
-            f"parse: expected {expected}, found {found}\n{self.notation}\n{' ' * at}^"
-        )
+        found = repr(token) if len(token) <= _WIDTH else f"one of {len(token)} characters"
+        found = found if token else "the end"
+        why = f"{self.reader}expected {expected}, found {found}"
+        raise LayoutValueError(pointed(why, self.written, at))

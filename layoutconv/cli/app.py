@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import click
 
 from .. import __version__
 from ..algebra import LayoutError
+from ..algebra.notation import visible_lines
 from ..errors import DeviceError
 from .bench import bench
 from .cache import cache
@@ -21,6 +23,8 @@ from .info import info
 from .tune import tune
 
 INTERRUPTED = 130
+_LONGEST = 4000  # characters of a sentence; it may repeat what was typed
+_NO_MEMORY = "out of memory|allocate memory|not enough memory"  # torch's, on a GPU and on a CPU
 
 
 class _Commands(click.Group):
@@ -80,6 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(of_system(error))
     except (ValueError, LayoutError, DeviceError) as error:
         return _fail(str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search(_NO_MEMORY, str(error)):
+            raise
+        return _fail("this takes more memory than there is; ask for less")
 
 
 def of_system(error: OSError) -> str:
@@ -100,5 +108,8 @@ def of_system(error: OSError) -> str:
 
 
 def _fail(sentence: str) -> int:
-    click.echo(f"layoutconv: error: {sentence}", err=True)
+    """Print why, without what would confuse a terminal, and not by the page."""
+    lines = visible_lines(sentence)
+    told = lines if len(lines) <= _LONGEST else f"{lines[:_LONGEST]}..."
+    click.echo(f"layoutconv: error: {told}", err=True)
     return 2

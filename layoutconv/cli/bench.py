@@ -17,7 +17,10 @@ from typing import Any
 
 import click
 
+from .options import NewFile, Pattern
 from .table import as_json
+
+_MAPS = "^map .*(?:{})"  # the rows of maps among those of bench_sparse
 
 
 @click.group(
@@ -40,25 +43,38 @@ def bench(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-_rows = click.option("--rows", metavar="PATTERN", help="A regular expression that rows match.")
+def _rows(inside: str = "{}") -> Callable[..., Any]:
+    return click.option(
+        "--rows", type=Pattern(inside), metavar="PATTERN",
+        help="A regular expression that rows match.",
+    )  # fmt: skip
+
+
 _plot = click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE",
+    "--plot", type=NewFile(".png", ".svg", ".pdf"), metavar="FILE",
     help="Write bars of the ratios, and the rows under the roofs of the GPU: .png, .svg or .pdf.",
 )  # fmt: skip
-_repeats = click.option("--repeats", type=int, metavar="N", help="Batches; the median is taken.")
-_compile = click.option("--compile", type=int, metavar="N", help="Compile first, in N processes.")
+_repeats = click.option(
+    "--repeats", type=click.IntRange(1), metavar="N", help="Batches; the median is taken."
+)
+_compile = click.option(
+    "--compile", type=click.IntRange(0, 256), metavar="N", help="Compile first, in N processes."
+)
 _quick = click.option("--quick", is_flag=True, help="Less of it.")
 _workloads = click.option(
-    "--workloads", type=click.Path(path_type=Path), metavar="FOLDER",
+    "--workloads", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Where voxel_workloads.py is; without it, a synthetic street.",
 )  # fmt: skip
 
 
-def _options(*options: Callable[..., Any]) -> Callable[..., Any]:
-    """Those of a command, in the order in which ``--help`` lists them."""
+def _options(*options: Callable[..., Any], inside: str = "{}") -> Callable[..., Any]:
+    """Those of a command, in the order in which ``--help`` lists them.
+
+    Patterns of rows are searched for ``inside`` another.
+    """
 
     def add(function: Any) -> Any:
-        for option in reversed((_rows, *options, _plot, as_json)):
+        for option in reversed((_rows(inside), *options, _plot, as_json)):
             function = option(function)
         return function
 
@@ -87,10 +103,10 @@ def sparse(**options: Any) -> int:
 
 
 @bench.command(epilog=_examples("maps", "maps --rows lidar"))
-@_options(_workloads, _repeats)
+@_options(_workloads, _repeats, inside=_MAPS)
 def maps(rows: str | None, **options: Any) -> int:
     """Kernel maps of clouds, beside spconv's."""
-    return run("bench_sparse", rows=f"^map .*(?:{rows or ''})", **options)
+    return run("bench_sparse", rows=rows or _MAPS.format(""), **options)
 
 
 @bench.command(
@@ -99,7 +115,9 @@ def maps(rows: str | None, **options: Any) -> int:
 )
 @_options(
     _workloads, _compile, _repeats,
-    click.option("--peer-limit", type=int, metavar="SECONDS", help="Of each peer; 300."),
+    click.option(
+        "--peer-limit", type=click.IntRange(1), metavar="SECONDS", help="Of each peer; 300."
+    ),
 )  # fmt: skip
 def network(**options: Any) -> int:
     """A sparse residual U-Net, end to end with its kernel maps, beside spconv's."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from .options import NewFile
+
 
 @click.command(
     epilog="""\b
@@ -18,14 +20,16 @@ examples:
 )
 @click.argument("points", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "--voxel-size", type=float, default=0.2, metavar="M", show_default=True,
+    "--voxel-size", type=click.FloatRange(0, min_open=True), default=0.2, metavar="M",
+    show_default=True,
     help="Edge of a voxel; 0.05 suits a room.",
 )  # fmt: skip
 @click.option(
-    "--columns", type=int, metavar="N", help="Columns of the file; 4 for .bin if not given."
-)
+    "--columns", type=click.IntRange(3, 1024), metavar="N",
+    help="Columns of the file; 4 for .bin if not given.",
+)  # fmt: skip
 @click.option(
-    "--channels", type=int, default=32, metavar="C", show_default=True,
+    "--channels", type=click.IntRange(1, 4096), default=32, metavar="C", show_default=True,
     help="Input and output channels.",
 )  # fmt: skip
 @click.option(
@@ -37,10 +41,11 @@ examples:
     help="Where it runs.",
 )  # fmt: skip
 @click.option(
-    "--seed", type=int, default=0, metavar="N", show_default=True, help="Of the synthetic street."
-)
+    "--seed", type=click.IntRange(0), default=0, metavar="N", show_default=True,
+    help="Of the synthetic street.",
+)  # fmt: skip
 @click.option(
-    "--output", type=click.Path(path_type=Path), default=Path("layoutconv-demo.png"),
+    "--output", type=NewFile(), default=Path("layoutconv-demo.png"),
     metavar="PNG", show_default=True, help="The picture.",
 )  # fmt: skip
 def demo(**options: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,7 @@ import click
 
 from ..algebra import copy_names, mma_names
 from ..draw.command import LIMIT, STEPS_LIMIT, DrawOptions, run, serve
-
-
-class _Extents(click.ParamType):
-    """``16,8`` or ``16x8``."""
-
-    name = "extents"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        try:
-            M, N = (int(extent) for extent in re.split("[,x]", value))
-        except ValueError:
-            self.fail(f"expected two extents such as 16,8, got {value!r}", param, ctx)
-        return M, N
+from .options import Extents
 
 
 def _atoms(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -61,8 +48,9 @@ examples:
     help="Of a file with another suffix.",
 )  # fmt: skip
 @click.option(
-    "--tv", type=_Extents(), metavar="M,N", help="(thread, value) layout of an M x N tile."
-)
+    "--tv", type=Extents("two extents such as 16,8", 2, 2), metavar="M,N",
+    help="(thread, value) layout of an M x N tile.",
+)  # fmt: skip
 @click.option("--row", type=int, metavar="M", help="Mark the cells that this row of a view reads.")
 @click.option("--element-bits", type=int, metavar="BITS", help="Colour by bank of shared memory.")
 @click.option(
@@ -106,7 +94,9 @@ def _serve(options: dict[str, Any], port: int | None) -> None:
     try:
         serve(options["layout"], port or 0, options["limit"])
     except (OSError, OverflowError) as error:
-        raise click.ClickException(f"cannot listen on port {port or 0}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        sentence = f"cannot listen on port {port or 0}: {why}; name another, or none, with --port"
+        raise click.ClickException(sentence) from error
 
 
 def _alone(option: str, options: dict[str, Any], *beside: str) -> None:

@@ -10,6 +10,7 @@ import click
 
 from . import bench
 from .cache import tile_text
+from .options import Extents, Pattern
 from .table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
@@ -35,15 +36,7 @@ _SHORT = {
 }  # fmt: skip
 
 
-class _Shape(click.ParamType):
-    """Extents with commas between them."""
-
-    name = "extents"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        if not re.fullmatch(r"\d+(,\d+)+", value):
-            self.fail(f"expected extents such as 2,32,64,64,64, got {value!r}", param, ctx)
-        return tuple(map(int, value.split(",")))
+_SHAPE = Extents("extents such as 2,32,64,64,64", 2, 5)
 
 
 @click.command(
@@ -58,17 +51,17 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
 """,
 )
 @click.option(
-    "--conv", "convs", type=_Shape(), multiple=True, metavar="N,D,H,W,C",
+    "--conv", "convs", type=_SHAPE, multiple=True, metavar="N,D,H,W,C",
     help="Shape of the input, channels last, of one to three spatial modes. May be repeated.",
 )  # fmt: skip
 @click.option(
-    "--filter", "filters", type=_Shape(), multiple=True, metavar="K,T,R,S",
+    "--filter", "filters", type=_SHAPE, multiple=True, metavar="K,T,R,S",
     help="Output channels, and the taps in each mode. May be repeated: each goes with each input.",
 )  # fmt: skip
-@click.option("--stride", type=int, default=1, show_default=True)
-@click.option("--padding", type=int, default=0, show_default=True)
-@click.option("--dilation", type=int, default=1, show_default=True)
-@click.option("--groups", type=int, default=1, show_default=True)
+@click.option("--stride", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--padding", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--dilation", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--groups", type=click.IntRange(1), default=1, show_default=True)
 @click.option(
     "--dtype", "dtypes", type=click.Choice(list(DTYPES)), multiple=True, default=["float16"],
     show_default=True, help="Of data; tf32 and float32 are fp32 data. May be repeated.",
@@ -78,14 +71,14 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
     show_default=True, help="May be repeated.",
 )  # fmt: skip
 @click.option(
-    "--rows", metavar="PATTERN",
+    "--rows", type=Pattern(), metavar="PATTERN",
     help='The convolutions of these rows of "bench dense", a regular expression.',
 )  # fmt: skip
 @click.option(
     "--table", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Add what is faster than the model's pick to a table like layoutconv/tuning/shipped.json.",
 )  # fmt: skip
-@click.option("--processes", type=click.IntRange(1), metavar="N", help="That compile kernels.")
+@click.option("--processes", type=click.IntRange(1, 256), metavar="N", help="That compile kernels.")
 @as_json
 def tune(
     convs: tuple[tuple[int, ...], ...],

@@ -2,8 +2,10 @@
 
 :func:`draw` makes a :class:`Figure`, an arrangement of labelled and coloured cells (``layouts.py``,
 ``threads.py``, ``views.py``), which is rendered as text, SVG, TikZ or HTML; ``scene.py`` says where
-everything is on a page. ``expression.py`` reads what is typed, ``steps.py`` takes it apart, and
-``serve.py`` has the page of ``layoutconv draw --serve``.
+everything is on a page. ``grammar.py`` reads what is typed, ``expression.py`` evaluates it and
+``steps.py`` takes it apart. ``tasks.py`` has what the command line and the page of ``serve.py`` ask
+for; ``workers.py`` lets processes do it, each a ``worker.py``, within the budgets of ``budget.py``.
+``loopback.py`` says whom the page is served to.
 
 May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.gemm_view``; nothing else
 imports this folder but the command line, the examples, and the package itself, which gives the

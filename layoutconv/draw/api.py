@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algebra import ComposedLayout, CopyAtom, Layout, MmaAtom, Swizzle, Tensor
+from ..algebra.notation import visible_lines
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gemm_view import GemmView
 from .figure import Figure
@@ -84,7 +85,7 @@ def draw(
         make = thread_value_figure
     figure = make(obj, limit=limit, **options)
     if title is not None:
-        figure = Figure(title, figure.grids, figure.legend)
+        figure = Figure(visible_lines(title), figure.grids, figure.legend)
     if path is not None:
         figure.save(path, format)
     return figure

@@ -9,6 +9,9 @@ from typing import Any
 from ..algebra.errors import text
 from ..algebra.int_tuple import paired_leaves
 from ..algebra.stride import stride_text
+from ..errors import ArgumentError
+
+MOST_POSITIONS = 1 << 14  # that are shown along one axis
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ def shown(
     >>> shown(5, 7)
     (0, 1, 2, 3, 4)
     """
+    if min(n, limit) > MOST_POSITIONS:
+        raise ArgumentError("limit", f"at most {MOST_POSITIONS} where there is as much", limit)
     if n <= limit:
         return tuple(range(n))
     head = 2 * limit // 3

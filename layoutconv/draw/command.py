@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..algebra import copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
+from ..algebra import LayoutValueError
 from ..errors import ArgumentError
-from .api import draw
-from .expression import evaluate
 from .figure import format_of
 from .files import write
-from .text import to_text
+from .text import to_ascii
+from .workers import own_worker
 
 LIMIT, STEPS_LIMIT = 64, 32  # rows and columns that are shown; of several layouts, fewer
-_VIEW_OPTIONS = ("stride", "padding", "dilation", "channels")
 
 
 @dataclass(frozen=True)
@@ -46,34 +42,28 @@ class DrawOptions:
 
 
 def run(options: DrawOptions) -> None:
-    """Draw, into the file that was asked for or on standard output."""
+    """Draw, into the file that was asked for or on standard output.
 
-    def drawn(limit: int) -> Any:
-        return draw(
-            obj,
-            options.output,
-            format=options.format,
-            tv=options.tv,
-            row=options.row,
-            element_bits=options.element_bits,
-            limit=limit,
-            title=options.title,
-        )
-
+    What was typed is evaluated in another process, within a budget of time and memory: a
+    :class:`~layoutconv.algebra.LayoutBudgetError` says so where that is not enough.
+    """
     if options.steps:
         _run_steps(options)
         return
-    obj = _object(options)
-    if options.output is not None:
-        drawn(LIMIT if options.limit is None else options.limit)
+    typed = {name: getattr(options, name) for name in ("layout", "atom", "view")}
+    [(kind, asked)] = [(kind, text) for kind, text in typed.items() if text is not None]
+    given = {name: getattr(options, name) for name in ("tv", "row", "element_bits", "title")}
+    arguments: dict[str, Any] = {"kind": kind, "typed": asked, **given}
+    if options.output is None and options.format is None:
+        arguments |= {"limits": _limits(options.limit), "colour": options.colour}
+        arguments["width"] = shutil.get_terminal_size().columns
+        _print(own_worker().call("picture", arguments) + "\n", options.ascii)
         return
-    ascii = options.ascii or not _encodes("┌⋯", sys.stdout.encoding)
-    for limit in _limits(options.limit):
-        text = to_text(drawn(limit), ascii=ascii, colour=options.colour)
-        plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-        if max(map(len, plain.split("\n"))) <= shutil.get_terminal_size().columns:
-            break
-    print(text)
+    if options.output is None:
+        raise ArgumentError("--output", f"where to write {options.format}", None)
+    arguments["format"] = options.format or format_of(options.output)
+    arguments["limits"] = [LIMIT if options.limit is None else options.limit]
+    write(options.output, own_worker().call("picture", arguments))
 
 
 def _run_steps(options: DrawOptions) -> None:
@@ -81,26 +71,22 @@ def _run_steps(options: DrawOptions) -> None:
 
     Also those of one that has no result, before its error is raised.
     """
-    from .html import page
-    from .serve import shown
-    from .step import steps_text
-    from .steps import steps
-
-    limit = STEPS_LIMIT if options.limit is None else options.limit
-    expression = options.layout or ""
     format = options.format or ("text" if options.output is None else format_of(options.output))
     if format not in ("html", "text"):
         raise ArgumentError("--output", "a .html or .txt file beside --steps", options.output)
-    if format == "html":
-        head = f"<h1><code>{escape(expression)}</code></h1>\n"
-        content = page(expression, shown(expression, limit)[1], head)
-    else:
-        content = steps_text(steps(expression, limit=limit)) + "\n"
-    if options.output is None:
-        print(content, end="")
-    else:
+    arguments = {
+        "expression": options.layout,
+        "limit": STEPS_LIMIT if options.limit is None else options.limit,
+        "html": format == "html",
+    }
+    content, why = own_worker().call("steps", arguments)
+    content = content if format == "html" else content + "\n"
+    if options.output is not None:
         write(options.output, content)
-    evaluate(expression)
+    else:
+        _print(content, ascii=False)
+    if why:
+        raise LayoutValueError(why)
 
 
 def serve(expression: str | None, port: int, limit: int | None) -> None:
@@ -122,71 +108,10 @@ def _limits(asked: int | None) -> list[int]:
     return [LIMIT, 48, 32, 24, 20, 16, 12, 10, 8] if sys.stdout.isatty() else [LIMIT]
 
 
-def _encodes(text: str, encoding: str | None) -> bool:
+def _print(text: str, ascii: bool) -> None:
+    """Print what was drawn; without box-drawing characters where they cannot be written."""
     try:
-        text.encode(encoding or "ascii")
+        text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _object(options: DrawOptions) -> Any:
-    if options.atom is not None:
-        return atom(options.atom)
-    if options.view is not None:
-        return view(options.view)
-    assert options.layout is not None
-    return evaluate(options.layout)
-
-
-def atom(name: str) -> Any:
-    """The atom of a name of PTX's (``m16n8k16.f16``, ``ldmatrix.x4``) or of CuTe's.
-
-    >>> atom("SM80_16x8x8_F32TF32TF32F32_TN").name, atom("SM75_U16x8_LDSM_T").name
-    ('m16n8k8.tf32', 'ldmatrix.x4.trans')
-    >>> atom("SM90_64x128x16_F32F16F16_SS").shape
-    (64, 128, 16)
-    """
-    if name in copy_names():
-        return copy_atom(name)
-    if wgmma := re.fullmatch(r"m64n(\d+)k(8|16|32)", name):
-        return wgmma_atom(int(wgmma[1]), 256 // int(wgmma[2]))
-    if ldmatrix := re.fullmatch(r"SM75_U(32|16)x([1248])_LDSM_([NT])", name):
-        matrices = int(ldmatrix[2]) * int(ldmatrix[1]) // 32
-        return copy_atom(f"ldmatrix.x{matrices}" + (".trans" if ldmatrix[3] == "T" else ""))
-    inputs = r"(BF16|F16|TF32|F64|S8|U8|E4M3|E5M2)"
-    if mma := re.fullmatch(rf"SM\d+_(\d+)x(\d+)x(\d+)_[FS]\d\d{inputs}\4\w*", name):
-        m, n, k = (int(extent) for extent in mma.group(1, 2, 3))
-        if m == 64:
-            return wgmma_atom(n, 256 // k, a_in_registers="_RS" in name)
-        return mma_atom(f"m{m}n{n}k{k}.{mma[4].lower()}")
-    if name not in mma_names():
-        examples = "m16n8k16.f16, ldmatrix.x4, m64n128k16, SM80_16x8x16_F32F16F16F32_TN"
-        raise ArgumentError("atom", f"a name such as {examples}", repr(name))
-    return mma_atom(name)
-
-
-def view(spec: str) -> Any:
-    """The forward view of ``fprop:INPUT,FILTER,...``, such as ``fprop:5x5,3x3,padding=1``.
-
-    >>> view("fprop:5x5,3x3,stride=2,padding=1").m
-    9
-    """
-    from ..conv import ConvProblem, fprop_view
-
-    kind, _, rest = spec.partition(":")
-    first, *more = rest.split(",")
-    options = dict(part.partition("=")[::2] for part in more[1:])
-    if kind != "fprop" or not more or not set(options) <= set(_VIEW_OPTIONS):
-        wanted = "fprop:INPUT,FILTER" + "".join(f"[,{name}=N]" for name in _VIEW_OPTIONS)
-        raise ArgumentError("--view", wanted, repr(spec))
-    numbers = {name: _number(spec, value) for name, value in options.items()}
-    channels = numbers.pop("channels", 1)
-    cells, taps = ([_number(spec, e) for e in part.split("x")] for part in (first, more[0]))
-    return fprop_view(ConvProblem((1, *cells, channels), (1, *taps), **numbers))
-
-
-def _number(spec: str, text: str) -> int:
-    if not text.isdecimal():
-        raise ArgumentError("--view", f"a number where {text!r} is", repr(spec))
-    return int(text)
+        ascii = True
+    print(to_ascii(text) if ascii else text, end="")

@@ -7,17 +7,24 @@ the operations named here: what a stranger types is not Python.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
 from .. import algebra
-from ..algebra import ComposedLayout, Layout, LayoutError, LayoutValueError, Swizzle, Tensor, parse
+from ..algebra import (
+    ComposedLayout,
+    Layout,
+    LayoutBudgetError,
+    LayoutError,
+    LayoutValueError,
+    Swizzle,
+    Tensor,
+)
 from ..algebra.errors import text
-
-LONGEST = 2000  # characters of an expression
+from ..algebra.notation import MOST_BITS, pointed
+from .budget import Exhausted
+from .grammar import Call, read
 
 # What an operand has to be: a layout (L; a shape is a compact one), a layout, shape or tiler as it
 # was typed (T), or an integer (N). The function itself says how many operands there may be.
@@ -45,14 +52,6 @@ class Applied:
     error: LayoutError | None = None
 
 
-@dataclass(frozen=True)
-class _Call:
-    """An operation and the expressions that it is applied to, not evaluated yet."""
-
-    name: str
-    operands: tuple[Any, ...]
-
-
 def operations() -> dict[str, Callable[..., Any]]:
     """The operations that an expression may name.
 
@@ -73,7 +72,8 @@ def evaluate(expression: str, applied: list[Applied] | None = None) -> Any:
             one that fails.
 
     Raises :class:`~layoutconv.LayoutError`: one that points at the character that does not fit, or
-    that of the operation that has no result.
+    that of the operation that has no result. In a worker it is also one that points at an operation
+    that takes too long.
 
     >>> print(evaluate("zipped_divide((4,8):(8,1), (2,4))"))
     ((2,4),(2,2)):((8,1),(16,4))
@@ -86,176 +86,88 @@ def evaluate(expression: str, applied: list[Applied] | None = None) -> Any:
     (4,8) @ complemnt(4:2, 24)
             ^
     """  # noqa: E501
-    if len(expression) > LONGEST:
-        raise LayoutValueError(f"expected at most {LONGEST} characters, found {len(expression)}")
-    try:
-        value = _value(_Parser(re.sub(r"\s", " ", expression)).whole(), applied)
-    except RecursionError:
-        raise LayoutValueError("expected an expression that nests less deeply") from None
-    return _as_layout(value)
+    evaluation = _Evaluation(expression, [] if applied is None else applied)
+    return evaluation.as_layout(evaluation.of(read(expression, _OPERANDS)), 0)
 
 
-def _value(node: Any, applied: list[Applied] | None) -> Any:
-    if isinstance(node, tuple):
-        return tuple([_value(part, applied) for part in node])
-    if not isinstance(node, _Call):
-        return node
-    operands = [_value(operand, applied) for operand in node.operands]
-    function = operations()[node.name]
-    kinds = _OPERANDS[node.name].replace("L*", "L" * len(operands))
-    try:
-        inspect.signature(function).bind(*operands)
-    except TypeError:
-        wanted = ", ".join(inspect.signature(function).parameters)
-        raise LayoutValueError(
-            f"{node.name}: expected the operands ({wanted}), got {len(operands)}"
-        ) from None
-    operands = [_operand(node.name, kind, o) for kind, o in zip(kinds, operands, strict=False)]
-    if node.name == "composition" and isinstance(operands[0], Swizzle):
-        operands[1] = _as_layout(operands[1])  # it has no modes that a tuple could be for
-    applied = [] if applied is None else applied
-    try:
-        result = function(*operands)
-    except LayoutError as error:
-        applied.append(Applied(node.name, tuple(operands), error=error))
-        raise
-    except (TypeError, ValueError, AttributeError, IndexError) as error:
-        # An operand of a kind that the operation did not expect deep in a tuple.
-        written = ", ".join(map(text, operands))
-        raise LayoutValueError(f"{node.name}({written}): {error}") from error
-    applied.append(Applied(node.name, tuple(operands), result))
-    return result
+@dataclass(frozen=True)
+class _Evaluation:
+    """Calls a tree of operations; adds each to ``applied``."""
 
+    expression: str
+    applied: list[Applied]
 
-def _operand(name: str, kind: str, value: Any) -> Any:
-    if kind == "L":
-        return _as_layout(value)
-    if kind == "N" and not isinstance(value, int):
-        raise LayoutValueError(f"{name}: expected an integer, got {text(value)}")
-    return value
-
-
-def _as_layout(value: Any) -> Any:
-    known = Layout | ComposedLayout | Swizzle | Tensor
-    if isinstance(value, known):
-        return value
-    if isinstance(value, tuple):
-        # By mode: tuples of integers are a shape, and layouts side by side are no layout.
-        for part in value:
-            if isinstance(part, known) or part is None:
-                raise LayoutValueError(f"expected a layout, got the tiler {text(value)}")
-    if value is None:
-        raise LayoutValueError("expected a layout, got _")
-    return Layout(value)
-
-
-class _Parser:
-    """Recursive descent over operators, calls, groups and tuples; the rest is notation."""
-
-    def __init__(self, expression: str) -> None:
-        self.expression = expression
-        self.at = 0
-
-    def whole(self) -> Any:
-        result = self.composed()
-        if self.next():
-            self.fail("the end")
-        return result
-
-    def composed(self) -> Any:
-        result = self.operand()
-        while self.next() == "@":
-            self.at += 1
-            result = _Call("composition", (result, self.operand()))
-        return result
-
-    def operand(self) -> Any:
-        self.next()
-        if name := re.compile(r"([A-Za-z]\w+)\s*\(").match(self.expression, self.at):
-            if name[1] not in _OPERANDS:
-                close = get_close_matches(name[1], _OPERANDS, 1)
-                self.fail(f"an operation{f' ({close[0]}?)' if close else ''}", repr(name[1]))
-            self.at = name.end()
-            return _Call(name[1], self.items()[0])
-        if blank := re.compile(r"(None|_)(?![\w(])").match(self.expression, self.at):
-            self.at = blank.end()
-            return None
-        if self.next() == "(" and not self.is_notation():
-            self.at += 1
-            items, comma = self.items()
-            grouped = len(items) == 1 and not comma and not isinstance(items[0], int | tuple)
-            return items[0] if grouped else items
-        return self.notation()
-
-    def items(self) -> tuple[tuple[Any, ...], bool]:
-        """Expressions up to the closing parenthesis, and whether a comma stood before it."""
-        result = []
-        comma = False
-        while self.next() != ")":
-            result.append(self.composed())
-            comma = self.next() == ","
-            if comma:
-                self.at += 1
-            elif self.next() != ")":
-                self.fail("',' or ')'")
-        self.at += 1
-        return tuple(result), comma
-
-    def is_notation(self) -> bool:
-        """Whether a shape, or the offset of a composed layout, begins at this parenthesis."""
-        depth = 0
-        for i in range(self.at, len(self.expression)):
-            depth += {"(": 1, ")": -1}.get(self.expression[i], 0)
-            if depth == 0:
-                return bool(re.compile(r"\s*(:|[oO∘](?!\w))").match(self.expression, i + 1))
-        self.at = len(self.expression)
-        self.fail("',' or ')'")
-        return False
-
-    def notation(self) -> Any:
-        """What ``parse`` reads: up to a comma, a parenthesis that closes, or the operator ``@``."""
-        start = self.at
-        depth = 0
-        while self.at < len(self.expression):
-            c = self.expression[self.at]
-            if depth == 0 and (c in ",)" or (c == "@" and not self.in_basis())):
-                break
-            depth += (c in "(<") - (c in ")>")
-            self.at += 1
-        notation = self.expression[start : self.at].rstrip()
-        if not notation:
-            self.fail("a layout")
-        if re.fullmatch(r"_?-?\d+", notation):
-            return int(notation.lstrip("_"))
-        if name := re.match(r"[A-Za-z]\w+", notation):
-            self.at = start
-            close = get_close_matches(name[0], _OPERANDS, 1)
-            self.fail(f"a layout{f' ({close[0]}(...)?)' if close else ''}", repr(name[0]))
+    def of(self, node: Any) -> Any:
+        """The value of a node."""
+        if isinstance(node, tuple):
+            return tuple([self.of(part) for part in node])
+        if not isinstance(node, Call):
+            return node
+        operands = [self.of(operand) for operand in node.operands]
+        function = operations()[node.name]
+        kinds = _OPERANDS[node.name].replace("L*", "L" * len(operands))
         try:
-            return parse(notation)
+            inspect.signature(function).bind(*operands)
+        except TypeError:
+            wanted = ", ".join(inspect.signature(function).parameters)
+            self.fail(
+                node.at, f"{node.name}: expected the operands ({wanted}), got {len(operands)}"
+            )
+        pairs = zip(kinds, operands, strict=False)
+        operands = [self.operand(node, kind, operand) for kind, operand in pairs]
+        if node.name == "composition" and isinstance(operands[0], Swizzle):
+            # It has no modes that a tuple could be for.
+            operands[1] = self.as_layout(operands[1], node.at)
+        result = self.call(node, function, tuple(operands))
+        self.applied.append(Applied(node.name, tuple(operands), result))
+        return result
+
+    def call(self, node: Call, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        try:
+            return function(*operands)
         except LayoutError as error:
-            why, _, caret = str(error).partition(f"\n{notation}\n")
-            if not caret:
-                raise
-            self.at = start + len(caret) - 1
-            raise LayoutValueError(f"{why}\n{self.expression}\n{' ' * self.at}^") from None
+            self.applied.append(Applied(node.name, operands, error=error))
+            raise
+        except (Exhausted, MemoryError) as spent:
+            why = f"{node.name}: this operation takes {_more_than(spent)}"
+            raise LayoutBudgetError(pointed(why, self.expression, node.at)) from None
+        except Exception as error:
+            # An operand of a kind that the operation did not expect deep in a tuple.
+            written = ", ".join(map(text, operands))
+            raise LayoutValueError(f"{node.name}({written}): {error}") from error
 
-    def in_basis(self) -> bool:
-        """Whether this ``@`` stands between digits, as in ``2@0``: there it names a mode."""
-        return self.expression[self.at - 1].isdigit() and (
-            self.expression[self.at + 1 : self.at + 2].isdigit()
-        )
+    def operand(self, node: Call, kind: str, value: Any) -> Any:
+        """An operand as the operation takes it."""
+        if kind == "L":
+            return self.as_layout(value, node.at)
+        if kind == "N":
+            if not isinstance(value, int):
+                self.fail(node.at, f"{node.name}: expected an integer, got {text(value)}")
+            if node.name == "Swizzle" and abs(value) > MOST_BITS:
+                self.fail(
+                    node.at, f"Swizzle: expected integers of at most {MOST_BITS}, got {value}"
+                )
+        return value
 
-    def next(self) -> str:
-        """The next character that is not blank, to which this moves on; "" at the end."""
-        while self.expression[self.at : self.at + 1] == " ":
-            self.at += 1
-        return self.expression[self.at : self.at + 1]
+    def as_layout(self, value: Any, at: int) -> Any:
+        """A layout, or a shape as one; ``at`` is where to point if it is neither."""
+        known = Layout | ComposedLayout | Swizzle | Tensor
+        if isinstance(value, known):
+            return value
+        if isinstance(value, tuple):
+            # By mode: tuples of integers are a shape, and layouts side by side are no layout.
+            for part in value:
+                if isinstance(part, known) or part is None:
+                    self.fail(at, f"expected a layout, got the tiler {text(value)}")
+        if value is None:
+            self.fail(at, "expected a layout, got _")
+        return Layout(value)
 
-    def fail(self, expected: str, found: str = "") -> None:
-        found = found or repr(self.next())
-        if not self.next():
-            found = "the end"
-        raise LayoutValueError(
-            f"expected {expected}, found {found}\n{self.expression}\n{' ' * self.at}^"
-        )
+    def fail(self, at: int, why: str) -> NoReturn:
+        raise LayoutValueError(pointed(why, self.expression, at))
+
+
+def _more_than(spent: BaseException) -> str:
+    if isinstance(spent, MemoryError):
+        return "more memory than an expression may have"
+    return str(spent)

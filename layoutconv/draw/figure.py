@@ -17,6 +17,7 @@ from .axis import Axis
 from .files import write
 
 Kind = Literal["value", "padding", "absent", "gap"]
+MOST_CELLS = 1 << 18  # of a picture: 75 MB of HTML, drawn in 10 s
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Figure:
 
 def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], Cell]) -> Grid:
     """The grid of ``cell(i, j)`` at the positions that the axes show."""
+    check_cells(rows, columns)
     return Grid(
         title,
         rows,
@@ -99,6 +101,14 @@ def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], 
             for i in rows.positions
         ),
     )
+
+
+def check_cells(rows: Axis, columns: Axis, panels: int = 1) -> None:
+    """Refuse a picture of too many cells before any of them is looked at."""
+    cells = len(rows) * len(columns) * panels
+    if cells > MOST_CELLS:
+        expected = f"one that shows at most {MOST_CELLS} cells"
+        raise ArgumentError("limit", expected, f"one that shows {cells}")
 
 
 def _gap(i: int | None, j: int | None) -> Cell:

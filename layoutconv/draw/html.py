@@ -12,6 +12,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ..algebra import ComposedLayout
+from ..algebra.coalesce import has_f2
 from ..algebra.errors import text
 from .figure import Cell, Figure
 from .layouts import maps_coordinates
@@ -20,6 +21,7 @@ from .svg import svg
 if TYPE_CHECKING:
     from .step import Step
 
+_COUNTED = 1 << 14  # coordinates, at most, for a figure that has to look at each
 _POINT = "Point at a cell, touch it, or move through the cells with the arrow keys."
 _READOUT = f'<p class="readout" aria-live="polite" data-empty="{_POINT}">{_POINT}</p>\n'
 _BAR = (
@@ -54,27 +56,27 @@ def page(title: str, main: str, head: str = "") -> str:
     )
 
 
-def drawing(value: Any, figure: Figure, steps: Sequence[Step]) -> str:
-    """What a page shows of a value: its drawing, and the steps that lead to it."""
-    return _BAR + _result(value, figure) + "".join(map(_step, steps))
-
-
-def no_drawing(heading: str, sentence: str, line: str, steps: Sequence[Step]) -> str:
-    """What a page shows of an expression without a value: why, and the steps up to there."""
-    told = f"<p>{escape(sentence)}</p>\n" if sentence else ""
-    wrong = (
-        f'<section class="wrong" role="alert">\n<h2>{escape(heading)}</h2>\n{told}'
-        f"<pre>{escape(line)}</pre>\n</section>\n"
-    )
-    return _BAR + wrong + "".join(map(_step, steps))
-
-
-def _result(value: Any, figure: Figure) -> str:
+def drawing(value: Any, figure: Figure) -> str:
+    """What a page shows of a value: its notation, what there is to say about it, its drawing."""
     return (
         f'<section>\n<p class="notation"><code>{escape(str(value))}</code></p>\n{_said(value)}'
         f"{_panels([('', figure)], title=False)}"
         f"{_READOUT}</section>\n"
     )
+
+
+def no_drawing(heading: str, sentence: str, line: str) -> str:
+    """What a page shows of an expression without a value: why."""
+    told = f"<p>{escape(sentence)}</p>\n" if sentence else ""
+    return (
+        f'<section class="wrong" role="alert">\n<h2>{escape(heading)}</h2>\n{told}'
+        f"<pre>{escape(line)}</pre>\n</section>\n"
+    )
+
+
+def walk(first: str, steps: Sequence[Step]) -> str:
+    """A section of a page, the steps after it, and the buttons to go through them."""
+    return _BAR + first + "".join(map(_step, steps))
 
 
 def _said(value: Any) -> str:
@@ -86,9 +88,11 @@ def _said(value: Any) -> str:
         said.append(("stride", text(value.stride)))
     if hasattr(value, "size"):
         said.append(("size", str(value.size())))
+        strided = hasattr(value, "stride")
+        composed = isinstance(value, ComposedLayout) and not maps_coordinates(value)
         # Where this is no sum over modes it is counted, coordinate by coordinate.
-        counted = isinstance(value, ComposedLayout) and not maps_coordinates(value)
-        if hasattr(value, "stride") or (counted and value.size() <= 1 << 14):
+        summed = strided and not has_f2(value)
+        if (strided or composed) and (summed or value.size() <= _COUNTED):
             with suppress(TypeError, ValueError):  # coordinates span no memory
                 said.append(("cosize", text(value.cosize())))
     rows = "".join(f"<div><dt>{name}</dt><dd>{escape(what)}</dd></div>" for name, what in said)

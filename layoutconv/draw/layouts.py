@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ..algebra import ComposedLayout, Layout, LayoutTypeError, Swizzle, Tensor, crd2idx, idx2crd
+from ..algebra import (
+    ComposedLayout,
+    Layout,
+    LayoutError,
+    LayoutTypeError,
+    Swizzle,
+    Tensor,
+    crd2idx,
+    idx2crd,
+)
 from ..algebra.errors import text
 from ..algebra.int_tuple import IntTuple, flatten, product
 from ..algebra.stride import add
 from ..errors import ArgumentError
 from ..gemm_view import locate, stages
 from .axis import Axis, mode_axis, shown
-from .figure import Cell, Figure, Grid, Kind, label, make_grid, plain
+from .figure import Cell, Figure, Grid, Kind, check_cells, label, make_grid, plain
 from .palette import by_rank, wheel
 
 _BANKS, _BANK_BITS = 32, 32  # of shared memory, since Fermi
 _PANELS = 6  # matrices of a layout of three modes or more that are shown
+_SWATCHES = 64  # chunks that the legend of a swizzle has
 
 
 class Reading(NamedTuple):
@@ -59,13 +69,22 @@ def composed_figure(
     _check_extents(composed)
     bounded = maps_coordinates(composed)
 
-    def read(crd: IntTuple) -> Reading:
+    def evaluated(crd: IntTuple) -> Reading:
         inner = plain(add(composed.inner(crd), composed.offset) if not bounded else None)
         facts = _place(crd, composed.shape)
         if not bounded:
             value = plain(composed(crd))
             return Reading(value, facts=(*facts, ("inner", label(inner)), ("offset", label(value))))
         return read_bounded(composed, crd, facts)
+
+    def read(crd: IntTuple) -> Reading:
+        try:
+            return evaluated(crd)
+        except LayoutError:
+            raise
+        except TypeError as error:  # a coordinate where a map takes an index, or the reverse
+            why = f"draw: the maps of {composed} do not fit each other: {error}"
+            raise LayoutTypeError(why) from error
 
     return _figure(str(composed), composed, read, limit, _painter(composed, element_bits))
 
@@ -140,6 +159,7 @@ def _figure(
 
     outer = tuple(int(product(mode)) for mode in modes[2:])
     panels = [p if p is None else _digits(p, outer) for p in shown(product(outer), _PANELS)]
+    check_cells(rows, columns, len(panels))
     readings = {
         (panel, i, j): read(coordinate(i, j, panel))
         for panel in panels
@@ -192,7 +212,8 @@ def _by_chunk(values: set[Any], swizzle: Swizzle) -> Paint:
     n = 1 << swizzle.bits
     low = swizzle.base + max(-swizzle.shift, 0)
     fills = {value: wheel((value >> low) % n, n) for value in values}
-    legend = tuple((Cell(str(i), wheel(i, n)), "") for i in range(n))
+    chunks = range(n) if n <= _SWATCHES else sorted({(v >> low) % n for v in values})[:_SWATCHES]
+    legend = tuple((Cell(str(i), wheel(i, n)), "") for i in chunks)
     meaning = f"offset // {1 << low} % {n}: the chunk" if low else f"offset % {n}: the column"
     return Paint(fills, _captioned(legend, meaning))
 

@@ -220,10 +220,11 @@ function mount() {
     tip.style.display = "none";
     for (const section of sections) section.remove();
     main.append(sections[n]);
+    const focused = document.activeElement;  // a button that is disabled loses the focus
     back.disabled = n === 0;
     next.disabled = n === sections.length - 1;
     for (const [one, other] of [[back, next], [next, back]]) {
-      if (one.disabled && document.activeElement === one) other.focus();
+      if (one.disabled && focused === one) other.focus();
     }
     where.textContent = n ? `step ${n} of ${sections.length - 1}` : "result";
     sections[n].step.connect();

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256
 from html import escape
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http import HTTPStatus
 from urllib.parse import parse_qs, quote, urlsplit
 
-from ..algebra import LayoutError
-from .api import draw
-from .expression import LONGEST, evaluate, operations
-from .followed import proof
-from .html import asset, code, drawing, no_drawing, page
-from .step import Step
-from .steps import steps, summary
+from ..algebra import LayoutBudgetError
+from .expression import operations
+from .grammar import LONGEST
+from .html import asset, code, no_drawing, page, walk
+from .loopback import LoopbackHandler, LoopbackServer
+from .steps import summary
+from .workers import Workers
 
 EXAMPLES = (
     "((2,2),(4,2)):((1,8),(2,16))",
@@ -30,7 +28,12 @@ EXAMPLES = (
 )
 
 
-class Server(ThreadingHTTPServer):
+_WORKERS = 3  # processes: one that takes all its time, one that starts anew, and one to answer
+_MEMORY = 512 << 20  # bytes of each
+_PATIENCE = 5.0  # seconds that a request waits for one of them
+
+
+class Server(LoopbackServer):
     """The page, at ``url``, for programs on this machine alone.
 
     Args:
@@ -38,64 +41,41 @@ class Server(ThreadingHTTPServer):
         limit: how many rows and columns of a layout are shown.
 
     It answers ``/`` with the page, which draws the ``expression`` of its query, and ``/drawing``
-    with what is shown of an expression alone. A request under another name than 127.0.0.1 or
-    localhost is refused: it came by way of a page elsewhere whose name was pointed here.
+    with what is shown of an expression alone. Expressions are evaluated in processes of their own,
+    within a budget of time and memory. What pages elsewhere ask for is refused.
     """
 
-    daemon_threads = True
-
     def __init__(self, port: int = 0, *, limit: int = 32) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
         self.limit = limit
-        port = self.server_address[1]
-        self.url = f"http://127.0.0.1:{port}/"
-        self.names = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        if port == 80:
-            self.names |= {"127.0.0.1", "localhost"}
+        self.workers = Workers(_WORKERS, _MEMORY)
+        super().__init__(port, _Handler)
 
-    def server_bind(self) -> None:
-        # The one of HTTPServer asks a name server what this machine is called.
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        # A page that is typed on takes back questions that the next letter made idle.
-        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
+    def server_close(self) -> None:
+        """Stop listening, and end the processes."""
+        super().server_close()
+        self.workers.close()
 
     def address_of(self, expression: str | None) -> str:
         """Where an expression is drawn."""
         return self.url + (f"?expression={quote(expression)}" if expression else "")
 
-
-def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
-    """Whether an expression is a layout, and what the page shows: it, or why there is none."""
-    if not expression.strip():
-        return True, ""
-    try:
-        value = evaluate(expression)
-        return True, drawing(value, draw(value, limit=limit), _steps(expression, limit))
-    except LayoutError as error:
-        if error.operation:
-            found = _steps(expression, limit)
-            return False, no_drawing("There is no such layout", proof(error), str(error), found)
-        sentence, _, line = str(error).partition("\n")
-        return False, no_drawing("This is no layout", sentence, line or expression, [])
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        return False, no_drawing("This cannot be drawn", "", str(error), [])
+    def drawn(self, expression: str) -> tuple[int, str]:
+        """The status of an expression, and what the page shows of it."""
+        asked = {"expression": expression, "limit": self.limit}
+        try:
+            good, fragment = self.workers.call("page", asked, _PATIENCE)
+        except LayoutBudgetError as error:
+            sentence, _, line = str(error).partition("\n")
+            fragment = walk(no_drawing("This takes too much", sentence, line or expression), [])
+            return HTTPStatus.UNPROCESSABLE_ENTITY, fragment
+        except TimeoutError as error:
+            fragment = walk(no_drawing("Please wait", str(error), expression), [])
+            return HTTPStatus.SERVICE_UNAVAILABLE, fragment
+        return HTTPStatus.OK if good else HTTPStatus.UNPROCESSABLE_ENTITY, fragment
 
 
-def _steps(expression: str, limit: int) -> list[Step]:
-    """The steps; none if a map on the way has no picture, such as a swizzle of coordinates."""
-    try:
-        return steps(expression, limit=limit)
-    except (LayoutError, ValueError, TypeError, RecursionError):
-        return []
-
-
-def whole(expression: str, limit: int = 32) -> str:
-    """The page with its form, for an expression; without a script, the form still works."""
+def whole(expression: str, fragment: str) -> str:
+    """The page with its form, and what it shows; without a script, the form still works."""
     examples = "".join(
         f'<li><a href="?expression={quote(e)}"><code>{escape(e)}</code></a></li>' for e in EXAMPLES
     )
@@ -117,48 +97,32 @@ is.</p>
 <table>{known}</table></details>
 </header>
 """
-    return page("layoutconv", shown(expression, limit)[1], head)
+    return page("layoutconv", fragment, head)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: Server
-    server_version, sys_version = "layoutconv", ""
-    timeout = 30  # seconds that a connection may wait for its request
 
-    def do_GET(self) -> None:
-        if self.headers.get("Host") not in self.server.names:
-            self.answer(403, "text/plain", f"This page is served at {self.server.url} alone.\n")
+    def policy(self) -> str:
+        return _policy()
+
+    def respond(self) -> None:
+        try:
+            asked = urlsplit(self.path)
+            given = parse_qs(asked.query, keep_blank_values=True, max_num_fields=8)
+        except ValueError:
+            self.answer(HTTPStatus.BAD_REQUEST, "text/plain", "Expected a path and a query.\n")
             return
-        asked = urlsplit(self.path)
-        given = parse_qs(asked.query, keep_blank_values=True).get("expression")
-        expression = given[0] if given else EXAMPLES[0]
+        if asked.path not in ("/", "/drawing") or asked.netloc:
+            sentence = "There is / and /drawing?expression=...\n"
+            self.answer(HTTPStatus.NOT_FOUND, "text/plain", sentence)
+            return
+        expression = given.get("expression", [EXAMPLES[0]])[0]
+        status, fragment = self.server.drawn(expression)
         if asked.path == "/":
-            self.answer(200, "text/html", whole(expression, self.server.limit))
-        elif asked.path == "/drawing":
-            good, fragment = shown(expression, self.server.limit)
-            self.answer(200 if good else 422, "text/html", fragment)
+            self.answer(HTTPStatus.OK, "text/html", whole(expression, fragment))
         else:
-            self.answer(404, "text/plain", "There is / and /drawing?expression=...\n")
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def answer(self, status: int, kind: str, content: str) -> None:
-        body = content.encode()
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("Content-Security-Policy", _policy())
-        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
-        self.send_header("Referrer-Policy", "no-referrer")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: who typed what is nobody else's business."""
+            self.answer(status, "text/html", fragment)
 
 
 @cache

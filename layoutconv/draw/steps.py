@@ -31,6 +31,11 @@ def steps(expression: str, *, limit: int = 32) -> list[Step]:
     except LayoutError:
         if not applied or applied[-1].error is None:
             raise
+    return steps_of(applied, limit)
+
+
+def steps_of(applied: list[Applied], limit: int) -> list[Step]:
+    """The steps of operations that were applied, one after the other."""
     return [step for operation in applied for step in _steps(operation, limit)]
 
 

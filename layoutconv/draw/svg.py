@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from xml.sax.saxutils import escape
+from html import escape
 
 from .figure import Cell, Figure
 from .scene import CELL_TEXT, FAINT, INK, Box, Text, place
@@ -35,7 +35,7 @@ def svg(figure: Figure, describe: Describe, scale: float = 1.0) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width * scale)}" '
         f'height="{_n(height * scale)}" viewBox="0 0 {width} {height}">',
-        f"<title>{escape(figure.title)}</title>",
+        f"<title>{escape(figure.title, quote=False)}</title>",
         f"<defs>{_HATCH}</defs>",
         f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
         f'<g font-family="{_FONT}" font-size="{_n(CELL_TEXT)}" text-anchor="middle" fill="{INK}">',
@@ -50,7 +50,7 @@ def _titled(cell: Cell) -> tuple[str, str]:
     if not cell.facts:
         return "", ""
     facts = "\n".join(f"{name}: {value}" for name, value in cell.facts)
-    return "", f"<title>{escape(facts)}</title>"
+    return "", f"<title>{escape(facts, quote=False)}</title>"
 
 
 def _box(box: Box, describe: Describe) -> str:
@@ -85,7 +85,7 @@ def _text(text: Text) -> str:
         attributes += f' text-anchor="{text.anchor}"'
     if text.bold:
         attributes += ' font-weight="600"'
-    return f"<text {attributes}>{escape(text.text)}</text>"
+    return f"<text {attributes}>{escape(text.text, quote=False)}</text>"
 
 
 def _n(x: float) -> str:

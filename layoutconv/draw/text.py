@@ -52,7 +52,16 @@ def to_text(figure: Figure, *, ascii: bool = False, colour: bool = False) -> str
             page.put(row, 0, f"{_written(cell):<4} {meaning}")
             row += 1
     text = page.text(colour)
-    return text.translate(_ASCII).encode("ascii", "replace").decode() if ascii else text
+    return to_ascii(text) if ascii else text
+
+
+def to_ascii(text: str) -> str:
+    """A text without box-drawing characters, for terminals that have none.
+
+    >>> to_ascii("│ 4 │ ⋯")
+    '| 4 | .'
+    """
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def _cell_width(figure: Figure) -> int:

@@ -13,7 +13,7 @@ from ..algebra import CopyAtom, LayoutValueError, MmaAtom, upcast
 from ..algebra.int_tuple import product
 from ..errors import ArgumentError
 from .axis import mode_axis
-from .figure import Cell, Figure, Grid, make_grid
+from .figure import MOST_CELLS, Cell, Figure, Grid, make_grid
 from .palette import wheel
 
 Owners = dict[int, list[tuple[int, int]]]  # position -> the (thread, value) pairs that hold it
@@ -80,6 +80,10 @@ def _owners(layout: Any) -> Owners:
     if not isinstance(layout.shape, tuple) or len(layout.shape) != 2:
         raise LayoutValueError(f"draw: {layout} is no thread-value layout, which has two modes")
     threads, values = (int(product(mode)) for mode in layout.shape)
+    if threads * values > MOST_CELLS:
+        raise LayoutValueError(
+            f"draw: {layout} has {threads * values} elements; expected at most {MOST_CELLS}"
+        )
     owners: Owners = {}
     for t in range(threads):
         for v in range(values):

@@ -20,7 +20,7 @@ from ..algebra.stride import basis_terms
 from ..errors import ArgumentError
 from ..gemm_view import GemmView, follow, inside, stages
 from .axis import Axis, make_axis, mode_axis
-from .figure import Cell, Figure, Grid, Kind, label, make_grid, plain
+from .figure import MOST_CELLS, Cell, Figure, Grid, Kind, label, make_grid, plain
 from .layouts import (
     LEGEND,
     composed_figure,
@@ -162,6 +162,9 @@ class _Operand:
     def row_reads(self, row: int | None) -> dict[tuple[Any, ...], list[int]]:
         """The columns k at which a row reads each coordinate."""
         columns: dict[tuple[Any, ...], list[int]] = {}
+        if row is not None and self.view.k > MOST_CELLS:
+            expected = f"None where it reads more than {MOST_CELLS} cells"
+            raise ArgumentError("row", expected, f"{row}, which reads {self.view.k}")
         for k in range(self.view.k) if row is not None else ():
             columns.setdefault(self.read(row or 0, k).crd, []).append(k)
         return columns
@@ -172,10 +175,11 @@ class _Operand:
         columns = self.row_reads(row)
         ranges = dict(self._ranges())
         *outer, height, width = [(0, 1)] * (2 - len(self.spatial)) + list(ranges.values())
-        planes = [list(range(low, high)) for low, high in outer]
+        planes: list[Sequence[int]] = [range(low, high) for low, high in outer]
         if row is not None:  # of many planes, those that the row reads
-            near = {crd[self.spatial[0]] for crd in columns}
-            planes = [[p for p in plane if p in near] for plane in planes]
+            near = sorted({crd[self.spatial[0]] for crd in columns})
+            planes = [[p for p in near if p in plane] for plane in planes]
+        planes = [plane[:_PLANES] for plane in planes]
 
         def axis(ends: tuple[int, int], name: str, mode: int) -> Axis:
             low, high = ends

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from layoutconv.cli import main
 from layoutconv.draw.api import draw
 from layoutconv.draw.serve import EXAMPLES, Server
 from layoutconv.draw.steps import steps
+
+from .serving import served
 
 playwright = pytest.importorskip("playwright.sync_api", reason="wants pip install playwright")
 CHROMIUM = next(
@@ -39,12 +40,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server() as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with served() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

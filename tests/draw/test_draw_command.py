@@ -11,7 +11,7 @@ from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.draw import Figure, to_svg, to_text
 from layoutconv.draw.api import draw
-from layoutconv.draw.command import atom
+from layoutconv.draw.named import atom
 
 NESTED = "((2,2),(4,2)):((1,8),(2,16))"
 C = "((4,8),(2,2)):((32,1),(16,8))"

@@ -8,7 +8,8 @@ import pytest
 
 import layoutconv as lc
 from layoutconv import Layout, LayoutError, Swizzle, parse
-from layoutconv.draw.expression import LONGEST, Applied, evaluate, operations
+from layoutconv.draw.expression import Applied, evaluate, operations
+from layoutconv.draw.grammar import LONGEST
 
 A, B = Layout((4, 8), (8, 1)), Layout((2, 4), (1, 4))
 
@@ -114,8 +115,13 @@ def test_at_composes_from_the_left_and_groups() -> None:
         ("4:1 @ colesce", "expected a layout (coalesce(...)?), found 'colesce'", 6),
         ("eval(4)", "expected an operation, found 'eval'", 0),
         ("Layout.__class__", "expected a layout (Layout(...)?), found 'Layout'", 0),
-        ("__import__('os')", "expected an integer, found 'i'", 2),
+        ("__import__('os')", "expected an integer, found '_'", 0),
         ("(4).real", "expected the end, found '.'", 3),
+        ("coalesce((4, ²))", "expected an integer, found '²'", 13),
+        ("4:1 @ upcast((4,8), 4:1)", "upcast: expected an integer, got 4:1", 6),
+        ("coalesce((2,_))", "expected a layout, got the tiler (2,_)", 0),
+        ("4 @ complement()", "complement: expected the operands (a, bound), got 0", 4),
+        ("Swizzle(65, 0, 65)", "Swizzle: expected integers of at most 64, got 65", 0),
     ],
 )
 def test_errors_point_at_what_does_not_fit(expression: str, message: str, at: int) -> None:
@@ -135,7 +141,7 @@ def test_errors_point_at_what_does_not_fit(expression: str, message: str, at: in
         ("upcast((4,8), 4:1)", "upcast: expected an integer, got 4:1"),
         ("composition((4,3):(1,8), 6:1)", "the mode 6:1 breaks off at 4"),
         ("(" * 1500 + ")" * 400, "found the end"),
-        ("(" * 950 + "4:1" + ")" * 950, "nests less deeply"),
+        ("(" * 950 + "4:1" + ")" * 950, "at most 64 levels of parentheses"),
         ("4" * (LONGEST + 1), f"expected at most {LONGEST} characters, found {LONGEST + 1}"),
     ],
     ids=lambda value: value[:40],
@@ -144,6 +150,25 @@ def test_errors_of_the_algebra_come_through(expression: str, message: str) -> No
     with pytest.raises(LayoutError) as caught:
         evaluate(expression)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "message", "at"),
+    [
+        (" @ ".join(["4"] * 66), "at most 64 operations", 4 * 64 + 2),
+        ("(" * 65 + "4:2 @ 2" + ")" * 65, "at most 64 levels of parentheses", 64),
+        ("4" * 300 + "!" + "4" * 300, "found '!'", 300),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_of_a_long_text_the_place_is_shown(expression: str, message: str, at: int) -> None:
+    with pytest.raises(LayoutError) as caught:
+        evaluate(expression)
+    told, line, caret = str(caught.value).split("\n")
+    assert message in told
+    assert len(line) <= 126
+    assert line.strip(".") in expression
+    assert line[caret.index("^")] == expression[at]
 
 
 def test_an_operation_that_fails_is_told_with_its_operands() -> None:

@@ -7,8 +7,8 @@ import pytest
 from layoutconv import LayoutError
 from layoutconv.draw import Cell
 from layoutconv.draw.expression import Applied, evaluate
+from layoutconv.draw.fragment import shown
 from layoutconv.draw.html import page
-from layoutconv.draw.serve import shown
 from layoutconv.draw.step import Step, steps_text
 from layoutconv.draw.steps import steps, summary
 

@@ -1,0 +1,84 @@
+"""What options take beside click's own kinds: regular expressions, extents, new files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+def pattern(text: str, inside: str = "{}") -> str:
+    """A regular expression, as a search ``inside`` another takes it.
+
+    Raises ``ValueError`` with a sentence for one that is none.
+
+    >>> pattern("unet.* fprop"), pattern("a|b", "^map (?:{})")
+    ('unet.* fprop', '^map (?:a|b)')
+    >>> pattern("(")
+    Traceback (most recent call last):
+    ValueError: expected a regular expression, got '(': missing ), unterminated subpattern at position 0
+    """  # noqa: E501
+    whole = inside.format(text)
+    try:
+        re.compile(text)
+        re.compile(whole)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        why = str(error) or "it nests too deeply"
+        raise ValueError(f"expected a regular expression, got {text!r}: {why}") from None
+    return whole
+
+
+class Pattern(click.ParamType):
+    """A regular expression, which is searched for ``inside`` another."""
+
+    name = "pattern"
+
+    def __init__(self, inside: str = "{}") -> None:
+        self._inside = inside
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        """The expression, or an error that says what is wrong with it."""
+        try:
+            return pattern(value, self._inside)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Extents(click.ParamType):
+    """Integers >= 1 with commas between them, or ``x``, such as 2,32,64 or 16x8."""
+
+    name = "extents"
+
+    def __init__(self, example: str, least: int, most: int) -> None:
+        self._example = example
+        self._counts = range(least, most + 1)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+        """The integers, or an error that shows an example."""
+        found = re.split("[,x]", value)
+        if len(found) not in self._counts or not all(re.fullmatch("[0-9]{1,9}", e) for e in found):
+            self.fail(f"expected {self._example}, got {value!r}", param, ctx)
+        return tuple(map(int, found))
+
+
+class NewFile(click.Path):
+    """A file to write, in a folder that there is: what takes minutes is not begun in vain.
+
+    ``suffixes`` are those that its name may have.
+    """
+
+    def __init__(self, *suffixes: str) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+        self._suffixes = suffixes
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The path, or an error that says why nothing could be written there."""
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"there is no folder {str(path.parent)!r}", param, ctx)
+        if self._suffixes and path.suffix.lower() not in self._suffixes:
+            expected = f"a name that ends in {', '.join(self._suffixes)}"
+            self.fail(f"expected {expected}, got {path.name!r}", param, ctx)
+        return path

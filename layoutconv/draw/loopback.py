@@ -1,0 +1,240 @@
+"""A web server for the browser of this machine alone: who may ask, how much, and for how long.
+
+It is the standard library's, with bounds: one request for each connection, of so many bytes, within
+so many seconds however slowly they come; so many connections, of which a new one displaces the one
+that has kept silent for longest. Requests of pages elsewhere are refused.
+
+A library would be a dependency for the part that the standard library has, and has no more of the
+rest: waitress (4,900 lines) keeps a client that sends a byte a second, and takes nobody else once
+there are too many of these.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import sys
+from contextlib import suppress
+from http import HTTPStatus
+from http.client import LineTooLong
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Lock
+from time import monotonic
+from typing import Any
+
+CONNECTIONS = 32  # at once; a browser opens six
+REQUEST_BYTES = 16 << 10  # of a request, an expression of 2,000 characters in escapes among them
+REQUEST_SECONDS = 5.0  # until a request has come as a whole
+ANSWER_SECONDS = 10.0  # until an answer is taken
+_LINGER_BYTES, _LINGER_SECONDS = 1 << 20, 0.5  # of what nobody reads, before the connection ends
+
+
+class LoopbackServer(ThreadingHTTPServer):
+    """Serves ``url`` on 127.0.0.1, ``port`` or one that is free."""
+
+    daemon_threads = True
+    request_queue_size = CONNECTIONS
+    allow_reuse_address = os.name == "posix"  # elsewhere it lets two programs have one port
+
+    def __init__(self, port: int, handler: type[LoopbackHandler]) -> None:
+        super().__init__(("127.0.0.1", port), handler)
+        port = self.server_address[1]
+        self.url = f"http://127.0.0.1:{port}/"
+        self.names = {f"127.0.0.1:{port}", f"localhost:{port}"}
+        if port == 80:
+            self.names |= {"127.0.0.1", "localhost"}
+        self.origins = {f"http://{name}" for name in self.names}
+        self._lock = Lock()
+        self._open = 0
+        self._silent: dict[Any, None] = {}  # connections without a request yet, the oldest first
+
+    def server_bind(self) -> None:
+        # The one of HTTPServer asks a name server what this machine is called.
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            full = self._open >= CONNECTIONS
+            if full and not self._silent:
+                self.shutdown_request(request)
+                return
+            if full:
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                _shut(oldest)  # its thread reads the end of it, and ends
+            self._open += 1
+            self._silent[request] = None
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_asked(request)
+            with self._lock:
+                self._open -= 1
+
+    def connections(self) -> int:
+        """How many there are at the moment."""
+        with self._lock:
+            return self._open
+
+    def has_asked(self, request: Any) -> None:
+        """Note that a connection has sent its request: it is not displaced any more."""
+        with self._lock:
+            self._silent.pop(request, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A page that is typed on takes back questions that the next letter made idle.
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
+
+
+class LoopbackHandler(BaseHTTPRequestHandler):
+    """Answers one request; ``respond`` is called for one that is not refused."""
+
+    server: LoopbackServer
+
+    def policy(self) -> str:
+        """The content security policy of every answer."""
+        return "default-src 'none'; frame-ancestors 'none'"
+
+    def respond(self) -> None:
+        """Answer a GET or HEAD request that may be answered."""
+        raise NotImplementedError
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = io.BufferedReader(_BoundedRequest(self.connection))
+
+    def handle(self) -> None:
+        self.unread = False
+        self.requestline = self.command = self.request_version = ""
+        try:
+            self.handle_one_request()
+        except LineTooLong:
+            self.send_error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if self.unread:
+            self.linger()
+
+    def do_GET(self) -> None:
+        self.server.has_asked(self.connection)
+        if self.request_version == "HTTP/0.9":  # it has no headers to say whose request it is
+            self.send_error(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+            return
+        self.connection.settimeout(ANSWER_SECONDS)
+        refused = self.refusal()
+        if refused is None:
+            self.respond()
+            return
+        status, why = refused
+        self.unread = True
+        self.answer(status, "text/plain", why + "\n")
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def refusal(self) -> tuple[HTTPStatus, str] | None:
+        """The status and the sentence for a request that is not answered.
+
+        The name that it came under has to be ours: a page elsewhere may have pointed its own here
+        (DNS rebinding). Browsers say in Origin and Sec-Fetch-Site which page asks; to have typed
+        the address is to ask, too.
+        """
+        hosts = self.headers.get_all("Host", [])
+        if len(hosts) != 1 or hosts[0].strip().lower() not in self.server.names:
+            return HTTPStatus.FORBIDDEN, f"This page is served at {self.server.url} alone."
+        origins = set(self.headers.get_all("Origin", []))
+        sites = set(self.headers.get_all("Sec-Fetch-Site", []))
+        if not (origins <= self.server.origins and sites <= {"same-origin", "none"}):
+            why = f"Another page asks. Type the address, {self.server.url}, to see this one."
+            return HTTPStatus.FORBIDDEN, why
+        lengths = self.headers.get_all("Content-Length", [])
+        if "Transfer-Encoding" in self.headers or set(lengths) - {"0"}:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "A request has no content here."
+        if not self.path.startswith("/"):
+            return HTTPStatus.BAD_REQUEST, "Expected a path."
+        return None
+
+    def answer(
+        self, status: int, kind: str, content: str, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        """Send text, of the kind ``text/html`` or ``text/plain``."""
+        body = content.encode("utf-8", "replace")
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", f"{kind}; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", self.policy()),
+            ("Cross-Origin-Opener-Policy", "same-origin"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+            ("X-Content-Type-Options", "nosniff"),
+            ("X-Frame-Options", "DENY"),
+            *headers,
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse what is no request; the library's own page would repeat what was sent."""
+        self.request_version = "HTTP/1.0"  # of what was not understood, it is not known
+        self.unread = True
+        self.connection.settimeout(ANSWER_SECONDS)
+        self.answer(code, "text/plain", HTTPStatus(code).phrase + "\n")
+
+    def linger(self) -> None:
+        """Take some of what is still being sent: to close before would lose the answer."""
+        deadline = monotonic() + _LINGER_SECONDS
+        taken = 0
+        try:
+            self.connection.shutdown(socket.SHUT_WR)
+            while taken < _LINGER_BYTES and (left := deadline - monotonic()) > 0:
+                self.connection.settimeout(left)
+                more = len(self.connection.recv(4096))
+                if not more:
+                    return
+                taken += more
+        except OSError:
+            return
+
+    def version_string(self) -> str:
+        """The name of the server, without a version of anything."""
+        return "layoutconv"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: who typed what is nobody else's business."""
+
+
+class _BoundedRequest(io.RawIOBase):
+    """The bytes of a request, as they come: not too many, and all before a deadline."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._left = REQUEST_BYTES
+        self._deadline = monotonic() + REQUEST_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if self._left == 0:
+            raise LineTooLong("a request")
+        seconds = self._deadline - monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        self._connection.settimeout(seconds)
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
+
+
+def _shut(connection: Any) -> None:
+    with suppress(OSError):  # the other side was faster
+        connection.shutdown(socket.SHUT_RDWR)

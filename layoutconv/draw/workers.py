@@ -1,0 +1,185 @@
+"""Workers: processes that evaluate what was typed, and are ended if that takes too long.
+
+A worker is started once and asked many times. One that was ended is replaced at once: the next
+request goes to another, or waits a moment for the new one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Timer
+from typing import Any
+
+from ..algebra import LayoutBudgetError, LayoutTypeError, LayoutValueError
+from ..errors import ArgumentError
+
+STARTUP = 30.0  # seconds; it takes 0.1 on an idle machine
+SLACK = 5.0  # how many seconds may pass for one of the processor, on a busy machine
+MEMORY = 1 << 30  # bytes, for a picture of 512 rows and columns
+_CODE = "import sys; sys.path.append({root!r}); from {package}.worker import main; main({memory})"
+_ERRORS: dict[str, type[Exception]] = {
+    "budget": LayoutBudgetError,
+    "layout": LayoutValueError,
+    "layout type": LayoutTypeError,
+    "argument": ArgumentError,
+    "value": ValueError,
+    "fault": RuntimeError,
+}
+
+
+class Worker:
+    """A process for one request at a time; ``memory`` is how many bytes it may take."""
+
+    def __init__(self, memory: int) -> None:
+        root = str(Path(__file__).resolve().parents[2])
+        code = _CODE.format(root=root, package=__package__, memory=memory)
+        # Isolated, without site packages, it starts in half the time. In a session of its own it
+        # hears no Ctrl-C, which is for who asks.
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=os.name == "posix",
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+        self._timers: bool | None = None  # does it stop itself in time? Known once it answered
+        self.usable = True
+
+    def call(self, task: str, arguments: dict[str, Any]) -> Any:
+        """The result of a task of ``tasks.py``.
+
+        Raises what it raised, and ``LayoutBudgetError`` where it was ended. It is ``usable`` after
+        that if it can be asked again.
+        """
+        self.usable = False
+        if self._timers is None:
+            self._timers = self._started()
+        try:
+            answer = self._answer({"task": task, "arguments": arguments})
+        except (EOFError, OSError):
+            raise LayoutBudgetError("this takes more time or memory than there is for it") from None
+        self.usable = not answer.get("ended")
+        if "error" in answer:
+            raise _ERRORS[answer["error"]](*answer["why"])
+        return answer["result"]
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        self.usable = False
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(OSError):  # what was not sent yet cannot be sent any more
+                pipe.close()
+        self._process.wait()
+
+    def _started(self) -> bool:
+        try:
+            with self._deadline(STARTUP):
+                return bool(self._read()["timers"])
+        except (EOFError, OSError):
+            raise OSError(f"{sys.executable} did not start, to evaluate what was typed") from None
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What comes back, after the announcements of how long it may take."""
+        assert self._process.stdin is not None
+        allowed = STARTUP
+        with self._deadline(allowed):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        while True:
+            with self._deadline(allowed):
+                message = self._read()
+            if "within" not in message:
+                return message
+            allowed = message["within"]
+            if self._timers:  # it ends itself before, by the time of the processor
+                allowed = SLACK * allowed + 1
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    @contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """End the process if the block takes longer: it reads the end of its output then."""
+        timer = Timer(seconds, self._process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+class Workers:
+    """So many workers, for several threads to ask.
+
+    >>> with Workers(1) as workers:
+    ...     workers.call("page", {"expression": "(4,2)(", "limit": 8})[0]
+    False
+    """
+
+    def __init__(self, count: int, memory: int = MEMORY) -> None:
+        self._memory = memory
+        self._free: Queue[Worker] = Queue()
+        self._all = [Worker(memory) for _ in range(count)]
+        self._closed = False
+        for worker in self._all:
+            self._free.put(worker)
+
+    def call(self, task: str, arguments: dict[str, Any], patience: float | None = None) -> Any:
+        """:meth:`Worker.call` of the one that is free for longest.
+
+        Raises ``TimeoutError`` if none is free within ``patience`` seconds.
+        """
+        try:
+            worker = self._free.get(timeout=patience)
+        except Empty:
+            raise TimeoutError("every worker is busy; try again in a moment") from None
+        try:
+            return worker.call(task, arguments)
+        finally:
+            self._free.put(worker if worker.usable else self._replaced(worker))
+
+    def close(self) -> None:
+        """End them all."""
+        self._closed = True
+        for worker in self._all:
+            worker.close()
+
+    def _replaced(self, worker: Worker) -> Worker:
+        worker.close()
+        if self._closed:
+            return worker
+        fresh = Worker(self._memory)
+        self._all[self._all.index(worker)] = fresh
+        return fresh
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+@cache
+def own_worker() -> Workers:
+    """The one worker of this process; it ends with it."""
+    workers = Workers(1)
+    atexit.register(workers.close)
+    return workers

@@ -1,0 +1,1 @@
+"""Fuzzers: what nobody wrote by hand, against oracles that share nothing with the code."""
