@@ -37,3 +37,7 @@ class DeviceError(RuntimeError):
 
 class PointFileError(ValueError):
     """A file that cannot be read, or that holds no point cloud; the message says which and why."""
+
+
+class RankError(RuntimeError):
+    """Another rank of a process group has failed, has ended, or is in another call."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import re
+import resource
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -63,11 +67,13 @@ class _Worker:
         self.left = numbers
         # The case that runs, and when it began: what a process leaves that ends without a word.
         self.at = context.RawArray("d", [-1, 0])
+        self.folder = tempfile.TemporaryDirectory()
+        self.trace = Path(self.folder.name, "trace")
         self.start()
 
     def start(self):
         self.pipe, theirs = self.context.Pipe(duplex=False)
-        arguments = self.make_case, self.left, theirs, self.at, self.memory
+        arguments = self.make_case, self.left, theirs, self.at, self.memory, self.trace
         self.at[0] = -1
         self.process = self.context.Process(target=_work, args=arguments, daemon=True)
         self.process.start()
@@ -87,7 +93,8 @@ class _Worker:
             if number >= 0 and (late or code):
                 name = "hang" if late else "abort"
                 found.counts[name] += 1
-                found.wrong.append(f"case {number}: {name}, exit code {code}")
+                where = " < ".join(re.findall(r"line (\d+ in \w+)", self.trace.read_text())[:8])
+                found.wrong.append(f"case {number}: {name}, exit code {code}, {where}")
                 self.left = self.left[self.left.index(number) + 1 :]
                 if self.left:
                     return self.start()
@@ -111,10 +118,11 @@ class _Worker:
             self.process.kill()
             self.process.join()
             self.process = None
+        self.folder.cleanup()
 
 
-def _work(make_case, numbers, pipe, at, memory):
-    import resource
+def _work(make_case, numbers, pipe, at, memory, trace):
+    faulthandler.enable(trace.open("w"), all_threads=False)
 
     # Messages of packages that panic say nothing that is not in the report.
     with open(os.devnull, "w") as nowhere:

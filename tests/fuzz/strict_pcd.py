@@ -17,6 +17,11 @@ def parse_pcd(data):
     found, body = header(data)
     names, counts = found["FIELDS"], found["COUNT"]
     kinds = [kind.lower() + size for kind, size in zip(found["TYPE"], found["SIZE"], strict=True)]
+    # Colours are bits, which a float that is no number does not keep.
+    codes = [
+        f"{count}{'I' if is_colour(*field) and found['DATA'] != 'ascii' else CODES[field[1]]}"
+        for count, field in zip(counts, zip(names, kinds, counts, strict=True), strict=True)
+    ]
     points = found["POINTS"]
     size = points * sum(int(kind[1]) * count for kind, count in zip(kinds, counts, strict=True))
     if found["DATA"] == "ascii":
@@ -24,8 +29,7 @@ def parse_pcd(data):
     elif found["DATA"] == "binary":
         need(len(body) >= size, "truncated")
         padding(body[size:])
-        codes = "".join(f"{count}{CODES[kind]}" for kind, count in zip(kinds, counts, strict=True))
-        table = [[*row] for row in struct.iter_unpack("<" + codes, body[:size])]
+        table = [[*row] for row in struct.iter_unpack("<" + "".join(codes), body[:size])]
     else:
         need(len(body) >= 8, "truncated")
         packed, unpacked = struct.unpack("<II", body[:8])
@@ -33,12 +37,15 @@ def parse_pcd(data):
         padding(body[8 + packed :])
         raw, table = lzf(body[8 : 8 + packed], size), [[] for _ in range(points)]
         at = 0
-        for kind, count in zip(kinds, counts, strict=True):
-            code = struct.Struct(f"<{count}{CODES[kind]}")
+        for code in (struct.Struct("<" + code) for code in codes):
             for row in table:
                 row += code.unpack_from(raw, at)
                 at += code.size
     return finished(columns(names, kinds, counts, table))
+
+
+def is_colour(name, kind, count):
+    return name in ("rgb", "rgba") and kind[1] == "4" and count == 1
 
 
 def columns(names, kinds, counts, table):
@@ -49,13 +56,11 @@ def columns(names, kinds, counts, table):
         at += count
         if name == "_":
             continue
-        if name in ("rgb", "rgba") and kind[1] == "4" and count == 1:
+        if is_colour(name, kind, count):
             heads += ["red", "green", "blue"]
             for row, (value,) in zip(rows, part, strict=True):
-                try:
-                    blue, green, red, _ = struct.pack("<" + CODES[kind], value)
-                except (OverflowError, struct.error):  # of an ascii file: rounded to infinity
-                    blue, green, red = 0, 0, 128
+                code = "<f" if isinstance(value, float) else "<I" if value >= 0 else "<i"
+                blue, green, red, _ = struct.pack(code, value)
                 row += [red, green, blue]
         else:
             heads += [name] if count == 1 else [f"{name}.{n}" for n in range(count)]

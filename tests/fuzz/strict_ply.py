@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from .strict import CODES, RefusedError, finished, natural, need, padding, real, typed, xyz_first
+from .strict import CODES, RefusedError, finished, natural, need, padding, typed, xyz_first
 
 NAMES = {}
 for _kind, _words in {
@@ -93,9 +93,10 @@ def ascii_row(words, properties):
             at += 1
         else:
             count = natural(words[at])
-            need(at + 1 + count <= len(words) and count < 2 ** (8 * int(kinds[0][1])), "list")
+            typed(words[at], kinds[0])
+            need(at + 1 + count <= len(words), "list")
             for word in words[at + 1 : at + 1 + count]:
-                real(word)
+                typed(word, kinds[1])
             at += 1 + count
     need(at == len(words), "too many numbers")
     return row

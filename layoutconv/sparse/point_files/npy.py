@@ -20,9 +20,10 @@ _MAGIC = b"\x93NUMPY"
 _LONGEST = 1 << 16  # bytes of a header
 _KINDS = re.compile(r"[<>](?:f[248]|[iu][1248])|\|[iu]1")
 _VALUE = rb"""[A-Z][a-z]+|['"][^'"]*['"]|\([^()]*\)"""
-_ENTRY = rb"""\s*['"](descr|fortran_order|shape)['"]\s*:\s*(%b)\s*""" % _VALUE
-_HEADER = re.compile(rb"\{%b,%b,%b(?:,\s*)?\}\s*" % (_ENTRY, _ENTRY, _ENTRY))
-_SHAPE = re.compile(rb"\(\s*(?:\d{1,18}L?\s*,\s*)*(?:\d{1,18}L?\s*)?\)")
+_ENTRY = rb"""[ \t\n]*['"](descr|fortran_order|shape)['"][ \t]*:[ \t]*(%b)[ \t]*""" % _VALUE
+_HEADER = re.compile(rb"\{%b,%b,%b(?:,[ \t\n]*)?\}[ \t\n]*" % (_ENTRY, _ENTRY, _ENTRY))
+_NUMBER = rb"(?:0|[1-9]\d{0,17})L?"
+_SHAPE = re.compile(rb"\( *(?:%b *, *)*(?:%b *)?\)" % (_NUMBER, _NUMBER))
 
 
 def read_npy(source: Source, wanted: Wanted) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .columns import Columns, Wanted
 from .ply_header import Element, read_header
 from .source import PIECE, Source
-from .text import Lines, check_text, is_row, numbers, shown
+from .text import Lines, check_text, fits, is_row, numbers, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,17 +69,18 @@ class _Ascii:
 
     def _check_lists(self, element: Element, line: bytes) -> None:
         """Raise unless a line has the numbers of an element with lists, and no more."""
-        words, kinds = line.split(), ""
+        words = line.split()
+        kinds: list[str] = []
         for found in element.properties.values():
             count = 1
             if found.counted:
                 word = words[len(kinds)] if len(kinds) < len(words) else b""
+                # More than there are is an error below.
                 count = int(word) if word.isdigit() and len(word) < 10 else len(words)
-                most = 2 ** (8 * int(found.counted[1]) - (found.counted[0] == "i")) - 1
-                kinds += "i"
-                count = min(count, most + 1, len(words))  # more than there are is an error below
-            kinds += found.kind[0].replace("u", "i") * count
-        if not is_row(line, kinds):
+                kinds.append(found.counted)
+            kinds += [found.kind] * min(count, len(words))
+        letters = "".join("f" if kind[0] == "f" else "i" for kind in kinds)
+        if not is_row(line, letters) or not all(map(fits, words, kinds)):
             raise self.source.error(
                 f"element {element.name!a}: a line of {len(element.properties)} numbers and lists "
                 f"expected, got {shown(line)}"

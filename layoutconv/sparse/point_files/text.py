@@ -19,7 +19,7 @@ _LONGEST = 1 << 17  # bytes of a line: 4,096 numbers and room to spare
 _INTEGER = rb"[+-]?\d+(?:\.0*)?"  # some write 255.0 for a colour
 _FLOAT = rb"[+-]?(?:(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?|(?i:nan|inf|infinity))"
 _DIGITS = b"0123456789+-"
-_PLAIN = _DIGITS + b".eE \t\r\n"
+_PLAIN = _DIGITS + b".eE \t\n"
 
 
 class Lines:
@@ -58,8 +58,10 @@ class Lines:
             data = self._begun + self.source.read(self._at, count, "a line")
             self._at += count
             *self._lines, self._begun = data.split(b"\n")
+            if b"\r" in data:
+                self._lines = [line.removesuffix(b"\r") for line in self._lines]
         elif self._begun:
-            self._lines, self._begun = [self._begun], b""
+            self._lines, self._begun = [self._begun.removesuffix(b"\r")], b""
         if max(map(len, (*self._lines, self._begun))) > _LONGEST:
             raise self.source.error(f"a line is longer than {_LONGEST} bytes")
         return bool(self._lines) or (bool(count) and self._more())
@@ -119,7 +121,20 @@ def is_row(line: bytes, letters: str) -> bool:
     >>> is_row(b"0.5 -1e3 nan 7", "fffi"), is_row(b"0.5 1_0", "ff"), is_row(b"1.5", "i")
     (True, False, False)
     """
-    return _row(letters)(line.rstrip(b"\r") + b" ") is not None
+    return _row(letters)(line + b" ") is not None
+
+
+def fits(word: bytes, kind: str) -> bool:
+    """Does a type hold a number that :func:`is_row` has found?
+
+    >>> fits(b"255.0", "u1"), fits(b"-1", "u1"), fits(b"-128", "i1"), fits(b"1e9", "f4")
+    (True, False, True, True)
+    """
+    if kind[0] == "f":
+        return True
+    bits = 8 * int(kind[1]) - (kind[0] == "i")
+    head = word.partition(b".")[0]
+    return len(head) < 40 and -(2**bits) * (kind[0] == "i") <= int(head) < 2**bits
 
 
 def check_text(source: Source, start: int, rows: int, columns: int, what: str) -> None:
@@ -129,7 +144,7 @@ def check_text(source: Source, start: int, rows: int, columns: int, what: str) -
 
 def shown(line: bytes) -> str:
     """A line of a file as it is put into a message."""
-    text = line.decode("latin-1").rstrip("\r")
+    text = line.decode("latin-1")
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
