@@ -191,7 +191,9 @@ def cloud(repeat: int, points: Any, C: int) -> Iterator[dict[str, Any]]:
 
 
 def points_of(path: Path | None) -> Any:
-    return street(seed=0) if path is None else lc.sparse.read_points(path)
+    if path is None:
+        return street(seed=0)
+    return lc.sparse.read_points(path, columns=4 if path.suffix == ".bin" else None)
 
 
 def measured(args: argparse.Namespace) -> Iterator[dict[str, Any]]:

@@ -285,7 +285,8 @@ def _cloud(path: Path | None) -> tuple[str, Any]:
         path = Path(os.environ.get("LAYOUTCONV_DATA", beside)) / "lidar_sweep.bin"
         if not path.is_file():
             return "a synthetic street", street(0, beams=48, azimuths=480)
-    points = read_points(path)
+    # A .bin file does not say how many columns it has.
+    points = read_points(path, columns=4 if path.suffix == ".bin" else None)
     if points.shape[1] < 4:
         points = np.column_stack([points, np.zeros(len(points), points.dtype)])  # no intensity
     return path.name, points

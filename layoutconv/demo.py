@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .sparse.voxels import Voxels
 
 _CROP = (32, 64, 64)  # (D, H, W) of the dense grid: 150,000 cells with its rim, a second on a CPU
+_BIN_COLUMNS = 4  # x, y, z, intensity
 _REPEATS, _PATIENCE = 10, 0.5  # a timing stops after so many runs, or so many seconds
 
 
@@ -62,7 +63,7 @@ def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
         name, points = _points(options)
         cloud = torch.from_numpy(points).to(device)
     report.title(f"layoutconv: a submanifold convolution of {name}")
-    report.line("points", f"{len(points):,} x {points.shape[1]} float32")
+    report.line("points", f"{len(points):,} x {points.shape[1]} float32{_assumed(options)}")
 
     with progress.step("Building voxels and the index buffer"):
         voxels = voxelize(cloud, options.voxel_size)
@@ -263,7 +264,16 @@ def _points(options: DemoOptions) -> tuple[str, np.ndarray]:
         return f"a synthetic street (seed {options.seed})", street(options.seed)
     from .sparse.points import read_points
 
-    return os.path.basename(options.points), read_points(options.points, options.columns)
+    columns = _BIN_COLUMNS if _assumed(options) else options.columns
+    return os.path.basename(options.points), read_points(options.points, columns)
+
+
+def _assumed(options: DemoOptions) -> str:
+    """A remark on the number of columns, if it is neither in the file nor given."""
+    path = options.points
+    if path is None or path.suffix.lower() != ".bin" or options.columns is not None:
+        return ""
+    return ", 4 columns assumed (--columns)"
 
 
 def _fullest_box(voxels: Voxels) -> tuple[list[int], list[int]]:

@@ -33,3 +33,11 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class DeviceError(RuntimeError):
     """A GPU, or its driver, cannot run kernels; the message says what to do."""
+
+
+class PointFileError(ValueError):
+    """A file that cannot be read, or that holds no point cloud; the message says which and why."""
+
+
+class RankError(RuntimeError):
+    """Another rank of a process group has failed, has ended, or is in another call."""

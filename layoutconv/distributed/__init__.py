@@ -1,7 +1,8 @@
 """More than one GPU, on ``torch.distributed``: volumes and clouds split over ranks; training.
 
 A top floor: may import every room but ``compat``. Processes, groups and backends (NCCL, gloo) are
-torch's; here is what convolutions add to them.
+torch's; here is what convolutions add to them. Every call begins with an ``Agreement``: what ranks
+disagree on is one error on all of them, and nobody waits for another.
 """
 
 from .cloud import Cloud, partition, restore

@@ -11,6 +11,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse import Coordinates, SparseTensor
 from ..sparse.keys import MAX_KEY
 from ..sparse.morton import Curve
+from .agreement import Agreement, tensor_term
 from .group import place_in
 from .route import Route, all_to_all, carry, counts_from
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from .border import Border
 
 _SAMPLES = 4096  # of a rank's keys, from which the ranges are chosen: within 0.1% of even for 4
-_MODES = 4
+_SAME = "as many channels, the same dtype and the same grid on every rank"
 
 
 def partition(input: SparseTensor, group: dist.ProcessGroup | None = None) -> SparseTensor:
@@ -38,7 +39,8 @@ def partition(input: SparseTensor, group: dist.ProcessGroup | None = None) -> Sp
 
     It is a collective: every rank of the group calls it.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`, on every rank, if cells are wrong on one.
+    Raises :class:`~layoutconv.errors.ArgumentError`, on every rank, if cells are wrong on one, or
+    ranks disagree; :class:`~layoutconv.errors.RankError` as :func:`conv3d`.
 
     >>> cells = torch.tensor([[0, 3], [0, 1], [0, 2]], dtype=torch.int32)
     >>> x = partition(SparseTensor(torch.tensor([[3.0], [1.0], [2.0]]), cells, (4,), 1))
@@ -48,13 +50,11 @@ batch_size=1, part 0 of 1))
     >>> restore(x).T
     tensor([[3., 1., 2.]])
     """
-    if not isinstance(input, SparseTensor):
-        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
-    cells, shape, images = input.coords, input.spatial_shape, input.batch_size
-    if input.coordinates.padded:
-        raise ArgumentError("input", "a tensor without padding: `unpadded()`", input)
     size = place_in(group)[1]
-    _check_all(input, group, size)
+    with Agreement("partition", group, {"input": _SAME}) as same:
+        cells, shape, images = _checked(input)
+        C, kind = input.features.shape[1], tensor_term(input.features, split=0)
+        same.terms["input"] = f"{C} channels, {kind}, on a grid {shape} with batch_size={images}"
     curve = Curve(shape, images)
     keys, order = torch.sort(curve.keys(cells))
     bounds = _bounds(keys, size, group)
@@ -68,8 +68,9 @@ batch_size=1, part 0 of 1))
     if _most(twice, group, size).item():
         raise ArgumentError("input", "no cell twice, on all ranks together", "one that is")
     limits = [*bounds.tolist(), MAX_KEY + 1]
-    cloud = Cloud(curve, got, group, limits, (order, Route(order, send, receive, group), place))
-    features = carry(input.features, cloud.given).index_select(0, place)
+    given = order, Route(order, send, receive, group), place
+    cloud = Cloud(curve, got, group, limits, given, same.label)
+    features = carry(input.features, cloud.given, same.label).index_select(0, place)
     return SparseTensor(features, cloud)
 
 
@@ -80,16 +81,18 @@ def restore(input: SparseTensor) -> Tensor:
         input: a tensor on the coordinates that :func:`partition` has made, of any C.
 
     Returns (rows, C): the rows, in their order, of the tensor that this rank gave to
-    :func:`partition`. With a gradient. A collective, as that.
+    :func:`partition`. With a gradient. A collective, as that, with its errors.
 
     >>> cells = torch.tensor([[0, 3], [0, 1]], dtype=torch.int32)
     >>> x = partition(SparseTensor(torch.tensor([[3.0], [1.0]]), cells, (4,), 1))
     >>> restore(x.replace(10 * x.features)).T
     tensor([[30., 10.]])
     """
-    cloud = cloud_of(input)
+    with Agreement.of("restore", getattr(input, "coordinates", None), Cloud) as same:
+        cloud = cloud_of(input)
+        same.terms |= {"input": tensor_term(input.features, split=0), "cloud": cloud.label}
     _, send, receive, group = cloud.given
-    back = carry(input.features, Route(cloud.to_given, receive, send, group))
+    back = carry(input.features, Route(cloud.to_given, receive, send, group), same.label)
     return back.index_select(0, cloud.of_given)
 
 
@@ -115,15 +118,16 @@ class Cloud(Coordinates):
         group: the process group.
         bounds: keys along the curve at which the ranks' ranges begin, and the end.
         keys_in_order: int64 (rows,), the keys of the cells.
+        label: which partition of the group it comes from, the same on every rank.
     """
 
     def __init__(
-        self, curve: Curve, keys: Tensor, group: Any, bounds: list[int], given: Any
+        self, curve: Curve, keys: Tensor, group: Any, bounds: list[int], given: Any, label: str
     ) -> None:
         cells = curve.cells(keys)
         super().__init__(cells, curve.shape, curve.batch_size, valid=True)
         self.curve, self.keys_in_order, self.group = curve, keys, group
-        self.bounds = tuple(bounds)
+        self.bounds, self.label = tuple(bounds), label
         self.part, self.parts = place_in(group)
         # The cells by themselves, whose maps have no halo.
         self.local = Coordinates(cells, curve.shape, curve.batch_size, valid=True)
@@ -150,25 +154,20 @@ class Cloud(Coordinates):
         return f"Cloud({len(self)} rows, {grid}, part {self.part} of {self.parts})"
 
 
-def _check_all(input: SparseTensor, group: Any, size: int) -> None:
-    """Raise on every rank alike if something is wrong on one, so that none waits for another."""
-    cells, features = input.coords, input.features
-    limits = cells.new_tensor((input.batch_size, *input.spatial_shape))
+def _checked(input: SparseTensor) -> tuple[Tensor, tuple[int, ...], int]:
+    """Cells, the grid's shape and the number of grids of a rank's part; raises for what is none."""
+    if not isinstance(input, SparseTensor):
+        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+    if input.coordinates.padded:
+        raise ArgumentError("input", "a tensor without padding: `unpadded()`", input)
+    cells, shape, images = input.coords, input.spatial_shape, input.batch_size
+    limits = cells.new_tensor((images, *shape))
     outside = ((cells < 0) | (cells >= limits)).any(1)
-    shape = [*input.spatial_shape, *[-1] * (_MODES - len(input.spatial_shape))]
-    kind = sum(ord(letter) << 7 * at for at, letter in enumerate(str(features.dtype)[6:14]))
-    numbers = [features.shape[1], kind, input.batch_size, *shape]
-    same = cells.new_tensor([*numbers, *(-n for n in numbers)], dtype=torch.int64)
-    most = _most(torch.cat([same, outside.any().long()[None]]), group, size).tolist()
-    if most.pop():
-        row = int(outside.nonzero()[0]) if outside.any() else None
-        got = "one that is not" if row is None else f"{cells[row].tolist()} in row {row}"
-        expected = f"cells of {input.batch_size} grids of {input.spatial_shape}, on every rank"
-        raise ArgumentError("input", expected, got)
-    greatest, least = most[: len(numbers)], [-n for n in most[len(numbers) :]]
-    if greatest != least:
-        expected = "as many channels, the same dtype and the same grid on every rank"
-        raise ArgumentError("input", expected, input)
+    if outside.any():
+        row = int(outside.nonzero()[0])
+        expected = f"cells of {images} grids of {shape}, on every rank"
+        raise ArgumentError("input", expected, f"{cells[row].tolist()} in row {row}")
+    return cells, shape, images
 
 
 def _most(numbers: Tensor, group: Any, size: int) -> Tensor:

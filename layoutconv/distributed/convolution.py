@@ -25,6 +25,7 @@ from ..executors.checks import OUTPUTS
 from ..executors.folded import line_for
 from ..executors.passes import dgrad_pass, epilogue_of, fprop_pass, run
 from ..executors.residues import columns_for
+from .agreement import Agreement
 from .exchange import Exchange, Rows
 from .halo import Part, dgrad_plan, fprop_plan
 from .slab import Slab
@@ -39,7 +40,7 @@ class SplitConv(torch.autograd.Function):
     """``y`` of tensors in the order of memory, this rank's rows of each.
 
     ``problem`` is that of the whole volume; ``before`` and ``after`` are the slabs of its
-    activation and its output.
+    activation and its output, ``label`` is what ranks call this call.
     """
 
     @staticmethod
@@ -51,6 +52,7 @@ class SplitConv(torch.autograd.Function):
         problem: ConvProblem,
         before: Slab,
         after: Slab,
+        label: str,
     ) -> Tensor:
         x, w, mode = x.contiguous(), w.contiguous(), before.mode
         plan = fprop_plan(problem, mode, before.bounds, after.bounds, before.rank)
@@ -67,19 +69,20 @@ class SplitConv(torch.autograd.Function):
         needs_x, needs_w, *_ = ctx.needs_input_grad
         kept = rows[2:] if needs_w else (None,) * 3
         ctx.save_for_backward(*kept, w if needs_x else None)
-        ctx.split, ctx.plan = (problem, before, after), plan
+        ctx.split, ctx.plan, ctx.label = (problem, before, after), plan, label
         ctx.x_shape, ctx.w_shape, ctx.w_dtype = x.shape, w.shape, w.dtype
         ctx.bias_dtype = None if bias is None else bias.dtype
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        if torch.is_grad_enabled():  # what is computed here has no graph: say so, lest it is missed
-            expected = "False: a split convolution is differentiable once"
-            raise ArgumentError("create_graph", expected, True)
         problem, before, after = ctx.split
-        *kept, w = ctx.saved_tensors
         needs_x, needs_w, needs_bias, *_ = ctx.needs_input_grad
+        with Agreement(f"backward of {ctx.label}", before.group):
+            if torch.is_grad_enabled():  # what is computed here has no graph: say so
+                expected = "False: a split convolution is differentiable once"
+                raise ArgumentError("create_graph", expected, True)
+            *kept, w = ctx.saved_tensors
         dy, mode = dy.contiguous(), before.mode
         dx = dw = db = None
         # Every rank enters the collectives in this order: the halo, then the sums over ranks.
@@ -113,7 +116,7 @@ class SplitConv(torch.autograd.Function):
             parts = list(flat.split([part.numel() for part in sums]))
             dw = parts.pop(0).view(ctx.w_shape).to(ctx.w_dtype) if needs_w else None
             db = parts.pop(0).to(ctx.bias_dtype) if needs_bias else None
-        return dx, dw, db, None, None, None
+        return dx, dw, db, None, None, None, None
 
 
 def _compute(halo: Exchange, out: Tensor, compute: Compute) -> Rows:

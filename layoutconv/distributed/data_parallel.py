@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from ..errors import ArgumentTypeError
+from .agreement import Agreement
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -23,14 +26,17 @@ def mean_over_ranks(values: Tensor, group: dist.ProcessGroup | None = None) -> T
     ``DistributedDataParallel`` does, are those of the mean. A mean per rank would let a point of a
     small batch count for more. In a process without ``init_process_group`` it is the mean.
 
-    It is a collective: every rank of the group calls it.
+    It is a collective: every rank of the group calls it. Errors are those of :func:`conv3d`.
 
     >>> mean_over_ranks(torch.tensor([1.0, 2.0, 6.0]))
     tensor(3.)
     """
-    exact = torch.promote_types(values.dtype, torch.float32)
-    count, ranks = values.new_tensor(values.numel(), dtype=torch.float64), 1
+    with Agreement("mean_over_ranks", group) as same:
+        if not isinstance(values, torch.Tensor):
+            raise ArgumentTypeError("values", "a torch tensor", type(values).__name__)
+        same.terms["values"] = str(values.dtype)
+        exact = torch.promote_types(values.dtype, torch.float32)
+        count, ranks = values.new_tensor(values.numel(), dtype=torch.float64), same.size
     if dist.is_available() and dist.is_initialized():
-        ranks = dist.get_world_size(group)
         dist.all_reduce(count, group=group)
     return values.sum(dtype=exact) * (ranks / count.clamp(min=1)).to(exact)

@@ -15,10 +15,11 @@ from ..conv import ConvProblem
 from ..conv.problem import Padding, per_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.arguments import check_fits, check_tensors, near_and_far
+from .agreement import Agreement, tensor_term
 from .convolution import SplitConv
 from .exchange import Exchange
 from .halo import fprop_plan, output_bounds
-from .slab import Slab
+from .slab import Slab, checked_slab
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,9 +101,11 @@ def conv3d(
     process had computed the sum of all ranks' losses. Differentiable once. Autocast lowers it.
 
     It is a collective: every rank of the group calls it, and where gradients are wanted every rank
-    goes backward.
+    goes backward. Ranks compare their arguments first.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
+    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument: on
+    every rank, if it differs between ranks or one of them finds it wrong. Raises
+    :class:`~layoutconv.errors.RankError` for ranks in different calls, and for one that has ended.
 
     >>> import layoutconv as lc
     >>> x, w = torch.randn(1, 3, 6, 8, 8), torch.randn(5, 3, 3, 3, 3)
@@ -131,17 +134,22 @@ def exchange_halo(
         kernel_size, stride, padding, dilation: of the convolution, in the mode that is split.
 
     Returns two tensors like ``input`` with as many rows as are needed, none at the volume's ends.
-    Without a gradient. A collective, as :func:`conv3d`.
+    Without a gradient. A collective, as :func:`conv3d`, with the errors of that.
 
     >>> near, far = exchange_halo(torch.ones(1, 2, 6, 4), 3, padding=1, slab=Slab(6))
     >>> near.shape, far.shape
     (torch.Size([1, 2, 0, 4]), torch.Size([1, 2, 0, 4]))
     """
-    slab.check("input", input)
-    window = (1, slab.extent, 1), (1, kernel_size), stride, (padding,), dilation
-    problem = ConvProblem(*window)
-    after = output_bounds(problem, 0, slab.bounds)
-    plan = fprop_plan(problem, 0, slab.bounds, after, slab.rank)
+    with Agreement.of("exchange_halo", slab, Slab) as same:
+        axis = checked_slab(slab).check("input", input)
+        window = (1, slab.extent, 1), (1, kernel_size), stride, (padding,), dilation
+        problem = ConvProblem(*window)
+        after = output_bounds(problem, 0, slab.bounds)
+        plan = fprop_plan(problem, 0, slab.bounds, after, slab.rank)
+        same.terms |= {
+            "input": tensor_term(input, axis), "slab": slab.cut, "kernel_size": kernel_size,
+            "stride": stride, "padding": padding, "dilation": dilation,
+        }  # fmt: skip
     held = input.detach().movedim(1, -1).contiguous()
     rows = Exchange(held, slab.mode, plan, slab.group).wait()
     return rows.near.movedim(-1, 1), rows.far.movedim(-1, 1)
@@ -158,25 +166,32 @@ def _convolution(
     groups: int,
     slab: Slab,
 ) -> Tensor:
-    if not isinstance(slab, Slab):
-        raise ArgumentTypeError("slab", "a Slab", type(slab).__name__)
-    check_tensors(rank, input, weight, bias, None, None, groups, transposed=False, part=True)
-    if input.dim() != rank + 2:
-        expected = f"(N, C) and {rank} spatial modes"
-        raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
-    if input.is_complex():
-        raise ArgumentTypeError("input", "real numbers", str(input.dtype))
-    if slab.mode >= rank:
-        raise ArgumentError("slab", f"a slab of one of {rank} spatial modes", slab)
-    axis = slab.check("input", input)
-    problem = problem_of(input.shape, weight.shape, stride, padding, dilation, groups, slab, axis)
-    kind = input.device.type
-    if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:
-        lower = torch.get_autocast_dtype(kind)
-        input, weight = input.to(lower), weight.to(lower)
+    with Agreement.of(f"conv{rank}d", slab, Slab) as same:
+        checked_slab(slab)
+        check_tensors(rank, input, weight, bias, None, None, groups, transposed=False, part=True)
+        if input.dim() != rank + 2:
+            expected = f"(N, C) and {rank} spatial modes"
+            raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
+        if input.is_complex():
+            raise ArgumentTypeError("input", "real numbers", str(input.dtype))
+        if slab.mode >= rank:
+            raise ArgumentError("slab", f"a slab of one of {rank} spatial modes", slab)
+        axis = slab.check("input", input)
+        shapes = input.shape, weight.shape
+        problem = problem_of(*shapes, stride, padding, dilation, groups, slab, axis)
+        after = slab.of_output(problem)
+        kind = input.device.type
+        if torch.is_autocast_enabled(kind) and input.dtype != torch.float64:
+            lower = torch.get_autocast_dtype(kind)
+            input, weight = input.to(lower), weight.to(lower)
+        same.terms |= {
+            "input": tensor_term(input, axis), "weight": tensor_term(weight),
+            "bias": tensor_term(bias), "slab": slab.cut, "stride": problem.stride,
+            "padding": problem.padding, "dilation": problem.dilation, "groups": groups,
+        }  # fmt: skip
     x, w = input.movedim(1, -1), weight.movedim(1, -1)
     with torch.autocast(kind, enabled=False):
-        y = SplitConv.apply(x, w, bias, problem, slab, slab.of_output(problem))
+        y = SplitConv.apply(x, w, bias, problem, slab, after, same.label)
     return y.movedim(-1, 1)
 
 

@@ -26,3 +26,18 @@ def place_in(group: dist.ProcessGroup | None) -> tuple[int, int]:
     if rank < 0:
         raise ArgumentError("group", "a group that this process belongs to", group)
     return rank, size
+
+
+def is_alone() -> bool:
+    """Is the group of all processes the only one there is, on all of them?
+
+    torch counts the groups that all processes have made together, but does not promise to say.
+
+    >>> is_alone()
+    True
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return True
+    world = getattr(dist.distributed_c10d, "_world", None)
+    groups: int = getattr(world, "group_count", 2)
+    return groups < 2

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import nn
 from ..conv.problem import per_mode
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError
 from ..nn.arguments import near_and_far
 from . import functional
-from .slab import Slab
+from .slab import Slab, checked_slab
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +38,7 @@ class _Split:
     ) -> None:
         sizes = in_channels, out_channels, kernel_size, stride, padding, dilation, groups
         super().__init__(*sizes, bias, "zeros", device, dtype)  # type: ignore[call-arg]
-        if not isinstance(slab, Slab):
-            raise ArgumentTypeError("slab", "a Slab", type(slab).__name__)
-        self.slab = slab
+        self.slab = checked_slab(slab)
 
     @property
     def output_slab(self: Any) -> Slab:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import ArgumentError
+from .agreement import Agreement, tensor_term
 from .group import place_in
 
 if TYPE_CHECKING:
@@ -47,22 +48,24 @@ def counts_from(counts: list[int], device: Any, group: Any) -> list[int]:
     return found
 
 
-def carry(x: Tensor, route: Route) -> Tensor:
+def carry(x: Tensor, route: Route, label: str = "carry") -> Tensor:
     """The rows (sum of ``receive``, C) that other ranks send here; with a gradient.
+
+    ``label`` is what ranks call this, when they meet to send gradients back.
 
     >>> carry(torch.tensor([[1.0], [2.0]]), Route(torch.tensor([1, 0]), [2], [2], None)).T
     tensor([[2., 1.]])
     """
-    return arrive(*depart(x, route)[1:])
+    return arrive(*depart(x, route, label)[1:])
 
 
-def depart(x: Tensor, route: Route) -> tuple[Tensor, Tensor, Trip]:
+def depart(x: Tensor, route: Route, label: str) -> tuple[Tensor, Tensor, Trip]:
     """Send rows, and go on: the tensor to compute with meanwhile, and what :func:`arrive` takes.
 
     Backward, gradients of what arrived leave before those of what was computed meanwhile are made,
     and are added to them when they are there.
     """
-    trip = Trip(route)
+    trip = Trip(route, label)
     here, token = _Depart.apply(x, trip)
     return here, token, trip
 
@@ -76,8 +79,8 @@ def arrive(token: Tensor, trip: Trip) -> Tensor:
 class Trip:
     """One use of a route: there, and with gradients back."""
 
-    def __init__(self, route: Route) -> None:
-        self.route = route
+    def __init__(self, route: Route, label: str) -> None:
+        self.route, self.label = route, label
         self.sent: Tensor | None = None  # must outlive the exchange
         self.got: Tensor | None = None
         self.work: Any = None
@@ -126,9 +129,11 @@ class _Arrive(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        if torch.is_grad_enabled():  # what is computed here has no graph: say so
-            expected = "False: what goes through other ranks is differentiable once"
-            raise ArgumentError("create_graph", expected, True)
+        with Agreement(f"backward of {ctx.trip.label}", ctx.trip.route.group) as same:
+            if torch.is_grad_enabled():  # what is computed here has no graph: say so
+                expected = "False: what goes through other ranks is differentiable once"
+                raise ArgumentError("create_graph", expected, True)
+            same.terms["gradient"] = tensor_term(grad, split=0)
         ctx.trip.leave(grad.contiguous(), back=True)
         return grad.new_zeros(0), None
 
@@ -137,18 +142,25 @@ class SumOfRanks(torch.autograd.Function):
     """Tensors that are the same on every rank, with gradients that are sums over all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, group: Any, *tensors: Tensor) -> Any:
-        ctx.group = group
+    def forward(ctx: Any, group: Any, label: str, *tensors: Tensor) -> Any:
+        ctx.group, ctx.label = group, label
         return tuple(tensor.view_as(tensor) for tensor in tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:  # type: ignore[override]
         if place_in(ctx.group)[1] == 1:
-            return None, *grads
+            return None, None, *grads
+        with Agreement(f"sums of {ctx.label}", ctx.group) as same:
+            same.terms["gradients"] = [tensor_term(grad) for grad in grads]
         exact = [torch.promote_types(grad.dtype, torch.float32) for grad in grads]
         flat = torch.cat([grad.flatten().to(kind) for grad, kind in zip(grads, exact, strict=True)])
         dist.all_reduce(flat, group=ctx.group)
         parts = flat.split([grad.numel() for grad in grads])
-        return None, *(
-            part.view(grad.shape).to(grad.dtype) for part, grad in zip(parts, grads, strict=True)
+        return (
+            None,
+            None,
+            *(
+                part.view(grad.shape).to(grad.dtype)
+                for part, grad in zip(parts, grads, strict=True)
+            ),
         )

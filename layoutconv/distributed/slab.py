@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..conv import ConvProblem
 from ..errors import ArgumentError, ArgumentTypeError
+from .agreement import Agreement, tensor_term
 from .group import place_in
 from .halo import output_bounds
 
@@ -78,13 +79,17 @@ class Slab:
     def gather(self, tensor: Tensor) -> Tensor:
         """The whole tensor, on every rank, of the parts that ranks hold. Without a gradient.
 
+        A collective, with the errors of :func:`conv3d`.
+
         >>> x = torch.randn(1, 2, 4, 8, 8)
         >>> slab = Slab(4)
         >>> torch.equal(slab.gather(slab.shard(x)), x)
         True
         """
-        axis = self.check("tensor", tensor)
-        tensor = tensor.detach()
+        with Agreement("Slab.gather", self.group) as same:
+            axis = self.check("tensor", tensor)
+            tensor = tensor.detach()
+            same.terms |= {"slab": self.cut, "tensor": tensor_term(tensor, axis)}
         if self.size == 1:
             return tensor
         longest = max(stop - start for start, stop in pairwise(self.bounds))
@@ -135,6 +140,15 @@ class Slab:
             raise ArgumentError(name, expected, f"shape {tuple(tensor.shape)}")
         return axis
 
+    @property
+    def cut(self) -> str:
+        """How the volume is cut: what is the same on every rank.
+
+        >>> Slab(10).cut
+        'Slab(10, mode=0, bounds=(0, 10))'
+        """
+        return f"Slab({self.extent}, mode={self.mode}, bounds={self.bounds})"
+
     def _axis(self, tensor: Tensor, name: str = "tensor") -> int:
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
@@ -156,6 +170,13 @@ class Slab:
 
     def __repr__(self) -> str:
         return f"Slab({self.extent}, mode={self.mode}, bounds={self.bounds}, rank={self.rank})"
+
+
+def checked_slab(slab: Any) -> Slab:
+    """The slab; raises ``ArgumentTypeError`` for what is none."""
+    if not isinstance(slab, Slab):
+        raise ArgumentTypeError("slab", "a Slab", type(slab).__name__)
+    return slab
 
 
 def _even(extent: int, size: int) -> tuple[int, ...]:

@@ -11,10 +11,13 @@ from .. import nn
 from ..errors import ArgumentError, ArgumentTypeError
 from ..executors.finish import activate
 from ..nn.arguments import check_activation
+from ..nn.sparse import check_features, check_operands
 from ..nn.sparse import subm_conv as whole_subm_conv
 from ..sparse import SparseTensor
+from ..sparse.taps import Taps
+from .agreement import Agreement, tensor_term
 from .border import border_of
-from .cloud import cloud_of
+from .cloud import Cloud, cloud_of
 from .route import SumOfRanks, arrive, depart
 
 if TYPE_CHECKING:
@@ -54,9 +57,11 @@ def subm_conv(
 
     The halo is derived from the taps and found once for a cloud and a set of taps. It is a
     collective: every rank of the group calls it, and where gradients are wanted every rank goes
-    backward.
+    backward. Ranks compare their arguments first.
 
-    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
+    Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument: on
+    every rank, if it differs between ranks or one of them finds it wrong. Raises
+    :class:`~layoutconv.errors.RankError` for ranks in different calls, and for one that has ended.
 
     >>> import layoutconv as lc
     >>> cells = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 3, 0]], dtype=torch.int32)
@@ -65,28 +70,40 @@ def subm_conv(
     >>> lc.distributed.restore(y).T
     tensor([[ 11.,  11., 100.]])
     """
-    cloud = cloud_of(input)
-    if not isinstance(weight, torch.Tensor):
-        raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
-    x = input.features
-    check_activation(activation, slope, x)
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
-        lower = torch.get_autocast_dtype(kind)
-        x, weight = x.to(lower), weight.to(lower)
-    taps = tuple(weight.shape[1:-1])
-    if len(taps) != (cloud.rank if offsets is None else 1):
-        expected = (
-            f"(K, *taps, C / groups) for {cloud.rank} spatial modes, or (K, taps, C / groups)"
-        )
-        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    border = border_of(cloud, taps, dilation, offsets)
+    with Agreement.of("subm_conv", getattr(input, "coordinates", None), Cloud) as same:
+        cloud = cloud_of(input)
+        if not isinstance(weight, torch.Tensor):
+            raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
+        x = input.features
+        check_activation(activation, slope, x)
+        kind = x.device.type
+        if torch.is_autocast_enabled(kind) and x.dtype != torch.float64:
+            lower = torch.get_autocast_dtype(kind)
+            x, weight = x.to(lower), weight.to(lower)
+        extents = tuple(weight.shape[1:-1])
+        if len(extents) != (cloud.rank if offsets is None else 1):
+            expected = (
+                f"(K, *taps, C / groups) for {cloud.rank} spatial modes, or (K, taps, C / groups)"
+            )
+            raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+        taps = Taps.centred(cloud.rank, extents, dilation, offsets)
+        check_features(x)
+        check_operands(x, weight, taps.extents, len(cloud), groups, (bias, None, None))
+        same.terms |= {
+            "input": tensor_term(x, split=0), "cloud": cloud.label, "weight": tensor_term(weight),
+            "bias": tensor_term(bias), "taps": (taps.offsets, taps.stride), "groups": groups,
+            "activation": activation, "slope": slope,
+        }  # fmt: skip
+        same.wish = taps not in cloud.borders
+    if same.wish:  # on some rank, if not on this one
+        cloud.borders.pop(taps, None)
+    border = border_of(cloud, extents, dilation, offsets)
     if bias is None:
-        (weight,) = SumOfRanks.apply(cloud.group, weight)
+        (weight,) = SumOfRanks.apply(cloud.group, same.label, weight)
     else:
-        weight, bias = SumOfRanks.apply(cloud.group, weight, bias)
+        weight, bias = SumOfRanks.apply(cloud.group, same.label, weight, bias)
     with torch.autocast(kind, enabled=False):
-        here, token, trip = depart(x, border.route)
+        here, token, trip = depart(x, border.route, same.label)
         inside = SparseTensor(here, border.inside.inputs)
         y = whole_subm_conv(inside, weight, bias, groups=groups, kernel_map=border.inside).features
         halo = SparseTensor(arrive(token, trip), border.halo.inputs)

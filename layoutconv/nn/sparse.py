@@ -310,7 +310,7 @@ def _checked(
     residual.
     """
     (groups, activation, slope), (bias, scale, residual) = given, others
-    _check_features(x)
+    check_features(x)
     check_activation(activation, slope, x)
     check_out_dtype(out_dtype, x)
     if (
@@ -324,7 +324,10 @@ def _checked(
             sums = _features(x, weight, found, (groups, None, slope), others, None)
             y = activate(sums, activation, slope)
             return convert(y, out_dtype or sums.dtype)
-    _check(x, weight, found, groups, others)
+    check_operands(x, weight, found.taps, len(found.outputs), groups, others)
+    if found.outputs.cells.device != x.device:
+        expected = f"{x.device}, where the input is"
+        raise ArgumentError("kernel_map", expected, str(found.outputs.cells.device))
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
@@ -381,29 +384,33 @@ def _check_input(input: SparseTensor) -> None:
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
 
 
-def _check(
+def check_operands(
     x: Tensor,
     weight: Tensor,
-    found: KernelMap,
+    taps: tuple[int, ...],
+    rows: int,
     groups: int,
     ending: tuple[Any, Any, Any],
 ) -> None:
+    """Raise unless tensors fit a convolution of so many taps to so many rows; ``ending`` are bias,
+    scale and residual.
+    """
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
-    if weight.dim() != len(found.taps) + 2:
-        expected = f"(K, {len(found.taps)} modes of taps, C / groups)"
+    if weight.dim() != len(taps) + 2:
+        expected = f"(K, {len(taps)} modes of taps, C / groups)"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
     if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1 or (
         x.shape[1] % groups or weight.shape[0] % groups
     ):  # fmt: skip
         expected = f"an int >= 1 that divides C = {x.shape[1]} and K = {weight.shape[0]}"
         raise ArgumentError("groups", expected, groups)
-    shape: tuple[int, ...] = weight.shape[0], *found.taps, x.shape[1] // groups
+    shape: tuple[int, ...] = weight.shape[0], *taps, x.shape[1] // groups
     if tuple(weight.shape) != shape:
         expected = f"shape {shape}, (K, *taps, C / groups)"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
     _check_weight_dtype(x, weight)
-    K, rows = weight.shape[0], len(found.outputs)
+    K = weight.shape[0]
     shapes: dict[str, tuple[int, ...]] = {"bias": (K,), "scale": (K,), "residual": (rows, K)}
     for (name, shape), tensor in zip(shapes.items(), ending, strict=True):
         if tensor is None or (name == "scale" and is_number(tensor)):
@@ -417,12 +424,12 @@ def _check(
         if tensor.dtype not in _DTYPES or (tensor.dtype == _EXACT and x.dtype != _EXACT):
             kinds = f"float16, bfloat16 or float32 where the input is {x.dtype}"
             raise ArgumentTypeError(name, kinds, str(tensor.dtype))
-    for name, tensor in (("weight", weight), ("kernel_map", found.outputs.cells)):
-        if tensor.device != x.device:
-            raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
+    if weight.device != x.device:
+        raise ArgumentError("weight", f"{x.device}, where the input is", str(weight.device))
 
 
-def _check_features(x: Tensor) -> None:
+def check_features(x: Tensor) -> None:
+    """Raise unless features are of a type that is convolved."""
     if x.dtype not in _DTYPES:
         kinds = "features of float16, bfloat16, float32 or float64"
         raise ArgumentTypeError("input", kinds, str(x.dtype))

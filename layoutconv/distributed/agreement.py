@@ -1,0 +1,220 @@
+"""``Agreement``: ranks of a group compare a call before they exchange anything for it.
+
+A collective whose ranks disagree hangs, ends the process, or sums what does not belong together,
+without a word. So each call of this room meets first: a rank sends 32 bytes to every other, between
+hosts and past the GPU, whose stream is not waited for. They say if it can go on, and the hash of
+what has to be the same. Only if there is a difference do ranks send what it is, and all of them
+raise the same error.
+
+The meeting is part of every call, of warm ones too. A rank that has come with new arguments would
+otherwise meet alone, while one whose arguments it knows from before waits for a halo.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ArgumentError, ArgumentTypeError, RankError
+from .group import is_alone, place_in
+
+_GOES_ON, _FAILED = 0, 1
+_LONGEST = 4000  # characters of an error that other ranks are told
+_RAISED = {error.__name__: error for error in (ArgumentError, ArgumentTypeError)}
+
+# Groups that have met. Of each a group of the same ranks that takes tensors on a CPU, None where it
+# does so itself; and how often it has agreed.
+_cpu_groups: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+_agreed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+
+
+class Agreement:
+    """A meeting of all ranks of a group, at the end of a ``with`` block.
+
+    In the block a rank checks its arguments, and sets ``terms``: what has to be the same, by the
+    names of arguments, as it is told. A block that raises takes part, too: its own error goes on,
+    and other ranks raise it as theirs. Ranks that are in different calls are told so.
+
+    Args:
+        call: the name of the call.
+        group: a process group; None is that of all processes. A group of one does not meet.
+        expected: by the names of terms, what errors expect, if not "the same on every rank".
+
+    Attributes:
+        wish: set in the block, and true behind it if any rank has set it.
+        label: behind the block, the call and which of the group's it is: for its backward pass.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for a term that differs, and what another
+    rank's block has raised; :class:`~layoutconv.errors.RankError` for ranks in different calls, and
+    for a rank that has ended.
+
+    >>> with Agreement("conv3d", None) as same:
+    ...     same.terms["stride"] = 2
+    """
+
+    def __init__(self, call: str, group: Any, expected: dict[str, str] | None = None) -> None:
+        self.call, self.group = call, group
+        self.rank, self.size = place_in(group)
+        self.expected = expected
+        self.terms: dict[str, object] = {}
+        self.wish = False
+        self.label = call
+
+    @classmethod
+    def of(cls, call: str, owner: Any, kind: type) -> Agreement:
+        """The meeting of the ranks that a slab or a cloud belongs to.
+
+        If ``owner`` is no such thing, which is an error of the block, the ranks that wait for this
+        one are those of all processes, unless there are other groups: then it raises alone.
+        """
+        if isinstance(owner, kind):
+            return cls(call, owner.group)  # type: ignore[attr-defined]
+        made = cls(call, None)
+        made.size = made.size if is_alone() else 1
+        return made
+
+    def __enter__(self) -> Agreement:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Who is interrupted answers no more: others see the process end.
+        if self.size > 1 and (error is None or isinstance(error, Exception)):
+            self._meet(error)
+
+    def _meet(self, error: Exception | None) -> None:
+        told = json.dumps(
+            {
+                "call": self.call,
+                "terms": {name: str(value) for name, value in self.terms.items()},
+                "error": None if error is None else _parts(error),
+            }
+        ).encode()
+        state = _GOES_ON if error is None else _FAILED
+        mine = [_digest(told), state, int(self.wish), len(told)]
+        group = _cpu_group(self.group)
+        try:
+            rows = torch.tensor([mine] * self.size, device="cpu")  # whatever the default device is
+            every = self._swap(group, rows, None).tolist()
+            if all(row[:2] == mine[:2] for row in every) and state == _GOES_ON:
+                self.wish = any(row[2] for row in every)
+                met = dist.group.WORLD if self.group is None else self.group
+                number = _agreed[met] = _agreed.get(met, 0) + 1
+                self.label = f"{self.call}, call {number} of the group"
+                return
+            sent = torch.frombuffer(bytearray(told * self.size), dtype=torch.uint8)
+            lengths = [row[3] for row in every]
+            texts = self._swap(group, sent, lengths).split(lengths)
+        except RuntimeError as lost:
+            if error is None:
+                raise RankError(
+                    f"{self.call}: another rank of the group has ended, or does not come: {lost}"
+                ) from lost
+            return
+        if error is None:
+            tell([json.loads(text.numpy().tobytes()) for text in texts], self.expected)
+
+    def _swap(self, group: Any, sent: Any, lengths: list[int] | None) -> Any:
+        """What every rank sends to every rank: as much of each, or as ``lengths`` say."""
+        if lengths is None:
+            received = torch.empty_like(sent)
+            dist.all_to_all_single(received, sent, group=group)
+        else:
+            received = sent.new_empty(sum(lengths))
+            equal = [len(sent) // self.size] * self.size
+            dist.all_to_all_single(received, sent, lengths, equal, group=group)
+        return received
+
+
+def tell(every: list[dict[str, Any]], expected: dict[str, str] | None = None) -> None:
+    """Raise what is wrong with what ranks have said, the same on all of them.
+
+    Args:
+        every: of each rank its "call", its "terms" by name, and its "error": None, or the name of
+            the class and what that was made of.
+        expected: by the names of terms, what errors expect, if not "the same on every rank".
+    """
+    for rank, one in enumerate(every):
+        if one["error"] is not None:
+            kind, *parts = one["error"]
+            if kind in _RAISED:
+                name, wanted, got = parts
+                raise _RAISED[kind](name, wanted, f"{got} on rank {rank}")
+            raise RankError(f"{one['call']}: rank {rank} raised {kind}: {parts[0]}")
+    calls = [one["call"] for one in every]
+    if len({*calls}) > 1:
+        raise RankError(f"ranks of a group are in different calls: {_listed(calls)}")
+    for name in every[0]["terms"]:
+        values = [one["terms"].get(name, "nothing") for one in every]
+        if len({*values}) > 1:
+            wanted = (expected or {}).get(name, "the same on every rank")
+            raise ArgumentError(name, wanted, _listed(values))
+    raise RankError(f"{calls[0]}: ranks disagree on which arguments there are")
+
+
+def tensor_term(tensor: Any, split: int | None = None) -> str:
+    """A tensor as ranks tell it: all that has to be the same, but for a mode that is split.
+
+    >>> tensor_term(torch.ones(1, 8, 5, requires_grad=True), split=2)
+    '(1, 8, *) float32 on cpu with a gradient'
+    """
+    if tensor is None:
+        return "None"
+    extents = ["*" if axis == split else str(extent) for axis, extent in enumerate(tensor.shape)]
+    wanted = " with a gradient" * (tensor.requires_grad and torch.is_grad_enabled())
+    kind = str(tensor.dtype).removeprefix("torch.")
+    return f"({', '.join(extents)}) {kind} on {tensor.device.type}{wanted}"
+
+
+def _parts(error: Exception) -> list[str]:
+    """What an error is made of, to be made again on other ranks."""
+    name = type(error).__name__
+    if isinstance(error, ArgumentError) and name in _RAISED:
+        return [name, error.name, error.expected, _said(error.got)]
+    return [name, _said(error)]
+
+
+def _said(value: Any) -> str:
+    """A value as text, of a bounded length; whatever it is, others wait for it."""
+    try:
+        text = str(value)
+    except Exception:
+        text = f"a {type(value).__name__} that does not say what it is"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _digest(told: bytes) -> int:
+    return int.from_bytes(blake2b(told, digest_size=8).digest(), "little", signed=True)
+
+
+def _listed(values: list[str]) -> str:
+    """Values, and which ranks have them."""
+    found: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        found.setdefault(value, []).append(str(rank))
+    return ", ".join(
+        f"{value} on rank{'s' * (len(ranks) > 1)} {' and '.join(ranks)}"
+        for value, ranks in found.items()
+    )
+
+
+def _cpu_group(group: Any) -> Any:
+    """A group of the same ranks that takes tensors on a CPU: itself, unless it is NCCL's alone."""
+    group = dist.group.WORLD if group is None else group
+    if group not in _cpu_groups:
+        beside = None
+        if "cpu:" not in dist.get_backend_config(group):
+            ranks = dist.get_process_group_ranks(group)
+            beside = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        _cpu_groups[group] = beside
+    return _cpu_groups[group] or group

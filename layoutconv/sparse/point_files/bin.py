@@ -1,0 +1,45 @@
+"""``.bin``: rows of little-endian float32 and nothing else, as KITTI and nuScenes keep sweeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .columns import Wanted, allocated
+from .source import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_USUAL = 4  # x, y, z, intensity
+_OTHERS = (5, 6)  # with a ring or a time, with colours
+
+
+def read_bin(source: Source, wanted: Wanted) -> np.ndarray:
+    """Return the rows of a ``.bin`` file.
+
+    A file does not say how many columns it has. Without a number it has 4, unless its size fits
+    what others write, too.
+
+    Raises :class:`~layoutconv.errors.PointFileError`.
+    """
+    import numpy as np
+
+    columns = _USUAL if wanted.columns is None else wanted.columns
+    fitting = [count for count in (_USUAL, *_OTHERS) if source.size % (4 * count) == 0]
+    if wanted.columns is None and len(fitting) > 1 and _USUAL in fitting:
+        several = ", ".join(str(count) for count in fitting)
+        raise source.error(
+            f"{source.size} bytes fit {several} float32 columns: say which, with columns={_USUAL}"
+        )
+    points, over = divmod(source.size, 4 * columns)
+    if over:
+        others = [str(count) for count in fitting if count != columns]
+        hint = f"; they fit columns={' and '.join(others)}" if others else ""
+        raise source.error(
+            f"{source.size} bytes are not a whole number of points of {columns} float32 columns "
+            f"({4 * columns} bytes); truncated, or with another number of columns{hint}"
+        )
+    rows = allocated(source, points, columns, wanted)
+    for at, piece in source.records(np.dtype(("<f4", (columns,))), points, 0, "points"):
+        rows[at] = piece
+    return rows

@@ -1,0 +1,94 @@
+"""``Columns``: the rows that come out of a reader, x, y, z first, filled piece by piece."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .source import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_COLUMNS = 1 << 12  # of a point: a name is kept for each
+
+
+class Wanted(NamedTuple):
+    """The result that the caller asks for."""
+
+    columns: int | None  # how many; None: all
+    dtype: np.dtype  # float32 or float64
+
+
+class Columns:
+    """Rows (points, columns) of what is wanted of a file.
+
+    Args:
+        names: of the file's columns, in its order; among them ``x``, ``y`` and ``z`` once each.
+        points: how many rows.
+
+    Attributes:
+        order: which columns of the file are kept, by their places in ``names``.
+        rows: the result, to be filled.
+    """
+
+    def __init__(self, source: Source, names: Sequence[str], points: int, wanted: Wanted) -> None:
+        if any(names.count(axis) != 1 for axis in "xyz"):
+            raise source.error(f"columns x, y, z expected, got {_listed(names)}")
+        first = [names.index(axis) for axis in "xyz"]
+        rest = [at for at in range(len(names)) if at not in first]
+        self.order = (first + rest)[: wanted.columns]
+        check_columns(source, len(names), wanted)
+        self.rows = allocated(source, points, len(self.order), wanted)
+
+    def fill(
+        self, pieces: Iterable[tuple[slice, Any]], column: Callable[[Any, int], np.ndarray]
+    ) -> np.ndarray:
+        """Write all pieces, of which ``column(piece, place)`` is one column; return the rows."""
+        for rows, piece in pieces:
+            for to, place in enumerate(self.order):
+                self.rows[rows, to] = doubles(column(piece, place))
+        return self.rows
+
+
+def doubles(found: np.ndarray) -> np.ndarray:
+    """Return numbers of 64 bits as float64: float32 rows are then float64 rows, rounded."""
+    return found.astype("f8") if found.dtype.itemsize == 8 else found
+
+
+def check_columns(source: Source, found: int, wanted: Wanted) -> None:
+    """Raise unless a file with so many columns has x, y, z and as many as are wanted."""
+    least = max(3, wanted.columns or 0)
+    if found < least:
+        raise source.error(f"{least} columns expected, but the file has {found}")
+
+
+def allocated(source: Source, points: int, columns: int, wanted: Wanted) -> np.ndarray:
+    """An array for the result, or an error that says how large it would be."""
+    import numpy as np
+
+    if not points:
+        raise source.error("has no points")
+    size = points * columns * wanted.dtype.itemsize
+    if size <= _memory():
+        with suppress(MemoryError):
+            return np.empty((points, columns), wanted.dtype)
+    raise source.error(
+        f"{points} points of {columns} columns take {size / 2**30:.1f} GiB, for which there is no "
+        f"memory"
+    )
+
+
+def _memory() -> int:
+    """Bytes of the machine's memory, or more than any has."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # of systems that do not say
+        return 1 << 46
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:20])
+    return shown + (", ..." if len(names) > 20 else "")

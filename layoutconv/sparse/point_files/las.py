@@ -1,0 +1,76 @@
+"""``.las`` and ``.laz``: the LASer formats of surveys, as they are and compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .columns import Columns, Wanted
+from .las_header import Header, read_header
+from .las_points import LasPoints
+from .laz import decompressed
+from .source import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def read_las(source: Source, wanted: Wanted) -> np.ndarray:
+    """Return the rows of a ``.las`` or ``.laz`` file, whatever its name says.
+
+    Raises :class:`~layoutconv.errors.PointFileError`, for coordinates, too, that would be rounded
+    by more than the steps that the file has.
+    """
+    header = read_header(source)
+    points = LasPoints(source, header)
+    pieces = (
+        decompressed(source, header, points)
+        if header.compressed
+        else _plain(source, header, points)
+    )
+    rounding = _Rounding(source, header, wanted)
+
+    def column(records: np.ndarray, place: int) -> np.ndarray:
+        found = points.column(records, place)
+        if place < 3:
+            rounding.see(found, place)
+        return found
+
+    rows = Columns(source, points.names, header.points, wanted).fill(pieces, column)
+    rounding.check()
+    return rows
+
+
+def _plain(source: Source, header: Header, points: LasPoints) -> Iterator[tuple[slice, np.ndarray]]:
+    what = f"{header.points} points of {header.point_size} bytes"
+    end = header.start + header.points * header.point_size
+    source.check_room(header.start, end - header.start, what)
+    if end > header.stop:
+        raise source.error(f"{what} end behind byte {header.stop}, where other records begin")
+    source.check_end(end, what, header.stop)
+    return source.records(points.dtype, header.points, header.start, what)
+
+
+class _Rounding:
+    """How far coordinates are from those that the result has."""
+
+    def __init__(self, source: Source, header: Header, wanted: Wanted) -> None:
+        self.source, self.header, self.dtype = source, header, wanted.dtype
+        self.worst = [0.0] * 3
+        self.largest = 0.0
+
+    def see(self, exact: np.ndarray, axis: int) -> None:
+        import numpy as np
+
+        if self.dtype.itemsize < 8:
+            off = float(np.abs(exact.astype(self.dtype) - exact).max(initial=0))
+            self.worst[axis] = max(self.worst[axis], off)
+            self.largest = max(self.largest, float(np.abs(exact).max(initial=0)))
+
+    def check(self) -> None:
+        scales = self.header.scales
+        if any(off > scale for off, scale in zip(self.worst, scales, strict=True)):
+            raise self.source.error(
+                f"coordinates up to {self.largest:.10g}, in steps of {min(scales):g}, do not fit "
+                f"{self.dtype}: read them with dtype='float64', and subtract an origin"
+            )
