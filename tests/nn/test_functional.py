@@ -250,6 +250,23 @@ def test_fused_or_not_the_numbers_are_the_same_but_for_rounding(dtype):
     assert (y.float() - limits).abs().max() <= 1
 
 
+@pytest.mark.parametrize("learns", ["weight", "scale"])
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+def test_what_torch_finishes_is_as_exact_as_the_result(learns, out_dtype):
+    """With a gradient torch computes the activation: not of sums that were cut to bfloat16."""
+    torch.manual_seed(0)
+    x, w = (t.detach().bfloat16() for t in pair(GROUPED, False))
+    scale = torch.full((GROUPED.K,), 0.5)
+    given = {"activation": "silu", "scale": scale, "out_dtype": out_dtype}
+    fused = convolve(GROUPED, False, x, w, **given)
+    {"weight": w, "scale": scale}[learns].requires_grad_()
+    apart = convolve(GROUPED, False, x, w, **given)
+    assert apart.dtype == out_dtype
+    eps = torch.finfo(out_dtype).eps
+    torch.testing.assert_close(apart, fused, atol=eps / 8, rtol=eps)
+    assert torch.autograd.grad(apart.sum(), w if learns == "weight" else scale)[0].isfinite().all()
+
+
 @PROBLEMS
 @pytest.mark.parametrize("wanted", [False, True])
 def test_statistics_of_a_batch_norm(problem, wanted):
