@@ -394,6 +394,7 @@ def test_autocast_of_mixed_types():
 
 
 X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
+FP8 = torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize(
@@ -428,6 +429,11 @@ X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
         ({"scale": float("nan")}, ArgumentError, "expected a torch tensor or a number, got nan"),
         ({"bias": W[:, 0, 0].int()}, ArgumentTypeError, "`bias`: expected float16, bfloat16 or"),
         ({"residual": X}, ArgumentError, "`residual`: expected shape (2, 4, 6), that of the"),
+        (
+            {"residual": torch.zeros(2, 4, 6).to(FP8), "input": X.to(FP8), "weight": W.to(FP8)},
+            ArgumentTypeError,
+            "`residual`: expected float16, bfloat16 or float32 where the input is torch.float8_e4",
+        ),
         ({"out_dtype": torch.int32}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, t"),
         ({"out_dtype": "half"}, ArgumentTypeError, "torch.int8 where the input is torch.float32"),
         ({"out_dtype": [1]}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, torch.flo"),
