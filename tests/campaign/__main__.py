@@ -1,9 +1,9 @@
 """Commands: run problems of a family, compile their kernels, report what runs came to.
 
-    python -m tests.campaign dense --count 10000 --minutes 8 --workers 16 --out dense.jsonl
-    python -m tests.campaign dense --resume --count 10000 --minutes 8 --workers 16 --out dense.jsonl
-    python -m tests.campaign dense --case 4711
-    python -m tests.campaign report dense.jsonl sparse.jsonl
+python -m tests.campaign dense --count 10000 --minutes 8 --workers 16 --out dense.jsonl
+python -m tests.campaign dense --resume --count 10000 --minutes 8 --workers 16 --out dense.jsonl
+python -m tests.campaign dense --case 4711
+python -m tests.campaign report dense.jsonl sparse.jsonl
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         add("--device", choices=SIZES, default="", help="cuda where there is a GPU, else cpu; "
             "interpreter: kernels in tests/machine; compile: compile kernels, keep them, run none; "
             "count: say how many kernels there are")  # fmt: skip
-        add("--size", choices=("gpu", "cpu", "tiny"), help="how large; by default as suits --device")
+        add(
+            "--size", choices=("gpu", "cpu", "tiny"), help="how large; by default as suits --device"
+        )
         add("--case", type=int, metavar="SEED", help="run one problem here, and say all of it")
         add("--patience", type=float, default=180.0, help="seconds until a worker hangs")
         add("--shrink", type=float, default=1.0, metavar="MINUTES",

@@ -22,11 +22,13 @@ class Bench:
     Args:
         device: "cuda", "cpu", or a stand-in for the first on the second.
         stage: is told what begins, so that a crash says where.
+        runs: whether kernels run, so that results mean something.
     """
 
     device: torch.device
     tensor_cores: bool
     stage: Callable[[str], object] = lambda name: None
+    runs: bool = True
     passes: dict[str, float] = field(default_factory=dict)
     _begun: float = field(default_factory=time.perf_counter)
 

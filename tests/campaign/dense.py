@@ -117,7 +117,9 @@ class Dense:
     @property
     def products(self) -> int:
         """Of one pass."""
-        return self.N * prod(self.geometry.voxels) * self.C // self.groups * self.K * prod(self.taps)
+        return (
+            self.N * prod(self.geometry.voxels) * self.C // self.groups * self.K * prod(self.taps)
+        )
 
 
 def draw_dense(seed: int, size: str = "gpu") -> Dense:
@@ -275,7 +277,9 @@ def _draw_size(kind: Dense, draw: Draw, budget: Budget, seed: int) -> Dense:
     rank = kind.rank
     images = 1 if kind.call == "unbatched" else draw.weighted({1: 40, 2: 25, 0: 3, 3: 12, 8: 20})
     small = draw.chance(0.85)
-    elements = budget.elements >> (5 if small else 0) if budget.elements > 2**20 else budget.elements
+    elements = (
+        budget.elements >> (5 if small else 0) if budget.elements > 2**20 else budget.elements
+    )
     cells = max(1, elements // (max(kind.C, kind.K) * max(images, 1)))
     most = max(1, int(cells ** (1 / rank)))
     spatial = [_draw_extent(draw, most) for _ in range(rank)]
@@ -303,9 +307,7 @@ def _fitted(p: Dense, budget: Budget) -> Dense:
     """With extents that the filter fits into, no larger than the budget."""
     spatial = list(p.spatial)
     if not p.transposed:
-        for mode, (t, d, (near, far)) in enumerate(
-            zip(p.taps, p.dilation, p.padding, strict=True)
-        ):
+        for mode, (t, d, (near, far)) in enumerate(zip(p.taps, p.dilation, p.padding, strict=True)):
             spatial[mode] = max(spatial[mode], d * (t - 1) + 1 - near - far, 1)
         p = replace(p, spatial=tuple(spatial))
     else:

@@ -50,7 +50,9 @@ class Geometry:
                 voxels.append(slice(first, max(first, last)))
                 begin = first * step + start
                 count = max(0, last - first)
-                cells.append(slice(begin, begin + max(0, (count - 1) * step + 1) * (count > 0), step))
+                cells.append(
+                    slice(begin, begin + max(0, (count - 1) * step + 1) * (count > 0), step)
+                )
             if all(v.stop > v.start for v in voxels):
                 yield tap, tuple(cells), tuple(voxels)
 

@@ -11,16 +11,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from layoutconv.errors import ArgumentError, DeviceError
+from layoutconv.kernels.store import cache_directory
 
-from . import problems, results
+from . import problems, results, stand_in
 from .bench import Bench
 from .oracle import Wrong
 from .results import Result
@@ -30,21 +33,32 @@ LOST = ("CUDA error", "CUDA driver error", "AcceleratorError")
 
 
 class Kernels:
-    """How many kernels this process has compiled; says so as it begins one."""
+    """How many kernels this process has compiled, or would have; says so as it begins one."""
 
-    def __init__(self, stage: Callable[[str], object]) -> None:
-        self.count, self._stage = 0, stage
+    def __init__(self, device: str, stage: Callable[[str], object]) -> None:
+        self._stage, self._known = stage, set[str]()
+        self.count = 0
+        if device in ("count", "compile"):
+            stand_in.install(device, self._asked)
+            return
+        if device == "cuda":
+            stage(stand_in.adopt(cache_directory()))
         with suppress(ImportError):
             import cutlass.cute as cute
 
             compile = cute.compile
 
             def counted(*arguments: Any, **options: Any) -> Any:
-                self.count += 1
-                self._stage("compiles a kernel")
+                self._asked(f"kernel {self.count}")
                 return compile(*arguments, **options)
 
             cute.compile = counted
+
+    def _asked(self, name: str) -> None:
+        if name not in self._known:
+            self._known.add(name)
+            self.count += 1
+            self._stage("compiles a kernel")
 
 
 def run(problem: Any, size: str, bench: Bench) -> Result:
@@ -65,15 +79,17 @@ def run(problem: Any, size: str, bench: Bench) -> Result:
         refused = isinstance(error, REFUSALS) or type(error).__name__ == "UnsupportedViewError"
         status = "refused" if refused else "crash"
         message = "".join(traceback.format_exception(error))[-4000:]
-    return problems.replace(
+    return replace(
         about, status=status, message=message, passes=bench.passes, seconds=round(bench.seconds, 3),
         problem=None if status == "ok" else written,
     )  # fmt: skip
 
 
 def prepare(device: str, stage: Callable[[str], object]) -> Bench:
-    """A bench on a device, from now on."""
-    return Bench(torch.device(device), device == "cuda", stage)
+    """A bench on a device."""
+    kinds = {"cuda": "cuda"}
+    runs = device not in ("count", "compile")
+    return Bench(torch.device(kinds.get(device, "cpu")), device == "cuda", stage, runs)
 
 
 def repeat(problem: Any, device: str = "") -> None:
@@ -94,7 +110,7 @@ def serve(device: str) -> None:
         now = name
         print(json.dumps({"stage": name}), file=answers)
 
-    kernels = Kernels(stage)
+    kernels = Kernels(device, stage)
     bench = prepare(device, stage)
     if device == "cuda":
         torch.cuda.set_per_process_memory_fraction(0.05)
@@ -105,8 +121,8 @@ def serve(device: str) -> None:
             problem = problems.from_json(request["problem"])
         else:
             problem = problems.family(request["family"]).draw(request["seed"], request["size"])
-        found = run(problem, request["size"], Bench(bench.device, bench.tensor_cores, stage))
-        found = problems.replace(
+        found = run(problem, request["size"], replace(bench, passes={}, _begun=time.perf_counter()))
+        found = replace(
             found, kernels=kernels.count - before, stage=now if found.status != "ok" else ""
         )
         print(results.write(found), file=answers)
