@@ -142,6 +142,7 @@ class Notebook:
 
     def __init__(self, path: Path | None, total: int) -> None:
         self.results: list[Result] = []
+        self._sorts: Counter[str] = Counter()
         self._file = path.open("a") if path else None
         self._total, self._begun, self._said = total, time.monotonic(), 0.0
 
@@ -150,7 +151,10 @@ class Notebook:
         if self._file:
             print(results.write(result), file=self._file, flush=True)
         if result.status != "ok":
-            print(results.failure(result), flush=True)
+            sort = results.sort_of(result)
+            self._sorts[sort] += 1
+            if self._sorts[sort] <= 3 or result.smallest:
+                print(results.failure(result), flush=True)
         if time.monotonic() - self._said > 15:
             self._said = time.monotonic()
             counts = Counter(r.status for r in self.results)
@@ -167,7 +171,7 @@ def smallest(found: list[Result], settings: Settings, minutes: float, take: Any)
     sorts: dict[Any, Result] = {}
     for result in found:
         if result.status != "ok" and result.problem is not None:
-            sorts.setdefault((result.kind, result.type, result.status, result.stage), result)
+            sorts.setdefault(results.sort_of(result), result)
     limit = time.monotonic() + 60 * minutes
     lock = threading.Lock()
 

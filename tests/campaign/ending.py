@@ -117,15 +117,15 @@ class Finish:
     ) -> Finish:  # fmt: skip
         """Tensors for results of ``shape``; the residual in an ``order`` of memory."""
         made = cls(ending, mode)
-        columns = (shape[mode],)
+        width = (shape[mode],)
         if ending.scale:
             kind = torch.float32 if ending.scale == "number" else dtype_of(ending.scale)
-            made.scale = memory.place("scale", _scales(memory, columns, kind, exact), kind, (1,))
+            made.scale = memory.place("scale", _scales(memory, width, kind, exact), kind, (1,))
         if ending.scale == "number":
-            made.scale = float(made.scale[0]) if columns[0] else 1.0
+            made.scale = float(made.scale[0]) if width[0] else 1.0
         if ending.bias:
             kind = dtype_of(ending.bias)
-            made.bias = memory.place("bias", _values(memory, columns, kind, exact), kind, (1,))
+            made.bias = memory.place("bias", _values(memory, width, kind, exact), kind, (1,))
         if ending.residual:
             kind = dtype_of(ending.residual)
             values = _values(memory, shape, kind, exact)
@@ -140,7 +140,7 @@ class Finish:
         found = {"scale": self.scale, "bias": self.bias, "residual": self.residual}
         return {name: t for name, t in found.items() if isinstance(t, Tensor)}
 
-    def _columns(self, values: Any, like: Tensor) -> Any:
+    def columns(self, values: Any, like: Tensor) -> Any:
         if not isinstance(values, Tensor):
             return values
         shape = [1] * like.dim()
@@ -150,9 +150,9 @@ class Finish:
     def of_sums(self, value: Tensor, error: Tensor | None, unit: float) -> tuple[Tensor, Any]:
         """What the activation gets, and how far it may be off."""
         scale, bias, residual = self.scale, self.bias, self.residual
-        factor = 1.0 if scale is None else self._columns(scale, value)
+        factor = 1.0 if scale is None else self.columns(scale, value)
         terms = [value * factor]
-        terms += [] if bias is None else [self._columns(bias, value)]
+        terms += [] if bias is None else [self.columns(bias, value)]
         terms += [] if residual is None else [wide(residual)]
         z = terms[0]
         for term in terms[1:]:

@@ -48,6 +48,12 @@ def family(name: str) -> Family:
         from .dense_run import run_dense
 
         return Family(dense.Dense, dense.draw_dense, run_dense, dense.smaller_dense, dense.fits)
+    if name == "sparse":
+        from . import sparse
+        from .sparse_run import run_sparse
+
+        of = sparse.Sparse, sparse.draw_sparse, run_sparse, sparse.smaller_sparse, sparse.fits
+        return Family(*of)
     raise ValueError(f"no family {name!r}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -91,8 +92,7 @@ def summary(results: Iterable[Result]) -> str:
         lines += _table("type", defaultdict(list, _by(some, lambda r: r.type)))
         lines += _table("kind", defaultdict(list, _by(some, lambda r: r.kind)))
         lines += _passes(some)
-    lines += [failure(r) for r in results if r.status != "ok"]
-    return "\n".join(lines)
+    return "\n".join([*lines, *failures(results)])
 
 
 def _headline(family: str, size: str, results: list[Result]) -> str:
@@ -153,11 +153,33 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
     ]  # fmt: skip
 
 
+def failures(results: Iterable[Result], few: int = 3) -> Iterator[str]:
+    """Those that failed, a ``few`` of each sort."""
+    count: Counter[str] = Counter()
+    for result in results:
+        if result.status != "ok":
+            count[sort_of(result)] += 1
+            if count[sort_of(result)] <= few or result.smallest:
+                yield failure(result)
+    for sort, times in count.items():
+        if times > few:
+            yield f"... {times} in all: {sort}"
+
+
+def sort_of(result: Result) -> str:
+    """Failures that may have one cause: of a status, with a message that differs in numbers."""
+    return f"{result.status}: " + re.sub(r"[-+]?\d[\d.e]*", "#", _text(result))
+
+
 def failure(result: Result) -> str:
+    """A line on what failed, and code that repeats it."""
     where = f" at {result.stage}" if result.stage else ""
-    text = result.message.strip().splitlines() or [""]
-    line = (
-        f"{result.status}: {result.family} {result.seed} ({result.kind}, {result.type}){where}: "
-        f"{text[0] if result.status == 'wrong' else text[-1]}"
-    )
+    about = f"{result.family} {result.seed} ({result.kind}, {result.type}){where}"
+    line = f"{result.status}: {about}: {_text(result)}"
     return line + ("\n" + textwrap.indent(result.smallest, "    ") if result.smallest else "")
+
+
+def _text(result: Result) -> str:
+    """The line of a message that says most."""
+    lines = result.message.strip().splitlines() or [""]
+    return lines[0] if result.status == "wrong" else lines[-1]
