@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.sparse import Coordinates, SparseTensor, strided_map, submanifold_map, transposed_map
+from layoutconv.sparse import (
+    Coordinates,
+    SparseTensor,
+    strided_map,
+    submanifold_map,
+    transposed_map,
+)
 
 from .bench import Bench, check_same, poison
 from .clouds import draw_cells
@@ -245,9 +251,7 @@ def call(p: Sparse, operands: Operands, cloud: Cloud) -> Results:
     if more is not None:
         inputs = [leaves["x"], leaves["w"], grad]
         product = sum((a * b).sum(dtype=torch.float64) for a, b in zip(first, more, strict=True))
-        for name, t in zip(
-            ("x", "w", "grad"), torch.autograd.grad(product, inputs), strict=True
-        ):
+        for name, t in zip(("x", "w", "grad"), torch.autograd.grad(product, inputs), strict=True):
             found[f"second {name}"] = t.detach()
         grad.requires_grad_(False)
     return found
