@@ -54,6 +54,11 @@ def family(name: str) -> Family:
 
         of = sparse.Sparse, sparse.draw_sparse, run_sparse, sparse.smaller_sparse, sparse.fits
         return Family(*of)
+    if name == "views":
+        from . import views
+        from .views_run import run_view
+
+        return Family(views.View, views.draw_view, run_view, views.smaller_view, views.fits)
     raise ValueError(f"no family {name!r}")
 
 
