@@ -41,6 +41,11 @@ class Kernels:
         if device in ("count", "compile"):
             stand_in.install(device, self._asked)
             return
+        if device == "interpreter":
+            from . import interpreter
+
+            interpreter.install(self._asked)
+            return
         if device == "cuda":
             stage(stand_in.adopt(cache_directory()))
         with suppress(ImportError):
@@ -87,9 +92,9 @@ def run(problem: Any, size: str, bench: Bench) -> Result:
 
 def prepare(device: str, stage: Callable[[str], object]) -> Bench:
     """A bench on a device."""
-    kinds = {"cuda": "cuda"}
-    runs = device not in ("count", "compile")
-    return Bench(torch.device(kinds.get(device, "cpu")), device == "cuda", stage, runs)
+    cores = device in ("cuda", "interpreter")
+    where = torch.device("cuda" if device == "cuda" else "cpu")
+    return Bench(where, cores, stage, device not in ("count", "compile"))
 
 
 def repeat(problem: Any, device: str = "") -> None:
