@@ -41,8 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m tests.campaign", None, __doc__, formatter_class=plain
+    )
     families = parser.add_subparsers(dest="family", required=True, metavar="COMMAND")
     for name in FAMILIES:
         one = families.add_parser(name, help=f"run {name} problems")
@@ -60,7 +62,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
             "--size", choices=("gpu", "cpu", "tiny"), help="how large; by default as suits --device"
         )
         add("--case", type=int, metavar="SEED", help="run one problem here, and say all of it")
-        add("--patience", type=float, default=180.0, help="seconds until a worker hangs")
+        add("--patience", type=float, default=120.0, help="seconds until a worker hangs")
         add("--shrink", type=float, default=1.0, metavar="MINUTES",
             help="how long failures are made smaller afterwards; 0: not at all")  # fmt: skip
     report = families.add_parser("report", help="add results up by seed, the last one counts")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .limits import Arithmetic, arithmetic
-from .oracle import Expected, Wrong, check
+from .oracle import Expected, WrongResultError, check
 
 LADDER = tuple(1 << bits for bits in range(9, 22))  # bytes
 
@@ -39,7 +39,7 @@ class Bench:
         """Compare; note the worst error over its limit under ``name``."""
         try:
             found = check(name, got, want, dtype)
-        except Wrong as wrong:
+        except WrongResultError as wrong:
             self.passes[name] = wrong.ratio
             raise
         self.passes[name] = max(found, self.passes.get(name, 0.0))
@@ -70,13 +70,15 @@ def poison(device: torch.device, sizes: Iterable[int]) -> None:
 
 
 def check_same(name: str, first: Tensor, second: Tensor) -> None:
-    """Raises ``Wrong`` unless both have the same bits; NaN is like any other NaN."""
+    """Raises ``WrongResultError`` unless both have the same bits; NaN is like any other NaN."""
     if first.dtype != second.dtype or first.shape != second.shape:
-        raise Wrong(f"{name}: {_of(first)} the first time, {_of(second)} the second")
+        raise WrongResultError(f"{name}: {_of(first)} the first time, {_of(second)} the second")
     one, two = (torch.view_as_real(t) if t.is_complex() else t for t in (first, second))
     different = (one != two) & ~((one != one) & (two != two)) if one.numel() else None
     if different is not None and different.any():
-        raise Wrong(f"{name}: {int(different.sum())} of {one.numel()} differ from call to call")
+        raise WrongResultError(
+            f"{name}: {int(different.sum())} of {one.numel()} differ from call to call"
+        )
 
 
 def _of(tensor: Tensor) -> str:

@@ -16,9 +16,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from .results import Result, parse
 
@@ -26,28 +27,28 @@ ROOT = Path(__file__).resolve().parents[2]
 LOG = 4000  # characters of a log that a result keeps
 
 
-@dataclass
+@dataclass(frozen=True)
 class Settings:
     """How workers are run.
 
     Args:
+        device: what ``worker`` is told.
         patience: seconds without a word from a worker, before it is killed.
-        command: starts a worker.
+        minutes: after which no problem begins.
+        command: what starts a worker, instead of ``python -m tests.campaign.worker``.
     """
 
     device: str = "cpu"
     workers: int = 1
-    patience: float = 180.0
+    patience: float = 120.0
     minutes: float = float("inf")
     command: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
 
-    def start(self, log: TextIO) -> subprocess.Popen[str]:
+    def start(self, log: IO[bytes]) -> subprocess.Popen[bytes]:
         command = self.command or (sys.executable, "-m", "tests.campaign.worker", self.device)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **self.environment}
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            cwd=ROOT, env=environment, bufsize=1,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=ROOT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
 
@@ -56,80 +57,75 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._process: subprocess.Popen[str] | None = None
-        self._log: Any = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._open = ExitStack()  # its log
 
     def ask(self, request: dict[str, Any]) -> Result | tuple[str, str, str]:
         """The result of a problem; or what became of the worker, at which stage, and its log."""
-        if self._process is None or self._process.poll() is not None:
+        process = self._process
+        if process is None or process.poll() is not None:
             self.stop()
-            self._log = tempfile.TemporaryFile("w+")
-            self._process = self._settings.start(self._log)
-            self._rest = ""
-        assert self._process.stdin is not None
-        stage = "starts"
+            self._log = self._open.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            process = self._process = self._settings.start(self._log)
+            self._rest = b""
+        assert process.stdin is not None
+        stage = "start"
         try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-            while True:
-                line = self._read()
-                if line is None:
-                    self._process.kill()
-                    return "hang", stage, self._end()
-                if not line:
-                    return "crash", stage, self._end()
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.flush()
+            while line := self._read(process):
                 if not line.startswith('{"stage"'):
                     return parse(line)
                 stage = json.loads(line)["stage"]
         except (BrokenPipeError, json.JSONDecodeError):
-            return "crash", stage, self._end()
+            line = ""
+        if line is None:
+            process.kill()
+        return "hang" if line is None else "crash", stage, self._end(process)
 
-    def _read(self) -> str | None:
-        """A line; nothing where the process has ended, None where it says nothing."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        stream = self._process.stdout.fileno()
+    def _read(self, process: subprocess.Popen[bytes]) -> str | None:
+        """A line; "" where the process has ended, None where it says nothing."""
+        assert process.stdout is not None
+        stream = process.stdout.fileno()
         limit = time.monotonic() + self._settings.patience
-        while "\n" not in self._rest:
+        while b"\n" not in self._rest:
             left = limit - time.monotonic()
             if left <= 0 or not select.select([stream], [], [], left)[0]:
                 return None
             more = os.read(stream, 1 << 16)
             if not more:
                 return ""
-            self._rest += more.decode(errors="replace")
-        line, self._rest = self._rest.split("\n", 1)
-        return line
+            self._rest += more
+        line, self._rest = self._rest.split(b"\n", 1)
+        return line.decode(errors="replace")
 
-    def _end(self) -> str:
-        """Wait for the end of the process; its exit status, and the end of its log."""
-        assert self._process is not None
-        try:
-            status = self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            status = self._process.wait()
-        self._log.flush()
+    def _end(self, process: subprocess.Popen[bytes]) -> str:
+        """The end of the log of a process that is gone, and its exit status."""
+        status = _ended(process)
         self._log.seek(0)
-        text = self._log.read()[-LOG:]
+        text = self._log.read()[-LOG:].decode(errors="replace")
         self.stop()
         return f"{text}\nexit status {status}"
 
     def stop(self) -> None:
-        if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    try:
+        """Let the process end: it reads no more requests."""
+        process, self._process = self._process, None
+        if process is not None:
+            for stream in (process.stdin, process.stdout):
+                with suppress(BrokenPipeError):
+                    if stream is not None:
                         stream.close()
-                    except BrokenPipeError:
-                        pass
-            try:
-                self._process.wait(20)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._log.close()
-            self._process = None
+            _ended(process)
+        self._open.close()
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    """The exit status of a process that was asked to end, or that is killed now."""
+    try:
+        return process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def run_crew(

@@ -158,7 +158,7 @@ def exact_sizes(
     small = [draw.of((1, 2, 3, 4)) for _ in range(tensors)]
     while prod(sorted(small)[-2:]) > product and max(small) > 1:
         small[small.index(max(small))] -= 1
-    if draw.chance(0.6):
+    if draw.chance(0.8):
         at = draw.int(0, tensors - 1)
         others = max(small[:at] + small[at + 1 :])
         small[at] = max(small[at], min(WHOLE[dtype], int(product / others)))

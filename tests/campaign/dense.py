@@ -24,7 +24,7 @@ STARTS = {0: 60, 1: 10, 2: 8, 4: 8, 8: 8, 3: 6}  # elements past a multiple of 1
 
 @dataclass(frozen=True)
 class Dense:
-    """A convolution or a transposed one, of torch's shapes: ``x`` (N, C, *spatial) gives K channels.
+    """A convolution of torch's shapes, or a transposed one: ``x`` (N, C, *spatial) to K channels.
 
     Args:
         seed: of the numbers in tensors.

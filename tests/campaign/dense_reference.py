@@ -39,7 +39,7 @@ class Geometry:
         return tuple((e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, d, (n, f) in modes)
 
     def windows(self) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...], tuple[slice, ...]]]:
-        """Of every tap, the cells of the activation that it reads, and the voxels that read them."""
+        """Yield each tap, the cells of the activation that it reads, the voxels that read them."""
         for tap in product(*map(range, self.taps)):
             cells, voxels = [], []
             for mode, t in enumerate(tap):

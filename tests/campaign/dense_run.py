@@ -1,4 +1,4 @@
-"""Run a dense problem: a call that is checked, one that is remembered, and what both should give."""
+"""Run a dense problem: by the call that is checked, by the one that is kept, and by definition."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .dense_reference import terms_of
 from .draws import Draw
 from .ending import Finish, dtype_of
 from .layer import Bilinear, Checks, Operands, Results, check_statistics, draw_values
-from .oracle import Wrong, rounded
+from .oracle import WrongResultError, rounded
 
 
 def run_dense(p: Dense, bench: Bench) -> None:
-    """Raises ``Wrong`` where a result is not what it should be, and whatever a call raises."""
+    """Raise ``WrongResultError`` for what is not as it should be, and whatever a call raises."""
     memory = Memory(bench.device, p.seed)
     bench.stage("tensors")
     operands = make_operands(p, memory)
@@ -36,11 +36,11 @@ def run_dense(p: Dense, bench: Bench) -> None:
             bench.wait(f"{name}: the device")
     if not bench.runs:
         return
-    for name in found[0]:
-        check_same(name, found[0][name], found[1][name])
     touched = memory.check_untouched()
     if touched:
-        raise Wrong(f"{touched}: memory that is only read, or beside it, was written")
+        raise WrongResultError(f"{touched}: memory that is only read, or beside it, was written")
+    for name in found[0]:
+        check_same(name, found[0][name], found[1][name])
     bench.stage("reference")
     checks = Checks(p, bilinear(p), operands, bench, cores=not p.is_depthwise)
     checks.check(found[1])
@@ -163,17 +163,19 @@ def _forward(p: Dense, leaves: Results, finish: Finish) -> Any:
 
 
 def _captured(forward: Any) -> Any:
-    """What a CUDA graph of a call gives when it is replayed."""
+    """What a CUDA graph of a call gives when it is replayed, into memory that was poisoned."""
     with torch.no_grad():
         forward()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             result = forward()
-        for tensor in result if isinstance(result, tuple) else (result,):
-            tensor.view(torch.uint8).fill_(255) if tensor.numel() else None
+        tensors = result if isinstance(result, tuple) else (result,)
+        for tensor in tensors:
+            tensor.fill_(torch.nan if tensor.is_floating_point() or tensor.is_complex() else 77)
         graph.replay()
-    return result
+        found = tuple(tensor.clone() for tensor in tensors)
+    return found if isinstance(result, tuple) else found[0]
 
 
 def _module(p: Dense, leaves: Results) -> torch.nn.Module:

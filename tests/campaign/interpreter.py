@@ -28,8 +28,9 @@ _spans: dict[int, int] = {}  # bytes from an address, as the tensor had that was
 
 def install(kernel: Callable[[str], object]) -> None:
     """Stand in; ``kernel`` is told the digest of every kernel that is compiled."""
-    from layoutconv.executors import gpu
     from layoutconv.kernels import store
+
+    from layoutconv.executors import gpu
 
     pretend()
     tensor: Any = torch.Tensor
@@ -98,7 +99,9 @@ class Interpreted:
                 ready[i] = _place(memory, name, arguments[i], False)
         for i in (COLUMNS, SOURCES):
             if arguments[i] is not None:
-                places = [_place(memory, f"{i} {at}", a, False) for at, a in enumerate(arguments[i])]
+                places = [
+                    _place(memory, f"{i} {at}", a, False) for at, a in enumerate(arguments[i])
+                ]
                 ready[i] = tuple(places)
         if arguments[STATISTICS] is not None:
             ready[STATISTICS] = _place(memory, "statistics", arguments[STATISTICS], True)

@@ -25,11 +25,13 @@ from .oracle import Expected, rounded
 Results = dict[str, Tensor]
 Multiply = Callable[[Tensor, Tensor], Tensor]
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-# Results should be about so large, so that they neither overflow nor are all the greatest.
+# Results should be about so large that their type has all integers: a product that is missing
+# shows. In some problems they are larger, and all bits of a factor take part; none overflows.
+WHOLE_RESULTS = {torch.float16: 500.0, torch.bfloat16: 60.0}
 TYPICAL = {
     torch.float16: 6000.0,
-    torch.int8: 60.0,
-    torch.float8_e4m3fn: 100.0,
+    torch.int8: 90.0,
+    torch.float8_e4m3fn: 60.0,
     torch.float8_e5m2: 8000.0,
 }
 LONGEST = 2048  # products of numbers of 13 bits, whose sum fits float32
@@ -108,7 +110,15 @@ def _exact_sizes(p: Any, draw: Draw, real: torch.dtype, terms: Sequence[int]) ->
         most /= 4 * GRAIN
     if dtype_of(p.dtype).is_complex:
         most /= 4
-    return exact_sizes(draw, real, terms, 3, most, TYPICAL.get(out, 2.0**24))
+    used = 3 if p.gradients else 2
+    sizes = exact_sizes(draw, real, terms, used, most, typical(draw, out))
+    return sizes if p.gradients else Sizes((*sizes.tops, 1), sizes.share)
+
+
+def typical(draw: Draw, out: torch.dtype) -> float:
+    """How large results of a type should be, about."""
+    large = TYPICAL.get(out, 2.0**24)
+    return WHOLE_RESULTS.get(out, large) if draw.chance(0.75) else large
 
 
 # -- what should come out --------------------------------------------------------------------------
@@ -138,7 +148,7 @@ class Checks:
         self.x, self.w = self.read(operands.x), self.read(operands.w)
 
     def check(self, found: Results) -> None:
-        """Raises ``Wrong``."""
+        """Raises ``WrongResultError``."""
         sums = self.sums(self.bilinear.forward, self.x, self.w, 0)
         value, error = sums.value, self.error(sums)
         if self.rounds == "sums":

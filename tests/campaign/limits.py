@@ -11,7 +11,7 @@ deviations are allowed: 4 of the greatest possible rounding are about 10 standar
 *Accumulation.* A sum in floating point is off by at most ``n u S1`` (N. Higham, Accuracy and
 Stability of Numerical Algorithms, 3.1). Of data with mean zero, as ours are, partial sums grow as
 ``sqrt(n)``, and rounding to nearest is off by about ``u S1`` whatever ``n`` is (Higham and Mary,
-2019); truncation, which tensor cores do, drifts towards zero once for each instruction, of ``depth``
+2019); truncation, which tensor cores do, drifts towards zero once in each instruction, of ``depth``
 products: by about ``u S1 sqrt(n) / depth``. ``growth`` has a factor of 8 and of 4 above those.
 Tensor cores of fp8 keep 14 bits of a sum, all others at least 24.
 

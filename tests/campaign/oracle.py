@@ -11,7 +11,7 @@ from torch import Tensor
 from . import limits
 
 
-class Wrong(Exception):
+class WrongResultError(Exception):
     """A result is not what it should be; the message says where."""
 
     def __init__(self, message: str, ratio: float = inf) -> None:
@@ -55,14 +55,14 @@ def rounded(value: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def check(name: str, got: Tensor, want: Expected, dtype: torch.dtype) -> float:
-    """The worst error over its limit, 0 of what is equal; raises ``Wrong``.
+    """The worst error over its limit, 0 of what is equal; raises ``WrongResultError``.
 
     ``dtype`` is what ``got`` is said to have.
     """
     if got.dtype != dtype:
-        raise Wrong(f"{name}: dtype {got.dtype}, not {dtype}")
+        raise WrongResultError(f"{name}: dtype {got.dtype}, not {dtype}")
     if got.shape != want.value.shape:
-        raise Wrong(f"{name}: shape {tuple(got.shape)}, not {tuple(want.value.shape)}")
+        raise WrongResultError(f"{name}: shape {tuple(got.shape)}, not {tuple(want.value.shape)}")
     if got.is_complex():
         parts = ("real", "imag")
         found = [
@@ -87,7 +87,7 @@ def _check_equal(name: str, got: Tensor, want: Expected) -> None:
     found = got.double()
     bad = (found != exact) & ~(found.isnan() & exact.isnan())
     if bad.any():
-        raise Wrong(_where(name, bad, found, exact, None, want.terms))
+        raise WrongResultError(_where(name, bad, found, exact, None, want.terms))
 
 
 def _check_near(name: str, got: Tensor, want: Expected) -> float:
@@ -103,7 +103,7 @@ def _check_near(name: str, got: Tensor, want: Expected) -> float:
     over = torch.where(_overflowed(found, exact, limit), 0.0, over)
     worst = float(over.max())
     if worst > 1:
-        raise Wrong(_where(name, over > 1, found, exact, limit, want.terms), worst)
+        raise WrongResultError(_where(name, over > 1, found, exact, limit, want.terms), worst)
     if want.drift is not None:
         worst = max(worst, _check_drift(name, found, exact, want.drift, got.dtype))
     return worst
@@ -133,7 +133,7 @@ def _check_drift(
     limit = drift + 8 * noise + limits.UNITS[dtype] * 2**-6
     if isnan(slope) or abs(slope) > limit:
         share = f"{slope:.2e} of the result, more than {limit:.2e}"
-        raise Wrong(f"{name}: errors have a common part, {share}", abs(slope) / limit)
+        raise WrongResultError(f"{name}: errors have a common part, {share}", abs(slope) / limit)
     return abs(slope) / limit
 
 

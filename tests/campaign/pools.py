@@ -13,16 +13,15 @@ from layoutconv.sparse import SparseTensor
 from .bench import Bench, check_same, poison
 from .data import Memory
 from .ending import dtype_of, wide
-from .oracle import Expected, Wrong, rounded
+from .oracle import Expected, WrongResultError, rounded
 from .sparse import Sparse
+from .sparse_geometry import Cloud, Geometry, check_cells
 
 Results = dict[str, Tensor]
 
 
-def run_pool(p: Sparse, geometry: Any, cells: Tensor, memory: Memory, bench: Bench) -> None:
-    """Raises ``Wrong`` where a result is not what it should be, and whatever a call raises."""
-    from .sparse_run import Cloud, check_cells
-
+def run_pool(p: Sparse, geometry: Geometry, cells: Tensor, memory: Memory, bench: Bench) -> None:
+    """Raise ``WrongResultError`` for what is not as it should be, and whatever a call raises."""
     dtype, rows = dtype_of(p.dtype), len(geometry.outputs)
     images = p.layer.startswith("global")
     shape = (p.images if images else rows, p.C)
@@ -46,7 +45,7 @@ def run_pool(p: Sparse, geometry: Any, cells: Tensor, memory: Memory, bench: Ben
             check_same(name, found[0][name], other[name])
     touched = memory.check_untouched()
     if touched:
-        raise Wrong(f"{touched}: memory that is only read, or beside it, was written")
+        raise WrongResultError(f"{touched}: memory that is only read, or beside it, was written")
     bench.stage("reference")
     results = found[-1]
     if not images:
@@ -54,7 +53,7 @@ def run_pool(p: Sparse, geometry: Any, cells: Tensor, memory: Memory, bench: Ben
     check_pool(p, geometry, wide(x), wide(grad), results, bench)
 
 
-def call(p: Sparse, x: Tensor, grad: Tensor, cloud: Any) -> Results:
+def call(p: Sparse, x: Tensor, grad: Tensor, cloud: Cloud) -> Results:
     """One call, and one backward."""
     leaf = x.detach().requires_grad_("x" in p.gradients)
     source = cloud.fine if cloud.down is None else cloud.down.outputs
@@ -86,13 +85,13 @@ def _counts_all(p: Sparse) -> bool:
 
 
 def check_pool(
-    p: Sparse, geometry: Any, x: Tensor, grad: Tensor, found: Results, bench: Bench
+    p: Sparse, geometry: Geometry, x: Tensor, grad: Tensor, found: Results, bench: Bench
 ) -> None:
     """Compare a pooling, and the gradient of its features, with the definition."""
     dtype = dtype_of(p.dtype)
-    index = geometry.index.to(x.device)
+    index = geometry.index
     if p.layer.startswith("global"):
-        index = _by_image(p, geometry.cells).to(x.device)
+        index = _by_image(p, geometry.cells)
     op = "sum" if p.layer == "unpool" else p.layer.removeprefix("global ")
     rows, taps = index.shape
     source = torch.cat([x, x.new_zeros(1, p.C)])
@@ -147,7 +146,7 @@ def _maxima(source: Tensor, index: Tensor, there: Tensor) -> tuple[Tensor, Tenso
 def _by_image(p: Sparse, cells: Tensor) -> Tensor:
     """The rows of each image, -1 behind them: a map of a global pooling."""
     rows = [(cells[:, 0] == image).nonzero()[:, 0] for image in range(p.images)]
-    found = torch.full((p.images, max(1, *map(len, rows)) if rows else 1), -1)
+    found = cells.new_full((p.images, max(1, *map(len, rows))), -1)
     for image, own in enumerate(rows):
         found[image, : len(own)] = own
     return found

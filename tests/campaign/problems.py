@@ -29,7 +29,7 @@ class Family:
     Args:
         kind: the dataclass.
         draw: the problem of a seed and of a budget's name.
-        run: raises ``Wrong``, or whatever a call raises.
+        run: raises ``WrongResultError``, or whatever a call raises.
         smaller: problems with less of one thing; some may be none that a call takes.
         fits: whether a call takes it.
     """

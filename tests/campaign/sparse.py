@@ -285,7 +285,8 @@ def fits(p: Sparse) -> bool:
 def smaller_sparse(p: Sparse) -> Iterator[Sparse]:
     """Problems with less of one thing, the most drastic first."""
     plain = {"call": "function", "start_x": 0, "gradients": (), "groups": 1, "given": False,
-             "capacity": -1, "absent": 0, "empty": 0, "sorted": True, "cloud": "random"}  # fmt: skip
+             "capacity": -1, "absent": 0, "empty": 0, "sorted": True,
+             "cloud": "random"}  # fmt: skip
     for ending in smaller_endings(p.ending):
         present = {"x", "w", *(n for n in ("scale", "bias", "residual") if getattr(ending, n))}
         left = tuple(name for name in p.gradients if name in present)

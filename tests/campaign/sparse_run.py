@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.sparse import (
-    Coordinates,
     SparseTensor,
     strided_map,
     submanifold_map,
@@ -25,60 +23,32 @@ from .data import Memory
 from .draws import Draw
 from .ending import Finish, dtype_of
 from .layer import Bilinear, Checks, Operands, Results, draw_values
-from .oracle import Wrong, rounded
-from .pools import check_pool, run_pool
+from .oracle import WrongResultError, rounded
+from .pools import run_pool
 from .sparse import Sparse
-from .sparse_reference import TapSums, Window, inverse, offsets_of
-
-Extents = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Which rows read which, by the definition.
-
-    Args:
-        cells, extents: of the input.
-        outputs, shape: cells of the result, and their grid; ``count`` of them are cells, of a
-            ``capacity``; ``total`` there would be.
-        index: (rows of the result, taps).
-        coarse: of an inverse convolution, the cells of what is put in.
-    """
-
-    cells: Tensor
-    extents: Extents
-    outputs: Tensor
-    shape: Extents
-    index: Tensor
-    total: int
-    coarse: Tensor | None = None
-
-    @property
-    def inputs(self) -> int:
-        """Rows that are put in."""
-        return len(self.cells if self.coarse is None else self.coarse)
+from .sparse_geometry import Cloud, Geometry, check_cells, geometry_of
+from .sparse_reference import TapSums
 
 
 def run_sparse(p: Sparse, bench: Bench) -> None:
-    """Raises ``Wrong`` where a result is not what it should be, and whatever a call raises."""
+    """Raise ``WrongResultError`` for what is not as it should be, and whatever a call raises."""
     bench.stage("cloud")
     generator = torch.Generator().manual_seed(p.seed)
-    cells = draw_cells(p, generator)
+    cells = draw_cells(p, generator).to(bench.device)
     geometry = geometry_of(p, cells.long(), generator)
     memory = Memory(bench.device, p.seed)
-    on_device = cells.to(bench.device)
     bench.stage("tensors")
     if not p.is_convolution:
-        run_pool(p, geometry, on_device, memory, bench)
+        run_pool(p, geometry, cells, memory, bench)
         return
     operands = make_operands(p, geometry, memory)
     found: list[Results] = []
-    coordinates = Cloud(p, geometry, on_device)
+    coordinates = Cloud(p, geometry, cells)
     with _precision(p):
         # The second call has the map of the first; the third has new coordinates.
         for name in ("first call", "second call", "call on new coordinates"):
             if name == "call on new coordinates":
-                coordinates = Cloud(p, geometry, on_device.clone())
+                coordinates = Cloud(p, geometry, cells.clone())
             sizes = [len(geometry.outputs) * p.K * size for size in (2, 4, 8)]
             poison(bench.device, [*sizes, len(geometry.index) * geometry.index.shape[1] * 4])
             bench.stage(name)
@@ -86,91 +56,23 @@ def run_sparse(p: Sparse, bench: Bench) -> None:
             bench.wait(f"{name}: the device")
     if not bench.runs:
         return
+    touched = memory.check_untouched()
+    if touched:
+        raise WrongResultError(f"{touched}: memory that is only read, or beside it, was written")
     for other in found[1:]:
         for name in found[0]:
             check_same(name, found[0][name], other[name])
-    touched = memory.check_untouched()
-    if touched:
-        raise Wrong(f"{touched}: memory that is only read, or beside it, was written")
     bench.stage("reference")
     cells_found = found[-1].pop("cells")
     check_cells(p, geometry, cells_found, coordinates)
-    form = bilinear(p, geometry, bench.device)
+    form = bilinear(p, geometry)
     depthwise = p.is_depthwise
     checks = Checks(p, form, operands, bench, cores=not depthwise, by_torch=depthwise)
     checks.check(found[-1])
 
 
-# -- which rows read which -------------------------------------------------------------------------
-
-
-def window_of(p: Sparse) -> Window:
-    """The taps of the map; of an inverse convolution, of the one that it goes back through."""
-    if p.offsets:
-        return Window(p.stride, p.offsets)
-    near = tuple(pair[0] for pair in p.padding)
-    if p.layer == "subm":
-        near = tuple(t // 2 * d for t, d in zip(p.taps, p.dilation, strict=True))
-    transposed = p.layer == "transposed"
-    return Window(p.stride, offsets_of(p.taps, p.dilation, near), transposed)
-
-
-def shape_of(p: Sparse) -> Extents:
-    """The grid of the result; of an inverse convolution, the coarse one."""
-    if p.layer == "subm":
-        return p.extents
-    modes = zip(p.extents, p.taps, p.stride, p.dilation, p.padding, p.output_padding, strict=True)
-    if p.layer == "transposed":
-        return tuple((e - 1) * s - n - f + d * (t - 1) + 1 + o for e, t, s, d, (n, f), o in modes)
-    return tuple((e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, d, (n, f), _ in modes)
-
-
-def geometry_of(p: Sparse, cells: Tensor, generator: torch.Generator) -> Geometry:
-    window, shape = window_of(p), shape_of(p)
-    if p.layer == "subm":
-        index = window.index(cells, p.extents, cells)
-        return Geometry(cells, p.extents, cells, shape, index, len(cells))
-    outputs = window.reached(cells, shape)
-    total = len(outputs)
-    if p.given:
-        outputs = _others(outputs, shape, p.images, generator)
-    elif p.capacity >= 0:
-        none = torch.zeros(max(0, p.capacity - total), outputs.shape[1], dtype=torch.int64)
-        none[:, 0] = -1
-        outputs = torch.cat([outputs[: p.capacity], none])
-    index = window.index(cells, p.extents, outputs)
-    if p.layer in ("inverse", "unpool"):
-        back = inverse(index, len(cells))
-        return Geometry(cells, p.extents, cells, p.extents, back, total, coarse=outputs)
-    return Geometry(cells, p.extents, outputs, shape, index, total)
-
-
-def _others(cells: Tensor, shape: Extents, images: int, generator: torch.Generator) -> Tensor:
-    """A part of some cells, and some that are not among them, in any order."""
-    kept = cells[torch.rand(len(cells), generator=generator) < 0.7]
-    modes = [torch.randint(0, e, (9,), generator=generator) for e in (images, *shape)]
-    every = torch.cat([kept, torch.stack(modes, 1)]).unique(dim=0)
-    return every[torch.randperm(len(every), generator=generator)]
-
-
-def check_cells(p: Sparse, geometry: Geometry, found: Tensor, cloud: Cloud) -> None:
-    """The cells of a result and their order; rows that a capacity has left have batch -1."""
-    want = geometry.outputs
-    if tuple(found.shape) != tuple(want.shape):
-        raise Wrong(f"cells: shape {tuple(found.shape)}, not {tuple(want.shape)}")
-    got = found.cpu().long()
-    there = want[:, 0] >= 0
-    wrong = ((got != want).any(1) & there) | ((got[:, 0] >= 0) & ~there)
-    if wrong.any():
-        row = int(wrong.nonzero()[0, 0])
-        raise Wrong(f"cells: row {row} is {got[row].tolist()}, not {want[row].tolist()}")
-    total = cloud.total
-    if total is not None and total != geometry.total:
-        raise Wrong(f"cells: total is {total}, not {geometry.total}")
-
-
-def bilinear(p: Sparse, geometry: Geometry, device: torch.device) -> Bilinear:
-    of = TapSums(geometry.index.to(device), geometry.inputs, p.groups)
+def bilinear(p: Sparse, geometry: Geometry) -> Bilinear:
+    of = TapSums(geometry.index, geometry.inputs, p.groups)
     taps, longest = prod(p.filter[1:-1]), len(geometry.index)
     terms = p.C // p.groups * taps, p.K // p.groups * taps, max(longest, 1)
 
@@ -188,7 +90,7 @@ def make_operands(p: Sparse, geometry: Geometry, memory: Memory) -> Operands:
     exact = p.numbers != "normal"
     rows = len(geometry.outputs)
     shapes = (geometry.inputs, p.C), p.filter, (rows, p.K)
-    form = bilinear(p, geometry, memory.device)
+    form = bilinear(p, geometry)
     values = draw_values(p, memory, draw, shapes, form.terms)
     given = torch.float32 if p.call == "autocast" else dtype
     x = memory.place("x", values[0], given, (p.C, 1), p.start_x)
@@ -200,29 +102,6 @@ def make_operands(p: Sparse, geometry: Geometry, memory: Memory) -> Operands:
         u, v = (memory.integers(s, 2) if exact else memory.normal(s, dtype) for s in shapes[:2])
         more = u.to(dtype), v.to(dtype)
     return Operands(x, w, finish, grad, more)
-
-
-class Cloud:
-    """Coordinates of a problem, from which its maps are made."""
-
-    def __init__(self, p: Sparse, geometry: Geometry, cells: Tensor) -> None:
-        padded = p.absent > 0
-        self.fine = Coordinates(cells, p.extents, p.images, padded=padded)
-        self.given = None
-        if p.given:
-            own = geometry.outputs.int().to(cells.device)
-            self.given = Coordinates(own, geometry.shape, p.images)
-        self.down: Any = None
-        if p.layer in ("inverse", "unpool"):
-            options = {"stride": p.stride, "padding": p.padding, "dilation": p.dilation}
-            self.down = strided_map(self.fine, p.taps, **options)
-        self.result: Any = None
-
-    @property
-    def total(self) -> int | None:
-        """How many cells there were, where a capacity said how many rows there are."""
-        total = None if self.result is None else self.result.total
-        return None if total is None else int(total)
 
 
 def _precision(p: Sparse) -> Any:

@@ -95,7 +95,7 @@ def note_processor(folder: Path) -> None:
 
 
 def adopt(folder: Path) -> str:
-    """Take kernels that a machine with fewer instructions has compiled; a word on what became of it.
+    """Take kernels that a machine with fewer instructions has compiled; say what became of it.
 
     The name of a kept kernel has the processor that its host code was compiled for, since that has
     all instructions of it. A processor that has them too runs it: then kernels are looked for, and

@@ -106,7 +106,9 @@ def _draw_steps(draw: Draw, dtype: str, exact: bool) -> tuple[tuple[str, str], .
         elif name in ("bias", "residual"):
             word = draw.of(floats)
         elif name == "activation":
-            word = draw.weighted({k: v for k, v in (EXACT if exact else EXACT | SMOOTH).items() if k})
+            word = draw.weighted(
+                {k: v for k, v in (EXACT if exact else EXACT | SMOOTH).items() if k}
+            )
         found.append((name, word))
     return tuple(found)
 
@@ -117,11 +119,14 @@ def _draw_operands(
     """``draw`` decides on what kernels are compiled for, ``size`` on what they are given."""
     batched = draw.chance(0.2)
     batch = size.int(1, 5) if batched else 1
-    k0, n0 = draw_count(draw, min(256, budget.channels)), draw_count(draw, min(256, budget.channels))
+    k0, n0 = (
+        draw_count(draw, min(256, budget.channels)),
+        draw_count(draw, min(256, budget.channels)),
+    )
     if dtype == "int4":
         k0 = -(-k0 // 16) * 16
     taps = [draw.int(1, 4) for _ in range(draw.weighted({0: 40, 1: 35, 2: 25}))]
-    while prod(taps) * k0 > budget.products ** 0.45:
+    while prod(taps) * k0 > budget.products**0.45:
         taps = taps[:-1] if taps else taps
         if not taps:
             break
@@ -264,7 +269,9 @@ def smaller_view(p: View) -> Iterator[View]:
             rows = (operand.index, *operand.memory[1:])
             yield replace(p, **{name: replace(operand, index=0, memory=rows)})
     if len(p.a.modes) > 2:
-        yield replace(p, **{n: replace(getattr(p, n), modes=getattr(p, n).modes[:2]) for n in "abd"})
+        yield replace(
+            p, **{n: replace(getattr(p, n), modes=getattr(p, n).modes[:2]) for n in "abd"}
+        )
     pairs = {"m": (("a", 0), ("d", 0)), "n": (("b", 0), ("d", 1)), "k": (("a", 1), ("b", 1))}
     for places in pairs.values():
         name, number = places[0]

@@ -17,16 +17,16 @@ from .data import Memory, exact_sizes
 from .dense_reference import Sums
 from .draws import Draw
 from .ending import GRAIN, STEPS, activate, dtype_of
-from .layer import TYPICAL, check_statistics
+from .layer import check_statistics, typical
 from .operand import Operand
-from .oracle import Expected, Wrong
+from .oracle import Expected, WrongResultError
 from .views import View
 
 SLOPE, LOW, HIGH = 0.25, -20.0, 30.0
 
 
 def run_view(p: View, bench: Bench) -> None:
-    """Raises ``Wrong`` where a result is not what it should be, and whatever a call raises."""
+    """Raise ``WrongResultError`` for what is not as it should be, and whatever a call raises."""
     bench.stage("tensors")
     memory = Memory(bench.device, p.seed)
     made = Tensors(p, memory)
@@ -42,7 +42,7 @@ def run_view(p: View, bench: Bench) -> None:
     check_same("d", first, second)  # of a new tensor, without the gaps between its elements
     touched = memory.check_untouched()
     if touched:
-        raise Wrong(f"{touched}: memory that is only read, or beside it, was written")
+        raise WrongResultError(f"{touched}: memory that is only read, or beside it, was written")
     bench.stage("reference")
     check_view(p, made, *found[1], bench)
 
@@ -55,7 +55,7 @@ class Tensors:
         self.dtype = torch.int8 if p.dtype == "int4" else dtype_of(p.dtype)
         self.kind = dtype_of(p.out_dtype)
         draw = Draw("view numbers", p.seed)
-        m, n, k, l = p.sizes
+        _, n, k, l = p.sizes
         self.indices = [_index(o, memory, written=o is p.d) for o in (p.a, p.b, p.d)]
         layouts = [
             o.layout(name, p.letters, index)
@@ -73,7 +73,7 @@ class Tensors:
         if self.kind not in (torch.float64, torch.int32) or p.steps:
             most = min(most, 2.0**24)
         most /= 4 * GRAIN**2 if p.steps else 1
-        sizes = exact_sizes(draw, self.dtype, [k], 2, most, TYPICAL.get(self.kind, 2.0**24))
+        sizes = exact_sizes(draw, self.dtype, [k], 2, most, typical(draw, self.kind))
         shares, tops = (sizes.share, 1.0), sizes.tops
         if p.dtype == "int4":
             tops = (min(tops[0], 7), min(tops[1], 7))
@@ -85,7 +85,9 @@ class Tensors:
             else:
                 values = (self.memory.normal(shape, torch.float64) * scales[i]).to(self.dtype)
             values = values.double()
-            made.append(self.memory.place("ab"[i], values, self.dtype, operand.strides, p.starts[i]))
+            made.append(
+                self.memory.place("ab"[i], values, self.dtype, operand.strides, p.starts[i])
+            )
         return made
 
     def _output(self) -> Tensor:
@@ -111,7 +113,9 @@ class Tensors:
                 made.append(Bias(value))
             elif name == "residual":
                 kind, shape = dtype_of(word), p.d.memory
-                values = self.memory.integers(shape, 9) if exact else self.memory.normal(shape, kind)
+                values = (
+                    self.memory.integers(shape, 9) if exact else self.memory.normal(shape, kind)
+                )
                 value = self.memory.place("residual", values, kind, p.d.strides)
                 made.append(Residual(value, 2.0))
             elif name == "activation":
@@ -224,7 +228,9 @@ def _check_rest(p: View, made: Tensors, at: Tensor) -> None:
     wrong = rest & (made.held != 255)
     if wrong.any():
         first = int(wrong.nonzero()[0, 0]) - start
-        raise Wrong(f"d: byte {first} of {p.d.span * itemsize} was written, which no element has")
+        raise WrongResultError(
+            f"d: byte {first} of {p.d.span * itemsize} was written, which no element has"
+        )
 
 
 def _check_zeros(p: View, got: Tensor, at: Tensor) -> None:
@@ -233,7 +239,7 @@ def _check_zeros(p: View, got: Tensor, at: Tensor) -> None:
     rest.as_strided(p.d.memory, p.d.strides).fill_(True)
     rest[at] = False
     if bool((got[rest].double() != 0).any()):
-        raise Wrong("d: what is not written is not zero in a new tensor")
+        raise WrongResultError("d: what is not written is not zero in a new tensor")
 
 
 def _tables(p: View, made: Tensors) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -25,7 +25,7 @@ from layoutconv.errors import ArgumentError, DeviceError
 
 from . import problems, results, stand_in
 from .bench import Bench
-from .oracle import Wrong
+from .oracle import WrongResultError
 from .results import Result
 
 REFUSALS = (ArgumentError, DeviceError)
@@ -76,7 +76,7 @@ def run(problem: Any, size: str, bench: Bench) -> Result:
     status, message = "ok", ""
     try:
         problems.family(problem.family).run(problem, bench)
-    except Wrong as wrong:
+    except WrongResultError as wrong:
         status, message = "wrong", str(wrong)
     except (KeyboardInterrupt, SystemExit):
         raise
