@@ -82,14 +82,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def repeat(options: argparse.Namespace) -> int:
     """One problem, in this process."""
     from . import problems
-    from .bench import Bench
-    from .worker import prepare, run
+    from .worker import Kernels, prepare, run
 
     problem = problems.family(options.family).draw(options.case, options.size)
     print(problems.code(problem))
+    kernels = Kernels(options.device, lambda stage: None)
     bench = prepare(options.device, lambda stage: print(f"  {bench.seconds:7.2f} s  {stage}"))
-    found = run(problem, options.size, Bench(bench.device, bench.tensor_cores, bench.stage))
-    print(f"{found.status} in {found.seconds:.1f} s\n{found.message}")
+    found = run(problem, options.size, bench)
+    print(f"{found.status} in {found.seconds:.1f} s, {kernels.count} kernels\n{found.message}")
     for name, worst in found.passes.items():
         print(f"  {name}: error {worst:.3g} of its limit")
     return int(found.status != "ok")

@@ -20,13 +20,16 @@ class Bench:
     """A device, and what is known of the problem that runs on it.
 
     Args:
-        device: "cuda", "cpu", or a stand-in for the first on the second.
+        name: "cuda", "cpu", or what stands in for the first on the second.
+        device: where tensors are.
+        tensor_cores: whether products are summed as those do.
         stage: is told what begins, so that a crash says where.
         runs: whether kernels run, so that results mean something.
     """
 
+    name: str
     device: torch.device
-    tensor_cores: bool
+    tensor_cores: bool = False
     stage: Callable[[str], object] = lambda name: None
     runs: bool = True
     passes: dict[str, float] = field(default_factory=dict)

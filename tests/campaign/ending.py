@@ -82,7 +82,7 @@ def draw_ending(draw: Draw, dtype: str, *, exact: bool, differentiable: bool) ->
     floats = (dtype,) if complex_ else (*FLOATS, own) if own == "float64" else FLOATS
     narrow = (dtype,) if dtype == "int8" else ()
     real = (*FLOATS, "float64") if own == "float64" else FLOATS
-    activations = EXACT if exact else EXACT | SMOOTH
+    activations = EXACT if exact else EXACT | {"": 3.0} | SMOOTH
     return Ending(
         scale=draw.weighted({"": 3, "number": 1, draw.of(real): 1}),
         bias=draw.weighted({"": 1, draw.of(floats): 1}),

@@ -77,7 +77,7 @@ def caught(p: Dense, fault: Fault, *, tensor_cores: bool = False) -> bool:
 
 def outcome(p: Dense, fault: Fault | None = None, *, tensor_cores: bool = False) -> str:
     """What the oracle says of a correct call whose results a fault changes; "" if it is right."""
-    bench = Bench(torch.device("cpu"), tensor_cores)
+    bench = Bench("cpu", torch.device("cpu"), tensor_cores)
     with pytest.MonkeyPatch.context() as patch:
         if fault is not None:
             planted, call = fault, dense_run.call
@@ -188,7 +188,7 @@ def test_faults_of_sparse_layers(layer: str, fault: str, monkeypatch: pytest.Mon
     p, seen = LAYERS[layer], []
     home = pools if layer == "max" else sparse_run
     call = home.call
-    sparse_run.run_sparse(p, Bench(torch.device("cpu"), False))
+    sparse_run.run_sparse(p, Bench("cpu", torch.device("cpu")))
 
     def planted(*arguments: object) -> faults.Results:
         results = call(*arguments)
@@ -200,13 +200,13 @@ def test_faults_of_sparse_layers(layer: str, fault: str, monkeypatch: pytest.Mon
     if (layer, fault) in (("max", "grad w"), ("subm", "cells"), ("inverse", "cells")):
         return  # it has none, or they are those that are put in
     with pytest.raises(WrongResultError):
-        sparse_run.run_sparse(p, Bench(torch.device("cpu"), False))
+        sparse_run.run_sparse(p, Bench("cpu", torch.device("cpu")))
     assert all(seen)
 
 
 def test_faults_of_views(monkeypatch: pytest.MonkeyPatch) -> None:
     """An element more or less than the view says, in memory that is given."""
-    bench = Bench(torch.device("cpu"), False)
+    bench = Bench("cpu", torch.device("cpu"))
     call = views_run.Tensors.call
     tried = 0
     for seed in range(40):

@@ -71,7 +71,7 @@ def run(problem: Any, size: str, bench: Bench) -> Result:
     written = problems.to_json(problem)
     about = Result(
         problem.family, size, problem.seed, problem.kind, problem.type, "ok",
-        device=bench.device.type, exact=problem.numbers != "normal",
+        device=bench.name, exact=problem.numbers != "normal",
     )  # fmt: skip
     status, message = "ok", ""
     try:
@@ -94,7 +94,7 @@ def prepare(device: str, stage: Callable[[str], object]) -> Bench:
     """A bench on a device."""
     cores = device in ("cuda", "interpreter")
     where = torch.device("cuda" if device == "cuda" else "cpu")
-    return Bench(where, cores, stage, device not in ("count", "compile"))
+    return Bench(device, where, cores, stage, device not in ("count", "compile"))
 
 
 def repeat(problem: Any, device: str = "") -> None:
