@@ -62,7 +62,8 @@ def test_python(page: Path) -> None:
 
 @pytest.mark.parametrize(("command", "printed"), sorted(set(commands())))
 def test_command(command: str, printed: str, tmp_path: Path) -> None:
-    """Commands run, but for what ``.ci/run`` runs; benchmarks need a GPU: they have the options."""
+    """Commands run, but for what ``.ci/run`` runs; benchmarks and campaigns, which need a GPU or
+    hours, have the options."""
     if f"    {command}\n" in CI or f'" {command}\n' in CI:
         return
     program, *arguments = shlex.split(command.removeprefix("pip install -e . && "))
@@ -72,8 +73,10 @@ def test_command(command: str, printed: str, tmp_path: Path) -> None:
     if arguments[:2] == ["-m", "pytest"]:
         assert (ROOT / arguments[2]).is_dir()
         return
-    benchmark = arguments[0].startswith("benchmarks/")
-    told = run([arguments[0], "--help"] if benchmark else arguments, tmp_path)
+    campaign = arguments[:2] == ["-m", "tests.campaign"]
+    benchmark = arguments[0].startswith("benchmarks/") or campaign
+    program = arguments[: 3 if campaign else 1]
+    told = run([*program, "--help"] if benchmark else arguments, tmp_path)
     if benchmark:
         assert {a for a in arguments if a.startswith("--")} <= set(re.findall(r"--\w+", told))
     assert not printed or doctest.OutputChecker().check_output(printed, told, FLAGS), told

@@ -15,3 +15,8 @@ commands, and CONTRIBUTING.md says how they are used.
 
 Nothing here needs pytest or hypothesis: it runs on a machine that has torch and the library.
 """
+
+from importlib.util import find_spec
+
+if find_spec("layoutconv.kernels") is None:  # a checkout that is not installed
+    import conftest  # noqa: F401
