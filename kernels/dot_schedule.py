@@ -176,6 +176,8 @@ def _one(
     whole = in_vectors(nest, False, vector)
     if not whole.outer:
         whole = replace(whole, outer=(1,), forms=tuple(replace(f, outer=(0,)) for f in whole.forms))
+    if not whole.inner and not short:  # a sum over the one voxel that there is
+        whole = replace(whole, inner=(1,), forms=tuple(replace(f, inner=(0,)) for f in whole.forms))
 
     tiled = _tiled(whole)
     depth = _depth(whole, short)

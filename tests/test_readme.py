@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import itertools
 import os
 import re
 import shlex
@@ -72,10 +73,10 @@ def test_command(command: str, printed: str, tmp_path: Path) -> None:
     if arguments[:2] == ["-m", "pytest"]:
         assert (ROOT / arguments[2]).is_dir()
         return
-    # What takes long is asked for its options: benchmarks, and fuzzers.
-    module = arguments[0] == "-m"
-    long = arguments[module].startswith(("benchmarks/", "tests."))
-    told = run([*arguments[: 1 + module], "--help"] if long else arguments, tmp_path)
+    # What takes long, or a GPU, is asked for its options: benchmarks, fuzzers, campaigns.
+    long = arguments[arguments[0] == "-m"].startswith(("benchmarks/", "tests."))
+    words = list(itertools.takewhile(lambda word: not word.startswith("--"), arguments[1:]))
+    told = run([arguments[0], *words, "--help"] if long else arguments, tmp_path)
     if long:
         assert {a for a in arguments if a.startswith("--")} <= set(re.findall(r"--\w+", told))
     assert not printed or doctest.OutputChecker().check_output(printed, told, FLAGS), told

@@ -55,13 +55,22 @@ class Stored:
 
 @dataclass(frozen=True)
 class Index:
-    """An index buffer of a view, and the entries of it that coordinates can reach."""
+    """An index buffer of a view, and which of its entries coordinates can reach.
+
+    ``reached`` is those entries, a view of the buffer, where they are all or lie in a lattice; else
+    where they lie, int64.
+    """
 
     name: str
     buffer: Tensor
     reached: Tensor
     rows: int
     written: bool
+
+    @property
+    def entries(self) -> Tensor:
+        """What the buffer holds now, where coordinates can reach it; no entry twice."""
+        return self.buffer[self.reached] if self.reached.dtype == torch.int64 else self.reached
 
 
 @dataclass(frozen=True)
@@ -283,7 +292,7 @@ def check_indices(view: GemmView) -> None:
     entries that write to the same row.
     """
     for index in expected(view).indices:
-        entries = index.reached
+        entries = index.entries
         if not entries.numel():
             continue
         low, high = (int(e) for e in torch.aminmax(entries))
@@ -352,11 +361,34 @@ def _check_modes(view: GemmView) -> None:
 
 
 def _writes_all(layout: OperandLayout) -> bool:
+    """Whether every element of memory is written: each map reaches all of the next one's domain."""
     chain = stages(layout)
-    memory = chain[-1].layout
-    bounded = any(any(s.offset) if isinstance(s.offset, tuple) else s.offset for s in chain)
-    same = product(layout.shape) == product(memory.shape)
-    return same and not bounded and not any(map(gathers, chain))
+    if any(any(s.offset) if isinstance(s.offset, tuple) else s.offset for s in chain):
+        return False
+    pairs = zip(chain, chain[1:], strict=False)
+    return all(not gathers(stage) and _is_onto(stage.layout, after) for stage, after in pairs)
+
+
+def _is_onto(layout: Layout, after: Stage) -> bool:
+    """Whether a map reaches every coordinate of the next one's shape, each once.
+
+    The extents that move a mode are then its digits, each a step of those below.
+    """
+    digits: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for extent, step in _modes(layout):
+        if not isinstance(step, ScaledBasis):
+            return False
+        if extent != 1:
+            digits.setdefault(step.path, []).append((int(step.value), int(extent)))
+    for mode, extent in enumerate(flatten(after.layout.shape)):
+        reach = 1
+        for step, count in sorted(digits.pop((mode,), [])):
+            if step != reach:
+                return False
+            reach *= count
+        if reach != extent:
+            return False
+    return not digits
 
 
 def _indices(name: str, layout: OperandLayout) -> list[Index]:
@@ -388,13 +420,25 @@ def _modes(layout: Layout) -> list[tuple[Any, Any]]:
     return paired_leaves(layout.shape, layout.stride)
 
 
-def _reached(fold: Stage, mode: int, buffer: Tensor) -> Tensor:
+def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
     """The entries that the map before an index leads to: a kernel map may have gaps in memory."""
     steps = []
-    for extent, step in _modes(fold.layout):
+    for extent, step in _modes(before.layout):
         if isinstance(step, ScaledBasis) and step.path == (mode,) and isinstance(step.value, int):
             steps.append((int(step.value), int(extent)))
-    if not steps:
+    offset = before.offset[mode] if isinstance(before.offset, tuple) else before.offset
+    if not steps and not int(offset):
         return buffer
-    stride, shape = zip(*sorted(steps, reverse=True), strict=True)  # in the order of memory
-    return buffer.as_strided(shape, stride)
+    # Extents that are multiplied by those below them: no entry is reached twice.
+    steps.sort(reverse=True)
+    below = [step * extent for step, extent in steps[1:]] + [1]
+    lattice = all(step >= least for (step, _), least in zip(steps, below, strict=True))
+    last = sum(step * (extent - 1) for step, extent in steps)
+    if lattice and not int(offset) and last < len(buffer):
+        stride, shape = zip(*steps, strict=True)  # in the order of memory
+        return buffer.as_strided(shape, stride)
+    places = torch.zeros(1, dtype=torch.int64, device=buffer.device) + int(offset)
+    for step, extent in steps:
+        digits = torch.arange(extent, device=buffer.device) * step
+        places = (places[:, None] + digits).unique()
+    return places[(places >= 0) & (places < len(buffer))]

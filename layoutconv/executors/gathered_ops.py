@@ -82,7 +82,7 @@ def _depthwise(
         return gather(x, index, taps=w, channels=filters)[0]
     exact = torch.promote_types(x.dtype, torch.float32)
     y, _ = gather(x, index, taps=w, channels=filters, out_dtype=exact)
-    return y.view(len(y), channels, -1).sum(2).to(x.dtype)
+    return y.view(len(y), channels, filters // channels).sum(2).to(x.dtype)
 
 
 def _depthwise_wgrad(

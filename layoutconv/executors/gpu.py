@@ -277,7 +277,7 @@ def plan_of(
         return plan
     if isinstance(view, MapView) and "kind" in view.__dict__ and max(view.m, view.n) > 1:
         plan = _plan_of_kind(view, key)
-    elif view.m == view.n == 1 and len(view.a.shape) == 3:
+    elif _is_dots(view):
         plan = DotPlan(
             view, dtype, device, out_dtype, choosing.machine_of(device),
             structure=structure, aligned=aligned,
@@ -286,6 +286,16 @@ def plan_of(
         plan = _plan(view, key)
     plans[key] = plan
     return plan
+
+
+def _is_dots(view: GemmView) -> bool:
+    """Whether a view is a batch of dot products that are not gathered, as depthwise passes are.
+
+    Pairs of rows of one channel each are gathered: the template runs them.
+    """
+    if view.m != 1 or view.n != 1 or len(view.a.shape) != 3:
+        return False
+    return all(index_buffer(layout) is None for layout in (view.a, view.b, view.d))
 
 
 def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = None) -> Plan:

@@ -43,7 +43,9 @@ class Pass(NamedTuple):
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether nothing is summed over channels."""
+        """Whether nothing is summed over channels; a pass that writes zeros alone has no view."""
+        if not self.views:
+            return False
         return self.views[0].m == self.views[0].n == 1 and len(self.views[0].a.shape) == 3
 
 

@@ -132,9 +132,10 @@ def _check_dtypes(named: dict[str, Any]) -> None:
         elif input.dtype.is_complex and name != "scale":
             if not same:
                 raise ArgumentTypeError(name, f"{input.dtype}, as the input", str(tensor.dtype))
-        elif tensor.dtype not in _FLOATS and not (same and name == "residual"):
+        elif tensor.dtype not in _FLOATS:
+            whole = same and name == "residual" and input.dtype == torch.int8
             real = torch.float64, torch.complex128
-            if not (input.dtype in real and tensor.dtype == torch.float64):
+            if not whole and not (input.dtype in real and tensor.dtype == torch.float64):
                 expected = f"float16, bfloat16 or float32 where the input is {input.dtype}"
                 raise ArgumentTypeError(name, expected, str(tensor.dtype))
         if tensor.device != input.device:

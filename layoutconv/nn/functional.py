@@ -146,8 +146,9 @@ def conv3d(
             as it is stored, fp32 (2, K), as a batch norm wants them. They have no gradient: what
             is computed from them is constant to ``backward``.
 
-    ``bias``, ``scale`` and ``residual`` are of the dtype of ``input``, or float16, bfloat16 or
-    float32; all steps are in fp32 (fp64 for float64), and rounded once.
+    ``bias``, ``scale`` and ``residual`` are float16, bfloat16 or float32; of a float64 ``input``
+    float64 as well, and a ``residual`` int8 of an int8 one. All steps are in fp32 (fp64 for
+    float64), and rounded once.
 
     Returns (N, K, Z, P, Q) in ``channels_last_3d`` memory, or that and the statistics.
     Differentiable any number of times; lowered under autocast as torch's convolutions are; sums in

@@ -12,7 +12,8 @@ from ..executors.autograd import (
     conv_fprop_statistics,
     has_gradient,
 )
-from ..executors.finish import activate, column_statistics, convert
+from ..executors.checks import OUTPUTS
+from ..executors.finish import FP8, activate, column_statistics, convert
 from ..executors.plain import refuse_transforms
 
 if TYPE_CHECKING:
@@ -68,10 +69,26 @@ def fused_or_not(op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending
     _refuse_transforms(a, b, ending)
     if _is_fused(a, b, ending):
         return op(a, b, *numbers, *ending)
+    middle = before_torch(OUTPUTS.get(a.dtype, a.dtype), out_dtype)
     if scale is None or not scale.requires_grad:
-        y = op(a, b, *numbers, bias, scale, residual)
+        y = op(a, b, *numbers, bias, scale, residual, None, slope, middle)
         return after(y, Ending(None, None, None, activation, slope, out_dtype))
-    return after(op(a, b, *numbers), ending)
+    return after(op(a, b, *numbers, None, None, None, None, slope, middle), ending)
+
+
+def before_torch(stored: torch.dtype, out_dtype: torch.dtype | None) -> torch.dtype | None:
+    """Return the dtype that an operator stores for torch to finish, None for ``stored``, its own.
+
+    It has every number of ``stored`` and of ``out_dtype``: on the way to float32, sums of bfloat16
+    are not cut to 8 bits.
+
+    >>> before_torch(torch.bfloat16, torch.float16), before_torch(torch.float32, torch.int8)
+    (torch.float32, None)
+    """
+    if out_dtype is None or not out_dtype.is_floating_point or out_dtype in FP8:
+        return None
+    wide = torch.promote_types(stored, out_dtype)
+    return None if wide == stored else wide
 
 
 def _refuse_transforms(a: Tensor, b: Tensor, ending: Ending) -> None:

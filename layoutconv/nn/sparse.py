@@ -25,7 +25,7 @@ from ..executors.finish import activate, convert
 from ..executors.plain import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from .arguments import check_activation, check_out_dtype
-from .fuse import Ending, after, fused_or_not
+from .fuse import Ending, after, before_torch, fused_or_not
 from .given_maps import check_cells, check_map
 from .sparse_pool import sparse_depthwise
 
@@ -321,7 +321,8 @@ def _checked(
         there = [t for t in (x, weight, bias, scale, residual) if t is not None]
         if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
             # Sums as one function that autograd records, and the activation as torch's.
-            sums = _features(x, weight, found, (groups, None, slope), others, None)
+            middle = before_torch(x.dtype, out_dtype)
+            sums = _features(x, weight, found, (groups, None, slope), others, middle)
             y = activate(sums, activation, slope)
             return convert(y, out_dtype or sums.dtype)
     check_operands(x, weight, found.taps, len(found.outputs), groups, others)

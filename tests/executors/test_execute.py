@@ -7,15 +7,21 @@ import torch
 
 import layoutconv as lc
 from layoutconv.algebra import ComposedLayout, E, Layout
+from layoutconv.algebra.int_tuple import compact_stride, flatten
 from layoutconv.conv import (
     ConvProblem,
     depthwise_fprop_view,
+    dgrad_views,
     fprop_view,
     gather_fprop_view,
+    wgrad_view,
 )
+from layoutconv.conv.memory import interleaved
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import execute
-from layoutconv.gemm_view import GemmView
+from layoutconv.executors.checks import expected
+from layoutconv.gemm_view import GemmView, locate
+from layoutconv.operands import indexed_rows
 from layoutconv.sparse import kernel_map_view
 
 PROBLEM = ConvProblem((2, 5, 4), (6, 3), padding=1)
@@ -154,6 +160,32 @@ def test_memory_between_the_rows_of_a_kernel_map_is_not_looked_at():
     torch.testing.assert_close(execute(view, x, w), x @ w.sum(1).T)
 
 
+@pytest.mark.parametrize(
+    ("step", "tap", "offset"), [(2, 1, 0), (1, -1, 1), (1, 1, -1), (3, 3, 2), (1, 0, 0)], ids=str
+)
+def test_windows_over_an_index(step, tap, offset):
+    """Windows of two taps whose positions go down, start before the index or end behind it."""
+    places = offset + step * torch.arange(5)[:, None] + tap * torch.arange(2)
+    inside = (places >= 0) & (places < 7)
+    index = torch.full((7,), 99, dtype=torch.int32)  # no row, where no window reads
+    index[places[inside]] = (places[inside] - 1).int()
+    windows = Layout((5, (4, 2)), (step * E(0), (E(1), tap * E(0))))
+    view = GemmView(
+        ComposedLayout(indexed_rows(index, 7, 9, 4), (offset, 0), windows),
+        Layout((6, (4, 2)), (8, (1, 4))),
+        Layout((5, 6), (6, 1)),
+    )
+    x, w = torch.randn(9, 4), torch.randn(6, 2, 4)
+    memory = w.permute(0, 2, 1).as_strided((6, 4, 2), (8, 1, 4))
+    rows = index[places.clamp(0, 6)].masked_fill(~inside, -1).long()
+    read = torch.cat([x, torch.zeros(1, 4)])[rows]
+    got = execute(view, x, memory)
+    torch.testing.assert_close(got, read.flatten(1) @ w.flatten(1).T)
+    index[places[inside][0]] = 9
+    with pytest.raises(ArgumentError, match=r"`view.a`: expected entries in \[-1, 9\), got 9"):
+        execute(view, x, memory)
+
+
 def test_an_index_that_another_device_holds():
     index = torch.zeros(27, 5, dtype=torch.int32, device="meta")
     view = kernel_map_view(index.T, 4, 6)
@@ -197,6 +229,49 @@ def test_a_new_result_is_zero_where_nothing_is_written():
     finally:
         torch.use_deterministic_algorithms(False)
     assert y.tolist() == [[4.0] * 6, [0.0] * 6, [4.0] * 6]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        Layout(6, E(0)),
+        Layout((2, 3), (3 * E(0), E(0))),
+        Layout(6, 2 * E(0)),  # as many as there are, every other one outside
+        Layout(6, -1 * E(0)),
+        Layout((2, 3), (E(0), E(0))),
+        Layout((3, 2), (E(0), 4 * E(0))),
+    ],
+    ids=str,
+)
+def test_memory_is_written_whole_or_is_zero(rows):
+    """Also where a result has as many elements as its memory, and some of them lie outside."""
+    d = ComposedLayout(Layout((6, 2), (2, 1)), 0, Layout((rows.shape, 2), (rows.stride, E(1))))
+    places = [locate(d, m, 0) for m in range(6)]
+    there = [int(offset) // 2 for offset, valid in places if valid]
+    a = Layout((rows.shape, 4), (compact_stride(rows.shape, 4), 1))
+    view = GemmView(a, Layout((2, 4), (4, 1)), d)
+    assert expected(view).writes_all is (sorted(there) == list(range(6)))
+    if len(there) != len(set(there)):
+        return
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    try:
+        x = torch.ones(6, 4).as_strided(flatten(a.shape), flatten(a.stride))
+        y = execute(view, x, torch.ones(2, 4))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert y[:, 0].tolist() == [4.0 if row in there else 0.0 for row in range(6)]
+
+
+def test_views_of_convolutions_write_all():
+    problem = ConvProblem((2, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
+    split = interleaved((2, 5, 4, 64), 32)
+    found = [
+        fprop_view(problem), wgrad_view(problem), fprop_view(problem, output_layout=split),
+        *dgrad_views(ConvProblem((2, 9, 8, 32), (64, 3, 3), padding=1, groups=2)),
+        kernel_map_view(torch.zeros(27, 5, dtype=torch.int32).T, 4, 6),
+    ]  # fmt: skip
+    assert all(expected(view).writes_all for view in found)
+    assert not any(expected(view).writes_all for view in dgrad_views(problem))
 
 
 def test_the_call_is_at_the_top():

@@ -106,6 +106,18 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
     assert made < 3 * len(CLOUDS)
 
 
+def test_pairs_of_one_channel_each_are_gathered_by_the_template() -> None:
+    """Their products are dots, as those of a depthwise convolution, whose kernels take no index."""
+    found = MAPS["strided"](cloud(300, 4))
+    view, _ = executor.wgrad_view(
+        executor.tables(found, (1, 1), gradients=True), len(found.outputs), 300, 1, 1
+    )
+    assert view.m == view.n == 1
+    assert len(view.a.shape) == 3
+    key = torch.float16, 0, torch.float32, None, False, "", choosing.ALIGNED
+    assert isinstance(gpu.plan_of(view, *key), gpu.Plan)
+
+
 def test_only_what_differs_between_clouds_has_a_class() -> None:
     """A filter's gradient has as many rows as the filter: for 67 in place of 64, the tile of 128
     rows that was chosen, half of it empty, took 132 us where 84 do (C = K = 64, H200)."""

@@ -153,6 +153,17 @@ def test_calls_launch_what_the_operators_compute(ending, transposed, wanted, ord
     assert aligned <= ({1} if order == "unaligned" else {8})
 
 
+def test_a_result_that_no_tap_reaches_launches_nothing():
+    """A transposed convolution whose one cell lies between those that its filter writes."""
+    x, w = integers(2, 16, 1, 4), integers(16, 8, 1, 1)
+    options = {"stride": (2, 1), "padding": ((1, 0), 0), "output_padding": (1, 0)}
+    operator, call = twice(lambda: lc.conv_transpose2d(x, w, **options))
+    assert operator.shape == (2, 8, 1, 4)
+    assert not operator.any()
+    assert torch.equal(operator, call)
+    assert launched == []
+
+
 def test_sums_in_parts():
     operator, call = twice(lambda: lc.conv3d(*TALL, padding=1))
     assert [spec.split for spec in launched] == ["partial"]

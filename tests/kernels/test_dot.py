@@ -138,6 +138,8 @@ PROBLEMS = {
     "dilated": problem(8, 9, 10, padding=2, dilation=2),
     "far": problem(8, 5, 5, padding=((0, 3), (4, 0))),
     "pointwise": problem(8, 4, 5, taps=1),
+    "one voxel": problem(8, 3, 3, N=1),
+    "one voxel, one tap": problem(3, 2, taps=1, stride=2, N=1),
     "gaps": problem(8, 7, 7, taps=1, stride=2),
     "multiplied": problem(8, 4, 6, K=24, padding=1),
     "five": problem(4, 6, 11, taps=5, padding=2),

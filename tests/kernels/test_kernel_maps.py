@@ -53,7 +53,9 @@ def check(view: GemmView, kind: Kind, number: int, out: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     ("name", "channels"),
-    [(name, (16, 32)) for name in MAPS] + [(name, (5, 7)) for name in ("set", "strided")],
+    [(name, (16, 32)) for name in MAPS]
+    + [(name, (5, 7)) for name in ("set", "strided")]
+    + [("strided", (1, 1))],
     ids=str,
 )
 def test_passes_of_every_map(name: str, channels: tuple[int, int]) -> None:

@@ -250,6 +250,23 @@ def test_fused_or_not_the_numbers_are_the_same_but_for_rounding(dtype):
     assert (y.float() - limits).abs().max() <= 1
 
 
+@pytest.mark.parametrize("learns", ["weight", "scale"])
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+def test_what_torch_finishes_is_as_exact_as_the_result(learns, out_dtype):
+    """With a gradient torch computes the activation: not of sums that were cut to bfloat16."""
+    torch.manual_seed(0)
+    x, w = (t.detach().bfloat16() for t in pair(GROUPED, False))
+    scale = torch.full((GROUPED.K,), 0.5)
+    given = {"activation": "silu", "scale": scale, "out_dtype": out_dtype}
+    fused = convolve(GROUPED, False, x, w, **given)
+    {"weight": w, "scale": scale}[learns].requires_grad_()
+    apart = convolve(GROUPED, False, x, w, **given)
+    assert apart.dtype == out_dtype
+    eps = torch.finfo(out_dtype).eps
+    torch.testing.assert_close(apart, fused, atol=eps / 8, rtol=eps)
+    assert torch.autograd.grad(apart.sum(), w if learns == "weight" else scale)[0].isfinite().all()
+
+
 @PROBLEMS
 @pytest.mark.parametrize("wanted", [False, True])
 def test_statistics_of_a_batch_norm(problem, wanted):
@@ -377,6 +394,7 @@ def test_autocast_of_mixed_types():
 
 
 X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
+FP8 = torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize(
@@ -411,6 +429,11 @@ X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
         ({"scale": float("nan")}, ArgumentError, "expected a torch tensor or a number, got nan"),
         ({"bias": W[:, 0, 0].int()}, ArgumentTypeError, "`bias`: expected float16, bfloat16 or"),
         ({"residual": X}, ArgumentError, "`residual`: expected shape (2, 4, 6), that of the"),
+        (
+            {"residual": torch.zeros(2, 4, 6).to(FP8), "input": X.to(FP8), "weight": W.to(FP8)},
+            ArgumentTypeError,
+            "`residual`: expected float16, bfloat16 or float32 where the input is torch.float8_e4",
+        ),
         ({"out_dtype": torch.int32}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, t"),
         ({"out_dtype": "half"}, ArgumentTypeError, "torch.int8 where the input is torch.float32"),
         ({"out_dtype": [1]}, ArgumentTypeError, "`out_dtype`: expected torch.bfloat16, torch.flo"),

@@ -207,6 +207,20 @@ def test_endings(activation, scale):
             )
 
 
+@pytest.mark.parametrize("learns", ["weight", "scale"])
+@pytest.mark.parametrize("out_dtype", [torch.float16, torch.float32])
+def test_what_torch_finishes_is_as_exact_as_the_result(learns, out_dtype):
+    x = cloud(2, 4)
+    f, w = (t.detach().bfloat16() for t in leaves(x, 6, 3, 1)[:2])
+    given = {"scale": numbers(6, seed=1).float(), "activation": "silu", "out_dtype": out_dtype}
+    fused = lc.subm_conv(x.replace(f), w, **given).features
+    {"weight": w, "scale": given["scale"]}[learns].requires_grad_()
+    for _ in range(2):
+        apart = lc.subm_conv(x.replace(f), w, **given).features
+        eps = torch.finfo(out_dtype).eps
+        torch.testing.assert_close(apart, fused, atol=eps / 8, rtol=eps)
+
+
 FUNCTIONS = {
     "subm": (lambda x, w, **o: lc.subm_conv(x, w, **o), (3, 3)),
     "subm, even": (lambda x, w, **o: lc.subm_conv(x, w, **o), (2, 3)),

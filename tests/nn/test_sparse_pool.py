@@ -257,6 +257,24 @@ def test_depthwise_convolution(stride, m):
 
 
 @pytest.mark.parametrize("m", [1, 2])
+def test_depthwise_convolution_of_no_rows(m):
+    """One cell that no window of the map reads; and no cell at all."""
+    for cells in (torch.tensor([[0, 1]]), torch.empty(0, 2)):
+        map = strided_map(Coordinates(cells.int(), (4,), 1), 1, 2)
+        assert len(map.outputs) == 0
+        fine = torch.randn(len(cells), 3, dtype=DOUBLE, requires_grad=True)
+        coarse = torch.randn(0, 3, dtype=DOUBLE, requires_grad=True)
+        weight = torch.randn(3 * m, 1, 1, dtype=DOUBLE, requires_grad=True)
+        for features, own in ((fine, map), (coarse, map.inverse)):
+            y = sparse_depthwise(features, weight, own)
+            assert y.shape == (len(own.outputs), 3 * m)
+            dx, dw = torch.autograd.grad(y.sum(), (features, weight))
+            assert not y.any()
+            assert not dx.any()
+            assert not dw.any()
+
+
+@pytest.mark.parametrize("m", [1, 2])
 def test_gradients_of_gradients_of_depthwise_convolution(m):
     x = cloud((3, 4), C=2, N=1, density=0.8)
     map = strided_map(x.coordinates, (2, 3), 2, 1)

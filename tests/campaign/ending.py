@@ -1,0 +1,240 @@
+"""What follows the sums of a problem: drawn, given to a call, and computed in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from . import limits
+from .data import WHOLE, Memory, strides_of
+from .dense_reference import real_type
+from .draws import Draw
+from .oracle import Expected, rounded
+
+FLOATS = ("float16", "bfloat16", "float32")
+NARROW = ("int8", "float8_e4m3fn", "float8_e5m2")
+EXACT = {"": 10.0, "relu": 4.0, "leaky_relu": 2.0}  # activations that keep integers exact
+SMOOTH = {"gelu": 1.0, "gelu_tanh": 1.0, "silu": 1.0, "sigmoid": 1.0, "tanh": 1.0, "hardswish": 1.0}
+BY_VALUE = ("", "relu", "leaky_relu", "sigmoid", "tanh")  # whose slope is a function of the result
+STEPS = (0.25, 0.5, 1.0, 2.0)  # scales, exact in every type
+GRAIN = 16.0  # the reciprocal of the least step between results
+
+
+def dtype_of(name: str) -> torch.dtype:
+    found: torch.dtype = getattr(torch, name)
+    return found
+
+
+@dataclass(frozen=True)
+class Ending:
+    """``activation(scale * sum + bias + residual)`` and a type; "" for what is not there.
+
+    ``scale`` is "number", or, as ``bias`` and ``residual``, the type of a tensor.
+    """
+
+    scale: str = ""
+    bias: str = ""
+    residual: str = ""
+    activation: str = ""
+    slope: float = 0.25
+    out_dtype: str = ""
+
+    @property
+    def is_linear(self) -> bool:
+        return not (self.activation or self.scale or self.bias or self.residual)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments but for tensors."""
+        found: dict[str, Any] = {}
+        if self.activation:
+            found["activation"] = self.activation
+        if self.activation == "leaky_relu":
+            found["slope"] = self.slope
+        if self.out_dtype:
+            found["out_dtype"] = dtype_of(self.out_dtype)
+        return found
+
+    def result_type(self, dtype: torch.dtype) -> torch.dtype:
+        if self.out_dtype:
+            return dtype_of(self.out_dtype)
+        return stored_type(dtype)
+
+
+def stored_type(dtype: torch.dtype) -> torch.dtype:
+    """What sums over ``dtype`` are stored as where nobody says."""
+    if dtype == torch.int8:
+        return torch.int32
+    return torch.float16 if dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else dtype
+
+
+def draw_ending(draw: Draw, dtype: str, *, exact: bool, differentiable: bool) -> Ending:
+    """Nothing in half of all; else any of it that a call with ``dtype`` takes."""
+    if draw.chance(0.4 if dtype in NARROW else 0.5):
+        return Ending(out_dtype=_draw_out(draw, dtype, differentiable) if draw.chance(0.3) else "")
+    own = "float64" if dtype in ("float64", "complex128") else dtype
+    complex_ = dtype.startswith("complex")
+    floats = (dtype,) if complex_ else (*FLOATS, own) if own == "float64" else FLOATS
+    narrow = (dtype,) if dtype == "int8" else ()
+    real = (*FLOATS, "float64") if own == "float64" else FLOATS
+    activations = EXACT if exact else EXACT | {"": 3.0} | SMOOTH
+    return Ending(
+        scale=draw.weighted({"": 3, "number": 1, draw.of(real): 1}),
+        bias=draw.weighted({"": 1, draw.of(floats): 1}),
+        residual=draw.weighted({"": 2, draw.of((*floats, *narrow)): 1}),
+        activation="" if complex_ else draw.weighted(activations),
+        slope=draw.of((0.25, 0.5) if differentiable else (0.25, 0.5, 0.0, -0.5)),
+        out_dtype="" if complex_ or draw.chance(0.6) else _draw_out(draw, dtype, differentiable),
+    )
+
+
+def _draw_out(draw: Draw, dtype: str, differentiable: bool) -> str:
+    if dtype.startswith("complex"):
+        return ""
+    own = {"float64": ("float64",), "int8": ("int32",)}.get(dtype, ())
+    return draw.of((*FLOATS, *own) if differentiable else (*FLOATS, *own, *NARROW))
+
+
+@dataclass
+class Finish:
+    """An ending with its tensors, and what they hold in float64, channels in ``mode``."""
+
+    ending: Ending
+    mode: int
+    scale: Any = None
+    bias: Any = None
+    residual: Any = None
+
+    @classmethod
+    def make(
+        cls, ending: Ending, memory: Memory, shape: Sequence[int], mode: int, *, exact: bool,
+        order: str = "last", start: int = 0, draw: Draw | None = None,
+    ) -> Finish:  # fmt: skip
+        """Tensors for results of ``shape``; the residual in an ``order`` of memory."""
+        made = cls(ending, mode)
+        width = (shape[mode],)
+        if ending.scale:
+            kind = torch.float32 if ending.scale == "number" else dtype_of(ending.scale)
+            made.scale = memory.place("scale", _scales(memory, width, kind, exact), kind, (1,))
+        if ending.scale == "number":
+            made.scale = float(made.scale[0]) if width[0] else 1.0
+        if ending.bias:
+            kind = dtype_of(ending.bias)
+            made.bias = memory.place("bias", _values(memory, width, kind, exact), kind, (1,))
+        if ending.residual:
+            kind = dtype_of(ending.residual)
+            values = _values(memory, shape, kind, exact)
+            if draw is None:
+                strides = torch.empty(tuple(shape), device="meta").stride()
+            else:
+                strides = strides_of(shape, order, draw)
+            made.residual = memory.place("residual", values, kind, strides, start)
+        return made
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {"scale": self.scale, "bias": self.bias, "residual": self.residual}
+        return {name: t for name, t in found.items() if isinstance(t, Tensor)}
+
+    def columns(self, values: Any, like: Tensor) -> Any:
+        if not isinstance(values, Tensor):
+            return values
+        shape = [1] * like.dim()
+        shape[self.mode] = -1
+        return wide(values).view(shape)
+
+    def of_sums(self, value: Tensor, error: Tensor | None, unit: float) -> tuple[Tensor, Any]:
+        """What the activation gets, and how far it may be off."""
+        scale, bias, residual = self.scale, self.bias, self.residual
+        factor = 1.0 if scale is None else self.columns(scale, value)
+        terms = [value * factor]
+        terms += [] if bias is None else [self.columns(bias, value)]
+        terms += [] if residual is None else [wide(residual)]
+        z = terms[0]
+        for term in terms[1:]:
+            z = z + term
+        if error is None:
+            return z, None
+        size = sum(term.abs() for term in terms)
+        steps = 0 if self.ending.is_linear else 4
+        return z, error * abs(factor) + steps * unit * size
+
+    def forward(self, z: Tensor, error: Tensor | None) -> Expected:
+        """The result, from what the activation gets."""
+        kind, slope = self.ending.activation, self.ending.slope
+        value = activate(z, kind, slope)
+        if error is not None and kind:
+            error = limits.of_activation(value, error, kind, slope)
+        return Expected(value, error)
+
+    def backward(
+        self, z: Tensor, error: Tensor | None, y: Tensor, grad: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The gradient of what the activation got, and how far it may be off but for roundings.
+
+        ``y`` is the result as it was stored: slopes that are a function of the value are of that.
+        """
+        kind, slope = self.ending.activation, self.ending.slope
+        if kind == "":
+            return grad, None
+        if kind in ("relu", "leaky_relu"):
+            below = slope if kind == "leaky_relu" else 0.0
+            return torch.where(y > 0, grad, below * grad), None
+        if kind == "sigmoid":
+            return grad * y * (1 - y), None
+        if kind == "tanh":
+            return grad * (1 - y * y), None
+        with torch.enable_grad():
+            leaf = z.detach().requires_grad_()
+            (found,) = torch.autograd.grad(activate(leaf, kind, slope), leaf, grad)
+        assert error is not None
+        off = grad.abs() * (error + 2.0**-19)
+        if kind == "hardswish":  # whose slope jumps by a half
+            off = off + 0.5 * grad.abs() * ((z.abs() - 3).abs() <= error)
+        return found, off
+
+
+def wide(values: Tensor) -> Tensor:
+    """In float64, or complex128."""
+    return values.detach().to(torch.complex128 if values.is_complex() else torch.float64)
+
+
+def activate(z: Tensor, kind: str, slope: float) -> Tensor:
+    """A pointwise function of torch, in float64."""
+    if kind == "":
+        return z
+    if kind == "leaky_relu":
+        return functional.leaky_relu(z, slope)
+    if kind == "gelu_tanh":
+        return functional.gelu(z, approximate="tanh")
+    found: Tensor = getattr(functional if kind in ("relu", "gelu", "silu", "hardswish") else torch,
+                            kind)(z)  # fmt: skip
+    return found
+
+
+def _scales(memory: Memory, shape: Sequence[int], dtype: torch.dtype, exact: bool) -> Tensor:
+    if not exact:
+        return rounded(memory.normal(shape, dtype) / 2 + 1, dtype).double()
+    of = {"generator": memory.generator(), "device": memory.device}
+    steps = torch.tensor(STEPS, dtype=torch.float64, device=memory.device)
+    return steps[torch.randint(0, len(STEPS), tuple(shape), **of)]
+
+
+def _values(memory: Memory, shape: Sequence[int], dtype: torch.dtype, exact: bool) -> Tensor:
+    real = real_type(dtype)
+    draw = (lambda: memory.integers(shape, min(WHOLE[real], 99))) if exact else (
+        lambda: memory.normal(shape, real)
+    )  # fmt: skip
+    return torch.complex(draw(), draw()) if dtype.is_complex else draw()
+
+
+def smaller_endings(ending: Ending) -> list[Ending]:
+    """Endings without one of the parts."""
+    found = [replace(ending, **{name: ""}) for name in
+             ("scale", "bias", "residual", "activation", "out_dtype")
+             if getattr(ending, name)]  # fmt: skip
+    return [Ending(), *found] if len(found) > 1 else found

@@ -1,0 +1,122 @@
+"""Kernels of a stand-in H200 run in the machine of ``tests/machine``: tiny problems, no GPU.
+
+Kernels are chosen, compiled and launched as on an H200, and their PTX is interpreted on the memory
+of CPU tensors: what reads out of bounds, waits too little or writes twice is a fault. Kernels of
+clouds are not among them, as indices stay on the CPU; ``tests/kernels`` runs these.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..machine import DeviceTensor, Memory, launch_of, parse, run
+from .stand_in import pretend
+
+GEMM = "implicit_gemm"
+# Of other kinds of kernels, which arguments they write.
+WRITES = {"dot": (2,), "gather": (6, 7), "segment sum": (2,), "reduce": (1,)}
+COLUMNS, SOURCES, STATISTICS = 8, 9, 10  # arguments of the template
+
+_spans: dict[int, int] = {}  # bytes from an address, as the tensor had that was last asked for it
+
+
+def install(kernel: Callable[[str], object]) -> None:
+    """Stand in; ``kernel`` is told the digest of every kernel that is compiled."""
+    from layoutconv.kernels import store
+
+    from layoutconv.executors import gpu
+
+    pretend()
+    tensor: Any = torch.Tensor
+    data_ptr = tensor.data_ptr
+
+    def noted(self: torch.Tensor) -> int:
+        address: int = data_ptr(self)
+        modes = zip(self.shape, self.stride(), strict=True)
+        span = 1 + sum((s - 1) * d for s, d in modes) if self.numel() else 0
+        _spans[address] = span * self.itemsize
+        return address
+
+    tensor.data_ptr = noted
+    own: Any = store
+    plans: Any = gpu
+    plans._address = noted
+
+    def load(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Any:
+        kernel(digest)
+        return Interpreted(about["kernel"], compile)
+
+    own._kept = load
+
+
+class Interpreted:
+    """A kernel as host code and PTX; calling it runs all its CTAs."""
+
+    def __init__(self, name: str, compile: Callable[[], Any]) -> None:
+        import cutlass.cute as cute
+
+        self.name, module = name, cute
+        plain = module.compile
+        with tempfile.TemporaryDirectory() as folder:
+
+            def keeping(*arguments: Any, options: str = "", **rest: Any) -> Any:
+                kept = f"{options} --keep-ptx --keep-cubin --dump-dir {folder}"
+                return plain(*arguments, options=kept, **rest)
+
+            module.compile = keeping
+            try:
+                self.function = compile()
+            finally:
+                module.compile = plain
+            self.program = parse(self.function.__ptx__)
+
+    def __call__(self, *arguments: Any) -> None:
+        memory = Memory()
+        ready = self._template(memory, arguments) if self.name == GEMM else [
+            self._tensor(memory, str(i), a, i in WRITES[self.name])
+            if isinstance(a, torch.Tensor) else a
+            for i, a in enumerate(arguments)
+        ]  # fmt: skip
+        asked = launch_of(self.program, self.function, *ready)
+        run(
+            self.program, memory, asked.arguments, asked.grid, shared_bytes=asked.shared_bytes,
+            cluster=asked.cluster,
+        )  # fmt: skip
+
+    def _template(self, memory: Memory, arguments: tuple[Any, ...]) -> list[Any]:
+        """Addresses of operands and index buffers; D is a tensor."""
+        ready = list(arguments)
+        for i, name in enumerate(("a", "b", "d", "index a", "index b", "index d")):
+            if i == 2:
+                ready[i] = self._tensor(memory, name, arguments[i], True)
+            elif arguments[i] is not None:
+                ready[i] = _place(memory, name, arguments[i], False)
+        for i in (COLUMNS, SOURCES):
+            if arguments[i] is not None:
+                places = [
+                    _place(memory, f"{i} {at}", a, False) for at, a in enumerate(arguments[i])
+                ]
+                ready[i] = tuple(places)
+        if arguments[STATISTICS] is not None:
+            ready[STATISTICS] = _place(memory, "statistics", arguments[STATISTICS], True)
+        return ready
+
+    def _tensor(self, memory: Memory, name: str, t: torch.Tensor, written: bool) -> DeviceTensor:
+        address = _place(memory, name, t.data_ptr(), written)
+        dtype = str(t.dtype).removeprefix("torch.")
+        return DeviceTensor(address, tuple(t.shape), dtype, tuple(t.stride()))
+
+
+def _place(memory: Memory, name: str, address: int, written: bool) -> int:
+    """The machine's address of memory here, as far from a multiple of 16 bytes as it is."""
+    before = address % 16
+    size = before + _spans[address]
+    held = (ctypes.c_uint8 * size).from_address(address - before)
+    array = np.ctypeslib.as_array(held) if size else np.empty(0, np.uint8)
+    return memory.add(array, name, writable=written, output=written) + before

@@ -1,0 +1,125 @@
+"""A CPU that stands in for an H200: calls choose, compile and launch as there, and run no kernel.
+
+Tensors of numbers say that they are on a GPU; those of indices, int32 and int64, stay on the CPU,
+so that kernel maps are made there. A process that installs this does nothing else.
+
+- ``count``: kernels are known by their digests, and none is compiled;
+- ``compile``: those that are missing are compiled and kept, for a machine with a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+INDICES = (torch.int32, torch.int64, torch.bool)
+PROCESSOR = "processor.json"  # beside kernels, of the machine that compiled them
+
+
+def pretend() -> None:
+    """From now on tensors are on an H200, as far as the library asks."""
+    from layoutconv.kernels.tune import MACHINES
+
+    from layoutconv.executors import choosing
+    from layoutconv.executors import sparse as executor
+
+    def on_gpu(tensor: torch.Tensor) -> bool:
+        return tensor.dtype not in INDICES
+
+    tensor: Any = torch.Tensor
+    tensor.is_cuda = property(on_gpu)
+    tensor.is_cpu = property(lambda tensor: not on_gpu(tensor))
+    cuda: Any = torch.cuda
+    cuda.current_device = lambda: -1
+    machine: Any = lambda device: MACHINES["sm_90a"]  # noqa: E731
+    choosing.machine_of = machine
+    # Rows in the order of their taps, as on a GPU, though their cells are on the CPU.
+    rows: Any = lambda found, none: found.sorted  # noqa: E731
+    executor._rows = rows
+
+
+def install(device: str, kernel: Callable[[str], object]) -> None:
+    """Stand in; ``kernel`` is told the digest of every kernel, the first time that it is asked for.
+
+    ``device`` is "count" or "compile".
+    """
+    from layoutconv.kernels import store
+
+    pretend()
+    own: Any = store
+
+    def load(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Any:
+        path = own._path(digest)
+        if device == "count":
+            kernel(digest)
+        elif not own._intact(path):
+            kernel(digest)
+            own._keep(compile(), path, about)
+        return nothing
+
+    own._kept = load
+    if device == "compile":
+        note_processor(own.cache_directory())
+
+
+def nothing(*_: Any) -> None:
+    """A kernel that does not run."""
+
+
+# -- kernels from another machine ------------------------------------------------------------------
+
+# What says which instructions a processor has, of the flags that Linux lists.
+_INSTRUCTIONS = re.compile(
+    r"(p?clmul|v?aes|vpclmul|[sm]+x|sse|ssse|avx|amx|fma|f16c|bmi|adx|gfni|sha|movbe|movdir|popcnt|"
+    r"abm|lahf|cx16|fsgs|rdrand|rdseed|prfchw|3dnowp|clflush|clwb|xsave|rdpid|waitpkg|serialize|"
+    r"cldemote|ptwrite|enqcmd|pku|invpcid|rtm|hle|lzcnt|uintr|wbnoinvd|tbm|xop|lwp|sse4a)"
+)
+
+
+def note_processor(folder: Path) -> None:
+    """Write down beside kernels what processor their host code is for."""
+    from layoutconv.kernels import store
+
+    own: Any = store
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"processor": own._processor(), "flags": sorted(_flags())}
+    temporary = folder / f"{PROCESSOR}.{os.getpid()}"
+    temporary.write_text(json.dumps(about))
+    temporary.replace(folder / PROCESSOR)
+
+
+def adopt(folder: Path) -> str:
+    """Take kernels that a machine with fewer instructions has compiled; say what became of it.
+
+    The name of a kept kernel has the processor that its host code was compiled for, since that has
+    all instructions of it. A processor that has them too runs it: then kernels are looked for, and
+    kept, under the name of the other.
+    """
+    from layoutconv.kernels import store
+
+    own: Any = store
+    path = folder / PROCESSOR
+    if not path.is_file():
+        return ""
+    about = json.loads(path.read_text())
+    if about["processor"] == own._processor():
+        return "kernels of this processor"
+    missing = sorted(f for f in about["flags"] if _INSTRUCTIONS.match(f) and f not in _flags())
+    if missing:
+        return f"kernels of another processor are passed over: this one has no {', '.join(missing)}"
+    own._processor = lambda: about["processor"]
+    own._toolchain.cache_clear()
+    return "kernels of a processor with fewer instructions"
+
+
+def _flags() -> set[str]:
+    """The flags of this machine's processor."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    line = next((line for line in lines if line.startswith(("flags", "Features"))), ":")
+    return set(line.split(":", 1)[1].split())
