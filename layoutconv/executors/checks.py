@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -365,7 +366,7 @@ def _writes_all(layout: OperandLayout) -> bool:
     chain = stages(layout)
     if any(any(s.offset) if isinstance(s.offset, tuple) else s.offset for s in chain):
         return False
-    pairs = zip(chain, chain[1:], strict=False)
+    pairs = itertools.pairwise(chain)
     return all(not gathers(stage) and _is_onto(stage.layout, after) for stage, after in pairs)
 
 
