@@ -43,8 +43,9 @@ def picture(
         colour: does it get colours?
         options: of :func:`~layoutconv.draw.draw`.
     """
+    read: dict[str, Callable[[str], Any]] = {"layout": evaluate, "atom": atom, "view": view}
     with seconds(EVALUATION):
-        obj = {"layout": evaluate, "atom": atom, "view": view}[kind](typed)
+        obj = read[kind](typed)
     if options.get("tv"):
         options["tv"] = tuple(options["tv"])
     drawn = ""
