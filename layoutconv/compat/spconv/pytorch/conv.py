@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ....errors import ArgumentError
+from ....executors.finish import activate
 from ....nn.sparse import sparse_conv
 from ....sparse import SparseTensor
 from .. import constants
@@ -17,7 +18,7 @@ from ..core import Activation, ConvAlgo
 from .core import SparseConvTensor, expand_nd
 from .indice_data import Geometry, map_back, map_for
 from .layers import GeometricLayer, check_input
-from .weights import LAYOUTS, layouts_of, to_krsc
+from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
 
@@ -101,12 +102,8 @@ class SparseConvolution(GeometricLayer):
         self.fp32_accum = fp32_accum
         self.act_type, self.act_alpha, self.act_beta = act_type, act_alpha, act_beta
         self._activation = _activation(act_type)
-        # A product of features and one matrix, that needs no kernel map.
-        moves = inverse or groups != 1 or self._activation is not None or any(geometry.padding)
-        self.conv1x1 = prod(geometry.ksize) == 1 and (
-            (subm and groups == 1 and self._activation is None)
-            or (set(geometry.stride) == {1} and not any(more) and not moves)
-        )
+        self.conv1x1 = prod(ksize) == 1 and (subm or set(steps) == {1})
+        self.is_matrix = self.conv1x1 and groups == 1
         shape = self.weight_shape = [out_channels, *geometry.ksize, in_channels // groups]
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         if bias:
@@ -135,10 +132,11 @@ class SparseConvolution(GeometricLayer):
             got = f"features {tuple(features.shape)}"
             raise ArgumentError("input", f"{self.in_channels} channels", got)
         weight, bias = self.weight, self.bias
-        if self.conv1x1:
-            matrix = weight.view(self.out_channels, self.in_channels)
-            y = nn.functional.linear(features, matrix, bias)
-            return input.replace_feature(y if add_input is None else y + add_input.features)
+        if self.is_matrix:
+            matrix = weight.reshape(self.in_channels, self.out_channels).T
+            if self._stays:
+                return input.replace_feature(self._product(features, matrix, add_input))
+            weight = matrix.reshape(self.weight_shape)
         if self.inverse:
             data, known = map_back(input, self.kernel_size, self.indice_key), input.indice_dict
             found, version = data.map.inverse, data.in_version
@@ -157,6 +155,20 @@ class SparseConvolution(GeometricLayer):
         )
         self._count(len(found.outputs))
         return input.on(z.features, found.outputs, known, version)
+
+    @property
+    def _stays(self) -> bool:
+        """Whether every cell of a layer of one tap stays where it is, in the grid that it is in."""
+        return self.subm or self.inverse or not (any(self.padding) or any(self.output_padding))
+
+    def _product(
+        self, features: torch.Tensor, matrix: torch.Tensor, add_input: SparseConvTensor | None
+    ) -> torch.Tensor:
+        """A layer of one tap without a kernel map: features times a matrix (K, C), and the rest."""
+        y = nn.functional.linear(features, matrix, self.bias)
+        if add_input is not None:
+            y = y + add_input.features
+        return y if self._activation is None else activate(y, self._activation, self.act_alpha)
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, {self._sizes()}"
@@ -186,6 +198,9 @@ class SparseConvolution(GeometricLayer):
         if told and told not in LAYOUTS:
             expected = f"'' or one of {', '.join(LAYOUTS)}"
             raise ArgumentError("SAVED_WEIGHT_LAYOUT", expected, repr(told))
+        if self.is_matrix and fits_some(stored.shape, self.weight.shape):
+            state_dict[key] = stored.reshape(self.weight.shape)  # the same order in all of them
+            return
         try:
             layouts = [told] if told else layouts_of([(stored.shape, self.weight.shape)])
         except ArgumentError:

@@ -1,0 +1,226 @@
+"""Layers and networks against spconv itself: values, cells, gradients, state dicts both ways."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import layoutconv.compat.spconv.pytorch as compat
+
+from .reference import EXACT, agreement, both, grids, needs_spconv, one_run, reference
+
+pytestmark = needs_spconv
+some = settings(max_examples=40, deadline=None)
+
+
+def extents(rank: int, low: int, high: int) -> Any:
+    return st.lists(st.integers(low, high), min_size=rank, max_size=rank)
+
+
+@st.composite
+def problems(draw: Any, *, taps: Any = None) -> dict[str, Any]:
+    """A layer of 1 to 4 modes, and cells that it suits."""
+    rank = draw(st.integers(1, 4))
+    kind = draw(st.sampled_from(["SubMConv", "SparseConv", "SparseConvTranspose"]))
+    shape = draw(extents(rank, 3, 40 if rank == 1 else 9 if rank == 2 else 5))
+    of: dict[str, Any] = {"bias": draw(st.booleans())}
+    if kind == "SubMConv":
+        sizes = st.lists(
+            st.sampled_from([1, 3, 5] if rank < 4 else [1, 3]), min_size=rank, max_size=rank
+        )
+        of["kernel_size"] = draw(sizes) if taps is None else [taps] * rank
+        of["dilation"] = draw(extents(rank, 1, 2))
+    else:
+        of["kernel_size"] = draw(extents(rank, 1, 3)) if taps is None else [taps] * rank
+        of["stride"] = draw(extents(rank, 1, 3))
+        one = prod(of["kernel_size"]) == prod(of["stride"]) == 1
+        of["padding"] = [0] * rank if one else draw(extents(rank, 0, 1))
+        of["dilation"] = draw(extents(rank, 1, 2)) if kind == "SparseConv" else [1] * rank
+        modes = zip(shape, *(of[k] for k in ("kernel_size", "dilation", "padding")), strict=True)
+        for mode, (e, k, d, p) in enumerate(modes):  # a grid that there is
+            shape[mode] = max(e, d * (k - 1) + 1 + 2 * p)
+    channels = draw(st.sampled_from([(4, 4), (3, 5), (5, 3), (1, 4), (4, 1)]))
+    rows = draw(st.integers(1, 40))
+    return {
+        "kind": f"{kind}{rank}d", "channels": channels, "of": of, "shape": shape, "rows": rows,
+        "seed": draw(st.integers(0, 9)),
+    }  # fmt: skip
+
+
+def check(problem: dict[str, Any]) -> None:
+    C, K = problem["channels"]
+    features, indices = grids(problem["shape"], problem["rows"], C, problem["seed"])
+
+    def make(spconv: Any) -> Any:
+        return getattr(spconv, problem["kind"])(C, K, **problem["of"])
+
+    ours, theirs = both(make, features, indices, problem["shape"])
+    with torch.no_grad():  # spconv has no gradient of a bias in evaluation
+        found = (
+            one_run(side, net.eval(), features, indices, problem["shape"], gradients=False)
+            for side, net in ((compat, ours), (reference(), theirs))
+        )
+        assert max(agreement(*found)) < EXACT
+
+
+@some
+@given(problems())
+def test_layers(problem: dict[str, Any]) -> None:
+    check(problem)
+
+
+@some
+@given(problems(taps=1))
+def test_filters_of_one_tap(problem: dict[str, Any]) -> None:
+    """Submanifold, or all strides 1: ``weight.view(C, K)``; else as they are stored."""
+    check(problem)
+
+
+@some
+@given(problems(), st.booleans(), st.integers(1, 4))
+def test_the_way_back(problem: dict[str, Any], pooled: bool, K: int) -> None:
+    """Through a strided layer or a pooling; of one tap it multiplies where it is."""
+    assume(problem["kind"].startswith("SparseConv") and "Transpose" not in problem["kind"])
+    rank, of = len(problem["shape"]), problem["of"]
+    C = problem["channels"][0]
+    assume(not pooled or prod(of["kernel_size"]) > 1)
+
+    def make(spconv: Any) -> Any:
+        if pooled:
+            sizes = {name: of[name] for name in ("kernel_size", "stride", "padding", "dilation")}
+            down = getattr(spconv, f"SparseMaxPool{rank}d")(**sizes, indice_key="down")
+        else:
+            down = getattr(spconv, f"SparseConv{rank}d")(C, C, **of, indice_key="down")
+        middle = getattr(spconv, f"SubMConv{rank}d")(C, C, 3, indice_key="middle")
+        up = getattr(spconv, f"SparseInverseConv{rank}d")(
+            C, K, of["kernel_size"], indice_key="down"
+        )
+        return spconv.SparseSequential(down, middle, up)
+
+    features, indices = grids(problem["shape"], problem["rows"], C, problem["seed"])
+    x = compat.SparseConvTensor(features, indices, problem["shape"], 2)
+    assume(len(make(compat).double()[0](x).indices))  # of nothing, spconv has no gradient
+    # spconv's Native takes the maximum with 0.
+    both(make, features.abs() if pooled else features, indices, problem["shape"])
+
+
+@pytest.mark.parametrize("kind", ["SparseGlobalMaxPool", "ToDense", "SparseReLU", "Identity"])
+def test_layers_without_a_filter(kind: str) -> None:
+    features, indices = grids([5, 6, 4], 40, 3, 0)
+
+    def make(spconv: Any) -> Any:
+        return getattr(spconv, kind, None) or spconv.modules.SparseReLU
+
+    both(lambda spconv: make(spconv)(), features, indices, [5, 6, 4])
+
+
+# -- networks --------------------------------------------------------------------------------------
+
+
+def residual(spconv: Any, C: int, K: int, key: str) -> Any:
+    """Two submanifold layers around a shortcut of one tap, in the manner of a SparseUNet."""
+
+    class Residual(spconv.SparseModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.shortcut = spconv.SparseSequential(
+                spconv.SubMConv3d(C, K, kernel_size=1, bias=False), nn.BatchNorm1d(K)
+            )
+            self.body = spconv.SparseSequential(
+                spconv.SubMConv3d(C, K, 3, padding=1, bias=False, indice_key=key),
+                nn.BatchNorm1d(K),
+                nn.ReLU(),
+                spconv.SubMConv3d(K, K, 3, padding=1, bias=False, indice_key=key),
+                nn.BatchNorm1d(K),
+            )
+
+        def forward(self, x: Any) -> Any:
+            y = self.body(x)
+            return y.replace_feature(torch.relu(y.features + self.shortcut(x).features))
+
+    return Residual()
+
+
+def unet(spconv: Any) -> nn.Module:
+    """Two levels down and up again; what comes up is joined to what went down."""
+
+    class UNet(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = spconv.SparseSequential(
+                spconv.SubMConv3d(3, 8, 5, padding=1, bias=False, indice_key="stem"),
+                nn.BatchNorm1d(8),
+                nn.ReLU(),
+            )
+            self.down = spconv.SparseSequential(
+                spconv.SparseConv3d(8, 12, 2, stride=2, bias=False, indice_key="down"),
+                nn.BatchNorm1d(12),
+                nn.ReLU(),
+                residual(spconv, 12, 12, "subm"),
+            )
+            self.up = spconv.SparseInverseConv3d(12, 8, 2, bias=False, indice_key="down")
+            self.last = residual(spconv, 16, 8, "stem2")
+            self.head = spconv.SubMConv3d(8, 5, kernel_size=1, padding=1, bias=True)
+
+        def forward(self, x: Any) -> Any:
+            x = self.stem(x)
+            y = self.up(self.down(x))
+            y = y.replace_feature(torch.cat([x.features, y.features], dim=1))
+            return self.head(self.last(y))
+
+    return UNet()
+
+
+def detector(spconv: Any) -> nn.Module:
+    """Strided stages, a stage of one tap, and the height folded into channels."""
+
+    class Detector(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+
+            def block(layer: Any, K: int) -> Any:
+                return spconv.SparseSequential(layer, nn.BatchNorm1d(K, eps=1e-3), nn.ReLU())
+
+            self.stages = spconv.SparseSequential(
+                block(spconv.SubMConv3d(3, 6, 3, padding=1, bias=False, indice_key="a"), 6),
+                block(spconv.SparseConv3d(6, 8, 3, 2, padding=1, bias=False, indice_key="b"), 8),
+                block(spconv.SparseConv3d(8, 8, 1, bias=False), 8),
+                block(spconv.SparseConv3d(8, 10, (3, 1, 1), (2, 1, 1), bias=False), 10),
+            )
+
+        def forward(self, x: Any) -> Any:
+            y = self.stages(x)
+            return y, y.dense().flatten(1, 2)
+
+    return Detector()
+
+
+@pytest.mark.parametrize("network", [unet, detector])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_networks(network: Any, seed: int) -> None:
+    shape = [9, 14, 12]
+    both(network, *grids(shape, 250, 3, seed), shape)
+
+
+@pytest.mark.parametrize("network", [unet, detector])
+def test_checkpoints_in_files(network: Any, tmp_path: Path) -> None:
+    """What either saves is loaded by the other, and says the same afterwards."""
+    features, indices = grids([9, 14, 12], 250, 3, 0)
+    nets = [(side, network(side).double().eval()) for side in (compat, reference())]
+    for (side, saved), (other, loads) in (nets, nets[::-1]):
+        torch.save(saved.state_dict(), tmp_path / "net.pt")
+        fresh = network(other).double().eval()
+        fresh.load_state_dict(torch.load(tmp_path / "net.pt"))
+        wanted = one_run(side, saved, features, indices, [9, 14, 12], gradients=False)
+        found = one_run(other, fresh, features, indices, [9, 14, 12], gradients=False)
+        assert agreement(found, wanted).outputs < EXACT
+        assert agreement(
+            one_run(other, loads, features, indices, [9, 14, 12], gradients=False), wanted
+        ).outputs > 1e-3  # others do not say it  # fmt: skip
