@@ -46,5 +46,5 @@ def prune(x: SparseTensor, mask: Tensor) -> SparseTensor:
     known = x.coordinates
     cells = known.cells.index_select(0, rows)
     grid = known.spatial_shape, known.batch_size
-    left = Coordinates(cells, *grid, padded=known.padded, valid=known.valid)
+    left = Coordinates(cells, *grid, **known.flags)
     return SparseTensor(x.features.index_select(0, rows), left)

@@ -14,19 +14,21 @@ from torch import Tensor, nn
 import layoutconv.compat.spconv.pytorch as compat
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from spconv_agreement import agreement, run
+from spconv_agreement import agreement, in_order, run
 from spconv_reference import is_installed, reference
 
 sys.path.pop(0)
+
+__all__ = ["agreement", "both", "grids", "in_order", "needs_spconv", "one_run", "reference"]
 
 needs_spconv = pytest.mark.skipif(not is_installed(), reason="spconv is not installed")
 EXACT = 1e-12  # of float64, and sums in another order
 
 
 def grids(
-    shape: Sequence[int], rows: int, channels: int, seed: int, *, images: int = 2
+    shape: Sequence[int], rows: int, channels: int, seed: int, *, images: int = 2, again: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Features and indices of random cells, all different, in random order."""
+    """Features and indices of random cells in random order: all different, and ``again`` others."""
     random = torch.Generator().manual_seed(seed)
     extents = [images, *shape]
     keys = torch.randperm(int(torch.tensor(extents).prod()), generator=random)[:rows]
@@ -35,6 +37,9 @@ def grids(
         columns.append(keys % extent)
         keys = keys // extent
     indices = torch.stack(columns[::-1], dim=1).int()
+    more = torch.randint(len(indices), (again,), generator=random)
+    order = torch.randperm(len(indices) + again, generator=random)
+    indices = torch.cat([indices, indices[more]])[order]
     return torch.randn(len(indices), channels, generator=random, dtype=torch.float64), indices
 
 

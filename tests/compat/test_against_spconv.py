@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 import layoutconv.compat.spconv.pytorch as compat
 
-from .reference import EXACT, agreement, both, grids, needs_spconv, one_run, reference
+from .reference import EXACT, agreement, both, grids, in_order, needs_spconv, one_run, reference
 
 pytestmark = needs_spconv
 some = settings(max_examples=40, deadline=None)
@@ -47,16 +47,21 @@ def problems(draw: Any, *, taps: Any = None) -> dict[str, Any]:
         for mode, (e, k, d, p) in enumerate(modes):  # a grid that there is
             shape[mode] = max(e, d * (k - 1) + 1 + 2 * p)
     channels = draw(st.sampled_from([(4, 4), (3, 5), (5, 3), (1, 4), (4, 1)]))
-    rows = draw(st.integers(1, 40))
+    rows, again = draw(st.integers(1, 40)), draw(st.sampled_from([0, 0, 1, 20]))
     return {
         "kind": f"{kind}{rank}d", "channels": channels, "of": of, "shape": shape, "rows": rows,
-        "seed": draw(st.integers(0, 9)),
+        "again": again, "seed": draw(st.integers(0, 9)),
     }  # fmt: skip
+
+
+def cloud(problem: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    of = problem["shape"], problem["rows"], problem["channels"][0], problem["seed"]
+    return grids(*of, again=problem["again"])
 
 
 def check(problem: dict[str, Any]) -> None:
     C, K = problem["channels"]
-    features, indices = grids(problem["shape"], problem["rows"], C, problem["seed"])
+    features, indices = cloud(problem)
 
     def make(spconv: Any) -> Any:
         return getattr(spconv, problem["kind"])(C, K, **problem["of"])
@@ -104,16 +109,17 @@ def test_the_way_back(problem: dict[str, Any], pooled: bool, K: int) -> None:
         )
         return spconv.SparseSequential(down, middle, up)
 
-    features, indices = grids(problem["shape"], problem["rows"], C, problem["seed"])
+    features, indices = cloud(problem)
     x = compat.SparseConvTensor(features, indices, problem["shape"], 2)
     assume(len(make(compat).double()[0](x).indices))  # of nothing, spconv has no gradient
     # spconv's Native takes the maximum with 0.
     both(make, features.abs() if pooled else features, indices, problem["shape"])
 
 
+@pytest.mark.parametrize("again", [0, 30])
 @pytest.mark.parametrize("kind", ["SparseGlobalMaxPool", "ToDense", "SparseReLU", "Identity"])
-def test_layers_without_a_filter(kind: str) -> None:
-    features, indices = grids([5, 6, 4], 40, 3, 0)
+def test_layers_without_a_filter(kind: str, again: int) -> None:
+    features, indices = grids([5, 6, 4], 40, 3, 0, again=again)
 
     def make(spconv: Any) -> Any:
         return getattr(spconv, kind, None) or spconv.modules.SparseReLU
@@ -203,10 +209,22 @@ def detector(spconv: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize("network", [unet, detector])
-@pytest.mark.parametrize("seed", [0, 1])
-def test_networks(network: Any, seed: int) -> None:
+@pytest.mark.parametrize("again", [0, 60])
+def test_networks(network: Any, again: int) -> None:
     shape = [9, 14, 12]
-    both(network, *grids(shape, 250, 3, seed), shape)
+    both(network, *grids(shape, 250, 3, again, again=again), shape)
+
+
+def test_sums_of_tensors() -> None:
+    """At all cells that one of them has; all rows of a cell count."""
+    clouds = [grids([5, 6], 20, 3, seed, again=seed * 9) for seed in range(3)]
+
+    def add(spconv: Any) -> Any:
+        of = (spconv.SparseConvTensor(*cloud, [5, 6], 2) for cloud in clouds)
+        return list(in_order(spconv.functional.sparse_add(*of)))
+
+    for ours, theirs in zip(add(compat), add(reference()), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("network", [unet, detector])

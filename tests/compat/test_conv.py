@@ -308,10 +308,6 @@ def test_wrong_inputs_are_named() -> None:
     with pytest.raises(ArgumentError, match="weight"):
         layer.float()(x)
     layer.double()
-    twice = x.shadow_copy()
-    twice.indices = x.indices[[0, *range(39)]]
-    with pytest.raises(ArgumentError, match="no cell twice"):
-        layer(twice)
     outside = x.shadow_copy()
     outside.indices = x.indices + 9
     with pytest.raises(ArgumentError, match="coords"):

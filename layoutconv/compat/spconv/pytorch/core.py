@@ -22,7 +22,9 @@ class SparseConvTensor:
 
     Args:
         features: (rows, C), read-only afterwards: :meth:`replace_feature` makes another tensor.
-        indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3; no cell twice.
+        indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3. Of a cell that is
+            there more than once every row is kept, and layers compute what spconv does on a CPU:
+            :attr:`layoutconv.sparse.Coordinates.repeats` says what that is.
         spatial_shape: extents ``[D, H, W]`` of the grid, one to four of them.
         batch_size: the number of grids.
         grid, voxel_num, benchmark, permanent_thrust_allocator, enable_timer, force_algo: kept for
@@ -30,7 +32,7 @@ class SparseConvTensor:
         indice_dict: kernel maps by the ``indice_key`` of the layers that made them.
 
     Making one looks at dtypes and shapes. The first layer that makes a kernel map looks at the
-    cells, and refuses one that is there twice or outside the grid.
+    cells, and refuses one that is outside the grid.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``.
 
@@ -176,7 +178,7 @@ class SparseConvTensor:
             or list(found.spatial_shape) != self.spatial_shape
             or found.batch_size != self.batch_size
         ):
-            found = Coordinates(cells, self.spatial_shape, self.batch_size)
+            found = Coordinates(cells, self.spatial_shape, self.batch_size, repeated=True)
             self._coordinates, self._version = found, version_of(cells)
         return found
 
@@ -208,8 +210,16 @@ class SparseConvTensor:
     # -- other tensors ---------------------------------------------------------------------------
 
     def dense(self, channels_first: bool = True) -> Tensor:
-        """The stored grid, (N, C, D, H, W), or (N, D, H, W, C); zeros where there is no row."""
-        grid = self.to_layoutconv().dense()
+        """The stored grid, (N, C, D, H, W), or (N, D, H, W, C); zeros where there is no row.
+
+        Of a cell that is there more than once it has the last row; its gradient goes to all rows
+        of the cell, as in spconv.
+        """
+        x = self.to_layoutconv().check()
+        repeats = x.coordinates.repeats
+        if repeats is not None:
+            x = x.replace(_LikeLast.apply(x.features, repeats.last))  # type: ignore[no-untyped-call]
+        grid = x.dense()
         return grid.movedim(-1, 1).contiguous() if channels_first else grid
 
     @classmethod
@@ -236,6 +246,19 @@ class SparseConvTensor:
         made = cls(x.features, x.coords, x.spatial_shape, x.batch_size)
         made._coordinates, made._version = x.coordinates, version_of(x.coords)
         return made
+
+
+class _LikeLast(torch.autograd.Function):
+    """Features as they are; the gradient of the last row at a cell is that of all its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, last: Tensor) -> Tensor:
+        ctx.last = last
+        return features.view_as(features)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        return grad.index_select(0, ctx.last), None
 
 
 def _features_of(other: SparseConvTensor | Tensor) -> Tensor:
