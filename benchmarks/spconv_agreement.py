@@ -44,11 +44,10 @@ def run(net: nn.Module, *inputs: Any, features: list[Tensor]) -> Run:
             loss = loss + (output.double() * weights).sum()
     named = {name: p for name, p in net.named_parameters() if p.requires_grad}
     to = [*features, *named.values()]
+    grads = [torch.zeros_like(t) for t in to]
     if loss.requires_grad:
         found = torch.autograd.grad(loss, to, allow_unused=True)
-    else:
-        found = (None,) * len(to)
-    grads = [torch.zeros_like(t) if g is None else g for t, g in zip(to, found, strict=True)]
+        grads = [z if g is None else g for z, g in zip(grads, found, strict=True)]
     count = len(features)
     weights_by_name = dict(zip(named, grads[count:], strict=True))
     return Run([o.detach() for o in outputs], grads[:count], weights_by_name)

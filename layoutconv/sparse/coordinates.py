@@ -296,21 +296,29 @@ class Coordinates:
         cells = self.cells.to(device)
         if cells is self.cells:
             return self
-        return Coordinates(cells, self.spatial_shape, self.batch_size, **self.flags)
+        return self.at(cells)
 
-    def twin(self) -> Coordinates:
-        """Others at the same cells, of which nothing is known but what they are like."""
-        return Coordinates(self.cells, self.spatial_shape, self.batch_size, **self.flags)
+    def at(
+        self, cells: Tensor, batch_size: int | None = None, *, padded: bool | None = None
+    ) -> Coordinates:
+        """Coordinates of some or all of these cells, and of padding, in this grid.
 
-    @property
-    def flags(self) -> dict[str, bool]:
-        """``padded``, ``repeated`` and ``valid``, for some of these cells, or all of them again."""
-        return {"padded": self.padded, "repeated": self.repeated, "valid": self.valid}
+        ``cells`` are not looked at again if these were, and none is there twice.
+        """
+        return Coordinates(
+            cells,
+            self.spatial_shape,
+            self.batch_size if batch_size is None else batch_size,
+            padded=self.padded if padded is None else padded,
+            repeated=self.repeated,
+            valid=self.valid,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: the cells. What was found out is not, where they come from included."""
         grid = {"spatial_shape": self.spatial_shape, "batch_size": self.batch_size}
-        return {"cells": self.cells, **grid, **self.flags}
+        flags = {"padded": self.padded, "repeated": self.repeated, "valid": self.valid}
+        return {"cells": self.cells, **grid, **flags}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

@@ -272,8 +272,7 @@ class SparseTensor:
         numbers = number[cells[:, 0].long()]
         rows = (numbers >= 0).nonzero()[:, 0]
         made = torch.cat([numbers[rows, None], cells[rows, 1:]], dim=1)
-        flags = {**self.coordinates.flags, "padded": False}
-        coordinates = Coordinates(made, self.spatial_shape, len(chosen), **flags)
+        coordinates = self.coordinates.at(made, len(chosen), padded=False)
         return SparseTensor(self.features[rows], coordinates)
 
     def _image(self, image: int) -> range:
@@ -313,9 +312,7 @@ class SparseTensor:
         cells = self.coords
         filling = cells.new_zeros(more, cells.shape[1])
         filling[:, 0] = -1
-        flags = {**self.coordinates.flags, "padded": True}
-        grid = self.spatial_shape, self.batch_size
-        coordinates = Coordinates(torch.cat([cells, filling]), *grid, **flags)
+        coordinates = self.coordinates.at(torch.cat([cells, filling]), padded=True)
         nothing = self.features.new_zeros(more, self.features.shape[1])
         return SparseTensor(torch.cat([self.features, nothing]), coordinates)
 
@@ -324,8 +321,7 @@ class SparseTensor:
         if not self.coordinates.padded:
             return self
         rows = (self.coords[:, 0] >= 0).nonzero()[:, 0]
-        flags = {**self.coordinates.flags, "padded": False}
-        coordinates = Coordinates(self.coords[rows], self.spatial_shape, self.batch_size, **flags)
+        coordinates = self.coordinates.at(self.coords[rows], padded=False)
         return SparseTensor(self.features[rows], coordinates)
 
     def dense(self) -> Tensor:

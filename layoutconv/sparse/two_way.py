@@ -109,10 +109,12 @@ class KernelMap:
         """The map between cells some of which are repeated, of its ``index`` of extended rows."""
         sides = inputs.repeats, outputs.repeats
         # What is kept with the inputs must not hold outputs that know where they come from.
-        both = zip((inputs, outputs), sides, strict=True)
-        stand_ins = (cells.twin() if side is None else side.stand_in for cells, side in both)
+        read, made = (
+            cells.at(cells.cells) if side is None else side.stand_in
+            for cells, side in zip((inputs, outputs), sides, strict=True)
+        )
         found = object.__new__(cls)
-        extended = cls(*stand_ins, taps, index, mirrored)
+        extended = cls(read, made, taps, index, mirrored)
         found._join(inputs, outputs, _Extended(extended, sides), 0)
         return found
 

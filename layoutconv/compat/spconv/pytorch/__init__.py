@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .. import __version__, constants
 from ..core import ConvAlgo
-from . import conv, functional, modules, ops, pool, tables, utils
+from . import conv, functional, hash, modules, ops, pool, spatial, tables, utils
 from .conv import (
     SparseConv1d,
     SparseConv2d,
@@ -101,9 +101,11 @@ __all__ = [
     "constants",
     "conv",
     "functional",
+    "hash",
     "modules",
     "ops",
     "pool",
+    "spatial",
     "tables",
     "utils",
 ]

@@ -14,6 +14,7 @@ from ....executors.finish import activate
 from ....nn.sparse import sparse_conv
 from ....sparse import SparseTensor
 from .. import constants
+from ..absent import explain
 from ..core import Activation, ConvAlgo
 from .core import SparseConvTensor, expand_nd
 from .indice_data import Geometry, map_back, map_for
@@ -131,7 +132,7 @@ class SparseConvolution(GeometricLayer):
         if features.shape[1] != self.in_channels:
             got = f"features {tuple(features.shape)}"
             raise ArgumentError("input", f"{self.in_channels} channels", got)
-        weight, bias = self.weight, self.bias
+        weight: torch.Tensor = self.weight
         if self.is_matrix:
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
@@ -146,7 +147,7 @@ class SparseConvolution(GeometricLayer):
         z = sparse_conv(
             SparseTensor(features, found.inputs),
             weight,
-            bias,
+            self.bias,
             groups=self.groups,
             kernel_map=found,
             activation=self._activation,
@@ -213,6 +214,11 @@ class SparseConvolution(GeometricLayer):
             )
         elif layouts[0] != "KRSC" and stored.dim() == self.ndim + 2:
             state_dict[key] = to_krsc(stored, layouts[0])
+
+
+SparseConvolutionBase = SparseConvolution  # in spconv its first half
+
+__getattr__ = explain(__name__)
 
 
 def _activation(act_type: Any) -> str | None:

@@ -11,10 +11,26 @@ import torch
 from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
 from ....sparse.coordinates import version_of
-from .indice_data import IndiceData
+from ..absent import explain
+from ..core import ConvAlgo
+from ..tools import CUDAKernelTimer
+from .indice_data import ImplicitGemmIndiceData, IndiceData
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+__all__ = [
+    "CUDAKernelTimer",
+    "ConvAlgo",
+    "ImplicitGemmIndiceData",
+    "IndiceData",
+    "SparseConvTensor",
+    "expand_nd",
+    "scatter_nd",
+]
+
+__getattr__ = explain(__name__)
 
 
 class SparseConvTensor:
@@ -85,7 +101,7 @@ class SparseConvTensor:
         self.benchmark = benchmark
         self.benchmark_record: dict[str, Any] = {}
         self.thrust_allocator: Any = None
-        self._timer: Any = None
+        self._timer = CUDAKernelTimer(enable_timer)
         self.force_algo = force_algo
         self.int8_scale: Any = None
         self._coordinates, self._version = None, 0
@@ -259,6 +275,26 @@ class _LikeLast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         return grad.index_select(0, ctx.last), None
+
+
+def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor:
+    """Zeros of ``shape`` with ``updates`` (rows, ...) at ``indices`` (rows, modes); the last row of
+    those at one place.
+
+    >>> scatter_nd(torch.tensor([[2], [0]]), torch.tensor([5, 7]), [3])
+    tensor([7, 0, 5])
+    """
+    modes = indices.shape[-1]
+    places, extents = indices.reshape(-1, modes).long(), list(shape)
+    strides = [prod(extents[axis + 1 : modes]) for axis in range(modes)]
+    keys = (places * places.new_tensor(strides)).sum(1)
+    _, group = torch.unique(keys, return_inverse=True)
+    rows = torch.arange(len(keys), device=keys.device)
+    last = rows.new_zeros(len(keys)).scatter_reduce(0, group, rows, "amax")[group]
+    chosen = (last == rows).nonzero()[:, 0]
+    values = updates.reshape(len(keys), *extents[modes:]).index_select(0, chosen)
+    grid = updates.new_zeros((prod(extents[:modes]), *extents[modes:]))
+    return grid.index_copy(0, keys.index_select(0, chosen), values).view(extents)
 
 
 def _features_of(other: SparseConvTensor | Tensor) -> Tensor:

@@ -66,18 +66,4 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
 
 sparse_add_hash_based = sparse_add
 
-_FUNCTIONS = "layoutconv.nn.sparse has the convolutions as functions of a kernel map"
-_POOL = "layoutconv.nn.sparse_pool has pooling as functions of a kernel map"
-
-__getattr__ = explain(
-    __name__,
-    {
-        "implicit_gemm": _FUNCTIONS,
-        "indice_conv": _FUNCTIONS,
-        "indice_subm_conv": _FUNCTIONS,
-        "indice_inverse_conv": _FUNCTIONS,
-        "indice_maxpool": _POOL,
-        "indice_maxpool_implicit_gemm": _POOL,
-        "indice_avgpool_implicit_gemm": _POOL,
-    },
-)
+__getattr__ = explain(__name__)
