@@ -144,6 +144,27 @@ class Coordinates:
         """
         return self._known.total
 
+    @property
+    def overflowed(self) -> bool:
+        """Whether a capacity was too small for these cells, or for those that they were made from.
+
+        Reading it waits for the device. On a CPU such a capacity is an error at once; on a GPU
+        nobody knows of it, until this is read, or the cells are ``unpadded``, which refuses then.
+        """
+        total = self._known.total
+        if total is not None and int(total) > len(self):
+            return True
+        return self._source is not None and self._source[0].overflowed
+
+    def refuse_overflow(self) -> None:
+        """Raise ``ArgumentError`` that says how large a capacity would do, if one was too small."""
+        cells: Coordinates | None = self
+        while cells is not None:
+            total = cells._known.total
+            if total is not None and int(total) > len(cells):
+                raise overflow(int(total), len(cells))
+            cells = None if cells._source is None else cells._source[0]
+
     @total.setter
     def total(self, total: Tensor) -> None:
         self._known.total = total
@@ -341,6 +362,12 @@ def repeated(cell: list[int], one: int, other: int) -> ArgumentError:
     """The error of a cell that two rows have."""
     ways = "lc.sparse.merge_repeated joins them, lc.sparse.Coordinates(repeated=True) keeps them"
     return ArgumentError("coords", "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
+
+
+def overflow(total: int, capacity: int) -> ArgumentError:
+    """The error of a capacity that is too small."""
+    expected = f"{total} rows or more: that many cells are reached"
+    return ArgumentError("capacity", expected, capacity)
 
 
 def version_of(cells: Tensor) -> int:

@@ -92,8 +92,9 @@ def strided_map(
             ``offsets``, ``ceil(extent / stride)`` by default.
         outputs: the cells that are computed, in place of all that read something.
         capacity: how many rows the outputs get, whatever their number: rows without a cell have
-            the batch -1. The host then does not wait for the device; where there are more cells,
-            the first are kept. Not with ``outputs``, which have their own.
+            the batch -1. The host then does not wait for the device. More cells than that are an
+            error on a CPU; on a GPU the first are kept, and ``outputs.overflowed`` says so to who
+            asks. Not with ``outputs``, which have their own.
 
     The same call with the same ``coordinates`` returns the same map.
 

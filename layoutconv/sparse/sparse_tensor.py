@@ -265,6 +265,7 @@ class SparseTensor:
             chosen = range(self.batch_size)[images]
         else:
             chosen = self._image(images)
+        self.coordinates.refuse_overflow()
         cells = self.check().coords
         number = cells.new_full((self.batch_size + 1,), -1)  # the last is that of the image -1
         wanted = torch.tensor(list(chosen), dtype=torch.int64, device=cells.device)
@@ -286,6 +287,12 @@ class SparseTensor:
 
     def __iter__(self) -> Iterator[SparseTensor]:
         return (self[image] for image in range(self.batch_size))
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether cells are missing, since a capacity was too small for them (waits for the
+        device)."""
+        return self.coordinates.overflowed
 
     def padded(self, capacity: int) -> SparseTensor:
         """The tensor with rows up to ``capacity``, so that clouds of any size have one shape.
@@ -317,9 +324,13 @@ class SparseTensor:
         return SparseTensor(torch.cat([self.features, nothing]), coordinates)
 
     def unpadded(self) -> SparseTensor:
-        """The rows that have a cell, in the order that they have (waits for the device)."""
+        """The rows that have a cell, in the order that they have (waits for the device).
+
+        Raises ``ArgumentError`` if cells are missing, since a capacity was too small for them.
+        """
         if not self.coordinates.padded:
             return self
+        self.coordinates.refuse_overflow()
         rows = (self.coords[:, 0] >= 0).nonzero()[:, 0]
         coordinates = self.coordinates.at(self.coords[rows], padded=False)
         return SparseTensor(self.features[rows], coordinates)
