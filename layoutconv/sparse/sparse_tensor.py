@@ -111,6 +111,28 @@ class SparseTensor:
             f"a {type(self).__name__} cannot be changed: replace(features) makes another"
         )
 
+    def __getattr__(self, name: str) -> Any:
+        """Say of what only torch's tensors have where to find it; asked of nothing else."""
+        import torch
+
+        if hasattr(torch.Tensor, name) and not name.startswith("__"):
+            raise AttributeError(
+                f"a {type(self).__name__} is no torch.Tensor and has no {name!r}: lc.nn.Sequential "
+                "gives modules of torch its features, and so does x.features"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Say what functions and modules of torch take instead."""
+        raise TypeError(
+            f"torch's {getattr(function, '__name__', function)} takes tensors, and no "
+            f"{cls.__name__}: lc.nn.Sequential gives modules of torch its features; of functions "
+            "it is x.replace(function(x.features))"
+        )
+
     def __delattr__(self, name: str) -> None:
         raise AttributeError(f"a {type(self).__name__} cannot be changed")
 
