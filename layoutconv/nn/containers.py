@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..sparse import SparseTensor, prune
-from .image_norm import counts_images, per_image, with_hooks
+from .image_norm import FORWARDS, counts_images, per_image, with_hooks
 from .padded_norm import counts_rows, is_hooked, on_cells
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def apply(module: Any, input: Any) -> Any:
         return input  # where something was folded away
     if not (isinstance(input, SparseTensor) and is_plain(module)):
         return module(input)
-    of_images = counts_images(module)
+    of_images = type(module).forward in FORWARDS and counts_images(module)
     if not of_images and not (input.coordinates.padded and counts_rows(module)):
         return input.replace(module(input.features))
     if isinstance(module, torch.nn.Sequential) and (of_images or not is_hooked(module)):

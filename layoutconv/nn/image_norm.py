@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..sparse import SparseTensor
 
 KINDS = (torch.nn.GroupNorm, _InstanceNorm)
+# Of modules that may be such norms, or have one: others are told by one look, at every call.
+FORWARDS = frozenset(kind.forward for kind in (*KINDS, torch.nn.Sequential))
 
 
 def counts_images(module: Any) -> bool:
@@ -70,8 +72,10 @@ def with_hooks(module: Any, features: Tensor, function: Callable[[Tensor], Tenso
                 args = result if isinstance(result, tuple) else (result,)
     y = function(args[0])
     for key, hook in module._forward_hooks.items():
-        named = ({},) if key in module._forward_hooks_with_kwargs else ()
-        result = hook(module, args, *named, y)
+        if key in module._forward_hooks_with_kwargs:
+            result = hook(module, args, {}, y)
+        else:
+            result = hook(module, args, y)
         y = y if result is None else result
     return y
 
@@ -158,4 +162,5 @@ class _OnRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-        return ops.sparse_global_pool(grad, *ctx.rows, "sum")[0], None, None, None
+        order, starts, batch = ctx.rows
+        return ops.sparse_global_pool(grad, order, starts, batch, "sum")[0], None, None, None

@@ -268,7 +268,7 @@ def _convolution(
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
         return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
-    if found.extended is not None:
+    if found.ways.extended is not None:
         ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
         return _on(input, outputs, _over_repeated(x, weight, found, groups, ending))
     others = found, given, (bias, scale, residual), out_dtype

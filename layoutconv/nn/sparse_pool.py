@@ -238,7 +238,7 @@ def _pool(
         )  # fmt: skip
         check_cells("x", x, kernel_map.inputs, "inputs")
     divisor = kernel_map.index.shape[1] if count_include_pad else 0
-    if kernel_map.extended is not None:
+    if kernel_map.ways.extended is not None:
         y = pooled(mode, x.features, kernel_map, divisor, _windows)
     else:
         y = _windows(mode, x.features, kernel_map, divisor)

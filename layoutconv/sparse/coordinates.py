@@ -144,6 +144,10 @@ class Coordinates:
         """
         return self._known.total
 
+    @total.setter
+    def total(self, total: Tensor) -> None:
+        self._known.total = total
+
     @property
     def overflowed(self) -> bool:
         """Whether a capacity was too small for these cells, or for those that they were made from.
@@ -164,10 +168,6 @@ class Coordinates:
             if total is not None and int(total) > len(cells):
                 raise overflow(int(total), len(cells))
             cells = None if cells._source is None else cells._source[0]
-
-    @total.setter
-    def total(self, total: Tensor) -> None:
-        self._known.total = total
 
     @property
     def by_image(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -105,6 +105,8 @@ class SparseConvolution(GeometricLayer):
         self._activation = _activation(act_type)
         self.conv1x1 = prod(ksize) == 1 and (subm or set(steps) == {1})
         self.is_matrix = self.conv1x1 and groups == 1
+        # Then every cell stays where it is, and there is no kernel map, unless the grid is another.
+        self._stays = subm or inverse or not (any(near) or any(more))
         shape = self.weight_shape = [out_channels, *geometry.ksize, in_channels // groups]
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         if bias:
@@ -136,7 +138,11 @@ class SparseConvolution(GeometricLayer):
         if self.is_matrix:
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
-                return input.replace_feature(self._product(features, matrix, add_input))
+                y = nn.functional.linear(features, matrix, self.bias)
+                y = y if add_input is None else y + add_input.features
+                if self._activation is not None:
+                    y = activate(y, self._activation, self.act_alpha)
+                return input.replace_feature(y)
             weight = matrix.reshape(self.weight_shape)
         if self.inverse:
             data, known = map_back(input, self.kernel_size, self.indice_key), input.indice_dict
@@ -156,20 +162,6 @@ class SparseConvolution(GeometricLayer):
         )
         self._count(len(found.outputs))
         return input.on(z.features, found.outputs, known, version)
-
-    @property
-    def _stays(self) -> bool:
-        """Whether every cell of a layer of one tap stays where it is, in the grid that it is in."""
-        return self.subm or self.inverse or not (any(self.padding) or any(self.output_padding))
-
-    def _product(
-        self, features: torch.Tensor, matrix: torch.Tensor, add_input: SparseConvTensor | None
-    ) -> torch.Tensor:
-        """A layer of one tap without a kernel map: features times a matrix (K, C), and the rest."""
-        y = nn.functional.linear(features, matrix, self.bias)
-        if add_input is not None:
-            y = y + add_input.features
-        return y if self._activation is None else activate(y, self._activation, self.act_alpha)
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, {self._sizes()}"
