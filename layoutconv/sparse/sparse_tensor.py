@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
+from .no_tensor import NoTensor
 from .rows import spread
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class SparseTensor:
+class SparseTensor(NoTensor):
     """Features at integer coordinates of a batch of grids. It cannot be changed.
 
     Args:
@@ -68,6 +69,7 @@ class SparseTensor:
     features: Tensor
     coordinates: Coordinates
 
+    _container, _applied = "lc.nn.Sequential", "x.replace(function(x.features))"
     _beside: ClassVar[tuple[str, ...]] = ()  # what a subclass has, whatever the features are
 
     __array_ufunc__ = None  # numpy.float32(2) * x asks __rmul__, and makes no array of it
@@ -109,28 +111,6 @@ class SparseTensor:
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(
             f"a {type(self).__name__} cannot be changed: replace(features) makes another"
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        """Say of what only torch's tensors have where to find it; asked of nothing else."""
-        import torch
-
-        if hasattr(torch.Tensor, name) and not name.startswith("__"):
-            raise AttributeError(
-                f"a {type(self).__name__} is no torch.Tensor and has no {name!r}: lc.nn.Sequential "
-                "gives modules of torch its features, and so does x.features"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    @classmethod
-    def __torch_function__(
-        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Say what functions and modules of torch take instead."""
-        raise TypeError(
-            f"torch's {getattr(function, '__name__', function)} takes tensors, and no "
-            f"{cls.__name__}: lc.nn.Sequential gives modules of torch its features; of functions "
-            "it is x.replace(function(x.features))"
         )
 
     def __delattr__(self, name: str) -> None:

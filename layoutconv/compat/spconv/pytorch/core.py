@@ -11,6 +11,7 @@ import torch
 from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
 from ....sparse.coordinates import version_of
+from ....sparse.no_tensor import NoTensor
 from ..absent import explain
 from ..core import ConvAlgo
 from ..tools import CUDAKernelTimer
@@ -33,7 +34,7 @@ __all__ = [
 __getattr__ = explain(__name__)
 
 
-class SparseConvTensor:
+class SparseConvTensor(NoTensor):
     """Features at cells of a batch of grids, as spconv has them.
 
     Args:
@@ -61,6 +62,8 @@ class SparseConvTensor:
     ValueError: features are read-only; x = x.replace_feature(features) makes another tensor
     """
 
+    _container = "SparseSequential"
+    _applied = "x.replace_feature(function(x.features))"
     _features: Tensor
     _coordinates: Coordinates | None
     _version: int  # of `indices`, when `_coordinates` was made of them
