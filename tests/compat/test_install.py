@@ -46,7 +46,7 @@ def test_a_program_that_imports_spconv() -> None:
         import spconv.pytorch as sp
         import spconv.algo, spconv.constants, spconv.core, spconv.tools, spconv.utils
         from spconv.core import AlgoHint, ConvAlgo
-        from spconv.pytorch import functional, ops
+        from spconv.pytorch import cppcore, functional, ops
         from spconv.pytorch.core import ImplicitGemmIndiceData, scatter_nd
         from spconv.pytorch.hash import HashTable
         from spconv.pytorch.modules import SparseModule
@@ -84,7 +84,10 @@ def test_what_is_not_there_says_why() -> None:
             ("from spconv.algo import GEMM", "GEMM.*kernels of its own"),
             ("import spconv.core_cc.csrc", "spconv.core_cc.*kernels"),
             ("from spconv.pytorch.cppcore import torch_tensor_to_tv", "cppcore.*cumm"),
+            ("from spconv.pytorch import quantization", "quantization.*quantised"),
             ("import spconv.pytorch.quantization.core", "quantised"),
+            ("from spconv import core_cc", "core_cc.*kernels"),
+            ("from spconv.pytorch import nothing", "cannot import name 'nothing'"),
             ("import spconv.nothing", "No module named 'spconv.nothing'"),
             ("from spconv.utils import nothing", "nothing"),
         ):

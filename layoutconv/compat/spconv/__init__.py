@@ -14,6 +14,7 @@ True
 from __future__ import annotations
 
 from . import constants
+from .absent import explain
 from .core import AlgoHint, ConvAlgo
 from .installed import install
 
@@ -28,3 +29,5 @@ __all__ = [
     "constants",
     "install",
 ]
+
+__getattr__ = explain(__name__)

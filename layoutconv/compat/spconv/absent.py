@@ -72,14 +72,14 @@ MODULES = {
     "debug_utils": _DEBUG,
     "gencode": _KERNELS,
     "test_utils": "layoutconv.testing and tests of its own are not spconv's",
-    "pytorch.cppcore": _CUMM,
     "pytorch.interpreter": _INT8,
     "pytorch.quantization": _INT8,
 }
 
 
 def explain(module: str, absent: Mapping[str, str] = REASONS) -> Callable[[str], NoReturn]:
-    """A ``__getattr__`` for ``module`` that says what stands in for a name of ``absent``.
+    """A ``__getattr__`` for ``module`` that says what stands in for a name of ``absent``, or for a
+    module of it.
 
     It raises ``AttributeError``, and ``ImportError`` in a ``from module import name``, whose own
     message would leave the reason out.
@@ -90,11 +90,13 @@ def explain(module: str, absent: Mapping[str, str] = REASONS) -> Callable[[str],
     Traceback (most recent call last):
     AttributeError: layoutconv.compat.spconv.utils has no 'rbbox_iou': boxes are another package's
     """
+    inner = module.removeprefix(__name__.rpartition(".")[0]).lstrip(".")
 
     def getattribute(name: str) -> NoReturn:
-        if name not in absent:
+        reason = absent.get(name) or MODULES.get(f"{inner}.{name}".lstrip("."))
+        if reason is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        message = f"{module} has no {name!r}: {absent[name]}"
+        message = f"{module} has no {name!r}: {reason}"
         if _is_imported_by(1):
             raise ImportError(message, name=module)
         raise AttributeError(message)
