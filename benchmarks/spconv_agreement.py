@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+NEGLIGIBLE = 1e-5  # of the largest gradient of all weights
+
 
 class Agreement(NamedTuple):
-    """The largest errors, each over the largest number of what spconv has.
+    """The largest errors of one side, each over the largest number of the other's tensor.
 
-    ``inputs`` and ``weights`` are of gradients; of several tensors the worst counts. A tensor of
-    zeros, of which neither side has more, agrees.
+    ``inputs`` and ``weights`` are of gradients; of several tensors the worst counts. A gradient
+    that is zero but for rounding, as of a bias before a batch norm, is compared with the largest
+    gradient of all weights.
     """
 
     outputs: float
@@ -26,16 +29,30 @@ class Agreement(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one side made: results in the order of their cells, and gradients by name."""
+    """What one side made: results in the order of their cells, and gradients by name.
+
+    ``signs`` are the numbers of positive results of each ReLU, by channel. Where those of two sides
+    differ, rounding has put a number that is almost zero on the other side of it: then the two are
+    at different sides of a kink, where gradients say nothing of each other.
+    """
 
     outputs: list[Tensor]
     inputs: list[Tensor]
     weights: dict[str, Tensor]
+    signs: list[Tensor]
 
 
 def run(net: nn.Module, *inputs: Any, features: list[Tensor]) -> Run:
     """Call ``net`` and go back from its results, to ``features`` and to its parameters."""
+    signs: list[Tensor] = []
+    handles = [
+        module.register_forward_hook(lambda module, args, y: signs.append(_positive(y)))
+        for module in net.modules()
+        if isinstance(module, nn.ReLU | nn.LeakyReLU)
+    ]
     outputs = list(in_order(net(*inputs)))
+    for handle in handles:
+        handle.remove()
     loss = torch.zeros((), dtype=torch.float64)
     for number, output in enumerate(outputs):
         if output.requires_grad:
@@ -49,20 +66,26 @@ def run(net: nn.Module, *inputs: Any, features: list[Tensor]) -> Run:
         found = torch.autograd.grad(loss, to, allow_unused=True)
         grads = [z if g is None else g for z, g in zip(grads, found, strict=True)]
     count = len(features)
-    weights_by_name = dict(zip(named, grads[count:], strict=True))
-    return Run([o.detach() for o in outputs], grads[:count], weights_by_name)
+    by_name = dict(zip(named, grads[count:], strict=True))
+    return Run([o.detach() for o in outputs], grads[:count], by_name, signs)
+
+
+def same_signs(a: Run, b: Run) -> bool:
+    """Whether every ReLU lets as many numbers of a channel through on both sides."""
+    return len(a.signs) == len(b.signs) and all(map(torch.equal, a.signs, b.signs))
 
 
 def agreement(ours: Run, theirs: Run) -> Agreement:
     """Raises ``ValueError`` where the two have other cells, shapes or names."""
     if list(ours.weights) != list(theirs.weights):
         raise ValueError("the networks have parameters of different names")
-    pairs = (
-        (ours.outputs, theirs.outputs),
-        (ours.inputs, theirs.inputs),
-        (list(ours.weights.values()), list(theirs.weights.values())),
+    weights = list(theirs.weights.values())
+    largest = max((float(w.abs().max()) for w in weights if w.numel()), default=0.0)
+    return Agreement(
+        _worst(ours.outputs, theirs.outputs),
+        _worst(ours.inputs, theirs.inputs),
+        _worst(list(ours.weights.values()), weights, largest),
     )
-    return Agreement(*(_worst(a, b) for a, b in pairs))
 
 
 def in_order(result: Any) -> Iterator[Tensor]:
@@ -92,7 +115,13 @@ def _by_cell(cells: Tensor) -> Tensor:
     return order
 
 
-def _worst(ours: list[Tensor], theirs: list[Tensor]) -> float:
+def _positive(y: Any) -> Tensor:
+    """How many numbers of each channel are positive, of features or of a dense grid."""
+    values = getattr(y, "features", y)
+    return (values > 0).transpose(0, 1).flatten(1).sum(1)
+
+
+def _worst(ours: list[Tensor], theirs: list[Tensor], of_all: float = 0.0) -> float:
     if [t.shape for t in ours] != [t.shape for t in theirs]:
         raise ValueError(f"{[tuple(t.shape) for t in ours]}, {[tuple(t.shape) for t in theirs]}")
     worst = 0.0
@@ -100,6 +129,8 @@ def _worst(ours: list[Tensor], theirs: list[Tensor]) -> float:
         if not b.numel():
             continue
         error, largest = float((a.double() - b.double()).abs().max()), float(b.abs().max())
+        if largest < NEGLIGIBLE * of_all:
+            largest = of_all
         if error != 0:
             worst = max(worst, error / largest if largest else float("inf"))
     return worst

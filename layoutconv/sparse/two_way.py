@@ -46,7 +46,8 @@ class KernelMap:
             cells, or none of them would ever be freed.
 
     Where cells of its inputs or outputs are there more than once, rows of ``index`` and the numbers
-    in it are extended rows, see :mod:`layoutconv.sparse.repeats`; ``extended`` is the map of those.
+    in it are those of ``extended``, a map whose rows are these, and after them the sum of the rows
+    of each such cell.
 
     It is made by :func:`submanifold_map`, :func:`strided_map` and :func:`transposed_map`, and by a
     user from an ``index`` of his own. What is derived from it, is derived once and kept.

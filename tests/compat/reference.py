@@ -14,14 +14,16 @@ from torch import Tensor, nn
 import layoutconv.compat.spconv.pytorch as compat
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from spconv_agreement import agreement, in_order, run
+from spconv_agreement import Run, agreement, in_order, run
 from spconv_reference import is_installed, reference
 
 sys.path.pop(0)
 
-__all__ = ["agreement", "both", "grids", "in_order", "needs_spconv", "one_run", "reference"]
+__all__ = ["Run", "agreement", "both", "grids", "in_order", "needs_spconv", "one_run", "reference"]
 
-needs_spconv = pytest.mark.skipif(not is_installed(), reason="spconv is not installed")
+needs_spconv = pytest.mark.skipif(
+    not is_installed(), reason="spconv is not installed: pip install spconv"
+)
 EXACT = 1e-12  # of float64, and sums in another order
 
 
