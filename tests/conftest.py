@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def spconv_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide spconv's own modules, which tests that compare with it have imported."""
+    for name in [name for name in sys.modules if name.split(".")[0] == "spconv"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.fixture

@@ -54,6 +54,7 @@ def test_every_block_is_checked(page: Path) -> None:
     assert all(block.text.startswith(">>> ") for block in every if block.language == "python")
 
 
+@pytest.mark.usefixtures("spconv_not_imported")
 @each_page
 def test_python(page: Path) -> None:
     code = "".join(block.text + "\n" for block in blocks(page) if block.language == "python")

@@ -128,6 +128,8 @@ class Kind:
 
     def fits(self, found: KernelMap) -> bool:
         """Whether calls over a map are as this says, once their tensors are of its signature."""
+        if found.extended is not None:  # its index is of other rows
+            return False
         inputs, outputs = len(found.inputs), len(found.outputs)
         # One element of each group is a dot product, whose launch finishes no sums (``dot``).
         finished = outputs == 1 and self.groups == self.K and not self.only_sums

@@ -27,6 +27,7 @@ from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, tran
 from .arguments import check_activation, check_out_dtype
 from .fuse import Ending, after, before_torch, fused_or_not
 from .given_maps import check_cells, check_map
+from .repeated import through
 from .sparse_pool import sparse_depthwise
 
 if TYPE_CHECKING:
@@ -267,6 +268,9 @@ def _convolution(
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
         return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
+    if found.ways.extended is not None:
+        ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+        return _on(input, outputs, _over_repeated(x, weight, found, groups, ending))
     others = found, given, (bias, scale, residual), out_dtype
     low = None if torch.compiler.is_compiling() else _lowered(x, weight)
     if low is None:
@@ -278,6 +282,22 @@ def _convolution(
         return _on(input, outputs, _features(x.to(low), weight.to(low), *others))
     finally:
         torch.set_autocast_enabled(kind, True)
+
+
+def _over_repeated(
+    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending
+) -> Tensor:
+    """The features (rows, K) of a convolution where some cells are there more than once."""
+    _check_features(x)
+    check_activation(ending.activation, ending.slope, x)
+    check_out_dtype(ending.out_dtype, x)
+    _check(x, weight, found, groups, ending[:3])
+
+    def sums(extended: Tensor, over: KernelMap) -> Tensor:
+        rows = SparseTensor(extended, over.inputs)
+        return _convolution(rows, weight, over, groups, *Ending()).features
+
+    return after(through(found, x, sums), ending)
 
 
 _Given = tuple[int, str | None, float]  # groups, activation, slope

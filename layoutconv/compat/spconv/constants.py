@@ -13,8 +13,11 @@ The rest choose among spconv's algorithms; they are there to be set.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from types import ModuleType
+
+from .absent import explain
 
 SAVED_WEIGHT_LAYOUT = os.getenv("SPCONV_SAVED_WEIGHT_LAYOUT", "")
 
@@ -23,10 +26,40 @@ FILTER_HWIO = False
 SPCONV_USE_DIRECT_TABLE = True
 SPCONV_DO_SORT = True
 SPCONV_FX_TRACE_MODE = False
+SPCONV_DEBUG_WEIGHT = False
+SPCONV_CPP_INDICE_PAIRS = True
+SPCONV_CPP_INDICE_PAIRS_IGEMM = False
+SPCONV_CPP_GEMM = True
+SPCONV_DIRECT_TABLE_HASH_SIZE_SCALE = 1.1
+SPCONV_INT8_DEBUG = False
+SPCONV_BWD_SPLITK = [1, 2, 4, 8, 16, 32, 64]
+SPCONV_DEBUG_NVRTC_KERNELS = False
+SPCONV_DEBUG_CPP_ONLY = False
+NDIM_DONT_CARE = 3
+DISABLE_JIT = False
+EDITABLE_INSTALLED = False
+PACKAGE_NAME = "spconv"
+BOOST_ROOT = None
+TORCH_HAS_AMP = True
+
+__getattr__ = explain(__name__)
+
+
+def is_amp_enabled() -> bool:
+    """Whether ``torch.autocast`` is on, for GPUs."""
+    import torch
+
+    return torch.is_autocast_enabled()
 
 
 class _Constants(ModuleType):
     """A module with an attribute that is torch's."""
+
+    @property
+    def PYTORCH_VERSION(self) -> list[int]:
+        import torch
+
+        return [int(number) for number in re.findall(r"\d+", torch.__version__)[:3]]
 
     @property
     def SPCONV_ALLOW_TF32(self) -> bool:
