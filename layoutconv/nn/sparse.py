@@ -288,14 +288,15 @@ def _over_repeated(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending
 ) -> Tensor:
     """The features (rows, K) of a convolution where some cells are there more than once."""
-    _check_features(x)
+    check_features(x)
     check_activation(ending.activation, ending.slope, x)
     check_out_dtype(ending.out_dtype, x)
-    _check(x, weight, found, groups, ending[:3])
+    _check_over(found, x, weight, groups, ending[:3])
+    bare = Ending(out_dtype=before_torch(x.dtype, ending.out_dtype))
 
     def sums(extended: Tensor, over: KernelMap) -> Tensor:
         rows = SparseTensor(extended, over.inputs)
-        return _convolution(rows, weight, over, groups, *Ending()).features
+        return _convolution(rows, weight, over, groups, *bare).features
 
     return after(through(found, x, sums), ending)
 
@@ -345,10 +346,7 @@ def _checked(
             sums = _features(x, weight, found, (groups, None, slope), others, middle)
             y = activate(sums, activation, slope)
             return convert(y, out_dtype or sums.dtype)
-    check_operands(x, weight, found.taps, len(found.outputs), groups, others)
-    if found.outputs.cells.device != x.device:
-        expected = f"{x.device}, where the input is"
-        raise ArgumentError("kernel_map", expected, str(found.outputs.cells.device))
+    _check_over(found, x, weight, groups, others)
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
@@ -403,6 +401,16 @@ def _taps(input: SparseTensor, weight: Tensor, offsets: Any) -> tuple[int, ...]:
 def _check_input(input: SparseTensor) -> None:
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+
+
+def _check_over(
+    found: KernelMap, x: Tensor, weight: Tensor, groups: int, others: tuple[Any, Any, Any]
+) -> None:
+    """Raise unless tensors fit a kernel map."""
+    check_operands(x, weight, found.taps, len(found.outputs), groups, others)
+    if found.outputs.cells.device != x.device:
+        expected = f"{x.device}, where the input is"
+        raise ArgumentError("kernel_map", expected, str(found.outputs.cells.device))
 
 
 def check_operands(
