@@ -134,7 +134,7 @@ def test_copies_and_pickles_leave_it_behind_and_nothing_keeps_a_view_alive(cloud
     view, a, b = views(cloud)["fprop"]
     expected = execute(view, a, b)
     again = pickle.loads(pickle.dumps(view))
-    assert not again.__dict__["_tables"].tables
+    assert not tables.Tables.of(again).tables
     assert torch.equal(execute(again, a, b), expected)
     gc.collect()
     gc.disable()
