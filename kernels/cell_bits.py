@@ -71,7 +71,7 @@ def cells_of_bits(
     return found, total
 
 
-@remembered(128)
+@remembered(8)
 def kernels_of(rank: int) -> tuple[Chain, WriteCells, Chain]:
     """To count cells, to write them, and both.
 

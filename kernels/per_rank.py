@@ -170,18 +170,18 @@ def launch(
     function(tensors[0], addresses, integers)
 
 
-@remembered(128)
+@remembered(1)
 def _several_gpus() -> bool:
     """Whether another one than a tensor's may be the current one."""
     return torch.cuda.device_count() > 1
 
 
-@remembered(128)
+@remembered(64)
 def _arch(device: int) -> str:
     return architecture(torch.cuda.get_device_capability(device))
 
 
-@remembered(1024, stays=True)  # a CUDA graph may read it
+@remembered(1024, stays=True)
 def device_table(table: Table | tuple[int, ...], device: torch.device) -> Tensor:
     """int32 (rows, columns), or a vector, on a device, copied there once."""
     return torch.tensor(table, dtype=torch.int32, device=device)

@@ -35,6 +35,7 @@ from layoutconv.cache_folder import (
     shrink,
     usable_folder,
 )
+from layoutconv.caches import unloaded_by
 from layoutconv.devices import ON_THE_CPU
 from layoutconv.errors import DeviceError
 from layoutconv.gemm_view import GemmView
@@ -97,6 +98,17 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+@unloaded_by
+def unload() -> None:
+    """Forget the kernels that are loaded, which ends those that nobody else holds."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+    _loaded.clear()
 
 
 def architecture(capability: tuple[int, int]) -> str:

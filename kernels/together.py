@@ -242,7 +242,7 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-@remembered(128)
+@remembered(64)
 def multiprocessors(device: int) -> int:
     """Of a GPU."""
     import torch

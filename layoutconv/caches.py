@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import lru_cache, partial, wraps
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -27,7 +27,7 @@ _OPAQUE = 512  # bytes of what Python cannot look into, such as a guard of torch
 _HEADER = 16  # bytes of the garbage collector, before an object that it tracks
 _CONTAINERS = (dict, list, tuple, set, frozenset, partial, MethodType, CellType)
 _LEAVES = (int, float, complex, str, bytes, range)  # whose size Python says
-_SHARED = (type, ModuleType)  # what there is once, whoever refers to it
+_SHARED = (type, ModuleType, type(None))  # what there is once, whoever refers to it
 _OURS = ("layoutconv", "kernels")
 
 
@@ -134,7 +134,8 @@ class BoundedCache(Generic[Key, Value]):
 
 _BOUNDED: dict[str, BoundedCache[Any, Any]] = {}
 _FUNCTIONS: dict[str, _lru_cache_wrapper[Any]] = {}
-_STAYING: dict[str, _lru_cache_wrapper[Any]] = {}  # which are not cleared
+_STAYING: dict[str, _lru_cache_wrapper[Any]] = {}
+_UNLOADED: list[Callable[[], None]] = []
 
 
 def remembered(
@@ -142,7 +143,7 @@ def remembered(
 ) -> Callable[[Callable[..., Value]], _lru_cache_wrapper[Value]]:
     """Decorator of a function of hashable arguments: so many results of a few bytes are kept.
 
-    ``stays``: :func:`clear_caches` passes it over.
+    ``stays``: a CUDA graph may read them, so that :func:`clear_caches` drops them with kernels.
     """
 
     def decorate(function: Callable[..., Value]) -> _lru_cache_wrapper[Value]:
@@ -174,7 +175,7 @@ def kept_in(
             value: Value | None = cache.get(key)
             if value is None:
                 value = function(*args, **options)
-                cache.put(key, value, footprint((key, value)))
+                cache.put(key, value, footprint(key[1:], value))
             return value
 
         return found
@@ -203,23 +204,40 @@ def footprint(*values: Any) -> int:
     total, waiting = 0, list(values)
     while waiting:
         value = waiting.pop()
-        if value is None or id(value) in seen or isinstance(value, _SHARED):
+        mark = id(value)
+        if mark in seen:
             continue
-        seen.add(id(value))
-        total += sys.getsizeof(value) + (_HEADER if gc.is_tracked(value) else 0)
-        home = type(value).__module__.partition(".")[0]
-        if isinstance(value, _CONTAINERS):
+        seen.add(mark)
+        kind = _looked_into(type(value))  # type: ignore[arg-type]
+        if kind == "leaf":
+            total += sys.getsizeof(value)
+        elif kind == "container":
+            total += sys.getsizeof(value) + _HEADER
             waiting += gc.get_referents(value)
-        elif isinstance(value, FunctionType):  # not its globals
-            waiting += value.__closure__ or ()
-            waiting += (value.__defaults__, value.__dict__)
-        elif home in _OURS:
+        elif kind == "object":
             held = gc.get_referents(value)
-            total += 8 * len(held)
+            total += sys.getsizeof(value) + _HEADER + 8 * len(held)
             waiting += held
-        elif not isinstance(value, _LEAVES):
+        elif kind == "function":  # not its globals
+            total += sys.getsizeof(value) + _HEADER
+            waiting += (*(value.__closure__ or ()), value.__defaults__, value.__dict__)
+        elif kind == "opaque":
             total += getattr(value, "nbytes", 0) + _OPAQUE
     return total
+
+
+@lru_cache(maxsize=1024)
+def _looked_into(kind: type[Any]) -> str:
+    """How objects of a type are: shared by all, or of their own, and what holds what they hold."""
+    if issubclass(kind, _SHARED):
+        return "shared"
+    if issubclass(kind, _LEAVES):
+        return "leaf"
+    if issubclass(kind, _CONTAINERS):
+        return "container"
+    if issubclass(kind, FunctionType):
+        return "function"
+    return "object" if kind.__module__.partition(".")[0] in _OURS else "opaque"
 
 
 def usages() -> dict[str, Usage]:
@@ -231,13 +249,17 @@ def usages() -> dict[str, Usage]:
     return found
 
 
-def clear_caches() -> None:
+def clear_caches(*, kernels: bool = False) -> None:
     """Drop what calls keep in memory for those to come: views, plans and bound launches.
 
-    Results stay what they were; the next call of each kind takes milliseconds more. Kernels that
-    were loaded stay loaded, since a CUDA graph may replay them, and what is kept on disk stays
-    there. What belongs to an object, a kernel map's plans, say, goes with the object. Any thread
-    may call it at any time.
+    Results stay what they were; the next call of each kind takes milliseconds more. What belongs to
+    an object, a kernel map's plans, say, goes with the object, and what is kept on disk stays
+    there. Any thread may call this at any time.
+
+    Args:
+        kernels: unload kernels as well, 0.1 MB each and their code on the GPU, and tables on GPUs.
+            It waits for the GPUs. A CUDA graph that was captured before must not be replayed after,
+            as it launches these kernels; nor may another thread convolve meanwhile.
 
     >>> import torch
     >>> import layoutconv as lc
@@ -245,12 +267,22 @@ def clear_caches() -> None:
     >>> usages()["dense calls"].entries > 0
     True
     >>> lc.clear_caches()
-    >>> sum(usage.entries for usage in usages().values())
+    >>> usages()["dense calls"].entries
     0
     """
-    clears: Sequence[Callable[[], None]] = [
+    for clear in (
         *(cache.clear for cache in _BOUNDED.values()),
         *(function.cache_clear for function in _FUNCTIONS.values()),
-    ]
-    for clear in clears:
+    ):
         clear()
+    if kernels:
+        for unload in _UNLOADED:
+            unload()
+        for function in _STAYING.values():
+            function.cache_clear()
+
+
+def unloaded_by(unload: Callable[[], None]) -> Callable[[], None]:
+    """Decorator of a function that unloads kernels, for :func:`clear_caches`."""
+    _UNLOADED.append(unload)
+    return unload

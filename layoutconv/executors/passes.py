@@ -113,9 +113,10 @@ def dgrad_pass(
 
 @kept_in(_PASSES)
 def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
-    *of_problem, groups, ends, columns = numbers
+    *of_problem, ends, columns = numbers
+    groups = of_problem[-1]
     shape = (y[0], *spatial, w[-1] * groups)
-    problem = _problem(shape, w[:-1], *of_problem, groups)
+    problem = _problem(shape, w[:-1], *of_problem)
     if _is_depthwise(problem):
         views = depthwise_dgrad_views(problem)
     else:

@@ -182,7 +182,9 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
         return dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
 
 
-_name = remembered(64)(str)
+@remembered(64)
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype)
 
 
 def _apart(
