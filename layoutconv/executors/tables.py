@@ -10,7 +10,7 @@ have changed, in whatever way, everything is derived again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,8 +38,9 @@ class _Mark:
     def __reduce__(self) -> Any:
         return _Mark, ()  # a copy of a view derives its own
 
-    def __del__(self) -> None:
-        _plain.drop(id(self))
+    # As a default: an interpreter that ends has no module left where it might be looked up.
+    def __del__(self, drop: Callable[[int], None] = _plain.drop) -> None:
+        drop(id(self))
 
 
 class Tables:
