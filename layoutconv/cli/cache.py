@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,7 +95,7 @@ def clear(only: str | None) -> None:
     size = cache_folder.delete([*kernels, *choices, *found.leftovers])
     folders = [path for path in (cache_directory() / "tuned").glob("**/") if path.is_dir()]
     for folder in sorted(folders, reverse=True):  # the innermost first
-        if not any(folder.iterdir()):
+        with suppress(OSError):  # it is not empty, or another process was faster
             folder.rmdir()
     click.echo(
         f"deleted {len(kernels)} kernels and {len(choices)} choices, {size_of(size)}, "
