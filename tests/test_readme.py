@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in _BESIDE), *sorted((ROOT / "docs").rglob("*.md"))]
 CI = (ROOT / ".ci" / "run").read_text()
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

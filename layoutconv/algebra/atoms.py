@@ -108,7 +108,7 @@ def mma_names() -> tuple[str, ...]:
     return tuple(names)
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def mma_atom(name: str) -> MmaAtom:
     """The ``mma.sync`` instruction of this PTX shape and input type, one warp.
 
@@ -129,7 +129,7 @@ def mma_atom(name: str) -> MmaAtom:
     return MmaAtom(name, (m, n, k), 32, parse(a), parse(b), parse(c), a_bits, c_bits)
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def wgmma_atom(n: int, a_bits: int = 16, *, a_in_registers: bool = False) -> MmaAtom:
     """The ``wgmma`` instruction m64nNk(256/bits) of one warpgroup, accumulating 32 bits.
 
@@ -165,7 +165,7 @@ def copy_names() -> tuple[str, ...]:
     return tuple(_LDMATRIX)
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def copy_atom(name: str) -> CopyAtom:
     """The ``ldmatrix`` instruction of this name: 8x8 matrices of 16 bits from shared memory.
 

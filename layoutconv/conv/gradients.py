@@ -10,23 +10,23 @@ stride.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import compact_stride
+from ..caches import kept_in
 from ..errors import ArgumentError
 from ..gemm_view import GemmView
 from ..operands import runtime, static
 from .extents import Extents
 from .memory import Channels, Memory, in_groups
 from .problem import ConvProblem
-from .views import filter_in_groups, memories, without_groups
+from .views import VIEWS, filter_in_groups, memories, without_groups
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def dgrad_views(
     problem: ConvProblem,
     filter_layout: Layout | None = None,
@@ -104,7 +104,7 @@ def grouped_dgrad(
     return (_dgrad(problem, x, w, y, classes, images_first) for classes in product(*residues))
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def wgrad_view(
     problem: ConvProblem,
     *,

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..caches import remembered
+from ..gemm_view import GemmView
 from ..memory import allocator
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
@@ -30,7 +32,7 @@ from .signature import Signatures
 if TYPE_CHECKING:
     from torch import Tensor
 
-_kept = Signatures(limit=4096)
+_kept = Signatures("dense calls", entries=4096, nbytes=16 << 20)
 find, forget = _kept.find, _kept.clear
 
 
@@ -80,32 +82,32 @@ class Call:
         transposed: bool,
     ) -> None:
         input, weight, bias, scale, residual = tensors
-        self.order = (0, *range(2, input.dim()), 1)
-        self.back = (0, input.dim() - 1, *range(1, input.dim() - 1))
+        self.order, self.back = _orders(input.dim())
         self.numbers, self.ending = numbers, ending
         self.shape, self.dtype, self.device = tuple(result.shape), result.dtype, result.device
         epilogue = epilogue_of(bias, scale, residual, *ending)
         x, w = (tuple(t.shape[i] for i in self.order) for t in (input, weight))
-        if transposed:
-            ends, columns = epilogue is not None, columns_for(input)
-            found = dgrad_pass(x, w, *numbers, ends=ends, columns=columns)
-        else:
-            found = fprop_pass(x, w, *numbers, line=line_for(input))
-        self.views, self.zeroed, self.turned = found.views, found.zeroed, found.turned
+        of_gpu = columns_for(input) if transposed else line_for(input)
+        of_pass = transposed, x, w, numbers, epilogue is not None, of_gpu
+        found = _pass_of(*of_pass)
+        self.zeroed = found.zeroed
         self.allocate = allocator(self.shape, result.stride(), self.dtype, self.device)
         self.recorded = _Transposed if transposed else _Convolution
         self.wanted = wanted
         operands = [t for t in (input, weight, residual) if t is not None]
         self.in_order = all(t.permute(self.order).is_contiguous() for t in operands)
         self.launch: Any = None
-        if _takes_memory(found, input, result):
-            from .launch import Launch
+        self.found: Pass | None = None  # where it is run by the views
+        if not _takes_memory(found, input, result):
+            self.found = found
+            return
+        from .launch import Launch
 
-            of = found.views, input, result.dtype, epilogue, found.turned
-            self.launch = Launch(*of, self.allocate)
-            if self.in_order and not self.zeroed and not wanted:
-                # And nothing else, of tensors as they are.
-                self.run = self.launch.result  # type: ignore[method-assign]
+        views = partial(_views_of, of_pass)
+        self.launch = Launch(views, input, result.dtype, epilogue, found.turned, self.allocate)
+        if self.in_order and not self.zeroed and not wanted:
+            # And nothing else, of tensors as they are.
+            self.run = self.launch.result  # type: ignore[method-assign]
 
     def run(
         self, a: Tensor, b: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
@@ -127,11 +129,11 @@ class Call:
             residual = None if residual is None else residual.contiguous()
         if self.zeroed:
             out.zero_()
-        if self.launch is not None:
+        if self.found is None:
             self.launch.run(a, b, out, bias, scale, residual)
         else:
             ending = epilogue_of(bias, scale, residual, *self.ending)
-            run(self.views, a, b, out, ending, turns=bool(self.turned))
+            run(self.found.views, a, b, out, ending, turns=bool(self.found.turned))
 
     def _record(self, a: Tensor, b: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
         a, b, residual = self._in_memory_order(a, b, residual)
@@ -166,6 +168,33 @@ class _Transposed(_Recorded):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         return (*dgrad_backward(ctx, grad), None)
+
+
+@remembered(8)
+def _orders(rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of tensors of so many modes, from torch's order to that of memory, and back."""
+    return (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+
+
+def _pass_of(
+    transposed: bool,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    numbers: tuple[Any, ...],
+    ends: bool,
+    of_gpu: int,
+) -> Pass:
+    """The pass of tensors of two shapes, in the order of memory.
+
+    ``of_gpu``: columns of residues side by side, or the elements of a folded line.
+    """
+    if transposed:
+        return dgrad_pass(x, w, *numbers, ends=ends, columns=of_gpu)
+    return fprop_pass(x, w, *numbers, line=of_gpu)
+
+
+def _views_of(of_pass: tuple[Any, ...]) -> tuple[GemmView, ...]:
+    return _pass_of(*of_pass).views
 
 
 def _takes_memory(found: Pass, input: Tensor, result: Tensor) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_FEW = 16  # kinds of precision and alignment that a call meets
+
+
 class Launch:
     """Views that together write a result, bound to dtypes, a GPU and an epilogue's structure.
 
     Args:
-        views: of tensors with the memory of ``a`` and ``b`` and of the result.
+        views: makes the views of tensors with the memory of ``a`` and ``b`` and of the result: what
+            is bound needs them no more, and they take several times its memory.
         a: the first operand, or one like it.
         out_dtype: the dtype of the result.
         epilogue: one with the structure and the numbers of those of calls.
@@ -43,7 +48,7 @@ class Launch:
 
     def __init__(
         self,
-        views: Sequence[GemmView],
+        views: Callable[[], Sequence[GemmView]],
         a: Tensor,
         out_dtype: torch.dtype,
         epilogue: Epilogue | None,
@@ -122,7 +127,10 @@ class Launch:
         key = precision, aligned
         launchers = self._launchers.get(key)
         if launchers is None:
-            launchers = self._launchers[key] = self._bind(self._of(precision, aligned))
+            launchers = self._bind(self._of(precision, aligned))
+            if len(self._launchers) >= _FEW:
+                self._launchers.clear()
+            self._launchers[key] = launchers
             alone = getattr(launchers[0], "bare", None) if len(launchers) == 1 else None
             turns = self.filter and precision is not None
             if alone is not None and aligned == ALIGNED and not turns:
@@ -133,7 +141,9 @@ class Launch:
             launch(a, b, out, at_a, at_b, reads)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
-        views = map(turned, self.views) if self._turns.get(of[3]) else self.views
+        views = self.views()
+        if self._turns.get(of[3]):
+            views = tuple(map(turned, views))
         return tuple(launcher_of(plan_of(view, *of)) for view in views)
 
     def _reads_turned(self, a: Tensor, precision: str) -> bool:
@@ -175,7 +185,7 @@ class OverMap(Launch):
         self.allocate = allocator(shape, stride, self.out_dtype, device)
         self._empty = 0 in shape
         if self._kind is None:
-            self.views = (over.make(),)
+            self.views = partial(_alone, over.make)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:
@@ -187,3 +197,7 @@ class OverMap(Launch):
         if kind is None:
             return (launcher_of(plan_of(over.make(), *of)),)
         return (launcher_over(kind, over, of),)
+
+
+def _alone(make: Callable[[], GemmView]) -> tuple[GemmView]:
+    return (make(),)

@@ -7,14 +7,15 @@ Here is no dispatcher and no gradient: ``autograd`` registers these functions as
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..caches import BoundedCache, kept_in
 from ..conv import ConvProblem, dgrad_views, wgrad_view
 from ..conv.depthwise import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
+from ..conv.views import VIEWS
 from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..gemm_view import GemmView
 from . import execute
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
+
+_PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
 
 
 class Pass(NamedTuple):
@@ -66,7 +69,20 @@ def fprop_pass(
     >>> fprop_pass((1, 8, 8, 4), (16, 3, 3, 4), [1, 1], [1, 1, 1, 1], [1, 1]).shape
     (1, 8, 8, 16)
     """
-    problem = _problem(x, w[:-1], stride, padding, dilation, groups)
+    numbers = tuple(stride), tuple(padding), tuple(dilation), groups
+    return _fprop_pass(tuple(x), tuple(w), *numbers, line)
+
+
+def forget() -> None:
+    """Drop the views of passes, and with them their plans."""
+    _PASSES.clear()
+    VIEWS.clear()
+
+
+@kept_in(_PASSES)
+def _fprop_pass(x: Any, w: Any, *numbers: Any) -> Pass:
+    *of_problem, line = numbers
+    problem = _problem(x, w[:-1], *of_problem)
     if _is_depthwise(problem):
         return Pass((depthwise_fprop_view(problem),), problem.output)
     return Pass((arranged_fprop(problem, line),), problem.output)
@@ -93,30 +109,36 @@ def dgrad_pass(
     >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], [3], [0, 0], [1], ends=e).views) for e in (0, 1)]
     [1, 3]
     """
+    numbers = tuple(spatial), tuple(stride), tuple(padding), tuple(dilation), groups
+    return _dgrad_pass(tuple(y), tuple(w), *numbers, bool(ends), columns)
+
+
+@kept_in(_PASSES)
+def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
+    *of_problem, ends, columns = numbers
+    groups = of_problem[-1]
     shape = (y[0], *spatial, w[-1] * groups)
-    problem = _problem(shape, w[:-1], stride, padding, dilation, groups)
+    problem = _problem(shape, w[:-1], *of_problem)
     if _is_depthwise(problem):
         views = depthwise_dgrad_views(problem)
     else:
         views = arranged_dgrad(problem, columns) if columns and not ends else dgrad_views(problem)
     needed = views if ends else tuple(view for view in views if view.k)
     turns = not _is_depthwise(problem) and worth_turning(prod(y[:-1]), w, groups)
-    return Pass(needed, shape, len(needed) < len(views), tuple(w) if turns else ())
+    return Pass(needed, shape, len(needed) < len(views), w if turns else ())
 
 
-@lru_cache(maxsize=1024)
-def _checked(
+@kept_in(_PASSES)
+def _wgrad_view(x: Any, filter: Any, *numbers: Any) -> GemmView:
+    problem = _problem(x, filter, *numbers)
+    return (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
+
+
+def _problem(
     activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> ConvProblem:
     pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
     return ConvProblem(activation, filter, stride, pairs, dilation, groups)
-
-
-def _problem(
-    activation: Ints, filter: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int
-) -> ConvProblem:
-    numbers = tuple(stride), tuple(padding), tuple(dilation)
-    return _checked(tuple(activation), tuple(filter), *numbers, groups)
 
 
 def _is_depthwise(problem: ConvProblem) -> bool:
@@ -212,9 +234,8 @@ def wgrad(
     groups: int = 1,
 ) -> Tensor:
     """The gradient of the filter, (K, T, R, S, C / groups)."""
-    filter = (y.shape[-1], *taps)
-    problem = _problem(x.shape, filter, stride, padding, dilation, groups)
-    view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
+    numbers = tuple(stride), tuple(padding), tuple(dilation), groups
+    view = _wgrad_view(tuple(x.shape), (y.shape[-1], *taps), *numbers)
     return execute(view, y.contiguous(), x.contiguous())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,6 @@ def columns_of(dtype: torch.dtype, device: int) -> int:
     return MORE_COLUMNS if hopper else COLUMNS
 
 
-@lru_cache(maxsize=1024)
 def arranged_dgrad(problem: ConvProblem, columns: int = COLUMNS) -> tuple[GemmView, ...]:
     """``dgrad_views`` as they are fastest: the same products in another order.
 
@@ -73,7 +71,6 @@ def _share(problem: ConvProblem, mode: int) -> float:
     return sum(0 <= voxel < voxels for voxel in met) / max(len(met), 1)
 
 
-@lru_cache(maxsize=1024)
 def residues_side_by_side(problem: ConvProblem, columns: int = COLUMNS) -> tuple[int, ...]:
     """Spatial modes for ``dgrad_views(side_by_side=)``: as many as fill the columns of a tile.
 

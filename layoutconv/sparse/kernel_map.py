@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
 
+from ..caches import remembered
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
 from . import repeated_maps
@@ -254,7 +254,7 @@ def _check_given(
         raise ArgumentError("capacity", "None: `outputs` say how many rows there are", capacity)
 
 
-@lru_cache(256)
+@remembered(256)
 def _strided_shape(
     shape: tuple[int, ...], taps: Taps, padding: Padding, steps: tuple[int, ...]
 ) -> tuple[int, ...]:
@@ -267,7 +267,7 @@ def _strided_shape(
     return tuple(max(0, extent) for extent in found)
 
 
-@lru_cache(256)
+@remembered(256)
 def _transposed_shape(
     shape: tuple[int, ...],
     taps: Taps,

@@ -16,6 +16,7 @@ from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.caches import clear_caches
 from layoutconv.conv import ConvProblem
 from layoutconv.executors import (
     choosing,
@@ -137,6 +138,7 @@ def test_the_executor_turns_under_the_rule_alone(
     def note(view: GemmView, a: Tensor, b: Tensor, out: Tensor, **_: Any) -> None:
         seen.append((view, b))
 
+    clear_caches()  # of passes under another rule
     monkeypatch.setattr(passes, "execute", note)
     machine = change.get("machine", "sm_90a")
     monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[machine])
