@@ -254,7 +254,12 @@ def test_nothing_else_remembers_without_end() -> None:
             tree, of_algebra = ast.parse(path.read_text("utf-8")), ".algebra." in where
             found |= {f"{where}.{name}" for name in endless(tree, of_algebra=of_algebra)}
     assert found - listed == set()
-    assert found == {"kernels.store._loaded", "layoutconv.algebra.display._DRAW"}
+    assert found == {
+        "kernels.store._loaded",
+        "layoutconv.algebra.display._DRAW",
+        "layoutconv.distributed.agreement._agreed",
+        "layoutconv.distributed.agreement._cpu_groups",
+    }
 
 
 @pytest.mark.parametrize(
