@@ -20,6 +20,8 @@ from layoutconv.executors import choosing, direct, gpu, map_views, sparse_direct
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.sparse import Coordinates, submanifold_map
 
+from .. import precision
+
 launched: list[Any] = []
 
 
@@ -161,19 +163,22 @@ def test_what_a_call_over_a_new_map_launches_is_what_a_view_of_its_own_would():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_float32_is_multiplied_as_torch_says_at_the_time(sparse):
+@pytest.mark.parametrize("new", [False, True])
+def test_float32_is_multiplied_as_torch_says_at_the_time(sparse, new):
+    if new and not precision.NEW:
+        pytest.skip("this torch has allow_tf32 alone")
     x, w = X.float(), W.float()
     cloud, filter = CLOUD.float(), FILTER.float()
-    tf32 = torch.backends.cudnn.allow_tf32
-    try:
+    with precision.restored():
         for allowed in (True, True, False, True, False):
-            torch.backends.cudnn.allow_tf32 = allowed
+            if new:
+                torch.backends.cudnn.conv.fp32_precision = "tf32" if allowed else "ieee"
+            else:
+                torch.backends.cudnn.allow_tf32 = allowed
             for _ in range(2):
                 _ = subm_conv(cloud, filter, kernel_map=MAP) if sparse else lc.conv3d(x, w)
             assert not launched or launched[-1][0].dtype == ("tfloat32" if allowed else "float32")
         assert launched
-    finally:
-        torch.backends.cudnn.allow_tf32 = tf32
 
 
 def test_where_memory_starts_is_looked_at_every_time():
