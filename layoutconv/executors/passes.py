@@ -1,7 +1,8 @@
-"""What the passes of a dense convolution compute, on tensors in the order of memory.
+"""What the passes of a dense convolution compute: views, and functions of tensors.
 
-Here is no dispatcher and no gradient: ``autograd`` registers these functions as operators of torch,
-``direct`` calls what they consist of.
+Here is no dispatcher and no gradient: ``autograd`` registers the functions as operators of torch,
+``direct`` calls what they consist of. Those take and return tensors of torch's shapes, (N, C, D, H,
+W), results in ``channels_last`` memory; views, and the rest, are of the order of memory.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """(N, C, D, H, W) as (N, D, H, W, C), of the same memory."""
+    return tensor.movedim(1, -1)
+
+
+def in_torch_order(tensor: Tensor) -> Tensor:
+    """(N, D, H, W, C) as (N, C, D, H, W), of the same memory."""
+    return tensor.movedim(-1, 1)
 
 
 class Pass(NamedTuple):
@@ -158,12 +169,15 @@ def fprop(
     out_dtype: torch.dtype | None = None,
     statistics: bool = False,
 ) -> Any:
-    """The forward pass, (N, Z, P, Q, K); with ``statistics`` also those of its channels."""
+    """The forward pass, (N, K, Z, P, Q); with ``statistics`` also those of its channels."""
+    x, w = in_memory_order(x), in_memory_order(w)
+    residual = None if residual is None else in_memory_order(residual)
     numbers = stride, padding, dilation, groups
     found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
     epilogue = epilogue_of(bias, scale, residual, activation, slope, statistics)
     y = x.new_empty(found.shape, dtype=out_dtype or OUTPUTS.get(x.dtype))
     sums = run(found.views, x.contiguous(), w.contiguous(), y, epilogue)
+    y = in_torch_order(y)
     return (y, sums) if statistics else y
 
 
@@ -188,7 +202,9 @@ def dgrad(
     slope: float = 0.01,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The gradient of the activation, or the transposed convolution, (N, D, H, W, C)."""
+    """The gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
+    y, w = in_memory_order(y), in_memory_order(w)
+    residual = None if residual is None else in_memory_order(residual)
     epilogue = epilogue_of(bias, scale, residual, activation, slope)
     numbers = spatial, stride, padding, dilation, groups
     found = dgrad_pass(
@@ -197,7 +213,7 @@ def dgrad(
     allocate = y.new_zeros if found.zeroed else y.new_empty
     x = allocate(found.shape, dtype=out_dtype or OUTPUTS.get(y.dtype))
     run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))
-    return x
+    return in_torch_order(x)
 
 
 def wgrad(
@@ -209,11 +225,13 @@ def wgrad(
     dilation: Ints,
     groups: int = 1,
 ) -> Tensor:
-    """The gradient of the filter, (K, T, R, S, C / groups)."""
+    """The gradient of the filter, (K, C / groups, T, R, S)."""
+    y, x = in_memory_order(y), in_memory_order(x)
     filter = (y.shape[-1], *taps)
     problem = _problem(x.shape, filter, stride, padding, dilation, groups)
     view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
-    return execute(view, y.contiguous(), x.contiguous())
+    found: Tensor = execute(view, y.contiguous(), x.contiguous())
+    return in_torch_order(found)
 
 
 def run(

@@ -10,7 +10,8 @@ sum + bias + residual)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -314,9 +315,9 @@ def _convolution(
     if statistics:
         if input.is_complex():
             raise ArgumentError("return_statistics", "False for complex numbers", statistics)
-        x, w, ending = _in_memory_order(input, rank), weight.movedim(1, -1), _moved(ending, rank)
-        y, sums = fuse.fprop_statistics(x, w, numbers, ending)
-        return _in_torch_order(y, input, rank), sums
+        x, ending = _batch(input, rank), _of_batch(ending, rank)
+        y, sums = fuse.fprop_statistics(x, weight, numbers, ending)
+        return _like(y, input, rank), sums
     y = _run(fuse.fprop, rank, input, weight, numbers, ending)
     tensors = input, weight, bias, scale, residual
     last = activation, slope
@@ -397,29 +398,28 @@ def _run(
     numbers: tuple[Any, ...],
     ending: Ending,
 ) -> Tensor:
-    """The convolution of tensors in torch's order, complex ones as real ones."""
-    x, w, ending = _in_memory_order(input, rank), weight.movedim(1, -1), _moved(ending, rank)
+    """The convolution of a batch or of one image, complex ones as real ones."""
+    x, w, ending = _batch(input, rank), weight, _of_batch(ending, rank)
     if not input.is_complex():
-        return _in_torch_order(convolve(x, w, numbers, ending), input, rank)
+        return _like(convolve(x, w, numbers, ending), input, rank)
     scale, bias, residual = ending.scale, ending.bias, ending.residual
     real = _other_tensors(
         ending,
         bias=None if bias is None else real_channels(bias),
         scale=None if scale is None else scale.repeat_interleave(2),
-        residual=None if residual is None else real_channels(residual),
+        residual=None if residual is None else _in_memory_order(real_channels, residual),
     )
-    w = real_filter(w, transposed=convolve is fuse.dgrad)
+    w = _in_memory_order(partial(real_filter, transposed=convolve is fuse.dgrad), w)
     with torch.autocast(input.device.type, enabled=False):  # torch's does not lower them either
-        y = convolve(real_channels(x), w, numbers, real)
-    return _in_torch_order(complex_channels(y), input, rank)
+        y = convolve(_in_memory_order(real_channels, x), w, numbers, real)
+    return _like(_in_memory_order(complex_channels, y), input, rank)
 
 
-def _moved(ending: Ending, rank: int) -> Ending:
-    """With the residual in the order of memory."""
+def _of_batch(ending: Ending, rank: int) -> Ending:
+    """With the residual of a batch."""
     if ending.residual is None:
         return ending
-    residual = _in_memory_order(ending.residual, rank)
-    return _other_tensors(ending, ending.bias, ending.scale, residual)
+    return _other_tensors(ending, ending.bias, ending.scale, _batch(ending.residual, rank))
 
 
 def _other_tensors(
@@ -429,14 +429,19 @@ def _other_tensors(
     return Ending(bias, scale, residual, ending.activation, ending.slope, ending.out_dtype)
 
 
-def _in_memory_order(tensor: Tensor, rank: int) -> Tensor:
-    """(N, D, H, W, C) of a batch, or of the one image that there is."""
-    return (tensor if tensor.dim() == rank + 2 else tensor.unsqueeze(0)).movedim(1, -1)
+def _batch(tensor: Tensor, rank: int) -> Tensor:
+    """(N, C, D, H, W) of a batch, or of the one image that there is."""
+    return tensor if tensor.dim() == rank + 2 else tensor.unsqueeze(0)
 
 
-def _in_torch_order(y: Tensor, input: Tensor, rank: int) -> Tensor:
-    y = y.movedim(-1, 1)
+def _like(y: Tensor, input: Tensor, rank: int) -> Tensor:
+    """A batch, or its one image, as the input is."""
     return y if input.dim() == rank + 2 else y.squeeze(0)
+
+
+def _in_memory_order(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """What a function of tensors whose channels are the last mode makes of one in torch's order."""
+    return function(tensor.movedim(1, -1)).movedim(-1, 1)
 
 
 def _flat(pairs: Any) -> list[int]:

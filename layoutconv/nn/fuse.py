@@ -11,6 +11,7 @@ from ..executors.autograd import (
     conv_fprop,
     conv_fprop_statistics,
     has_gradient,
+    per_channel,
 )
 from ..executors.finish import activate, column_statistics, convert
 from ..executors.plain import refuse_transforms
@@ -31,7 +32,7 @@ class Ending(NamedTuple):
 
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
-    """The forward pass of tensors in the order of memory, and its ending."""
+    """The forward pass, and its ending."""
     return fused_or_not(conv_fprop, x, w, numbers, ending)
 
 
@@ -48,7 +49,7 @@ def fprop_statistics(
         _refuse_transforms(x, w, ending)
         return conv_fprop_statistics(x, w, *numbers, *ending)
     y = fprop(x, w, numbers, ending)
-    return y, column_statistics(y.detach())
+    return y, column_statistics(y.detach().movedim(1, -1))
 
 
 def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
@@ -86,8 +87,8 @@ def after(y: Tensor, ending: Ending) -> Tensor:
     if not (bias is None and scale is None and residual is None):
         exact = torch.promote_types(kind, torch.float32)
         value = y.to(exact)
-        value = value if scale is None else value * scale.to(exact)
-        value = value if bias is None else value + bias.to(exact)
+        value = value if scale is None else value * per_channel(scale.to(exact), value)
+        value = value if bias is None else value + per_channel(bias.to(exact), value)
         value = value if residual is None else value + residual.to(exact)
     if activation is not None:
         value = activate(value, activation, slope)
