@@ -28,7 +28,6 @@ import torch
 
 from ..errors import ArgumentError
 from . import passes
-from .checks import OUTPUTS
 from .plain import is_plain, wants_gradient
 
 if TYPE_CHECKING:
@@ -65,17 +64,6 @@ for _device in ("cpu", "cuda"):
 # -- what they would return: shapes without data ---------------------------------------------------
 
 
-def _fake(like: Tensor, shape: Any, dtype: torch.dtype | None) -> Tensor:
-    """A tensor (N, C, ...) in ``channels_last`` memory."""
-    first, channels, *modes = shape
-    stride, reach = [], channels
-    for extent in reversed(modes):
-        stride.append(reach)
-        reach = reach * extent
-    strides = reach, 1, *reversed(stride)
-    return like.new_empty_strided(shape, strides, dtype=dtype or OUTPUTS.get(like.dtype))
-
-
 @torch.library.register_fake("layoutconv::conv_fprop")
 def _fake_fprop(
     x: Tensor,
@@ -94,7 +82,7 @@ def _fake_fprop(
     near, far = padding[::2], padding[1::2]
     modes = zip(x.shape[2:], w.shape[2:], stride, near, far, dilation, strict=True)
     voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, n, f, d in modes]
-    return _fake(x, (x.shape[0], w.shape[0], *voxels), out_dtype)
+    return passes.new_result(x, (x.shape[0], *voxels, w.shape[0]), out_dtype)
 
 
 @torch.library.register_fake("layoutconv::conv_fprop_statistics")
@@ -119,7 +107,7 @@ def _fake_dgrad(
     slope: float = 0.01,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    return _fake(y, (y.shape[0], w.shape[1] * groups, *spatial), out_dtype)
+    return passes.new_result(y, (y.shape[0], *spatial, w.shape[1] * groups), out_dtype)
 
 
 @torch.library.register_fake("layoutconv::conv_wgrad")
@@ -132,7 +120,7 @@ def _fake_wgrad(
     dilation: Ints,
     groups: int = 1,
 ) -> Tensor:
-    return _fake(y, (y.shape[1], x.shape[1] // groups, *taps), None)
+    return passes.new_result(y, (y.shape[1], *taps, x.shape[1] // groups))
 
 
 # -- gradients: each pass is linear in its tensors, and theirs are the other two -------------------
@@ -289,12 +277,13 @@ def autocast(op: Any, device: str) -> Any:
     def lowered(a: Tensor, b: Tensor, *others: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
-            return op(_lower(a, dtype), _lower(b, dtype), *others, **options)
+            return op(lower(a, dtype), lower(b, dtype), *others, **options)
 
     return lowered
 
 
-def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """What autocast to ``dtype`` makes of an operand."""
     return tensor.to(dtype) if tensor.dtype in _LOWERED else tensor
 
 

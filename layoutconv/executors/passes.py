@@ -35,9 +35,23 @@ def in_memory_order(tensor: Tensor) -> Tensor:
     return tensor.movedim(1, -1)
 
 
-def in_torch_order(tensor: Tensor) -> Tensor:
-    """(N, D, H, W, C) as (N, C, D, H, W), of the same memory."""
-    return tensor.movedim(-1, 1)
+def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """A new tensor (N, C, D, H, W), of memory of the ``shape`` (N, D, H, W, C).
+
+    It is no view: a result of an operator should be none. Its dtype is that of sums over ``like``,
+    or ``dtype``.
+
+    >>> made = new_result(torch.zeros(1, dtype=torch.int8), (2, 5, 3))
+    >>> made.shape, made.stride(), made.dtype
+    (torch.Size([2, 3, 5]), (15, 1, 3), torch.int32)
+    """
+    first, *modes, channels = shape
+    strides, reach = [], channels
+    for extent in reversed(modes):
+        strides.append(reach)
+        reach = reach * extent
+    shape, stride = (first, channels, *modes), (reach, 1, *reversed(strides))
+    return like.new_empty_strided(shape, stride, dtype=dtype or OUTPUTS.get(like.dtype))
 
 
 class Pass(NamedTuple):
@@ -175,9 +189,8 @@ def fprop(
     numbers = stride, padding, dilation, groups
     found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
     epilogue = epilogue_of(bias, scale, residual, activation, slope, statistics)
-    y = x.new_empty(found.shape, dtype=out_dtype or OUTPUTS.get(x.dtype))
-    sums = run(found.views, x.contiguous(), w.contiguous(), y, epilogue)
-    y = in_torch_order(y)
+    y = new_result(x, found.shape, out_dtype)
+    sums = run(found.views, x.contiguous(), w.contiguous(), in_memory_order(y), epilogue)
     return (y, sums) if statistics else y
 
 
@@ -210,10 +223,12 @@ def dgrad(
     found = dgrad_pass(
         y.shape, w.shape, *numbers, ends=epilogue is not None, columns=columns_for(y)
     )
-    allocate = y.new_zeros if found.zeroed else y.new_empty
-    x = allocate(found.shape, dtype=out_dtype or OUTPUTS.get(y.dtype))
-    run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))
-    return in_torch_order(x)
+    x = new_result(y, found.shape, out_dtype)
+    if found.zeroed:
+        x.zero_()
+    operands = y.contiguous(), w.contiguous(), in_memory_order(x)
+    run(found.views, *operands, epilogue, turns=bool(found.turned))
+    return x
 
 
 def wgrad(
@@ -230,8 +245,9 @@ def wgrad(
     filter = (y.shape[-1], *taps)
     problem = _problem(x.shape, filter, stride, padding, dilation, groups)
     view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
-    found: Tensor = execute(view, y.contiguous(), x.contiguous())
-    return in_torch_order(found)
+    w = new_result(y, problem.stored_filter)
+    execute(view, y.contiguous(), x.contiguous(), in_memory_order(w))
+    return w
 
 
 def run(

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import has_torch_function
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
@@ -30,6 +31,7 @@ from .arguments import (
 )
 from .complex import complex_channels, real_channels, real_filter
 from .fuse import Ending
+from .overrides import overridden
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -300,6 +302,12 @@ def _convolution(
         call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
             return call.run(input, weight, bias, scale, residual)
+    tensors = input, weight, bias, scale, residual
+    if has_torch_function(tensors):
+        numbers = stride, padding, dilation, groups
+        more = {"return_statistics": True} if statistics else {}
+        function = globals()[f"conv{rank}d"]
+        return overridden(function, tensors, numbers, activation, slope, out_dtype, **more)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=False,
@@ -319,7 +327,6 @@ def _convolution(
         y, sums = fuse.fprop_statistics(x, weight, numbers, ending)
         return _like(y, input, rank), sums
     y = _run(fuse.fprop, rank, input, weight, numbers, ending)
-    tensors = input, weight, bias, scale, residual
     last = activation, slope
     direct.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
     return y
@@ -345,6 +352,11 @@ def _transposed(
     call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
     if call is not None:
         return call.run(input, weight, bias, scale, residual)
+    tensors = input, weight, bias, scale, residual
+    if has_torch_function(tensors):
+        numbers = stride, padding, output_padding, groups, dilation
+        function = globals()[f"conv_transpose{rank}d"]
+        return overridden(function, tensors, numbers, activation, slope, out_dtype)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=True,
@@ -359,7 +371,6 @@ def _transposed(
     check_residual(residual, input, weight.shape[1] * groups, spatial)
     numbers = spatial, steps, sides, apart, groups
     x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
-    tensors = input, weight, bias, scale, residual
     last = activation, slope
     direct.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
     return x
