@@ -208,7 +208,7 @@ def around(op: Any, function: Any) -> Any:
     """An operator that is called past the dispatcher where that makes no difference."""
 
     def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
-        plain = is_plain(a, b) and not wants_gradient(a, b)
+        plain = is_plain(a, b) and not wants_gradient(a, b) and not a.is_meta
         return (function if plain else op)(a, b, *numbers)
 
     return call

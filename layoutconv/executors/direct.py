@@ -22,7 +22,7 @@ from ..memory import allocator
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
 from .folded import line_for
-from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
+from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run, write_empty_sums
 from .plain import is_constant, wants_gradient
 from .residues import columns_for
 from .signature import Signatures
@@ -123,7 +123,9 @@ class Call:
     ) -> None:
         """Write ``out``."""
         if self.zeroed:
-            out.zero_()
+            added = None if residual is None else residual.permute(self.order)
+            ending = epilogue_of(bias, scale, added, *self.ending)
+            write_empty_sums(out.permute(self.order), ending, a.dtype)
         if self.launch is not None and self.in_order:
             self.launch.run(a, b, out, bias, scale, residual)
             return

@@ -16,18 +16,22 @@ import torch
 
 from ..conv import ConvProblem, dgrad_views, wgrad_view
 from ..conv.depthwise import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
+from ..conv.gradients import reached_residues
 from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..gemm_view import GemmView
 from . import execute
 from .checks import OUTPUTS, as_stored
+from .finish import Finish
 from .folded import arranged_fprop, line_for
-from .residues import arranged_dgrad, columns_for
+from .residues import arranged_dgrad, columns_for, residues_side_by_side
 from .turned import as_read, worth_turning
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
+_EMPTY = 64  # residues whose empty sums, if something follows them, kernels write; else torch does
+_ROWS = 1 << 16  # of empty sums that are made at once
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:
@@ -55,7 +59,7 @@ def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Te
 
 
 class Pass(NamedTuple):
-    """The views that together write a result of ``shape``; ``zeroed`` says: all but zeros.
+    """The views that together write a result of ``shape``; ``zeroed`` says: all but empty sums.
 
     ``turned`` is the shape of a filter that had better be turned before, where kernels read it
     along the sum alone; empty of one that had not.
@@ -69,7 +73,7 @@ class Pass(NamedTuple):
     @property
     def is_depthwise(self) -> bool:
         """Whether nothing is summed over channels."""
-        return self.views[0].m == self.views[0].n == 1 and len(self.views[0].a.shape) == 3
+        return all(view.m == view.n == 1 and len(view.a.shape) == 3 for view in self.views[:1])
 
 
 def fprop_pass(
@@ -110,29 +114,56 @@ def dgrad_pass(
     """The gradient of the activation, of ``spatial`` cells: shapes (N, Z, P, Q, K), that of ``w``.
 
     ``ends`` says whether anything comes after the sums: what becomes of an empty one need not be
-    zero, so that the cells that no window covers have views then. ``columns``: so many may be
-    filled by residues side by side, if columns are not told apart by what comes after.
+    zero, so that the cells that no window covers have views then, if not too many. ``columns``: so
+    many may be filled by residues side by side, if columns are not told apart by what comes after.
 
     >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], [3], [0, 0], [1], ends=e).views) for e in (0, 1)]
     [1, 3]
     """
     shape = (y[0], *spatial, w[-1] * groups)
     problem = _problem(shape, w[:-1], stride, padding, dilation, groups)
+    # A stride far beyond the filter would have a view for each of as many cells.
+    empty = ends and prod(map(min, problem.stride, problem.spatial)) <= _EMPTY
+    together: tuple[int, ...] = ()
     if _is_depthwise(problem):
-        views = depthwise_dgrad_views(problem)
+        views = depthwise_dgrad_views(problem, empty=empty)
+    elif columns and not ends:
+        views, together = arranged_dgrad(problem, columns), residues_side_by_side(problem, columns)
     else:
-        views = arranged_dgrad(problem, columns) if columns and not ends else dgrad_views(problem)
-    needed = views if ends else tuple(view for view in views if view.k)
+        views = dgrad_views(problem, empty=empty)
     turns = not _is_depthwise(problem) and worth_turning(prod(y[:-1]), w, groups)
-    return Pass(needed, shape, len(needed) < len(views), tuple(w) if turns else ())
+    zeroed = not empty and not _covers(problem, together)
+    return Pass(views, shape, zeroed, tuple(w) if turns else ())
 
 
-@lru_cache(maxsize=1024)
-def _checked(
-    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> ConvProblem:
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    return ConvProblem(activation, filter, stride, pairs, dilation, groups)
+def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
+    """Whether every cell is in a residue that some tap reaches; those ``together`` are."""
+    return all(
+        mode in together
+        or len(reached_residues(problem, mode)) == min(problem.stride[mode], problem.spatial[mode])
+        for mode in range(problem.rank)
+    )
+
+
+def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtype) -> None:
+    """Write what becomes of empty sums, of products of an ``operand``, into all of a result.
+
+    >>> out = torch.empty(1, 2, 3)
+    >>> write_empty_sums(out, epilogue_of(torch.tensor([1.0, -1, 0]), activation="relu"), out.dtype)
+    >>> out
+    tensor([[[1., 0., 0.],
+             [1., 0., 0.]]])
+    """
+    out.zero_()
+    if epilogue is None:
+        return
+    finish = Finish(epilogue, operand, out.dtype)
+    flat = out.view(-1, out.shape[-1])
+    sources = [source.view(flat.shape) for source in finish.sources]
+    for rows in range(0, len(flat), _ROWS):
+        part = slice(rows, rows + _ROWS)
+        sums = torch.zeros(flat[part].shape, dtype=finish.kind, device=out.device)
+        flat[part] = finish(sums, slice(None), [source[part] for source in sources])
 
 
 def _problem(
@@ -140,6 +171,22 @@ def _problem(
 ) -> ConvProblem:
     numbers = tuple(stride), tuple(padding), tuple(dilation)
     return _checked(tuple(activation), tuple(filter), *numbers, groups)
+
+
+@lru_cache(maxsize=1024)
+def _checked(
+    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> ConvProblem:
+    """The problem, with the least stride and dilation of those that make no difference.
+
+    Where one window fits, or a filter has one tap, they may be of any size.
+    """
+    taps, extents = filter[1:], activation[1:-1]
+    sides = tuple(zip(padding[::2], padding[1::2], strict=True))
+    apart = tuple(1 if tap == 1 else d for tap, d in zip(taps, dilation, strict=True))
+    modes = zip(stride, extents, sides, taps, apart, strict=True)
+    steps = tuple(min(s, max(1, e + n + f - d * (t - 1))) for s, e, (n, f), t, d in modes)
+    return ConvProblem(activation, filter, steps, sides, apart, groups)
 
 
 def _is_depthwise(problem: ConvProblem) -> bool:
@@ -220,15 +267,16 @@ def dgrad(
     residual = None if residual is None else in_memory_order(residual)
     epilogue = epilogue_of(bias, scale, residual, activation, slope)
     numbers = spatial, stride, padding, dilation, groups
+    # Before all else: no view is made for what no memory holds.
+    result = new_result(y, (y.shape[0], *spatial, w.shape[-1] * groups), out_dtype)
     found = dgrad_pass(
         y.shape, w.shape, *numbers, ends=epilogue is not None, columns=columns_for(y)
     )
-    x = new_result(y, found.shape, out_dtype)
+    x = in_memory_order(result)
     if found.zeroed:
-        x.zero_()
-    operands = y.contiguous(), w.contiguous(), in_memory_order(x)
-    run(found.views, *operands, epilogue, turns=bool(found.turned))
-    return x
+        write_empty_sums(x, epilogue, y.dtype)
+    run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))
+    return result
 
 
 def wgrad(

@@ -24,12 +24,14 @@ from . import fuse
 from .arguments import (
     check_activation,
     check_fits,
+    check_groups,
     check_out_dtype,
     check_residual,
+    check_size,
     check_tensors,
     near_and_far,
 )
-from .complex import complex_channels, real_channels, real_filter
+from .complex import complex_channels, real_channels, real_filter, without_autocast
 from .fuse import Ending
 from .overrides import overridden
 
@@ -304,10 +306,11 @@ def _convolution(
             return call.run(input, weight, bias, scale, residual)
     tensors = input, weight, bias, scale, residual
     if has_torch_function(tensors):
-        numbers = stride, padding, dilation, groups
+        asked = stride, padding, dilation, groups
         more = {"return_statistics": True} if statistics else {}
         function = globals()[f"conv{rank}d"]
-        return overridden(function, tensors, numbers, activation, slope, out_dtype, **more)
+        return overridden(function, tensors, asked, activation, slope, out_dtype, **more)
+    groups = check_groups(groups)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=False,
@@ -315,11 +318,11 @@ def _convolution(
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     pairs = near_and_far(padding, steps, apart, weight.shape[2:])
     check_fits(input.shape[-rank:], weight.shape[2:], pairs, apart)
-    if residual is not None:
-        modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
-        voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
-        check_residual(residual, input, weight.shape[0], voxels)
+    modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
+    voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
+    check_residual(residual, input, weight.shape[0], voxels)
     numbers = steps, _flat(pairs), apart, groups
+    check_size((input.shape[0], weight.shape[0], *voxels), "padding", numbers[1])
     if statistics:
         if input.is_complex():
             raise ArgumentError("return_statistics", "False for complex numbers", statistics)
@@ -354,9 +357,10 @@ def _transposed(
         return call.run(input, weight, bias, scale, residual)
     tensors = input, weight, bias, scale, residual
     if has_torch_function(tensors):
-        numbers = stride, padding, output_padding, groups, dilation
+        asked = stride, padding, output_padding, groups, dilation
         function = globals()[f"conv_transpose{rank}d"]
-        return overridden(function, tensors, numbers, activation, slope, out_dtype)
+        return overridden(function, tensors, asked, activation, slope, out_dtype)
+    groups = check_groups(groups)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=True,
@@ -369,6 +373,8 @@ def _transposed(
     spatial = [cells for cells, _ in cells_and_pairs]
     sides = _flat(pair for _, pair in cells_and_pairs)
     check_residual(residual, input, weight.shape[1] * groups, spatial)
+    shape = input.shape[0], weight.shape[1] * groups, *spatial
+    check_size(shape, "stride", steps, apart, extra)
     numbers = spatial, steps, sides, apart, groups
     x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
     last = activation, slope
@@ -421,7 +427,7 @@ def _run(
         residual=None if residual is None else _in_memory_order(real_channels, residual),
     )
     w = _in_memory_order(partial(real_filter, transposed=convolve is fuse.dgrad), w)
-    with torch.autocast(input.device.type, enabled=False):  # torch's does not lower them either
+    with without_autocast(input):  # torch's does not lower them either
         y = convolve(_in_memory_order(real_channels, x), w, numbers, real)
     return _like(_in_memory_order(complex_channels, y), input, rank)
 

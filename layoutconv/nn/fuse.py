@@ -18,6 +18,7 @@ from ..executors.checks import OUTPUTS
 from ..executors.finish import activate, column_statistics, convert
 from ..executors.plain import refuse_transforms
 from ..executors.transforms import Dgrad, Fprop, is_transformed
+from .arguments import AUTOCAST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +94,7 @@ def _apart(name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: En
     Sums are stored in fp32 where something follows them, so that they are rounded once.
     """
     function, device = {"fprop": Fprop, "dgrad": Dgrad}[name], a.device.type
-    if torch.is_autocast_enabled(device):
+    if device in AUTOCAST and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         a, b = lower(a, dtype), lower(b, dtype)
     bias, scale, residual, activation, _, out_dtype = ending
