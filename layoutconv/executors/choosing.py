@@ -38,7 +38,7 @@ from ..kernels.window import widened
 from ..tuning.choices import find, key_of, wanted
 from .checks import expected
 from .folded import unfolded
-from .fp32_precision import allows_tf32
+from .fp32_precision import multiplied_now
 from .int4 import INT4
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
@@ -164,7 +164,7 @@ def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | Non
     ('fp32', None)
     """
     if dtype is torch.float32 and precision is None:
-        return "tf32" if allows_tf32() else "fp32"
+        return multiplied_now()
     return precision
 
 

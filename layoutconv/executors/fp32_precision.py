@@ -14,23 +14,23 @@ from typing import Any
 import torch
 
 
-def reader_of(library: Any) -> Callable[[], bool]:
-    """Return a function that tells whether convolutions of ``library``, a torch, may take tf32.
+def reader_of(library: Any) -> Callable[[], str]:
+    """Return a function that says how convolutions of ``library``, a torch, multiply float32.
 
-    The private functions are what the public attributes call, in 0.1 us where those take 0.5 to
-    0.9: each call of a float32 convolution asks.
+    It returns "tf32" or "fp32". The private functions are what the public attributes call, in 0.1
+    us where those take 0.5 to 0.9: each call of a float32 convolution asks.
 
-    >>> reader_of(torch)() == allows_tf32()
+    >>> reader_of(torch)() == multiplied_now()
     True
     """
     precision = getattr(library._C, "_get_fp32_precision_getter", None)
     if precision is not None:
-        return lambda: bool(precision("cuda", "conv") == "tf32")
+        return lambda: "tf32" if precision("cuda", "conv") == "tf32" else "fp32"
     cudnn = library.backends.cudnn
     if hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
-        return lambda: bool(cudnn.conv.fp32_precision == "tf32")
-    allowed: Callable[[], bool] | None = getattr(library._C, "_get_cudnn_allow_tf32", None)
-    return allowed or (lambda: bool(cudnn.allow_tf32))
+        return lambda: "tf32" if cudnn.conv.fp32_precision == "tf32" else "fp32"
+    allowed = getattr(library._C, "_get_cudnn_allow_tf32", lambda: cudnn.allow_tf32)
+    return lambda: "tf32" if allowed() else "fp32"
 
 
-allows_tf32 = reader_of(torch)
+multiplied_now = reader_of(torch)

@@ -12,7 +12,7 @@ import torch
 
 from layoutconv.compat.spconv import constants
 from layoutconv.executors.choosing import multiplied_as
-from layoutconv.executors.fp32_precision import allows_tf32, reader_of
+from layoutconv.executors.fp32_precision import multiplied_now, reader_of
 
 from ..precision import NEW, decides, restored
 
@@ -30,7 +30,7 @@ def put_back() -> Iterator[None]:
 def answers() -> set[Any]:
     """The settings as each part of the package sees them."""
     of_spconv = constants.SPCONV_ALLOW_TF32  # type: ignore[attr-defined]
-    return {allows_tf32(), of_spconv, multiplied_as(torch.float32) == "tf32"}
+    return {multiplied_now() == "tf32", of_spconv, multiplied_as(torch.float32) == "tf32"}
 
 
 @new_api
@@ -67,9 +67,9 @@ def test_a_torch_without_the_new_api(private):
     old = SimpleNamespace(
         _C=SimpleNamespace(**functions), backends=SimpleNamespace(cudnn=state)
     )  # fmt: skip
-    allowed = reader_of(old)
+    multiplied = reader_of(old)
     for state.allow_tf32 in (True, False):
-        assert allowed() is state.allow_tf32
+        assert multiplied() == ("tf32" if state.allow_tf32 else "fp32")
 
 
 @new_api
@@ -84,10 +84,10 @@ def test_a_torch_whose_private_functions_are_gone():
         conv = CUDNN.conv
 
     future = SimpleNamespace(_C=SimpleNamespace(), backends=SimpleNamespace(cudnn=Silent()))
-    allowed = reader_of(future)
+    multiplied = reader_of(future)
     for settings in SETTINGS:
         expected = decides(*settings)
-        assert allowed() is expected
+        assert multiplied() == ("tf32" if expected else "fp32")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64, torch.int8])

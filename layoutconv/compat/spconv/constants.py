@@ -31,9 +31,9 @@ class _Constants(ModuleType):
 
     @property
     def SPCONV_ALLOW_TF32(self) -> bool:
-        from ...executors.fp32_precision import allows_tf32
+        from ...executors.fp32_precision import multiplied_now
 
-        return allows_tf32()
+        return multiplied_now() == "tf32"
 
     @SPCONV_ALLOW_TF32.setter
     def SPCONV_ALLOW_TF32(self, allow: bool) -> None:
