@@ -97,13 +97,13 @@ def _apart(name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: En
     if device in AUTOCAST and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         a, b = lower(a, dtype), lower(b, dtype)
-    bias, scale, residual, activation, _, out_dtype = ending
+    bias, scale, residual, activation, slope, out_dtype = ending
     if bias is scale is residual is activation is out_dtype is None:
         return function.apply(a, b, *numbers, None)
     exact = torch.float64 if a.dtype == torch.float64 else torch.float32
     y = function.apply(a, b, *numbers, torch.int32 if a.dtype == torch.int8 else exact)
     kind = out_dtype or OUTPUTS[a.dtype]
-    return after(y.to(exact), ending._replace(out_dtype=kind))
+    return after(y.to(exact), Ending(bias, scale, residual, activation, slope, kind))
 
 
 def after(y: Tensor, ending: Ending) -> Tensor:
