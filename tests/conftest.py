@@ -1,4 +1,4 @@
-"""What tests of several rooms share."""
+"""What tests of several rooms share; those marked ``slow`` run when asked for, ``-m slow``."""
 
 from __future__ import annotations
 
@@ -34,3 +34,15 @@ def shared_cloud() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: minutes; runs when asked for with -m slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "slow" in config.getoption("markexpr"):
+        return
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if not item.get_closest_marker("slow")]

@@ -48,7 +48,7 @@ def depthwise_fprop_view(problem: ConvProblem) -> GemmView:
 
 
 @kept_in(VIEWS)
-def depthwise_dgrad_views(problem: ConvProblem) -> tuple[GemmView, ...]:
+def depthwise_dgrad_views(problem: ConvProblem, *, empty: bool = True) -> tuple[GemmView, ...]:
     """The gradient of the activation: ``k`` are the filters of a channel and the taps.
 
     A view per residue of the cells, as of :func:`dgrad_views`. The operands of ``execute(view, a,
@@ -64,7 +64,8 @@ def depthwise_dgrad_views(problem: ConvProblem) -> tuple[GemmView, ...]:
     D: (N,W,C):(W*C,C,1) o (0,0,0) o (1,1,(C,W,N)):(0@2,0@2,(1@2,1@1,1@0))
     """
     kept = {"n": _ALL_BUT_CHANNEL, "k": _filters(problem)}
-    views = grouped_dgrad(_depthwise(problem), *memories(problem, None, None, None))
+    stored = memories(problem, None, None, None)
+    views = grouped_dgrad(_depthwise(problem), *stored, empty=empty)
     return tuple(_side_by_side(view, "l", "m", kept) for view in views)
 
 

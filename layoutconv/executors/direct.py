@@ -7,8 +7,8 @@ with every check; if that succeeds, what was derived on the way is kept as a :cl
 later calls of the signature do nothing but allocate and launch. Of a call that torch has to see, of
 which :func:`~layoutconv.executors.plain.is_plain` decides, nothing is kept.
 
-Tensors are in torch's order here, (N, C, D, H, W). A kernel takes their memory as it is, where that
-is in the order of ``channels_last``; views of them would cost a microsecond each.
+A kernel takes the memory of tensors as it is, where that is in the order of ``channels_last``;
+views of them in that order would cost a microsecond each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..memory import allocator
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
 from .folded import line_for
-from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
+from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run, write_empty_sums
 from .plain import is_constant, wants_gradient
 from .residues import columns_for
 from .signature import Signatures
@@ -82,7 +82,7 @@ class Call:
         transposed: bool,
     ) -> None:
         input, weight, bias, scale, residual = tensors
-        self.order, self.back = _orders(input.dim())
+        self.order = _order(input.dim())
         self.numbers, self.ending = numbers, ending
         self.shape, self.dtype, self.device = tuple(result.shape), result.dtype, result.device
         epilogue = epilogue_of(bias, scale, residual, *ending)
@@ -114,35 +114,32 @@ class Call:
     ) -> Tensor:
         """The convolution of tensors of the signature."""
         if self.wanted:
-            return self._record(a, b, bias, scale, residual)
+            ending = bias, scale, residual, *self.ending, self.dtype
+            recorded: Tensor = self.recorded.apply(a, b, *self.numbers, *ending, self)
+            return recorded
         out = self.allocate()
-        a, b, residual = self._in_memory_order(a, b, residual)
-        self.compute(a, b, out.permute(self.order), bias, scale, residual)
+        self.compute(a, b, out, bias, scale, residual)
         return out
 
     def compute(
         self, a: Tensor, b: Tensor, out: Tensor, bias: Any, scale: Any, residual: Any
     ) -> None:
-        """Write ``out``; tensors are in the order of memory."""
-        if not self.in_order:
-            a, b = a.contiguous(), b.contiguous()
-            residual = None if residual is None else residual.contiguous()
+        """Write ``out``."""
         if self.zeroed:
-            out.zero_()
+            added = None if residual is None else residual.permute(self.order)
+            ending = epilogue_of(bias, scale, added, *self.ending)
+            write_empty_sums(out.permute(self.order), ending, a.dtype)
+        if self.launch is not None and self.in_order:
+            self.launch.run(a, b, out, bias, scale, residual)
+            return
+        a, b = (t.permute(self.order).contiguous() for t in (a, b))
+        residual = None if residual is None else residual.permute(self.order).contiguous()
+        out = out.permute(self.order)
         if self.found is None:
             self.launch.run(a, b, out, bias, scale, residual)
         else:
             ending = epilogue_of(bias, scale, residual, *self.ending)
             run(self.found.views, a, b, out, ending, turns=bool(self.found.turned))
-
-    def _record(self, a: Tensor, b: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
-        a, b, residual = self._in_memory_order(a, b, residual)
-        ending = bias, scale, residual, *self.ending, self.dtype
-        y: Tensor = self.recorded.apply(a, b, *self.numbers, *ending, self)
-        return y.permute(self.back)
-
-    def _in_memory_order(self, *tensors: Any) -> list[Any]:
-        return [None if t is None else t.permute(self.order) for t in tensors]
 
 
 class _Recorded(torch.autograd.Function):
@@ -150,9 +147,8 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, *rest: Any) -> Tensor:
-        *_, bias, scale, residual, _, _, dtype, call = rest
-        shape = [call.shape[i] for i in call.order]
-        out = torch.empty(shape, dtype=dtype, device=call.device)
+        *_, bias, scale, residual, _, _, _, call = rest
+        out: Tensor = call.allocate()
         call.compute(a, b, out, bias, scale, residual)
         keep(ctx, (a, b, *rest[:-1]), out)
         return out
@@ -171,9 +167,9 @@ class _Transposed(_Recorded):
 
 
 @remembered(8)
-def _orders(rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of tensors of so many modes, from torch's order to that of memory, and back."""
-    return (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+def _order(rank: int) -> tuple[int, ...]:
+    """Of tensors of so many modes, from torch's order to that of memory."""
+    return 0, *range(2, rank), 1
 
 
 def _pass_of(

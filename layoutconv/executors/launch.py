@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..conv.turned import turned, turned_filter
-from ..epilogue import Epilogue
+from ..epilogue import Epilogue, Residual
 from ..gemm_view import GemmView
 from ..kernels.store import as_argument
 from ..memory import allocator
-from .choosing import ALIGNED, multiplied_as
+from .choosing import ALIGNED
+from .fp32_precision import multiplied_now
 from .gpu import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
 from .map_views import Over, kind_over
 from .over_maps import turned_over
@@ -61,6 +62,9 @@ class Launch:
         self.structure = "" if epilogue is None else epilogue.structure
         numbers = () if epilogue is None else epilogue.numbers
         self.numbers = as_argument(numbers) if numbers else None
+        # Of a residual of another dtype, offsets are others than those of D.
+        added = () if epilogue is None else (s for s in epilogue.steps if isinstance(s, Residual))
+        self._differs = int(any(step.source.dtype is not out_dtype for step in added))
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._turns: dict[str, bool] = {}  # by how float32 is multiplied
         self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
@@ -101,7 +105,7 @@ class Launch:
         """
         at_a, at_b = a.data_ptr(), b.data_ptr()
         starts = at_a | at_b
-        precision = multiplied_as(self.dtype) if self.dtype is torch.float32 else None
+        precision = multiplied_now() if self.dtype is torch.float32 else None
         if precision in self._bare and not starts & 15:
             kernel, rest = self._bare[precision]
             kernel(at_a, at_b, out, *rest)
@@ -120,8 +124,7 @@ class Launch:
             added = None
             if residual is not None:
                 sources, added = (residual,), (residual.data_ptr(),)
-                # Of another dtype, offsets are others than those of D.
-                starts |= added[0] if residual.dtype is self.out_dtype else 1
+                starts |= added[0] | self._differs
             reads = self.numbers, columns, added
         aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
         key = precision, aligned

@@ -19,7 +19,7 @@ from .plain import (
     PLAIN,
     forward_ad,
     functions_that_look,
-    is_compiling,
+    is_dynamo_compiling,
     is_plain,
     operators_that_look,
 )
@@ -128,15 +128,23 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
         residual: Tensor | None = None,
     ) -> Any:
         """What was kept for a call; None for what was not, and for a call that torch has to see."""
-        # What is_watched_unseen asks: a function takes as long as its answers.
-        if is_compiling() or functions_that_look() or operators_that_look():
+        # What is_watched_unseen asks: a function takes as long as its answers. Of graphs, those of
+        # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
+        if is_dynamo_compiling() or functions_that_look() or operators_that_look():
             return None
         if forward_ad._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
+            return None
+        if input.is_nested or weight.is_nested:  # torch's guard ends the process
             return None
         columns: Any = ()
         apart = residual
         if not (bias is scale is residual is out_dtype is None):
             numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+            for column in columns:
+                if type(column) not in PLAIN or column.is_nested:
+                    return None
+            if apart is not None and (type(apart) not in PLAIN or apart.is_nested):
+                return None
         try:
             size = input.size(-1) if self.rows else input.numel()
             key = dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
@@ -192,9 +200,11 @@ def _apart(
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Numbers, with which of the others there are, and the columns that are tensors or ought to
     be."""
-    if bias is scale is residual is out_dtype is None:
-        return numbers, ()
     number, columns = None, () if bias is None else (bias,)
+    if scale is out_dtype is None:  # as the rest has it, in less time
+        if bias is residual is None:
+            return numbers, ()
+        return (numbers, None, bias is None, False, residual is None, None), columns
     if scale is not None:
         if type(scale) in (float, int):
             number = scale

@@ -5,7 +5,8 @@
     tell it by the shapes. The environment variable ``SPCONV_SAVED_WEIGHT_LAYOUT`` sets it.
 ``SPCONV_ALLOW_TF32``
     ``torch.backends.cudnn.allow_tf32`` by another name, for reading and for writing: layoutconv's
-    layers multiply float32 as torch's do.
+    layers multiply float32 as torch's do. It can be read where torch's newer ``fp32_precision`` was
+    set, too.
 
 The rest choose among spconv's algorithms; they are there to be set.
 """
@@ -63,9 +64,9 @@ class _Constants(ModuleType):
 
     @property
     def SPCONV_ALLOW_TF32(self) -> bool:
-        import torch
+        from ...executors.fp32_precision import multiplied_now
 
-        return torch.backends.cudnn.allow_tf32
+        return multiplied_now() == "tf32"
 
     @SPCONV_ALLOW_TF32.setter
     def SPCONV_ALLOW_TF32(self, allow: bool) -> None:
