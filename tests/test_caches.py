@@ -20,12 +20,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from layoutconv.kernels import store
 
 import layoutconv as lc
 from layoutconv import caches
 from layoutconv.caches import BoundedCache, clear_caches, footprint, kept_in, remembered, usages
 from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.kernels import store
 
 ROOT = Path(__file__).parents[1]
 CONTAINERS = {

@@ -28,9 +28,8 @@ _spans: dict[int, int] = {}  # bytes from an address, as the tensor had that was
 
 def install(kernel: Callable[[str], object]) -> None:
     """Stand in; ``kernel`` is told the digest of every kernel that is compiled."""
-    from layoutconv.kernels import store
-
     from layoutconv.executors import gpu
+    from layoutconv.kernels import store
 
     pretend()
     tensor: Any = torch.Tensor

@@ -24,10 +24,9 @@ PROCESSOR = "processor.json"  # beside kernels, of the machine that compiled the
 
 def pretend() -> None:
     """From now on tensors are on an H200, as far as the library asks."""
-    from layoutconv.kernels.tune import MACHINES
-
     from layoutconv.executors import choosing
     from layoutconv.executors import sparse as executor
+    from layoutconv.kernels.tune import MACHINES
 
     def on_gpu(tensor: torch.Tensor) -> bool:
         return tensor.dtype not in INDICES

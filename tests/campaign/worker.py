@@ -19,9 +19,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from layoutconv.kernels.store import cache_directory
 
 from layoutconv.errors import ArgumentError, DeviceError
+from layoutconv.kernels.store import cache_directory
 
 from . import problems, results, stand_in
 from .bench import Bench

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from layoutconv.kernels import build, store
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.tile import Tile
 
 from layoutconv.cache_folder import printable, write_file
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.kernels import build, store
+from layoutconv.kernels.spec import Spec
+from layoutconv.kernels.tile import Tile
 
 from .kept_kernels import Kernel, at_once, folder, get, loaded, path_of
 
