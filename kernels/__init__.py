@@ -2,3 +2,7 @@
 
 Installed as ``layoutconv.kernels``. May import ``layoutconv.algebra`` and ``layoutconv.gemm_view``.
 """
+
+# A checkout on the path shows this folder to whoever asks for the package of that name.
+if __name__ == "kernels":
+    raise ModuleNotFoundError("No module named 'kernels'", name="kernels")

@@ -144,9 +144,8 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
 
 
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch):
-    from layoutconv.kernels.tune import MACHINES
-
     from layoutconv.executors import choosing, turned
+    from layoutconv.kernels.tune import MACHINES
 
     copies, copy = [], turned.turned_filter
     monkeypatch.setattr(turned, "turned_filter", lambda w: copies.append(w) or copy(w))

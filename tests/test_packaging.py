@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -35,13 +36,17 @@ def test_import_takes_a_moment() -> None:
     assert min(float(python(code)) for _ in range(3)) < 0.12
 
 
+def copy_checkout(to: Path) -> None:
+    everything = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build", "dist")
+    shutil.copytree(ROOT, to, ignore=everything, symlinks=True)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The unpacked files of a wheel, built from a copy of the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     checkout, files = folder / "checkout", folder / "files"
-    everything = shutil.ignore_patterns("__pycache__", ".*", "*.egg-info", "build", "dist")
-    shutil.copytree(ROOT, checkout, ignore=everything)
+    copy_checkout(checkout)
     build = f"from setuptools.build_meta import build_wheel; build_wheel({str(folder)!r})"
     python(build, checkout)
     (path,) = folder.glob("*.whl")
@@ -50,10 +55,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
-    """A room that someone adds has to be named in pyproject.toml, or it is missed here."""
+    """Folders that the package has links to among them."""
     information = f"layoutconv-{layoutconv.__version__}.dist-info"
     assert {path.name for path in wheel.iterdir()} == {"layoutconv", information}
-    rooms = {p.relative_to(ROOT / "layoutconv") for p in (ROOT / "layoutconv").rglob("*.py")}
+    package = ROOT / "layoutconv"
+    links = package / "kernels", package / "benchmarks"
+    files = [p for p in package.rglob("*.py") if not any(link in p.parents for link in links)]
+    rooms = {p.relative_to(package) for p in files}
     kernels = {p.relative_to(ROOT) for p in (ROOT / "kernels").rglob("*.py")}
     benchmarks = {p.relative_to(ROOT) for p in (ROOT / "benchmarks").rglob("*.py")}
     packed = {p.relative_to(wheel / "layoutconv") for p in wheel.rglob("*.py")}
@@ -69,3 +77,66 @@ def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:
     printed = python(code + "print(s.__file__, a.__file__, b.__file__)", wheel).split()
     found = [Path(name).relative_to(wheel).parts[1] for name in printed]
     assert found == ["kernels", "algebra", "benchmarks"]
+
+
+def test_a_checkout_without_links(tmp_path: Path) -> None:
+    """As git writes it where a file system has none: a small file that names the folder."""
+    checkout = tmp_path / "checkout"
+    copy_checkout(checkout)
+    for name in ("kernels", "benchmarks"):
+        link = checkout / "layoutconv" / name
+        link.unlink()
+        link.write_text(f"../{name}")
+    build = f"from setuptools.build_meta import build_wheel; build_wheel({str(tmp_path)!r})"
+    python(build, checkout)
+    (path,) = tmp_path.glob("*.whl")
+    packed = set(zipfile.ZipFile(path).namelist())
+    for folder in (ROOT / "kernels", ROOT / "benchmarks"):
+        wanted = {f"layoutconv/{p.relative_to(ROOT).as_posix()}" for p in folder.rglob("*.py")}
+        assert wanted <= packed
+
+
+def test_an_editable_install_is_a_plain_path(tmp_path: Path) -> None:
+    """Editors and type checkers follow a path, and no import hook."""
+    checkout = tmp_path / "checkout"
+    copy_checkout(checkout)
+    build = "from setuptools.build_meta import build_editable; "
+    python(build + f"build_editable({str(tmp_path)!r})", checkout)
+    (path,) = tmp_path.glob("*.whl")
+    wheel = zipfile.ZipFile(path)
+    (named,) = [name for name in wheel.namelist() if name.endswith(".pth")]
+    assert wheel.read(named).decode().strip() == str(checkout)
+
+
+# A user's program, and what type checkers say of it: an error of line 6 alone.
+SCRIPT = """
+import layoutconv as lc
+from layoutconv.kernels.tile import Tile
+
+tile = Tile(64, 64, 64)
+tile.no_such_attribute(1)
+print(tile.threads + lc.Layout((4, 8)).rank)
+"""
+
+
+@pytest.mark.parametrize("checker", ["mypy"])
+def test_type_checkers_see_the_package(checker: str, wheel: Path, tmp_path: Path) -> None:
+    """From outside the checkout, in the checkout's own folder and in a wheel's."""
+    pytest.importorskip(checker)
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    for place in (ROOT, wheel):
+        command = [sys.executable, "-m", checker, "--cache-dir", os.devnull, str(script)]
+        ways = os.environ | {"MYPYPATH": str(place)}
+        said = subprocess.run(command, cwd=tmp_path, env=ways, capture_output=True, text=True)
+        errors = [line for line in said.stdout.splitlines() if "error" in line]
+        assert len(errors) == 2, said.stdout
+        assert "script.py:6" in errors[0]
+        assert "no_such_attribute" in errors[0]
+
+
+def test_another_package_named_kernels_is_not_ours() -> None:
+    code = (
+        "import layoutconv.kernels.tile\ntry:\n import kernels\nexcept ImportError as e: print(e)"
+    )
+    assert python(code) == "No module named 'kernels'\n"

@@ -23,10 +23,6 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import store
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES
 
 import layoutconv as lc
 from layoutconv import devices
@@ -35,6 +31,10 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
 from layoutconv.errors import ArgumentError, DeviceError
 from layoutconv.executors import choosing, gpu
+from layoutconv.kernels import store
+from layoutconv.kernels.spec import Spec
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.tuning import choices
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -48,7 +48,7 @@ import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background ignores it
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-import conftest, torch
+import torch
 from layoutconv.executors import choosing, gpu
 from layoutconv.kernels.tune import MACHINES
 from layoutconv.tuning import compile, race

@@ -50,8 +50,9 @@ class DotPlan:
         self.in_torch = bool(structure) or stored is not out_dtype
         if self.in_torch:
             aligned = (*aligned[:2], 16)
-        names = (str(kind).removeprefix("torch.") for kind in (dtype, stored))
-        self.kernels = load_dot(view, *names, machine.arch, aligned, machine.multiprocessors)
+        kind, stored_kind = (str(of).removeprefix("torch.") for of in (dtype, stored))
+        of_machine = machine.arch, aligned, machine.multiprocessors
+        self.kernels = load_dot(view, kind, stored_kind, *of_machine)
 
     def __call__(
         self,
@@ -86,7 +87,7 @@ class DotPlan:
         if self.kernels.workspace:
             kind = getattr(torch, self.kernels.accumulator)
             workspace = torch.empty(self.kernels.workspace, dtype=kind, device=a.device)
-        self.kernels(*map(_flat, (a, b, out)), workspace)
+        self.kernels(_flat(a), _flat(b), _flat(out), workspace)
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -21,12 +21,13 @@ _WALK = 8
 class Table(Protocol):
     """Rows by the cells they have.
 
-    ``status`` is int32 (2,): 1 + the first row whose cell an earlier row has, or 0; and 1 + the
-    first row outside the grid, or 0. A row whose batch is negative has no cell. Of rows that share
-    a cell, the first has it.
+    A row whose batch is negative has no cell. Of rows that share a cell, the first has it.
     """
 
-    status: Tensor
+    @property
+    def status(self) -> Tensor:
+        """int32 (2,): 1 + the first row whose cell an earlier row has, or 0; and 1 + the first row
+        outside the grid, or 0."""
 
     def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
         """int32 (len(centres), taps), strides (1, len(centres)): the row of the cell at

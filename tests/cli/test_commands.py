@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import store, tune
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES
 
 from layoutconv.cli import bench, info, main
 from layoutconv.executors import choosing, gpu
+from layoutconv.kernels import store, tune
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.tuning import choices, compile, race
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels.window import rows_of_a_tap, widened
 
 from layoutconv.conv import ConvProblem
 from layoutconv.conv.folded import folded_fprop_view, folded_taps, folds
 from layoutconv.errors import ArgumentError
+from layoutconv.kernels.window import rows_of_a_tap, widened
 
 from .loops import Passes, Places, problems, sums
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.spec import vectors_of
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
@@ -14,6 +13,7 @@ from layoutconv.conv.turned import turned, turned_filter
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import execute
 from layoutconv.gemm_view import GemmView, stages
+from layoutconv.kernels.spec import vectors_of
 from layoutconv.sparse.views import kernel_map_dgrad_view
 
 

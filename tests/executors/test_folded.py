@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels.columns import leaves_bounds, runs_of
-from layoutconv.kernels.tune import MACHINES
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
@@ -19,6 +17,8 @@ from layoutconv.executors import choosing, direct, folded, passes
 from layoutconv.executors.checks import as_stored
 from layoutconv.executors.folded import LINE, arranged_fprop, line_of, unfolded
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.columns import leaves_bounds, runs_of
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.tuning.problems import views_of
 
 LARGE = (2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1

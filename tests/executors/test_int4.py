@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
@@ -24,6 +23,7 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors import choosing, gpu
 from layoutconv.executors.int4 import in_pairs, unpacked
 from layoutconv.gemm_view import GemmView, locate
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.sparse import kernel_map_view
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 from layoutconv.executors import checks, choosing, gpu, map_views
 from layoutconv.executors import sparse as executor
 from layoutconv.executors.map_views import MapView, representative
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.structure import signature
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
 from layoutconv.tuning.choices import size_class
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels.implicit_gemm import ImplicitGemm
-from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
@@ -23,6 +21,8 @@ from layoutconv.executors.cpu import execute_cpu
 from layoutconv.executors.folded import LINE, arranged_fprop
 from layoutconv.executors.residues import MORE_COLUMNS, arranged_dgrad
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.implicit_gemm import ImplicitGemm
+from layoutconv.kernels.tune import MACHINES
 
 from .addresses import tensor_at
 

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.spec import vectors_of
-from layoutconv.kernels.structure import runtime_integers
-from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
@@ -31,6 +28,9 @@ from layoutconv.executors import turned as room
 from layoutconv.executors.checks import expected
 from layoutconv.executors.turned import worth_turning
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.spec import vectors_of
+from layoutconv.kernels.structure import runtime_integers
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.tuning.problems import views_of

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.executors import choosing, direct, gpu, map_views, sparse_direct
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.sparse import Coordinates, submanifold_map
 

@@ -35,9 +35,8 @@ def views(p: ConvProblem, kind: str):
     ],
 )
 def test_passes(kind, dtype, C, more):
-    from layoutconv.kernels.dot import load_dot
-
     from layoutconv.executors.choosing import machine_of
+    from layoutconv.kernels.dot import load_dot
 
     machine = machine_of(torch.cuda.current_device())
     problem = ConvProblem((3, 33, 38, C), (C, 3, 3), groups=C, **more)

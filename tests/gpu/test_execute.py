@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels.tile import Tile
 from torch import Tensor
 
 from layoutconv import execute
@@ -16,6 +15,7 @@ from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.executors.gpu import Plan
 from layoutconv.gemm_view import GemmView, stages
+from layoutconv.kernels.tile import Tile
 from layoutconv.reference import Reference
 from layoutconv.sparse import kernel_map_view
 

@@ -13,7 +13,6 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
-
 from layoutconv.sparse.order import by_taps
 from layoutconv.sparse.taps import Taps
 

@@ -15,6 +15,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from layoutconv.kernels import map_chains, neighbours, per_rank
 from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
 from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
@@ -27,9 +30,6 @@ from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
 from layoutconv.kernels.tap_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.together import Together
 from layoutconv.kernels.way_back import Scatter
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-
 from layoutconv.sparse import order
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run

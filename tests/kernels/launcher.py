@@ -13,17 +13,17 @@ from math import prod
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from layoutconv.epilogue import Epilogue
+from layoutconv.executors.finish import convert
+from layoutconv.gemm_view import GemmView, OperandLayout, locate, stages
 from layoutconv.kernels.build import build
 from layoutconv.kernels.check import check_view
 from layoutconv.kernels.spec import Spec, kept_entries, vectors_of
 from layoutconv.kernels.store import as_argument
 from layoutconv.kernels.structure import index_buffer, runtime_integers, signature
 from layoutconv.kernels.tile import Tile
-from torch import Tensor
-
-from layoutconv.epilogue import Epilogue
-from layoutconv.executors.finish import convert
-from layoutconv.gemm_view import GemmView, OperandLayout, locate, stages
 
 from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
 from ..machine.ptx import Kernel

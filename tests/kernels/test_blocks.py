@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+
 from layoutconv.kernels import hash_table, neighbours
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
-
 from layoutconv.sparse import order
 from layoutconv.sparse.taps import Taps
 

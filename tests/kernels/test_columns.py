@@ -8,10 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels.columns import COLUMNS, Blocks, Columns, Run, runs_of
-from layoutconv.kernels.im2col import is_mapped
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened, window_of
 
 from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
@@ -19,6 +15,10 @@ from layoutconv.conv.folded import folded_fprop_view, folds
 from layoutconv.conv.turned import turned
 from layoutconv.executors.residues import MORE_COLUMNS, arranged_dgrad
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.columns import COLUMNS, Blocks, Columns, Run, runs_of
+from layoutconv.kernels.im2col import is_mapped
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import widened, window_of
 
 from .launcher import check_view_runs, compiled_view, half_line, located, spec_of
 from .test_random import problems

@@ -6,10 +6,10 @@ import re
 
 import pytest
 import torch
-from layoutconv.kernels.tile import Tile
 
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.tile import Tile
 from layoutconv.sparse import kernel_map_view
 
 from .launcher import Compiled, compiled_view

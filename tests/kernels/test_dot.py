@@ -8,10 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.dot import build as build_dot
-from layoutconv.kernels.dot_schedule import DotSchedule, schedule_dot
-from layoutconv.kernels.reduce import OPERATIONS
-from layoutconv.kernels.reduce import build as build_reduction
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem
@@ -21,6 +17,10 @@ from layoutconv.conv.depthwise import (
     depthwise_wgrad_view,
 )
 from layoutconv.gemm_view import GemmView, locate, stages
+from layoutconv.kernels.dot import build as build_dot
+from layoutconv.kernels.dot_schedule import DotSchedule, schedule_dot
+from layoutconv.kernels.reduce import OPERATIONS
+from layoutconv.kernels.reduce import build as build_reduction
 
 from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
 

@@ -8,18 +8,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from layoutconv.kernels.columns import runs_of
-from layoutconv.kernels.family import MAPPED_WINDOWS
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.folded import folded_fprop_view
 from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.executors import choosing
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.columns import runs_of
+from layoutconv.kernels.family import MAPPED_WINDOWS
+from layoutconv.kernels.structure import signature
+from layoutconv.kernels.tile import REGISTERS, Tile
+from layoutconv.kernels.tune import MACHINES
+from layoutconv.kernels.window import widened
 
 from ..machine import read_cubin
 from .launcher import (

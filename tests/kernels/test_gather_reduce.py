@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import gather_reduce as kernels
-from layoutconv.kernels.gather_reduce import FLIGHT, GatherShape, build
 from torch import Tensor
 
 from layoutconv.executors import gathered
+from layoutconv.kernels import gather_reduce as kernels
+from layoutconv.kernels.gather_reduce import FLIGHT, GatherShape, build
 
 from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
 

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layoutconv.kernels import mainloop_sm90, pixels
-from layoutconv.kernels.im2col import Im2col, im2col, im2col_of_a
-from layoutconv.kernels.pixels import PixelProducer
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.window import widened
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.memory import interleaved
 from layoutconv.epilogue import Bias, Epilogue
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels import mainloop_sm90, pixels
+from layoutconv.kernels.im2col import Im2col, im2col, im2col_of_a
+from layoutconv.kernels.pixels import PixelProducer
+from layoutconv.kernels.structure import signature
+from layoutconv.kernels.tile import REGISTERS, Tile
+from layoutconv.kernels.window import widened
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault, read_cubin, tensor_map

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layoutconv.kernels.im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
-from layoutconv.kernels.pixels import SumProducer
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import REGISTERS, Tile
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, wgrad_view
 from layoutconv.conv.memory import interleaved
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
+from layoutconv.kernels.pixels import SumProducer
+from layoutconv.kernels.structure import signature
+from layoutconv.kernels.tile import REGISTERS, Tile
 
 from ..machine import read_cubin
 from .launcher import (

@@ -9,6 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from layoutconv.algebra.int_tuple import flatten
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.executors.choosing import _shared_rows
+from layoutconv.gemm_view import GemmView
 from layoutconv.kernels import im2col, implicit_gemm
 from layoutconv.kernels.family import MAPPED_WINDOWS, WINDOWS
 from layoutconv.kernels.im2col import im2col_of_a
@@ -17,11 +22,6 @@ from layoutconv.kernels.spec import Spec, vectors_of
 from layoutconv.kernels.tile import HALO, REGISTERS, WARP, WARPGROUP, Tile
 from layoutconv.kernels.tune import MACHINES, Problem, choose, rate_of
 from layoutconv.kernels.window import widened, window_of
-
-from layoutconv.algebra.int_tuple import flatten
-from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.executors.choosing import _shared_rows
-from layoutconv.gemm_view import GemmView
 
 from ..machine import Fault, read_cubin
 from .launcher import (

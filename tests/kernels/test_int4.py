@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.tile import Tile
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, interleaved
@@ -18,6 +17,7 @@ from layoutconv.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Sca
 from layoutconv.executors.finish import apply_steps, convert
 from layoutconv.executors.int4 import in_pairs, pack_int4
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.tile import Tile
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import read_cubin

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from layoutconv.kernels.spec import can_skip
 
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.spec import can_skip
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
 from layoutconv.sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from layoutconv.kernels.structure import index_buffer, runtime_integers
-from layoutconv.kernels.tile import Tile
 
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.structure import index_buffer, runtime_integers
+from layoutconv.kernels.tile import Tile
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import DeviceTensor, Memory, launch_of, run

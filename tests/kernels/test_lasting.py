@@ -10,6 +10,12 @@ import cutlass.cute as cute
 import pytest
 import torch
 from cutlass import Int32
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.folded import folded_fprop_view
+from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale
+from layoutconv.executors.residues import arranged_dgrad
+from layoutconv.gemm_view import GemmView
 from layoutconv.kernels import epilogue, mainloop_sm90
 from layoutconv.kernels.columns import runs_of
 from layoutconv.kernels.mainloop_sm90 import MainloopSm90
@@ -17,12 +23,6 @@ from layoutconv.kernels.pixels import RowProducer
 from layoutconv.kernels.tile import REGISTERS, Tile
 from layoutconv.kernels.tune import MACHINES
 from layoutconv.kernels.window import widened
-
-from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.folded import folded_fprop_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale
-from layoutconv.executors.residues import arranged_dgrad
-from layoutconv.gemm_view import GemmView
 
 from ..machine import Fault, read_cubin
 from .launcher import (

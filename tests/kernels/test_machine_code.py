@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from layoutconv.kernels.family import shapes, tile_of
-from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.tune import MACHINES
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.family import shapes, tile_of
+from layoutconv.kernels.tile import REGISTERS, Tile
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import read_cubin

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+
 from layoutconv.kernels import map_chains, neighbours, per_rank, store
 from layoutconv.kernels.per_rank import Chain, build, load_per_rank
 from layoutconv.kernels.reached import Unpack
 from layoutconv.kernels.search import Search
 from layoutconv.kernels.tap_order import Sizes
 from layoutconv.kernels.together import SHARED_BYTES, size_of
-
 from layoutconv.sparse.taps import Taps
 
 from ..machine import read_cubin

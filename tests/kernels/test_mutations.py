@@ -16,6 +16,12 @@ import cutlass.cute as cute
 import pytest
 import torch
 from cutlass import Boolean, Float32, Int32
+
+from layoutconv.algebra import make_ordered_layout
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
+from layoutconv.epilogue import Bias, Epilogue, Residual
+from layoutconv.executors.finish import apply_steps, convert
+from layoutconv.gemm_view import GemmView
 from layoutconv.kernels import atoms, implicit_gemm, operand, present
 from layoutconv.kernels import convert as convert_
 from layoutconv.kernels.atoms import Multiplier
@@ -27,12 +33,6 @@ from layoutconv.kernels.shared import SharedTile
 from layoutconv.kernels.statistics import SumsByRow
 from layoutconv.kernels.steps import Steps
 from layoutconv.kernels.tile import Tile
-
-from layoutconv.algebra import make_ordered_layout
-from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
-from layoutconv.epilogue import Bias, Epilogue, Residual
-from layoutconv.executors.finish import apply_steps, convert
-from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.kernels import neighbours
 from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.neighbours import HashTable
 from layoutconv.kernels.reached import reached
-
-from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.memory import maker
 from layoutconv.sparse.taps import Taps
 

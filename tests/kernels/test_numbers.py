@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from layoutconv.kernels.tile import Tile
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.kernels.tile import Tile
 
 from .launcher import (
     DTYPES,

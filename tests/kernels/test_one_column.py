@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import boxes
-from layoutconv.kernels.tensor_map import memory_of_b
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.conv.turned import turned
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels import boxes
+from layoutconv.kernels.tensor_map import memory_of_b
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import widened
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault

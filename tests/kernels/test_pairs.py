@@ -10,11 +10,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from layoutconv.kernels import pairs, per_rank
 from layoutconv.kernels.pairs import COUNT, CTAS, WRITE, CountPairs, WritePairs
 from layoutconv.kernels.per_rank import PerRank, build
-from torch import Tensor
-
 from layoutconv.sparse.pairs import counts_of, pairs_of
 
 from ..machine import read_cubin

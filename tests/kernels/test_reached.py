@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from layoutconv.kernels import cell_bits
 from layoutconv.kernels import reached as reached_module
 from layoutconv.kernels.blocks import Fill

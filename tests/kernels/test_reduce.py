@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import reduce as reduce_module
-from layoutconv.kernels import schedule as schedule_module
-from layoutconv.kernels import store
-from layoutconv.kernels.loops import make_nest
-from layoutconv.kernels.reduce import OPERATIONS, build, load_reduction
-from layoutconv.kernels.schedule import Launch, schedule
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.algebra import ComposedLayout, E, Layout
 from layoutconv.executors.functions import function_key
 from layoutconv.executors.reduction import _alignment, _operation
+from layoutconv.kernels import reduce as reduce_module
+from layoutconv.kernels import schedule as schedule_module
+from layoutconv.kernels import store
+from layoutconv.kernels.loops import make_nest
+from layoutconv.kernels.reduce import OPERATIONS, build, load_reduction
+from layoutconv.kernels.schedule import Launch, schedule
 from layoutconv.operands import row_major
 
 from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from layoutconv.kernels import segment_sum as kernels
-from layoutconv.kernels.segment_sum import FLIGHT, THREADS, SegmentShape, build
 from torch import Tensor
 
 from layoutconv.executors import execute, sparse
+from layoutconv.kernels import segment_sum as kernels
+from layoutconv.kernels.segment_sum import FLIGHT, THREADS, SegmentShape, build
 from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.k_tiles import KTiles
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.kernels.k_tiles import KTiles
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import widened
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault, parse

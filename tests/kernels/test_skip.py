@@ -6,11 +6,11 @@ from math import lcm, prod
 
 import pytest
 import torch
-from layoutconv.kernels.spec import can_skip
-from layoutconv.kernels.tile import Tile
 
 from layoutconv.conv import ConvProblem, dgrad_views, gather_fprop_view
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.spec import can_skip
+from layoutconv.kernels.tile import Tile
 from layoutconv.sparse import kernel_map_view, tile_taps
 
 from .launcher import Case, Ran, check_exact, compiled_view, half_line, run_case

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from layoutconv.kernels.tile import Tile
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.executors.choosing import _without_empty_parts
+from layoutconv.kernels.tile import Tile
 
 from .launcher import KINDS, Case, Kind, compiled_view, reference, run_case, tile_of
 

@@ -17,14 +17,14 @@ from typing import Any
 import cutlass  # noqa: F401  what is timed here does not include its import
 import pytest
 import torch
+
+from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.gemm_view import GemmView
 from layoutconv.kernels import build, store
 from layoutconv.kernels.spec import Spec
 from layoutconv.kernels.store import KernelKey, architecture, cache_directory, load_kernel
 from layoutconv.kernels.structure import runtime_integers, signature
 from layoutconv.kernels.tile import Tile
-
-from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import DeviceTensor, HostLaunch, host
@@ -206,7 +206,7 @@ LOAD = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 import torch, tvm_ffi
-import conftest, cutlass
+import cutlass
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels import build
 from layoutconv.kernels.spec import Spec

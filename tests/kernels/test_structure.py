@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.check import UnsupportedViewError, check_view
-from layoutconv.kernels.spec import vectors_of
-from layoutconv.kernels.structure import divisors, index_buffer, runtime_integers, signature
 
 from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.conv import (
@@ -19,6 +16,9 @@ from layoutconv.conv import (
     wgrad_view,
 )
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.check import UnsupportedViewError, check_view
+from layoutconv.kernels.spec import vectors_of
+from layoutconv.kernels.structure import divisors, index_buffer, runtime_integers, signature
 from layoutconv.operands import indexed_rows, row_major, runtime
 from layoutconv.sparse import kernel_map_view
 

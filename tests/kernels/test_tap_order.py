@@ -11,12 +11,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from layoutconv.kernels import neighbours
 from layoutconv.kernels.blocks import EDGES, Fill
 from layoutconv.kernels.neighbours import sort_index
 from layoutconv.kernels.search import Search
 from layoutconv.kernels.tap_order import Sizes
-
 from layoutconv.sparse import order, two_way
 from layoutconv.sparse.taps import Taps
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import mainloop_sm80
-from layoutconv.kernels.family import FAMILY
-from layoutconv.kernels.mainloop_sm80 import MainloopSm80
-from layoutconv.kernels.tile import Tile
 
 from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels import mainloop_sm80
+from layoutconv.kernels.family import FAMILY
+from layoutconv.kernels.mainloop_sm80 import MainloopSm80
+from layoutconv.kernels.tile import Tile
 from layoutconv.operands import row_major
 from layoutconv.sparse import kernel_map_view
 

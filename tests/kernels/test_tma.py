@@ -15,10 +15,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from layoutconv.kernels import implicit_gemm, mainloop_sm90
-from layoutconv.kernels.tensor_map import Boxes, memory_of_b
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened
 
 from layoutconv.algebra import E, Layout
 from layoutconv.algebra.composed import ComposedLayout
@@ -27,6 +23,10 @@ from layoutconv.conv.memory import interleaved_filter
 from layoutconv.conv.turned import turned
 from layoutconv.epilogue import Bias, Epilogue
 from layoutconv.gemm_view import GemmView, locate
+from layoutconv.kernels import implicit_gemm, mainloop_sm90
+from layoutconv.kernels.tensor_map import Boxes, memory_of_b
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import widened
 from layoutconv.sparse import kernel_map_view
 
 from ..machine import Fault

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from layoutconv.kernels.family import HALF_LINES, shapes, tile_of
 from layoutconv.kernels.spec import BYTES, RESERVED, SHARED, staged_bytes
 from layoutconv.kernels.tile import HALF_WARPGROUP, WARP, Tile

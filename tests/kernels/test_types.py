@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from layoutconv.kernels.tile import Tile
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.executors.finish import convert
+from layoutconv.kernels.tile import Tile
 
 from .launcher import (
     KINDS,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from layoutconv.kernels.tile import Tile
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
+from layoutconv.kernels.tile import Tile
 
 from .launcher import compile_view
 

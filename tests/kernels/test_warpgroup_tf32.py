@@ -10,17 +10,17 @@ import cutlass.cute as cute
 import pytest
 import torch
 from cutlass import Float32, Int32
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.turned import turned
+from layoutconv.epilogue import Epilogue
+from layoutconv.gemm_view import GemmView
 from layoutconv.kernels import mainloop_sm90, rounding, tensor_map, warpgroups
 from layoutconv.kernels.mainloop_sm90 import MainloopSm90
 from layoutconv.kernels.tile import Tile
 from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
 from layoutconv.kernels.warpgroups import KTileOperands
 from layoutconv.kernels.window import widened
-
-from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.turned import turned
-from layoutconv.epilogue import Epilogue
-from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
 

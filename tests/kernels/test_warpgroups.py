@@ -8,15 +8,15 @@ from typing import Any
 import cutlass.cute as cute
 import pytest
 import torch
-from layoutconv.kernels import mainloop_sm90
-from layoutconv.kernels.family import HOPPER, tile_of
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import rows_of_a_tap, widened
 
 from layoutconv.algebra import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.epilogue import Activation, Bias, Epilogue
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels import mainloop_sm90
+from layoutconv.kernels.family import HOPPER, tile_of
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.window import rows_of_a_tap, widened
 from layoutconv.operands import row_major
 from layoutconv.sparse import kernel_map_view
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+
 from layoutconv.kernels import per_rank
 from layoutconv.kernels.blocks import Fill
 from layoutconv.kernels.per_rank import build
 from layoutconv.kernels.way_back import REVERSED, Scatter, reversed_index
-from torch import Tensor
-
 from layoutconv.sparse import two_way
 
 from .cloud_launcher import SEEDS, Launches, Work, few

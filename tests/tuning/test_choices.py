@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES, Problem
 
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.errors import ArgumentError
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES, Problem
 from layoutconv.tuning import choices
 from layoutconv.tuning.choices import Choice, find, key_of, remember, size_class
 

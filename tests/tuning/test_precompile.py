@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.executors import checks, choosing, execute_cpu, gpu
 from layoutconv.gemm_view import GemmView
+from layoutconv.kernels.tune import MACHINES
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import compile
 

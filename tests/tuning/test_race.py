@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from layoutconv.kernels import store, tune
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.depthwise import depthwise_fprop_view
 from layoutconv.errors import ArgumentError
 from layoutconv.executors import choosing, gpu
+from layoutconv.kernels import store, tune
+from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import choices, compile, race
 from layoutconv.tuning.problems import PASSES, views_of
