@@ -36,8 +36,8 @@ from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds
 
 import layoutconv as lc
-from layoutconv.processes import in_processes
-from layoutconv.progress import Progress
+from layoutconv.base.processes import in_processes
+from layoutconv.base.progress import Progress
 
 ERROR_LIMIT = 1.1  # times cuDNN's
 

@@ -43,7 +43,7 @@ from roofs import Roof, roof_of
 from timing import median_microseconds
 
 import layoutconv as lc
-from layoutconv.progress import Progress
+from layoutconv.base.progress import Progress
 
 
 class Phases:

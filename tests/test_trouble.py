@@ -25,17 +25,17 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv import devices
+from layoutconv.base import devices
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
 from layoutconv.errors import ArgumentError, DeviceError
-from layoutconv.executors import choosing, gpu
-from layoutconv.kernels import store
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.tuning import choices
+from layoutconv.gpu import measured_choices, select
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.kernels.compile import store
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.tile import Tile
 
 Start = Callable[..., "subprocess.Popen[str]"]
 ROOT = Path(__file__).parents[1]
@@ -49,8 +49,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the back
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import torch
-from layoutconv.executors import choosing, gpu
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.ops.execute import choosing, gpu
+from layoutconv.planning.cost_model import MACHINES
 from layoutconv.tuning import compile, race
 from layoutconv.cli import main
 choosing.machine_of = lambda device: MACHINES["sm_90a"]
@@ -61,7 +61,7 @@ LIGHT = f"""
 import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from layoutconv.processes import in_processes
+from layoutconv.base.processes import in_processes
 """
 
 
@@ -154,7 +154,7 @@ def test_a_gpu_that_runs_no_kernels(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
     monkeypatch.setattr(devices, "cuda_driver", lambda: driver)
     with pytest.raises(DeviceError, match=sentence):
-        gpu.Plan(VIEW, torch.float16, 0)
+        gpu_plan.Plan(VIEW, torch.float16, 0)
     assert main(TUNE) == 2
     assert re.search(sentence, one_sentence(capsys))
     if capability < (13, 0):
@@ -252,8 +252,8 @@ def test_a_disk_that_fills_up_while_a_kernel_is_kept(folder: Path) -> None:
 def test_a_disk_that_fills_up_while_a_choice_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr("layoutconv.tuning.race.compile_kernels", lambda *args: None)
     with no_more_than(10), pytest.warns(UserWarning, match="choice cannot be kept: .* with room"):
         tuned = lc.tune(VIEW, torch.float16, device=0, measure=lambda plan: 1.0)
@@ -392,7 +392,7 @@ if __name__ == "__main__":
         _, error = process.communicate()
         assert process.returncode == 0, error
     assert seen
-    assert len(list(choices.kept())) == len(everything(folder)) == 1
+    assert len(list(measured_choices.kept())) == len(everything(folder)) == 1
 
 
 def test_nothing_of_this_is_left(folder: Path) -> None:

@@ -15,7 +15,7 @@ from ..algebra import LayoutError
 from ..errors import DeviceError
 from .bench import bench
 from .cache import cache
-from .demo import demo
+from .demo_command import demo
 from .draw import draw
 from .info import info
 from .tune import tune

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from .table import as_json, print_json, print_table
+from .text_table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..kernels.tile import Tile
+    from ..planning.tile import Tile
 
 UNFINISHED = 3600  # seconds after which a file that a process was writing is left over
 
@@ -44,8 +44,8 @@ def cache(ctx: click.Context) -> None:
 @as_json
 def list_(as_json: bool) -> None:
     """List what was measured, and which kernels are kept."""
-    from ..kernels.store import cache_directory, note
-    from ..tuning.choices import kept
+    from ..gpu.measured_choices import kept
+    from ..kernels.compile.store import cache_directory, note
 
     rows = [
         {
@@ -94,7 +94,7 @@ def clear(only: str | None) -> None:
 
     What else is in the folder stays.
     """
-    from ..kernels.store import cache_directory
+    from ..kernels.compile.store import cache_directory
 
     found = kept_files()
     kernels = [] if only == "tuned" else found.kernels
@@ -113,7 +113,7 @@ def clear(only: str | None) -> None:
 
 def kept_files() -> Kept:
     """The files in the cache folder that are ours."""
-    from ..kernels.store import cache_directory
+    from ..kernels.compile.store import cache_directory
 
     folder = cache_directory()
     old = time.time() - UNFINISHED
@@ -141,7 +141,7 @@ def tile_text(tile: Tile) -> str:
     """A tile in short: outputs and products, then warps, stages, and CTAs that share sums; or that
     they last, and how many teams they have.
 
-    >>> from layoutconv.kernels.tile import Tile
+    >>> from layoutconv.planning.tile import Tile
     >>> tile_text(Tile(128, 64, 32, 2, 2, 3)), tile_text(Tile(128, 64, 32, 2, 2, 3, parts=4))
     ('128x64x32 2x2 3', '128x64x32 2x2 3 /4')
     >>> tile_text(Tile(128, 64, 32, 4, 1, 6, 32, lasting=True, teams=2))

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..devices import cuda_driver, driver_is_too_old, version_text
+from ..base.devices import cuda_driver, driver_is_too_old, version_text
 from .cache import kept_files, size_of
-from .table import as_json, print_json, print_pairs
+from .text_table import as_json, print_json, print_pairs
 
 _PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
 
@@ -56,10 +56,10 @@ def facts() -> dict[str, Any]:
     """All that ``info`` prints, by name."""
     import torch
 
+    from ..base.devices import why_no_gpu
     from ..demo import choose_device
-    from ..devices import why_no_gpu
-    from ..kernels.store import cache_directory
-    from ..tuning import choices
+    from ..gpu import measured_choices
+    from ..kernels.compile.store import cache_directory
 
     gpus = [_gpu(torch.cuda.get_device_properties(at)) for at in range(torch.cuda.device_count())]
     kernels = kept_files().kernels
@@ -75,8 +75,8 @@ def facts() -> dict[str, Any]:
             "folder": str(cache_directory()),
             "kernels": len(kernels),
             "bytes": sum(path.stat().st_size for path in kernels),
-            "tuned": sum(1 for _ in choices.kept()),
-            "shipped": choices.shipped_count(),
+            "tuned": sum(1 for _ in measured_choices.kept()),
+            "shipped": measured_choices.shipped_count(),
         },
     }
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..algebra.int_tuple import flatten, unflatten
 from ..conv import ConvProblem, dgrad_views, fprop_view
-from ..gemm_view import GemmView, OperandLayout, stages
+from ..view.gemm_view import GemmView, OperandLayout, stages
 
 _FAR = 1 << 62  # beyond every row: the bounds of a row that reads nothing
 

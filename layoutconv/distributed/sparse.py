@@ -9,10 +9,10 @@ import torch
 
 from .. import nn
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors.finish import activate
 from ..nn.arguments import check_activation
 from ..nn.sparse import subm_conv as whole_subm_conv
 from ..sparse import SparseTensor
+from ..tensors.epilogue_in_torch import activate
 from .border import border_of
 from .cloud import cloud_of
 from .route import SumOfRanks, arrive, depart

@@ -5,7 +5,7 @@
 everything is on a page. ``expression.py`` reads what is typed, ``steps.py`` takes it apart, and
 ``serve.py`` has the page of ``layoutconv draw --serve``.
 
-May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.gemm_view``; nothing else
+May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.view``; nothing else
 imports this folder but the command line, the examples, and the package itself, which gives the
 algebra's ``draw`` methods something to call.
 """

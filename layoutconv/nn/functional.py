@@ -17,7 +17,7 @@ import torch
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
-from ..executors import direct
+from ..ops import dense_calls
 from . import fuse
 from .arguments import (
     check_activation,
@@ -296,7 +296,7 @@ def _convolution(
 ) -> Any:
     given = "conv", rank, stride, padding, dilation, groups, activation, slope
     if not statistics:
-        call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
+        call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
             return call.run(input, weight, bias, scale, residual)
     ending = _checked(
@@ -320,7 +320,7 @@ def _convolution(
     y = _run(fuse.fprop, rank, input, weight, numbers, ending)
     tensors = input, weight, bias, scale, residual
     last = activation, slope
-    direct.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
+    dense_calls.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
     return y
 
 
@@ -341,7 +341,7 @@ def _transposed(
     dilation: Ints,
 ) -> Tensor:
     given = "transposed", rank, stride, padding, output_padding, groups, dilation, activation, slope
-    call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
+    call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
     if call is not None:
         return call.run(input, weight, bias, scale, residual)
     ending = _checked(
@@ -360,7 +360,7 @@ def _transposed(
     x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
     tensors = input, weight, bias, scale, residual
     last = activation, slope
-    direct.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
+    dense_calls.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
     return x
 
 

@@ -6,14 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..executors.autograd import (
-    conv_dgrad,
-    conv_fprop,
-    conv_fprop_statistics,
-    has_gradient,
-)
-from ..executors.finish import activate, column_statistics, convert
-from ..executors.plain import refuse_transforms
+from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, has_gradient
+from ..ops.torch_internals import refuse_transforms
+from ..tensors.epilogue_in_torch import activate, column_statistics, convert
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,9 +14,9 @@ from layoutconv.conv import (
     gather_fprop_view,
 )
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import execute
-from layoutconv.gemm_view import GemmView
+from layoutconv.ops.execute import execute
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 PROBLEM = ConvProblem((2, 5, 4), (6, 3), padding=1)
 X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)

@@ -15,15 +15,15 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutconv.executors import signature
-from layoutconv.executors.plain import is_watched
-from layoutconv.executors.signature import Signatures, guard_of
+from layoutconv.ops import call_cache
+from layoutconv.ops.call_cache import Signatures, guard_of
+from layoutconv.ops.torch_internals import is_watched
 
 
 @pytest.fixture(autouse=True, params=["torch's", "ours"])
 def kind(request, monkeypatch) -> None:
     if request.param == "ours":
-        monkeypatch.setattr(signature, "_of_torch", None)
+        monkeypatch.setattr(call_cache, "_of_torch", None)
 
 
 class Own(torch.Tensor):
@@ -187,7 +187,7 @@ def test_there_is_an_end_to_what_is_kept():
         x = torch.empty_strided((4, 6), (6 * size, 1))
         signatures.keep(partial(int, size), NUMBERS, None, x, W)
         assert signatures.find(NUMBERS, None, x, W) == size
-    assert max(map(len, signatures._kept.values())) <= signature._FEW
+    assert max(map(len, signatures._kept.values())) <= call_cache._FEW
 
 
 def test_threads_find_their_own():

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.executors import sparse as executor
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
+from layoutconv.ops import sparse_operators as executor
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

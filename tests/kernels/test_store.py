@@ -19,13 +19,13 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import build, store
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.store import KernelKey, architecture, cache_directory, load_kernel
-from layoutconv.kernels.structure import runtime_integers, signature
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.compile import build, store
+from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
+from layoutconv.planning.kernel_key import runtime_integers, signature
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import DeviceTensor, HostLaunch, host
 from .launcher import compiled_view, storage
@@ -209,9 +209,9 @@ import torch, tvm_ffi
 import cutlass
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels import build
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.store import load_kernel
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.kernels.compile.store import load_kernel
+from layoutconv.planning.tile import Tile
 view = fprop_view(ConvProblem((9, 55, 8), (8, 1)))  # of another size than here
 compiled = []
 original = build.build
@@ -298,7 +298,7 @@ def test_the_key_has_the_versions_and_the_sources(
     with monkeypatch.context() as patch:
         patch.setattr(store, "__file__", str(copy / "store.py"))
         assert toolchain() == before
-        for source in ("operand.py", "epilogue.py", "mainloop_sm80.py", "build.py"):
+        for source in ("operand.py", "view/epilogue.py", "mainloop_sm80.py", "build.py"):
             path = copy / source
             path.write_text(path.read_text() + "\n")
             after = toolchain()

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from layoutconv.sparse.points import PointFileError, read_points
+from layoutconv.sparse.coords.points import PointFileError, read_points
 
 POINTS = np.random.default_rng(7).normal(size=(9, 5)).astype(np.float32)
 NAMES = ["x", "y", "z", "red", "intensity"]

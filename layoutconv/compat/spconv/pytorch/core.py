@@ -10,7 +10,7 @@ import torch
 
 from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
-from ....sparse.coordinates import version_of
+from ....sparse.coords.coordinates import version_of
 from .indice_data import IndiceData
 
 if TYPE_CHECKING:
