@@ -76,7 +76,7 @@ def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:
     code += "from layoutconv.cli import bench; b = bench.load('bench_algebra'); "
     printed = python(code + "print(s.__file__, a.__file__, b.__file__)", wheel).split()
     found = [Path(name).relative_to(wheel).parts[1] for name in printed]
-    assert found == ["kernels", "algebra", "benchmarks"]
+    assert found == ["planning", "algebra", "benchmarks"]
 
 
 def test_a_checkout_without_links(tmp_path: Path) -> None:

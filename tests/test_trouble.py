@@ -49,11 +49,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the back
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import torch
-from layoutconv.ops.execute import choosing, gpu
+from layoutconv.gpu import plan as gpu_plan, select
 from layoutconv.planning.cost_model import MACHINES
-from layoutconv.tuning import compile, race
+from layoutconv.tuning import precompile, race
 from layoutconv.cli import main
-choosing.machine_of = lambda device: MACHINES["sm_90a"]
+select.machine_of = lambda device: MACHINES["sm_90a"]
 torch.cuda.is_available = lambda: True
 torch.cuda.current_device = lambda: 0
 """
@@ -312,7 +312,7 @@ def test_ctrl_c_in_the_middle_of_a_compile(start: Start, folder: Path) -> None:
     """At several moments of it. Then the same process compiles, and keeps, what was broken off."""
     process = start(f"""
 import tests.test_trouble as here
-from layoutconv.kernels import store
+from layoutconv.kernels.compile import store
 import cutlass, tvm_ffi
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 broken = 0
@@ -374,8 +374,8 @@ if __name__ == "__main__":
 def test_two_processes_that_tune_at_once(start: Start, folder: Path) -> None:
     """Both write the same choices over and over; who reads meanwhile finds a whole one."""
     code = f"""
-gpu.load_kernel = lambda view, spec: spec
-compile.compile_kernels = lambda *args: None
+gpu_plan.load_kernel = lambda view, spec: spec
+precompile.compile_kernels = lambda *args: None
 race._on_gpu = lambda *of: lambda plan: 1.0
 if __name__ == "__main__":
     for _ in range(20):

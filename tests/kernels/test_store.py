@@ -18,6 +18,7 @@ import cutlass  # noqa: F401  what is timed here does not include its import
 import pytest
 import torch
 
+import layoutconv.algebra
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.kernels.compile import build, store
 from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
@@ -293,13 +294,16 @@ def test_the_key_has_the_versions_and_the_sources(
     toolchain = store._toolchain.__wrapped__
     assert toolchain() == toolchain()
     before = toolchain()
-    copy = tmp_path / "kernels"
-    shutil.copytree(ROOT / "kernels", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    copy, passed_over = tmp_path / "layoutconv", shutil.ignore_patterns("__pycache__")
+    for room in ("algebra", "kernels", "planning", "view"):
+        shutil.copytree(ROOT / "layoutconv" / room, copy / room, ignore=passed_over)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "__file__", str(copy / "store.py"))
+        patch.setattr(layoutconv.algebra, "__file__", str(copy / "algebra" / "__init__.py"))
         assert toolchain() == before
-        for source in ("operand.py", "view/epilogue.py", "mainloop_sm80.py", "build.py"):
-            path = copy / source
+        for source in sorted(
+            {next(folder.glob("*.py")) for folder in copy.rglob("*") if folder.is_dir()}
+        ):
+            path = source
             path.write_text(path.read_text() + "\n")
             after = toolchain()
             assert after != before

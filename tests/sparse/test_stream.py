@@ -78,7 +78,7 @@ def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(monkeypatch, ord
     monkeypatch.setattr("layoutconv.sparse.stream.staging.LEAST_PIECE", 100)
     monkeypatch.setattr("layoutconv.sparse.stream.staging.MOST_PIECE", 400)
     through = Staging("cpu", 3, staged=True)
-    for module in ("nn.streaming", "sparse.chunks"):
+    for module in ("nn.streaming", "sparse.stream.chunks"):
         monkeypatch.setattr(f"layoutconv.{module}.staging", lambda _: through)
     x, cells, shape = cloud()
     if ordered:
