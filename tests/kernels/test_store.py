@@ -209,7 +209,7 @@ sys.path.insert(0, {str(ROOT)!r})
 import torch, tvm_ffi
 import cutlass
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.kernels import build
+from layoutconv.kernels.compile import build
 from layoutconv.planning.kernel_spec import Spec
 from layoutconv.kernels.compile.store import load_kernel
 from layoutconv.planning.tile import Tile
