@@ -27,8 +27,8 @@ from typing import Any
 from bars import plot
 
 import layoutconv.algebra as lc
+from layoutconv.base.progress import Progress
 from layoutconv.cli.options import pattern
-from layoutconv.progress import Progress
 
 HIERARCHICAL = ((4, 8), (2, 16)), ((1, 4), (32, 64))
 IM2COL = ((8, 8, 4, 2), (16, 3, 3, 3)), ((256, 2048, 16384, 65536), (1, 16, 128, 1024))

@@ -23,9 +23,9 @@ from torch import Tensor
 from torch.nn.functional import conv3d
 
 import layoutconv as lc
-from layoutconv.executors.sparse import conv_view, sum_chunks, tables, wgrad_view
+from layoutconv.ops.sparse_operators import conv_view, sum_chunks, tables, wgrad_view
 from layoutconv.sparse import Coordinates, submanifold_map
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 Pairs = list[tuple[Tensor, Tensor]]  # of every tap: rows of the output, and of the input
 

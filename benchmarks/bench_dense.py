@@ -36,9 +36,9 @@ from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds
 
 import layoutconv as lc
+from layoutconv.base.processes import in_processes
+from layoutconv.base.progress import Progress
 from layoutconv.cli.options import pattern
-from layoutconv.processes import in_processes
-from layoutconv.progress import Progress
 
 ERROR_LIMIT = 1.1  # times cuDNN's
 

@@ -46,7 +46,7 @@ from layoutconv.distributed.border import border_of
 from layoutconv.distributed.cloud import cloud_of
 from layoutconv.distributed.route import carry
 from layoutconv.sparse import SparseTensor
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "examples"))
 from minkunet_segmentation import MinkUNet

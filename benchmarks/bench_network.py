@@ -43,8 +43,8 @@ from roofs import Roof, roof_of
 from timing import median_microseconds
 
 import layoutconv as lc
+from layoutconv.base.progress import Progress
 from layoutconv.cli.options import pattern
-from layoutconv.progress import Progress
 
 
 class Phases:

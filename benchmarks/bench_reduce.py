@@ -20,7 +20,7 @@ import torch
 from bench_template import median_microseconds
 
 import layoutconv as lc
-from layoutconv.executors.reduction import sum_partials
+from layoutconv.gpu.reduction_plan import sum_partials
 
 PARTIALS = [
     (2, 10**7), (4, 10**6), (8, 10**6), (8, 10**5), (32, 10**5), (300, 10**4), (16, 10**3),

@@ -35,11 +35,11 @@ from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds, median_microseconds, relative_error
 from torch import Tensor
 
+from layoutconv.base.progress import Progress
 from layoutconv.cli.options import pattern
 from layoutconv.nn.sparse import subm_conv
-from layoutconv.progress import Progress
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, submanifold_map, voxelize
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 PEERS = ("spconv_triton.pytorch", "spconv.pytorch")
 CASES = ("indoor_b1", "lidar_kitti_b1", "shape512_b1")

@@ -22,8 +22,8 @@ from timing import host_microseconds, median_microseconds, relative_error
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 DEVICE = "cuda"
 
@@ -166,7 +166,7 @@ def kernel_map_row(rows: int, channels: int, dtype: torch.dtype, iterations: int
 
 def host_times() -> tuple[float, float]:
     """Host time of ``execute`` with an output given, and of a plan's call alone."""
-    from layoutconv.executors.gpu import Plan
+    from layoutconv.gpu.plan import Plan
 
     problem = ConvProblem((1, 4, 8, 8, 64), (64, 3, 3, 3), padding=1)
     view = fprop_view(problem)

@@ -15,16 +15,16 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import wgrad_view
-from layoutconv.conv.depthwise import (
+from layoutconv.conv.depthwise_views import (
     depthwise_dgrad_views,
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
-from layoutconv.executors.checks import as_stored
-from layoutconv.executors.folded import arranged_fprop, line_for
-from layoutconv.executors.residues import COLUMNS, arranged_dgrad, columns_for
-from layoutconv.executors.turned import as_read, worth_turning
-from layoutconv.gemm_view import GemmView
+from layoutconv.gpu.filter_choice import as_read, worth_turning
+from layoutconv.gpu.folding_choice import arranged_fprop, line_for
+from layoutconv.gpu.phase_choice import COLUMNS, arranged_dgrad, columns_for
+from layoutconv.tensors.tensor_checks import as_stored
+from layoutconv.view.gemm_view import GemmView
 
 DTYPES = {
     "fp16": torch.float16,
@@ -218,7 +218,7 @@ def _of_torch(work: Workload, direction: str, x: Tensor, w: Tensor, y: Tensor) -
 
 def _with_bias(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float]]:
     """Bias and ReLU in the pass."""
-    from layoutconv.epilogue import Activation, Bias
+    from layoutconv.view.epilogue import Activation, Bias
 
     bias = torch.linspace(-1, 1, conv.workload.K, device=conv.out.device).to(conv.dtype)
     steps = Bias(bias), Activation("relu")
@@ -234,7 +234,7 @@ def _with_bias(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float
 
 def _with_statistics(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float]]:
     """The sums and the sums of squares of every channel in the pass."""
-    from layoutconv.epilogue import Epilogue
+    from layoutconv.view.epilogue import Epilogue
 
     epilogue = Epilogue((), statistics=True)
 

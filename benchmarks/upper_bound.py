@@ -15,17 +15,17 @@ from typing import Any
 from unittest.mock import patch
 
 import layoutconv as lc
-from layoutconv.gemm_view import GemmView
+from layoutconv.view.gemm_view import GemmView
 
 
 @contextmanager
 def no_loads() -> Iterator[None]:
     """Kernels that are compiled in this context load nothing; none of them is kept on disk."""
-    from layoutconv.kernels import store
-    from layoutconv.kernels.boxes import BoxProducer, MapProducer
-    from layoutconv.kernels.pixels import PixelProducer
-    from layoutconv.kernels.producer import Producer
-    from layoutconv.kernels.rounding import RoundingProducer
+    from layoutconv.kernels.compile import store
+    from layoutconv.kernels.gemm.cp_async import Producer
+    from layoutconv.kernels.gemm.tf32_rounding import RoundingProducer
+    from layoutconv.kernels.gemm.tma import BoxProducer, MapProducer
+    from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer
 
     with (
         TemporaryDirectory() as folder,

@@ -28,8 +28,8 @@ import layoutconv as lc
 from layoutconv import ComposedLayout, GemmView, Layout
 from layoutconv.conv.windows import merge, windows
 from layoutconv.draw import Figure, draw
-from layoutconv.gemm_view import locate
-from layoutconv.operands import row_major
+from layoutconv.view.gemm_view import locate
+from layoutconv.view.operands import row_major
 
 EXTENT, TAPS = 6, 3  # of the image and of the window, in both modes
 OUT = EXTENT - TAPS + 1

@@ -24,7 +24,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import ComposedLayout, CustomStride, E, GemmView, IndexedGather, Layout
 from layoutconv.draw import Figure, draw
-from layoutconv.operands import runtime, static
+from layoutconv.view.operands import runtime, static
 
 ROWS, COLUMNS, K = 300, 160, 96  # A is (ROWS, K), B (K, COLUMNS)
 M, N = 200, 64  # rows and columns that are gathered

@@ -28,8 +28,8 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.draw import Figure, draw
-from layoutconv.gemm_view import stages
 from layoutconv.reference import Reference
+from layoutconv.view.gemm_view import stages
 
 DTYPES = {"tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 CPU_SECONDS = 2.0  # on the CPU, timings and checks go no further after so long

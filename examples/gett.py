@@ -22,7 +22,7 @@ import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout
 from layoutconv.draw import Figure, draw
 from layoutconv.errors import ArgumentError
-from layoutconv.operands import row_major, runtime, static
+from layoutconv.view.operands import row_major, runtime, static
 
 EXTENTS = {"a": 24, "b": 3, "c": 32, "d": 10, "e": 16, "k": 20, "l": 4}
 TEXTS = [

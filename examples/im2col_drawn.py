@@ -20,7 +20,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.draw import Figure, draw
-from layoutconv.gemm_view import GemmView, locate
+from layoutconv.view.gemm_view import GemmView, locate
 
 
 def problem_of(options: argparse.Namespace) -> ConvProblem:

@@ -21,10 +21,10 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import GemmView, Layout
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.conv.memory import interleaved
+from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.draw import Figure, draw
-from layoutconv.gemm_view import OperandLayout, gathers, stages
-from layoutconv.operands import row_major
+from layoutconv.view.gemm_view import OperandLayout, gathers, stages
+from layoutconv.view.operands import row_major
 
 N, H, W, C, K = 2, 10, 12, 128, 64
 BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32 as tf32

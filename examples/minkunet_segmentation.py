@@ -38,14 +38,14 @@ import torch
 from torch import Tensor, nn
 
 import layoutconv as lc
+from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
 from layoutconv.draw.birds_eye import Panel, birds_eye
 from layoutconv.draw.png import write_png
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
-from layoutconv.progress import Progress
 from layoutconv.sparse import SparseTensor, Voxels
-from layoutconv.sparse.points import read_points
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.points import read_points
+from layoutconv.sparse.coords.street import street
 
 CLASSES = ("ground", "low", "wall", "pole or tree")
 FULL = {"voxel_size": 0.2, "width": 16, "stages": 4, "steps": 60}

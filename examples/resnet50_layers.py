@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.base.progress import Progress
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
 from layoutconv.draw import Axis, Cell, Figure, Grid
 from layoutconv.draw.axis import Band
 from layoutconv.draw.palette import ramp
-from layoutconv.progress import Progress
 
 BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32 as tf32
 BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, blocks, stride of a stage

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor, nn
 
 import layoutconv as lc
+from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
 from layoutconv.draw.birds_eye import Panel, birds_eye
 from layoutconv.draw.png import write_png
 from layoutconv.nn import Conv2d, Sequential, SparseConv3d, SubmConv3d
-from layoutconv.progress import Progress
 from layoutconv.sparse import SparseTensor, Voxels
-from layoutconv.sparse.street import street_and_cars
+from layoutconv.sparse.coords.street import street_and_cars
 
 VOXEL = 0.2  # metres
 RANGE = (-38.4, -25.6, -3.2, 38.4, 25.6, 1.6)  # x0, y0, z0, x1, y1, z1: 24 x 256 x 384 voxels

@@ -24,7 +24,7 @@ from layoutconv.distributed.border import border_of
 from layoutconv.distributed.cloud import cloud_of
 from layoutconv.distributed.route import carry
 from layoutconv.sparse import SparseTensor
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 TOLERANCE = 2e-3  # of the largest number; fp32 may be tf32
 

@@ -29,7 +29,7 @@ import layoutconv as lc
 from layoutconv.distributed import mean_over_ranks
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 TOLERANCE = 1e-2  # of how far training has moved the parameters
 # One grid for all clouds: without it the grid begins where a batch does, and which voxels a strided

@@ -20,18 +20,8 @@ if TYPE_CHECKING:
     from . import nn as nn
     from . import sparse as sparse
     from .algebra import *  # noqa: F403
-    from .caches import clear_caches as clear_caches
-    from .epilogue import Activation as Activation
-    from .epilogue import Bias as Bias
-    from .epilogue import Clamp as Clamp
-    from .epilogue import Epilogue as Epilogue
-    from .epilogue import Residual as Residual
-    from .epilogue import Scale as Scale
-    from .executors import execute as execute
-    from .executors.int4 import pack_int4 as pack_int4
-    from .executors.int4 import unpack_int4 as unpack_int4
-    from .executors.reduction import reduce as reduce
-    from .gemm_view import GemmView as GemmView
+    from .base.caches import clear_caches as clear_caches
+    from .gpu.reduction_plan import reduce as reduce
     from .nn.functional import conv1d as conv1d
     from .nn.functional import conv2d as conv2d
     from .nn.functional import conv3d as conv3d
@@ -42,37 +32,47 @@ if TYPE_CHECKING:
     from .nn.sparse import sparse_conv_transpose as sparse_conv_transpose
     from .nn.sparse import sparse_inverse_conv as sparse_inverse_conv
     from .nn.sparse import subm_conv as subm_conv
-    from .reduction import ReductionView as ReductionView
-    from .reduction import reduction_view as reduction_view
+    from .ops.execute import execute as execute
     from .sparse import SparseTensor as SparseTensor
     from .sparse import devoxelize as devoxelize
     from .sparse import voxelize as voxelize
-    from .tuning.compile import precompile as precompile
+    from .tensors.packed_int4 import pack_int4 as pack_int4
+    from .tensors.packed_int4 import unpack_int4 as unpack_int4
+    from .tuning.precompile import precompile as precompile
     from .tuning.race import tune as tune
+    from .view.epilogue import Activation as Activation
+    from .view.epilogue import Bias as Bias
+    from .view.epilogue import Clamp as Clamp
+    from .view.epilogue import Epilogue as Epilogue
+    from .view.epilogue import Residual as Residual
+    from .view.epilogue import Scale as Scale
+    from .view.gemm_view import GemmView as GemmView
+    from .view.reduction_view import ReductionView as ReductionView
+    from .view.reduction_view import reduction_view as reduction_view
 
 __version__ = "0.1.0"
 
 _ROOMS = ("compat", "conv", "distributed", "draw", "nn", "sparse")
 _HOME = {
-    "Activation": "epilogue",
-    "Bias": "epilogue",
-    "Clamp": "epilogue",
-    "Epilogue": "epilogue",
-    "GemmView": "gemm_view",
-    "Residual": "epilogue",
-    "Scale": "epilogue",
-    "ReductionView": "reduction",
-    "SparseTensor": "sparse.sparse_tensor",
-    "clear_caches": "caches",
-    "devoxelize": "sparse.interpolation",
-    "execute": "executors",
-    "pack_int4": "executors.int4",
-    "unpack_int4": "executors.int4",
-    "reduce": "executors.reduction",
-    "reduction_view": "reduction",
-    "precompile": "tuning.compile",
+    "Activation": "view.epilogue",
+    "Bias": "view.epilogue",
+    "Clamp": "view.epilogue",
+    "Epilogue": "view.epilogue",
+    "GemmView": "view.gemm_view",
+    "Residual": "view.epilogue",
+    "Scale": "view.epilogue",
+    "ReductionView": "view.reduction_view",
+    "SparseTensor": "sparse.coords.sparse_tensor",
+    "clear_caches": "base.caches",
+    "devoxelize": "sparse.coords.interpolation",
+    "execute": "ops.execute",
+    "pack_int4": "tensors.packed_int4",
+    "unpack_int4": "tensors.packed_int4",
+    "reduce": "gpu.reduction_plan",
+    "reduction_view": "view.reduction_view",
+    "precompile": "tuning.precompile",
     "tune": "tuning.race",
-    "voxelize": "sparse.voxels",
+    "voxelize": "sparse.coords.voxels",
     "conv1d": "nn.functional",
     "conv2d": "nn.functional",
     "conv3d": "nn.functional",

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from .devices import driver_is_too_old, why_no_gpu
+from .base.devices import driver_is_too_old, why_no_gpu
+from .base.progress import Progress
 from .errors import ArgumentError
-from .progress import Progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .reference import Reference
-    from .sparse.voxels import Voxels
+    from .sparse.coords.voxels import Voxels
 
 _CROP = (32, 64, 64)  # (D, H, W) of the dense grid: 150,000 cells with its rim, a second on a CPU
 _BIN_COLUMNS = 4  # x, y, z, intensity
@@ -50,9 +50,9 @@ def run(options: DemoOptions, stream: TextIO | None = None) -> bool:
     """
     import torch
 
-    from .sparse.coordinates import Coordinates
-    from .sparse.kernel_map import submanifold_map
-    from .sparse.voxels import voxelize
+    from .sparse.coords.coordinates import Coordinates
+    from .sparse.coords.voxels import voxelize
+    from .sparse.maps.kernel_map import submanifold_map
     from .stencils import lift, stencil_weight
 
     report, progress = _Report(stream or sys.stdout), Progress()
@@ -129,7 +129,7 @@ class _Task:
 
     def sparse(self) -> Tensor:
         """Every voxel, gathered through the kernel map: (rows, K)."""
-        from .executors import execute
+        from .ops.execute import execute
         from .reference import sparse_reference
         from .sparse.views import kernel_map_view
 
@@ -149,9 +149,9 @@ class _Task:
         import torch
 
         from .conv import ConvProblem, fprop_view
-        from .executors import execute
+        from .ops.execute import execute
         from .reference import dense_reference
-        from .sparse.grid_index import dense_index
+        from .sparse.coords.grid_index import dense_index
 
         low, high = _fullest_box(self.voxels)
         rim = [c - 1 for c in low], [c + 1 for c in high]
@@ -259,10 +259,10 @@ def _shape(tensor: Tensor) -> str:
 
 def _points(options: DemoOptions) -> tuple[str, np.ndarray]:
     if options.points is None:
-        from .sparse.street import street
+        from .sparse.coords.street import street
 
         return f"a synthetic street (seed {options.seed})", street(options.seed)
-    from .sparse.points import read_points
+    from .sparse.coords.points import read_points
 
     columns = _BIN_COLUMNS if _assumed(options) else options.columns
     return os.path.basename(options.points), read_points(options.points, columns)

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .errors import ArgumentError
-from .sparse.taps import tap_offsets
+from .sparse.maps.taps import tap_offsets
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .sparse.voxels import Voxels
+    from .sparse.coords.voxels import Voxels
 
 SIGNALS = 2  # occupancy, and brightness about its middle
 RESPONSES = 4  # what stands on or under something; the slope of the brightness along x, y, z

@@ -22,10 +22,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import layoutconv as lc
-from layoutconv import caches
-from layoutconv.caches import BoundedCache, clear_caches, footprint, kept_in, remembered, usages
+from layoutconv.base import caches
+from layoutconv.base.caches import (
+    BoundedCache,
+    clear_caches,
+    footprint,
+    kept_in,
+    remembered,
+    usages,
+)
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.kernels import store
+from layoutconv.kernels.compile import store
 
 ROOT = Path(__file__).parents[1]
 CONTAINERS = {
@@ -250,7 +257,7 @@ def test_nothing_else_remembers_without_end() -> None:
     found = set()
     for path in (*(ROOT / "layoutconv").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")):
         where = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if where != "layoutconv.caches":
+        if where != "layoutconv.base.caches":
             tree, of_algebra = ast.parse(path.read_text("utf-8")), ".algebra." in where
             found |= {f"{where}.{name}" for name in endless(tree, of_algebra=of_algebra)}
     assert found - listed == set()

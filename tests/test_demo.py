@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-import layoutconv.executors
+import layoutconv.ops.execute
 from layoutconv import demo
+from layoutconv.base.progress import Progress
 from layoutconv.cli import main
-from layoutconv.progress import Progress
 
 needs_execute = pytest.mark.skipif(
-    not hasattr(layoutconv.executors, "execute"), reason="there is no executor yet"
+    not hasattr(layoutconv.ops.execute, "execute"), reason="there is no executor yet"
 )
 
 
@@ -58,14 +58,14 @@ def test_demo_checks_itself_and_draws(small_cloud, tmp_path, capsys, dtype):
 
 @needs_execute
 def test_a_wrong_result_fails_the_demo(small_cloud, tmp_path, capsys, monkeypatch):
-    right = layoutconv.executors.execute
+    right = layoutconv.ops.execute.execute
 
     def wrong(view, a, b):
         y = right(view, a, b)
         y.view(-1)[y.numel() // 2] += 0.5
         return y
 
-    monkeypatch.setattr(layoutconv.executors, "execute", wrong)
+    monkeypatch.setattr(layoutconv.ops.execute, "execute", wrong)
     command = ["demo", str(small_cloud), "--channels", "8", "--device", "cpu"]
     assert main([*command, "--output", str(tmp_path / "out.png")]) == 1
     assert "FAILED" in capsys.readouterr().out

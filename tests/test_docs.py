@@ -22,7 +22,7 @@ PUBLIC = (
     "layoutconv.conv",
     "layoutconv.distributed",
     "layoutconv.draw",
-    "layoutconv.executors",
+    "layoutconv.ops.execute",
     "layoutconv.nn",
     "layoutconv.nn.functional",
     "layoutconv.sparse",

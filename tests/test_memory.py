@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv import memory
-from layoutconv.memory import allocator, maker
+from layoutconv.base import memory
+from layoutconv.base.memory import allocator, maker
 
 CPU = torch.device("cpu")
 KINDS: list[tuple[Any, ...]] = [

@@ -66,17 +66,17 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     benchmarks = {p.relative_to(ROOT) for p in (ROOT / "benchmarks").rglob("*.py")}
     packed = {p.relative_to(wheel / "layoutconv") for p in wheel.rglob("*.py")}
     assert packed == rooms | kernels | benchmarks
-    assert (wheel / "layoutconv" / "tuning" / "shipped.json").is_file()
+    assert (wheel / "layoutconv" / "gpu" / "shipped.json").is_file()
     assert (wheel / "layoutconv" / "py.typed").is_file()
     assert (wheel / information / "licenses" / "LICENSE").is_file()
 
 
 def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:
-    code = "import layoutconv.kernels.structure as s, layoutconv.algebra as a; "
+    code = "import layoutconv.planning.kernel_key as s, layoutconv.algebra as a; "
     code += "from layoutconv.cli import bench; b = bench.load('bench_algebra'); "
     printed = python(code + "print(s.__file__, a.__file__, b.__file__)", wheel).split()
     found = [Path(name).relative_to(wheel).parts[1] for name in printed]
-    assert found == ["kernels", "algebra", "benchmarks"]
+    assert found == ["planning", "algebra", "benchmarks"]
 
 
 def test_a_checkout_without_links(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_an_editable_install_is_a_plain_path(tmp_path: Path) -> None:
 # A user's program, and what type checkers say of it: an error of line 6 alone.
 SCRIPT = """
 import layoutconv as lc
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.tile import Tile
 
 tile = Tile(64, 64, 64)
 tile.no_such_attribute(1)
@@ -137,6 +137,6 @@ def test_type_checkers_see_the_package(checker: str, wheel: Path, tmp_path: Path
 
 def test_another_package_named_kernels_is_not_ours() -> None:
     code = (
-        "import layoutconv.kernels.tile\ntry:\n import kernels\nexcept ImportError as e: print(e)"
+        "import layoutconv.planning.tile\ntry:\n import kernels\nexcept ImportError as e: print(e)"
     )
     assert python(code) == "No module named 'kernels'\n"

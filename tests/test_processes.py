@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from layoutconv.processes import in_processes
+from layoutconv.base.processes import in_processes
 
 
 def test_everything_is_called_and_errors_come_back(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_the_program_that_calls_is_not_run_again(tmp_path: Path) -> None:
     made = tmp_path / "made"
     script.write_text(
         "from pathlib import Path\n"
-        "from layoutconv.processes import in_processes\n"
+        "from layoutconv.base.processes import in_processes\n"
         "print('started')\n"
         f"assert in_processes(Path.mkdir, [Path({str(made)!r})], 1) == [None]\n"
     )

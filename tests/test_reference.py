@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.reference import dense_reference, sparse_reference
-from layoutconv.sparse.kernel_map import submanifold_map
-from layoutconv.sparse.sparse_tensor import SparseTensor
+from layoutconv.sparse.coords.sparse_tensor import SparseTensor
+from layoutconv.sparse.maps.kernel_map import submanifold_map
 from layoutconv.stencils import RESPONSES, lift, stencil_weight
 
 
@@ -72,7 +72,7 @@ def test_tensor_cores_may_round_float32_to_tf32_and_others_may_not():
 
 @pytest.mark.parametrize("channels", [RESPONSES, 16, 33])
 def test_the_norm_over_channels_is_the_norm_of_the_stencils_responses(channels):
-    from layoutconv.sparse.voxels import voxelize
+    from layoutconv.sparse.coords.voxels import voxelize
 
     random = torch.Generator().manual_seed(3)
     points = torch.rand(300, 4, generator=random)

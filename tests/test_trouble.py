@@ -25,18 +25,18 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv import devices
-from layoutconv.cache_folder import cache_directory
+from layoutconv.base import devices
+from layoutconv.base.cache_folder import cache_directory
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
 from layoutconv.errors import ArgumentError, DeviceError
-from layoutconv.executors import choosing, gpu
-from layoutconv.kernels import store
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.tuning import choices
+from layoutconv.gpu import measured_choices, select
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.kernels.compile import store
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.tile import Tile
 
 Start = Callable[..., "subprocess.Popen[str]"]
 ROOT = Path(__file__).parents[1]
@@ -50,11 +50,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the back
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import torch
-from layoutconv.executors import choosing, gpu
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.tuning import compile, race
+from layoutconv.gpu import plan as gpu_plan, select
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.tuning import precompile, race
 from layoutconv.cli import main
-choosing.machine_of = lambda device: MACHINES["sm_90a"]
+select.machine_of = lambda device: MACHINES["sm_90a"]
 torch.cuda.is_available = lambda: True
 torch.cuda.current_device = lambda: 0
 """
@@ -62,7 +62,7 @@ LIGHT = f"""
 import os, sys, time
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from layoutconv.processes import in_processes
+from layoutconv.base.processes import in_processes
 """
 
 
@@ -155,7 +155,7 @@ def test_a_gpu_that_runs_no_kernels(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: "a GPU")
     monkeypatch.setattr(devices, "cuda_driver", lambda: driver)
     with pytest.raises(DeviceError, match=sentence):
-        gpu.Plan(VIEW, torch.float16, 0)
+        gpu_plan.Plan(VIEW, torch.float16, 0)
     assert main(TUNE) == 2
     assert re.search(sentence, one_sentence(capsys))
     if capability < (13, 0):
@@ -253,8 +253,8 @@ def test_a_disk_that_fills_up_while_a_kernel_is_kept(folder: Path) -> None:
 def test_a_disk_that_fills_up_while_a_choice_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr("layoutconv.tuning.race.compile_kernels", lambda *args: None)
     with no_more_than(10), pytest.warns(UserWarning, match="choice cannot be kept: .* with room"):
         tuned = lc.tune(VIEW, torch.float16, device=0, measure=lambda plan: 1.0)
@@ -313,7 +313,7 @@ def test_ctrl_c_in_the_middle_of_a_compile(start: Start, folder: Path) -> None:
     """At several moments of it. Then the same process compiles, and keeps, what was broken off."""
     process = start(f"""
 import tests.test_trouble as here
-from layoutconv.kernels import store
+from layoutconv.kernels.compile import store
 import cutlass, tvm_ffi
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 broken = 0
@@ -375,8 +375,8 @@ if __name__ == "__main__":
 def test_two_processes_that_tune_at_once(start: Start, folder: Path) -> None:
     """Both write the same choices over and over; who reads meanwhile finds a whole one."""
     code = f"""
-gpu.load_kernel = lambda view, spec: spec
-compile.compile_kernels = lambda *args: None
+gpu_plan.load_kernel = lambda view, spec: spec
+precompile.compile_kernels = lambda *args: None
 race._on_gpu = lambda *of: lambda plan: 1.0
 if __name__ == "__main__":
     for _ in range(20):
@@ -393,7 +393,7 @@ if __name__ == "__main__":
         _, error = process.communicate()
         assert process.returncode == 0, error
     assert seen
-    assert len(list(choices.kept())) == len(everything(folder)) == 1
+    assert len(list(measured_choices.kept())) == len(everything(folder)) == 1
 
 
 def test_nothing_of_this_is_left(folder: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from layoutconv.algebra import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.gemm_view import OperandLayout, follow, locate
 from layoutconv.sparse import kernel_map_view
-from layoutconv.vectors import recast, vector_extent
+from layoutconv.view.gemm_view import OperandLayout, follow, locate
+from layoutconv.view.vectors import recast, vector_extent
 
 
 def check(layout: OperandLayout, mode: int, vector: int) -> None:

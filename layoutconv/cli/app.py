@@ -17,7 +17,7 @@ from ..algebra.notation import visible_lines
 from ..errors import DeviceError
 from .bench import bench
 from .cache import cache
-from .demo import demo
+from .demo_command import demo
 from .draw import draw
 from .info import info
 from .tune import tune

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from .options import NewFile, Pattern
-from .table import as_json
+from .text_table import as_json
 
 _MAPS = "^map .*(?:{})"  # the rows of maps among those of bench_sparse
 
@@ -147,7 +147,7 @@ def run(
         import torch
 
         if not torch.cuda.is_available():
-            from ..devices import why_no_gpu
+            from ..base.devices import why_no_gpu
 
             raise click.ClickException(f"{name} measures a GPU; torch sees none, {why_no_gpu()}")
     main: Callable[[Sequence[str]], int] = load(name).main

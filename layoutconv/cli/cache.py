@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .. import cache_folder
-from ..cache_folder import Kernel, cache_directory, cache_limit, printable
-from .table import as_json, print_json, print_table
+from ..base import cache_folder
+from ..base.cache_folder import Kernel, cache_directory, cache_limit, printable
+from .text_table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..kernels.tile import Tile
+    from ..planning.tile import Tile
 
 
 class Kept(NamedTuple):
@@ -49,8 +49,8 @@ def cache(ctx: click.Context) -> None:
 @as_json
 def list_(as_json: bool) -> None:
     """List what was measured, and which kernels are kept."""
-    from ..kernels.store import note
-    from ..tuning.choices import kept
+    from ..gpu.measured_choices import kept
+    from ..kernels.compile.store import note
 
     rows = [
         {
@@ -112,7 +112,7 @@ def kept_files() -> Kept:
 
 def _summary(found: Kept) -> str:
     """How many kernels there are, how large they are, and may be."""
-    from ..kernels.store import current_version
+    from ..kernels.compile.store import current_version
 
     count, ours = len(found.kernels), current_version()
     others = sum(not kernel.path.name.startswith(ours) for kernel in found.kernels)
@@ -155,7 +155,7 @@ def tile_text(tile: Tile) -> str:
     """A tile in short: outputs and products, then warps, stages, and CTAs that share sums; or that
     they last, and how many teams they have.
 
-    >>> from layoutconv.kernels.tile import Tile
+    >>> from layoutconv.planning.tile import Tile
     >>> tile_text(Tile(128, 64, 32, 2, 2, 3)), tile_text(Tile(128, 64, 32, 2, 2, 3, parts=4))
     ('128x64x32 2x2 3', '128x64x32 2x2 3 /4')
     >>> tile_text(Tile(128, 64, 32, 4, 1, 6, 32, lasting=True, teams=2))

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from .. import __version__
-from ..cache_folder import cache_directory, cache_limit
-from ..devices import cuda_driver, driver_is_too_old, version_text
+from ..base.cache_folder import cache_directory, cache_limit
+from ..base.devices import cuda_driver, driver_is_too_old, version_text
 from .cache import kept_files, size_of
-from .table import as_json, print_json, print_pairs
+from .text_table import as_json, print_json, print_pairs
 
 _PACKAGES = ("torch", "nvidia-cutlass-dsl", "apache-tvm-ffi", "numpy")
 
@@ -61,9 +61,9 @@ def facts() -> dict[str, Any]:
     """All that ``info`` prints, by name."""
     import torch
 
+    from ..base.devices import why_no_gpu
     from ..demo import choose_device
-    from ..devices import why_no_gpu
-    from ..tuning import choices
+    from ..gpu import measured_choices
 
     gpus = [_gpu(torch.cuda.get_device_properties(at)) for at in range(torch.cuda.device_count())]
     kept = kept_files()
@@ -80,8 +80,8 @@ def facts() -> dict[str, Any]:
             "kernels": len(kept.kernels),
             "bytes": kept.size,
             "limit": cache_limit(),
-            "tuned": sum(1 for _ in choices.kept()),
-            "shipped": choices.shipped_count(),
+            "tuned": sum(1 for _ in measured_choices.kept()),
+            "shipped": measured_choices.shipped_count(),
         },
     }
 

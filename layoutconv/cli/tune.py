@@ -11,7 +11,7 @@ import click
 from . import bench
 from .cache import tile_text
 from .options import Extents, Pattern
-from .table import as_json, print_json, print_table
+from .text_table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
 )  # fmt: skip
 @click.option(
     "--table", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Add what is faster than the model's pick to a table like layoutconv/tuning/shipped.json.",
+    help="Add what is faster than the model's pick to a table like layoutconv/gpu/shipped.json.",
 )  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, 256), metavar="N", help="That compile kernels.")
 @as_json
@@ -140,14 +140,14 @@ def _measured(
     """The rows of the table. All kernels are compiled at once, then one race follows another."""
     import torch
 
-    from ..executors.folded import line_of
-    from ..executors.residues import COLUMNS, columns_of
-    from ..executors.turned import reads_along_sums
-    from ..progress import Progress
-    from ..tuning.choices import add_to_table
-    from ..tuning.compile import compile_kernels
-    from ..tuning.problems import views_of
+    from ..base.progress import Progress
+    from ..gpu.filter_choice import reads_along_sums
+    from ..gpu.folding_choice import line_of
+    from ..gpu.measured_choices import add_to_table
+    from ..gpu.phase_choice import COLUMNS, columns_of
+    from ..tuning.precompile import compile_kernels
     from ..tuning.race import Race
+    from ..tuning.tuned_problems import views_of
 
     progress, made = Progress(), []
     for of in races:

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import compact_stride
-from ..caches import kept_in
+from ..base.caches import kept_in
 from ..errors import ArgumentError
-from ..gemm_view import GemmView
-from ..operands import runtime, static
-from .extents import Extents
-from .memory import Channels, Memory, in_groups
+from ..view.gemm_view import GemmView
+from ..view.operands import runtime, static
+from .dense_views import VIEWS, filter_in_groups, memories, without_groups
+from .letters import Extents
 from .problem import ConvProblem
-from .views import VIEWS, filter_in_groups, memories, without_groups
+from .stored_layouts import Channels, Memory, in_groups
 
 
 @kept_in(VIEWS)

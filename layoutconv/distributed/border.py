@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ..sparse import Coordinates, KernelMap, submanifold_map
-from ..sparse.taps import Ints, Taps
-from ..sparse.two_way import to_be_kept
+from ..sparse.maps.taps import Ints, Taps
+from ..sparse.maps.two_way import to_be_kept
 from .route import Route, all_to_all, counts_from
 
 if TYPE_CHECKING:

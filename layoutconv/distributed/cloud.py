@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 from ..errors import ArgumentError, ArgumentTypeError
 from ..sparse import Coordinates, SparseTensor
-from ..sparse.keys import MAX_KEY
-from ..sparse.morton import Curve
+from ..sparse.coords.keys import MAX_KEY
+from ..sparse.coords.morton import Curve
 from .agreement import Agreement, tensor_term
 from .group import place_in
 from .route import Route, all_to_all, carry, counts_from

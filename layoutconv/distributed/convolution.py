@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from ..conv import ConvProblem, wgrad_view
-from ..conv.depthwise import depthwise_wgrad_view
+from ..conv.depthwise_views import depthwise_wgrad_view
 from ..errors import ArgumentError
-from ..executors import execute
-from ..executors.checks import OUTPUTS
-from ..executors.folded import line_for
-from ..executors.passes import dgrad_pass, epilogue_of, fprop_pass, run
-from ..executors.residues import columns_for
+from ..gpu.folding_choice import line_for
+from ..gpu.phase_choice import columns_for
+from ..ops.dense_passes import dgrad_pass, epilogue_of, fprop_pass, run
+from ..ops.execute import execute
+from ..tensors.tensor_checks import OUTPUTS
 from .agreement import Agreement
 from .exchange import Exchange, Rows
 from .halo import Part, dgrad_plan, fprop_plan

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from ..algebra.int_tuple import flatten, unflatten
-from ..caches import BoundedCache, kept_in, remembered
+from ..base.caches import BoundedCache, kept_in, remembered
 from ..conv import ConvProblem, dgrad_views, fprop_view
-from ..gemm_view import GemmView, OperandLayout, stages
+from ..view.gemm_view import GemmView, OperandLayout, stages
 
 _FAR = 1 << 62  # beyond every row: the bounds of a row that reads nothing
 

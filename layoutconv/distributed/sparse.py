@@ -9,12 +9,12 @@ import torch
 
 from .. import nn
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors.finish import activate
 from ..nn.arguments import check_activation
 from ..nn.sparse import check_features, check_operands
 from ..nn.sparse import subm_conv as whole_subm_conv
 from ..sparse import SparseTensor
-from ..sparse.taps import Taps
+from ..sparse.maps.taps import Taps
+from ..tensors.epilogue_in_torch import activate
 from .agreement import Agreement, tensor_term
 from .border import border_of
 from .cloud import Cloud, cloud_of

@@ -7,7 +7,7 @@ everything is on a page. ``grammar.py`` reads what is typed, ``expression.py`` e
 for; ``workers.py`` lets processes do it, each a ``worker.py``, within the budgets of ``budget.py``.
 ``loopback.py`` says whom the page is served to.
 
-May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.gemm_view``; nothing else
+May import ``layoutconv.algebra``, ``layoutconv.errors`` and ``layoutconv.view``; nothing else
 imports this folder but the command line, the examples, and the package itself, which gives the
 algebra's ``draw`` methods something to call.
 """

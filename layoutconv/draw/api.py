@@ -9,7 +9,7 @@ from typing import Any
 from ..algebra import ComposedLayout, CopyAtom, Layout, MmaAtom, Swizzle, Tensor
 from ..algebra.notation import visible_lines
 from ..errors import ArgumentError, ArgumentTypeError
-from ..gemm_view import GemmView
+from ..view.gemm_view import GemmView
 from .figure import Figure
 from .layouts import composed_figure, layout_figure, swizzle_figure, tensor_figure
 from .threads import copy_figure, mma_figure, thread_value_figure

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..caches import remembered
+from ..base.caches import remembered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

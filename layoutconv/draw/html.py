@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..algebra import ComposedLayout
 from ..algebra.coalesce import has_f2
 from ..algebra.errors import text
-from ..caches import remembered
+from ..base.caches import remembered
 from .figure import Cell, Figure
 from .layouts import maps_coordinates
 from .svg import svg

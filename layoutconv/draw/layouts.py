@@ -19,7 +19,7 @@ from ..algebra.errors import text
 from ..algebra.int_tuple import IntTuple, flatten, product
 from ..algebra.stride import add
 from ..errors import ArgumentError
-from ..gemm_view import locate, stages
+from ..view.gemm_view import locate, stages
 from .axis import Axis, mode_axis, shown
 from .figure import Cell, Figure, Grid, Kind, check_cells, label, make_grid, plain
 from .palette import by_rank, wheel

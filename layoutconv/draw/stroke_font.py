@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..caches import BoundedCache, kept_in, remembered
+from ..base.caches import BoundedCache, kept_in, remembered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

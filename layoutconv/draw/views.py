@@ -18,7 +18,7 @@ from ..algebra.errors import text
 from ..algebra.int_tuple import paired_leaves, product
 from ..algebra.stride import basis_terms
 from ..errors import ArgumentError
-from ..gemm_view import GemmView, follow, inside, stages
+from ..view.gemm_view import GemmView, follow, inside, stages
 from .axis import Axis, make_axis, mode_axis
 from .figure import MOST_CELLS, Cell, Figure, Grid, Kind, label, make_grid, plain
 from .layouts import (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..conv.problem import Padding, padding_pairs
-from ..epilogue import ACTIVATIONS, check_number, is_number
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors.checks import PAIRS
+from ..tensors.tensor_checks import PAIRS
+from ..view.epilogue import ACTIVATIONS, check_number, is_number
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import is_parametrized
 
 from ..errors import ArgumentTypeError
-from ..executors.plain import PLAIN
+from ..ops.torch_internals import PLAIN
 from . import modules
 
 _OURS: dict[type, type] = {

@@ -19,7 +19,7 @@ from torch.overrides import has_torch_function
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
-from ..executors import direct
+from ..ops import dense_calls
 from . import fuse
 from .arguments import (
     check_activation,
@@ -302,7 +302,7 @@ def _convolution(
 ) -> Any:
     given = "conv", rank, stride, padding, dilation, groups, activation, slope
     if not statistics:
-        call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
+        call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
             return call.run(input, weight, bias, scale, residual)
     tensors = input, weight, bias, scale, residual
@@ -332,7 +332,7 @@ def _convolution(
         return _like(y, input, rank), sums
     y = _run(fuse.fprop, rank, input, weight, numbers, ending)
     last = activation, slope
-    direct.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
+    dense_calls.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
     return y
 
 
@@ -353,7 +353,7 @@ def _transposed(
     dilation: Ints,
 ) -> Tensor:
     given = "transposed", rank, stride, padding, output_padding, groups, dilation, activation, slope
-    call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
+    call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
     if call is not None:
         return call.run(input, weight, bias, scale, residual)
     tensors = input, weight, bias, scale, residual
@@ -379,7 +379,7 @@ def _transposed(
     numbers = spatial, steps, sides, apart, groups
     x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
     last = activation, slope
-    direct.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
+    dense_calls.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
     return x
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..executors.autograd import (
+from ..ops.dense_operators import (
     conv_dgrad,
     conv_fprop,
     conv_fprop_statistics,
@@ -14,10 +14,10 @@ from ..executors.autograd import (
     lower,
     per_channel,
 )
-from ..executors.checks import OUTPUTS
-from ..executors.finish import FP8, activate, column_statistics, convert
-from ..executors.plain import refuse_transforms
-from ..executors.transforms import Dgrad, Fprop, is_transformed
+from ..ops.torch_internals import refuse_transforms
+from ..ops.transforms import Dgrad, Fprop, is_transformed
+from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, convert
+from ..tensors.tensor_checks import OUTPUTS
 from .arguments import AUTOCAST
 
 if TYPE_CHECKING:

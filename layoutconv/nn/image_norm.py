@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from ..errors import ArgumentError
-from ..executors import gathered_ops as ops
+from ..ops import gathered_operators as ops
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..sparse.rows import spread
+from ..sparse.coords.rows import spread
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from ..sparse.repeated_maps import evened
+from ..sparse.maps.repeated_maps import evened
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..conv.problem import Padding
-from ..epilogue import is_number
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors import sparse as executor
-from ..executors import sparse_direct
-from ..executors.autograd import has_gradient
-from ..executors.finish import activate, convert
-from ..executors.plain import is_constant, is_plain, wants_gradient
+from ..ops import sparse_calls
+from ..ops import sparse_operators as executor
+from ..ops.dense_operators import has_gradient
+from ..ops.torch_internals import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
+from ..tensors.epilogue_in_torch import activate, convert
+from ..view.epilogue import is_number
 from .arguments import check_activation, check_out_dtype
 from .fuse import Ending, after, before_torch, fused_or_not
 from .given_maps import check_cells, check_map
@@ -265,7 +265,7 @@ def _convolution(
             raise ArgumentError("residual", expected, residual.coordinates)
         residual = residual.features
     given = groups, activation, slope
-    call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
+    call = sparse_calls.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
         return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
     if found.ways.extended is not None:
@@ -313,7 +313,7 @@ def _features(
     out_dtype: torch.dtype | None,
 ) -> Tensor:
     """The features (rows, K) of a convolution, where something may be known of it."""
-    call = sparse_direct.find(found, given, out_dtype, x, weight, *others)
+    call = sparse_calls.find(found, given, out_dtype, x, weight, *others)
     if call is not None:
         return call.run(found, x, weight, *others)
     return _checked(x, weight, found, given, others, out_dtype)
@@ -360,7 +360,7 @@ def _checked(
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, numbers, ending)
     tensors = x, weight, bias, scale, residual
-    sparse_direct.remember(found, given, out_dtype, tensors, y)
+    sparse_calls.remember(found, given, out_dtype, tensors, y)
     return y
 
 

@@ -14,7 +14,7 @@ import torch
 
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
-from ..sparse.taps import Taps, per_axis
+from ..sparse.maps.taps import Taps, per_axis
 from . import sparse
 from .arguments import check_activation
 from .modules import weight_and_bias

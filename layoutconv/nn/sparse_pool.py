@@ -15,8 +15,8 @@ import torch
 
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors import gathered_ops as ops
-from ..executors.plain import wants_gradient
+from ..ops import gathered_operators as ops
+from ..ops.torch_internals import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
 from .repeated import pooled, through

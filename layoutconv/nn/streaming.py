@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
-from ..progress import Progress
 from ..sparse import Chunks, SparseTensor
-from ..sparse.host import new_on_host, on_host
-from ..sparse.staging import Staging, finish, staging
+from ..sparse.stream.host import new_on_host, on_host
+from ..sparse.stream.staging import Staging, finish, staging
 from .sparse_modules import SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d
 
 if TYPE_CHECKING:

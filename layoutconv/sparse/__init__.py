@@ -1,25 +1,25 @@
 """Point clouds: readers, voxels, kernel maps, and the GEMM views that gather through them.
 
-May import ``layoutconv.algebra``, ``layoutconv.gemm_view`` and the arguments of convolutions from
+May import ``layoutconv.algebra``, ``layoutconv.view`` and the arguments of convolutions from
 ``layoutconv.conv.problem``; torch is imported where it is used, and ``layoutconv.kernels`` for maps
 that are made on a GPU.
 """
 
-from .chunks import Chunk, Chunks
-from .coordinates import Coordinates
-from .grid_index import dense_index
-from .interpolation import devoxelize
-from .join import cat, collate, merge_repeated
-from .kernel_map import strided_map, submanifold_map, transposed_map
-from .lattice import Lattice
-from .order import morton_order, tap_masks, tile_taps
-from .points import read_points
-from .prune import prune
-from .sparse_tensor import SparseTensor
-from .taps import tap_offsets
-from .two_way import KernelMap
+from .coords.coordinates import Coordinates
+from .coords.grid_index import dense_index
+from .coords.interpolation import devoxelize
+from .coords.join import cat, collate, merge_repeated
+from .coords.lattice import Lattice
+from .coords.points import read_points
+from .coords.prune import prune
+from .coords.sparse_tensor import SparseTensor
+from .coords.voxels import Voxels, voxelize
+from .maps.kernel_map import strided_map, submanifold_map, transposed_map
+from .maps.row_orders import morton_order, tap_masks, tile_taps
+from .maps.taps import tap_offsets
+from .maps.two_way import KernelMap
+from .stream.chunks import Chunk, Chunks
 from .views import kernel_map_view
-from .voxels import Voxels, voxelize
 
 __all__ = [
     "Chunk",

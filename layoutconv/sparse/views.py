@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import product
 from ..errors import ArgumentError, ArgumentTypeError
-from ..gemm_view import GemmView
-from ..operands import (
+from ..view.gemm_view import GemmView
+from ..view.operands import (
     filter_operand,
     flat_index,
     indexed_rows,
@@ -28,7 +28,7 @@ from ..operands import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from .pairs import Pairs
+    from .maps.tap_pairs import Pairs
 
 
 def kernel_map_view(
@@ -163,7 +163,7 @@ def pairs_wgrad_view(
     ``groups``.
 
     >>> import torch
-    >>> from layoutconv.sparse.pairs import pairs_of
+    >>> from layoutconv.sparse.maps.tap_pairs import pairs_of
     >>> index = torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)
     >>> print(pairs_wgrad_view(pairs_of(index, 2), 16, 32, in_rows=7, out_rows=3))
     A: (out_rows,K):(K,1) o 0 o (L*P,K):(gather*1@0,1@1) o 0 o (K,P,L):(1@1,1@0,P@0)

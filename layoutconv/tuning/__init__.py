@@ -1,7 +1,7 @@
 """Which tile is fastest, measured: races between tiles, and a memory of who won.
 
-The cost model in ``kernels/tune.py`` picks a tile with no trial run. A race measures what the model
-can only guess, and its winner is remembered on disk for the GPU, or comes with the package.
+The cost model, ``planning/cost_model.py``, picks a tile with no trial run. A race measures what the
+model can only guess, and its winner is remembered on disk for the GPU, or comes with the package.
 
 - ``choices``: what a choice is known by, where it is kept and found; below the
   executors, which ask.

@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..devices import why_no_gpu
+from ..base.devices import why_no_gpu
+from ..base.processes import Tick
+from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors import direct, map_views, passes
-from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
-from ..executors.choosing import ALIGNED, multiplied_as
-from ..executors.gpu import Plan
-from ..gemm_view import GemmView
-from ..kernels.tile import Tile
-from ..kernels.tune import shortlist
-from ..processes import Tick
-from ..progress import Progress
-from .choices import Choice, remember
-from .compile import Need, compile_kernels
+from ..gpu import map_views
+from ..gpu.measured_choices import Choice, remember
+from ..gpu.plan import Plan
+from ..gpu.select import ALIGNED, multiplied_as
+from ..ops import dense_calls, dense_passes
+from ..planning.cost_model import shortlist
+from ..planning.tile import Tile
+from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, expected
+from ..view.gemm_view import GemmView
+from .precompile import Need, compile_kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..executors.checks import Stored
+    from ..tensors.tensor_checks import Stored
 
 Measure = Callable[[Plan], float]
 MARGIN = 0.98  # of the model's time: what wins by less is noise, and the model's pick stays
@@ -174,7 +175,7 @@ class Race:
                 stacklevel=2,
             )
         self.view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
-        for forget in (direct.forget, passes.forget, map_views.forget):
+        for forget in (dense_calls.forget, dense_passes.forget, map_views.forget):
             forget()
         return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
 

@@ -28,8 +28,8 @@ _spans: dict[int, int] = {}  # bytes from an address, as the tensor had that was
 
 def install(kernel: Callable[[str], object]) -> None:
     """Stand in; ``kernel`` is told the digest of every kernel that is compiled."""
-    from layoutconv.executors import gpu
-    from layoutconv.kernels import store
+    from layoutconv.gpu import plan as gpu_plan
+    from layoutconv.kernels.compile import store
 
     pretend()
     tensor: Any = torch.Tensor
@@ -44,7 +44,7 @@ def install(kernel: Callable[[str], object]) -> None:
 
     tensor.data_ptr = noted
     own: Any = store
-    plans: Any = gpu
+    plans: Any = gpu_plan
     plans._address = noted
 
     def load(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Any:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
-from layoutconv.gemm_view import OperandLayout
-from layoutconv.operands import runtime
+from layoutconv.view.gemm_view import OperandLayout
+from layoutconv.view.operands import runtime
 
 Leaf = tuple[int, int, int]  # an extent, the coordinate that it moves, and how far
 

@@ -24,9 +24,9 @@ PROCESSOR = "processor.json"  # beside kernels, of the machine that compiled the
 
 def pretend() -> None:
     """From now on tensors are on an H200, as far as the library asks."""
-    from layoutconv.executors import choosing
-    from layoutconv.executors import sparse as executor
-    from layoutconv.kernels.tune import MACHINES
+    from layoutconv.gpu import select
+    from layoutconv.ops import sparse_operators as executor
+    from layoutconv.planning.cost_model import MACHINES
 
     def on_gpu(tensor: torch.Tensor) -> bool:
         return tensor.dtype not in INDICES
@@ -37,7 +37,7 @@ def pretend() -> None:
     cuda: Any = torch.cuda
     cuda.current_device = lambda: -1
     machine: Any = lambda device: MACHINES["sm_90a"]  # noqa: E731
-    choosing.machine_of = machine
+    select.machine_of = machine
     # Rows in the order of their taps, as on a GPU, though their cells are on the CPU.
     rows: Any = lambda found, none: found.sorted  # noqa: E731
     executor._rows = rows
@@ -48,7 +48,7 @@ def install(device: str, kernel: Callable[[str], object]) -> None:
 
     ``device`` is "count" or "compile".
     """
-    from layoutconv.kernels import store
+    from layoutconv.kernels.compile import store
 
     pretend()
     own: Any = store
@@ -83,7 +83,7 @@ _INSTRUCTIONS = re.compile(
 
 def note_processor(folder: Path) -> None:
     """Write down beside kernels what processor their host code is for."""
-    from layoutconv.kernels import store
+    from layoutconv.kernels.compile import store
 
     own: Any = store
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def adopt(folder: Path) -> str:
     all instructions of it. A processor that has them too runs it: then kernels are looked for, and
     kept, under the name of the other.
     """
-    from layoutconv.kernels import store
+    from layoutconv.kernels.compile import store
 
     own: Any = store
     path = folder / PROCESSOR

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from layoutconv.gemm_view import locate
+from layoutconv.view.gemm_view import locate
 
 from .clouds import draw_cells
 from .dense import draw_dense

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale, Step
-from layoutconv.gemm_view import GemmView
+from layoutconv.view.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale, Step
+from layoutconv.view.gemm_view import GemmView
 
 from . import limits
 from .bench import Bench, check_same, poison

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from layoutconv.errors import ArgumentError, DeviceError
-from layoutconv.kernels.store import cache_directory
+from layoutconv.kernels.compile.store import cache_directory
 
 from . import problems, results, stand_in
 from .bench import Bench

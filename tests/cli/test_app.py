@@ -14,7 +14,7 @@ import click
 import pytest
 
 import layoutconv
-from layoutconv.cli import app, main, table
+from layoutconv.cli import app, main, text_table
 from layoutconv.cli.app import commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,8 +205,8 @@ def test_the_line_that_turns_completion_on() -> None:
 
 def test_colours_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert table.styled("us", bold=True) == "us"
+    assert text_table.styled("us", bold=True) == "us"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert table.styled("us", bold=True) == "\x1b[1mus\x1b[0m"
+    assert text_table.styled("us", bold=True) == "\x1b[1mus\x1b[0m"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert table.styled("us", bold=True) == "us"
+    assert text_table.styled("us", bold=True) == "us"

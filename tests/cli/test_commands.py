@@ -16,14 +16,16 @@ import pytest
 import torch
 
 from layoutconv.cli import bench, info, main
-from layoutconv.executors import choosing, gpu
-from layoutconv.kernels import store, tune
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.tuning import choices, compile, race
+from layoutconv.gpu import measured_choices, select
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.kernels.compile import store
+from layoutconv.planning import cost_model
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.tile import Tile
+from layoutconv.tuning import precompile, race
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
-CHOICE = choices.Choice(Tile(64, 64, 64, 2, 2, 3), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
+CHOICE = measured_choices.Choice(Tile(64, 64, 64, 2, 2, 3), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +45,7 @@ def kept(folder: Path) -> Path:
     (folder / "tmpold.o").write_text("left over")
     hours_ago = time.time() - 7200
     os.utime(folder / "tmpold.o", (hours_ago, hours_ago))
-    choices.remember("c" * 64, MACHINE, CHOICE)
+    measured_choices.remember("c" * 64, MACHINE, CHOICE)
     return folder
 
 
@@ -64,7 +66,7 @@ def test_info_counts_what_is_kept(kept: Path, capsys: pytest.CaptureFixture[str]
     found = told(capsys)
     assert found["cache"] == {
         "folder": str(kept), "kernels": 2, "bytes": 2000, "limit": 4_000_000_000, "tuned": 1,
-        "shipped": choices.shipped_count(),
+        "shipped": measured_choices.shipped_count(),
     }  # fmt: skip
 
 
@@ -156,10 +158,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU on which tiles of 96 rows are the fastest."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINE)
-    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
-    monkeypatch.setattr(compile, "compile_kernels", lambda *args: None)
-    monkeypatch.setattr(tune, "FAR", inf)  # any tile may win
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
+    monkeypatch.setattr(precompile, "compile_kernels", lambda *args: None)
+    monkeypatch.setattr(cost_model, "FAR", inf)  # any tile may win
     times = lambda plan: 4.0 if plan.tile.m == 96 else 8.0  # noqa: E731
     monkeypatch.setattr(race, "_on_gpu", lambda *of: times)
 
@@ -202,7 +204,7 @@ def test_a_table_that_cannot_be_kept_is_refused_before_anything_is_measured(
             assert main(command) == 2
             assert "--table" in capsys.readouterr().err
         assert wrong.read_text() == text
-    assert list(choices.kept()) == []
+    assert list(measured_choices.kept()) == []
 
 
 def test_tune_takes_rows_of_the_benchmark(clock: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,14 +217,14 @@ def test_tune_takes_rows_of_the_benchmark(clock: None, capsys: pytest.CaptureFix
 def test_ctrl_c_in_a_tune_keeps_what_was_found(
     clock: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(plan: gpu.Plan) -> float:
-        if len(list(choices.kept())) == 1:
+    def interrupt(plan: gpu_plan.Plan) -> float:
+        if len(list(measured_choices.kept())) == 1:
             raise KeyboardInterrupt
         return 1.0
 
     monkeypatch.setattr(race, "_on_gpu", lambda *of: interrupt)
     assert main(["tune", "--conv", "2,16,16,64", "--filter", "64,3,3"]) == 130
-    assert len(list(choices.kept())) == 1
+    assert len(list(measured_choices.kept())) == 1
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem
-from layoutconv.gemm_view import GemmView, OperandLayout, locate
+from layoutconv.view.gemm_view import GemmView, OperandLayout, locate
 
 Cell = tuple[int, ...]
 Sums = dict[int, Counter[tuple[int, int]]]  # of each element that is written: what is multiplied

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from layoutconv.algebra import ComposedLayout, CustomStride, E, IndexedGather, Layout, SymInt
-from layoutconv.gemm_view import GemmView, locate
+from layoutconv.view.gemm_view import GemmView, locate
 
 G = SymInt(3, "G")
 INDEX = np.array([2, -1, 0], dtype=np.int32)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem
-from layoutconv.conv.folded import folded_fprop_view, folded_taps, folds
+from layoutconv.conv.stride_folding import folded_fprop_view, folded_taps, folds
 from layoutconv.errors import ArgumentError
-from layoutconv.kernels.window import rows_of_a_tap, widened
+from layoutconv.planning.halo_reuse import rows_of_a_tap, widened
 
 from .loops import Passes, Places, problems, sums
 

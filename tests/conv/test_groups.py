@@ -16,7 +16,7 @@ from layoutconv.conv import (
     wgrad_view,
 )
 from layoutconv.errors import ArgumentError
-from layoutconv.vectors import vector_extent
+from layoutconv.view.vectors import vector_extent
 
 from .loops import Passes, Places, problems, sums
 

@@ -20,8 +20,8 @@ from layoutconv.conv import (
     wgrad_view,
 )
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.gemm_view import stages
-from layoutconv.vectors import vector_extent
+from layoutconv.view.gemm_view import stages
+from layoutconv.view.vectors import vector_extent
 
 from .loops import Passes, Places, problems, ranges, sums, table
 

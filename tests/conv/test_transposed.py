@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, dgrad_views
 from layoutconv.errors import ArgumentError
-from layoutconv.executors import execute
+from layoutconv.ops.execute import execute
 
 from .loops import ranges
 

@@ -9,12 +9,12 @@ import torch
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.conv.turned import turned, turned_filter
+from layoutconv.conv.k_major_filter import turned, turned_filter
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import execute
-from layoutconv.gemm_view import GemmView, stages
-from layoutconv.kernels.spec import vectors_of
+from layoutconv.ops.execute import execute
+from layoutconv.planning.kernel_spec import vectors_of
 from layoutconv.sparse.views import kernel_map_dgrad_view
+from layoutconv.view.gemm_view import GemmView, stages
 
 
 def integers(*shape: int) -> torch.Tensor:

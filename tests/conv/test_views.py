@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.gemm_view import GemmView
+from layoutconv.view.gemm_view import GemmView
 
 from .loops import flat, problems, ranges, table
 

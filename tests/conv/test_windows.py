@@ -10,7 +10,7 @@ from layoutconv import E, Layout, LayoutError
 from layoutconv.conv import fprop_view
 from layoutconv.conv.windows import merge, windows
 from layoutconv.errors import ArgumentError
-from layoutconv.gemm_view import stages
+from layoutconv.view.gemm_view import stages
 
 from .loops import problems, ranges
 

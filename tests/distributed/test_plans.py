@@ -11,7 +11,7 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.distributed.convolution import _numbers
 from layoutconv.distributed.exchange import Rows, _cut
 from layoutconv.distributed.halo import dgrad_plan, fprop_plan, output_bounds, reads
-from layoutconv.executors.passes import dgrad, fprop
+from layoutconv.ops.dense_passes import dgrad, fprop
 
 few = settings(max_examples=60, deadline=None)
 

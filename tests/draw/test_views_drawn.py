@@ -13,8 +13,8 @@ from layoutconv import ComposedLayout, E, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.draw.api import draw
 from layoutconv.errors import ArgumentError
-from layoutconv.gemm_view import GemmView, locate, stages
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView, locate, stages
 
 from .figures import fact, grids, placed
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from layoutconv.sparse.street import street, street_and_cars
+from layoutconv.sparse.coords.street import street, street_and_cars
 
 MINKUNET = ["--width", "4", "--stages", "2", "--voxel-size", "0.4", "--steps", "6"]
 SECOND = ["--width", "4", "--batches", "1", "--steps", "6"]

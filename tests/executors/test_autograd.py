@@ -12,18 +12,13 @@ from hypothesis import strategies as st
 from torch.autograd import gradcheck, gradgradcheck
 
 from layoutconv.conv import ConvProblem
-from layoutconv.conv.depthwise import depthwise_fprop_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.conv.depthwise_views import depthwise_fprop_view
+from layoutconv.cpu.cpu_executor import execute_cpu
 from layoutconv.errors import ArgumentError
-from layoutconv.executors.autograd import (
-    conv_dgrad,
-    conv_fprop,
-    conv_fprop_statistics,
-    conv_wgrad,
-)
-from layoutconv.executors.cpu import execute_cpu
-from layoutconv.executors.dot import DotPlan
-from layoutconv.executors.finish import activate
+from layoutconv.gpu.depthwise_plan import DotPlan
+from layoutconv.ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, conv_wgrad
+from layoutconv.tensors.epilogue_in_torch import activate
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 
 from ..conv.loops import problems
 

@@ -21,9 +21,9 @@ MOST_MB = 60  # after the whole number of shapes, above the start
 NOISE_MB = 4  # of modules that are imported late, and of an allocator that keeps pages
 ON_A_GPU = """
 from layoutconv import executors
-from layoutconv.executors import choosing, direct, gpu
+from layoutconv.ops.execute import choosing, direct, gpu
 from layoutconv.kernels import reduce
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.planning.cost_model import MACHINES
 
 choosing.machine_of = lambda device: MACHINES["sm_90a"]
 gpu.load_kernel = reduce.load_reduction = lambda *of: lambda *operands: None
@@ -45,7 +45,7 @@ def call(x):
 CALLS = """
 import ctypes, gc, random
 from layoutconv import caches
-from layoutconv.executors import direct, map_views, passes, tables  # which have caches
+from layoutconv.ops.execute import direct, map_views, passes, tables  # which have caches
 
 def resident():
     gc.collect()

@@ -31,9 +31,10 @@ from layoutconv.conv import (
     interleaved_filter,
     wgrad_view,
 )
-from layoutconv.executors import cpu, execute
-from layoutconv.gemm_view import GemmView
+from layoutconv.cpu import cpu_executor
+from layoutconv.ops.execute import execute
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 from ..conv.loops import problems
 
@@ -45,11 +46,11 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 def tiles(request, monkeypatch):
     """Once with the usual tiles, once with tiles so small that every loop repeats."""
     if request.param == "many tiles":
-        monkeypatch.setattr(cpu, "_ROWS", 3)
-        monkeypatch.setattr(cpu, "_COLUMNS", 4)
-        monkeypatch.setattr(cpu, "_DEPTH", 2)
-        monkeypatch.setattr(cpu, "_SMALL", 0)
-        monkeypatch.setattr(cpu, "_PRODUCTS", 64)
+        monkeypatch.setattr(cpu_executor, "_ROWS", 3)
+        monkeypatch.setattr(cpu_executor, "_COLUMNS", 4)
+        monkeypatch.setattr(cpu_executor, "_DEPTH", 2)
+        monkeypatch.setattr(cpu_executor, "_SMALL", 0)
+        monkeypatch.setattr(cpu_executor, "_PRODUCTS", 64)
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

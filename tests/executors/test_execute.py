@@ -16,13 +16,13 @@ from layoutconv.conv import (
     gather_fprop_view,
     wgrad_view,
 )
-from layoutconv.conv.memory import interleaved
+from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import execute
-from layoutconv.executors.checks import expected
-from layoutconv.gemm_view import GemmView, locate
-from layoutconv.operands import indexed_rows
+from layoutconv.ops.execute import execute
 from layoutconv.sparse import kernel_map_view
+from layoutconv.tensors.tensor_checks import expected
+from layoutconv.view.gemm_view import GemmView, locate
+from layoutconv.view.operands import indexed_rows
 
 PROBLEM = ConvProblem((2, 5, 4), (6, 3), padding=1)
 X, W = torch.randn(2, 5, 4), torch.randn(6, 3, 4)

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.executors.sparse import Maps, chunk_for, sum_chunks, wgrad
-from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
+from layoutconv.ops.sparse_operators import Maps, chunk_for, sum_chunks, wgrad
+from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 
 examples = settings(max_examples=60, deadline=None)
 

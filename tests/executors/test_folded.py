@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layoutconv as lc
-from layoutconv.caches import clear_caches
+from layoutconv.base.caches import clear_caches
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.conv.folded import folded_fprop_view, folded_taps
-from layoutconv.executors import choosing, direct, folded, passes
-from layoutconv.executors.checks import as_stored
-from layoutconv.executors.folded import LINE, arranged_fprop, line_of, unfolded
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.columns import leaves_bounds, runs_of
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.tuning.problems import views_of
+from layoutconv.conv.stride_folding import folded_fprop_view, folded_taps
+from layoutconv.gpu import folding_choice, select
+from layoutconv.gpu.folding_choice import LINE, arranged_fprop, line_of, unfolded
+from layoutconv.ops import dense_calls, dense_passes
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.structural_zeros import leaves_bounds, runs_of
+from layoutconv.tensors.tensor_checks import as_stored
+from layoutconv.tuning.tuned_problems import views_of
+from layoutconv.view.gemm_view import GemmView
 
 LARGE = (2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1
 FOURTHS = {"activation": (8, 64, 64, 64, 16), "stride": 4, "padding": 0}  # of which one is zeros
@@ -96,10 +97,10 @@ def test_nothing_outside_the_filter_is_multiplied(
     pads = (0, 0), (min(near, taps - 1), taps - 1)
     problem = ConvProblem((lines, 9, cells * stride, C), (K, 3, taps), (1, stride), pads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
+        patch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
         memory = aligned, 16, 16
         view = arranged_fprop(problem, LINE)
-        found = choosing.choose_kernel(view, torch.float16, 0, aligned=memory)
+        found = select.choose_kernel(view, torch.float16, 0, aligned=memory)
     assert runs_of(found.view, found.spec) or not leaves_bounds(found.view)
     if unfolded(view) and aligned == 16 and stride * folded_taps(problem)[1] > taps:
         assert leaves_bounds(found.view)  # folded lines are worth it where a tile leaves that out
@@ -107,16 +108,16 @@ def test_nothing_outside_the_filter_is_multiplied(
 
 def test_where_lines_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     for arch, want in (("sm_90a", LINE), ("sm_80", 0)):
-        monkeypatch.setattr(choosing, "machine_of", lambda device, arch=arch: MACHINES[arch])
+        monkeypatch.setattr(select, "machine_of", lambda device, arch=arch: MACHINES[arch])
         assert (line_of(torch.bfloat16, 0), line_of(torch.float32, 0)) == (want, 0)
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A CPU that folds what Hopper does, however small."""
-    for module in (passes, direct):
+    for module in (dense_passes, dense_calls):
         monkeypatch.setattr(module, "line_for", lambda a: LINE)
-    monkeypatch.setattr(folded, "ROWS", 1)
+    monkeypatch.setattr(folding_choice, "ROWS", 1)
     clear_caches()
     yield
     clear_caches()
@@ -125,13 +126,13 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("always")
 def test_convolutions_of_folded_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call, and one whose signature is known; their gradients, and what follows sums."""
-    ran, execute = [], passes.execute
+    ran, execute = [], dense_passes.execute
 
     def noted(view: GemmView, *of: Any, **more: Any) -> Any:
         ran.append(view)
         return execute(view, *of, **more)
 
-    monkeypatch.setattr(passes, "execute", noted)
+    monkeypatch.setattr(dense_passes, "execute", noted)
     x = torch.randn(2, 16, 6, 8, requires_grad=True)
     w = torch.randn(24, 16, 3, 3, requires_grad=True)
     bias = torch.randn(24, requires_grad=True)

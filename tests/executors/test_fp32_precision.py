@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from layoutconv.compat.spconv import constants
-from layoutconv.executors.choosing import multiplied_as
-from layoutconv.executors.fp32_precision import multiplied_now, reader_of
+from layoutconv.gpu.fp32_precision import multiplied_now, reader_of
+from layoutconv.gpu.select import multiplied_as
 
 from ..precision import NEW, decides, restored
 

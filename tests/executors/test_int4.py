@@ -18,13 +18,14 @@ from layoutconv.conv import (
     interleaved_filter,
     wgrad_view,
 )
-from layoutconv.epilogue import Activation, Bias, Scale
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import choosing, gpu
-from layoutconv.executors.int4 import in_pairs, unpacked
-from layoutconv.gemm_view import GemmView, locate
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu import select
+from layoutconv.planning.cost_model import MACHINES
 from layoutconv.sparse import kernel_map_view
+from layoutconv.tensors.packed_int4 import in_pairs, unpacked
+from layoutconv.view.epilogue import Activation, Bias, Scale
+from layoutconv.view.gemm_view import GemmView, locate
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.int8) -> Tensor:
@@ -225,8 +226,8 @@ def test_views_without_pairs_along_k():
 def machine(monkeypatch: pytest.MonkeyPatch):
     def use(name: str) -> list[Any]:
         specs: list[Any] = []
-        monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[name])
-        monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: specs.append(spec))
+        monkeypatch.setattr(select, "machine_of", lambda device: MACHINES[name])
+        monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: specs.append(spec))
         return specs
 
     return use
@@ -237,9 +238,9 @@ def test_a_plan_multiplies_bytes_as_pairs(machine, name):
     specs = machine(name)
     view = in_pairs(fprop_view(ConvProblem((8, 64, 64, 128), (64, 3, 3), padding=1)))
     for out, splits in ((torch.int32, None), (torch.int8, None), (torch.float32, 4)):
-        plan = gpu.plan_of(view, torch.int8, -1, out, "int4", False, "", (16, 16, 16))
-        assert isinstance(plan, gpu.Plan)
-        gpu.Plan(view, torch.int8, -1, out, precision="int4", splits=splits)
+        plan = gpu_plan.plan_of(view, torch.int8, -1, out, "int4", False, "", (16, 16, 16))
+        assert isinstance(plan, gpu_plan.Plan)
+        gpu_plan.Plan(view, torch.int8, -1, out, precision="int4", splits=splits)
         for spec in specs[-2:]:
             assert (spec.dtype, spec.arch, spec.split) == ("int4", name, "")
             assert spec.vectors[:2] == (16, 16)
@@ -254,9 +255,9 @@ def test_a_machine_that_emulates_int4_is_refused(machine):
         "of it, got one of 9.0"
     )
     with pytest.raises(ArgumentTypeError, match=message):
-        gpu.Plan(view, torch.int8, -1, torch.int32, precision="int4")
+        gpu_plan.Plan(view, torch.int8, -1, torch.int32, precision="int4")
     assert specs == []
-    gpu.Plan(view, torch.int8, -1, torch.int32)
+    gpu_plan.Plan(view, torch.int8, -1, torch.int32)
     assert [spec.dtype for spec in specs] == ["int8"]
 
 

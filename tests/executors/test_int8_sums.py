@@ -12,8 +12,8 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, dgrad_views, wgrad_view
-from layoutconv.executors import direct
-from layoutconv.executors.finish import accumulator_dtype
+from layoutconv.ops import dense_calls
+from layoutconv.tensors.epilogue_in_torch import accumulator_dtype
 
 # 1,025 products of (-128)^2, or 1,024 and a one, are the first that 24 bits do not hold.
 LENGTHS = [1023, 1024, 1025, 1026, 1535, 1536, 2048, 2049, 3000, 4095, 4096, 4097]
@@ -63,7 +63,7 @@ def assert_exact(way: Way, x: Tensor, w: Tensor) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_largest_odd_sums(way, length):
     """The one comes first, in the middle and last: no order of summing hides that it is lost."""
-    direct.forget()
+    dense_calls.forget()
     for at in (0, length // 2, length - 1):
         x = torch.full((length,), -128, dtype=torch.int8)
         w = x.clone()

@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from layoutconv.executors import checks, choosing, gpu, map_views
-from layoutconv.executors import sparse as executor
-from layoutconv.executors.map_views import MapView, representative
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.gpu import map_views, select
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu.map_views import MapView, representative
+from layoutconv.gpu.measured_choices import size_class
+from layoutconv.ops import sparse_operators as executor
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.kernel_key import signature
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
-from layoutconv.tuning.choices import size_class
+from layoutconv.tensors import tensor_checks
+from layoutconv.view.gemm_view import GemmView
 
 C, K = 16, 24
 
@@ -26,8 +28,10 @@ C, K = 16, 24
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are what they were made for; rows are sorted, as for a GPU."""
     map_views.forget()
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: (signature(view, spec.along), spec))
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(
+        gpu_plan, "load_kernel", lambda view, spec: (signature(view, spec.along), spec)
+    )
     yield
     map_views.forget()
 
@@ -68,7 +72,7 @@ def test_a_view_is_what_its_layouts_say(name: str, in_order: bool) -> None:
             assert "a" not in view.__dict__
             plain = GemmView(view.a, view.b, view.d)
             assert (view.m, view.n, view.k, view.l) == (plain.m, plain.n, plain.k, plain.l)
-            got, want = checks.expected(view), checks.expected(plain)
+            got, want = tensor_checks.expected(view), tensor_checks.expected(plain)
             assert (got.a, got.b, got.d, got.device) == (want.a, want.b, want.d, want.device)
             assert got.writes_all is want.writes_all
             for one, other in zip(got.indices, want.indices, strict=True):
@@ -82,14 +86,14 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
     for rows, seed in CLOUDS:
         for view in views(MAPS[name](cloud(rows, seed)), in_order=True):
             assert isinstance(view, MapView)
-            key = torch.float16, 0, torch.float16, None, False, "relu", choosing.ALIGNED
+            key = torch.float16, 0, torch.float16, None, False, "relu", select.ALIGNED
             before = len(view.kind.plans)
-            got = gpu.plan_of(view, *key)
+            got = gpu_plan.plan_of(view, *key)
             made += len(view.kind.plans) - before
-            assert gpu.plan_of(view, *key) is got
+            assert gpu_plan.plan_of(view, *key) is got
             sizes = view.kind.sizes(view)
             plain = GemmView(view.a, view.b, view.d)
-            want = gpu.Plan(plain, torch.float16, 0, structure="relu", sizes=sizes)
+            want = gpu_plan.Plan(plain, torch.float16, 0, structure="relu", sizes=sizes)
             names = set(vars(want)) - {"problem", "_given", "_alone", "_held"}
             assert {n: vars(got)[n] for n in names} == {n: vars(want)[n] for n in names}
             for taken, wanted in zip(
@@ -114,8 +118,8 @@ def test_pairs_of_one_channel_each_are_gathered_by_the_template() -> None:
     )
     assert view.m == view.n == 1
     assert len(view.a.shape) == 3
-    key = torch.float16, 0, torch.float32, None, False, "", choosing.ALIGNED
-    assert isinstance(gpu.plan_of(view, *key), gpu.Plan)
+    key = torch.float16, 0, torch.float32, None, False, "", select.ALIGNED
+    assert isinstance(gpu_plan.plan_of(view, *key), gpu_plan.Plan)
 
 
 def test_only_what_differs_between_clouds_has_a_class() -> None:

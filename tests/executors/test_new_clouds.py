@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.executors import sparse_direct
-from layoutconv.executors.launch import Launch, OverMap
-from layoutconv.executors.map_views import Over
+from layoutconv.gpu.launch import Launch, OverMap
+from layoutconv.gpu.map_views import Over
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
+from layoutconv.ops import sparse_calls
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 
 C, K = 3, 4
@@ -27,9 +27,9 @@ C, K = 3, 4
 
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
-    sparse_direct.forget()
+    sparse_calls.forget()
     yield
-    sparse_direct.forget()
+    sparse_calls.forget()
 
 
 def cloud(rows: int, seed: int, channels: int = C) -> SparseTensor:
@@ -76,9 +76,9 @@ def results(convolution: Any, x: SparseTensor, order: int) -> list[Tensor]:
 def test_a_cloud_that_is_new_has_the_bits_of_the_first(convolution, order, monkeypatch):
     want = {}
     for rows, seed in ((40, 1), (61, 2), (40, 3)):
-        sparse_direct.forget()
+        sparse_calls.forget()
         want[seed] = results(convolution, cloud(rows, seed), order)
-    sparse_direct.forget()
+    sparse_calls.forget()
     results(convolution, cloud(50, 0), order)
 
     def refuse(*_: Any) -> None:
@@ -105,7 +105,7 @@ def test_under_autocast_a_call_is_known_too(convolution, monkeypatch):
     x, y = cloud(40, 1), cloud(61, 2)
     want = lowered(y)
     assert [t.dtype for t in want] == [torch.bfloat16, *[torch.float32] * 3]
-    sparse_direct.forget()
+    sparse_calls.forget()
     lowered(x)
     monkeypatch.setattr("layoutconv.nn.sparse._check", None)
     got = lowered(cloud(61, 2))
@@ -123,7 +123,7 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
     results(submanifold, x, 1)
     results(submanifold, x, 1)
     alive.append(weakref.ref(submanifold_map(x.coordinates).index))
-    kinds = [entry[-1] for entries in sparse_direct._kinds.values() for entry in entries]
+    kinds = [entry[-1] for entries in sparse_calls._kinds.values() for entry in entries]
     assert kinds
     for kind in kinds:
         passes = kind.forward, kind.dgrad, kind.wgrad
@@ -176,7 +176,7 @@ def test_rows_of_other_strides_are_another_signature():
     wide = torch.randn(50, C + 2, generator=torch.Generator().manual_seed(5))
     x, y = cloud(30, 1), cloud(50, 2)
     want = subm_conv(y.replace(wide[:, :C].contiguous()), FILTER).features
-    sparse_direct.forget()
+    sparse_calls.forget()
     for _ in range(2):
         subm_conv(x, FILTER)
         got = subm_conv(y.replace(wide[:, :C]), FILTER).features

@@ -13,16 +13,18 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from layoutconv.cpu.cpu_executor import execute_cpu
 from layoutconv.errors import ArgumentTypeError
-from layoutconv.executors import choosing, direct, gpu
-from layoutconv.executors.checks import expected
-from layoutconv.executors.cpu import execute_cpu
-from layoutconv.executors.folded import LINE, arranged_fprop
-from layoutconv.executors.residues import MORE_COLUMNS, arranged_dgrad
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.implicit_gemm import ImplicitGemm
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu import select
+from layoutconv.gpu.folding_choice import LINE, arranged_fprop
+from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
+from layoutconv.kernels.gemm.implicit_gemm import ImplicitGemm
+from layoutconv.ops import dense_calls
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.tensors.tensor_checks import expected
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from layoutconv.view.gemm_view import GemmView
 
 from .addresses import tensor_at
 
@@ -94,14 +96,14 @@ def no_gpu(monkeypatch):
         return add
 
     launched.clear()
-    direct.forget()
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu, "load_kernel", StandIn)
-    monkeypatch.setattr(gpu, "adder", adder)
+    dense_calls.forget()
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu_plan, "load_kernel", StandIn)
+    monkeypatch.setattr(gpu_plan, "adder", adder)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr(direct, "_takes_memory", lambda found, *_: not found.is_depthwise)
+    monkeypatch.setattr(dense_calls, "_takes_memory", lambda found, *_: not found.is_depthwise)
     yield
-    direct.forget()
+    dense_calls.forget()
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -180,7 +182,7 @@ def test_sums_that_saturate_are_in_one_part(dtype, atomic):
     want = execute_cpu(view, a, b, torch.empty_like(out))
     narrow = dtype.itemsize == 1
     for splits in (None, 3):
-        plan = gpu.Plan(view, a.dtype, -1, dtype, atomic=atomic, splits=splits)
+        plan = gpu_plan.Plan(view, a.dtype, -1, dtype, atomic=atomic, splits=splits)
         assert (plan.splits == 1) is narrow
         if dtype is not torch.float8_e4m3fn:  # which kernels get as bytes
             plan(a, b, out.zero_())
@@ -190,13 +192,13 @@ def test_sums_that_saturate_are_in_one_part(dtype, atomic):
 def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
     """Lines of one cell become lines of three."""
 
-    def plan(rows: int) -> gpu.Plan:
+    def plan(rows: int) -> gpu_plan.Plan:
         problem = ConvProblem((1, rows, 1, 32), (32, 1, 3), padding=(0, 1))
-        return gpu.Plan(fprop_view(problem), torch.float16, -1, bind=False)
+        return gpu_plan.Plan(fprop_view(problem), torch.float16, -1, bind=False)
 
     assert [plan(rows).problem.taps for rows in (2**20, 2**31 // 3, 2**31 // 3 + 1)] == [3, 3, 1]
     assert plan(2**31 // 3 + 1).tile.taps == 1
-    wide = gpu.Plan(
+    wide = gpu_plan.Plan(
         fprop_view(ConvProblem((1, 64, 64, 64, 64), (64, 3, 3, 3), padding=1)),
         torch.float16, -1, bind=False,
     )  # fmt: skip
@@ -207,16 +209,16 @@ def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
 @pytest.mark.parametrize("name", ["sm_80", "sm_86"])
 def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     specs: list[Any] = []
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[name])
-    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: specs.append(spec))
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES[name])
+    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: specs.append(spec))
     view = fprop_view(ConvProblem((8, 64, 64, 128), (64, 3, 3), padding=1))
     kind = str(dtype).removeprefix("torch.")
     message = f"`a`: expected a GPU of compute capability 8.9 or more for {kind}, got one of 8."
     with pytest.raises(ArgumentTypeError, match=message):
-        gpu.Plan(view, dtype, -1, torch.float16)
+        gpu_plan.Plan(view, dtype, -1, torch.float16)
     assert specs == []
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_89"])
-    gpu.Plan(view, dtype, -1, torch.float16)
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_89"])
+    gpu_plan.Plan(view, dtype, -1, torch.float16)
     assert [spec.dtype for spec in specs] == [kind]
 
 
@@ -245,8 +247,8 @@ def test_a_kernel_takes_the_tile_that_the_model_picks(
     problem = ConvProblem((images, *cells, C), (K, *taps[: len(cells)]), *numbers)
     views = arranged_fprop(problem, LINE), *arranged_dgrad(problem, MORE_COLUMNS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
+        patch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
         for view in views:
             if view.k and view.m:
-                found = choosing.choose_kernel(view, torch.float16, 0, structure=structure)
+                found = select.choose_kernel(view, torch.float16, 0, structure=structure)
                 ImplicitGemm(found.view, found.spec)

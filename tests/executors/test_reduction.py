@@ -14,10 +14,10 @@ import layoutconv as lc
 from layoutconv.algebra import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.algebra.int_tuple import product
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors.functions import function_key
-from layoutconv.executors.reduction import sum_partials
-from layoutconv.gemm_view import locate
-from layoutconv.operands import row_major
+from layoutconv.gpu.reduction_plan import sum_partials
+from layoutconv.gpu.user_functions import function_key
+from layoutconv.view.gemm_view import locate
+from layoutconv.view.operands import row_major
 
 extents = st.integers(1, 4)
 modes = st.one_of(extents, st.lists(extents, min_size=1, max_size=3).map(tuple))

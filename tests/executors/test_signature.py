@@ -15,15 +15,15 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutconv.executors import signature
-from layoutconv.executors.plain import is_watched
-from layoutconv.executors.signature import Signatures, guard_of
+from layoutconv.ops import call_cache
+from layoutconv.ops.call_cache import Signatures, guard_of
+from layoutconv.ops.torch_internals import is_watched
 
 
 @pytest.fixture(autouse=True, params=["torch's", "ours"])
 def kind(request, monkeypatch) -> None:
     if request.param == "ours":
-        monkeypatch.setattr(signature, "_of_torch", None)
+        monkeypatch.setattr(call_cache, "_of_torch", None)
 
 
 class Own(torch.Tensor):
@@ -193,7 +193,7 @@ def test_there_is_an_end_to_what_is_kept():
         signatures.keep(partial(int, size), NUMBERS, None, x, W)
         assert signatures.find(NUMBERS, None, x, W) == size
         [entries] = signatures.values()
-        assert len(entries) == signatures.usage().entries == min(size, signature._FEW)
+        assert len(entries) == signatures.usage().entries == min(size, call_cache._FEW)
 
 
 def test_what_was_used_last_stays():

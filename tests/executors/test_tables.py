@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+from layoutconv.cpu import cpu_executor, products, view_tables
 from layoutconv.errors import ArgumentError
-from layoutconv.executors import cpu, execute, products, tables
-from layoutconv.gemm_view import GemmView
+from layoutconv.ops.execute import execute
 from layoutconv.sparse import Coordinates, KernelMap, kernel_map_view, submanifold_map
 from layoutconv.sparse.views import pairs_wgrad_view
+from layoutconv.view.gemm_view import GemmView
 
 
 def integers(*shape: int) -> torch.Tensor:
@@ -32,7 +33,7 @@ def convolved(index: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Te
 def sparse(request, monkeypatch):
     """Once where a call for each tap would cost more than it saves, once where it is made."""
     if request.param == "tap by tap":
-        monkeypatch.setattr(cpu, "_SMALL", 0)
+        monkeypatch.setattr(cpu_executor, "_SMALL", 0)
 
 
 @pytest.fixture
@@ -95,11 +96,11 @@ def test_a_second_call_evaluates_no_layout(sparse, cloud, name, monkeypatch):
 def test_what_is_kept_is_bounded_and_makes_no_difference(sparse, cloud, name, room, monkeypatch):
     view, a, b = views(cloud)[name]
     expected = execute(copy.deepcopy(view), a, b)
-    monkeypatch.setattr(tables, "BYTES", room)
-    monkeypatch.setattr(tables, "PLAIN_BYTES", room)
+    monkeypatch.setattr(view_tables, "BYTES", room)
+    monkeypatch.setattr(view_tables, "PLAIN_BYTES", room)
     for _ in range(2):
         assert torch.equal(execute(view, a, b), expected)
-    kept = tables.Tables.of(view)
+    kept = view_tables.Tables.of(view)
     found = [t for t in kept.tables.values() if not isinstance(t, tuple | None)]
     flat = [piece for t in found for piece in (t if isinstance(t, list) else [t])]
     assert sum(piece.nbytes for piece in flat) <= room
@@ -109,7 +110,7 @@ def test_a_batch_of_gathered_terms_is_no_loop_over_views(cloud, monkeypatch):
     """Problems without a term, too: their part of D is zero, not what was there."""
     pairs = cloud.pairs(2)
     monkeypatch.setattr(GemmView, "at", None)
-    monkeypatch.setattr(cpu, "_TERMS", 200)  # several lists of terms
+    monkeypatch.setattr(cpu_executor, "_TERMS", 200)  # several lists of terms
     view = pairs_wgrad_view(pairs, 4, 6, in_rows=60, out_rows=60)
     g, x = integers(60, 6), integers(60, 4)
     out = torch.full((len(pairs.outputs), 6, 4), torch.nan)
@@ -134,12 +135,12 @@ def test_copies_and_pickles_leave_it_behind_and_nothing_keeps_a_view_alive(cloud
     view, a, b = views(cloud)["fprop"]
     expected = execute(view, a, b)
     again = pickle.loads(pickle.dumps(view))
-    assert not tables.Tables.of(again).tables
+    assert not view_tables.Tables.of(again).tables
     assert torch.equal(execute(again, a, b), expected)
     gc.collect()
     gc.disable()
     try:
-        kept = weakref.ref(tables.Tables.of(view))
+        kept = weakref.ref(view_tables.Tables.of(view))
         del view
         assert kept() is None  # at once: no circle waits for the collector
     finally:
@@ -151,12 +152,12 @@ def test_tables_of_a_view_without_an_index_go_with_it(monkeypatch):
     view = copy.deepcopy(fprop_view(ConvProblem((1, 9, 9, 4), (6, 3, 3))))  # no cache holds it
     x, w = integers(1, 9, 9, 4), integers(6, 3, 3, 4)
     expected = execute(view, x, w)
-    before = len(tables._plain)
+    before = len(view_tables._plain)
     again = copy.deepcopy(view)
     assert torch.equal(execute(again, x, w), expected)
-    assert len(tables._plain) == before + 1
+    assert len(view_tables._plain) == before + 1
     del again
     gc.collect()
-    assert len(tables._plain) == before
-    monkeypatch.setattr(tables, "_plain", None)  # as when the interpreter ends
+    assert len(view_tables._plain) == before
+    monkeypatch.setattr(view_tables, "_plain", None)  # as when the interpreter ends
     view.__dict__["_tables"].__del__()

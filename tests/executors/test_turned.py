@@ -13,28 +13,23 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.caches import clear_caches
+from layoutconv.base.caches import clear_caches
 from layoutconv.conv import ConvProblem
-from layoutconv.executors import (
-    choosing,
-    direct,
-    execute_cpu,
-    gpu,
-    map_views,
-    passes,
-    sparse_direct,
-)
-from layoutconv.executors import sparse as operators
-from layoutconv.executors import turned as room
-from layoutconv.executors.checks import expected
-from layoutconv.executors.turned import worth_turning
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.spec import vectors_of
-from layoutconv.kernels.structure import runtime_integers
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.gpu import filter_choice as room
+from layoutconv.gpu import map_views, select
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu.filter_choice import worth_turning
 from layoutconv.nn.sparse import subm_conv
+from layoutconv.ops import dense_calls, dense_passes, sparse_calls
+from layoutconv.ops import sparse_operators as operators
+from layoutconv.ops.execute import execute_cpu
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.kernel_key import runtime_integers
+from layoutconv.planning.kernel_spec import vectors_of
 from layoutconv.sparse import Coordinates, submanifold_map
-from layoutconv.tuning.problems import views_of
+from layoutconv.tensors.tensor_checks import expected
+from layoutconv.tuning.tuned_problems import views_of
+from layoutconv.view.gemm_view import GemmView
 
 from .addresses import tensor_at
 
@@ -59,27 +54,27 @@ def kernel_of(view: GemmView, spec: Any) -> Callable[..., None]:
     return kernel
 
 
-def in_one_part(plan: gpu.Plan, a: int, b: int, out: Tensor) -> None:
+def in_one_part(plan: gpu_plan.Plan, a: int, b: int, out: Tensor) -> None:
     plan._kernel(a, b, out, *plan._given)
 
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ran.clear()
-    for module in (direct, sparse_direct, map_views):
+    for module in (dense_calls, sparse_calls, map_views):
         module.forget()
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu, "load_kernel", kernel_of)
-    monkeypatch.setattr(gpu.Plan, "_run_in_parts", in_one_part)
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu_plan, "load_kernel", kernel_of)
+    monkeypatch.setattr(gpu_plan.Plan, "_run_in_parts", in_one_part)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for module in (direct, sparse_direct):
+    for module in (dense_calls, sparse_calls):
         monkeypatch.setattr(module, "_takes_memory", lambda *_: True)
     monkeypatch.setattr(room, "_runs_kernels", lambda a: True)
     monkeypatch.setattr(room, "ROWS", 32)
     monkeypatch.setattr(room, "PRODUCTS", 1 << 12)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     yield
-    for module in (direct, sparse_direct, map_views):
+    for module in (dense_calls, sparse_calls, map_views):
         module.forget()
 
 
@@ -139,19 +134,19 @@ def test_the_executor_turns_under_the_rule_alone(
         seen.append((view, b))
 
     clear_caches()  # of passes under another rule
-    monkeypatch.setattr(passes, "execute", note)
+    monkeypatch.setattr(dense_passes, "execute", note)
     machine = change.get("machine", "sm_90a")
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[machine])
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES[machine])
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", change.get("precision") != "fp32")
     monkeypatch.setattr(room, "_runs_kernels", lambda a: change.get("on_gpu", True))
     monkeypatch.setattr(room, "PRODUCTS", change.get("products", 1 << 12))
     dtype, rows = change.get("dtype", torch.float32), change.get("rows", 32)
     y, w = torch.ones(1, rows, 8, dtype=dtype), torch.ones(8, 3, 16, dtype=dtype)
-    passes.dgrad(y.mT, w.mT, [rows], [1], [1, 1], [1])
+    dense_passes.dgrad(y.mT, w.mT, [rows], [1], [1, 1], [1])
     [(view, b)] = seen
     assert is_turned(view) is turns
     assert b.stride() == ((1, 8, 24) if turns else w.stride())
-    passes.fprop(torch.ones(1, rows, 16, dtype=dtype).mT, w.mT, [1], [1, 1], [1])
+    dense_passes.fprop(torch.ones(1, rows, 16, dtype=dtype).mT, w.mT, [1], [1, 1], [1])
     assert seen[-1][1].stride() == w.stride()  # which runs along the sum
 
 
@@ -166,7 +161,7 @@ def test_gradients_of_any_order_and_under_compile(
     copy = room.turned_filter
     monkeypatch.setattr(room, "turned_filter", lambda w: copies.append(copy(w)) or copies[-1])
     # Tensors of the CPU, so that views run by its executor: what is not known of a call.
-    monkeypatch.setattr(direct, "_takes_memory", lambda *_: False)
+    monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: False)
     x, w = integers(2, 4, 9, 8).requires_grad_(), integers(8, 4, 3, 3, seed=1).requires_grad_()
 
     def step(conv: Any) -> list[Tensor]:
@@ -250,7 +245,7 @@ def test_sparse_gradients(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.autograd.grad((y * y).sum(), features)[0]
 
     def forget() -> None:
-        for module in (sparse_direct, map_views):
+        for module in (sparse_calls, map_views):
             module.forget()
         for found in maps:
             found.views.clear()
@@ -291,9 +286,9 @@ def test_the_sparse_operator() -> None:
 def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), 2, 1)
     seen: list[GemmView] = []
-    monkeypatch.setattr(passes, "execute", lambda view, *_, **__: seen.append(view))
+    monkeypatch.setattr(dense_passes, "execute", lambda view, *_, **__: seen.append(view))
     y, w = (integers(*shape).movedim(-1, 1) for shape in (problem.output, (32, 3, 3, 16)))
-    passes.dgrad(y, w, [8, 8], [2, 2], [1] * 4, [1, 1])
+    dense_passes.dgrad(y, w, [8, 8], [2, 2], [1] * 4, [1, 1])
     assert all(map(is_turned, views_of(problem, "dgrad", along_sums=True)))
     plain = views_of(problem, "dgrad")
     assert not any(map(is_turned, plain))

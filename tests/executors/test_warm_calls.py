@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.executors import choosing, direct, gpu, map_views, sparse_direct
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.gpu import map_views, select
+from layoutconv.gpu import plan as gpu_plan
 from layoutconv.nn.sparse import subm_conv
+from layoutconv.ops import dense_calls, sparse_calls
+from layoutconv.planning.cost_model import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
 
 from .. import precision
@@ -37,16 +39,16 @@ def stand_in(view: Any, spec: Any) -> Callable[..., None]:
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     launched.clear()
-    direct.forget()
-    sparse_direct.forget()
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
-    monkeypatch.setattr(gpu, "load_kernel", stand_in)
+    dense_calls.forget()
+    sparse_calls.forget()
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(gpu_plan, "load_kernel", stand_in)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(direct, "_takes_memory", lambda *_: True)
-    monkeypatch.setattr(sparse_direct, "_takes_memory", lambda *_: True)
+    monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)
+    monkeypatch.setattr(sparse_calls, "_takes_memory", lambda *_: True)
     yield
-    direct.forget()
-    sparse_direct.forget()
+    dense_calls.forget()
+    sparse_calls.forget()
 
 
 def memory_of(*shape: int, dtype: torch.dtype = torch.float16, shift: int = 0) -> Tensor:
@@ -154,7 +156,7 @@ def test_what_a_call_over_a_new_map_launches_is_what_a_view_of_its_own_would():
     for rows in (15, 15, 13, 13):
         step(rows)
     got = [step(rows) for rows in (15, 13)]
-    sparse_direct.forget()
+    sparse_calls.forget()
     map_views.forget()
     step(14)
     for rows, launches in zip((15, 13), got, strict=True):
@@ -251,7 +253,7 @@ def test_kernels_read_columns_that_are_contiguous(sparse, which):
         columns = {name: COLUMNS[kind]() for name in names}
         packed = {name: column.clone() for name, column in columns.items()}
         expected = [packed[name] for name in ("scale", "bias") if name in packed]
-        sparse_direct.forget() if sparse else direct.forget()
+        sparse_calls.forget() if sparse else dense_calls.forget()
         result = convolve(packed)  # by the operator, which leaves a call to be found
         for _ in range(3):
             before = len(launched)
@@ -329,6 +331,6 @@ def test_what_follows_a_dot_product_over_a_map_is_left_to_the_operator():
     for activation, is_known in ((None, True), ("relu", False)):
         numbers = 4, activation, 0.01
         out = torch.empty(1, 4).half()
-        sparse_direct.remember(found, numbers, None, (cloud.features, w, None, None, None), out)
-        known = sparse_direct.find(found, numbers, None, cloud.features, w)
+        sparse_calls.remember(found, numbers, None, (cloud.features, w, None, None, None), out)
+        known = sparse_calls.find(found, numbers, None, cloud.features, w)
         assert (known is not None) is is_known

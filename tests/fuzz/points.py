@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 from layoutconv.errors import PointFileError
-from layoutconv.sparse.points import read_points
+from layoutconv.sparse.coords.points import read_points
 
 from . import pool, whole_files, whole_las
 from .damage import damaged

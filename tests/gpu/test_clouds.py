@@ -14,8 +14,8 @@ from layoutconv.sparse import (
     merge_repeated,
     submanifold_map,
 )
-from layoutconv.sparse.street import street
-from layoutconv.sparse.voxels import Voxels, voxelize
+from layoutconv.sparse.coords.street import street
+from layoutconv.sparse.coords.voxels import Voxels, voxelize
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem
-from layoutconv.executors import execute_cpu
-from layoutconv.executors.checks import expected
+from layoutconv.ops.execute import execute_cpu
+from layoutconv.tensors.tensor_checks import expected
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 
 def views(p: ConvProblem, kind: str):
-    from layoutconv.conv import depthwise
+    from layoutconv.conv import depthwise_views
 
     made = {
-        "fprop": depthwise.depthwise_fprop_view,
-        "dgrad": depthwise.depthwise_dgrad_views,
-        "wgrad": depthwise.depthwise_wgrad_view,
+        "fprop": depthwise_views.depthwise_fprop_view,
+        "dgrad": depthwise_views.depthwise_dgrad_views,
+        "wgrad": depthwise_views.depthwise_wgrad_view,
     }[kind](p)
     return made if isinstance(made, tuple) else (made,)
 
@@ -35,8 +35,8 @@ def views(p: ConvProblem, kind: str):
     ],
 )
 def test_passes(kind, dtype, C, more):
-    from layoutconv.executors.choosing import machine_of
-    from layoutconv.kernels.dot import load_dot
+    from layoutconv.gpu.select import machine_of
+    from layoutconv.kernels.pointwise.depthwise import load_dot
 
     machine = machine_of(torch.cuda.current_device())
     problem = ConvProblem((3, 33, 38, C), (C, 3, 3), groups=C, **more)

@@ -13,11 +13,11 @@ from torch import Tensor
 from layoutconv import execute
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors.gpu import Plan
-from layoutconv.gemm_view import GemmView, stages
-from layoutconv.kernels.tile import Tile
+from layoutconv.gpu.plan import Plan
+from layoutconv.planning.tile import Tile
 from layoutconv.reference import Reference
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView, stages
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

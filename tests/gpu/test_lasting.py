@@ -9,11 +9,11 @@ import torch
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
-from layoutconv.executors.checks import as_stored
-from layoutconv.executors.choosing import choose_kernel
-from layoutconv.executors.folded import arranged_fprop, line_for
-from layoutconv.executors.residues import arranged_dgrad, columns_for
+from layoutconv.gpu.folding_choice import arranged_fprop, line_for
+from layoutconv.gpu.phase_choice import arranged_dgrad, columns_for
+from layoutconv.gpu.select import choose_kernel
+from layoutconv.tensors.tensor_checks import as_stored
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),

@@ -14,8 +14,8 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import execute
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -101,7 +101,7 @@ def fresh(view: GemmView) -> GemmView:
 
 def count_compilations(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> list[Any]:
     """A list that grows with every kernel that is compiled; none is kept so far."""
-    from layoutconv.kernels import build, store
+    from layoutconv.kernels.compile import build, store
 
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(store, "_loaded", {})
@@ -139,7 +139,7 @@ def test_sizes_do_not_compile_again(monkeypatch: pytest.MonkeyPatch, tmp_path: A
 def test_another_view_of_the_same_kind_loads_and_does_not_compile(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    from layoutconv.kernels import store
+    from layoutconv.kernels.compile import store
 
     compiled = count_compilations(monkeypatch, tmp_path)
     view = fprop_view(problem(1, 10))

@@ -10,11 +10,11 @@ import torch
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
-from layoutconv.kernels import reached as reached_module
-from layoutconv.kernels.neighbours import HashTable
-from layoutconv.kernels.reached import reached
-from layoutconv.sparse.order import by_taps
-from layoutconv.sparse.taps import Taps
+from layoutconv.kernels.maps import output_coords as reached_module
+from layoutconv.kernels.maps.build_map import HashTable
+from layoutconv.kernels.maps.output_coords import reached
+from layoutconv.sparse.maps.row_orders import by_taps
+from layoutconv.sparse.maps.taps import Taps
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed")
 
-from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
-from layoutconv.sparse.two_way import reversed_index
+from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
+from layoutconv.sparse.maps.two_way import reversed_index
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -145,7 +145,7 @@ def test_the_way_back_is_two_launches():
 
 
 def test_cells_that_are_reached_are_four_launches():
-    from layoutconv.kernels.reached import reached
+    from layoutconv.kernels.maps.output_coords import reached
 
     cells = torch.randint(0, 50, (9_000, 4), dtype=torch.int32).cuda()
     taps = torch.cartesian_prod(*[torch.arange(3)] * 3).tolist()

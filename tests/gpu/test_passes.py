@@ -7,9 +7,9 @@ import torch
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
-from layoutconv.epilogue import ACTIVATIONS
-from layoutconv.executors.checks import as_stored
-from layoutconv.executors.folded import arranged_fprop, line_for
+from layoutconv.gpu.folding_choice import arranged_fprop, line_for
+from layoutconv.tensors.tensor_checks import as_stored
+from layoutconv.view.epilogue import ACTIVATIONS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

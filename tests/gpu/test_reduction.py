@@ -7,8 +7,8 @@ import torch
 
 import layoutconv as lc
 from layoutconv.algebra import ComposedLayout, E, Layout
-from layoutconv.executors.reduction import sum_partials
-from layoutconv.operands import row_major
+from layoutconv.gpu.reduction_plan import sum_partials
+from layoutconv.view.operands import row_major
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import layoutconv as lc
-from layoutconv.executors import sparse as executor
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
+from layoutconv.ops import sparse_operators as executor
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
-from layoutconv.sparse.street import street
+from layoutconv.sparse.coords.street import street
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -149,8 +149,8 @@ def test_a_graph_of_pairs_that_nobody_counted(monkeypatch):
 
     _, counted = gradient()
     with monkeypatch.context() as patch:  # as in a graph, whose kernels are then compiled
-        for module in ("pairs", "two_way"):
-            patch.setattr(f"layoutconv.sparse.{module}.is_captured", lambda _: True)
+        for module in ("tap_pairs", "two_way"):
+            patch.setattr(f"layoutconv.sparse.maps.{module}.is_captured", lambda _: True)
         _, want = gradient()
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()

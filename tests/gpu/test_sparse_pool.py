@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layoutconv.executors.gathered import gather
+from layoutconv.gpu.gathered import gather
 from layoutconv.nn.sparse_pool import (
     CHUNK,
     sparse_avg_pool,

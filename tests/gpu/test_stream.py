@@ -9,7 +9,8 @@ import torch
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
-from layoutconv.sparse import Chunks, SparseTensor, morton_order, staging
+from layoutconv.sparse import Chunks, SparseTensor, morton_order
+from layoutconv.sparse.stream import staging
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.executors import launch, turned
-from layoutconv.executors import sparse as operators
+from layoutconv.gpu import filter_choice, launch
 from layoutconv.nn.sparse import subm_conv
+from layoutconv.ops import sparse_operators as operators
 from layoutconv.sparse import Coordinates, submanifold_map
 
 pytestmark = pytest.mark.skipif(
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.skipif(
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The filters that are turned, by where they start."""
     found: list[int] = []
-    copy = turned.turned_filter
+    copy = filter_choice.turned_filter
 
     def counted(w: Tensor, *shape: Any) -> Tensor:
         found.append(w.data_ptr())
         return copy(w, *shape)
 
-    for module in (turned, launch, operators):
+    for module in (filter_choice, launch, operators):
         monkeypatch.setattr(module, "turned_filter", counted)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     return found

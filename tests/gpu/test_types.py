@@ -13,10 +13,10 @@ import layoutconv as lc
 from layoutconv import execute
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.memory import interleaved
-from layoutconv.epilogue import Bias, Epilogue, Residual, Scale
-from layoutconv.executors.finish import convert
-from layoutconv.gemm_view import GemmView, stages
+from layoutconv.conv.stored_layouts import interleaved
+from layoutconv.tensors.epilogue_in_torch import convert
+from layoutconv.view.epilogue import Bias, Epilogue, Residual, Scale
+from layoutconv.view.gemm_view import GemmView, stages
 
 from .. import precision
 

@@ -18,19 +18,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutconv.kernels import map_chains, neighbours, per_rank
-from layoutconv.kernels.blocks import Fill, Insert, Reserve, Settle
-from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
-from layoutconv.kernels.neighbours import HashTable
-from layoutconv.kernels.pairs import CountPairs, WritePairs
-from layoutconv.kernels.per_rank import Chain, PerRank, build
-from layoutconv.kernels.reached import Reach, Unpack
-from layoutconv.kernels.search import Search
-from layoutconv.kernels.tap_keys import Keys, KeysOfIndex
-from layoutconv.kernels.tap_order import Count, Gather, Sizes, Windows
-from layoutconv.kernels.together import Together
-from layoutconv.kernels.way_back import Scatter
-from layoutconv.sparse import order
+from layoutconv.kernels.maps import build_map, map_stages, per_rank
+from layoutconv.kernels.maps.block_table import Fill, Insert, Reserve, Settle
+from layoutconv.kernels.maps.build_map import HashTable
+from layoutconv.kernels.maps.cooperative import Together
+from layoutconv.kernels.maps.inverse import Scatter
+from layoutconv.kernels.maps.occupancy_bitmap import CountBits, Mark, WriteCells
+from layoutconv.kernels.maps.output_coords import Reach, Unpack
+from layoutconv.kernels.maps.pairs import CountPairs, WritePairs
+from layoutconv.kernels.maps.per_rank import Chain, PerRank, build
+from layoutconv.kernels.maps.probe import Search
+from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
+from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
+from layoutconv.sparse.maps import row_orders
 
 from ..machine import DeviceTensor, Memory, launch_of, parse, run
 
@@ -186,11 +186,11 @@ def touched(kernel: PerRank, integers: tuple[int, ...]) -> tuple[set[int], dict[
 @contextmanager
 def with_sizes(sizes: Sizes, windows: int = 3) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
-    patch.setattr(map_chains, "SIZES", sizes)
-    patch.setattr(order, "PLACE_BITS", sizes.place)
-    patch.setattr(order, "WINDOW_BITS", sizes.window)
-    patch.setattr(order, "FEWEST_OF_WINDOW", 32)
-    patch.setattr(order, "WINDOWS", windows)
+    patch.setattr(map_stages, "SIZES", sizes)
+    patch.setattr(row_orders, "PLACE_BITS", sizes.place)
+    patch.setattr(row_orders, "WINDOW_BITS", sizes.window)
+    patch.setattr(row_orders, "FEWEST_OF_WINDOW", 32)
+    patch.setattr(row_orders, "WINDOWS", windows)
     forget_plans()
     yield
     patch.undo()
@@ -198,8 +198,8 @@ def with_sizes(sizes: Sizes, windows: int = 3) -> Iterator[None]:
 
 
 def forget_plans() -> None:
-    neighbours._plan.cache_clear()
-    neighbours._sorted_plan.cache_clear()
+    build_map._plan.cache_clear()
+    build_map._sorted_plan.cache_clear()
 
 
 @contextmanager
@@ -208,8 +208,8 @@ def launches_of_maps() -> Iterator[Launches]:
     patch = pytest.MonkeyPatch()
     patched = Launches()
     patch.setattr(per_rank, "launch", patched)
-    patch.setattr(neighbours, "multiprocessors", lambda _: patched.ctas)
-    patch.setattr(map_chains, "FEWEST_OF_CHUNK", 32)
+    patch.setattr(build_map, "multiprocessors", lambda _: patched.ctas)
+    patch.setattr(map_stages, "FEWEST_OF_CHUNK", 32)
     with with_sizes(SIZES):
         yield patched
     patch.undo()

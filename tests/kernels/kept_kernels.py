@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from layoutconv.kernels import store
+from layoutconv.kernels.compile import store
 
 compiled: list[int] = []
 loaded: list[bytes] = []

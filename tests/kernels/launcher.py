@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layoutconv.epilogue import Epilogue
-from layoutconv.executors.finish import convert
-from layoutconv.gemm_view import GemmView, OperandLayout, locate, stages
-from layoutconv.kernels.build import build
-from layoutconv.kernels.check import check_view
-from layoutconv.kernels.spec import Spec, kept_entries, vectors_of
-from layoutconv.kernels.store import as_argument
-from layoutconv.kernels.structure import index_buffer, runtime_integers, signature
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.compile.build import build
+from layoutconv.kernels.compile.store import as_argument
+from layoutconv.planning.kernel_key import index_buffer, runtime_integers, signature
+from layoutconv.planning.kernel_spec import Spec, kept_entries, vectors_of
+from layoutconv.planning.legality import check_view
+from layoutconv.planning.tile import Tile
+from layoutconv.tensors.epilogue_in_torch import convert
+from layoutconv.view.epilogue import Epilogue
+from layoutconv.view.gemm_view import GemmView, OperandLayout, locate, stages
 
 from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
 from ..machine.ptx import Kernel

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv.kernels import hash_table, neighbours
-from layoutconv.kernels.neighbours import HashTable
-from layoutconv.kernels.reached import reached
-from layoutconv.sparse import order
-from layoutconv.sparse.taps import Taps
+from layoutconv.kernels.maps import build_map, hash_table
+from layoutconv.kernels.maps.build_map import HashTable
+from layoutconv.kernels.maps.output_coords import reached
+from layoutconv.sparse.maps import row_orders
+from layoutconv.sparse.maps.taps import Taps
 
 from .cloud_launcher import Launches, box, cloud, rows_of, search, status, table_of
 
@@ -58,7 +58,7 @@ def test_keys_that_share_a_home(launches: Launches) -> None:
 
 
 def test_a_table_with_one_free_slot(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "table_bits", lambda rows: 6)
+    monkeypatch.setattr(build_map, "table_bits", lambda rows: 6)
     grid = 1, 64 * 64
     indices = cloud(0, 10_000, (1, 64))[:63]
     indices[:, 1] = 64 * indices[:, 1] + indices[:, 1] % 3
@@ -87,7 +87,9 @@ def test_keys_of_32_bits_and_of_64(launches: Launches, grid: Any, wide: bool) ->
     offsets = box(3, 3)
     table = table_of(indices, grid)
     assert table._wide == wide
-    want = order.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), (3, 3, 3))
+    want = row_orders.by_taps(
+        search(rows_of(indices, grid), indices, (1, 1, 1), offsets), (3, 3, 3)
+    )
     got = table.search_sorted(indices, Taps.centred(3))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])
@@ -128,7 +130,7 @@ def test_centres_at_the_ends_of_32_bits(launches: Launches, extent: int) -> None
     table = table_of(indices, grid)
     want = search(rows_of(indices, grid), centres, (1, 1), offsets)
     assert torch.equal(table.search(centres, (1, 1), offsets), want)
-    want = order.by_taps(want, (3, 5))
+    want = row_orders.by_taps(want, (3, 5))
     got = table.search_sorted(centres, Taps((3, 5), tuple(offsets), (1, 1)))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.gemm_view import GemmView
+from layoutconv.view.gemm_view import GemmView
 
 from .launcher import (
     KINDS,

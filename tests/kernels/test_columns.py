@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.conv.folded import folded_fprop_view, folds
-from layoutconv.conv.turned import turned
-from layoutconv.executors.residues import MORE_COLUMNS, arranged_dgrad
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.columns import COLUMNS, Blocks, Columns, Run, runs_of
-from layoutconv.kernels.im2col import is_mapped
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened, window_of
+from layoutconv.conv.k_major_filter import turned
+from layoutconv.conv.stride_folding import folded_fprop_view, folds
+from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
+from layoutconv.planning.halo_reuse import widened, window_of
+from layoutconv.planning.structural_zeros import COLUMNS, Blocks, Columns, Run, runs_of
+from layoutconv.planning.tile import Tile
+from layoutconv.planning.tma_im2col import is_mapped
+from layoutconv.view.gemm_view import GemmView
 
 from .launcher import check_view_runs, compiled_view, half_line, located, spec_of
 from .test_random import problems

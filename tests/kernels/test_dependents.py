@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 from .launcher import Compiled, compiled_view
 from .test_skip import kernel_map

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem
-from layoutconv.conv.depthwise import (
+from layoutconv.conv.depthwise_views import (
     depthwise_dgrad_views,
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
-from layoutconv.gemm_view import GemmView, locate, stages
-from layoutconv.kernels.dot import build as build_dot
-from layoutconv.kernels.dot_schedule import DotSchedule, schedule_dot
-from layoutconv.kernels.reduce import OPERATIONS
-from layoutconv.kernels.reduce import build as build_reduction
+from layoutconv.kernels.pointwise.depthwise import build as build_dot
+from layoutconv.kernels.pointwise.reduce import OPERATIONS
+from layoutconv.kernels.pointwise.reduce import build as build_reduction
+from layoutconv.planning.depthwise_schedule import DotSchedule, schedule_dot
+from layoutconv.view.gemm_view import GemmView, locate, stages
 
 from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
-from layoutconv.epilogue import (
+from layoutconv.tensors.epilogue_in_torch import activate, apply_steps, column_statistics, convert
+from layoutconv.view.epilogue import (
     ACTIVATIONS,
     Activation,
     Bias,
@@ -20,8 +21,7 @@ from layoutconv.epilogue import (
     Scale,
     Step,
 )
-from layoutconv.executors.finish import activate, apply_steps, column_statistics, convert
-from layoutconv.gemm_view import GemmView
+from layoutconv.view.gemm_view import GemmView
 
 from .launcher import (
     KINDS,

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.conv.folded import folded_fprop_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
-from layoutconv.executors import choosing
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.columns import runs_of
-from layoutconv.kernels.family import MAPPED_WINDOWS
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.kernels.window import widened
+from layoutconv.conv.stride_folding import folded_fprop_view
+from layoutconv.gpu import select
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.structural_zeros import runs_of
+from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.tile_table import MAPPED_WINDOWS
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import read_cubin
 from .launcher import (
@@ -166,8 +166,8 @@ LARGE = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
 def test_a_plan_leaves_zeros_out(
     problem: ConvProblem, taps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
-    chosen = choosing.choose_kernel(folded_fprop_view(problem), F16, 0)
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    chosen = select.choose_kernel(folded_fprop_view(problem), F16, 0)
     assert (chosen.spec.tile.taps, chosen.spec.tile.producers) == (taps, 32)
     assert chosen.problem.mapped_windows
     assert runs_of(chosen.view, chosen.spec)

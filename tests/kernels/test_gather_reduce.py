@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from layoutconv.executors import gathered
-from layoutconv.kernels import gather_reduce as kernels
-from layoutconv.kernels.gather_reduce import FLIGHT, GatherShape, build
+from layoutconv.gpu import gathered
+from layoutconv.kernels.pointwise import gather_pool as kernels
+from layoutconv.kernels.pointwise.gather_pool import FLIGHT, GatherShape, build
 
 from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
 
@@ -71,7 +71,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_gather", found.load)
     machine = type("", (), {"arch": ""})
-    monkeypatch.setattr("layoutconv.executors.choosing.machine_of", lambda _: machine)
+    monkeypatch.setattr("layoutconv.gpu.select.machine_of", lambda _: machine)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     gathered._kernel.cache_clear()
     yield found

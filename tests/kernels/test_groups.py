@@ -7,9 +7,9 @@ import torch
 
 from layoutconv.algebra import ComposedLayout, E, Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.epilogue import Activation, Bias, Epilogue
-from layoutconv.gemm_view import GemmView
-from layoutconv.operands import row_major
+from layoutconv.view.epilogue import Activation, Bias, Epilogue
+from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.operands import row_major
 
 from .launcher import (
     KINDS,

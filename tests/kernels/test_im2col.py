@@ -12,16 +12,16 @@ import torch
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
-from layoutconv.conv.memory import interleaved
-from layoutconv.epilogue import Bias, Epilogue
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import mainloop_sm90, pixels
-from layoutconv.kernels.im2col import Im2col, im2col, im2col_of_a
-from layoutconv.kernels.pixels import PixelProducer
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.window import widened
+from layoutconv.conv.stored_layouts import interleaved
+from layoutconv.kernels.gemm import mainloop_sm90, tma_im2col_copy
+from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer
+from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.tma_im2col import Im2col, im2col, im2col_of_a
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.epilogue import Bias, Epilogue
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import Fault, read_cubin, tensor_map
 from ..machine.boxes import elements
@@ -375,8 +375,8 @@ def taps_that_are_left_out(patch: Patch) -> None:
 
 
 def a_box_that_ends_too_early(patch: Patch) -> None:
-    upper = pixels._upper
-    patch.setattr(pixels, "_upper", lambda mode, args: upper(mode, args) - 1)
+    upper = tma_im2col_copy._upper
+    patch.setattr(tma_im2col_copy, "_upper", lambda mode, args: upper(mode, args) - 1)
 
 
 def bytes_of_b_alone(patch: Patch) -> None:

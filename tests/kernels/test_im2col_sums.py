@@ -13,12 +13,12 @@ import torch
 
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, wgrad_view
-from layoutconv.conv.memory import interleaved
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
-from layoutconv.kernels.pixels import SumProducer
-from layoutconv.kernels.structure import signature
-from layoutconv.kernels.tile import REGISTERS, Tile
+from layoutconv.conv.stored_layouts import interleaved
+from layoutconv.kernels.gemm.tma_im2col_copy import SumProducer
+from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import read_cubin
 from .launcher import (

@@ -12,16 +12,17 @@ import torch
 
 from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.executors.choosing import _shared_rows
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import im2col, implicit_gemm
-from layoutconv.kernels.family import MAPPED_WINDOWS, WINDOWS
-from layoutconv.kernels.im2col import im2col_of_a
-from layoutconv.kernels.pixels import PixelProducer, RowProducer
-from layoutconv.kernels.spec import Spec, vectors_of
-from layoutconv.kernels.tile import HALO, REGISTERS, WARP, WARPGROUP, Tile
-from layoutconv.kernels.tune import MACHINES, Problem, choose, rate_of
-from layoutconv.kernels.window import widened, window_of
+from layoutconv.gpu.select import _shared_rows
+from layoutconv.kernels.gemm import implicit_gemm
+from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer, RowProducer
+from layoutconv.planning import tma_im2col
+from layoutconv.planning.cost_model import MACHINES, Problem, choose, rate_of
+from layoutconv.planning.halo_reuse import widened, window_of
+from layoutconv.planning.kernel_spec import Spec, vectors_of
+from layoutconv.planning.tile import HALO, REGISTERS, WARP, WARPGROUP, Tile
+from layoutconv.planning.tile_table import MAPPED_WINDOWS, WINDOWS
+from layoutconv.planning.tma_im2col import im2col_of_a
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import Fault, read_cubin
 from .launcher import (
@@ -65,14 +66,14 @@ def gradient(problem: ConvProblem) -> GemmView:
 
 @pytest.mark.parametrize("rows", [64, 128, 192, 256])
 def test_pieces_cover_the_halo_and_start_where_a_copy_may(rows: int) -> None:
-    found = im2col.im2col(fprop_view(PLANES).a)
+    found = tma_im2col.im2col(fprop_view(PLANES).a)
     assert found is not None
     for halo in range(HALO + 1):
         count, each = replace(found, halo=halo).copies(rows)
-        assert each <= im2col.MOST_PIXELS
+        assert each <= tma_im2col.MOST_PIXELS
         assert each % 8 == 0
         assert rows + halo <= count * each <= rows + HALO  # which shared memory has
-        assert count == 1 or rows + halo > im2col.MOST_PIXELS
+        assert count == 1 or rows + halo > tma_im2col.MOST_PIXELS
 
 
 def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
@@ -230,7 +231,7 @@ def bytes_of_rows_alone(patch: Patch) -> None:
 
 
 def pieces_that_start_in_any_row(patch: Patch) -> None:
-    patch.setattr(im2col, "PERIOD", 1)
+    patch.setattr(tma_im2col, "PERIOD", 1)
 
 
 def one_piece_twice(patch: Patch) -> None:

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, interleaved
-from layoutconv.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale
-from layoutconv.executors.finish import apply_steps, convert
-from layoutconv.executors.int4 import in_pairs, pack_int4
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
+from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
+from layoutconv.tensors.packed_int4 import in_pairs, pack_int4
+from layoutconv.view.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import read_cubin
 from .launcher import (

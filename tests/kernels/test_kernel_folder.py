@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from layoutconv.cache_folder import printable, write_file
+from layoutconv.base.cache_folder import printable, write_file
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.kernels import build, store
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.compile import build, store
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.tile import Tile
 
 from .kept_kernels import Kernel, at_once, folder, get, loaded, path_of
 
@@ -182,17 +182,17 @@ def test_a_folder_with_something_in_it_stays(folder: Path) -> None:
 
 
 def test_a_pipe_in_the_place_of_a_choice(folder: Path, at_once: None) -> None:
-    from layoutconv.tuning import choices
+    from layoutconv.gpu import measured_choices
 
     for place in ("a pipe.json", "deep.json", "strange.json"):
-        path = choices.folder() / "A GPU" / place
+        path = measured_choices.folder() / "A GPU" / place
         path.parent.mkdir(parents=True, exist_ok=True)
         if "pipe" in place:
             os.mkfifo(path)
         else:
             path.write_text("[" * 100_000 if "deep" in place else '{"tile": {"m": "\x1b"}}')
     folder.chmod(0o700)
-    assert list(choices.kept()) == []
+    assert list(measured_choices.kept()) == []
 
 
 def test_a_kernel_under_the_name_of_another_is_none(folder: Path) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.spec import can_skip
+from layoutconv.planning.kernel_spec import can_skip
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
 from layoutconv.sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
+from layoutconv.view.gemm_view import GemmView
 
 from .launcher import KINDS, Case, Kind, check_exact, compiled_view, run_case, tile_of
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.structure import index_buffer, runtime_integers
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.kernel_key import index_buffer, runtime_integers
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import DeviceTensor, Memory, launch_of, run
 from .launcher import compiled_view, integers

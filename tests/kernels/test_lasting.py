@@ -12,17 +12,18 @@ import torch
 from cutlass import Int32
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.folded import folded_fprop_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual, Scale
-from layoutconv.executors.residues import arranged_dgrad
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import epilogue, mainloop_sm90
-from layoutconv.kernels.columns import runs_of
-from layoutconv.kernels.mainloop_sm90 import MainloopSm90
-from layoutconv.kernels.pixels import RowProducer
-from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.tune import MACHINES
-from layoutconv.kernels.window import widened
+from layoutconv.conv.stride_folding import folded_fprop_view
+from layoutconv.gpu.phase_choice import arranged_dgrad
+from layoutconv.kernels.gemm import mainloop_sm90
+from layoutconv.kernels.gemm.epilogue import smem_store
+from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
+from layoutconv.kernels.gemm.tma_im2col_copy import RowProducer
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.structural_zeros import runs_of
+from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import Fault, read_cubin
 from .launcher import (
@@ -220,7 +221,7 @@ def no_waiting_for_others_before_a_tile_turns(patch: Patch) -> None:
 
 
 def no_waiting_for_others_after_it(patch: Patch) -> None:
-    patch.setattr(epilogue, "sync", lambda tile: None)
+    patch.setattr(smem_store, "sync", lambda tile: None)
 
 
 def the_ring_starts_anew(patch: Patch) -> None:

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.family import shapes, tile_of
-from layoutconv.kernels.tile import REGISTERS, Tile
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.tile_table import shapes, tile_of
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import read_cubin
 from .launcher import DTYPES, NAMES, compile_view, dtype_name, half_line

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv.kernels import map_chains, neighbours, per_rank, store
-from layoutconv.kernels.per_rank import Chain, build, load_per_rank
-from layoutconv.kernels.reached import Unpack
-from layoutconv.kernels.search import Search
-from layoutconv.kernels.tap_order import Sizes
-from layoutconv.kernels.together import SHARED_BYTES, size_of
-from layoutconv.sparse.taps import Taps
+from layoutconv.kernels.compile import store
+from layoutconv.kernels.maps import build_map, map_stages, per_rank
+from layoutconv.kernels.maps.cooperative import SHARED_BYTES, size_of
+from layoutconv.kernels.maps.output_coords import Unpack
+from layoutconv.kernels.maps.per_rank import Chain, build, load_per_rank
+from layoutconv.kernels.maps.probe import Search
+from layoutconv.kernels.maps.row_order import Sizes
+from layoutconv.sparse.maps.taps import Taps
 
 from ..machine import read_cubin
 from .cloud_launcher import OF_RANK, compiled, with_sizes
@@ -35,19 +36,19 @@ def test_kernels_compile_for_every_architecture(kind: Any, arch: str) -> None:
 
 def sorted_chain(taps: Taps, empty: bool, wide: bool = False) -> Chain:
     with with_sizes(Sizes()):
-        plan = neighbours._sorted_plan(taps, len(taps.stride), torch.device("cpu"), wide)
+        plan = build_map._sorted_plan(taps, len(taps.stride), torch.device("cpu"), wide)
         return plan.sorted(empty)
 
 
 CHAINS = {
-    "filled": map_chains.filled(3, Sizes().threads, False),
+    "filled": map_stages.filled(3, Sizes().threads, False),
     "known": sorted_chain(Taps.centred(3, 3), True),
     "known, of wide keys": sorted_chain(Taps.centred(3, 3), True, True),
     "known, of a table that is there": sorted_chain(Taps.centred(2, 3), False),
     "near": sorted_chain(Taps.centred(3, offsets=[(0, 0, 0), (1, 0, 2)]), True),
     "far": sorted_chain(Taps.centred(3, 2, 900), True),
     "4-D": sorted_chain(Taps.centred(4, 2), True),
-    "index": map_chains.sorted_index(Sizes()),
+    "index": map_stages.sorted_index(Sizes()),
 }
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from layoutconv.algebra import ComposedLayout, E, Layout, make_ordered_layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.memory import interleaved, interleaved_filter
-from layoutconv.gemm_view import GemmView
-from layoutconv.operands import indexed_rows, row_major, runtime, static
+from layoutconv.conv.stored_layouts import interleaved, interleaved_filter
+from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.operands import indexed_rows, row_major, runtime, static
 
 from .launcher import KINDS, Case, check_exact, check_kind_runs, compiled_view, run_case, tile_of
 

@@ -19,21 +19,21 @@ from cutlass import Boolean, Float32, Int32
 
 from layoutconv.algebra import make_ordered_layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
-from layoutconv.epilogue import Bias, Epilogue, Residual
-from layoutconv.executors.finish import apply_steps, convert
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import atoms, implicit_gemm, operand, present
-from layoutconv.kernels import convert as convert_
-from layoutconv.kernels.atoms import Multiplier
-from layoutconv.kernels.epilogue import Epilogue as Epilogue_
-from layoutconv.kernels.k_tiles import KTiles
-from layoutconv.kernels.operand import Column, Operand
-from layoutconv.kernels.producer import Producer
-from layoutconv.kernels.shared import SharedTile
-from layoutconv.kernels.statistics import SumsByRow
-from layoutconv.kernels.steps import Steps
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.gemm import active_taps, implicit_gemm, mma_atoms, operand
+from layoutconv.kernels.gemm.cp_async import Producer
+from layoutconv.kernels.gemm.epilogue import convert as convert_
+from layoutconv.kernels.gemm.epilogue.column_statistics import SumsByRow
+from layoutconv.kernels.gemm.epilogue.ops import Steps
+from layoutconv.kernels.gemm.epilogue.smem_store import Epilogue as Epilogue_
+from layoutconv.kernels.gemm.k_tiles import KTiles
+from layoutconv.kernels.gemm.mma_atoms import Multiplier
+from layoutconv.kernels.gemm.operand import Column, Operand
+from layoutconv.kernels.gemm.smem_tile import SharedTile
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
+from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
+from layoutconv.view.epilogue import Bias, Epilogue, Residual
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import Fault
 from .launcher import (
@@ -481,10 +481,10 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         "dense fp32", replace(Multiplier, "_round", lambda f: lambda *_: None)
     ),
     "the small products are left out": (
-        "dense three products", replace(atoms, "_split", nothing_left)
+        "dense three products", replace(mma_atoms, "_split", nothing_left)
     ),
     "a product of small numbers is missing": (
-        "dense three products", replace(atoms, "_split", nothing_left_of_b)
+        "dense three products", replace(mma_atoms, "_split", nothing_left_of_b)
     ),
     "results in int8 wrap": (
         "dense int8",
@@ -524,13 +524,13 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
         "skipping", replace(cute.arch, "warp_redux_sync", lambda f: lambda own, _: own)
     ),
     "a tap that another warp has is left out": (
-        "skipping", replace(present, "_of_all", own_warp)
+        "skipping", replace(active_taps, "_of_all", own_warp)
     ),
     "a tap that another warp has in a map is left out": (
-        "skipping map", replace(present, "_of_all", own_warp)
+        "skipping map", replace(active_taps, "_of_all", own_warp)
     ),
     "a tap of a map is left out": (
-        "skipping map", replace(present, "WORD", lambda word: 2 * word)
+        "skipping map", replace(active_taps, "WORD", lambda word: 2 * word)
     ),
     "the taps' first barrier is dropped": ("skipping", without_call(cute.arch, BARRIER, 0)),
     "the taps' second barrier is dropped": ("skipping", without_call(cute.arch, BARRIER, 1)),

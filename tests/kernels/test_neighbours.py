@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layoutconv.base.memory import maker
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.kernels import neighbours
-from layoutconv.kernels import reached as reached_module
-from layoutconv.kernels.neighbours import HashTable
-from layoutconv.kernels.reached import reached
-from layoutconv.memory import maker
-from layoutconv.sparse.taps import Taps
+from layoutconv.kernels.maps import build_map
+from layoutconv.kernels.maps import output_coords as reached_module
+from layoutconv.kernels.maps.build_map import HashTable
+from layoutconv.kernels.maps.output_coords import reached
+from layoutconv.sparse.maps.taps import Taps
 
 from .cloud_launcher import (
     CTAS,
@@ -125,7 +125,7 @@ def test_a_sorted_search_asks_for_memory_three_times(
 
         return make
 
-    monkeypatch.setattr(neighbours, "maker", counted)
+    monkeypatch.setattr(build_map, "maker", counted)
     grid = (1, 6, 7, 8)
     indices = cloud(7, 150, grid)
     table, taps, found = table_of(indices, grid), Taps.centred(3), []

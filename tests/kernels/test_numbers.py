@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.tile import Tile
 
 from .launcher import (
     DTYPES,

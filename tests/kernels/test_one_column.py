@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
-from layoutconv.conv.turned import turned
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import boxes
-from layoutconv.kernels.tensor_map import memory_of_b
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened
+from layoutconv.conv.k_major_filter import turned
+from layoutconv.kernels.gemm import tma
+from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.tile import Tile
+from layoutconv.planning.tma_tiled import memory_of_b
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import Fault
 from .launcher import Case, check_view_runs, compile_view, run_case, spec_of
@@ -83,10 +83,10 @@ def test_b_comes_by_tma() -> None:
 
 def test_a_mode_that_is_left_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the host, which launches nothing; and by the machine, as the hardware does."""
-    monkeypatch.setattr(boxes, "Int32", lambda extent: extent)
+    monkeypatch.setattr(tma, "Int32", lambda extent: extent)
     with pytest.raises(RuntimeError, match="expected 2 coordinates, a mode each, got 1"):
         compile_view(HEAD, F16, TILE, "sm_90a")
-    monkeypatch.setattr(boxes, "len", lambda of: 2, raising=False)
+    monkeypatch.setattr(tma, "len", lambda of: 2, raising=False)
     compiled = compile_view(HEAD, F16, TILE, "sm_90a")
     with pytest.raises(Fault, match="a copy with 1 coordinates, of a tensor with 2 modes"):
         run_case(Case.of(HEAD, F16), compiled)

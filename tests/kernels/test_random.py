@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
 
 from .launcher import DTYPES, check_view_runs, half_line

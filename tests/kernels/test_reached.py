@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutconv.kernels import cell_bits
-from layoutconv.kernels import reached as reached_module
-from layoutconv.kernels.blocks import Fill
-from layoutconv.kernels.cell_bits import CountBits, Mark, WriteCells
-from layoutconv.kernels.per_rank import build
-from layoutconv.kernels.reached import reached
+from layoutconv.kernels.maps import occupancy_bitmap
+from layoutconv.kernels.maps import output_coords as reached_module
+from layoutconv.kernels.maps.block_table import Fill
+from layoutconv.kernels.maps.occupancy_bitmap import CountBits, Mark, WriteCells
+from layoutconv.kernels.maps.output_coords import reached
+from layoutconv.kernels.maps.per_rank import build
 
 from ..machine import read_cubin
 from .cloud_launcher import ROWS, SEEDS, Launches, Work, box, cloud, few, grids, reaches, tap_lists
@@ -50,7 +50,7 @@ def test_reached_cells_are_a_sorted_set(
 
 def test_cells_of_several_blocks_of_bits(launches: Launches) -> None:
     grid = (2, 21, 33, 47)
-    assert prod(grid) > 3 * 64 * cell_bits.BLOCK
+    assert prod(grid) > 3 * 64 * occupancy_bitmap.BLOCK
     indices = cloud(2, 120, grid)
     offsets = box(3, 2)
     want = reaches(indices, (1, 1, 1), offsets, grid, False)
@@ -71,10 +71,10 @@ def test_cells_of_several_blocks_of_bits(launches: Launches) -> None:
 
 
 def test_bits_are_for_grids_that_are_not_too_great() -> None:
-    assert cell_bits.suits(8 * 10**6, 1)
-    assert cell_bits.suits(90 * 10**6, 700_000)
-    assert not cell_bits.suits(90 * 10**6, 100_000)
-    assert not cell_bits.suits(1 << 29, 10**8)
+    assert occupancy_bitmap.suits(8 * 10**6, 1)
+    assert occupancy_bitmap.suits(90 * 10**6, 700_000)
+    assert not occupancy_bitmap.suits(90 * 10**6, 100_000)
+    assert not occupancy_bitmap.suits(1 << 29, 10**8)
 
 
 def test_cells_before_the_first_one_are_divided_downwards(launches: Launches) -> None:
@@ -99,7 +99,7 @@ def test_more_taps_than_a_mask_has_bits(
 
 @pytest.mark.parametrize(("rank", "arch"), [(1, "sm_80"), (3, "sm_90a"), (4, "sm_80")])
 def test_cells_of_bits_are_one_call_of_four_kernels(rank: int, arch: str, tmp_path: Any) -> None:
-    count, _, both = cell_bits.kernels_of(rank)
+    count, _, both = occupancy_bitmap.kernels_of(rank)
     for chain, kernels in ((count, 3), (both, 4)):
         built = build(chain, arch, dump=str(tmp_path))
         assert built.__ptx__.count(".entry") == kernels

@@ -13,15 +13,15 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.algebra import ComposedLayout, E, Layout
-from layoutconv.executors.functions import function_key
-from layoutconv.executors.reduction import _alignment, _operation
-from layoutconv.kernels import reduce as reduce_module
-from layoutconv.kernels import schedule as schedule_module
-from layoutconv.kernels import store
-from layoutconv.kernels.loops import make_nest
-from layoutconv.kernels.reduce import OPERATIONS, build, load_reduction
-from layoutconv.kernels.schedule import Launch, schedule
-from layoutconv.operands import row_major
+from layoutconv.gpu.reduction_plan import _alignment, _operation
+from layoutconv.gpu.user_functions import function_key
+from layoutconv.kernels.compile import store
+from layoutconv.kernels.pointwise import reduce as reduce_module
+from layoutconv.kernels.pointwise.reduce import OPERATIONS, build, load_reduction
+from layoutconv.planning import reduction_schedule as schedule_module
+from layoutconv.planning.loop_nest import make_nest
+from layoutconv.planning.reduction_schedule import Launch, schedule
+from layoutconv.view.operands import row_major
 
 from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
 
@@ -289,7 +289,7 @@ def test_functions_of_two_values(modes: int) -> None:
 
 
 def test_loops_are_merged_and_those_without_a_refinement_refused() -> None:
-    from layoutconv.kernels.check import UnsupportedViewError
+    from layoutconv.planning.legality import UnsupportedViewError
 
     nest = make_nest(
         [("x", lc.reduction_view((4, 5, 6), (1, 2)).source, 1), ("o", Layout(4), None)]

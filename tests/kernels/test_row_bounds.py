@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from layoutconv.algebra import ComposedLayout, E, Layout, SymInt
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.check import check_view
-from layoutconv.kernels.tile import Tile
-from layoutconv.operands import filter_operand, indexed_rows, row_major
+from layoutconv.planning.legality import check_view
+from layoutconv.planning.tile import Tile
+from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.operands import filter_operand, indexed_rows, row_major
 
 from .launcher import Case, compiled_view, reference, run_case
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from layoutconv.executors import execute, sparse
-from layoutconv.kernels import segment_sum as kernels
-from layoutconv.kernels.segment_sum import FLIGHT, THREADS, SegmentShape, build
-from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
+from layoutconv.kernels.pointwise import segment_sum as kernels
+from layoutconv.kernels.pointwise.segment_sum import FLIGHT, THREADS, SegmentShape, build
+from layoutconv.ops import sparse_operators
+from layoutconv.ops.execute import execute
+from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
 
 from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
@@ -69,11 +70,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_segment_sum", found.load)
     machine = type("", (), {"arch": ""})
-    monkeypatch.setattr("layoutconv.executors.choosing.machine_of", lambda _: machine)
+    monkeypatch.setattr("layoutconv.gpu.select.machine_of", lambda _: machine)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    sparse._segment_sum.cache_clear()
+    sparse_operators._segment_sum.cache_clear()
     yield found
-    sparse._segment_sum.cache_clear()
+    sparse_operators._segment_sum.cache_clear()
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -86,7 +87,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def summed(parts: Tensor, lengths: list[int], dtype: torch.dtype) -> Tensor:
     """What the kernel makes of them, (K, taps, C)."""
     out = torch.empty(parts.shape[1], len(lengths), parts.shape[2], dtype=dtype)
-    sparse._sum_on_gpu(parts, torch.tensor(lengths), out)
+    sparse_operators._sum_on_gpu(parts, torch.tensor(lengths), out)
     return out
 
 
@@ -174,6 +175,6 @@ def test_filter_gradients_of_any_chunk(machine: Machine, chunk: int) -> None:
         view = pairs_wgrad_view(pairs, 4, 6, in_rows=9, out_rows=12, groups=groups)
         parts = execute(view, g, x)
         assert torch.equal(summed(parts, pairs.lengths.tolist(), torch.float32), want)
-        on_cpu = sparse.sum_chunks(parts, pairs.lengths, (5,), torch.float32)
+        on_cpu = sparse_operators.sum_chunks(parts, pairs.lengths, (5,), torch.float32)
         assert torch.equal(on_cpu, want)
     assert len(parts) == 5 * -(-12 // chunk) >= int(pairs.lengths.sum())

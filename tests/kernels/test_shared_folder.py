@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from layoutconv import cache_folder
-from layoutconv.cache_folder import cache_limit, leftovers, read_file, shrink
+from layoutconv.base import cache_folder
+from layoutconv.base.cache_folder import cache_limit, leftovers, read_file, shrink
 from layoutconv.cli import main
 from layoutconv.errors import ArgumentError
-from layoutconv.kernels import store
+from layoutconv.kernels.compile import store
 
 from .kept_kernels import Kernel, at_once, compiled, folder, get, key, path_of
 

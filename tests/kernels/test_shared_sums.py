@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.epilogue import Activation, Bias, Epilogue, Residual
-from layoutconv.kernels.k_tiles import KTiles
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened
+from layoutconv.kernels.gemm.k_tiles import KTiles
+from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 
 from ..machine import Fault, parse
 from .launcher import (

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, gather_fprop_view
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.spec import can_skip
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.kernel_spec import can_skip
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view, tile_taps
+from layoutconv.view.gemm_view import GemmView
 
 from .launcher import Case, Ran, check_exact, compiled_view, half_line, run_case
 

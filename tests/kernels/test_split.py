@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.executors.choosing import _without_empty_parts
-from layoutconv.kernels.tile import Tile
+from layoutconv.gpu.select import _without_empty_parts
+from layoutconv.planning.tile import Tile
 
 from .launcher import KINDS, Case, Kind, compiled_view, reference, run_case, tile_of
 

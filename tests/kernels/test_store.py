@@ -21,13 +21,13 @@ import torch
 
 import layoutconv
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import build, store
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.store import KernelKey, architecture, cache_directory, load_kernel
-from layoutconv.kernels.structure import runtime_integers, signature
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.compile import build, store
+from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
+from layoutconv.planning.kernel_key import runtime_integers, signature
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import DeviceTensor, HostLaunch, host
 from .launcher import compiled_view, storage
@@ -210,10 +210,10 @@ sys.path.insert(0, {str(ROOT)!r})
 import torch, tvm_ffi
 import cutlass
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.kernels import build
-from layoutconv.kernels.spec import Spec
-from layoutconv.kernels.store import load_kernel
-from layoutconv.kernels.tile import Tile
+from layoutconv.kernels.compile import build
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.kernels.compile.store import load_kernel
+from layoutconv.planning.tile import Tile
 view = fprop_view(ConvProblem((9, 55, 8), (8, 1)))  # of another size than here
 compiled = []
 original = build.build
@@ -308,12 +308,12 @@ def test_the_key_has_every_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ignored = shutil.ignore_patterns("__pycache__")
     for folder in ("kernels", "layoutconv"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    monkeypatch.setattr(store, "__file__", str(tmp_path / "kernels" / "store.py"))
+    monkeypatch.setattr(store, "__file__", str(tmp_path / "kernels" / "compile" / "store.py"))
     monkeypatch.setattr(layoutconv, "__file__", str(tmp_path / "layoutconv" / "__init__.py"))
     assert toolchain() == before
     edited = {str(Path(name).parent) + Path(name).name * (len(Path(name).parts) == 1): path
               for name, path in store.sources()}  # fmt: skip
-    assert {"kernels", "algebra", ".gemm_view.py"} <= edited.keys()
+    assert {"kernels/gemm", "algebra", "planning", "view"} <= edited.keys()
     (tmp_path / "kernels" / "wing").mkdir()
     (tmp_path / "kernels" / "wing" / "new.py").write_text("")
     seen = {before, toolchain()}

@@ -15,12 +15,12 @@ from layoutconv.conv import (
     gather_fprop_view,
     wgrad_view,
 )
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.check import UnsupportedViewError, check_view
-from layoutconv.kernels.spec import vectors_of
-from layoutconv.kernels.structure import divisors, index_buffer, runtime_integers, signature
-from layoutconv.operands import indexed_rows, row_major, runtime
+from layoutconv.planning.kernel_key import divisors, index_buffer, runtime_integers, signature
+from layoutconv.planning.kernel_spec import vectors_of
+from layoutconv.planning.legality import UnsupportedViewError, check_view
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.operands import indexed_rows, row_major, runtime
 
 PROBLEM = ConvProblem((2, 5, 6, 16), (24, 3, 3), stride=2, padding=1)
 INDEX = torch.arange(60, dtype=torch.int32)

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.kernels import neighbours
-from layoutconv.kernels.blocks import EDGES, Fill
-from layoutconv.kernels.neighbours import sort_index
-from layoutconv.kernels.search import Search
-from layoutconv.kernels.tap_order import Sizes
-from layoutconv.sparse import order, two_way
-from layoutconv.sparse.taps import Taps
+from layoutconv.kernels.maps import build_map
+from layoutconv.kernels.maps.block_table import EDGES, Fill
+from layoutconv.kernels.maps.build_map import sort_index
+from layoutconv.kernels.maps.probe import Search
+from layoutconv.kernels.maps.row_order import Sizes
+from layoutconv.sparse.maps import row_orders, two_way
+from layoutconv.sparse.maps.taps import Taps
 
 from .cloud_launcher import (
     CTAS,
@@ -36,7 +36,7 @@ from .cloud_launcher import (
 )
 
 # Before the tests patch them.
-ORDER_BITS = order.PLACE_BITS, order.WINDOW_BITS, order.KEY_BITS
+ORDER_BITS = row_orders.PLACE_BITS, row_orders.WINDOW_BITS, row_orders.KEY_BITS
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_rows_of_several_windows(launches: Launches, larger: None) -> None:
     random, rows = np.random.default_rng(7), 1100
     there = random.random((rows, 9)) < random.random(9)
     index = torch.from_numpy(np.where(there, 5, -1).astype(np.int32))
-    want, want_order = order.by_taps(index, (9,))
-    got, got_order = sort_index(index, order.tap_order((9,)))
+    want, want_order = row_orders.by_taps(index, (9,))
+    got, got_order = sort_index(index, row_orders.tap_order((9,)))
     assert torch.equal(got_order, want_order)
     assert torch.equal(got, want)
 
@@ -68,8 +68,8 @@ def test_windows_of_more_chunks_than_threads(launches: Launches) -> None:
     index = torch.from_numpy(random.integers(-1, 1, (rows, 4), dtype=np.int32))
     launches.ctas = 3
     with with_sizes(Sizes(place=5, window=5, chunk=5, threads=32)):
-        want, want_order = order.by_taps(index, (4,))
-        got, got_order = sort_index(index, order.tap_order((4,)))
+        want, want_order = row_orders.by_taps(index, (4,))
+        got, got_order = sort_index(index, row_orders.tap_order((4,)))
     assert torch.equal(got_order, want_order)
     assert torch.equal(got, want)
 
@@ -80,7 +80,7 @@ def test_sorted_rows_are_those_of_the_cpu(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, data: Any
 ) -> None:
     kind = data.draw(st.tuples(st.booleans(), st.booleans()))  # for any small grid
-    monkeypatch.setattr(neighbours, "kind_of", lambda _: kind)
+    monkeypatch.setattr(build_map, "kind_of", lambda _: kind)
     grid = data.draw(grids())
     rank = len(grid) - 1
     beyond, again = data.draw(st.sampled_from([(0, 0.0), (1, 0.0), (0, 0.3), (2, 0.3)]))
@@ -89,9 +89,9 @@ def test_sorted_rows_are_those_of_the_cpu(
     centres = cloud(data.draw(SEEDS), data.draw(ROWS), grid, 2)
     stride = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
     offsets = tap_lists(data.draw, rank)
-    tap_order = order.tap_order((len(offsets),))
+    tap_order = row_orders.tap_order((len(offsets),))
     want = search(rows_of(indices, grid), centres, stride, offsets)
-    want_sorted, want_order = order.by_taps(want, (len(offsets),))
+    want_sorted, want_order = row_orders.by_taps(want, (len(offsets),))
     table = table_of(indices, grid)
     taps = Taps((len(offsets),), tuple(offsets), stride)
     results = [table.search_sorted(centres, taps)]
@@ -112,7 +112,7 @@ def test_sorted_filters_of_three_axes(launches: Launches, extents: tuple[int, ..
     offsets = [tuple(t - e // 2 for t, e in zip(tap, extents, strict=True))
                for tap in product(*map(range, extents))]  # fmt: skip
     table = table_of(indices, grid)
-    want = order.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), extents)
+    want = row_orders.by_taps(search(rows_of(indices, grid), indices, (1, 1, 1), offsets), extents)
     got = table.search_sorted(indices, Taps.centred(3, extents))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])
@@ -127,7 +127,9 @@ def test_sorted_filters_of_other_axes(launches: Launches, extents: tuple[int, ..
     offsets = [tuple(t - e // 2 for t, e in zip(tap, extents, strict=True))
                for tap in product(*map(range, extents))]  # fmt: skip
     table = table_of(indices, grid)
-    want = order.by_taps(search(rows_of(indices, grid), indices, (1,) * rank, offsets), extents)
+    want = row_orders.by_taps(
+        search(rows_of(indices, grid), indices, (1,) * rank, offsets), extents
+    )
     got = table.search_sorted(indices, Taps.centred(rank, extents))
     assert torch.equal(got[1], want[1])
     assert torch.equal(got[0], want[0])
@@ -145,7 +147,7 @@ def test_a_map_is_sorted_as_it_is_searched_and_searched_for_those_who_ask(
         return two_way._Sought(table, indices, filter_taps, True)
 
     want = search(rows_of(indices, grid), indices, (1, 1, 1), list(filter_taps.offsets))
-    want_sorted = order.by_taps(want, filter_taps.extents)
+    want_sorted = row_orders.by_taps(want, filter_taps.extents)
     first, then = lazily(), lazily()
     launches.kinds.clear()
     for got, expected in zip(first.sorted, want_sorted, strict=True):

@@ -11,13 +11,13 @@ import torch
 
 from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, wgrad_view
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import mainloop_sm80
-from layoutconv.kernels.family import FAMILY
-from layoutconv.kernels.mainloop_sm80 import MainloopSm80
-from layoutconv.kernels.tile import Tile
-from layoutconv.operands import row_major
+from layoutconv.kernels.gemm import mainloop_sm80
+from layoutconv.kernels.gemm.mainloop_sm80 import MainloopSm80
+from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile_table import FAMILY
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.operands import row_major
 
 from ..machine import Fault
 from . import launcher

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from layoutconv.algebra import E, Layout
 from layoutconv.algebra.composed import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
-from layoutconv.conv.memory import interleaved_filter
-from layoutconv.conv.turned import turned
-from layoutconv.epilogue import Bias, Epilogue
-from layoutconv.gemm_view import GemmView, locate
-from layoutconv.kernels import implicit_gemm, mainloop_sm90
-from layoutconv.kernels.tensor_map import Boxes, memory_of_b
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import widened
+from layoutconv.conv.k_major_filter import turned
+from layoutconv.conv.stored_layouts import interleaved_filter
+from layoutconv.kernels.gemm import implicit_gemm, mainloop_sm90
+from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.tile import Tile
+from layoutconv.planning.tma_tiled import Boxes, memory_of_b
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.epilogue import Bias, Epilogue
+from layoutconv.view.gemm_view import GemmView, locate
 
 from ..machine import Fault
 from ..machine.boxes import elements

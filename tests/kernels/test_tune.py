@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.kernels.family import HALF_LINES, shapes, tile_of
-from layoutconv.kernels.spec import BYTES, RESERVED, SHARED, staged_bytes
-from layoutconv.kernels.tile import HALF_WARPGROUP, WARP, Tile
-from layoutconv.kernels.tune import (
+from layoutconv.planning.cost_model import (
     COST,
     MACHINES,
     MOST_SPLITS,
@@ -22,6 +19,9 @@ from layoutconv.kernels.tune import (
     choose,
     rate_of,
 )
+from layoutconv.planning.kernel_spec import BYTES, RESERVED, SHARED, staged_bytes
+from layoutconv.planning.tile import HALF_WARPGROUP, WARP, Tile
+from layoutconv.planning.tile_table import HALF_LINES, shapes, tile_of
 
 DTYPES = ["float16", "bfloat16", "tfloat32", "float32", "float64", "int8", "float8_e4m3fn"]
 THREADS_COPY = ("float32", "float64")  # no tensor map brings these as they are multiplied

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.executors.finish import convert
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.tile import Tile
+from layoutconv.tensors.epilogue_in_torch import convert
 
 from .launcher import (
     KINDS,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.kernels.tile import Tile
+from layoutconv.planning.tile import Tile
 
 from .launcher import compile_view
 

@@ -12,17 +12,18 @@ import torch
 from cutlass import Float32, Int32
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.conv.turned import turned
-from layoutconv.epilogue import Epilogue
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import mainloop_sm90, rounding, tensor_map, warpgroups
-from layoutconv.kernels.mainloop_sm90 import MainloopSm90
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
-from layoutconv.kernels.warpgroups import KTileOperands
-from layoutconv.kernels.window import widened
+from layoutconv.conv.k_major_filter import turned
+from layoutconv.kernels.gemm import mainloop_sm90, tf32_rounding, wgmma
+from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
+from layoutconv.kernels.gemm.wgmma import KTileOperands
+from layoutconv.planning import tma_tiled
+from layoutconv.planning.cost_model import MACHINES, Problem, choose, shortlist
+from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
+from layoutconv.view.epilogue import Epilogue
+from layoutconv.view.gemm_view import GemmView
 
 from ..machine import Fault
 from . import launcher
@@ -48,7 +49,7 @@ SIDE_BY_SIDE = Tile(64, 64, 16, 4, 2, 2, 128)
 @pytest.fixture(autouse=True)
 def without_maps(monkeypatch: Patch) -> None:
     """As if tensor maps did not round: all is rounded by threads, as what no map describes is."""
-    monkeypatch.setattr(tensor_map, "MAPS_ROUND", False)
+    monkeypatch.setattr(tma_tiled, "MAPS_ROUND", False)
     monkeypatch.setattr(launcher, "_compiled", {})
 
 
@@ -95,7 +96,7 @@ ROWS_192 = Tile(192, 128, 32, 12, 1, 4, 128)
 @pytest.mark.parametrize("maps", [True, False], ids=["B by maps", "B by threads"])
 def test_three_warpgroups_multiply_gathered_rows(C: int, maps: bool, monkeypatch: Patch) -> None:
     """Two tiles of rows and of columns, the last of them not full; results are scattered."""
-    monkeypatch.setattr(tensor_map, "MAPS_ROUND", maps)
+    monkeypatch.setattr(tma_tiled, "MAPS_ROUND", maps)
     tile = ROWS_192 if C == 32 else replace(ROWS_192, k=16)
     view = grid(ConvProblem((1, 19, 13, C), (140, 2, 3), padding=1), True, True)
     ran = check(view, tile)
@@ -206,7 +207,7 @@ def bits(x: Any, arch: int) -> Any:
     return cute.recast_tensor(held, Int32)[0]
 
 
-@pytest.mark.parametrize(("room", "kind"), [(warpgroups, "fprop"), (rounding, "dgrad")])
+@pytest.mark.parametrize(("room", "kind"), [(wgmma, "fprop"), (tf32_rounding, "dgrad")])
 def test_what_is_not_rounded_shows(room: Any, kind: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(room, "round_to_tf32", bits)
     with pytest.raises(AssertionError):

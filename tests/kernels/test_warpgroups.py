@@ -11,14 +11,14 @@ import torch
 
 from layoutconv.algebra import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.epilogue import Activation, Bias, Epilogue
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels import mainloop_sm90
-from layoutconv.kernels.family import HOPPER, tile_of
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.window import rows_of_a_tap, widened
-from layoutconv.operands import row_major
+from layoutconv.kernels.gemm import mainloop_sm90
+from layoutconv.planning.halo_reuse import rows_of_a_tap, widened
+from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile_table import HOPPER, tile_of
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.epilogue import Activation, Bias, Epilogue
+from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.operands import row_major
 
 from ..machine import Fault
 from .launcher import (

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from layoutconv.kernels import per_rank
-from layoutconv.kernels.blocks import Fill
-from layoutconv.kernels.per_rank import build
-from layoutconv.kernels.way_back import REVERSED, Scatter, reversed_index
-from layoutconv.sparse import two_way
+from layoutconv.kernels.maps import per_rank
+from layoutconv.kernels.maps.block_table import Fill
+from layoutconv.kernels.maps.inverse import REVERSED, Scatter, reversed_index
+from layoutconv.kernels.maps.per_rank import build
+from layoutconv.sparse.maps import two_way
 
 from .cloud_launcher import SEEDS, Launches, Work, few
 

@@ -13,33 +13,33 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import layoutconv as lc
+from layoutconv.base.memory import allocator
 from layoutconv.errors import ArgumentError
-from layoutconv.executors import direct
-from layoutconv.memory import allocator
+from layoutconv.ops import dense_calls
 
 
 @pytest.fixture(autouse=True)
 def nothing_kept():
-    direct.forget()
+    dense_calls.forget()
 
 
 @pytest.fixture
 def taken(monkeypatch) -> list[bool]:
     """Grows by whether a gradient is wanted, with every call that goes past the dispatcher."""
     calls: list[bool] = []
-    call = direct.Call.run
+    call = dense_calls.Call.run
 
     def spy(self: Any, *tensors: Any) -> torch.Tensor:
         calls.append(self.wanted)
         return call(self, *tensors)
 
-    monkeypatch.setattr(direct.Call, "run", spy)
+    monkeypatch.setattr(dense_calls.Call, "run", spy)
     return calls
 
 
 def both(function: Any) -> tuple[Any, Any]:
     """What the operator gives, in a first call, and what a later call gives."""
-    direct.forget()
+    dense_calls.forget()
     return function(), function()
 
 
@@ -126,7 +126,7 @@ def test_cells_that_no_window_covers_are_zero(taken, monkeypatch):
         make = allocator(*of)
         return lambda: make().fill_(torch.nan)
 
-    monkeypatch.setattr(direct, "allocator", full_of_nan)
+    monkeypatch.setattr(dense_calls, "allocator", full_of_nan)
     first, later = both(lambda: lc.conv_transpose2d(X, W[:, :, :1, :1], stride=3))
     assert torch.equal(first, later)
     assert taken == [False]
@@ -299,9 +299,9 @@ def test_a_gradient_that_is_wanted_is_recorded(taken):
 
 
 def test_signatures_are_not_kept_without_end(monkeypatch, taken):
-    monkeypatch.setattr(direct._kept, "most_entries", 4)
+    monkeypatch.setattr(dense_calls._kept, "most_entries", 4)
     for size in range(3, 9):
         assert torch.equal(*both(lambda size=size: convolve(X[..., :size])))
     for size in range(3, 9):
         convolve(X[..., :size])
-        assert len(direct._kept) <= 4
+        assert len(dense_calls._kept) <= 4

@@ -10,11 +10,11 @@ from torch.nn import functional as theirs
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem
-from layoutconv.epilogue import ACTIVATIONS
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import direct
-from layoutconv.executors.autograd import conv_fprop
 from layoutconv.nn import functional as ours
+from layoutconv.ops import dense_calls
+from layoutconv.ops.dense_operators import conv_fprop
+from layoutconv.view.epilogue import ACTIVATIONS
 
 from ..conv.loops import problems
 
@@ -190,7 +190,7 @@ def test_what_follows_the_sums(problem, transposed, activation, parts):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("wanted", [False, True])
 def test_a_scale_that_is_a_number_is_that_of_every_channel(problem, transposed, wanted):
-    direct.forget()
+    dense_calls.forget()
     x, w = (t.requires_grad_(wanted) for t in pair(problem, transposed, torch.float32))
     y = convolve(problem, transposed, x, w, scale=0.3, activation="relu")
     of_all = torch.full((y.shape[1],), 0.3)
@@ -209,7 +209,7 @@ def test_what_is_fused(monkeypatch):
     x, w, bias = torch_tensors(ConvProblem((2, 9, 3), (4, 3)))
     scale = torch.ones(4, dtype=torch.float64)
     called = []
-    direct.forget()  # else what was called before is
+    dense_calls.forget()  # else what was called before is
 
     def spy(*arguments):
         called.append(arguments[6:])

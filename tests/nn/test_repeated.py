@@ -30,12 +30,12 @@ from layoutconv.sparse import (
     SparseTensor,
     collate,
     dense_index,
-    prune,
     strided_map,
     submanifold_map,
     transposed_map,
 )
-from layoutconv.sparse.taps import Taps
+from layoutconv.sparse.coords import prune
+from layoutconv.sparse.maps.taps import Taps
 
 from ..sparse.clouds import clouds, offset_sets
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch.nn import functional as theirs
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import gathered_ops as ops
 from layoutconv.nn import sparse_pool as module
 from layoutconv.nn.sparse_pool import (
     SparseAvgPool2d,
@@ -30,6 +29,7 @@ from layoutconv.nn.sparse_pool import (
     sparse_sum_pool,
     sparse_unpool,
 )
+from layoutconv.ops import gathered_operators as ops
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 
 DOUBLE = torch.float64

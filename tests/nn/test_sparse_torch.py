@@ -13,10 +13,10 @@ import torch
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.executors import sparse as executor
 from layoutconv.nn import sparse_depthwise
+from layoutconv.ops import sparse_operators as executor
 from layoutconv.sparse import KernelMap, SparseTensor, prune, strided_map, submanifold_map
-from layoutconv.sparse.table import Table
+from layoutconv.sparse.coords.table import Table
 
 from .clouds import cloud, numbers
 
@@ -117,7 +117,8 @@ def test_pairs_as_an_operator_keep_torchs_rules():
 
 
 FOLLOWED = (
-    "nn/*.py", "epilogue.py", "executors/sparse.py", "sparse/two_way.py", "sparse/sparse_tensor.py",
+    "nn/*.py", "view/epilogue.py", "ops/sparse_operators.py", "sparse/maps/two_way.py",
+    "sparse/coords/sparse_tensor.py",
 )  # fmt: skip
 NOT_FOLLOWED = {
     r"isinstance\(\w+, int \| float\)": "2.8",

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 
 import layoutconv as lc
 from layoutconv.errors import ArgumentError
-from layoutconv.executors import sparse as executor
 from layoutconv.nn import (
     sparse_avg_pool,
     sparse_depthwise,
@@ -22,6 +21,7 @@ from layoutconv.nn import (
     sparse_max_pool,
     sparse_unpool,
 )
+from layoutconv.ops import sparse_operators as executor
 from layoutconv.sparse import KernelMap, SparseTensor, strided_map, submanifold_map
 
 from .clouds import cloud, numbers

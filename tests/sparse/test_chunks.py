@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import Chunks, morton_order, submanifold_map
-from layoutconv.sparse.morton import Curve
+from layoutconv.sparse.coords.morton import Curve
 
 from .clouds import clouds, offset_sets
 
@@ -69,7 +69,7 @@ def test_what_is_beyond_a_range_is_what_taps_reach_there(data, rank, at_once):
             if all(0 <= c < e for c, e in zip(there, cloud.spatial_shape, strict=True)):
                 want.add(int(curve.keys(torch.tensor([[image, *there]], dtype=torch.int32))))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("layoutconv.sparse.morton._KEYS_AT_ONCE", at_once)
+        patch.setattr("layoutconv.sparse.coords.morton._KEYS_AT_ONCE", at_once)
         got = curve.beyond(cloud.cells, offsets, first, last).tolist()
     assert got == sorted(key for key in want if not first <= key <= last)
 
@@ -100,7 +100,7 @@ def test_places_are_ranges_of_the_curve_and_rise_in_each(data, rank, max_rows, a
     cloud = data.draw(clouds(rank, padded=False))
     keys = Curve(cloud.spatial_shape, cloud.batch_size).keys(cloud.cells)
     with pytest.MonkeyPatch.context() as patch:  # one run of keys that are sorted, and several
-        patch.setattr("layoutconv.sparse.sorted_cells._SORTED_AT_ONCE", at_once)
+        patch.setattr("layoutconv.sparse.coords.sorted_cells._SORTED_AT_ONCE", at_once)
         chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
     rising, order = keys.sort()
     assert torch.equal(chunks.keys, rising)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import layoutconv as lc
 from layoutconv.sparse import SparseTensor, devoxelize, voxelize
-from layoutconv.sparse.rows import add_rows, take
+from layoutconv.sparse.coords.rows import add_rows, take
 
 
 @st.composite

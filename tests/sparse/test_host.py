@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from layoutconv.sparse.host import new_on_host
+from layoutconv.sparse.stream.host import new_on_host
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int32])

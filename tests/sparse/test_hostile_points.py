@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from layoutconv.errors import PointFileError
-from layoutconv.sparse.points import read_points
+from layoutconv.sparse.coords.points import read_points
 
 from .test_points import KINDS, LAS, POINTS, las, npy, pcd, ply, write
 
@@ -243,7 +243,7 @@ def test_memory_is_bounded_by_the_file(write):
         names.append(str(write(name, data)))
     code = """if True:
         import resource, sys
-        from layoutconv.sparse.points import read_points
+        from layoutconv.sparse.coords.points import read_points
         pages = int(open("/proc/self/statm").read().split()[0])
         most = pages * resource.getpagesize() + 300 * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -254,7 +254,7 @@ def test_memory_is_bounded_by_the_file(write):
 
 
 def test_a_file_that_shrinks_while_it_is_read(write, monkeypatch):
-    from layoutconv.sparse.point_files import source
+    from layoutconv.sparse.coords.point_files import source
 
     path = write("a.bin", bytes(64_000))
     whole = source.Source.records

@@ -18,7 +18,7 @@ from layoutconv.sparse import (
     tap_offsets,
     transposed_map,
 )
-from layoutconv.sparse.taps import Taps
+from layoutconv.sparse.maps.taps import Taps
 
 from .clouds import (
     clouds,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.sparse import morton_order, tap_masks, tile_taps
-from layoutconv.sparse import order as order_module
-from layoutconv.sparse.order import by_taps
+from layoutconv.sparse.maps import row_orders as order_module
+from layoutconv.sparse.maps.row_orders import by_taps
 
 examples = settings(max_examples=60, deadline=None)
 

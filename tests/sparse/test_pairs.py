@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.errors import ArgumentError
-from layoutconv.sparse import Coordinates, pairs, submanifold_map, two_way
-from layoutconv.sparse.pairs import Counts, counts_of, pairs_of
+from layoutconv.sparse import Coordinates, submanifold_map
+from layoutconv.sparse.maps import tap_pairs, two_way
+from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 
 from .clouds import clouds
 
@@ -79,7 +80,7 @@ def test_who_asks_for_counts_waits_for_them_once():
 def test_nobody_waits_for_counts_while_a_graph_is_captured(monkeypatch):
     there = torch.tensor([3, 1])
     counts = Counts(there, coming=(there.clone(), None))
-    monkeypatch.setattr(pairs, "is_captured", lambda _: True)
+    monkeypatch.setattr(tap_pairs, "is_captured", lambda _: True)
     assert counts.here is None
 
 
@@ -88,12 +89,12 @@ def test_nobody_waits_for_counts_while_a_graph_is_captured(monkeypatch):
 def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
     found = submanifold_map(x, offsets=[(0, 0), (1, 0), (0, -2)])
 
-    def by_tap(pairs):
-        tap_of = torch.repeat_interleave(torch.arange(len(pairs.lengths)), pairs.lengths)
+    def by_tap(tap_pairs):
+        tap_of = torch.repeat_interleave(torch.arange(len(tap_pairs.lengths)), tap_pairs.lengths)
         triples = zip(
-            tap_of.repeat_interleave(pairs.chunk).tolist(),
-            pairs.outputs.flatten().tolist(),
-            pairs.inputs.flatten().tolist(),
+            tap_of.repeat_interleave(tap_pairs.chunk).tolist(),
+            tap_pairs.outputs.flatten().tolist(),
+            tap_pairs.inputs.flatten().tolist(),
             strict=True,
         )
         return {triple for triple in triples if triple[1] >= 0}
@@ -106,7 +107,7 @@ def test_pairs_of_the_inverse_are_the_pairs_exchanged(x):
 def test_pairs_of_a_map_are_counted_once(monkeypatch):
     calls = []
     monkeypatch.setattr(two_way, "counts_of", lambda index: calls.append(1) or counts_of(index))
-    monkeypatch.setattr(pairs, "counts_of", None)
+    monkeypatch.setattr(tap_pairs, "counts_of", None)
     x = Coordinates(torch.tensor([[0, 1], [0, 2], [0, 5]], dtype=torch.int32), (6,), 1)
     found = submanifold_map(x, 3)
     for chunk in (1, 2, 64):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError, PointFileError
-from layoutconv.sparse.points import read_points
+from layoutconv.sparse.coords.points import read_points
 
 POINTS = np.random.default_rng(7).normal(size=(9, 5)).astype(np.float32)
 NAMES = ["x", "y", "z", "red", "intensity"]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from layoutconv.sparse.kernel_map import submanifold_map
-from layoutconv.sparse.points import read_points
-from layoutconv.sparse.voxels import voxelize
+from layoutconv.sparse.coords.points import read_points
+from layoutconv.sparse.coords.voxels import voxelize
+from layoutconv.sparse.maps.kernel_map import submanifold_map
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import threading
 import pytest
 import torch
 
-from layoutconv.sparse import staging as module
-from layoutconv.sparse.staging import Pieces, Staging, finish, staging
+from layoutconv.sparse.stream import staging as module
+from layoutconv.sparse.stream.staging import Pieces, Staging, finish, staging
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64, torch.uint8]
 

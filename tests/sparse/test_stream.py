@@ -12,7 +12,7 @@ import torch
 import layoutconv as lc
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.sparse import Chunks, SparseTensor, morton_order
-from layoutconv.sparse.staging import Staging
+from layoutconv.sparse.stream.staging import Staging
 
 
 def cloud(rank=3, rows=400, seed=0):
@@ -75,10 +75,10 @@ def test_files_go_in_and_out(tmp_path, dtype):
 @pytest.mark.parametrize("ordered", [False, True])
 def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(monkeypatch, ordered, inference):
     """As on a GPU, through memory of the pieces that it has there, but not pinned."""
-    monkeypatch.setattr("layoutconv.sparse.staging.LEAST_PIECE", 100)
-    monkeypatch.setattr("layoutconv.sparse.staging.MOST_PIECE", 400)
+    monkeypatch.setattr("layoutconv.sparse.stream.staging.LEAST_PIECE", 100)
+    monkeypatch.setattr("layoutconv.sparse.stream.staging.MOST_PIECE", 400)
     through = Staging("cpu", 3, staged=True)
-    for module in ("nn.streaming", "sparse.chunks"):
+    for module in ("nn.streaming", "sparse.stream.chunks"):
         monkeypatch.setattr(f"layoutconv.{module}.staging", lambda _: through)
     x, cells, shape = cloud()
     if ordered:
@@ -100,7 +100,7 @@ def test_rows_go_through_pieces_and_bits_are_those_of_the_layer(monkeypatch, ord
 
 def test_nobody_writes_behind_a_failure(monkeypatch):
     for bound in ("LEAST", "MOST"):  # of a piece: there are several, or threads have nothing to do
-        monkeypatch.setattr(f"layoutconv.sparse.staging.{bound}_PIECE", 1000)
+        monkeypatch.setattr(f"layoutconv.sparse.stream.staging.{bound}_PIECE", 1000)
     x, cells, shape = cloud()
     chunks, alive = Chunks(cells, shape, 2, max_rows=100), []
     layer, out = lc.nn.SubmConv3d(4, 6, 3).double(), torch.zeros(400, 6, dtype=torch.float64)

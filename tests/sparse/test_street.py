@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layoutconv.sparse.street import _SENSOR_HEIGHT, _Sweep, street, street_and_cars
-from layoutconv.sparse.voxels import voxelize
+from layoutconv.sparse.coords.street import _SENSOR_HEIGHT, _Sweep, street, street_and_cars
+from layoutconv.sparse.coords.voxels import voxelize
 
 STEP = 0.004
 BOX = (6.0, -2.0, (2.0, 0.8), 0.4, 3.4, 0.6)

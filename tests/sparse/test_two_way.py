@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from layoutconv.sparse import Coordinates, KernelMap, strided_map
-from layoutconv.sparse.order import by_taps
-from layoutconv.sparse.two_way import TwoWay, _OneWay, reversed_index
+from layoutconv.sparse.maps.row_orders import by_taps
+from layoutconv.sparse.maps.two_way import TwoWay, _OneWay, reversed_index
 
 
 class Searched(_OneWay):

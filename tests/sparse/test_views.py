@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.errors import ArgumentError, ArgumentTypeError
-from layoutconv.gemm_view import locate
 from layoutconv.sparse import kernel_map_view
+from layoutconv.view.gemm_view import locate
 
 MEMORY = {
     "tap-major": lambda m: m.T.contiguous().T,

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutconv.sparse.sparse_tensor import SparseTensor
-from layoutconv.sparse.voxels import voxelize
+from layoutconv.sparse.coords.sparse_tensor import SparseTensor
+from layoutconv.sparse.coords.voxels import voxelize
 
 # Sums and differences of these are exact in float64, so no cell depends on rounding.
 VALUES = st.integers(-(4 << 16), 4 << 16).map(lambda i: i / (1 << 16))

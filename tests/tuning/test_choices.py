@@ -12,10 +12,10 @@ import pytest
 
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.errors import ArgumentError
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES, Problem
-from layoutconv.tuning import choices
-from layoutconv.tuning.choices import Choice, find, key_of, remember, size_class
+from layoutconv.gpu import measured_choices
+from layoutconv.gpu.measured_choices import Choice, find, key_of, remember, size_class
+from layoutconv.planning.cost_model import MACHINES, Problem
+from layoutconv.planning.tile import Tile
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
 PROBLEM = Problem(1000, 64, 576, 64, "float16", 2)
@@ -26,7 +26,7 @@ KEY = "0" * 64
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(choices, "_shipped", dict)
+    monkeypatch.setattr(measured_choices, "_shipped", dict)
     return tmp_path
 
 
@@ -34,7 +34,7 @@ def test_what_is_remembered_is_found_on_that_gpu_alone() -> None:
     assert find(KEY, PROBLEM, MACHINE) is None
     remember(KEY, MACHINE, CHOICE)
     assert find(KEY, PROBLEM, MACHINE) == (CHOICE.tile, 1)
-    assert list(choices.kept()) == [("NVIDIA H200", CHOICE)]
+    assert list(measured_choices.kept()) == [("NVIDIA H200", CHOICE)]
     assert find(KEY, PROBLEM, replace(MACHINE, name="NVIDIA A100")) is None
     assert find("1" * 64, PROBLEM, MACHINE) is None
     again = replace(CHOICE, tile=Tile(128, 64, 64, 2, 2, 3))
@@ -44,17 +44,17 @@ def test_what_is_remembered_is_found_on_that_gpu_alone() -> None:
 
 def test_another_version_of_the_package_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     remember(KEY, MACHINE, CHOICE)
-    monkeypatch.setattr(choices, "__version__", "99.0")
+    monkeypatch.setattr(measured_choices, "__version__", "99.0")
     assert find(KEY, PROBLEM, MACHINE) is None
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"tile": {"m": 64}}', '{"tile": 3}'])
 def test_what_is_damaged_is_not_found(damage: str) -> None:
     remember(KEY, MACHINE, CHOICE)
-    [path] = choices.folder().glob("*/*")
+    [path] = measured_choices.folder().glob("*/*")
     path.write_text(damage)
     assert find(KEY, PROBLEM, MACHINE) is None
-    assert list(choices.kept()) == []
+    assert list(measured_choices.kept()) == []
 
 
 def test_what_cannot_run_is_not_found() -> None:
@@ -76,7 +76,7 @@ def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
     tile = {"m": 256, "n": 64, "k": 32, "warps_m": 4, "warps_n": 1, "stages": 4}
     times = {"microseconds": 1.0, "model_microseconds": 2.0}
     entry = {"tile": tile, "splits": 1, "problem": "", **times}
-    monkeypatch.setattr(choices, "_shipped", lambda: {"NVIDIA H200": {KEY: entry}})
+    monkeypatch.setattr(measured_choices, "_shipped", lambda: {"NVIDIA H200": {KEY: entry}})
     assert find(KEY, PROBLEM, MACHINE) == (Tile(**tile), 1)
     assert find(KEY, PROBLEM, replace(MACHINE, name="another")) is None
     remember(KEY, MACHINE, CHOICE)
@@ -85,10 +85,10 @@ def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
 
 def test_the_table_of_the_package_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    for table in choices._shipped().values():
+    for table in measured_choices._shipped().values():
         for key, entry in table.items():
             assert len(key) == 64
-            assert choices._parse(entry) is not None
+            assert measured_choices._parse(entry) is not None
 
 
 def test_a_table_has_what_is_faster_than_the_models_pick(tmp_path: Path) -> None:
@@ -97,12 +97,14 @@ def test_a_table_has_what_is_faster_than_the_models_pick(tmp_path: Path) -> None
         replace(CHOICE, microseconds=1.0, model_microseconds=1.0),
     )
     faster = replace(CHOICE, microseconds=1.0, model_microseconds=2.0)
-    assert choices.add_to_table(path, "a GPU", {"b": faster, "a": faster, "c": slower}) == 2
-    assert choices.add_to_table(path, "another", {"a": faster}) == 1
-    assert choices.add_to_table(path, "a GPU", {"b": slower}) == 1  # the model has learnt
+    assert (
+        measured_choices.add_to_table(path, "a GPU", {"b": faster, "a": faster, "c": slower}) == 2
+    )
+    assert measured_choices.add_to_table(path, "another", {"a": faster}) == 1
+    assert measured_choices.add_to_table(path, "a GPU", {"b": slower}) == 1  # the model has learnt
     table = json.loads(path.read_text())
     assert {gpu: list(own) for gpu, own in table.items()} == {"a GPU": ["a"], "another": ["a"]}
-    assert choices._parse(table["a GPU"]["a"]) == faster
+    assert measured_choices._parse(table["a GPU"]["a"]) == faster
 
 
 def test_a_key_is_of_the_kernel_and_of_a_class_of_sizes() -> None:
@@ -142,9 +144,9 @@ def test_writers_and_readers_at_once(folder: Path) -> None:
 def test_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, meaning in (("1", True), ("0", False), ("", False)):
         monkeypatch.setenv("LAYOUTCONV_TUNE", value)
-        assert choices.wanted() is meaning
+        assert measured_choices.wanted() is meaning
     monkeypatch.delenv("LAYOUTCONV_TUNE")
-    assert not choices.wanted()
+    assert not measured_choices.wanted()
     monkeypatch.setenv("LAYOUTCONV_TUNE", "yes")
     with pytest.raises(ArgumentError, match="`LAYOUTCONV_TUNE`: expected 0 or 1, got 'yes'"):
-        choices.wanted()
+        measured_choices.wanted()

@@ -14,11 +14,14 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.executors import checks, choosing, execute_cpu, gpu
-from layoutconv.gemm_view import GemmView
-from layoutconv.kernels.tune import MACHINES
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu import select
+from layoutconv.ops.execute import execute_cpu
+from layoutconv.planning.cost_model import MACHINES
 from layoutconv.sparse.views import kernel_map_view
-from layoutconv.tuning import compile
+from layoutconv.tensors import tensor_checks
+from layoutconv.tuning import precompile
+from layoutconv.view.gemm_view import GemmView
 
 from ..executors.addresses import tensor_at
 
@@ -33,15 +36,17 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     calls: list[list[Any]] = []
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr(compile, "load_kernel", on_cpu)
-    monkeypatch.setattr(compile, "in_processes", lambda f, items, *rest: calls.append(list(items)))
+    monkeypatch.setattr(precompile, "load_kernel", on_cpu)
+    monkeypatch.setattr(
+        precompile, "in_processes", lambda f, items, *rest: calls.append(list(items))
+    )
     return calls
 
 
 def on_cpu(view: GemmView, spec: Any) -> Any:
-    want = checks.expected(view)
+    want = tensor_checks.expected(view)
 
     def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
         x, w = (
@@ -54,14 +59,14 @@ def on_cpu(view: GemmView, spec: Any) -> Any:
 
 def run(view: GemmView, x: Tensor = X, w: Tensor = W) -> Tensor:
     out = torch.full((1, 6, 6, 16), torch.nan)
-    return gpu.execute_gpu(view, x, w, out, precision="tf32")
+    return gpu_plan.execute_gpu(view, x, w, out, precision="tf32")
 
 
 def both(view: GemmView, other: GemmView) -> tuple[Tensor, Tensor]:
     y = run(view)
     assert not run(view, y.reshape(1, 6, 6, 16)).any()
     dw = torch.full((16, 3, 3, 16), torch.nan)
-    return y, gpu.execute_gpu(other, torch.ones_like(y), X, dw, precision="tf32")
+    return y, gpu_plan.execute_gpu(other, torch.ones_like(y), X, dw, precision="tf32")
 
 
 def test_a_dry_call_meets_zeros_and_the_next_one_does_not(asked: list[list[Any]]) -> None:
@@ -76,13 +81,13 @@ def test_a_dry_call_meets_zeros_and_the_next_one_does_not(asked: list[list[Any]]
 def test_what_is_on_disk_is_not_asked_for(
     asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile, "is_kept", lambda view, spec: True)
+    monkeypatch.setattr(precompile, "is_kept", lambda view, spec: True)
     assert lc.precompile(run, replace(VIEW)) == 0
     assert asked == []
 
 
 def test_a_call_that_fails_leaves_kernels_as_they_were() -> None:
-    load = gpu.load_kernel
+    load = gpu_plan.load_kernel
 
     def fails() -> None:
         run(replace(VIEW))
@@ -90,7 +95,7 @@ def test_a_call_that_fails_leaves_kernels_as_they_were() -> None:
 
     with pytest.raises(KeyError):
         lc.precompile(fails)
-    assert gpu.load_kernel is load
+    assert gpu_plan.load_kernel is load
 
 
 def test_a_race_compiles_by_itself(asked: list[list[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +111,7 @@ def test_what_is_kept_holds_no_cloud() -> None:
     def call() -> None:
         index = torch.zeros(27, 36, dtype=torch.int32).T
         memory.append(weakref.ref(index))
-        kernels.append(gpu.Plan(kernel_map_view(index, 16, 16), torch.float32, -1)._kernel)
+        kernels.append(gpu_plan.Plan(kernel_map_view(index, 16, 16), torch.float32, -1)._kernel)
 
     lc.precompile(call)
     gc.collect()

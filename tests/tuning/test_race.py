@@ -13,15 +13,17 @@ import torch
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.conv.depthwise import depthwise_fprop_view
+from layoutconv.conv.depthwise_views import depthwise_fprop_view
 from layoutconv.errors import ArgumentError
-from layoutconv.executors import choosing, gpu
-from layoutconv.kernels import store, tune
-from layoutconv.kernels.tile import Tile
-from layoutconv.kernels.tune import MACHINES, Problem, choose, shortlist
+from layoutconv.gpu import measured_choices, select
+from layoutconv.gpu import plan as gpu_plan
+from layoutconv.kernels.compile import store
+from layoutconv.planning import cost_model
+from layoutconv.planning.cost_model import MACHINES, Problem, choose, shortlist
+from layoutconv.planning.tile import Tile
 from layoutconv.sparse.views import kernel_map_view
-from layoutconv.tuning import choices, compile, race
-from layoutconv.tuning.problems import PASSES, views_of
+from layoutconv.tuning import precompile, race
+from layoutconv.tuning.tuned_problems import PASSES, views_of
 
 MACHINE = MACHINES["sm_90a"]
 PROBLEM = ConvProblem((2, 16, 16, 64), (64, 3, 3), padding=1)
@@ -32,10 +34,10 @@ SILENT: Any = {"device": -1, "tick": lambda done, total: None}
 def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINE)
-    monkeypatch.setattr(gpu, "load_kernel", lambda view, spec: spec)
+    monkeypatch.setattr(select, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
-    monkeypatch.setattr(tune, "FAR", inf)  # any tile may win
+    monkeypatch.setattr(cost_model, "FAR", inf)  # any tile may win
 
 
 def view() -> Any:
@@ -48,7 +50,7 @@ def slow_but(tile: tuple[int, int], fast: float, rest: float = 10.0) -> race.Mea
 
 
 def test_the_fastest_wins_and_is_what_runs_from_then_on() -> None:
-    before = gpu.Plan(view(), torch.float16, -1)
+    before = gpu_plan.Plan(view(), torch.float16, -1)
     tuned = lc.tune(view(), torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
     assert (
         (tuned.choice.tile.m, tuned.choice.tile.n) == (256, 128) != (before.tile.m, before.tile.n)
@@ -56,34 +58,34 @@ def test_the_fastest_wins_and_is_what_runs_from_then_on() -> None:
     assert tuned.choice.microseconds == 1.0
     assert tuned.choice.model_microseconds == 10.0
     assert tuned.choice.problem == "m=512 n=64 k=576 float16"
-    after = gpu.Plan(view(), torch.float16, -1)
+    after = gpu_plan.Plan(view(), torch.float16, -1)
     assert (after.tile, after.splits) == (tuned.choice.tile, tuned.choice.splits)
     like = fprop_view(ConvProblem((1, 20, 24, 64), (64, 3, 3), padding=1))  # 480 rows
-    assert gpu.Plan(like, torch.float16, -1).tile == tuned.choice.tile
-    assert gpu.Plan(view(), torch.bfloat16, -1).tile == before.tile
+    assert gpu_plan.Plan(like, torch.float16, -1).tile == tuned.choice.tile
+    assert gpu_plan.Plan(view(), torch.bfloat16, -1).tile == before.tile
     larger = fprop_view(ConvProblem((2, 64, 64, 64), (64, 3, 3), padding=1))
-    assert gpu.Plan(larger, torch.float16, -1).tile != tuned.choice.tile
+    assert gpu_plan.Plan(larger, torch.float16, -1).tile != tuned.choice.tile
 
 
 def test_a_view_that_has_run_takes_the_winner_too() -> None:
     one = view()
-    of: Any = (torch.float16, -1, torch.float16, None, False, "", choosing.ALIGNED)
-    before = gpu.plan_of(one, *of)
-    assert gpu.plan_of(one, *of) is before
+    of: Any = (torch.float16, -1, torch.float16, None, False, "", select.ALIGNED)
+    before = gpu_plan.plan_of(one, *of)
+    assert gpu_plan.plan_of(one, *of) is before
     tuned = lc.tune(one, torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
-    assert gpu.plan_of(one, *of).tile == tuned.choice.tile != before.tile
+    assert gpu_plan.plan_of(one, *of).tile == tuned.choice.tile != before.tile
 
 
 def test_every_tile_that_fits_runs_and_parts_are_tried() -> None:
     seen: list[tuple[Tile, int]] = []
 
-    def measure(plan: gpu.Plan) -> float:
+    def measure(plan: gpu_plan.Plan) -> float:
         seen.append((plan.tile, plan.splits))
         return 10.0
 
     tall = fprop_view(ConvProblem((1, 4, 8, 8, 512), (64, 3, 3, 3), padding=1))
     lc.tune(tall, torch.float16, measure=measure, **SILENT)
-    chooser = gpu.Plan(tall, torch.float16, -1, bind=False)
+    chooser = gpu_plan.Plan(tall, torch.float16, -1, bind=False)
     pairs = shortlist(chooser.problem, MACHINE)
     assert pairs[0] == choose(chooser.problem, MACHINE)
     assert len(set(pairs)) == len(pairs) == len(seen)
@@ -93,13 +95,13 @@ def test_every_tile_that_fits_runs_and_parts_are_tried() -> None:
 
 @pytest.mark.parametrize(("fast", "model_stays"), [(9.9, True), (9.7, False)])
 def test_what_is_hardly_faster_is_noise(fast: float, model_stays: bool) -> None:
-    picked = gpu.Plan(view(), torch.float16, -1).tile
+    picked = gpu_plan.Plan(view(), torch.float16, -1).tile
     tuned = lc.tune(view(), torch.float16, measure=slow_but((256, 128), fast), **SILENT)
     assert (tuned.choice.tile == picked) is model_stays
 
 
 def test_tiles_that_fail_are_out_of_the_race() -> None:
-    def measure(plan: gpu.Plan) -> float:
+    def measure(plan: gpu_plan.Plan) -> float:
         if plan.tile.m != 96:
             raise RuntimeError("too many resources requested\nfor launch")
         return 3.0
@@ -111,35 +113,35 @@ def test_tiles_that_fail_are_out_of_the_race() -> None:
         assert trial.error == ("" if trial.tile.m == 96 else "too many resources requested")
     assert tuned.trials[-1].error
 
-    def none(plan: gpu.Plan) -> float:
+    def none(plan: gpu_plan.Plan) -> float:
         raise RuntimeError("out of memory")
 
     other = views_of(PROBLEM, "wgrad")[0]
     with pytest.raises(RuntimeError, match=r"no tile runs m=64 n=576 k=512 float16: out of memory"):
         lc.tune(other, torch.float16, measure=none, **SILENT)
-    assert len(list(choices.kept())) == 1
+    assert len(list(measured_choices.kept())) == 1
 
 
 def test_ctrl_c_leaves_what_was_there() -> None:
     lc.tune(view(), torch.float16, measure=slow_but((256, 128), 1.0), **SILENT)
-    kept = list(choices.kept())
+    kept = list(measured_choices.kept())
     calls: Iterator[int] = iter(range(3))
 
-    def measure(plan: gpu.Plan) -> float:
+    def measure(plan: gpu_plan.Plan) -> float:
         if next(calls, None) is None:
             raise KeyboardInterrupt
         return 0.5
 
     with pytest.raises(KeyboardInterrupt):
         lc.tune(view(), torch.float16, measure=measure, **SILENT)
-    assert list(choices.kept()) == kept
+    assert list(measured_choices.kept()) == kept
 
 
 def test_the_environment_variable_tunes_at_first_need(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[Tile] = []
 
     def clock(*of: Any) -> race.Measure:
-        def measure(plan: gpu.Plan) -> float:
+        def measure(plan: gpu_plan.Plan) -> float:
             measured.append(plan.tile)
             return 1.0 if plan.tile.m == 96 else 10.0
 
@@ -147,16 +149,16 @@ def test_the_environment_variable_tunes_at_first_need(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(race, "_on_gpu", clock)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert gpu.Plan(view(), torch.float16, -1).tile.m != 96
+    assert gpu_plan.Plan(view(), torch.float16, -1).tile.m != 96
     assert measured == []
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
-    assert gpu.Plan(view(), torch.float16, -1, structure="bias:float16").tile.m == 96
+    assert gpu_plan.Plan(view(), torch.float16, -1, structure="bias:float16").tile.m == 96
     count = len(measured)
     assert count > 1
-    assert gpu.Plan(view(), torch.float16, -1, structure="bias:float16").tile.m == 96
+    assert gpu_plan.Plan(view(), torch.float16, -1, structure="bias:float16").tile.m == 96
     assert len(measured) == count
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    gpu.Plan(view(), torch.bfloat16, -1)  # in a graph: the model
+    gpu_plan.Plan(view(), torch.bfloat16, -1)  # in a graph: the model
     assert len(measured) == count
 
 
@@ -166,12 +168,12 @@ def test_a_race_that_cannot_be_held_at_first_need_is_a_warning(
     def clock(*of: Any) -> race.Measure:
         raise torch.OutOfMemoryError("no memory for another tensor")
 
-    model = gpu.Plan(view(), torch.float16, -1).tile
+    model = gpu_plan.Plan(view(), torch.float16, -1).tile
     monkeypatch.setattr(race, "_on_gpu", clock)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setenv("LAYOUTCONV_TUNE", "1")
     with pytest.warns(UserWarning, match="not tuned: no memory for another tensor"):
-        plan = gpu.Plan(view(), torch.float16, -1)
+        plan = gpu_plan.Plan(view(), torch.float16, -1)
     assert plan.tile == model
 
 
@@ -191,7 +193,7 @@ def test_sparse_views_race_too() -> None:
     tuned = lc.tune(sparse, torch.float16, measure=slow_but((256, 32), 1.0), **SILENT)
     assert tuned.choice.problem.endswith("float16 sparse")
     other = kernel_map_view(index[:1900].contiguous(), 32, 32)
-    assert gpu.Plan(other, torch.float16, -1).tile == tuned.choice.tile
+    assert gpu_plan.Plan(other, torch.float16, -1).tile == tuned.choice.tile
 
 
 def test_bad_arguments() -> None:
@@ -216,7 +218,7 @@ def test_without_a_gpu_it_says_so() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_passes_of_a_problem_are_those_that_run(stride: int) -> None:
-    from layoutconv.executors.passes import dgrad_pass
+    from layoutconv.ops.dense_passes import dgrad_pass
 
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), stride, 1)
     dgrad = dgrad_pass(
@@ -236,14 +238,14 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
         store.Spec.of(sparse, "float16", "float16", Tile(m, 32, 32, 4, 1), "sm_80")
         for m in (64, 128)
     ]
-    request = compile._dump((sparse, specs[0]))
+    request = precompile._dump((sparse, specs[0]))
     assert len(request) < 6000 < index.numel()
     ticks: list[tuple[int, int]] = []
     needs = [(sparse, spec) for spec in specs]
-    compile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
+    precompile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
     assert ticks == [(0, 2), (1, 2), (2, 2)]
     assert all(store.is_kept(sparse, spec) for spec in specs)
-    compile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
+    precompile.compile_kernels(needs, 2, lambda *tick: ticks.append(tick))
     assert len(ticks) == 3  # nothing was missing
 
 
@@ -252,7 +254,7 @@ def test_a_shortlist_leaves_out_what_the_model_takes_for_much_slower(
 ) -> None:
     problem = Problem(65536, 256, 6912, 256, "float16", 2, splittable=True)
     every = shortlist(problem, MACHINE)
-    monkeypatch.setattr(tune, "FAR", 1.5)
+    monkeypatch.setattr(cost_model, "FAR", 1.5)
     some = shortlist(problem, MACHINE)
     assert every[: len(some)] == some
     assert 1 < len(some) < len(every) / 3

@@ -64,7 +64,7 @@ class _Constants(ModuleType):
 
     @property
     def SPCONV_ALLOW_TF32(self) -> bool:
-        from ...executors.fp32_precision import multiplied_now
+        from ...gpu.fp32_precision import multiplied_now
 
         return multiplied_now() == "tf32"
 

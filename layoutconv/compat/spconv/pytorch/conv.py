@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ....errors import ArgumentError
-from ....executors.finish import activate
 from ....nn.sparse import sparse_conv
 from ....sparse import SparseTensor
+from ....tensors.epilogue_in_torch import activate
 from .. import constants
 from ..absent import explain
 from ..core import Activation, ConvAlgo

@@ -10,8 +10,8 @@ import torch
 
 from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
-from ....sparse.coordinates import version_of
-from ....sparse.no_tensor import NoTensor
+from ....sparse.coords.coordinates import version_of
+from ....sparse.coords.no_tensor import NoTensor
 from ..absent import explain
 from ..core import ConvAlgo
 from ..tools import CUDAKernelTimer

@@ -6,7 +6,7 @@ import torch
 
 from ....errors import ArgumentError
 from ....sparse import Coordinates
-from ....sparse.rows import add_rows
+from ....sparse.coords.rows import add_rows
 from ..absent import explain
 from .core import SparseConvTensor
 

@@ -9,7 +9,7 @@ import torch
 
 from ....errors import ArgumentError
 from ....sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
-from ....sparse.coordinates import version_of
+from ....sparse.coords.coordinates import version_of
 from ..core import ConvAlgo
 from .ops import get_deconv_output_size
 

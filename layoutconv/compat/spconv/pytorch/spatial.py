@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ....sparse.rows import runs_of
+from ....sparse.coords.rows import runs_of
 from .core import SparseConvTensor
 from .modules import SparseModule
 

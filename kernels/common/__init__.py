@@ -1,0 +1,1 @@
+"""Pieces of every kernel: runtime integers, loop nests, programmatic dependent launch."""

@@ -1,0 +1,141 @@
+"""A loop nest while a kernel is traced: its integers are arguments, its forms are arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, Int64
+
+from layoutconv.planning.loop_nest import Nest
+
+from .arguments import Arguments
+
+TYPES = {
+    "float16": cutlass.Float16,
+    "bfloat16": cutlass.BFloat16,
+    "float32": cutlass.Float32,
+    "float64": cutlass.Float64,
+    "int8": cutlass.Int8,
+    "uint8": cutlass.Uint8,
+    "int16": cutlass.Int16,
+    "int32": cutlass.Int32,
+    "int64": cutlass.Int64,
+}
+
+Values = list[Any]  # of the forms of a nest: Int64 in memory, Int32 for a bound
+
+
+def bind(nest: Nest, integers: Any) -> Arguments:
+    """The integers of a nest as arguments, on the host: by number, as ``mapped`` visits them.
+
+    Further integers follow. Loops but the last, of either kind, have a fast divisor.
+    """
+    values = {str(i): Int64(value) for i, value in enumerate(integers)}
+    outer, inner = len(nest.outer), len(nest.inner)
+    dividing = [*range(outer - 1), *range(outer, outer + inner - 1)]
+    divisors = {str(i): cute.fast_divmod_create_divisor_v2(Int32(values[str(i)])) for i in dividing}
+    return Arguments(values, divisors)
+
+
+class Walk:
+    """The forms of a nest in a kernel. Python integers fold: loops that are unrolled cost less."""
+
+    def __init__(self, nest: Nest, args: Arguments) -> None:
+        names = map(str, range(len(args.values)))
+        self.named = nest.mapped(lambda _: next(names))
+        self.args = args
+        self.further = [args.values[name] for name in names]
+        self.memory = {form.operand: i for i, form in enumerate(self.named.memories)}
+
+    def indices(self, loops: tuple[str, ...], linear: Any) -> Values:
+        """The index of every loop, of a linear index over all of them."""
+        found = []
+        for name in loops[:-1]:
+            linear, index = divmod(linear, self.args.divisors[name])
+            found.append(index)
+        return [*found, linear] if loops else []
+
+    def outer(self, linear: Any) -> Values:
+        """Every form at an index over what is kept: what does not depend on the sum."""
+        return self.outer_at(self.indices(self.named.outer, linear))
+
+    def outer_at(self, indices: Values) -> Values:
+        """Every form at indices of the loops over what is kept."""
+        return [
+            self._sum(form, form.outer, indices, self._integer(form, form.offset))
+            for form in self.named.forms
+        ]
+
+    def inner(self, row: Values, linear: Any) -> Values:
+        """Every form at an index over what is summed, from the values at a row."""
+        return self.moved(row, self.indices(self.named.inner, linear))
+
+    def moved(self, row: Values, indices: Values) -> Values:
+        """Every form at indices of the loops over what is summed."""
+        return [
+            self._sum(form, form.inner, indices, start)
+            for form, start in zip(self.named.forms, row, strict=True)
+        ]
+
+    def tile(self, values: Values, loop: int, t: int, u: int) -> Values:
+        """Every form ``t`` further along a loop over what is kept, ``u`` along the first summed."""
+        found = []
+        for form, value in zip(self.named.forms, values, strict=True):
+            value = self._sum(form, form.outer[loop : loop + 1], [t], value)
+            found.append(self._sum(form, form.inner[:1], [u] * len(form.inner[:1]), value))
+        return found
+
+    def inside(self, values: Values, operand: int) -> Boolean | None:
+        """Whether an operand has an element there; None where it always has."""
+        sign: Any = None
+        for form, value in zip(self.named.forms, values, strict=True):
+            if form.bound is None or form.operand != operand:
+                continue
+            value = Int32(value)
+            outside = value | (self._integer(form, form.bound) - 1 - value)
+            sign = outside if sign is None else sign | outside
+        return None if sign is None else sign >= 0
+
+    def pointer(self, base: Any, values: Values, operand: int, there: Any, vector: int = 1) -> Any:
+        """Where an operand is, ``vector`` elements aligned; its first element where it is not."""
+        offset = Int64(values[self.memory[operand]])
+        if there is not None:
+            offset = select(there, offset, Int64(0))
+        return base + (cute.assume(offset, divby=vector) if vector > 1 else offset)
+
+    def _sum(self, form: Any, steps: tuple[Any, ...], indices: Values, start: Any) -> Any:
+        for step, index in zip(steps, indices, strict=True):
+            if isinstance(step, int) or (isinstance(index, int) and index == 0):
+                continue  # a step of 0
+            kind = Int64 if form.bound is None else Int32
+            start = start + kind(index) * self._integer(form, step)
+        return start
+
+    def _integer(self, form: Any, name: Any) -> Any:
+        if isinstance(name, int):
+            return name
+        return (Int64 if form.bound is None else Int32)(self.args.values[name])
+
+
+def select(condition: Any, yes: Any, no: Any) -> Any:
+    """``yes if condition else no``, without a branch, for two values of one type."""
+    return type(yes)(cutlass.select_(Boolean(condition), yes, no))
+
+
+def read(pointer: Any, dtype: Any, vector: int) -> Any:
+    """A vector of elements in registers, read at once."""
+    result = cute.make_rmem_tensor(vector, dtype)
+    cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(vector)), result)
+    return result
+
+
+def at(pointer: Any, offset: Any) -> Any:
+    """The element at an offset."""
+    return cute.make_tensor(pointer + offset, cute.make_layout(1))[0]
+
+
+def put(pointer: Any, offset: Any, value: Any) -> None:
+    """Write the element at an offset."""
+    cute.make_tensor(pointer + offset, cute.make_layout(1))[0] = value

@@ -1,0 +1,1 @@
+"""Compile a kernel, keep it on disk, load it."""

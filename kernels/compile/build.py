@@ -1,0 +1,72 @@
+"""Compile one kernel of the template. Needs no GPU, no driver, no CUDA toolkit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
+
+from layoutconv.planning.kernel_key import index_buffer
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, Spec
+from layoutconv.view.gemm_view import GemmView, OperandLayout, stages
+
+from ..gemm.implicit_gemm import ImplicitGemm
+from ..gemm.mma_atoms import MULTIPLY, OUTPUT
+
+
+def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
+    """The compiled kernel, a TVM-FFI function.
+
+    ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What
+    a kernel does not have is None, index buffers, say. ``integers`` are how many CTAs share a sum
+    and the elements between their results (1, 0 if none do); of CTAs that last, how many
+    there are at most; then the view's ``runtime_integers``.
+    The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
+    ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+
+    Memory is an address, an int: a tensor takes 0.1 us of the host to cross over, and its extents
+    are the view's. ``d`` alone is a tensor, which says what device and stream the launch goes to.
+    """
+    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
+    # What does not change from tile to tile would be held all the time, in registers of the sums.
+    sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.lasting else ""
+    kernel = ImplicitGemm(view, spec)
+    data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
+    vector_a, vector_b, vector_d = spec.vectors
+    return cute.compile(
+        kernel,
+        _address(data.argument, vector_a),
+        _address(data.argument, vector_b),
+        _tensor(view.d, out.argument, vector_d),
+        *(_index(layout) for layout in (view.a, view.b, view.d)),
+        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.lasting + len(kernel.names))),
+        tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
+        tuple(_address(OUTPUT[name].element) for name in steps.columns) or None,
+        tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,
+        _address(cutlass.Float32) if steps.statistics else None,
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+        options=f"--enable-tvm-ffi --gpu-arch {spec.arch}{keep}{sparing}",
+    )
+
+
+def _tensor(layout: OperandLayout, element: Any, vector: int) -> Any:
+    """A tensor argument of any extents and strides (the view has the layout), of whole vectors."""
+    rank = len(stages(layout)[-1].layout.shape)
+    shape: Any = tuple(cute.sym_int() for _ in range(rank))
+    stride: Any = tuple(cute.sym_int64() for _ in range(rank))
+    return make_fake_tensor(element, shape, stride, assumed_align=_alignment(element, vector))
+
+
+def _address(element: Any, vector: int = 1) -> Any:
+    """An argument that says where memory starts, at a multiple of a vector."""
+    return make_ptr(element, 0, cute.AddressSpace.gmem, assumed_align=_alignment(element, vector))
+
+
+def _alignment(element: Any, vector: int) -> int:
+    return min(VECTOR_BYTES, vector * element.width // 8)
+
+
+def _index(layout: OperandLayout) -> Any:
+    return _address(cutlass.Int32) if index_buffer(layout) is not None else None

@@ -1,0 +1,108 @@
+"""Which taps some row of a CTA's tile has: what the others would multiply is zero.
+
+A row has a tap if that is inside the bounds, which its mask says, or, of a kernel map, if the index
+buffer has a row for it. The latter is read once, tap by tap, by threads that have a row each: what
+the main loop will read again, from the caches or from what is kept (``kept_index.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32
+
+from layoutconv.planning.tile import WARP, WARPGROUP
+
+from .k_tiles import WORD
+from .operand import Operand, Row
+from .smem_index import KeptIndex
+
+OWN_ROWS = 64  # of a warpgroup that multiplies by one instruction at a time
+
+
+class Units(NamedTuple):
+    """Words of bits, a bit for each unit of the sum: those that some row of a tile has, at least
+    one; and of these, those of ``OWN_ROWS`` rows, from as many times the thread's warpgroup on."""
+
+    all: list[Int32]
+    own: list[Int32]
+
+
+def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> Units:
+    """The units of threads' rows that have a bit for each in their masks; 32 at most."""
+    own = Int32(0)
+    for row in rows:
+        own = own | row.mask
+    return _of_all([own], base, warps, tid)
+
+
+def units_of_index(
+    operand: Operand,
+    first: Any,
+    rows: int,
+    unit: int,
+    base: Any,
+    warps: int,
+    tid: Any,
+    kept: KeptIndex | None = None,
+) -> Units:
+    """The units that the index buffer has for some of ``rows`` rows from ``first`` on.
+
+    Where there are more threads than rows, these share the taps of a row. What is read is ``kept``,
+    if there is room.
+    """
+    threads = 32 * warps
+    channels = operand.vector_extent
+    taps, per_unit = operand.col_count // channels, unit // channels
+    parts = max(1, threads // rows)
+    parts = 4 if parts > 4 else 2 if parts == 3 else parts  # that divide a word
+    part = cutlass.min(tid // rows, Int32(parts - 1))
+    words = [Int32(0) for _ in range(-(-taps // (per_unit * WORD)))]
+    for step in range(0, rows, threads):
+        place = step + tid % min(rows, threads)
+        row = operand.row(first + place)
+        for tap in range(0, taps, parts):
+            number = cutlass.min(tap + part, Int32(taps - 1)) if parts > 1 else Int32(tap)
+            entry = operand.load_index(row, operand.column(number * channels), written=True)
+            if kept is not None:
+                mine = (tid < rows * parts) & (tap + part < taps) & (place < rows)
+                kept.keep(number, place, entry, mine)
+            there = Int32(1) + (entry >> 31)
+            bit = number // per_unit if per_unit > 1 else number
+            word = tap // per_unit // WORD
+            words[word] = words[word] | (there << (bit - WORD * word))
+    return _of_all(words, base, warps, tid, rows)
+
+
+def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
+    """What all threads have found; of none, unit 0, whose rows read zeros.
+
+    If number ``i`` looked at row ``i % rows``, also what there is of those near the thread.
+
+    Shared memory is free again after a barrier, which there is before a stage is read, and stages
+    are not written before one.
+    """
+    pointer = cute.recast_ptr(base, dtype=Int32)
+    shared = cute.make_tensor(pointer, cute.make_layout(warps * len(words)))
+    for i, word in enumerate(words):
+        shared[tid // WARP + warps * i] = cute.arch.warp_redux_sync(word, "or")  # by all lanes
+    cute.arch.sync_threads()
+    found = Units([], [])
+    for i in range(len(words)):
+        every, own = Int32(0), Int32(0)
+        for warp in range(warps):
+            word = shared[warp + warps * i]
+            every = every | word
+            if rows:
+                near = warp * WARP % rows // OWN_ROWS == tid // WARPGROUP
+                own = own | cutlass.select_(near, word, Int32(0))
+        found.all.append(every)
+        found.own.append(own)
+    cute.arch.sync_threads()
+    none = Int32(0)
+    for word in found.all:
+        none = none | word
+    found.all[0] = cutlass.select_(none == 0, Int32(1), found.all[0])
+    return found

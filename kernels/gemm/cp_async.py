@@ -1,0 +1,177 @@
+"""From global to shared memory: a thread's share of copying one operand's k-tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, select_
+from cutlass.cute.nvgpu import cpasync
+
+from layoutconv.planning.kernel_spec import ASYNC_BYTES
+
+from .operand import Column, Operand, Row
+from .smem_index import KeptIndex
+from .smem_tile import SharedTile
+
+THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
+THREADS_PER_LINE = 8  # so that a warp's copies are of whole lines: half as many requests to L2
+
+
+class Producer:
+    """Copies tiles of one operand into shared memory, a few vectors a thread.
+
+    Where k runs along memory, a thread keeps its rows for the whole main loop; per k-tile it
+    computes one delta, and per row one address and one predicate, if the tile lies within one tap:
+    a row's other vectors follow at fixed distances. If not, each column of vectors is a segment of
+    its own. Where k runs across memory, a thread keeps its columns, and rows are computed.
+
+    Vectors of fewer than 4 bytes, of odd numbers of channels, go through registers. Rows of a
+    shared tile from ``used`` on become zeros. What is read ahead is of one of ``tiles`` k-tiles. An
+    index buffer that is ``kept`` is read there.
+    """
+
+    tiles = 1
+
+    def __init__(
+        self,
+        operand: Operand,
+        shared: SharedTile,
+        dtype: Any,
+        threads: int,
+        tid: Any,
+        first: Any,
+        used: int | None = None,
+        threads_per_row: int = THREADS_PER_ROW,
+    ) -> None:
+        self.operand, self.shared, self.dtype = operand, shared, dtype
+        self.threads_per_row = threads_per_row
+        vector, (rows, columns) = operand.vector, self._extents()
+        per_row = columns // vector
+        across, row, column = self._place(threads, tid, rows, per_row)
+        down = threads // across
+        if rows % down or per_row % across:
+            raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
+        self.used, self.apart = used, down
+        # Displacements of a thread's vectors from its first, and where these are in the operand.
+        self.row_steps = [i * down for i in range(rows // down)]
+        self.column_steps = [j * across * vector for j in range(per_row // across)]
+        self.row_number, self.column_number = row, column * vector
+        self.start = shared.start(shared.logical(row, self.column_number))
+        if operand.hoist_rows:
+            self.rows = [operand.row(self._number(first, row + step)) for step in self.row_steps]
+        whole = operand.uniform and operand.vector_extent % columns == 0
+        steps = list(self.column_steps)
+        # (column of its first vector, steps of its vectors): one if a tile lies within one tap
+        self.segments = [(steps[0], steps)] if whole else [(step, [step]) for step in steps]
+        if not operand.hoist_rows:
+            first = first + self.column_number
+            self.columns = [operand.column(first + step) for step, _ in self.segments]
+        self.index = None
+        self.kept: KeptIndex | None = None
+        if operand.gather:
+            self.index = cute.make_rmem_tensor((len(self.row_steps), len(self.segments)), Int32)
+        self.bytes = vector * dtype.width // 8
+        if self.bytes >= ASYNC_BYTES:
+            cache = cute.nvgpu.LoadCacheMode
+            mode = cache.GLOBAL if self.bytes == 16 else cache.ALWAYS
+            op: Any = cpasync.CopyG2SOp(cache_mode=mode)
+            bits = 8 * self.bytes
+        else:
+            op, bits = cute.nvgpu.CopyUniversalOp(), dtype.width
+        self.atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=bits)
+
+    def _extents(self) -> tuple[int, int]:
+        """Rows and columns of a tile of the operand."""
+        return self.shared.rows, self.shared.columns
+
+    def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
+        """How many threads share a row; this thread's first row, and which vector of it."""
+        across = min(per_row, max(self.threads_per_row, threads // rows))
+        return across, tid // across, tid & (across - 1)
+
+    def _number(self, first: Any, row: Any) -> Any:
+        """The number of a row of the tile; one past the last of all, if it is not used."""
+        if self.used is None:
+            return first + row
+        return select_(row < self.used, first + row, Int32(self.operand.row_count))
+
+    def _rows_of(self, first_k: Any) -> list[Row]:
+        """This thread's rows of a k-tile."""
+        if self.operand.hoist_rows:
+            return self.rows
+        first = first_k + self.row_number
+        return [self.operand.row(first + step) for step in self.row_steps]
+
+    def columns_of(self, first_k: Any) -> list[Column]:
+        """The first columns of this thread's segments of a k-tile."""
+        if not self.operand.hoist_rows:
+            return self.columns
+        first = first_k + self.column_number
+        return [self.operand.column(first + step) for step, _ in self.segments]
+
+    def _vectors(
+        self, first_k: Any, columns: list[Column] | None = None, some: range | None = None
+    ) -> Iterator[tuple[int, int, Any, Any]]:
+        """Of this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
+
+        ``columns`` are those of the k-tile, if they are known; ``some``: the numbers of its rows.
+        """
+        columns = self.columns_of(first_k) if columns is None else columns
+        rows = self._rows_of(first_k)
+        for s, (column, (first, steps)) in enumerate(zip(columns, self.segments, strict=True)):
+            for i in range(len(rows)) if some is None else some:
+                row = rows[i]
+                index = None if self.index is None else self.index[i, s]
+                pointer, there = self.operand.locate(row, column, index)
+                pred = cute.make_rmem_tensor(1, Boolean)
+                pred[0] = there
+                for step in steps:
+                    vector = cute.make_tensor(pointer + (step - first), self.operand.vector_layout)
+                    yield self.row_steps[i], step, vector, pred
+
+    def read_ahead(self, first_k: Any, place: tuple[int, int] = (0, 0)) -> None:
+        """Read the index buffer for the k-tile at ``first_k``, if the operand has one."""
+        if self.index is None:
+            return
+        if self.kept is not None:
+            self.kept.read(first_k, self.row_number, self.index[None, 0])
+            return
+        rows = self._rows_of(first_k)
+        for s, column in enumerate(self.columns_of(first_k)):
+            for i, row in enumerate(rows):
+                self.index[i, s] = self.operand.load_index(row, column, written=False)
+
+    def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
+        """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
+        self.copy_rows(first_k, stage)
+
+    def copy_rows(
+        self,
+        first_k: Any,
+        stage: Any,
+        columns: list[Column] | None = None,
+        some: range | None = None,
+    ) -> None:
+        """The same of some of this thread's rows, by their numbers: of all, if none are named."""
+        for row_step, step, vector, pred in self._vectors(first_k, columns, some):
+            target = self._slot(row_step, step, stage)
+            if self.bytes >= ASYNC_BYTES:
+                cute.copy(self.atom, vector, target, pred=pred)
+                continue
+            held = cute.make_fragment_like(vector)
+            held.fill(0)
+            cute.copy(self.atom, vector, held, pred=pred)
+            cute.autovec_copy(held, target)
+
+    def _slot(self, row_step: int, column_step: int, stage: Any) -> Any:
+        """Where in shared memory the vector some steps from the thread's first goes."""
+        displacement = self.shared.displacement(row_step, column_step)
+        return self._at(self.shared.at(self.start, displacement, stage), self.operand.vector)
+
+    def _at(self, address: Any, elements: int) -> Any:
+        """So many elements of shared memory."""
+        align = elements * self.dtype.width // 8
+        pointer = cute.make_ptr(self.dtype, address, cute.AddressSpace.smem, assumed_align=align)
+        return cute.make_tensor(pointer, cute.make_layout(((elements, 1),)))

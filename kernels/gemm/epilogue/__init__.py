@@ -1,0 +1,1 @@
+"""From accumulators to memory: the steps after the sums, and two ways to store."""

@@ -1,0 +1,209 @@
+"""The sum and the sum of squares of every column of a CTA's tile, while an epilogue stores it.
+
+In a fixed order, without atomics: the same bits every time. Each CTA writes a row of partial sums.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import BFloat16, Float16, Float32, Int32, const_expr, range_constexpr
+
+from layoutconv.planning.tile import Tile
+
+from ..mma_atoms import load_matrices, multiply_16_bit
+from ..smem_tile import sync
+
+BLOCK = 16  # rows and columns that tensor cores sum at once
+CHAINS = 4  # sums that a warp adds to in turns
+COLUMNS_OF_LANES, LANES_OF_ROW = 8, 4  # of Hopper's accumulators: a pair in each
+ONES = {Float16: 0x3C003C00, BFloat16: 0x3F803F80}
+
+
+@dataclass
+class Columns:
+    """Where a CTA's columns are among all, and the CTA's row of partial sums, (2, all)."""
+
+    partial: Any
+    first: Any
+    count: Any  # of columns from the first on that there are
+    all: Any
+
+    def store(self, column: Any, kind: Any, value: Any) -> None:
+        at = kind * self.all + self.first + column
+        cute.make_tensor(self.partial + at, cute.make_layout(1))[0] = value
+
+
+class SumsByRow:
+    """Of elements of any type: every thread adds up its own columns over its rows."""
+
+    def __init__(self, tile: Tile, vector: int) -> None:
+        self.tile, self.vector = tile, vector
+        self.sums = cute.make_rmem_tensor((vector, 2), Float32)
+        self.sums.fill(0.0)
+
+    def add(self, row: Any, there: Any) -> None:
+        """A row's vector, as it is stored; what is not stored counts as zeros."""
+        for i in range(self.vector):
+            x = cutlass.select_(there, Float32(row[i]), Float32(0.0))
+            self.sums[i, 0] = self.sums[i, 0] + x
+            self.sums[i, 1] = self.sums[i, 1] + x * x
+
+    @cute.jit
+    def write(self, base: Any, tid: Any, columns: Columns):
+        """Add up the threads' sums in shared memory from ``base`` on, which nothing else needs."""
+        across = const_expr(self.tile.n // self.vector)
+        parts = const_expr(self.tile.threads // across)
+        shared = _shared(base, self.tile.n, parts)
+        sync(self.tile)
+        row, column = tid // across, (tid & (across - 1)) * self.vector
+        for i in range_constexpr(self.vector):
+            for kind in range_constexpr(2):
+                shared[column + i, kind, row] = self.sums[i, kind]
+        _finish(self.tile, shared, parts, tid, columns)
+
+
+class SumsOfFragments:
+    """Of what lanes hold of a team's tiles, two columns of every eight: each adds up its own rows.
+
+    It does so from tile to tile. At the end lanes of a warp add theirs up, and a warp has a row of
+    partial sums of its own.
+    """
+
+    def __init__(self, tile: Tile) -> None:
+        self.groups = tile.n // COLUMNS_OF_LANES
+        self.sums = cute.make_rmem_tensor((2, 2, self.groups), Float32)
+        self.sums.fill(0.0)
+
+    def add(self, group: int, pair: Any, there: Any) -> None:
+        """Two numbers of a row as they are stored; what is not stored counts as zeros."""
+        for i in range(2):
+            x = cutlass.select_(there, Float32(pair[i]), Float32(0.0))
+            self.sums[i, 0, group] = self.sums[i, 0, group] + x
+            self.sums[i, 1, group] = self.sums[i, 1, group] + x * x
+
+    @cute.jit
+    def write(self, tid: Any, columns: Columns):
+        lane = tid % 32
+        for group in range_constexpr(self.groups):
+            for kind in range_constexpr(2):
+                for i in range_constexpr(2):
+                    total = self.sums[i, kind, group]
+                    for step in range_constexpr(3):  # lanes of the same columns
+                        total = total + cute.arch.shuffle_sync_bfly(total, LANES_OF_ROW << step)
+                    column = COLUMNS_OF_LANES * group + 2 * lane + i
+                    if lane < LANES_OF_ROW and column < columns.count:
+                        columns.store(column, kind, total)
+
+
+class SumsOfMatrices:
+    """Of fp16 and bf16 in a turned tile: tensor cores sum blocks of 16 rows and 16 columns.
+
+    Of the products of 8 columns' transpose with these the diagonal has the sums of squares; under
+    the transpose stand rows of ones, whose products are the sums. That is a twelfth of the
+    instructions of adding element by element.
+
+    Of a tile that a warpgroup only copied for, it sums, while the others store: their reads do not
+    wait behind all those stores then, nor does anybody wait for them. Else all warps sum.
+    """
+
+    def __init__(self, tile: Tile, dtype: Any, swizzle: tuple[int, int, int]) -> None:
+        self.tile, self.dtype, self.swizzle = tile, dtype, swizzle
+        self.warps = (tile.producers if tile.sums_beside else tile.threads) // 32
+        self.groups = tile.n // BLOCK
+        # Warps that share the rows of a group.
+        self.parts = 1 if tile.sums_beside else max(1, self.warps // self.groups)
+
+    @cute.jit
+    def write(self, base: Any, tid: Any, columns: Columns):
+        """Sum the tile that lies at ``base``; what is not stored has been replaced by zeros."""
+        tile = self.tile
+        groups, warps, parts = const_expr(self.groups), const_expr(self.warps), self.parts
+        warp, lane = tid // 32, tid % 32
+        shared = _shared(base, tile.n, parts)
+        found = []
+        for turn in range_constexpr(-(-groups // warps)):
+            number = warp + turn * warps
+            group, part = number % groups, number // groups
+            found.append((group, part, self._block_sums(base, group, part, lane)))
+        if const_expr(parts > 1):
+            sync(tile)
+        # A lane of the diagonal has its column's sums.
+        row, pair = lane // 4, lane % 4
+        for turn in range_constexpr(len(found)):
+            group, part, halves = found[turn]
+            if (pair == row // 2) & (part < parts):
+                for half in range_constexpr(2):
+                    at = group * BLOCK + 8 * half + row
+                    total, square = halves[half]
+                    if const_expr(parts > 1):
+                        shared[at, 0, part] = total
+                        shared[at, 1, part] = square
+                    else:
+                        if at < columns.count:
+                            columns.store(at, 0, total)
+                            columns.store(at, 1, square)
+        if const_expr(parts > 1):
+            _finish(tile, shared, parts, tid, columns)
+
+    def _block_sums(self, base: Any, group: Any, part: Any, lane: Any) -> Any:
+        """Of a column of each half of a group's 16, the sum and that of squares: of the column that
+        is as far as the lane's row in the products, if the lane is on the diagonal.
+
+        Products are added to ``CHAINS`` sums in turns, as each waits for the one before it.
+        """
+        ones, zeros = Int32(ONES[self.dtype]), [Float32(0.0)] * 4
+        chains = [[zeros, zeros] for _ in range(CHAINS)]
+        for step in range(self.tile.m // BLOCK // self.parts):
+            row = (step * self.parts + part % self.parts) * BLOCK + lane % 16
+            column = group * BLOCK + lane // 16 * 8
+            block = load_matrices(self._address(base, row, column))
+            for half in range(2):
+                low, high = block[2 * half : 2 * half + 2]
+                sums, stacked = chains[step % CHAINS], [low, ones, high, ones]
+                sums[half] = multiply_16_bit(self.dtype, stacked, [low, high], sums[half])
+        found = []
+        for of_half in zip(*chains, strict=True):
+            square, next_square, total, next_total = map(_added, zip(*of_half, strict=True))
+            number = lane // 4
+            found.append((_either(number, total, next_total), _either(number, square, next_square)))
+        return found
+
+    def _address(self, base: Any, row: Any, column: Any) -> Any:
+        bits, start, shift = self.swizzle
+        logical = Int32(base.toint()) + (row * self.tile.n + column) * 2
+        return logical ^ ((logical >> shift) & (((1 << bits) - 1) << start))
+
+
+def _shared(base: Any, n: int, parts: int) -> Any:
+    """Sums in shared memory: (column, kind, part)."""
+    pointer = cute.recast_ptr(base, dtype=Float32)
+    return cute.make_tensor(pointer, cute.make_layout((n, 2, parts)))
+
+
+def _added(values: tuple[Any, ...]) -> Any:
+    first, *others = values
+    for value in others:
+        first = first + value
+    return first
+
+
+def _either(number: Any, even: Any, odd: Any) -> Any:
+    return cutlass.select_(number % 2 == 0, even, odd)
+
+
+@cute.jit
+def _finish(tile: Tile, shared: Any, parts: int, tid: Any, columns: Columns):
+    """Add up the parts in their order, a thread for each column and kind."""
+    sync(tile)
+    for turn in range_constexpr(-(-2 * tile.n // tile.threads)):
+        number = tid + turn * tile.threads
+        kind, column = number // tile.n, number % tile.n
+        if (number < 2 * tile.n) & (column < columns.count):
+            total = Float32(0.0)
+            for part in range_constexpr(parts):
+                total = total + shared[column, kind, part]
+            columns.store(column, kind, total)

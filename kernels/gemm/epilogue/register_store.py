@@ -1,0 +1,140 @@
+"""From accumulators to memory without shared memory: four lanes turn what they hold of a row.
+
+Of Hopper's accumulators four lanes hold a row of 8 columns, a pair each. Of four times as many
+columns each lane gives the others what they have not, in four shuffles for each row, and holds 8
+columns in a row then: 16 bytes of 16 bits each, which it stores.
+
+So a team waits for nobody when it stores, and what all of its tiles have in common stays with it:
+statistics are sums in registers, from tile to tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+
+from layoutconv.planning.tile import WARP
+
+from ..operand import Operand
+from .column_statistics import COLUMNS_OF_LANES, LANES_OF_ROW, Columns, SumsOfFragments
+from .convert import converted
+from .smem_store import STORE_BYTES, Epilogue, Extras
+
+BITS = 16  # of an element of D: a pair is a word
+
+
+class RegisterEpilogue(Epilogue):
+    """Writes a team's tiles through the layout of D, of 16 bits.
+
+    Steps need no more than the column.
+    """
+
+    def suits(self) -> bool:
+        """Whether that is so, and vectors are whole."""
+        whole = self.vector * BITS == 8 * STORE_BYTES and self.dtype.width == BITS
+        lines = self.tile.n % (COLUMNS_OF_LANES * LANES_OF_ROW) == 0
+        return whole and lines and not (self.by_row or self.atomic)
+
+    def start(self, cta: Any, tid: Any) -> None:
+        """Before the first tile."""
+        self.warp, self.tid = (cta * self.tile.workers + tid) // WARP, tid % self.tile.threads
+        self.multiplies = tid < self.tile.workers
+        self.sums: Any = SumsOfFragments(self.tile) if self.steps.statistics else None
+
+    @cute.jit
+    def end(self, d: Operand, extras: Extras):
+        """After the last: a warp's row of partial sums; who copies has none."""
+        here = extras.statistics + Int64(self.warp) * (2 * extras.all_columns)
+        columns = Columns(here, extras.first_column, d.col_count, extras.all_columns)
+        write, tid = self.sums.write, self.tid
+        if self.multiplies:
+            write(tid, columns)
+
+    @cute.jit
+    def __call__(self, acc: Any, mma: Any, d: Operand, m0: Any, n0: Any, extras: Extras):
+        coordinates = cute.make_identity_tensor((self.tile.m, self.tile.n))
+        where = mma.get_slice(self.tid).partition_C(coordinates)
+        (_, halves, groups), down, across = where.shape
+        lane, sums = self.tid % LANES_OF_ROW, self.sums
+        numbers = [[where[(0, h, 0), i, 0][0] for h in range(halves)] for i in range(down)]
+        rows = [[d.row(m0 + number) for number in some] for some in numbers]
+        stored = [[self._is_stored(d, row) for row in some] for some in rows]
+        bits = const_expr(8 * STORE_BYTES)
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
+        for j in range_constexpr(across):
+            for block in range_constexpr(0, groups, LANES_OF_ROW):
+                first = n0 + where[(0, 0, block), 0, j][1]  # of the lane's pairs
+                column = d.column(first + (self.vector - 2) * lane)
+                steps = self._columns_of(first, halves, d.col_count, extras)
+                for i in range_constexpr(down):
+                    words = self._words(acc, i, j, block, halves, steps, extras)
+                    if const_expr(sums is not None):
+                        pairs = cute.recast_tensor(words, self.dtype)
+                        for at in range_constexpr(halves * LANES_OF_ROW):
+                            group = j * groups + block + at // halves
+                            sums.add(
+                                group, (pairs[2 * at], pairs[2 * at + 1]), stored[i][at % halves]
+                            )
+                    for h in range_constexpr(halves):
+                        own = [words[h + halves * g] for g in range(LANES_OF_ROW)]
+                        out = cute.make_rmem_tensor((LANES_OF_ROW,), Int32)
+                        for g, word in enumerate(_turned(own, lane)):
+                            out[g] = word
+                        row = rows[i][h]
+                        entry = d.load_index(row, column, written=True) if d.gather else None
+                        offset, there = d.offset(row, column, entry)
+                        vector = cute.recast_tensor(out, self.dtype)
+                        self._store(atom, vector, d.at(d.pointer, offset), there)
+
+    def _is_stored(self, d: Operand, row: Any) -> Any:
+        """Whether a row is, if that has to be known: whether its first column is."""
+        return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
+
+    def _words(
+        self, acc: Any, i: int, j: int, block: int, halves: int, columns: Any, extras: Extras
+    ) -> Any:
+        """A block of a thread's accumulators after the steps, as words: (halves, lanes)."""
+        values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), acc.element_type)
+        for g in range(LANES_OF_ROW):
+            for h in range(halves):
+                for pair in range(2):
+                    values[pair, h, g] = acc[(pair, h, block + g), i, j]
+        x = values.load()
+        if self.by_fragment:
+            x = self.steps(x.to(self.work), extras.numbers, columns)
+        out = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), self.dtype)
+        out.store(converted(x, self.dtype))
+        words = cute.make_layout(halves * LANES_OF_ROW)
+        return cute.make_tensor(cute.recast_ptr(out.iterator, dtype=Int32), words)
+
+    def _columns_of(self, first: Any, halves: int, count: int, extras: Extras) -> Any:
+        """The numbers of columns, at the places of a block."""
+        held = []
+        for pointer in extras.columns if self.by_fragment else ():
+            values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), self.work)
+            for g in range(LANES_OF_ROW):
+                for pair in range(2):
+                    column = first + (COLUMNS_OF_LANES * g + pair)
+                    found = self._column(pointer, column, count, extras)
+                    for h in range(halves):
+                        values[pair, h, g] = found
+            held.append(values)
+        return lambda number: held[number].load()
+
+
+def _turned(words: list[Any], lane: Any) -> list[Any]:
+    """Word ``lane`` of each of four lanes, in their order; each has four words."""
+    for bit in (1, 2):
+        upper = (lane & bit) != 0
+        for low in (g for g in range(LANES_OF_ROW) if not g & bit):
+            high = low | bit
+            sent = cutlass.select_(upper, words[low], words[high])
+            got = cute.arch.shuffle_sync_bfly(sent, bit)
+            words[low], words[high] = (
+                cutlass.select_(upper, got, words[low]),
+                cutlass.select_(upper, words[high], got),
+            )
+    return words

@@ -1,0 +1,336 @@
+"""From accumulators to memory: steps, conversion, a turn in shared memory, whole vectors by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
+
+from layoutconv.planning.tile import Tile
+
+from ..operand import Column, Operand, Row
+from ..smem_index import KeptRows
+from ..smem_tile import release_tile, sync, wait_for_tile
+from .column_statistics import Columns, SumsByRow, SumsOfMatrices
+from .convert import converted
+from .ops import Steps
+
+STORE_BYTES = 16
+BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in registers
+
+
+@dataclass
+class Extras:
+    """What an epilogue reads and writes besides D.
+
+    ``columns`` and ``sources`` are pointers; ``first_column`` is where a group's columns start;
+    ``statistics`` points to the CTA's own row of partial sums, (2, all columns).
+    """
+
+    numbers: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    sources: tuple[Any, ...]
+    statistics: Any
+    first_column: Any
+    all_columns: Any
+
+
+class Epilogue:
+    """Writes a CTA's tile through the layout of D: dense rows, or rows that an index scatters.
+
+    Steps that need no more than the column are applied to the accumulators; with a tensor like D
+    among them all are applied to rows, after the turn. Data of 8 bits turn as accumulators do.
+
+    Of a sum that CTAs of a cluster share, parts turn in the memory of each; then each CTA finishes
+    as many rows, and adds up what all of them have of these, in their order.
+    """
+
+    def __init__(
+        self, tile: Tile, dtype: Any, accumulator: Any, vector: int, steps: Steps, *, atomic: bool
+    ) -> None:
+        self.tile, self.dtype, self.vector = tile, dtype, vector
+        self.steps, self.atomic = steps, atomic
+        floating = accumulator if accumulator.is_float else Float32
+        self.work = floating if steps else accumulator
+        self.by_row = bool(steps.sources) or tile.parts > 1
+        self.by_fragment = bool(steps) and not self.by_row
+        self.staged = staged_type(dtype, self.work, steps)
+        if tile.parts > 1:
+            self.staged = accumulator
+        matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
+        self.sums_by_row = steps.statistics and not matrices
+        # Whether those who copied sum columns, while the others store.
+        self.sums_beside = steps.statistics and matrices and tile.sums_beside
+
+    def shared_layout(self) -> tuple[Any, Any]:
+        """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""
+        layout = cute.make_ordered_layout((self.tile.m, self.tile.n), order=(1, 0))
+        return layout, cute.make_swizzle(*self._swizzle())
+
+    def _swizzle(self) -> tuple[int, int, int]:
+        """Of byte addresses: which 16-byte vector of a row, by the number of the row."""
+        vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # of a row
+        row_bits = vectors.bit_length() - 1
+        return min(3, row_bits), 4, row_bits
+
+    @cute.jit
+    def __call__(
+        self,
+        acc: Any,
+        mma: Any,
+        d: Operand,
+        base: Any,
+        m0: Any,
+        n0: Any,
+        tid: Any,
+        extras: Extras,
+        kept: KeptRows | None,
+    ):
+        """``base`` is shared memory that the main loop is done with. ``kept``: if there is one,
+        what D's index buffer has for the tile's rows."""
+        layout, swizzle = self.shared_layout()
+        smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
+        x = acc.load()
+        if const_expr(self.by_fragment):
+            columns = self._by_fragment(mma, tid, n0, d.col_count, extras)
+            x = self.steps(x.to(self.work), extras.numbers, columns)
+        turned = cute.make_fragment_like(acc, self.staged)
+        turned.store(converted(x, self.staged))
+        cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
+        table = self._row_table(base)
+        if const_expr(self._in_table(d)):
+            self._fill(table, d, m0, tid)
+        if const_expr(self.tile.parts > 1):
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+        else:
+            sync(self.tile)
+        if const_expr(self.sums_beside and not self._may_count(d)):
+            release_tile(self.tile)
+
+        across = const_expr(self.tile.n // self.vector)
+        threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
+        bits = const_expr(self.vector * self.dtype.width)
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
+        read = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), self.staged, num_bits_per_copy=self.staged.width
+        )
+        copy = cute.make_tiled_copy_tv(read, threads, cute.make_layout((1, self.vector)))
+        source = copy.get_slice(tid).partition_S(self._own_rows(smem))
+        shares = [copy.get_slice(tid).partition_S(t) for t in self._own_rows_of_all(smem)]
+        coordinates = cute.make_identity_tensor((self.tile.m, self.tile.n))
+        where = copy.get_slice(tid).partition_S(self._own_rows(coordinates))
+        first = n0 + where[(0, 0), 0, 0][1]
+        column = d.column(first)
+        by_column = self._by_vector(first, d.col_count, extras)
+        by_row: Any = SumsByRow(self.tile, self.vector) if self.sums_by_row else None
+        count = const_expr(cute.size(where, mode=[1]))
+        for start in range_constexpr(0, count, BATCH):
+            batch = const_expr(range(start, min(start + BATCH, count)))
+            numbers = [where[(0, 0), i, 0][0] for i in batch]
+            rows = [self._row(d, table, m0, number) for number in numbers]
+            index = _index(d, rows, column, kept, numbers)
+            vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
+            for i in range_constexpr(len(batch)):
+                if const_expr(self.tile.parts > 1):
+                    self._add_up([t[None, batch[i], 0] for t in shares], vectors[None, i])
+                else:
+                    cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])
+            for i in range_constexpr(len(batch)):
+                offset, there = d.offset(rows[i], column, index[i])
+                y = vectors[None, i].load()
+                if const_expr(self.by_row):
+                    sources = self._at(d, offset, there, extras)
+                    y = self.steps(y.to(self.work), extras.numbers, by_column, sources)
+                out = cute.make_rmem_tensor((self.vector,), self.dtype)
+                out.store(converted(y, self.dtype))
+                if const_expr(self.sums_by_row):
+                    by_row.add(out, there)
+                elif const_expr(self.steps.statistics and self._may_count(d)):
+                    self._clear(source[None, batch[i], 0], there)
+                self._store(atom, out, d.at(d.pointer, offset), there)
+        if const_expr(self.tile.parts > 1):  # nobody leaves while others read what he has
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+        if const_expr(self.sums_by_row):
+            by_row.write(base, tid, self._columns(d, n0, extras))
+        elif const_expr(self.sums_beside):
+            if const_expr(self._may_count(d)):
+                release_tile(self.tile)
+        elif const_expr(self.steps.statistics):
+            sync(self.tile)
+            self._sums().write(base, tid, self._columns(d, n0, extras))
+
+    @cute.jit
+    def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras):
+        """What those who copied do meanwhile, if ``sums_beside``; others have no number ``tid``."""
+        if tid >= 0:
+            wait_for_tile(self.tile)
+            self._sums().write(base, tid, self._columns(d, n0, extras))
+
+    def _sums(self) -> SumsOfMatrices:
+        return SumsOfMatrices(self.tile, self.dtype, self._swizzle())
+
+    def _columns(self, d: Operand, n0: Any, extras: Extras) -> Columns:
+        """The CTA's among all."""
+        first, count = extras.first_column + n0, d.col_count - n0
+        return Columns(extras.statistics, first, count, extras.all_columns)
+
+    # -- the rows of D ---------------------------------------------------------------------------
+
+    def _in_table(self, d: Operand) -> bool:
+        """Whether rows are computed once for all threads: not if that is one multiplication."""
+        return d.row_step is None and not d.gather and not d.live
+
+    def _row_table(self, base: Any) -> Any:
+        """(offset and mask, row) in shared memory, behind the turned tile."""
+        turned = self.tile.m * self.tile.n * self.staged.width // 64
+        pointer = cute.recast_ptr(base, dtype=Int64) + turned
+        return cute.make_tensor(pointer, cute.make_layout((2, self.tile.m)))
+
+    @cute.jit
+    def _fill(self, table: Any, d: Operand, m0: Any, tid: Any):
+        for part in range_constexpr(-(-self.tile.m // self.tile.threads)):
+            number = tid + part * self.tile.threads
+            row = d.row(m0 + number)
+            offset, mask = Int64(row.linear), Int64(row.mask)
+            if number < self.tile.m:
+                table[0, number] = offset
+                table[1, number] = mask
+
+    def _row(self, d: Operand, table: Any, m0: Any, number: Any) -> Row:
+        """Row ``number`` of the CTA's, from the table or computed now."""
+        if not self._in_table(d):
+            return d.row(m0 + number)
+        word = Int64 if d.mask_bits > 32 else Int32
+        return Row(table[0, number], None, word(table[1, number]), None)
+
+    # -- what the steps read ---------------------------------------------------------------------
+
+    def _by_fragment(self, mma: Any, tid: Any, n0: Any, count: int, extras: Extras) -> Any:
+        """The numbers of columns, at the places of a thread's accumulators."""
+        thread, shape = mma.get_slice(tid), (self.tile.m, self.tile.n)
+        first = n0 + thread.partition_C(cute.make_identity_tensor(shape))[0][1]
+        columns = cute.make_layout(shape, stride=(0, 1))  # of a row: all rows alike
+
+        def column(number: int) -> Any:
+            pointer = extras.columns[number]
+            layout = thread.partition_C(cute.make_tensor(pointer, columns)).layout
+            found: dict[Any, Any] = {}
+            values = cute.make_rmem_tensor(layout.shape, self.work)
+            for i in range(cute.size(layout)):
+                step = layout(i)
+                if step not in found:
+                    found[step] = self._column(pointer, first + step, count, extras)
+                values[i] = found[step]
+            return values.load()
+
+        return column
+
+    def _by_vector(self, first: Any, count: int, extras: Extras) -> Any:
+        """The numbers of a thread's vector of columns."""
+        held = []
+        for pointer in extras.columns if self.by_row else ():
+            values = cute.make_rmem_tensor((self.vector,), self.work)
+            for i in range(self.vector):
+                values[i] = self._column(pointer, first + i, count, extras)
+            held.append(values)
+        return lambda number: held[number].load()
+
+    def _column(self, pointer: Any, column: Any, count: int, extras: Extras) -> Any:
+        """One number of a column; past the last, the last one's."""
+        past = Int32(count - 1 - column) >> 31  # all ones there
+        column = (column & ~past) | (Int32(count - 1) & past)
+        at = cute.make_tensor(pointer + extras.first_column + column, cute.make_layout(1))
+        return self.work(at[0])
+
+    def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:
+        """What the tensors like D have at an offset; at 0 where D has nothing there."""
+        safe = cutlass.select_(there, Int64(offset), Int64(0))
+
+        def source(number: int) -> Any:
+            pointer = d.at(extras.sources[number], safe)
+            values = cute.make_rmem_tensor((self.vector,), pointer.dtype)
+            cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(self.vector)), values)
+            return values.load().to(self.work)
+
+        return source
+
+    # -- sums that CTAs share --------------------------------------------------------------------
+
+    def _own_rows(self, tensor: Any) -> Any:
+        """Those of a tensor (m, n) that this CTA finishes."""
+        if self.tile.parts == 1:
+            return tensor
+        rows = self.tile.m // self.tile.parts
+        return cute.local_tile(tensor, (rows, self.tile.n), (cute.arch.block_idx_in_cluster(), 0))
+
+    def _own_rows_of_all(self, smem: Any) -> list[Any]:
+        """The same in the memory of every CTA of the cluster."""
+        if self.tile.parts == 1:
+            return []
+        pointers = [
+            cute.arch.map_dsmem_ptr(smem.iterator, Int32(part)) for part in range(self.tile.parts)
+        ]
+        return [self._own_rows(cute.make_tensor(p, smem.layout)) for p in pointers]
+
+    def _add_up(self, parts: list[Any], total: Any) -> None:
+        """What CTAs of a cluster have of a vector, in their order: the same in every CTA."""
+        held = [cute.make_fragment_like(total) for _ in parts]
+        for part, values in zip(parts, held, strict=True):
+            cute.autovec_copy(part, values)
+        found = held[0].load()
+        for values in held[1:]:
+            found = found + values.load()
+        total.store(found)
+
+    # -- what is written -------------------------------------------------------------------------
+
+    @cute.jit
+    def _store(self, atom: Any, out: Any, pointer: Any, there: Any):
+        if const_expr(self.atomic):
+            if there:
+                for i in range_constexpr(self.vector):
+                    cute.arch.atomic_add(pointer + i, out[i], scope="gpu", sem="relaxed")
+        else:
+            pred = cute.make_rmem_tensor(1, cutlass.Boolean)
+            pred[0] = there
+            layout = cute.make_layout(((self.vector, 1),))
+            cute.copy(
+                atom,
+                cute.make_tensor(out.iterator, layout),
+                cute.make_tensor(pointer, layout),
+                pred=pred,
+            )
+
+    def _may_count(self, d: Operand) -> bool:
+        """Whether what is not stored may be no zero: sums of rows past the last are."""
+        return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
+
+    @cute.jit
+    def _clear(self, staged: Any, there: Any):
+        """Zeros in the turned tile for what is not stored: it takes no part in statistics."""
+        if not there:
+            zeros = cute.make_fragment_like(staged)
+            zeros.fill(0)
+            cute.autovec_copy(zeros, staged)
+
+
+def _index(
+    d: Operand, rows: list[Row], column: Column, kept: KeptRows | None, numbers: list[Any]
+) -> list[Any]:
+    """What D's index buffer has for some rows, by their numbers in the tile; None without one."""
+    if kept is not None:
+        found = [kept[number] for number in numbers]
+        if column.valid is None:
+            return found
+        return [cutlass.select_(column.valid, entry, Int32(-1)) for entry in found]
+    return [d.load_index(row, column, written=True) if d.gather else None for row in rows]
+
+
+def staged_type(dtype: Any, work: Any, steps: Steps) -> Any:
+    """The type that a tile turns in: D's, unless steps or a saturation come after the turn."""
+    return work if steps.sources or dtype.width == 8 else dtype

@@ -1,0 +1,81 @@
+"""From shared memory to registers: what a thread multiplies, by ldmatrix or word by word."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32, TFloat32
+from cutlass.cute.nvgpu import warp
+
+from .smem_tile import VECTOR_BYTES, SharedTile
+
+
+class Fragments:
+    """A thread's fragments of one operand, and how they are loaded from a stage.
+
+    ``tensor`` is all of them, (values, tiles along m or n, k-blocks), in ``unit``s of registers.
+    ``read`` of the shared tile says how they are loaded: "matrices" by ldmatrix, transposed where k
+    does not run along memory; else one by one. ``rows``: of so many, if not of all.
+    """
+
+    def __init__(
+        self,
+        shared: SharedTile,
+        mma: Any,
+        unit: Any,
+        tid: Any,
+        *,
+        is_a: bool,
+        along: int,
+        rows: int = 0,
+    ) -> None:
+        self.shared, self.unit = shared, unit
+        smem = shared.tensor(along, unit, rows)
+        thread = mma.get_slice(tid)
+        partition = thread.partition_A(smem) if is_a else thread.partition_B(smem)
+        make = mma.make_fragment_A if is_a else mma.make_fragment_B
+        self.tensor = make(partition)
+        # tf32 cannot be held as a value.
+        self.word = Float32 if unit is TFloat32 else unit
+        self.words = cute.recast_tensor(self.tensor, self.word)
+        self.one = cute.make_layout(1)
+        self.copy = None
+        if shared.read == "matrices":
+            atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(along == 0, 4), unit)
+            self.copy = (cute.make_tiled_copy_A if is_a else cute.make_tiled_copy_B)(atom, mma)
+            thread = self.copy.get_slice(tid)
+            partition, self.to = thread.partition_S(smem), thread.retile(self.tensor)
+        self.layout = partition.layout
+        shape, stride = self.layout.shape[0], self.layout.stride[0]
+        self.values = cute.make_layout((shape,), stride=(stride,))
+        self.first = partition.iterator.toint()
+        self.start = shared.start(self.first)
+
+    def load(self, k_block: int, stage: Any, *, at: int | None = None, below: int = 0) -> Any:
+        """Load the fragments of a k-block from a stage; returns them.
+
+        In the place of k-block ``at``, if given; of the rows ``below`` so many, which lie along k.
+        """
+        to = k_block if at is None else at
+        start = self.start
+        if below:
+            start = self.shared.start(self.first + self.shared.displacement(below, 0))
+        values, tiles = (range(cute.size(self.layout, mode=[mode])) for mode in (0, 1))
+        for tile in tiles:
+            if self.copy is not None:
+                pointer = self._pointer(start, (0, tile, k_block), stage, VECTOR_BYTES)
+                source = cute.make_tensor(pointer, self.values)
+                cute.copy(self.copy, source, self.to[None, tile, to])
+                continue
+            for value in values:
+                crd = value, tile, k_block
+                pointer = self._pointer(start, crd, stage, self.unit.width // 8)
+                word = cute.make_tensor(cute.recast_ptr(pointer, dtype=self.word), self.one)
+                self.words[value, tile, to] = word[0]
+        return self.tensor[None, None, to]
+
+    def _pointer(self, start: Any, crd: tuple[int, int, int], stage: Any, align: int) -> Any:
+        displacement = cute.crd2idx(crd, self.layout) * self.unit.width // 8
+        address = self.shared.at(start, displacement, stage)
+        return cute.make_ptr(self.unit, address, cute.AddressSpace.smem, assumed_align=align)

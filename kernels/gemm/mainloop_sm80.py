@@ -1,0 +1,165 @@
+"""The Ampere main loop: cp.async into swizzled shared memory, ldmatrix, mma.sync.
+
+``stages`` k-tiles are in flight. While the tensor cores work on one k-block (one MMA step along k),
+the fragments of the next are read from shared memory, the copies of the k-tile ``stages - 1`` ahead
+are issued, and the index buffer is read one k-tile further ahead: no latency is waited for. Those
+copies go at once, beside the first k-block, or are spread over some of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr, range_constexpr
+
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.tile import MOST_REGISTERS
+
+from .cp_async import Producer
+from .fragments import Fragments
+from .k_tiles import KTiles
+from .mma_atoms import Data, Multiplier
+from .operand import Column, Operand
+from .smem_tile import SharedTile, shared_tiles
+
+SPREAD = (256, 128)  # of a tile whose copies do not go at once
+
+
+class MainloopSm80:
+    """Multiplies a CTA's tiles of two operands into register accumulators."""
+
+    def __init__(self, spec: Spec, data: Data, smem: Any) -> None:
+        self.tile, self.data = spec.tile, data
+        self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
+        self.s_a, self.s_b = shared_tiles(smem, spec, data, spec.along, self.multiplier.read)
+
+    leaves_out = False  # taps that the rows of some warps lack, and those of others have
+
+    # -- what the loop works on ------------------------------------------------------------------
+
+    def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
+        """This thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM."""
+        return Producer(operand, shared, self.data.element, self.tile.threads, tid, first)
+
+    # -- the loop --------------------------------------------------------------------------------
+
+    @cute.jit
+    def __call__(
+        self, a: Producer, b: Producer, k_tiles: KTiles, begin: Any, count: Any, tid: Any, acc: Any
+    ):
+        """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
+        # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
+        copy_a, copy_b, multiply = a.copy, b.copy, self.multiplier
+        read_a, read_b, advance = a.read_ahead, b.read_ahead, k_tiles.advance
+        stages, copies_first = const_expr(self.tile.stages), const_expr(self._copies_first(a))
+        first = Int32(k_tiles.first(begin))  # column of the k-tile that is copied next
+        read_a(first)
+        read_b(first)
+        for stage in range_constexpr(stages - 1):
+            if stage < count:
+                copy_a(first, stage)
+                copy_b(first, stage)
+            first = advance(first)
+            if stage + 1 < count:
+                read_a(first)
+                read_b(first)
+            cute.arch.cp_async_commit_group()
+
+        load_a, r_a = self._fragments(a, tid, is_a=True)
+        load_b, r_b = self._fragments(b, tid, is_a=False)
+        k_blocks = const_expr(self.tile.k // multiply.k)
+        copied, share_of = const_expr(self.copied(k_blocks)), const_expr(partial(_share, a, b))
+        columns_of = const_expr((a.columns_of, b.columns_of))
+        read, write = Int32(0), Int32(stages - 1)
+
+        acc.fill(0)
+        cute.arch.cp_async_wait_group(stages - 2)
+        cute.arch.sync_threads()
+        load_a(0, read)
+        load_b(0, read)
+
+        for k_tile in cutlass.range(count, unroll=1):
+            for k_block in range_constexpr(k_blocks):
+                if const_expr(k_block == k_blocks - 1):
+                    if k_tile + 1 < count:  # else what is read ahead is not used
+                        read = read + 1
+                        read = Int32(0) if read == stages else read
+                    cute.arch.cp_async_wait_group(stages - 2)
+                    cute.arch.sync_threads()
+                ahead = const_expr((k_block + 1) % k_blocks)
+                late = const_expr(k_block == 0 and copies_first)
+                if const_expr(not late):
+                    load_a(ahead, read)
+                    load_b(ahead, read)
+                if const_expr(k_block == 0):
+                    columns = const_expr([of(first) for of in columns_of])
+                if const_expr(k_block in copied):
+                    copies = const_expr(share_of(columns, k_block - copied.start, len(copied)))
+                    if k_tile + stages - 1 < count:
+                        for copy in copies:
+                            copy(first, write)
+                if const_expr(k_block == copied.stop - 1):
+                    cute.arch.cp_async_commit_group()
+                    first = advance(first)
+                    if k_tile + stages < count:
+                        read_a(first)
+                        read_b(first)
+                    write = write + 1
+                    write = Int32(0) if write == stages else write
+                if const_expr(late):
+                    load_a(ahead, read)
+                    load_b(ahead, read)
+                multiply(acc, r_a[None, None, k_block], r_b[None, None, k_block])
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()
+
+    def copied(self, k_blocks: int) -> range:
+        """The k-blocks that copies of a k-tile are spread over: the first, or those behind it.
+
+        256x128 of 16 bits is 4% faster so (417 to 434 TFLOP/s with C = K = 128, H200); 128x128 the
+        same as before, and 128x256 and tf32 up to 7% slower.
+        """
+        spread = self.data.bytes == 2 and (self.tile.m, self.tile.n) == SPREAD
+        return range(1, 3) if spread and k_blocks > 3 else range(1)
+
+    def _copies_first(self, a: Producer) -> bool:
+        """Whether copies go before the fragments of the second k-block are read.
+
+        Addresses beside the fragments of two k-blocks are more than a thread's registers hold where
+        accumulators and rows leave few (256x64): up to 9 words spilled, every k-tile. Of 16-bit
+        data, which nothing rounds in between, the compiler multiplies before it copies, and only
+        masks of several digits were too much.
+        """
+        full = self.tile.registers > MOST_REGISTERS - 8
+        return full and (self.data.bytes == 4 or len(a.operand.fields) > 1)
+
+    def _fragments(self, producer: Producer, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
+        """What loads this thread's fragments of a k-block from a stage, and the fragments."""
+        multiply, along = self.multiplier, producer.operand.along
+        found = Fragments(producer.shared, multiply.mma, multiply.unit, tid, is_a=is_a, along=along)
+        return found.load, found.tensor
+
+
+def _share(
+    a: Producer, b: Producer, columns: list[list[Column]], part: int, parts: int
+) -> list[Callable[[Any, Any], None]]:
+    """What issues a part of a k-tile's copies, number so and so of so many: A's come first.
+
+    Parts share ``columns``; one part of all finds them beside its copies.
+    """
+    if parts == 1:
+        return [a.copy, b.copy]
+    counts = [len(producer.row_steps) for producer in (a, b)]
+    begin, end = (-(-number * sum(counts) // parts) for number in (part, part + 1))
+    copies: list[Callable[[Any, Any], None]] = []
+    before = 0
+    for producer, count, of in zip((a, b), counts, columns, strict=True):
+        some = range(max(0, begin - before), min(count, end - before))
+        before += count
+        if some:
+            copies.append(partial(producer.copy_rows, columns=of, some=some))
+    return copies

@@ -1,0 +1,266 @@
+"""How each type of data is multiplied: the instruction, and what it takes in registers.
+
+A new type is a new row of ``MULTIPLY``. Tensor cores take k-blocks of 32 bytes a row, whatever the
+type; 8-bit data have the fragments of 16-bit data, two to an element. The element of 4-bit data is
+a byte, a pair of numbers along k: what copies and reads bytes does not know, only the tensor core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import (
+    BFloat16,
+    Float8E4M3FN,
+    Float8E5M2,
+    Float16,
+    Float32,
+    Float64,
+    Int8,
+    Int32,
+    TFloat32,
+    Uint8,
+    select_,
+)
+from cutlass._mlir import dialects
+from cutlass.cute.nvgpu import MmaUniversalOp, warp
+
+from layoutconv.planning.tile import Tile
+
+llvm: Any = dialects.llvm
+
+
+@dataclass(frozen=True)
+class Data:
+    """A type that kernels multiply.
+
+    Args:
+        element: of memory, and of shared memory.
+        memory: of the tensor argument, where that is another (fp8 arrives as bytes).
+        accumulator: the type of sums.
+        instruction: of a warp, "" for cute's own, or the CUDA cores' for fp64.
+    """
+
+    name: str
+    element: Any
+    accumulator: Any
+    memory: Any = None
+    instruction: str = ""
+
+    @property
+    def argument(self) -> Any:
+        return self.memory or self.element
+
+    @property
+    def bytes(self) -> int:
+        return self.element.width // 8
+
+
+_MMA_8_BIT = "mma.sync.aligned.m16n8k32.row.col."
+_MMA_4_BIT = "mma.sync.aligned.m16n8k64.row.col."
+MULTIPLY = {
+    data.name: data
+    for data in (
+        Data("float16", Float16, Float32),
+        Data("bfloat16", BFloat16, Float32),
+        Data("tfloat32", TFloat32, Float32, memory=Float32),
+        Data("float32", TFloat32, Float32, memory=Float32),  # as three products of tf32
+        Data("float64", Float64, Float64),
+        Data("int8", Int8, Int32, instruction=_MMA_8_BIT + "s32.s8.s8.s32"),
+        Data("int4", Int8, Int32, instruction=_MMA_4_BIT + "s32.s4.s4.s32"),
+        Data("float8_e4m3fn", Float8E4M3FN, Float32, Uint8, _MMA_8_BIT + "f32.e4m3.e4m3.f32"),
+        Data("float8_e5m2", Float8E5M2, Float32, Uint8, _MMA_8_BIT + "f32.e5m2.e5m2.f32"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A type that results are stored in."""
+
+    element: Any
+    memory: Any = None  # of the tensor argument, where that is another
+
+    @property
+    def argument(self) -> Any:
+        return self.memory or self.element
+
+
+OUTPUT = {
+    "float16": Stored(Float16),
+    "bfloat16": Stored(BFloat16),
+    "float32": Stored(Float32),
+    "float64": Stored(Float64),
+    "int32": Stored(Int32),
+    "int8": Stored(Int8),
+    "float8_e4m3fn": Stored(Float8E4M3FN, Uint8),
+    "float8_e5m2": Stored(Float8E5M2, Uint8),
+}
+
+
+class Multiplier:
+    """The tiled MMA of a CTA for a type, and what is done with fragments before it."""
+
+    def __init__(self, data: Data, tile: Tile, arch: int) -> None:
+        self.data, self.arch = data, arch
+        # What fragments are counted in: of 8-bit data, pairs.
+        self.unit = Float16 if data.bytes == 1 else data.element
+        if data.element is Float64:
+            if tile.threads % 128:  # fewer than 8 threads along n: their rows' swizzles differ
+                raise ValueError(f"{tile}: fp64 takes a multiple of 4 warps")
+            op: Any = MmaUniversalOp(Float64)
+            atoms, permutation, self.k = (16, tile.threads // 16, 1), None, 1
+        else:
+            self.k = 32 // data.bytes
+            if data.element is TFloat32:
+                op = warp.MmaTF32Op((16, 8, 8))
+            else:
+                op = warp.MmaF16BF16Op(self.unit, Float32, (16, 8, 16))
+            atoms = (tile.warps_m, tile.warps_n, 1)
+            # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both.
+            permutation = (16 * tile.warps_m, 16 * tile.warps_n, op.shape_mnk[2])
+        self.mma = cute.make_tiled_mma(op, cute.make_layout(atoms), permutation_mnk=permutation)
+
+    def read(self, along: int) -> str:
+        """How fragments of an operand that runs along a mode are read from shared memory."""
+        if self.data.element is Float64:
+            return "rows" if along == 1 else "lines"
+        return "words" if along == 0 and self.data.bytes == 4 else "matrices"
+
+    def accumulators(self, tile: Tile) -> Any:
+        shape = self.mma.partition_shape_C((tile.m, tile.n))
+        return cute.make_rmem_tensor_like(self.mma.make_fragment_C(shape), self.data.accumulator)
+
+    def __call__(self, acc: Any, a: Any, b: Any) -> None:
+        """``acc += a * b`` for the fragments of one k-block."""
+        if self.data.instruction:
+            self._by_instruction(acc, a, b)
+        elif self.data.name == "float32":
+            self._in_three_products(acc, a, b)
+        else:
+            if self.data.name == "tfloat32":
+                self._round(a)
+                self._round(b)
+            cute.gemm(self.mma, acc, a, b, acc)
+
+    def _round(self, block: Any) -> None:
+        """fp32 data to tf32, to nearest: the tensor cores would truncate."""
+        as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
+        for i in range(cute.size(block)):
+            as_bits[i] = round_to_tf32(as_float[i], self.arch)
+
+    def _in_three_products(self, acc: Any, a: Any, b: Any) -> None:
+        """fp32 data as two numbers of tf32 each; of their four products the least is left out.
+
+        Tensor cores cut sums off instead of rounding them, which over a long sum adds up to 30
+        times the error of fp32. So they only add the products of one k-block; that is added to the
+        accumulators by the CUDA cores, which round. Infinity times a rest of 0 would be no number,
+        where the sum is infinite: rests are multiplied by what is finite alone.
+        """
+        (finite_a, rest_a), (finite_b, rest_b) = _split(a, self.arch), _split(b, self.arch)
+        for n in range(cute.size(acc, mode=[2])):
+            sums = _one(acc[None, None, n])
+            part = cute.make_fragment_like(sums)
+            part.fill(0.0)
+            for left, right in ((rest_a, finite_b), (finite_a, rest_b), (a, b)):
+                cute.gemm(self.mma, part, left, _one(right[None, n]), part)
+            sums.store(sums.load() + part.load())
+
+    def _by_instruction(self, acc: Any, a: Any, b: Any) -> None:
+        rows, columns = (cute.size(acc, mode=[mode]) for mode in (1, 2))
+        for n in range(columns):
+            right = _registers(b[None, n], Int32)
+            for m in range(rows):
+                left = _registers(a[None, m], Int32)
+                sums = acc[None, m, n]
+                before = [sums[i] for i in range(4)]
+                kind, instruction = self.data.accumulator, self.data.instruction
+                for i, value in enumerate(_multiply(instruction, kind, before, left, right)):
+                    sums[i] = value
+
+
+def multiply_16_bit(dtype: Any, a: list[Any], b: list[Any], sums: list[Any]) -> list[Any]:
+    """``sums + a * b`` of one warp's 16 x 8 x 16 fragments of fp16 or bf16, as registers."""
+    name = "f16" if dtype is Float16 else "bf16"
+    instruction = f"mma.sync.aligned.m16n8k16.row.col.f32.{name}.{name}.f32"
+    return _multiply(instruction, Float32, sums, a, b)
+
+
+def load_matrices(address: Any) -> list[Any]:
+    """Four 8 x 8 matrices of 16-bit elements, transposed, each row at the address of a lane."""
+    found = llvm.inline_asm(
+        llvm.StructType.get_literal([Int32.mlir_type] * 4),
+        [Int32(address).ir_value()],
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0, $1, $2, $3}, [$4];",
+        "=r,=r,=r,=r,r",
+        has_side_effects=True,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return [Int32(llvm.extractvalue(Int32.mlir_type, found, [i])) for i in range(4)]
+
+
+def _multiply(
+    instruction: str, kind: Any, sums: list[Any], a: list[Any], b: list[Any]
+) -> list[Any]:
+    """One MMA instruction on registers."""
+    letter = "r" if kind is Int32 else "f"
+    names = [f"${i}" for i in range(14)]
+    operands = [", ".join(names[i:j]) for i, j in ((0, 4), (4, 8), (8, 10), (10, 14))]
+    text = f"{instruction} " + ", ".join(f"{{{o}}}" for o in operands) + ";"
+    found = llvm.inline_asm(
+        llvm.StructType.get_literal([kind.mlir_type] * 4),
+        [x.ir_value() for x in (*a, *b, *sums)],
+        text,
+        ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4),
+        has_side_effects=False,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return [kind(llvm.extractvalue(kind.mlir_type, found, [i])) for i in range(4)]
+
+
+def _registers(fragment: Any, kind: Any) -> list[Any]:
+    words = cute.recast_tensor(fragment, kind)
+    return [words[i] for i in range(cute.size(words))]
+
+
+def _one(tensor: Any) -> Any:
+    """A tensor with one mode more, of one element."""
+    layout = cute.append(tensor.layout, cute.make_layout(1, stride=0))
+    return cute.make_tensor(tensor.iterator, layout)
+
+
+def _split(block: Any, arch: int) -> tuple[Any, Any]:
+    """What of fp32 data is finite, and what tensor cores, which cut the last 13 bits off, leave of
+    it, rounded to tf32: of an infinity, and of what is no number, zeros both.
+    """
+    finite, rest = cute.make_fragment_like(block), cute.make_fragment_like(block)
+    as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)
+    cut = cute.make_rmem_tensor((1,), Int32)
+    cut_float, rest_bits = cute.recast_tensor(cut, Float32), cute.recast_tensor(rest, Int32)
+    finite_float = cute.recast_tensor(finite, Float32)
+    for i in range(cute.size(block)):
+        cut[0] = as_bits[i] & -(1 << 13)
+        left = as_float[i] - cut_float[0]
+        is_finite = left == left  # NaN is not equal to itself
+        finite_float[i] = select_(is_finite, as_float[i], Float32(0.0))
+        rest_bits[i] = round_to_tf32(select_(is_finite, left, Float32(0.0)), arch)
+    return finite, rest
+
+
+def round_to_tf32(x: Any, arch: int) -> Int32:
+    """The bits of ``x`` rounded to tf32: one instruction on Hopper, which has ``.rn``; else two."""
+    mode = "rn" if arch >= 90 else "rna"
+    bits = llvm.inline_asm(
+        Int32.mlir_type,
+        [Float32(x).ir_value()],
+        f"cvt.{mode}.tf32.f32 $0, $1;",
+        "=r,f",
+        has_side_effects=False,
+        is_align_stack=False,
+        asm_dialect=llvm.AsmDialect.AD_ATT,
+    )
+    return Int32(bits)

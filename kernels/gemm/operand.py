@@ -1,0 +1,392 @@
+"""A layout of the algebra as a kernel operand: what is hoisted, what is gathered, what is masked.
+
+An operand's layout is a chain of bounded maps (see ``layoutconv.view.gemm_view``). A layout is a
+sum over its modes, so the coordinate of (row, column) is ``coordinate(row) + coordinate(column)``
+on its way through every affine map, up to the index buffer if there is one, else to memory.
+
+Columns are the mode that runs along memory, read in vectors; rows are the other one. An operand
+that is contiguous along GEMM-K has its rows in GEMM-M (or N), one that is contiguous along GEMM-M
+has its columns there. What does not move along k is computed once, before the main loop:
+
+* of rows (k runs along memory), the row's part of the coordinate, and whether row + column is
+  inside the bounds: that depends, for each coordinate mode, on a few deltas that are known while
+  compiling, so a row carries one bit per tap, the *mask predicate*, or, where the taps are many,
+  one per value of each of their digits;
+* of columns (k runs across memory), the column's part; then the bounds are compared, coordinate by
+  coordinate.
+
+What an index buffer holds is one more coordinate, checked against the storage like any other: an
+absent row is -1, and -1 is outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, Int64, Uint32
+
+from layoutconv.algebra.int_tuple import crd2idx, flatten, map_leaves, product
+from layoutconv.algebra.layout import Layout, compact_stride
+from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
+from layoutconv.algebra.symint import is_runtime
+from layoutconv.view.gemm_view import OperandLayout, gathers, stages
+
+from ..common.arguments import Arguments, Extent
+
+MASK_BITS = 64  # of a row's mask
+
+
+@dataclass(frozen=True)
+class Field:
+    """Bits of a row's mask: one for each value of one digit of the column."""
+
+    first: int  # its first bit
+    extent: int  # of the digit
+    length: int  # columns that the digit's unit is
+    modes: frozenset[int]  # of the coordinate that the digit moves, and the row too
+
+
+@dataclass
+class Row:
+    """What is known of one row."""
+
+    linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
+    behind: Any  # what the row adds to the offset behind the index buffer
+    mask: Any  # bits of the fields: row + delta is inside the bounds
+    coords: Any  # the row's part of the coordinate, for modes that the mask does not hold
+
+
+@dataclass
+class Column:
+    """What one column adds to any row."""
+
+    linear: Any  # to Row.linear
+    behind: Any  # to the offset behind the index buffer
+    bits: list[Any]  # of Row.mask, one of each field, that have to be set
+    valid: Any  # None where every tile is full
+    coords: Any
+
+
+class Operand:
+    """One operand while a kernel is traced.
+
+    ``layout`` maps (m, k), or (m, k, l); ``along`` is the mode that runs along memory, 1 or 0.
+    ``pointer`` is the memory of its storage, ``index`` that of its index buffer, if it has one.
+    Columns are read in vectors of ``vector`` contiguous elements, and come in tiles of
+    ``column_tile``. ``group`` is the coordinate of the mode L, if there is one. ``hoist_rows`` is
+    whether rows are what stays along k.
+    """
+
+    def __init__(
+        self,
+        layout: OperandLayout,
+        args: Arguments,
+        pointer: Any,
+        index: Any,
+        *,
+        along: int,
+        vector: int,
+        column_tile: int,
+        group: Any,
+        hoist_rows: bool,
+    ) -> None:
+        self.args, self.pointer, self.index, self.vector = args, pointer, index, vector
+        self.along, self.hoist_rows = along, hoist_rows
+        domain, *rest = stages(layout)
+        at = next((i for i, s in enumerate(rest) if gathers(s)), len(rest) - 1)
+        self.fold, self.gather, self.storage = rest[:at], rest[at:-1], rest[-1]
+        self.bounds = rest[0].layout.shape
+        self.start = domain.offset
+        self.row_shape, columns = (domain.layout.shape[i] for i in (1 - along, along))
+        self.row_stride, self.col_stride = (domain.layout.stride[i] for i in (1 - along, along))
+        self.group = self._group(domain.layout, group)
+        self.row_count = _count(self.row_shape, args)
+        self.col_shape = map_leaves(int, columns)
+        self.col_count = product(self.col_shape)
+        self.vector_extent = flatten(self.col_shape)[0]
+        self.vector_layout = cute.make_layout(((vector, 1),))
+        self.col_linear = self._column_strides()
+        self.ragged = self.col_count % column_tile != 0
+        self.fields, self.by_row, self.live = self._checks()
+        self.mask_bits = sum(field.extent for field in self.fields) or 1
+        self.strays = self._strays()
+        self.row_step = self._row_step()
+        self.uniform = self._uniform()
+
+    # -- while compiling: which bounds are checked, and how --------------------------------------
+
+    def _checks(self) -> tuple[list[Field], list[int], list[int]]:
+        """How bounds are checked: by fields of the mask, by row alone, coordinate by coordinate.
+
+        A mode that the row does not move is inside by construction (``check_view`` sees to that).
+        """
+        vector, *digits = flatten(self.col_stride)
+        moved = _modes(self.row_stride)
+        by_digit = [_modes(d) & moved for d in digits]
+        tapped = set().union(*by_digit)
+        fields = self._fields(by_digit) if self.hoist_rows else []
+        live = moved & _modes(vector)
+        many = sum(f.extent for f in fields) > MASK_BITS
+        if not self.hoist_rows or many or any(is_runtime(d.value) for d in digits):
+            live, fields = live | tapped, []
+        return fields, sorted(moved - tapped - live), sorted(live)
+
+    def _fields(self, by_digit: list[set[int]]) -> list[Field]:
+        """One field for all taps if they fit; else one per digit, if no two move the same mode."""
+        tapped = frozenset().union(*by_digit)
+        if not tapped:
+            return []
+        extents = flatten(self.col_shape)[1:]
+        alone = sum(map(len, by_digit)) == len(tapped)
+        if product(extents) <= MASK_BITS or not alone:
+            return [Field(0, product(extents), self.vector_extent, tapped)]
+        fields, first, length = [], 0, self.vector_extent
+        for extent, modes in zip(extents, by_digit, strict=True):
+            if modes:
+                fields.append(Field(first, extent, length, frozenset(modes)))
+                first += extent
+            length *= extent
+        return fields
+
+    def _deltas(self, field: Field, mode: int) -> dict[int, int]:
+        """The distinct deltas of a coordinate mode over a digit, with the bits of their values."""
+        deltas: dict[int, int] = {}
+        for value in range(field.extent):
+            delta = self._col_coords(value * field.length)[mode]
+            deltas[delta] = deltas.get(delta, 0) | 1 << value
+        return deltas
+
+    def _strays(self) -> bool:
+        """Whether a row of the domain can be outside the bounds by itself, whatever the column.
+
+        Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
+        """
+        leaves = zip(flatten(self.row_shape), flatten(self.row_stride), strict=True)
+        extents: dict[int, list[str]] = {mode: [] for mode in self.by_row}
+        for extent, d in leaves:
+            if d.path[0] in extents:
+                extents[d.path[0]].append(str(extent) if d.value == 1 else "")
+        if self.group is not None:
+            return True
+        return any(
+            found != [str(self.bounds[mode])] or (self.start and self.start[mode])
+            for mode, found in extents.items()
+        )
+
+    def _column_strides(self) -> tuple[Any, Any]:
+        """Shape and stride of the column's part of an offset (of a position, where one gathers)."""
+        stride = self.args.stride(self.col_stride, Int32)
+        for stage in (*self.fold, *(() if self.gather else (self.storage,))):
+            kind = Int64 if stage is self.storage else Int32
+            after = self.args.stride(stage.layout.stride, kind)
+            stride = map_leaves(lambda d, after=after: d.value * after[d.path[0]], stride)
+        static = all(isinstance(d, int) for d in flatten(stride))
+        if static and stride == compact_stride(self.col_shape):
+            return self.col_count, 1  # of weights: the column is the offset
+        return self.col_shape, stride
+
+    def _row_step(self) -> Any:
+        """How far rows lie apart in memory where all are the same distance apart, else None.
+
+        Decided on letters, not on numbers: it holds for every size that the kernel serves.
+        """
+        if self.gather or self.live or self.fields or self.strays or self.group is not None:
+            return None
+        offsets = (self.start, *(stage.offset for stage in self.fold))
+        if any(any(offset) for offset in offsets if offset):
+            return None
+        shape, stride = flatten(self.row_shape), list(flatten(self.row_stride))
+        for stage in (*self.fold, self.storage):
+            stride = [d.value * stage.layout.stride[d.path[0]] for d in stride]
+        apart = stride[0]
+        for extent, step in zip(shape, stride, strict=True):
+            if str(step) != str(apart):
+                return None
+            apart = extent * apart
+        return self.args.stride(stride[0], Int64)
+
+    def _uniform(self) -> bool:
+        """Whether the columns of one tap follow each other in memory, and are there or not at once.
+
+        Always so where a vector has several elements.
+        """
+        step = flatten(self.col_linear[1])[0]
+        if self.gather and isinstance(step, ScaledBasis):
+            (mode,) = step.path
+            step = step.value * self.storage.layout.stride[mode] if mode else 0
+        alone = not _modes(flatten(self.col_stride)[0]) & _modes(self.row_stride)
+        return alone and isinstance(step, int) and step == 1
+
+    # -- the two parts of every coordinate -------------------------------------------------------
+
+    def _group(self, domain: Layout, group: Any) -> Any:
+        """What the coordinate of the mode L adds; None if there is no such mode."""
+        if len(domain.shape) < 3:
+            return None
+        shape = map_leaves(self.args.divisor, domain.shape[2])
+        return crd2idx(group, shape, self.args.stride(domain.stride[2], Int32))
+
+    def _row_coords(self, m: Any) -> tuple[Any, ...]:
+        shape = map_leaves(self.args.divisor, self.row_shape)
+        part = crd2idx(m, shape, self.args.stride(self.row_stride, Int32))
+        every = self._all_modes(part) + _offset(self.start)
+        return every if self.group is None else every + self.group
+
+    def _col_coords(self, k: Any) -> tuple[Any, ...]:
+        shape = map_leaves(Extent, self.col_shape)
+        part = crd2idx(k, shape, self.args.stride(self.col_stride, Int32))
+        return self._all_modes(part)
+
+    def _all_modes(self, part: Any) -> Any:
+        return ArithmeticTuple((0,) * len(self.bounds)) + part
+
+    def _folded(self, coords: Any) -> Any:
+        """The row's part after the maps that lie before memory, or before the index buffer."""
+        for stage in self.fold:
+            stride = self.args.stride(stage.layout.stride, Int32)
+            coords = crd2idx(tuple(coords), stage.layout.shape, stride) + _offset(stage.offset)
+        return coords
+
+    def _memory(self, coords: Any) -> Any:
+        """The offset in memory, in elements, of a coordinate of the storage: 64 bits wide."""
+        wide = tuple(c if isinstance(c, int) else Int64(c) for c in coords)
+        shape = self.storage.layout.shape
+        return crd2idx(wide, shape, self.args.stride(self.storage.layout.stride, Int64))
+
+    # -- in the kernel ---------------------------------------------------------------------------
+
+    def row(self, m: Any) -> Row:
+        """Everything about row ``m`` that does not depend on the column."""
+        if self.row_step is not None:
+            return Row(Int64(m) * self.row_step, None, self._mask(m, None), None)
+        coords = self._row_coords(m)
+        mask = self._mask(m, coords)
+        folded = self._folded(coords)
+        if not self.gather:
+            return Row(self._memory(folded), None, mask, coords)
+        # A row past the last stands at position 0: its entries may be read, so no branch is needed.
+        position = folded[0] & ~_outside(m, self.row_count, Int32)
+        return Row(position, self._memory((0, *folded[1:])), mask, coords)
+
+    def _mask(self, m: Any, coords: Any) -> Any:
+        """One bit per value of every field's digit; without fields one bit, for the row itself."""
+        word = Int64 if self.mask_bits > 32 else Int32
+        everything = (1 << self.mask_bits) - 1
+        mask = word(_signed(everything, word)) & ~_outside(m, self.row_count, word)
+        for i in self.by_row if self.strays else ():
+            mask = mask & ~_outside(coords[i], self.args.integer(self.bounds[i], Int32), word)
+        for field in self.fields:
+            others = everything & ~(((1 << field.extent) - 1) << field.first)
+            for i in sorted(field.modes):
+                extent = self.args.integer(self.bounds[i], Int32)
+                inside = word(_signed(others, word))
+                for delta, bits in self._deltas(field, i).items():
+                    outside = _outside(coords[i] + delta, extent, word)
+                    inside = inside | (_signed(bits << field.first, word) & ~outside)
+                mask = mask & inside
+        return mask
+
+    def column(self, k: Any) -> Column:
+        """Everything about column ``k`` that does not depend on the row."""
+        linear, behind = (
+            crd2idx(k, map_leaves(Extent, self.col_linear[0]), self.col_linear[1]),
+            None,
+        )
+        if self.gather:
+            linear, *coords = ArithmeticTuple((0,) * len(self.storage.layout.shape)) + linear
+            behind = self._memory((0, *coords))
+        valid = k < self.col_count if self.ragged else None
+        coords = self._col_coords(k) if self.live else None
+        return Column(linear, behind, [self._bit(field, k) for field in self.fields], valid, coords)
+
+    def _bit(self, field: Field, k: Any) -> Any:
+        """The bit of a field that answers for column ``k``."""
+        digit = divmod(k, Extent(field.length))[0]
+        if field.length * field.extent < self.col_count:
+            digit = divmod(digit, Extent(field.extent))[1]
+        elif self.ragged:  # past the last column: any bit will do, but none beyond the mask
+            digit = digit & ~((Int32(field.extent - 1) - digit) >> 31)
+        return field.first + digit
+
+    def absent(self, row: Row, col: Column) -> Any:
+        """Negative if row + column is outside the bounds of the first map, else 0 or more."""
+        first, *rest = col.bits or [0]
+        bits = row.mask >> first
+        for position in rest:
+            bits = bits & (row.mask >> position)
+        word = Int32(bits & 1) - 1
+        for i in self.live:  # a sign bit for both ends
+            x = row.coords[i] + col.coords[i]
+            word = word | x | (self.args.integer(self.bounds[i], Int32) - 1 - x)
+        return word if col.valid is None else word | (Int32(col.valid) - 1)
+
+    def load_index(self, row: Row, col: Column, *, written: bool) -> Int32:
+        """What the index buffer holds for row + column, -1 where that is outside.
+
+        Without a branch, so that many loads are in flight: what is outside reads entry 0. Only if
+        rows are ``written`` does it matter what one past the last holds.
+        """
+        position = row.linear + col.linear
+        unchecked = self.hoist_rows and not (written or self.fields or self.live or self.strays)
+        if unchecked and col.valid is None:
+            return self._entry(position)
+        absent = self.absent(row, col) >> 31
+        return self._entry(position & ~absent) | absent
+
+    def _entry(self, position: Any) -> Int32:
+        return cute.make_tensor(self.index + Int64(position), cute.make_layout(1))[0]
+
+    def offset(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
+        """Where in memory the vector at (row, column) is, in elements, and whether there is one.
+
+        ``index`` is what ``load_index`` read, where there is an index buffer.
+        """
+        if not self.gather:
+            return row.linear + col.linear, self.absent(row, col) >= 0
+        named, there = self._named(index)
+        return named + row.behind + col.behind, there
+
+    def _named(self, index: Any) -> tuple[Any, Boolean]:
+        """Where what the index buffer names starts, and whether there is such a thing."""
+        extent = self.args.integer(self.storage.layout.shape[0], Int32)
+        named = self._memory((index, *(0 for _ in self.storage.layout.shape[1:])))
+        return named, Uint32(index) < Uint32(extent)  # -1 is the largest of all
+
+    def locate(self, row: Row, col: Column, index: Any = None) -> tuple[Any, Boolean]:
+        """A pointer to the vector at (row, column), and whether there is one."""
+        if not self.gather:
+            offset, there = self.offset(row, col)
+            return self.at(self.pointer, offset), there
+        # The part that all rows share comes first: a row then takes one multiply-add.
+        named, there = self._named(index)
+        behind = self.at(self.pointer, col.behind)
+        return self.at(self.at(behind, row.behind), named), there
+
+    def at(self, pointer: Any, offset: Any) -> Any:
+        """An offset from a pointer, as aligned as vectors are."""
+        return pointer + cute.assume(Int64(offset), divby=self.vector)
+
+
+def _count(shape: Any, args: Arguments) -> Any:
+    return product(map_leaves(lambda s: args.integer(s, Int32), shape))
+
+
+def _modes(stride: Any) -> set[int]:
+    return {d.path[0] for d in flatten(stride)}
+
+
+def _offset(offset: Any) -> Any:
+    return ArithmeticTuple(offset) if offset else 0
+
+
+def _outside(x: Any, extent: Any, word: Any) -> Any:
+    """All ones where x is not in [0, extent), else zero: one sign bit for both ends."""
+    return word((x | (extent - 1 - x)) >> 31)
+
+
+def _signed(bits: int, word: Any) -> int:
+    """A bit pattern as the signed integer that the word holds."""
+    width = word.width
+    return bits - (1 << width) if bits >> (width - 1) else bits

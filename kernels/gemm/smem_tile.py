@@ -1,0 +1,150 @@
+"""Swizzled shared memory of one operand, and the arithmetic of its addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32
+
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.tile import LINE_BYTES, Tile, line_bytes
+
+from .mma_atoms import Data
+
+VECTOR_BYTES = 16
+
+
+def sync(tile: Tile) -> None:
+    """Wait for all threads that multiply; they have a barrier of their own where others copy."""
+    if tile.producers:
+        cute.arch.barrier(barrier_id=1, number_of_threads=tile.threads)
+    else:
+        cute.arch.sync_threads()
+
+
+def release_tile(tile: Tile) -> None:
+    """Those who multiply let those who copied read what they wrote; they wait for nobody."""
+    cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.launched)
+
+
+def wait_for_tile(tile: Tile) -> None:
+    """Those who copied wait until the others have released the tile."""
+    cute.arch.barrier(barrier_id=2, number_of_threads=tile.launched)
+
+
+def shared_tiles(
+    smem: Any, spec: Spec, data: Data, along: tuple[int, int], read: Callable[[int], str]
+) -> Any:
+    """Shared memory for all stages of A and of B, with the modes that run ``along`` it.
+
+    ``read`` says how what runs along a mode is read.
+    """
+    tile, line = spec.tile, LINE_BYTES // data.bytes
+    if tile.k not in (line // 2, line):
+        raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
+    found = []
+    of_b = tile.holding or tile.stages
+    of_both = (tile.copied_rows, tile.stages), (tile.n, of_b * tile.taps)
+    for (rows, stages), mode in zip(of_both, along, strict=True):
+        shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
+        found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))
+    return found
+
+
+def swizzle_of(line_bytes: int) -> Any:
+    """How vectors of lines lie that warps read as matrices, or wgmma by descriptors."""
+    return cute.make_swizzle(line_bytes.bit_length() - 5, 4, 3)
+
+
+class SharedTile:
+    """``stages`` tiles of rows of contiguous columns, cut into panels of one line of memory a row.
+
+    A line is 64 or 128 bytes, so that 8 rows cover all banks once or twice. The swizzle permutes
+    the 16-byte vectors of a line by an XOR with the row's number. With whole lines for the rest of
+    a displacement, its part within a line is an XOR as well, where the start has zeros in those
+    bits: a thread's address is ``(start ^ part) + lines``, with ``start`` swizzled once.
+
+    How the vectors are permuted depends on how a warp reads them: "matrices" or "rows", 8 rows of
+    one vector at once; "words", 4 rows of 8 words of 32 bits; "lines", whole lines.
+    """
+
+    def __init__(
+        self, smem: Any, dtype: Any, rows: int, columns: int, stages: int, read: str
+    ) -> None:
+        self.dtype, self.bytes = dtype, dtype.width // 8
+        self.rows, self.columns, self.read = rows, columns, read
+        row_bytes = columns * self.bytes
+        least = LINE_BYTES if read == "words" else LINE_BYTES // 2
+        if row_bytes % least:
+            raise ValueError(
+                f"a tile with {columns} of {dtype} side by side in shared memory: expected a "
+                f"multiple of {least} bytes, got {row_bytes}"
+            )
+        self.line_bytes = line_bytes(row_bytes)
+        self.line = self.line_bytes // self.bytes
+        self.panel_bytes = rows * self.line_bytes
+        self.stage_bytes = columns // self.line * self.panel_bytes
+        self.stages = stages
+        size = stages * self.stage_bytes // self.bytes
+        self.base = smem.allocate_array(dtype, size, byte_alignment=1024)
+
+    def tensor(self, along: int, unit: Any, count: int = 0) -> Any:
+        """The tile (m, k) as a tensor of ``unit``, k (``along`` = 1) or m contiguous, not swizzled.
+
+        Of the first ``count`` of m, if so many are asked for. To be partitioned, not to be read.
+        """
+        line = self.line_bytes * 8 // unit.width
+        across = 1, self.rows * line
+        if along == 1:
+            columns = line, self.stage_bytes // self.panel_bytes
+            layout = cute.make_layout((count or self.rows, columns), stride=(line, across))
+        else:
+            columns = line, count // line or self.stage_bytes // self.panel_bytes
+            layout = cute.make_layout((columns, self.rows), stride=(across, line))
+        return cute.make_tensor(cute.recast_ptr(self.base, dtype=unit), layout)
+
+    def stages_tensor(
+        self, along: int, windows: tuple[int, int, int] = (0, 1, 0), first: int = 0
+    ) -> Any:
+        """All stages as a tensor (m, k, stage, window), swizzled: what wgmma reads by descriptors.
+
+        ``windows``: of so many of m, how many there are, and how many rows lie between them; from
+        the ``first`` on, whose swizzle is that of the tile's first.
+        """
+        count, windows_count, step = windows
+        plain = self.tensor(along, self.dtype, count).layout
+        stage = cute.make_layout(self.stages, stride=self.stage_bytes // self.bytes)
+        window = cute.make_layout(windows_count, stride=step * self.line)
+        before = first * self.line if along == 1 else first * self.rows
+        pointer = cute.recast_ptr(self.base + before, swizzle_of(self.line_bytes), dtype=self.dtype)
+        return cute.make_tensor(pointer, cute.append(cute.append(plain, stage), window))
+
+    def start(self, logical: Any) -> Any:
+        """The swizzled address of a logical one, both in bytes."""
+        if self.read in ("matrices", "rows"):
+            return logical ^ ((logical >> 3) & (self.line_bytes - VECTOR_BYTES))
+        if self.read == "words":  # rows 1, 2, 3 of four move by 4, 2, 6 vectors
+            return logical ^ ((logical >> 1) & 64) ^ ((logical >> 3) & 32)
+        return logical
+
+    def at(self, start: Any, displacement: int, stage: Any) -> Any:
+        """The address ``displacement`` logical bytes from a start, in a stage."""
+        part = displacement & (self.line_bytes - 1)
+        return (start ^ part) + stage * self.stage_bytes + (displacement - part)
+
+    def logical(self, row: Any, column: Any) -> Any:
+        """The logical address in bytes of an element of stage 0."""
+        panel = column >> (self.line.bit_length() - 1)
+        within = column & (self.line - 1)
+        lines = panel * self.panel_bytes + row * self.line_bytes
+        return Int32(self.base.toint()) + lines + within * self.bytes
+
+    def displacement(self, rows: int, columns: int) -> int:
+        """Logical bytes from an element to one some rows and columns further.
+
+        Columns either stay within a line or are whole lines.
+        """
+        panel, within = divmod(columns, self.line)
+        return panel * self.panel_bytes + rows * self.line_bytes + within * self.bytes

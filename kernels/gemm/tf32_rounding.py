@@ -1,0 +1,89 @@
+"""From global to shared memory through registers, where fp32 data are rounded to tf32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32
+
+from layoutconv.planning.tile import LINE_BYTES, Tile
+
+from .cp_async import Producer
+from .mma_atoms import round_to_tf32
+from .operand import Operand
+from .smem_tile import SharedTile
+
+# Producers hold two k-tiles that are multiplied in 500 cycles or fewer, which loads take, if a
+# thread has as many words of one or fewer: beside masks of 16 rows, more have spilled.
+PRODUCTS, WORDS = 128 * 128, 32
+ROWS = 8  # after so many, the swizzle is the same again
+
+
+class RoundingProducer(Producer):
+    """Copies tiles of an operand, rounded to nearest, into shared memory where k runs along rows.
+
+    ``read_ahead`` loads a k-tile's vectors, ``copy`` stores them: what lies between hides how long
+    loads take, one k-tile or two. Where k runs across memory, every element of a vector goes to a
+    row of its own.
+    """
+
+    def __init__(
+        self, operand: Operand, shared: SharedTile, tile: Tile, tid: Any, first: Any
+    ) -> None:
+        super().__init__(operand, shared, Float32, tile.producers, tid, first)
+        op = cute.nvgpu.CopyUniversalOp()
+        self.atom = cute.make_copy_atom(op, Float32, num_bits_per_copy=8 * self.bytes)
+        # In the order in which vectors are loaded, their steps from the first.
+        self.steps = [
+            (row_step, step)
+            for _, steps in self.segments
+            for row_step in self.row_steps
+            for step in steps
+        ]
+        words = operand.vector * len(self.steps) * tile.taps
+        self.tiles = 2 if tile.m * tile.n <= PRODUCTS and words <= WORDS else 1
+        shape = (operand.vector, 1), len(self.steps), (tile.taps, self.tiles)
+        self.held = cute.make_rmem_tensor(shape, Float32)
+        if operand.along == 0:
+            row, column = self.column_number, self.row_number  # of shared memory
+            self.starts = [shared.start(shared.logical(row + i, column)) for i in range(ROWS)]
+
+    def _extents(self) -> tuple[int, int]:
+        rows, columns = super()._extents()
+        return (rows, columns) if self.operand.along == 1 else (columns, rows)
+
+    def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
+        """So that a warp loads whole sectors, and that what it stores at once meets in no bank."""
+        if self.operand.along == 0:  # two vectors side by side, of 16 k
+            pair = tid // 2
+            return threads // rows, pair % rows, (tid & 1) + pair // rows * 2
+        across, row, column = super()._place(threads, tid, rows, per_row)
+        if across == 4 and self.shared.line_bytes == LINE_BYTES:
+            # Two rows are stored at once, half a line of each: other halves four rows apart.
+            row = row // ROWS * ROWS + (row & 1) * 4 + row // 2 % 4
+        return across, row, column
+
+    def read_ahead(self, first_k: Any, place: tuple[int, int] = (0, 0)) -> None:
+        """Load the k-tile at ``first_k``; a vector that is not there becomes zeros."""
+        for i, (_, _, vector, pred) in enumerate(self._vectors(first_k)):
+            held = self.held[None, i, place]
+            held.fill(0.0)
+            cute.copy(self.atom, cute.recast_tensor(vector, Float32), held, pred=pred)
+
+    def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
+        """Round what was loaded, and store it into a stage."""
+        for i, (row_step, step) in enumerate(self.steps):
+            held = self.held[None, i, place]
+            words = cute.make_rmem_tensor(held.shape, Int32)
+            for j in range(self.operand.vector):
+                words[j] = round_to_tf32(held[j], 90)
+            if self.operand.along == 1:
+                slot = self._slot(row_step, step, stage)
+                cute.autovec_copy(words, cute.recast_tensor(slot, Int32))
+                continue
+            for j in range(self.operand.vector):
+                down, start = divmod(step + j, ROWS)
+                displacement = self.shared.displacement(down * ROWS, row_step)
+                address = self.shared.at(self.starts[start], displacement, stage)
+                cute.recast_tensor(self._at(address, 1), Int32)[0] = words[j]

@@ -1,0 +1,171 @@
+"""From global to shared memory by tensor maps: one thread copies a whole k-tile of B.
+
+Of producers' copies B's are two thirds where a tile is 128x256, an instruction and an address for
+every 16 bytes. By a map they are one instruction for every panel of a tile (``shared.py``), and
+their borders cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int16, Int32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import cpasync
+
+from layoutconv.algebra.int_tuple import compact_stride
+from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.structural_zeros import Columns
+from layoutconv.planning.tile import WARP
+from layoutconv.planning.tma_tiled import Boxes
+
+from ..common.arguments import Extent
+from .mma_atoms import Data
+from .smem_tile import SharedTile, swizzle_of
+
+
+def tensor_map(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
+    """What a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its coordinates.
+
+    The host makes it for every launch, of constants and ``pointer``.
+    """
+    memory = found.layout.outer
+    # The DSL drops a mode of the constant extent 1 from the copy's coordinates, not from the TMA
+    # descriptor. The hardware refuses such an instruction, and the process loses its GPU. An extent
+    # that is no constant is kept.
+    shape = tuple(Int32(1) if extent == 1 else extent for extent in memory.shape)
+    tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=memory.stride))
+    swizzle = swizzle_of(found.box[0] * data.bytes)
+    shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(found))
+    alone = spec.tile.sharing == 1
+    op = cpasync.CopyBulkTensorTileG2SOp() if alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    made = cpasync.make_tiled_tma_atom(op, tensor, shared, found.box)
+    named, modes = len(made.tma_tensor.iterator), len(memory.shape)
+    if named != modes:
+        raise RuntimeError(
+            f"TMA copy of {memory}: expected {modes} coordinates, a mode each, got {named}"
+        )
+    return made.atom, made.tma_tensor
+
+
+def _in_shared_memory(found: Boxes) -> Any:
+    """A box there, not swizzled: the first mode fastest, then the others in their order."""
+    return cute.make_layout(found.box, stride=compact_stride(found.box))
+
+
+class MapProducer:
+    """Copies tiles of an operand by a tensor map; an mbarrier is told of the ``bytes`` of a stage.
+
+    The warp with ``tid`` below 32 does, by a thread that it elects. ``sharing`` CTAs of a cluster
+    get every copy.
+    """
+
+    tiles = 1  # nothing waits in registers
+
+    def __init__(self, atom: Any, shared: SharedTile, tid: Any, taps: int, sharing: int) -> None:
+        self.atom, self.shared, self.taps, self.sharing = atom, shared, taps, sharing
+        self.copies = tid < WARP
+
+    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+        """What comes to a CTA for a stage; of B's tiles, one for a tap, some ``columns``."""
+        return self.taps * self.shared.stage_bytes
+
+    @cute.jit
+    def prefetch(self):
+        """Read the map, which is an argument of the kernel, before it is needed."""
+        if self.copies:
+            with cute.arch.elect_one():
+                cpasync.prefetch_descriptor(self.atom)
+
+    def read_ahead(self, first_k: Any, at: tuple[int, int] = (0, 0)) -> None:
+        """Nothing: there is no index buffer."""
+
+    def copy(
+        self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]
+    ) -> None:
+        """Issue the copies of a k-tile into a stage, of taps so many columns of A ``apart``.
+
+        Of B's tiles some ``columns`` are multiplied.
+        """
+        raise NotImplementedError
+
+    def _tile(self, at: Any, layout: Any) -> Any:
+        """A box of shared memory that starts some bytes from its first."""
+        shared = self.shared
+        swizzle = swizzle_of(shared.line_bytes)
+        pointer = cute.recast_ptr(shared.base + at // shared.bytes, swizzle, dtype=shared.dtype)
+        return cute.make_tensor(pointer, layout)
+
+    def bring(self, there: Any, here: Any, full: Any) -> None:
+        """One copy, of which ``full`` is told in every CTA that it comes to."""
+        here, there = (cute.group_modes(box, 0, cute.rank(box)) for box in (here, there))
+        to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
+        every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
+        cute.copy(self.atom, since, to, tma_bar_ptr=full, **every)
+
+
+class BoxProducer(MapProducer):
+    """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B.
+
+    Of CTAs that share tiles of B, each brings as many of the lines to all.
+    """
+
+    def __init__(
+        self,
+        made: tuple[Any, Any],
+        found: Boxes,
+        shared: SharedTile,
+        tid: Any,
+        first: Any,
+        group: Any,
+        spec: Spec,
+    ) -> None:
+        atom, self.tensor = made
+        super().__init__(atom, shared, tid, spec.tile.taps, spec.tile.sharing)
+        self.found, self.first, self.group, self.along = found, first, group, spec.along[1]
+        self.share = cute.arch.block_idx_in_cluster() if spec.tile.sharing > 1 else 0
+
+    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+        return sum(len(self._panels(part)) for part in columns) * self.shared.panel_bytes
+
+    def _panels(self, columns: Columns) -> range:
+        """Those that are copied: a panel of lines along k has a part of every column."""
+        shared = self.shared
+        if self.along == 1:
+            return range(shared.stage_bytes // shared.panel_bytes if columns.width else 0)
+        return range(columns.first // shared.line, (columns.first + columns.width) // shared.line)
+
+    @cute.jit
+    def copy(self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]):
+        """Issue the copies of a k-tile into a stage, of taps so many columns of A ``apart``."""
+        if self.copies:
+            for tap in range_constexpr(self.taps):
+                panels = const_expr(self._panels(columns[tap]))
+                for panel in range_constexpr(panels.start, panels.stop):
+                    there = self._there(first_k + tap * apart, panel)
+                    self.bring(there, self._here(stage * self.taps + tap, panel), full)
+
+    def _there(self, first_k: Any, panel: int) -> Any:
+        """A box of memory."""
+        crd = [self.first, first_k]
+        crd[self.along] = crd[self.along] + panel * self.shared.line
+        crd[1 - self.along] = crd[1 - self.along] + self.share * self.found.rows
+        group = (self.group,) if len(self.found.layout.shape) > 2 else ()
+        corner = self.found.corner(*crd, *group, divisor=Extent)
+        moved = cute.domain_offset(tuple(map(Int32, corner)), self.tensor)
+        return cute.local_tile(moved, self.found.box, (0,) * len(self.found.box))
+
+    def _here(self, slot: Any, panel: int) -> Any:
+        """A box of shared memory."""
+        shared = self.shared
+        at = slot * shared.stage_bytes + panel * shared.panel_bytes
+        at = at + self.share * (self.found.rows * shared.line_bytes)
+        return self._tile(at, _in_shared_memory(self.found))
+
+
+@cute.jit
+def expect(full: Any, size: int, tid: Any):
+    """One thread arrives at the barrier, and tells it of the bytes that are on their way to it."""
+    if tid < WARP:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(full, size)

@@ -1,0 +1,164 @@
+"""From global to shared memory by im2col tensor maps: one thread copies a whole k-tile.
+
+A copy names a pixel to start at, a channel and a tap. Where rows are pixels, the pixel stays the
+same for the whole main loop; where the sum runs over pixels, the channel and the tap do, one of
+each for every panel of a tile (``shared.py``). Rows that are more than a copy brings come in pieces
+of the same size. No row is looked at, no border, and no address is computed but that one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass.cute.nvgpu import cpasync
+
+from layoutconv.algebra.int_tuple import product
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, Spec
+from layoutconv.planning.structural_zeros import Columns
+from layoutconv.planning.tile import line_bytes
+from layoutconv.planning.tma_im2col import Im2col
+
+from ..common.arguments import Arguments, Extent
+from .mma_atoms import Data
+from .smem_tile import SharedTile, swizzle_of
+from .tma import MapProducer
+
+Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *offsets)
+
+
+def im2col_map(
+    found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: Data, operand: int
+) -> Any:
+    """What a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
+
+    It is made for every launch.
+    """
+    spatial = tuple(
+        (args.integer(mode.extent, Int32), _distance(mode.stride, args, data))
+        for mode in found.modes
+    )
+    images = args.integer(found.images[0], Int32), _distance(found.images[1], args, data)
+    shape, stride = zip(*spatial, images, strict=True)
+    layout = cute.make_layout((shape, args.integer(found.channels[0], Int32)), stride=(stride, 1))
+    ends = tuple(_upper(mode, args) for mode in found.modes)
+    rows, columns = (spec.tile.m, spec.tile.n)[operand], spec.tile.k
+    if spec.along[operand] == 0:
+        rows, columns = columns, rows
+    _, rows = found.copies(rows)
+    line = line_bytes(columns * data.bytes) // data.bytes
+    shared = cute.make_composed_layout(
+        swizzle_of(line * data.bytes), 0, cute.make_layout((rows, line), stride=(line, 1))
+    )
+    none, ones = (0,) * len(ends), (1,) * len(ends)
+    starts = tuple(mode.lower for mode in found.modes)
+    made = cpasync.make_im2col_tma_atom(
+        cpasync.CopyBulkTensorIm2ColG2SOp(), cute.make_tensor(pointer, layout), shared,
+        (rows, line), starts, ends, none, none, tuple(mode.step for mode in found.modes),
+        none, ones,
+    )  # fmt: skip
+    return made.atom
+
+
+def _upper(mode: Any, args: Arguments) -> Any:
+    rows, extent = args.integer(mode.rows, Int32), args.integer(mode.extent, Int32)
+    return mode.lower + (rows - 1) * mode.step - (extent - 1)
+
+
+def _distance(stride: Any, args: Arguments, data: Data) -> Any:
+    """A stride of memory; of a mode that nothing moves it may be none that the hardware takes."""
+    vector, found = VECTOR_BYTES // data.bytes, args.integer(stride, Int64)
+    if isinstance(found, int):
+        return found if found % vector == 0 else vector
+    taken = cutlass.select_(found % vector == 0, found, Int64(vector))
+    return cute.assume(taken, divby=vector)
+
+
+class PixelProducer(MapProducer):
+    """Copies tiles of an operand by an im2col tensor map."""
+
+    def __init__(
+        self,
+        atom: Any,
+        found: Im2col,
+        args: Arguments,
+        shared: SharedTile,
+        tid: Any,
+        rows: int,
+        first: Any,
+        group: Any,
+    ) -> None:
+        """Of tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
+        super().__init__(atom, shared, tid, taps=1, sharing=1)
+        self.found, self.args = found, args
+        self.pieces, self.pixels = found.copies(rows)
+        self.start(first, group)
+
+    def bytes_of(self, columns: tuple[Columns, ...]) -> int:
+        panels = self.shared.stage_bytes // self.shared.panel_bytes
+        return panels * self.pieces * self.pixels * self.shared.line_bytes
+
+    def start(self, first: Any, group: Any) -> None:
+        """What stays the same for the whole main loop."""
+        raise NotImplementedError
+
+    def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
+        """The pixel and image where a piece of a panel starts; its channel and the offsets."""
+        raise NotImplementedError
+
+    @cute.jit
+    def copy(self, first_k: Any, stage: Any, apart: int, full: Any, columns: tuple[Columns, ...]):
+        """Issue the copies of a k-tile into a stage."""
+        shared = const_expr(self.shared)
+        panels = const_expr(shared.stage_bytes // shared.panel_bytes)
+        if self.copies:
+            for panel in range_constexpr(panels):
+                for piece in range_constexpr(self.pieces):
+                    at = stage * shared.stage_bytes + panel * shared.panel_bytes
+                    at = at + piece * (self.pixels * shared.line_bytes)
+                    here = self._tile(at, self._lines(shared.line, 1))
+                    self.bring(self._there(first_k, panel, piece), here, full)
+
+    def _there(self, first_k: Any, panel: int, piece: int) -> Any:
+        """Pixels of memory: coordinates (channel, pixel, image, offsets of the tap)."""
+        (*pixel, image), (channel, *offsets) = self.corner(first_k, panel, piece)
+        at, tap = tuple(map(Int32, pixel)), tuple(map(Int32, offsets))
+        every = (1,) * len(pixel)
+        grid = cute.make_identity_tensor((1, every, 1, every))
+        corner = cute.domain_offset((Int32(channel), at, Int32(image), tap), grid).iterator
+        return cute.make_tensor(corner, self._lines(cute.E([1, 0]), cute.E(0)))
+
+    def _lines(self, *stride: Any) -> Any:
+        """A layout of a piece of a panel."""
+        return cute.make_layout((self.pixels, self.shared.line), stride=stride)
+
+
+class RowProducer(PixelProducer):
+    """The pixels are rows of the GEMM."""
+
+    def start(self, first: Any, group: Any) -> None:
+        self.group = group
+        rows = [Int32(first + piece * self.pixels) for piece in range(self.pieces)]
+        self.corners = [self.found.pixel(row, self.args.divisor) for row in rows]
+
+    def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
+        return self.corners[piece], self.found.column(first_k, self.group, Extent)
+
+
+class SumProducer(PixelProducer):
+    """The pixels are summed over: columns of the GEMM."""
+
+    def start(self, first: Any, group: Any) -> None:
+        shared, found = self.shared, self.found
+        panels, last = shared.columns // shared.line, product(found.columns) - shared.line
+        columns = [Int32(first + panel * shared.line) for panel in range(panels)]
+        if product(found.columns[1:]) > 1:
+            # Behind the last tap there is none, and no room for its number: the last panel once
+            # more, which is in no row or column of D.
+            columns = [cutlass.min(column, Int32(last)) for column in columns]
+        self.columns = [found.column(column, group, Extent) for column in columns]
+
+    def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
+        return self.found.pixel(Int32(first_k), self.args.divisor), self.columns[panel]

@@ -1,0 +1,1 @@
+"""Kernels of point clouds: hash tables, kernel maps, sorting, output coordinates."""

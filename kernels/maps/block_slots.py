@@ -1,0 +1,97 @@
+"""Slots of the hash table of blocks: a block's key, its first place, and a bit for every cell.
+
+A slot is four words of the type of keys: a key, a first place, and cells in 64 bits. Keys have 32
+bits, so that a slot is 16 bytes, which are read at once; in a grid of more than 2^31 blocks keys
+have 64, and a slot is 32 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+
+from ..common.walk import put, read, select
+from .cooperative import Part
+from .hash_table import EMPTY, following, home
+
+MOST_NARROW = 2**31  # blocks of a grid: keys from 0 on, and what is below 0 is none
+WORDS = 4  # of a slot, of a key's type
+
+
+class OfSlots(Part):
+    """A part that knows slots: those of ``wide`` keys, of 64 bits, or of others."""
+
+    def __init__(self, rank: int, wide: bool = False) -> None:
+        super().__init__(rank)
+        self.wide = wide
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.wide
+
+    @property
+    def kind(self) -> Any:
+        """The type of keys."""
+        return Int64 if self.wide else Int32
+
+
+def keys_at(slots: Any, kind: Any) -> Any:
+    """Where keys are, the first of the ``WORDS`` of every slot."""
+    return cute.recast_ptr(slots, dtype=kind)
+
+
+def cells_at(slots: Any, slot: Any, kind: Any) -> Any:
+    """Where the cells of a slot are: a bit for every one that is not there."""
+    return slots + (Int64(slot) * 2 + 1) * (kind.width // 32)
+
+
+def put_first(slots: Any, slot: Any, first: Any, kind: Any) -> None:
+    """Write the first place of a slot's block."""
+    put(keys_at(slots, kind), Int64(slot) * WORDS + 1, kind(first))
+
+
+def read_slot(slots: Any, slot: Any, kind: Any) -> tuple[Any, Any, Any]:
+    """The key, the first place, and a bit for every cell that is not there."""
+    count = WORDS * kind.width // 64
+    found = read(slots + cute.assume(Int64(slot) * count, divby=count), Int64, count)
+    if kind is Int64:
+        return found[0], Int32(found[1]), found[2]
+    return Int32(found[0]), Int32(found[0] >> 32), found[1]
+
+
+def another(key: Any, seen: Any) -> Any:
+    """Whether a slot that was seen is another key's than one that is looked for, and not free."""
+    return (seen != key) & ((seen | key) >= 0)
+
+
+@cute.jit
+def look_up(slots: Any, keys: list, bits: Any):
+    """The first places and the cells of blocks, 0 of those that are not there.
+
+    A key below 0 is not looked for, and no slot is read for it. The slots of all others are read
+    before any is looked at, and so are those behind them, of keys whose slots others have.
+    """
+    count, kind = len(keys), type(keys[0])
+    slot, first = (cute.make_rmem_tensor(count, Int32) for _ in range(2))
+    seen, free = cute.make_rmem_tensor(count, kind), cute.make_rmem_tensor(count, Int64)
+    for u in range_constexpr(count):
+        first[u], free[u], seen[u] = Int32(0), Int64(-1), kind(EMPTY)
+        slot[u] = home(keys[u], bits)
+        if keys[u] >= 0:
+            seen[u], first[u], free[u] = read_slot(slots, slot[u], kind)
+    going = another(keys[0], seen[0])
+    for u in range_constexpr(1, count):
+        going = going | another(keys[u], seen[u])
+    while going:
+        for u in range_constexpr(count):
+            if another(keys[u], seen[u]):
+                slot[u] = following(slot[u], bits)
+                seen[u], first[u], free[u] = read_slot(slots, slot[u], kind)
+        going = another(keys[0], seen[0])
+        for u in range_constexpr(1, count):
+            going = going | another(keys[u], seen[u])
+    for u in range_constexpr(count):
+        free[u] = select(seen[u] == keys[u], free[u], Int64(-1))
+    return [(first[u], ~free[u]) for u in range(count)]

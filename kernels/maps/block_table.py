@@ -1,0 +1,342 @@
+"""Which row has a cell: a hash table of blocks of 64 cells.
+
+A block is 4 x 4 x 4 cells in three dimensions. A slot of the table has a block's key, a bit for
+each of its cells, and its first place: from there on the rows of its cells lie side by side, in the
+order of the bits, in an array of as many places as there are rows. The 27 cells around one are in
+3.4 blocks of 4 x 4 x 4, 8 at most, in place of 27 slots of a table of cells; whether a cell is
+there is a bit, and the row of a cell that is there is read, no other. Memory: 16 bytes a slot to
+fill, for at most one slot in two taken, of which there are 5 to 20 times fewer than rows in a scan.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
+
+from layoutconv.base.caches import remembered
+
+from ..common.cells import Cell, inside, key_of, read_cell, vector_of
+from ..common.walk import at, put, select
+from .block_slots import MOST_NARROW, WORDS, OfSlots, cells_at, keys_at, put_first, read_slot
+from .cooperative import BEFORE, WARP, Arrays, Crew, arrays_in
+from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
+from .per_rank import PerRank
+from .scan import sums_before
+
+# The binary logarithms of the extents of a block: of 64 cells.
+EDGES = {1: (6,), 2: (3, 3), 3: (2, 2, 2), 4: (1, 1, 2, 2)}
+MOST_BITS = 31  # of a slot's number
+TAIL = 3  # what is behind the rows of cells: the two numbers of the status, places taken less one
+FLIGHT = 4  # rows of a thread that are read at once
+# What is in place of a row's slot: the row made it if it is below this, there is none if it is -1.
+MADE = -1
+
+
+def table_bits(rows: int) -> int:
+    """The binary logarithm of the slots for that many rows, each perhaps in a block of its own."""
+    return min(MOST_BITS, bits_for(rows))
+
+
+@remembered(1024)
+def has_wide_keys(grid: tuple[int, ...]) -> bool:
+    """Whether blocks of a grid are more than keys of 32 bits.
+
+    >>> has_wide_keys((1, 8192, 8192, 2048)), has_wide_keys((1, 8192, 8192, 2049))
+    (False, True)
+    """
+    return prod(blocks_of(list(grid))) > MOST_NARROW
+
+
+def blocks_of(grid: Cell) -> Cell:
+    """The grid of the blocks of a grid of cells."""
+    edges = EDGES[len(grid) - 1]
+    return [grid[0], *((e + (1 << b) - 1) >> b for e, b in zip(grid[1:], edges, strict=True))]
+
+
+def block_of(cell: Cell) -> Cell:
+    """The block of a cell, which may be outside the grid."""
+    return [cell[0], *(c >> b for c, b in zip(cell[1:], EDGES[len(cell) - 1], strict=True))]
+
+
+def bit_of(cell: Cell) -> Any:
+    """The number of a cell in its block, row-major."""
+    bit = Int32(0)
+    for c, b in zip(cell[1:], EDGES[len(cell) - 1], strict=True):
+        bit = (bit << b) | (Int32(c) & ((1 << b) - 1))
+    return bit
+
+
+def upto(word: Any, bit: Any) -> Any:
+    """The cells of a block up to one, whose bit becomes the sign."""
+    return word << Int64(63 - bit)
+
+
+def count_of(word: Any) -> Any:
+    return Int32(cute.arch.popc(Uint64(word)))
+
+
+def key_of_block(cell: Cell, grid: Cell, kind: Any) -> Any:
+    """The key of the block of a cell, of a type; any number if the cell is outside the grid."""
+    cell, blocks = block_of(cell), blocks_of(grid)
+    return key_of([kind(c) for c in cell], [kind(extent) for extent in blocks])
+
+
+def put_vector(pointer: Any, number: Any, values: list[Any]) -> None:
+    """Write the vector of a number, at once."""
+    count = len(values)
+    vector = cute.make_rmem_tensor(count, type(values[0]))
+    for u, value in enumerate(values):
+        vector[u] = value
+    to = pointer + cute.assume(number * count, divby=count)
+    cute.autovec_copy(vector, cute.make_tensor(to, cute.make_layout(count)))
+
+
+class Fill(PerRank):
+    """-1 into vectors of four Int32: a table with nothing in it, and the word of a barrier.
+
+    The integers are how many vectors there are, and how many are slots. The last are the word's,
+    ``behind`` of them, with what is behind it.
+    """
+
+    def __init__(self, rank: int, behind: int = 1) -> None:
+        super().__init__(rank)
+        self.behind = behind
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.behind
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int64", 16), ("int32", 16), ("int32", 16)
+
+    def integers(self) -> int:
+        return 2
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        slots, values, word = (cute.recast_ptr(pointer, dtype=Int32) for pointer in pointers)
+        vectors, of_slots = integers
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        vector = Int64(cta) * self.per_cta + tid
+        if vector < of_slots:
+            put_vector(slots, vector, [Int32(EMPTY)] * 4)
+        elif vector < vectors - self.behind:
+            put_vector(values, vector - of_slots, [Int32(EMPTY)] * 4)
+        elif vector < vectors:
+            put_vector(word, vector - (vectors - self.behind), [Int32(BEFORE)] * 4)
+
+
+class SomeRows(OfSlots):
+    """A thread does ``FLIGHT`` rows at once: what it waits for, it waits for of all of them."""
+
+    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
+        first, end = crew.share(integers[0])
+        self.rows(crew, first, end, pointers, integers)
+
+    @cute.jit
+    def rows(
+        self, crew: cutlass.Constexpr, first: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
+        for some in range(first, end, crew.threads * FLIGHT):
+            self.some(crew, some + crew.tid, end, pointers, integers)
+
+    def some(self, crew: Any, some: Any, end: Any, pointers: Any, integers: Any) -> None:
+        """What a thread does: rows from ``some`` on, as many apart as there are threads. No thread
+        leaves while others of its CTA have rows."""
+        raise NotImplementedError
+
+
+class Insert(SomeRows):
+    """Rows into slots (EMPTY before, every cell free): the slot of each, and who is outside.
+
+    Of some rows of a thread all are read, then the slots of all, then all are claimed that are
+    free: it waits three times for all of them, not for each. Of lanes side by side whose rows are
+    of one block, the first does it for all: clouds have 1.3 to 2.2 such rows, whose atomic
+    operations would wait for each other.
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+
+    def integers(self) -> int:
+        return 3 + self.rank
+
+    @cute.jit
+    def some(
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
+        cells, slots, slot_of, values = pointers
+        rows, bits, *grid = integers
+        # Of no cell the key is NOWHERE.
+        kind, keys_of_slots = self.kind, keys_at(slots, self.kind)
+        keys, asked, seen, found = (cute.make_rmem_tensor(FLIGHT, kind) for _ in range(4))
+        words, firsts = cute.make_rmem_tensor(FLIGHT, Int64), cute.make_rmem_tensor(FLIGHT, Int32)
+        lane = crew.tid % WARP
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            keys[u], words[u] = kind(NOWHERE), Int64(0)
+            if row < end:
+                cell = read_cell(cells, row, self.rank)
+                there = inside(cell, grid)
+                keys[u] = select(there, key_of_block(cell, grid, kind), kind(NOWHERE))
+                words[u] = Int64(1) << Int64(bit_of(cell))
+                if (keys[u] == NOWHERE) & (cell[0] >= 0):
+                    cute.arch.atomic_min(values + (rows + 1), Uint32(row))
+        for u in range_constexpr(FLIGHT):
+            firsts[u], asked[u] = lane, kind(NOWHERE)
+            if some + u * crew.threads - lane < end:  # all of a warp, or none
+                firsts[u] = first_of_run(keys[u], lane)
+                words[u] = of_run(words[u], firsts[u], lane)
+                asked[u] = select(firsts[u] == lane, keys[u], kind(NOWHERE))
+        for u in range_constexpr(FLIGHT):
+            if asked[u] != NOWHERE:
+                seen[u] = at(keys_of_slots, Int64(home(asked[u], bits)) * WORDS)
+        for u in range_constexpr(FLIGHT):
+            if asked[u] != NOWHERE:
+                slot = home(asked[u], bits)
+                found[u] = claimed(keys_of_slots, asked[u], slot, seen[u], WORDS)
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            slot, of_row = Int32(-1), Int32(-1)
+            if asked[u] != NOWHERE:
+                slot, fresh = inserted(
+                    keys_of_slots, asked[u], home(asked[u], bits), seen[u], found[u], bits, WORDS
+                )
+                cute.arch.red(
+                    cells_at(slots, slot, kind), ~words[u], op="and", dtype="b64",
+                    sem="relaxed", scope="gpu",
+                )  # fmt: skip
+                of_row = select(fresh, Int32(MADE - 1) - slot, slot)
+            if row - lane < end:
+                slot = cute.arch.shuffle_sync(slot, firsts[u])
+            if row < end:
+                put(slot_of, row, select(firsts[u] == lane, of_row, slot))
+
+
+def first_of_run(key: Any, lane: Any) -> Any:
+    """The first of those lanes side by side, this one among them, that have its key."""
+    halves = [key] if key.width == 32 else [Int32(key), Int32(key >> 32)]
+    differs = lane == 0
+    for half in halves:
+        differs = differs | (cute.arch.shuffle_sync_up(half, 1) != half)
+    starts = Uint32(cute.arch.vote_ballot_sync(differs)) & Uint32(cute.arch.lanemask_le())
+    return Int32(31) - Int32(cute.arch.clz(starts))
+
+
+def of_run(word: Any, first: Any, lane: Any) -> Any:
+    """All bits of the words of the lanes from the first of a run on, by this one of it."""
+    halves = [Int32(word), Int32(word >> 32)]
+    last = 31 - lane
+    for bit in range(WARP.bit_length() - 1):
+        step = 1 << bit
+        same = (cute.arch.shuffle_sync_down(first, step) == first) & (last >= step)
+        halves = [
+            half | select(same, cute.arch.shuffle_sync_down(half, step), Int32(0))
+            for half in halves
+        ]
+    return Int64(Uint64(Uint32(halves[0])) | (Uint64(Uint32(halves[1])) << 32))
+
+
+class Reserve(OfSlots):
+    """Places for the rows of blocks, by who made each: a CTA asks for those of its own at once."""
+
+    def shared(self, threads: int) -> Arrays:
+        return [(Int32, (threads // WARP + 1,))]
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int64", 16), ("int32", 4), ("int32", 4)
+
+    def integers(self) -> int:
+        return 1
+
+    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
+        start, end = crew.share(integers[0])
+        self.rows(
+            crew, start, end, pointers, integers[0], arrays_in(room, self.shared(crew.threads))
+        )
+
+    @cute.jit
+    def rows(
+        self, crew: cutlass.Constexpr, start: Any, end: Any, pointers: list, rows: Any,
+        arrays: list,
+    ):  # fmt: skip
+        for some in range(start, end, crew.threads * FLIGHT):
+            self.some(crew, some + crew.tid, end, pointers, rows, arrays)
+            cute.arch.sync_threads()
+
+    @cute.jit
+    def some(
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, rows: Any, arrays: list
+    ):  # fmt: skip
+        """Some rows of a thread, which are read at once; no thread leaves."""
+        slots, slot_of, values = pointers
+        (smem,) = arrays
+        tid = crew.tid
+        seen, counts = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            of_row = at(slot_of, select(row < end, row, rows - 1))
+            seen[u] = select(row < end, of_row, Int32(MADE))
+        own = Int32(0)
+        for u in range_constexpr(FLIGHT):
+            slot = select(seen[u] < MADE, Int32(MADE - 1) - seen[u], Int32(0))
+            word = ~at(cells_at(slots, slot, self.kind), 0)
+            counts[u] = count_of(select(seen[u] < MADE, word, Int64(0)))
+            own = own + counts[u]
+        before, total = sums_before([own], smem, tid, crew.threads)
+        last = crew.threads // WARP
+        if (tid == 0) & (total > 0):
+            smem[last] = Int32(cute.arch.atomic_add(values + (rows + 2), total)) + 1
+        cute.arch.sync_threads()
+        for u in range_constexpr(FLIGHT):
+            if seen[u] < MADE:
+                put_first(slots, Int32(MADE - 1) - seen[u], smem[last] + before, self.kind)
+            before = before + counts[u]
+
+
+class Settle(SomeRows):
+    """Rows into the places of their cells: the lowest of each, and the status."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        word = ("int32", 4)
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), word, word
+
+    def integers(self) -> int:
+        return 1
+
+    @cute.jit
+    def some(
+        self, crew: cutlass.Constexpr, some: Any, end: Any, pointers: list, integers: tuple
+    ):  # fmt: skip
+        cells, slots, slot_of, values = pointers
+        rows = integers[0]
+        seen, places = (cute.make_rmem_tensor(FLIGHT, Int32) for _ in range(2))
+        others = cute.make_rmem_tensor(FLIGHT, Uint32)
+        for u in range_constexpr(FLIGHT):
+            row = some + u * crew.threads
+            there = row < end
+            row = select(there, row, rows - 1)
+            seen[u] = select(there, at(slot_of, row), Int32(-1))
+            places[u] = bit_of(read_cell(cells, row, self.rank))
+        for u in range_constexpr(FLIGHT):
+            slot = select(seen[u] < MADE, Int32(MADE - 1) - seen[u], seen[u])
+            slot = select(seen[u] == -1, Int32(0), slot)
+            _, first, free = read_slot(slots, slot, self.kind)
+            places[u] = first + count_of(upto(~free, places[u])) - 1
+        # Of two rows of a cell, whichever comes second sees the first one's number here, or that of
+        # a lower one: so the second lowest row of a cell is always told of.
+        for u in range_constexpr(FLIGHT):
+            own = Uint32(some + u * crew.threads)
+            others[u] = Uint32(0xFFFFFFFF)
+            if seen[u] != -1:
+                others[u] = Uint32(cute.arch.atomic_min(values + Int64(places[u]), own))
+        for u in range_constexpr(FLIGHT):
+            own = Uint32(some + u * crew.threads)
+            if others[u] != Uint32(0xFFFFFFFF):
+                later = select(own > others[u], own, others[u])
+                cute.arch.atomic_min(values + rows, later)

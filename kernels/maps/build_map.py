@@ -1,0 +1,330 @@
+"""Kernel maps of sparse convolution: which row has the cell that a tap of a row points to.
+
+A cloud's rows go into a table once, ``HashTable``; then a filter's taps are looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from layoutconv.base.caches import remembered
+from layoutconv.base.memory import maker
+
+from . import map_stages, per_rank
+from .block_table import TAIL, table_bits
+from .cooperative import WORD, multiprocessors
+from .hash_table import EMPTY
+from .map_stages import RoomToSort, filled, sorted_index, sorted_search
+from .per_rank import (
+    Chain,
+    Table,
+    check_cells,
+    check_grid,
+    check_per_axis,
+    check_table,
+    device_table,
+)
+from .probe import Search
+from .row_order import Sizes
+from .sort_keys import Keys
+from .tap_blocks import NEAREST, Known, box_of, geometry, kind_of, packed_offset
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_KNOWN = 64  # taps
+WORD_BITS = 64  # a line of them is a word's
+
+
+class TapOrder(Protocol):
+    """How rows are sorted by their taps: ``layoutconv.sparse.maps.row_orders.TapOrder``."""
+
+    @property
+    def visits(self) -> tuple[int, ...]: ...
+    @property
+    def weights(self) -> tuple[int, ...]: ...
+    def window(self, rows: int) -> int: ...
+    def __hash__(self) -> int: ...
+
+
+class Taps(Protocol):
+    """Where taps point, and how rows are sorted by them: ``layoutconv.sparse.maps.taps.Taps``."""
+
+    @property
+    def offsets(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+    @property
+    def order(self) -> TapOrder: ...
+    def __hash__(self) -> int: ...
+
+
+class HashTable:
+    """Which row of a cloud has a cell, on the GPU where the cloud is.
+
+    Args:
+        indices: int32 (rows, 1 + rank), ``(batch, z, y, x)``, of 1 to 4 spatial axes, in any order.
+            A row of a negative batch is padding: it is in no cell.
+        spatial_shape: extents ``(D, H, W)`` of the grid.
+        batch_size: number of grids. All of them together have fewer than 2^63 cells.
+
+    Rows outside the grid are left out; of rows of one cell the lowest has it. ``status`` tells.
+    Launches go to torch's current stream, and nothing waits for them. Results do not depend on the
+    order in which threads run.
+
+    Raises ``ArgumentError`` for another type or shape of ``indices`` and for such a grid.
+    """
+
+    def __init__(self, indices: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
+        self.grid = grid = check_grid(spatial_shape, batch_size)
+        self.rank = rank = len(grid) - 1
+        self._given, self.indices = indices, check_cells("indices", indices, rank)
+        self._rows = rows = indices.shape[0]
+        self._bits, (self._wide, self._small) = table_bits(rows), kind_of(grid)
+        self._device = device = indices.device
+        self._make = maker(device)
+        self._memory: Memory | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """The table, filled by the first who wants it; to search and sort, that is one call."""
+        if self._memory is None:
+            found = Memory(self._make, self._rows, self._bits, self._wide)
+            if self._rows:
+                slot_of = self._make((WORD + self._rows,), (1,), torch.int32)
+                tensors = self.indices, found.whole, slot_of
+                word = slot_of.data_ptr()
+                addresses = (
+                    found.slots, found.values, self.indices.data_ptr(), word + 4 * WORD, word,
+                )  # fmt: skip
+                ctas = multiprocessors(slot_of.get_device())
+                integers = (
+                    self._rows, self._bits, *self.grid, ctas, found.vectors + 1, found.of_slots,
+                )  # fmt: skip
+                chain = filled(self.rank, map_stages.SIZES.threads, self._wide)
+                per_rank.launch(chain, tensors, addresses, integers)
+            else:
+                found.whole.fill_(EMPTY)
+            self._memory = found
+        return self._memory
+
+    @property
+    def status(self) -> Tensor:
+        """int32 (2,), where the cloud is: what is wrong with it.
+
+        First the lowest row whose cell an earlier row has, plus 1; then the lowest row that is
+        outside the grid and no padding, plus 1. Each is 0 if there is none.
+        """
+        last = 4 * self.memory.of_slots + self._rows
+        return self.memory.whole[last : last + 2] + 1
+
+    def search(
+        self, centres: Tensor, stride: Sequence[int], offsets: Sequence[Sequence[int]]
+    ) -> Tensor:
+        """The rows of the cells ``(batch, centre * stride + offset)``.
+
+        Args:
+            centres: int32 (centres, 1 + rank), on the same device. A row of a negative batch finds
+                nothing.
+            stride: one integer per axis.
+            offsets: of the V taps, one int32 per axis each.
+
+        Returns int32 (centres, V) of strides ``(1, centres)``: -1 where no row has the cell.
+        """
+        centres, plan = self._asked(centres, stride, offsets)
+        rows, count = centres.shape[0], plan.count
+        index = self._make((rows, count), (1, rows or 1), torch.int32)
+        if self._finds(rows, count):
+            memory = self.memory
+            addresses = (
+                memory.slots, memory.values, centres.data_ptr(), plan.natural_at,
+                plan.natural_at, index.data_ptr(),
+            )  # fmt: skip
+            integers = rows, self._bits, count, 0, *plan.geometry, *self.grid
+            tensors = centres, memory.whole, plan.natural, index
+            per_rank.launch(plan.search, tensors, addresses, integers)
+        else:
+            index.fill_(-1)
+        return index
+
+    def search_own(self, offsets: Sequence[Sequence[int]]) -> Tensor:
+        """``search(indices, (1, ...), offsets)``."""
+        return self.search(self.indices, (1,) * self.rank, offsets)
+
+    def search_sorted(self, centres: Tensor, taps: Taps) -> tuple[Tensor, Tensor]:
+        """What ``search`` returns with its rows sorted by their taps, and their order.
+
+        By one call: which taps a row has is known before any row is read, so that every index is
+        written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
+        (centres,).
+        """
+        cells, make, own = self.indices, self._make, self._rows
+        at_cells = at_centres = cells.data_ptr()
+        if centres is self._given:
+            centres, rows = cells, own
+        else:
+            centres = check_cells("centres", centres, self.rank, self._device)
+            at_centres, rows = centres.data_ptr(), centres.shape[0]
+        plan = _sorted_plan(taps, self.rank, self._device, self._wide, self._small)
+        count = plan.count
+        index = make((rows, count), (1, rows or 1), torch.int32)
+        if not (rows and count and own) or 0 in self.grid:
+            index.fill_(-1)
+            return index, torch.arange(rows, dtype=torch.int32, device=index.device)
+        found = make((rows,), (1,), torch.int32)
+        ctas = multiprocessors(cells.get_device())
+        sorting = RoomToSort(rows, taps.order.window(rows), ctas)
+        memory, empty, size = self._memory, self._memory is None, sorting.size
+        if memory is None:
+            # What only this call needs lies behind: asking for memory costs the host 1 us.
+            memory = Memory(make, own, self._bits, self._wide, size + own)
+            room, word = memory.whole, memory.end
+            behind: tuple[int, ...] = at_cells, word + 4 * size, word
+            fills: tuple[int, ...] = own, ctas, memory.vectors + sorting.vectors, memory.of_slots
+        else:
+            room = make((size,), (1,), torch.int32)
+            word = room.data_ptr()
+            behind, fills = (word,), (ctas, sorting.vectors, 0)
+        tensors = centres, memory.whole, room, found, index, cells, plan.natural, plan.visits
+        addresses = (
+            memory.slots, memory.values, at_centres, plan.natural_at, plan.visits_at,
+            found.data_ptr(), index.data_ptr(), *sorting.addresses(word), *behind,
+        )  # fmt: skip
+        integers = (
+            rows, self._bits, count, 1, *sorting.integers, *plan.geometry, *self.grid,
+            *fills,
+        )  # fmt: skip
+        chain = plan.chains.get(empty) or plan.sorted(empty)
+        per_rank.launch(chain, tensors, addresses, integers)
+        self._memory = memory  # once it is being filled
+        return index, found
+
+    def _asked(self, centres: Tensor, stride: Any, offsets: Any) -> tuple[Tensor, Plan]:
+        if centres is self._given or centres is self.indices:
+            centres = self.indices
+        else:
+            centres = check_cells("centres", centres, self.rank, self._device)
+        if type(stride) is not tuple:
+            stride = check_per_axis("stride", stride, self.rank)
+        if type(offsets) is not tuple:
+            offsets = check_table("offsets", offsets, self.rank)
+        kind = self._wide, self._small
+        return centres, _plan(offsets, stride, self.rank, self._device, *kind)
+
+    def _finds(self, rows: int, count: int) -> bool:
+        """Whether there is something to look for, and somewhere."""
+        return bool(rows and count and self._rows) and 0 not in self.grid
+
+
+class Memory:
+    """Of a table: slots, and the rows of cells.
+
+    All of it is one piece, and filled at once: slots with EMPTY and with free cells, and rows with
+    -1, which is the greatest unsigned number, to take minima from.
+
+    Args:
+        more: Int32 behind it, which are not the table's.
+
+    Attributes:
+        slots, values, end: addresses.
+        of_slots, vectors: how many vectors of 16 bytes slots are, and all of it.
+    """
+
+    def __init__(
+        self, make: Callable[..., Tensor], rows: int, bits: int, wide: bool, more: int = 0
+    ) -> None:
+        self.of_slots = of_slots = 2 << bits if wide else 1 << bits
+        self.vectors = vectors = of_slots + (rows + TAIL + 3) // 4
+        self.whole = make((4 * vectors + more,), (1,), torch.int32)
+        self.slots = slots = self.whole.data_ptr()
+        self.values, self.end = slots + 16 * of_slots, slots + 16 * vectors
+
+
+def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
+    """An index, int32 (rows, V), with its rows sorted by their taps, and their order."""
+    rows, taps = index.shape
+    across = index.T.contiguous()
+    found, places = across.new_empty((taps, rows)), across.new_empty(rows)
+    ctas = multiprocessors(index.get_device())
+    sorting = RoomToSort(rows, order.window(rows), ctas)
+    room = across.new_empty(sorting.size)
+    word = room.data_ptr()
+    pairs = tuple(zip(order.visits, order.weights, strict=True))
+    table = device_table(pairs, index.device)
+    tensors = across, table, found, room, places
+    addresses = (
+        across.data_ptr(), table.data_ptr(), found.data_ptr(), places.data_ptr(),
+        *sorting.addresses(word), word,
+    )  # fmt: skip
+    integers = rows, taps, *sorting.integers, ctas, sorting.vectors, 0
+    per_rank.launch(sorted_index(map_stages.SIZES), tensors, addresses, integers)
+    return found.T, places
+
+
+@remembered(128)
+def _search(rank: int, near: bool, known: Known, wide: bool, unit: bool) -> Search:
+    return Search(rank, near, known, wide, unit)
+
+
+@remembered(128)
+def _keys(
+    rank: int, near: bool, sizes: Sizes, known: Known, weights: Any, wide: bool, unit: bool
+) -> Keys:
+    return Keys(rank, near, sizes, known, weights, wide, unit)
+
+
+class Plan:
+    """What kernels are told of taps; made once for each set of them, stride, device and keys.
+
+    Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
+    of others are in tables: ``natural`` has a row for every tap: packed, if they are near, and its
+    offset; ``visits`` one in the order in which a key is made of them, with its weight behind the
+    former.
+    """
+
+    def __init__(
+        self, taps: Table, step: tuple[int, ...], order: TapOrder | None, rank: int, device: Any,
+        wide: bool, small: bool,
+    ) -> None:  # fmt: skip
+        low, span, near = geometry(taps, rank)
+        unit = small and not wide and near and set(step) == {1} and max(map(abs, low)) <= NEAREST
+        self.count, self.geometry = len(taps), (*step, *low, *span)
+        packed = [packed_offset(tap, low) if near else 0 for tap in taps]
+        flat = tuple(c for tap, first in zip(taps, packed, strict=True) for c in (first, *tap))
+        self.natural = self.visits = device_table(flat, device)
+        few = len(taps) <= MOST_KNOWN and span[-1] < WORD_BITS
+        known = box_of(taps) if near and few else None
+        self.search = _search(rank, near, known, wide, unit)
+        self.chains: dict[bool, Chain] = {}  # that search and sort, as the table is empty or not
+        if order is not None:
+            pairs = zip(order.visits, order.weights, strict=True)
+            visits = [(packed[tap], weight, *taps[tap]) for tap, weight in pairs]
+            self.visits = device_table(tuple(c for row in visits for c in row), device)
+            in_turn = known and tuple(known[tap] for tap in order.visits)
+            self._keys = _keys(
+                rank, near, map_stages.SIZES, in_turn, order.weights if known else None, wide,
+                unit,
+            )  # fmt: skip
+        self.natural_at, self.visits_at = self.natural.data_ptr(), self.visits.data_ptr()
+
+    def sorted(self, empty: bool) -> Chain:
+        found = self.chains[empty] = sorted_search(self.search, self._keys, map_stages.SIZES, empty)
+        return found
+
+
+@remembered(128)
+def _plan(
+    offsets: Table, stride: tuple[int, ...], rank: int, device: Any, wide: bool,
+    small: bool = True, order: Any = None,
+) -> Plan:  # fmt: skip
+    step = check_per_axis("stride", stride, rank)
+    return Plan(check_table("offsets", offsets, rank), step, order, rank, device, wide, small)
+
+
+@remembered(128)
+def _sorted_plan(taps: Taps, rank: int, device: Any, wide: bool, small: bool = True) -> Plan:
+    """By the taps as one: numbers in tuples are hashed at every call."""
+    return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, small, taps.order)

@@ -1,0 +1,233 @@
+"""The cells that a cloud reaches as bits of a grid: what is found in them is in order, and once.
+
+Cells are marked, counted by blocks, and written from where the blocks before leave off: by four
+kernels of one call, or of two where the host waits for how many cells there are. To sort keys is
+more than ten launches of torch, and more work for the GPU.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint64
+
+from layoutconv.base.caches import remembered
+
+from ..common.cells import cell_of, key_of, read_cell, vector_of, write_cell
+from ..common.walk import at, put, select
+from . import per_rank
+from .block_table import Fill
+from .cooperative import WARP, least
+from .per_rank import Chain, PerRank
+from .scan import sum_upto
+from .tap_meeting import Meet, MetTaps
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 256  # words of 64 cells, each of which a thread has: those of a CTA
+MOST_CELLS = 1 << 28  # of 32 MB; every block reads how many cells all blocks before it have
+FEW_CELLS = 1 << 23  # are bits for any cloud: of 1 MB
+CELLS_OF_ONE = 256  # of a grid, for each cell that may be reached, which costs a key and its sort
+
+
+def suits(cells: int, reached: int) -> bool:
+    """Whether bits are the way for a grid of so many cells, of which that many may be reached."""
+    return cells <= min(MOST_CELLS, max(FEW_CELLS, CELLS_OF_ONE * reached))
+
+
+def cells_of_bits(
+    indices: Tensor, taps: MetTaps, grid: tuple[int, ...], capacity: int | None
+) -> tuple[Tensor, Tensor]:
+    """What ``reached`` returns, where there is a cell, a tap and a cell of the grid."""
+    import torch
+
+    rank, blocks = len(grid) - 1, -(-prod(grid) // (64 * BLOCK))
+    words = blocks * BLOCK
+    room = indices.new_empty(2 * words + blocks)
+    counter = indices.new_empty(2, dtype=torch.int64)
+    bits = room.data_ptr()
+    of_bits = bits, bits + 8 * words, counter.data_ptr()
+    tensors = indices, room, counter, taps.table
+    addresses = *of_bits, indices.data_ptr(), taps.address
+    integers = words, words // 2 + 1, 0, indices.shape[0], taps.count, *taps.steps, *grid
+    count, write, both = kernels_of(rank)
+    total = counter[0]
+    if not capacity:  # of no rows there is no address either
+        per_rank.launch(count, tensors, addresses, integers)
+    rows = int(total) if capacity is None else capacity
+    found = indices.new_empty((rows, 1 + rank))
+    if capacity:
+        per_rank.launch(
+            both, (*tensors, found), (*addresses, found.data_ptr()), (*integers, capacity)
+        )
+    elif rows:
+        per_rank.launch(
+            write, (found, room, counter), (*of_bits, found.data_ptr()), (words, rows, *grid)
+        )
+    return found, total
+
+
+@remembered(8)
+def kernels_of(rank: int) -> tuple[Chain, WriteCells, Chain]:
+    """To count cells, to write them, and both.
+
+    Addresses of bits, the blocks' cells, all cells, indices, the table, and what is written;
+    integers words, those of ``Fill``, rows, taps, factors, divisors, the grid, and a capacity.
+    """
+    last = 5 + 3 * rank
+    count = (
+        (Fill(1), (0, 0, 2), (1, 2)),
+        (Mark(rank), (3, 0, 4), tuple(range(3, last + 1))),
+        (CountBits(0), (0, 1, 2), (0,)),
+    )
+    write = WriteCells(rank)
+    grid = tuple(range(last - rank, last + 1))
+    return Chain(count), write, Chain((*count, (write, (0, 1, 2, 5), (0, last + 1, *grid))))
+
+
+class Mark(Meet):
+    """The bits of what a cloud reaches, which say that a cell is not there: to 0."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4)
+
+    def integers(self) -> int:
+        return 3 + 3 * self.rank
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        cells, bits, table = pointers
+        rows, taps, *rest = integers
+        rank = self.rank
+        times, over, grid = rest[:rank], rest[rank : 2 * rank], rest[2 * rank :]
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        row = Int64(cta) * self.per_cta + tid
+        if row < rows:
+            starts, rests = self.divided(read_cell(cells, row, rank), times, over)
+            for tap in range(Int64(0), taps):
+                to, there = self.meet(table, starts, rests, grid, tap)
+                if there:
+                    self.mark(bits, key_of(to, grid))
+
+    @cute.jit
+    def mark(self, bits: Any, key: Any):
+        """Whom a neighbour marked is read alone, most often."""
+        word, bit = key >> 6, Int64(1) << (key & 63)
+        if (at(bits, word) & bit) != 0:
+            cute.arch.atomic_and(bits + word, ~bit)
+
+
+class OfWords(PerRank):
+    """A thread a word of 64 cells, a CTA a block of them."""
+
+    threads = per_cta = BLOCK
+
+    def sums(self, tid: Any, value: Any) -> tuple[Any, Any]:
+        """Of a number that each thread has: the sum up to its own, and that of all.
+
+        Each time in shared memory of its own.
+        """
+        warps, warp = self.threads // WARP, tid >> 5
+        smem = cutlass.memory.SmemAllocator()
+        room = smem.allocate_tensor(Int32, cute.make_layout(warps), byte_alignment=16)
+        upto = sum_upto(value, tid & 31)
+        self.keep(tid, upto, room)
+        cute.arch.sync_threads()
+        total = Int32(0)
+        for w in range(warps):
+            upto = select(w < warp, upto + room[w], upto)
+            total = total + room[w]
+        return upto, total
+
+    @cute.jit
+    def keep(self, tid: Any, upto: Any, room: Any):
+        if (tid & 31) == 31:
+            room[tid >> 5] = upto
+
+
+class CountBits(OfWords):
+    """How many cells every block has, and all of them: of a counter that is -1 before."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int64", 16), ("int32", 4), ("int64", 16)
+
+    def integers(self) -> int:
+        return 1
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        bits, sums, count = pointers
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        word = ~at(bits, Int64(cta) * BLOCK + tid)
+        _, total = self.sums(tid, Int32(cute.arch.popc(Uint64(word))))
+        if tid == 0:
+            put(sums, cta, total)
+            more = total + select(cta == 0, Int32(1), Int32(0))
+            if more != 0:
+                cute.arch.atomic_add(count, Int64(more))
+
+
+class WriteCells(OfWords):
+    """The cells of a grid's bits, in order, as many as there is room for; padding behind them.
+
+    The integers are words, the room and the grid, which has fewer than 2^31 cells.
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        of_cells = "int32", 4 * vector_of(self.rank)
+        return ("int64", 16), ("int32", 4), ("int64", 16), of_cells
+
+    def integers(self) -> int:
+        return 3 + self.rank
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        bits, sums, count, cells = pointers
+        words, room, *grid = integers
+        grid = [Int32(extent) for extent in grid]
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        number = Int64(cta) * BLOCK + tid
+        word = ~at(bits, number)
+        own = Int32(cute.arch.popc(Uint64(word)))
+        _, before = self.sums(tid, self.before(sums, cta, tid))
+        upto, _ = self.sums(tid, own)
+        self.write(cells, before + upto - own, Int32(room), word, Int32(number << 6), own, grid)
+
+        total = least(at(count, 0), room)
+        of_cta = (room - total) // (words // BLOCK) + 1
+        start = total + of_cta * cta
+        self.pad(cells, start + tid, least(start + of_cta, room))
+
+    @cute.jit
+    def before(self, sums: Any, cta: Any, tid: Any):
+        """The cells of earlier blocks, those that a thread counts."""
+        found = Int32(0)
+        for block in range(tid, cta, self.threads):
+            found = found + at(sums, block)
+        return found
+
+    @cute.jit
+    def write(
+        self, cells: Any, place: Any, room: Any, word: Any, first: Any, own: Any, grid: Any
+    ):  # fmt: skip
+        """The cells of a word, whose first is the cell of that number."""
+        for _ in range(own):
+            lowest = word & -word
+            key = first + Int32(cute.arch.popc(Uint64(lowest - 1)))
+            word = word ^ lowest
+            if place < room:
+                write_cell(cells, Int64(place), cell_of(key, grid))
+            place = place + 1
+
+    @cute.jit
+    def pad(self, cells: Any, first: Any, end: Any):
+        """Rows without a cell: the batch is -1."""
+        for row in range(first, end, self.threads):
+            write_cell(cells, row, [Int32(-1), *[Int32(0)] * self.rank])

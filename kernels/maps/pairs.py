@@ -1,0 +1,269 @@
+"""The pairs of a kernel map, tap after tap: counted by one launch, written by another.
+
+Nobody waits in either: a CTA that writes the pairs of some rows of a tap counts those of the rows
+before them itself. There are no more CTAs than a GPU runs at once, so that each reads a tap's
+column twice at most, most of it from a cache; another launch, or a barrier of all CTAs, takes more.
+No operation is atomic: results are the same bits every time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+
+from ..common.walk import at, put, select
+from . import per_rank
+from .cooperative import WARP, least, multiprocessors
+from .per_rank import PerRank
+from .scan import sum_upto
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLIGHT = 8  # entries of a thread that are read at once
+CTAS = 2  # of a multiprocessor, about, that write pairs
+VECTOR = 4  # int32 of 16 bytes: rows of pairs start where vectors do
+
+
+def counts(index: Tensor) -> Tensor:
+    """How many pairs each tap has, int64 (taps,), of an index, int32 (rows, taps), on a GPU."""
+    import torch
+
+    rows, taps = index.shape
+    if not rows or not taps:
+        return index.new_zeros(taps, dtype=torch.int64)
+    found = index.new_empty(taps, dtype=torch.int64)
+    addresses = index.data_ptr(), found.data_ptr()
+    per_rank.launch(COUNT, (index, found), addresses, (rows, taps, *index.stride()))
+    return found
+
+
+def pairs(index: Tensor, of_taps: Tensor, chunk: int, chunks: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The pairs of an index, int32 (rows, taps), on a GPU, in chunks that are of one tap each.
+
+    Args:
+        of_taps: how many each tap has, as :func:`counts` finds.
+        chunks: how many there are; or more, for pairs that nobody counted on the host.
+
+    Returns the rows of the outputs and those of the inputs, int32 (chunks, chunk), which are -1
+    behind a tap's last pair and behind the last chunk, and how many chunks each tap has, int64
+    (taps,).
+    """
+    rows, taps = index.shape
+    # The memory of both is one piece: asking for some costs the host 1 us.
+    across = -(-chunks * chunk // VECTOR) * VECTOR
+    both = index.new_empty(2 * across)
+    outputs, inputs = (both.as_strided((chunks, chunk), (chunk, 1), start) for start in (0, across))
+    if not chunks:
+        return outputs, inputs, of_taps.new_zeros(taps)
+    lengths = of_taps.new_empty(taps)
+    parts = max(1, CTAS * multiprocessors(index.get_device()) // taps)
+    share = -(-rows // (parts * WRITE.threads)) * WRITE.threads
+    tensors = index, of_taps, lengths, both
+    start = both.data_ptr()
+    addresses = (
+        index.data_ptr(), of_taps.data_ptr(), lengths.data_ptr(), start, start + 4 * across
+    )  # fmt: skip
+    integers = rows, taps, *index.stride(), chunk, chunks * chunk, share, -(-rows // share)
+    per_rank.launch(WRITE, tensors, addresses, integers)
+    return outputs, inputs, lengths
+
+
+class OfColumns(PerRank):
+    """CTAs that read the entries of one tap each, whatever the strides of the index.
+
+    The first integers are rows, taps, and the strides of both.
+    """
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(0)
+        self.threads = threads
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return type(self).__name__, self.threads
+
+    def ctas(self, integers: Any) -> Any:
+        raise NotImplementedError
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        self.kernel(pointers, integers).launch(
+            grid=[Int32(self.ctas(integers)), 1, 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+        )
+
+    def read(
+        self, column: Any, stride: Any, first: Any, end: Any, step: int, there_is: Any
+    ) -> list[Any]:
+        """Entries of rows from ``first`` on, ``step`` apart; -1 of rows that are not below ``end``.
+
+        In place of these, that of a row which ``there_is`` is read: all reads are under way before
+        somebody looks at one.
+        """
+        found = []
+        for u in range(FLIGHT):
+            row = first + u * step
+            there = row < end
+            entry = at(column, select(there, row, there_is) * stride)
+            found.append(select(there, entry, Int32(-1)))
+        return found
+
+    @cute.jit
+    def entries(
+        self, column: Any, stride: Any, first: Any, end: Any, step: cutlass.Constexpr
+    ):  # fmt: skip
+        """How many rows, ``step`` apart, have an entry."""
+        found = Int32(0)
+        for some in range(first, end, step * FLIGHT):
+            for entry in self.read(column, stride, some, end, step, some):
+                found = found + select(entry >= 0, Int32(1), Int32(0))
+        return found
+
+    def sums(self, tid: Any, values: list[Any]) -> list[tuple[Any, Any]]:
+        """Of numbers that each thread has: the sum of all, and that of the warps before its own."""
+        warps, lane = self.threads // WARP, tid & 31
+        smem = cutlass.memory.SmemAllocator()
+        shape = cute.make_layout((warps, len(values)))
+        room = smem.allocate_tensor(Int64, shape, byte_alignment=16)
+        self.keep(tid, [sum_upto(Int64(value), lane) for value in values], room)
+        cute.arch.sync_threads()
+        found = []
+        for i in range(len(values)):
+            there = lane < warps
+            own = select(there, room[select(there, lane, Int32(0)), i], Int64(0))
+            upto = sum_upto(own, lane)
+            before = cute.arch.shuffle_sync(upto - own, tid >> 5)
+            found.append((Int64(cute.arch.shuffle_sync(upto, 31)), Int64(before)))
+        return found
+
+    @cute.jit
+    def keep(self, tid: Any, values: list, room: Any):
+        if (tid & 31) == 31:
+            for i in range_constexpr(len(values)):
+                room[tid >> 5, i] = values[i]
+
+
+class CountPairs(OfColumns):
+    """How many rows have each tap: a CTA a tap."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4), ("int64", 8)
+
+    def integers(self) -> int:
+        return 4
+
+    def ctas(self, integers: Any) -> Any:
+        return integers[1]
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        index, found = pointers
+        rows, _, row_stride, tap_stride = integers
+        tid, _, _ = cute.arch.thread_idx()
+        tap, _, _ = cute.arch.block_idx()
+        column = index + Int64(tap) * tap_stride
+        own = self.entries(column, row_stride, Int64(tid), rows, self.threads)
+        ((of_all, _),) = self.sums(tid, [own])
+        if tid == 0:
+            put(found, tap, of_all)
+
+
+class WritePairs(OfColumns):
+    """Pairs into the chunks of their taps: a CTA some rows of a tap, a warp some of these.
+
+    The integers that follow are a chunk, all pairs that there is room for, the rows of a CTA, and
+    how many CTAs a tap has.
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        rows = "int32", 16
+        return ("int32", 4), ("int64", 8), ("int64", 8), rows, rows
+
+    def integers(self) -> int:
+        return 8
+
+    def ctas(self, integers: Any) -> Any:
+        return integers[1] * integers[7]
+
+    @cute.kernel
+    def kernel(self, pointers: list, integers: tuple):
+        index, of_taps, lengths, outputs, inputs = pointers
+        rows, taps, row_stride, tap_stride, chunk, room, share, parts = integers
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        tap = Int32(cta) // Int32(parts)
+        part = Int32(cta) - tap * Int32(parts)
+        column = index + Int64(tap) * tap_stride
+        start = Int64(part) * share
+        end = least(start + share, rows)
+        lane, warp, warps = tid & 31, tid >> 5, self.threads // WARP
+        of_warp = share // warps
+        first = least(start + Int64(warp) * of_warp, end)
+        last = least(first + of_warp, end)
+
+        before = self.entries(column, row_stride, Int64(tid), start, self.threads)
+        own = self.entries(column, row_stride, first + lane, last, WARP)
+        (before, _), (own, of_warps), (chunks_before, _), (chunks, _) = self.sums(
+            tid, [before, own, *self.chunks(of_taps, tid, tap, taps, chunk)]
+        )
+        length = (at(of_taps, tap) - 1) // chunk + 1
+        place = chunks_before * chunk
+        ends = least(place + length * chunk, room)
+        place = place + before
+        past = place + own
+        place = place + of_warps
+        self.write(column, row_stride, first, last, lane, place, ends, outputs, inputs)
+
+        if part == Int32(parts) - 1:
+            self.clear(outputs, inputs, past + tid, ends)
+        if (part == 0) & (tid == 0):
+            put(lengths, tap, length)
+        # Nobody has the chunks behind those of the last tap; that there are, the GPU alone knows.
+        used = chunks * chunk
+        of_cta = (room - used) // (taps * parts) + 1
+        start = used + of_cta * cta
+        self.clear(outputs, inputs, start + tid, least(start + of_cta, room))
+
+    @cute.jit
+    def chunks(self, of_taps: Any, tid: Any, tap: Any, taps: Any, chunk: Any):
+        """Of taps, as many as a thread has: the chunks of those before a tap, and of all."""
+        before, every = Int64(0), Int64(0)
+        for other in range(tid, Int32(taps), self.threads):
+            length = (at(of_taps, other) - 1) // chunk + 1
+            every = every + length
+            before = select(other < tap, before + length, before)
+        return before, every
+
+    @cute.jit
+    def write(
+        self, column: Any, stride: Any, first: Any, last: Any, lane: Any, place: Any, ends: Any,
+        outputs: Any, inputs: Any,
+    ):  # fmt: skip
+        """The rows of a warp that have an entry, from a place on."""
+        below = (Int32(1) << lane) - 1
+        for some in range(first, last, WARP * FLIGHT):
+            entries = self.read(column, stride, some + lane, last, WARP, some)
+            for u in range_constexpr(FLIGHT):
+                there = entries[u] >= 0
+                of_warp = cute.arch.vote_ballot_sync(there)
+                to = place + cute.arch.popc(of_warp & below)
+                # Of an index that its counts are not of, no memory of others is written.
+                if there & (to < ends):
+                    put(outputs, to, Int32(some) + u * WARP + lane)
+                    put(inputs, to, entries[u])
+                place = place + cute.arch.popc(of_warp)
+
+    @cute.jit
+    def clear(self, outputs: Any, inputs: Any, first: Any, end: Any):
+        """-1 into some places: a thread's are as many apart as there are threads."""
+        for place in range(first, end, self.threads):
+            put(outputs, place, Int32(-1))
+            put(inputs, place, Int32(-1))
+
+
+COUNT = CountPairs(1024)
+WRITE = WritePairs(512)

@@ -1,0 +1,252 @@
+"""Kernels of clouds: a thread a row, compiled for a number of spatial axes and for nothing else.
+
+How many rows and taps there are, the extents of the grid and where taps point are arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import cutlass.cute as cute
+import torch
+from cutlass import Int32, Int64
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from layoutconv.base.caches import remembered
+from layoutconv.errors import ArgumentError, ArgumentTypeError
+
+from ..common.walk import TYPES
+from ..compile.store import architecture, load
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 multiprocessors.
+THREADS = 128
+
+Table = tuple[tuple[int, ...], ...]
+Functions = dict[int, Callable[..., None]]  # of a kernel, once it is loaded, by device
+
+
+class PerRank:
+    """A kernel of a rank; the base of others, which say what their arguments are."""
+
+    threads = THREADS  # of a CTA
+    per_cta = THREADS  # rows of a CTA
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.functions: Functions = {}
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything that determines the kernel but its architecture."""
+        return type(self).__name__, self.rank
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        """The types at its addresses, and what these are aligned to, in bytes."""
+        raise NotImplementedError
+
+    def integers(self) -> int:
+        """How many integers it takes. The first is the number of rows."""
+        raise NotImplementedError
+
+    @cute.jit
+    def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
+        self.start(pointers(self.tensors(), addresses), integers, stream)
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        """Launch, in host code."""
+        self.kernel(pointers, integers).launch(
+            grid=[Int32((integers[0] + self.per_cta - 1) // self.per_cta), 1, 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+        )
+
+    def kernel(self, pointers: Any, integers: Any) -> Any:
+        raise NotImplementedError
+
+
+class Chain:
+    """Kernels that one call launches, each after the one before: what Python costs, it costs once.
+
+    Args:
+        parts: kernels, with the numbers of their addresses, and of their integers, among the
+            chain's.
+
+    None of the kernels may have nothing to do: a grid has a CTA.
+    """
+
+    def __init__(self, parts: Places) -> None:
+        self.parts = parts
+        self.rank = parts[0][0].rank
+        self.key = tuple((kernel.key, *places) for kernel, *places in parts)
+        self.functions: Functions = {}
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return types_of(self.parts)
+
+    def integers(self) -> int:
+        return 1 + max(place for _, _, places in self.parts for place in places)
+
+    @cute.jit
+    def __call__(self, of: Any, addresses: tuple, integers: tuple, stream: Any):
+        self.start(pointers(self.tensors(), addresses), integers, stream)
+
+    def start(self, pointers: Any, integers: Any, stream: Any) -> None:
+        for kernel, of_tensors, of_integers in self.parts:
+            own = tuple(integers[place] for place in of_integers)
+            kernel.start([pointers[place] for place in of_tensors], own, stream)
+
+
+# Kernels, or parts of one, with the numbers of their addresses and of their integers.
+Places = tuple[tuple[Any, tuple[int, ...], tuple[int, ...]], ...]
+
+
+def types_of(parts: Places) -> tuple[tuple[str, int], ...]:
+    """The types at addresses, each as the part that asks most of it."""
+    found: dict[int, tuple[str, int]] = {}
+    for part, places, _ in parts:
+        for place, (dtype, aligned) in zip(places, part.tensors(), strict=True):
+            found[place] = dtype, max(aligned, found.get(place, (dtype, 0))[1])
+    return tuple(found[place] for place in range(len(found)))
+
+
+def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
+    """The compiled kernel, a TVM-FFI function ``f(of, addresses, integers)``.
+
+    ``of``, any int32 tensor of two modes, says which GPU, and with it which stream; memory is told
+    of by addresses: a tensor argument costs eight times as much of the host's time. With a folder
+    ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    """
+    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
+    shape, stride = ((cute.sym_int64(), cute.sym_int64()) for _ in range(2))
+    return cute.compile(
+        kernel,
+        make_fake_tensor(Int32, shape, stride),
+        tuple(Int64(0) for _ in kernel.tensors()),
+        tuple(Int64(0) for _ in range(kernel.integers())),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+    )
+
+
+def pointers(tensors: tuple[tuple[str, int], ...], addresses: Any) -> list[Any]:
+    """What is at addresses, in host code."""
+    return [
+        cute.make_ptr(TYPES[dtype], address, cute.AddressSpace.gmem, assumed_align=aligned)
+        for (dtype, aligned), address in zip(tensors, addresses, strict=True)
+    ]
+
+
+def load_per_rank(kernel: PerRank | Chain, arch: str) -> Callable[..., None]:
+    """A kernel as ``build`` makes it: from memory, from disk, or compiled now. No GPU is needed."""
+    return load((*kernel.key, arch), lambda: build(kernel, arch))
+
+
+def launch(
+    kernel: PerRank | Chain,
+    tensors: tuple[Tensor, ...],
+    addresses: tuple[int, ...],
+    integers: tuple[int, ...],
+) -> None:
+    """Launch a kernel on the GPU of its tensors, on torch's current stream there.
+
+    Args:
+        tensors: all whose memory it reads or writes. The first is int32, of two modes.
+        addresses: where in them; pieces of a tensor that have addresses do not overlap.
+    """
+    device = tensors[0].get_device()
+    if _several_gpus() and torch.cuda.current_device() != device:
+        with torch.cuda.device(device):
+            launch(kernel, tensors, addresses, integers)
+        return
+    function = kernel.functions.get(device)
+    if function is None:
+        function = kernel.functions[device] = load_per_rank(kernel, _arch(device))
+    function(tensors[0], addresses, integers)
+
+
+@remembered(1)
+def _several_gpus() -> bool:
+    """Whether another one than a tensor's may be the current one."""
+    return torch.cuda.device_count() > 1
+
+
+@remembered(64)
+def _arch(device: int) -> str:
+    return architecture(torch.cuda.get_device_capability(device))
+
+
+@remembered(1024, stays=True)
+def device_table(table: Table | tuple[int, ...], device: torch.device) -> Tensor:
+    """int32 (rows, columns), or a vector, on a device, copied there once."""
+    return torch.tensor(table, dtype=torch.int32, device=device)
+
+
+# -- what callers pass ----------------------------------------------------------------------------
+
+
+def check_grid(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]:
+    """``(batch_size, *spatial_shape)``, if its cells have keys."""
+    return _check_grid(tuple(spatial_shape), batch_size)
+
+
+@remembered(1024)
+def _check_grid(spatial_shape: tuple[int, ...], batch_size: int) -> tuple[int, ...]:
+    grid = (int(batch_size), *(int(extent) for extent in spatial_shape))
+    if not 2 <= len(grid) <= 5:
+        raise ArgumentError("spatial_shape", "1 to 4 extents", spatial_shape)
+    for name, extent in zip(("batch_size", *["spatial_shape"] * 4), grid, strict=False):
+        if not 0 <= extent < 2**31:
+            raise ArgumentError(name, "extents from 0 to 2**31 - 1", extent)
+    if prod(grid) >= 2**63:
+        raise ArgumentError("spatial_shape", "fewer than 2**63 cells in all", grid)
+    return grid
+
+
+def check_cells(name: str, cells: Tensor, rank: int, device: torch.device | None = None) -> Tensor:
+    """int32 (rows, 1 + rank) as kernels read it: contiguous, and 16-byte aligned."""
+    if not isinstance(cells, torch.Tensor) or cells.dtype is not torch.int32:
+        got = getattr(cells, "dtype", type(cells))
+        raise ArgumentTypeError(name, "a torch tensor of int32", got)
+    shape = cells.shape
+    if len(shape) != 2 or shape[1] != 1 + rank:
+        raise ArgumentError(name, f"(rows, {1 + rank})", tuple(shape))
+    if shape[0] >= 2**31:
+        raise ArgumentError(name, "fewer than 2**31 rows", shape[0])
+    if device is not None and cells.device != device:
+        raise ArgumentError(name, f"a tensor on {device}, where the table is", cells.device)
+    cells = cells.contiguous()
+    return cells if cells.data_ptr() & 15 == 0 else cells.clone()
+
+
+def check_per_axis(name: str, values: Sequence[int], rank: int) -> tuple[int, ...]:
+    """One positive int32 per axis."""
+    found = _integers(name, values)
+    if len(found) != rank or not all(0 < v < 2**31 for v in found):
+        raise ArgumentError(name, f"{rank} integers from 1 to 2**31 - 1", values)
+    return found
+
+
+def check_table(name: str, rows: Sequence[Sequence[int]], rank: int) -> Table:
+    """One int32 per axis in every row."""
+    return _check_range(name, tuple(_integers(name, row) for row in rows), rank)
+
+
+@remembered(128)
+def _check_range(name: str, rows: Table, rank: int) -> Table:
+    for row in rows:
+        if len(row) != rank or not all(abs(v) < 2**31 for v in row):
+            raise ArgumentError(name, f"{rank} integers of 32 bits a tap", row)
+    return rows
+
+
+def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(map(index, values))
+    except TypeError:
+        raise ArgumentTypeError(name, "integers", values) from None

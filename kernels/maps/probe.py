@@ -1,0 +1,153 @@
+"""Centres look for the rows of their taps: the part of kernels that writes an index."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
+
+from ..common.cells import Cell, read_cell, vector_of
+from ..common.walk import at, put, select
+from .block_table import EDGES, count_of, upto
+from .cooperative import Arrays
+from .tap_blocks import Neighbours
+
+# Taps of a thread that are looked up at once; lines of those that the kernel is compiled for, which
+# has no use for what it would keep to find the others.
+FLIGHT = 4
+LINES = 3
+
+
+class Search(Neighbours):
+    """The rows of the taps of centres, a thread a centre, rows of the index side by side.
+
+    A warp writes 128 bytes in a row at every tap. With an order, thread i looks for the neighbours
+    of the centre ``order[i]``: what threads of a warp find is then the same taps.
+    """
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        word = ("int32", 4)
+        cell = "int32", 4 * vector_of(self.rank)
+        return ("int64", 16), word, cell, word, word, word
+
+    def integers(self) -> int:
+        return 5 + 4 * self.rank
+
+    def shared(self, threads: int) -> Arrays:
+        """The cells of each block of every thread, and its first place, if these are kept."""
+        shape = threads, 1 << self.rank
+        return [(Int64, shape), (Int32, shape)] if self.near else []
+
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+        i = row  # of the index; that of the centre is another, if there is an order
+        slots, values, centres, table, order, index = pointers
+        rows, bits, taps, ordered, *rest = integers
+        rank = self.rank
+        stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
+        grid = rest[3 * rank :]
+        words: Any
+        places: Any
+        words, places = arrays if self.near else (None, None)
+        if ordered != 0:
+            row = Int64(at(order, i))
+        start = self.start_of(read_cell(centres, row, rank), stride, low)
+        if cutlass.const_expr(self.near):
+            self.keep(words, places, tid, self.corners(slots, start, span, grid, bits))
+        if cutlass.const_expr(self.known is not None):
+            self.known_rows(words, places, tid, start, values, index + i, rows)
+        else:
+            where = self.packed(start)
+            for turn in range((Int32(taps) + FLIGHT - 1) // FLIGHT):
+                asked = []
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    entry = select(tap < taps, tap, Int32(taps) - 1) * (1 + rank)
+                    if cutlass.const_expr(self.near):
+                        corner, bit = self.corner_and_bit(where + at(table, entry))
+                        asked.append((words[tid, corner], bit, places[tid, corner]))
+                    else:
+                        cell = [start[0]]
+                        for axis in range_constexpr(rank):
+                            offset = at(table, entry + 1 + axis)
+                            cell.append(start[1 + axis] - low[axis] + offset)
+                        asked.append(self.ask(slots, cell, grid, bits))
+                answers = [self.answer(values, *one) for one in asked]
+                for u in range_constexpr(FLIGHT):
+                    tap = turn * FLIGHT + u
+                    if tap < taps:
+                        put(index, Int64(tap) * rows + i, answers[u])
+
+    def known_rows(
+        self, words: Any, places: Any, tid: Any, start: Any, values: Any, column: Any, rows: Any
+    ) -> None:
+        """All reads of some lines of taps are under way before the first of them is written."""
+        lines = self.places_of(list(dict.fromkeys(tap[:-1] for tap in self.known or ())), start)
+        for first in range(0, len(lines), LINES):
+            answers = []
+            for corner, bit in lines[first : first + LINES]:
+                pair = [(words[tid, corner + u], places[tid, corner + u]) for u in range(2)]
+                answers += self.line(values, pair, bit, start)
+            for value in answers:
+                put(column, 0, value)
+                column = column + rows
+
+    def line(self, values: Any, pair: Any, bit: Any, start: Cell) -> list[Any]:
+        """The rows of the known taps of a line along the last axis, in a pair of blocks, of which
+        ``bit`` is the number of the first cell.
+
+        The place of a cell's row is one behind that of the cell before it, if this is there, and in
+        the second block that of its line's first.
+        """
+        edge = 1 << EDGES[self.rank][-1]
+        kind = Uint32 if edge < 32 else Uint64
+        far = edge - kind(Int32(start[-1]) & (edge - 1))  # cells of the first block
+        taps = sorted({tap[-1] for tap in self.known or ()})
+        (cells, place), (others, behind) = ((self.part(kind, word, bit), p) for word, p in pair)
+        shift = kind(bit & (kind.width - 1))
+        own = shift + (edge - far)
+        place = place + cells[1] + count_of(cells[0] & ((kind(1) << own) - 1))
+        behind = behind + others[1] + count_of(others[0] & ((kind(1) << shift) - 1))
+        there = (cells[0] >> own) & (kind(2**kind.width - 1) >> (kind.width - far))
+        there = there | (((others[0] >> shift) << 1) << (far - 1))
+        found = []
+        for c in range(taps[-1] + 1):
+            one = Int32(there >> kind(c)) & 1
+            if c in taps:
+                found.append(self.row_at(values, place, one != 0))
+            place = select(far == c + 1, behind, place + one)
+        return found
+
+    def part(self, kind: Any, word: Any, bit: Any) -> tuple[Any, Any]:
+        """That part of a block's cells which has a bit, and how many are in those before."""
+        if kind.width == 64:
+            return Uint64(word), Int32(0)
+        low, high = Uint32(word), Uint32(Uint64(word) >> 32)
+        return select(bit < 32, low, high), select(bit < 32, Int32(0), count_of(low))
+
+    @cute.jit
+    def row_at(self, values: Any, place: Any, there: Any):
+        """What is at a place, if anything is there. The read does not wait for others."""
+        value = Int32(-1)
+        if there:
+            value = at(values, Int64(place))
+        return value
+
+    def keep(self, words: Any, places: Any, tid: Any, found: Any) -> None:
+        for corner, (first, word) in enumerate(found):
+            words[tid, corner] = word
+            places[tid, corner] = first
+
+    @cute.jit
+    def ask(self, slots: Any, cell: list, grid: list, bits: Any):
+        first, word, bit = self.block(slots, cell, grid, bits)
+        return word, bit, first
+
+    def answer(self, values: Any, word: Any, bit: Any, place: Any) -> Any:
+        """The row of a cell. The read does not wait for others, and reads the first row if none."""
+        word = upto(word, bit)
+        there = word < 0
+        value = at(values, select(there, Int64(place + count_of(word) - 1), Int64(0)))
+        return select(there, value, Int32(-1))

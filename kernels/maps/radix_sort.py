@@ -1,0 +1,111 @@
+"""Sorting in a CTA: a radix sort that is stable, of numbers in shared memory.
+
+Warps have the numbers in their order, 32 at a time. Of each digit a vote for each bit tells which
+of the 32 share a value of it; a warp counts how many of its own have each value, and the sums of
+these counts, of lower values and of warps before, are where numbers go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, range_constexpr
+
+from ..common.walk import select
+from .cooperative import WARP, Arrays
+from .scan import sums_before
+
+FEWEST_BITS = 5  # of a digit: a count for each thread at least
+MOST_BITS = 7
+
+
+def digits_of(bits: int) -> tuple[int, int]:
+    """How many digits that many bits are sorted by, and the bits of each.
+
+    >>> digits_of(12), digits_of(19), digits_of(3)
+    ((2, 6), (3, 7), (1, 5))
+    """
+    count = -(-bits // MOST_BITS)
+    return count, max(FEWEST_BITS, -(-bits // count))
+
+
+def arrays_for(log: int, bits: int, threads: int) -> Arrays:
+    """What ``sort`` needs in shared memory for ``2^log`` numbers: these before and after a digit,
+    the place of each among those of its warp that have its value; counts of values, and sums."""
+    # Of a value those of all warps, and of a warp those of all values, are in 32 banks.
+    stride = (1 << digits_of(bits)[1]) + 1
+    warps, items = threads // WARP, 1 << log
+    return [(Int32, (items, 2)), (Int32, (items,)), (Int32, (stride, warps)), (Int32, (warps,))]
+
+
+@cute.jit
+def sort(
+    crew: cutlass.Constexpr, count: Any, low: cutlass.Constexpr, bits: cutlass.Constexpr,
+    arrays: list,
+):  # fmt: skip
+    """``count`` numbers, Int32 of at least 0, by their bits from ``low`` on: those of the first
+    half of the first array, which are then in its half ``digits_of(bits)[0] % 2``.
+
+    Who comes waits for a barrier first; who leaves has.
+    """
+    items, places, counts, sums = arrays
+    tid, threads = crew.tid, crew.threads
+    lane, warp, warps = tid % WARP, tid // WARP, threads // WARP
+    digits, width = digits_of(bits)
+    values, each = 1 << width, (1 << width) // WARP
+    rounds = (count + threads - 1) // threads
+    first = warp * rounds * WARP + lane
+    for digit in cutlass.range(digits, unroll=1):
+        shift, half = low + digit * width, digit % 2
+        for u in range_constexpr(each):
+            counts[lane + u * WARP, warp] = Int32(0)
+        cute.arch.sync_warp()
+        for turn in cutlass.range(rounds, unroll=1):
+            i = first + turn * WARP
+            # What is past the last is the greatest, and stays there.
+            item = select(i < count, items[select(i < count, i, 0), half], Int32((1 << 31) - 1))
+            value = (item >> shift) & (values - 1)
+            same = lanes_with(value, width)
+            before = counts[value, warp]
+            lower = count_of_lanes(same & Int32(cute.arch.lanemask_lt()))
+            cute.arch.sync_warp()
+            if lower == 0:
+                counts[value, warp] = before + count_of_lanes(same)
+            if i < count:
+                places[i] = before + lower
+            cute.arch.sync_warp()
+        cute.arch.sync_threads()
+        own, total = cute.make_rmem_tensor(each, Int32), Int32(0)
+        for u in range_constexpr(each):
+            number = tid * each + u
+            own[u] = counts[number // warps, number % warps]
+            total = total + own[u]
+        before, _ = sums_before([total], sums, tid, threads)
+        for u in range_constexpr(each):
+            number = tid * each + u
+            counts[number // warps, number % warps] = before
+            before = before + own[u]
+        cute.arch.sync_threads()
+        for turn in cutlass.range(rounds, unroll=1):
+            i = first + turn * WARP
+            if i < count:
+                item = items[i, half]
+                value = (item >> shift) & (values - 1)
+                items[places[i] + counts[value, warp], half ^ 1] = item
+        cute.arch.sync_threads()
+
+
+def lanes_with(value: Any, bits: int) -> Any:
+    """The lanes of a warp, a bit each, that have a value of so many bits, by those who have it."""
+    same = Int32(-1)
+    for bit in range(bits):
+        there = (value >> bit) & 1 != 0
+        votes = Int32(cute.arch.vote_ballot_sync(there))
+        same = same & select(there, votes, ~votes)
+    return same
+
+
+def count_of_lanes(lanes: Any) -> Any:
+    return Int32(cute.arch.popc(lanes))

@@ -1,0 +1,338 @@
+"""Rows in the order of their keys, which ``tap_keys`` makes of the taps they have, in kernels.
+
+Rows are sorted by 12 bits in one stable counting sort, then windows of them, 4096 rows at most, by
+the rest of their keys, in two phases. In the first one a CTA sorts a chunk of rows by its 12 bits,
+and says where each place starts in it; in the second one it takes the rows of a window out of all
+the chunks, and sorts them. A radix sort of keys of 32 bits has four passes of 8 us or more each,
+for any cloud below a million rows (H200).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+
+from ..common.walk import at, put, read, select
+from .cooperative import (
+    BEFORE,
+    WARP,
+    WORD,
+    Arrays,
+    Crew,
+    EachRow,
+    Part,
+    add,
+    arrays_in,
+    least,
+    size_of,
+    wait,
+)
+from .radix_sort import arrays_for, digits_of, sort
+from .scan import sums_before
+
+COUNT_BITS = 16  # of how many rows of a chunk have a place
+FLIGHT = 4  # rows of a thread that are read at once
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Binary logarithms: of the values of a place, of a whole key, of the most rows of a window,
+    and of a chunk, which a CTA counts at once. And the threads of a CTA, a power of two, not more
+    than any of the others.
+    """
+
+    place: int = 12
+    key: int = 31
+    window: int = 12
+    chunk: int = 12
+    threads: int = 1024
+
+    @property
+    def low(self) -> int:
+        """The bits of a key behind its place."""
+        return self.key - self.place
+
+
+class OfRows(Part):
+    """A part that knows rows by number alone, so that it is the same for any rank."""
+
+    def __init__(self, rank: int, sizes: Sizes) -> None:
+        super().__init__(rank)
+        self.sizes = sizes
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return type(self).__name__, self.sizes
+
+
+class Count(OfRows):
+    """The rows of each chunk in the order of their places, and how many rows each place has.
+
+    A run has a key in its upper 32 bits and a row in its lower ones; ``counts``, of each chunk and
+    place, where in the run the place starts, and in its lower 16 bits how many rows it has. Behind
+    a barrier's word, and like it ``BEFORE`` at first, is how many rows of all chunks a place has.
+    Keys come from ``keys``, whose addresses, the last where it writes them, and integers follow
+    those of the rest: a CTA finds those of a chunk, and has them.
+    """
+
+    def __init__(self, keys: Any, sizes: Sizes) -> None:
+        super().__init__(keys.rank, sizes)
+        self.keys = keys
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.keys.key
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int64", 8), ("int32", 16), ("int32", 16), *self.keys.tensors()
+
+    def integers(self) -> int:
+        return 3 + self.keys.integers()
+
+    def shared(self, threads: int) -> Arrays:
+        own = self._shared(threads)
+        keys = self.keys.shared(threads)
+        return max(own, keys, key=size_of)
+
+    def _shared(self, threads: int) -> Arrays:
+        sizes = self.sizes
+        return [*arrays_for(sizes.chunk, sizes.place, threads), (Int32, (1 << sizes.place,))]
+
+    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
+        self.chunks(crew, pointers, integers, room)
+
+    @cute.jit
+    def chunks(self, crew: cutlass.Constexpr, pointers: list, integers: tuple, room: Any):
+        rows, chunk, chunks, *of_keys = integers
+        for number in range(crew.cta, Int32(chunks), crew.ctas):
+            start = Int64(number) * chunk
+            end = least(start + chunk, rows)
+            self.keys.rows(crew, start, end, pointers[3:], tuple(of_keys), room)
+            cute.arch.sync_threads()
+            arrays = arrays_in(room, self._shared(crew.threads))
+            self.chunk(crew, number, start, Int32(end - start), pointers, arrays)
+            cute.arch.sync_threads()
+
+    @cute.jit
+    def chunk(
+        self, crew: cutlass.Constexpr, number: Any, start: Any, count: Any, pointers: list,
+        arrays: list,
+    ):  # fmt: skip
+        runs, counts, word, *_, keys = pointers
+        *for_sort, found = arrays
+        tid, threads = crew.tid, crew.threads
+        log, bins = self.sizes.chunk, 1 << self.sizes.place
+        unsorted = for_sort[0][None, 0]
+        for i in range(tid, count, threads):
+            unsorted[i] = ((at(keys, start + i) >> self.sizes.low) << log) | i
+        for place in range(tid, bins, threads):
+            found[place] = Int32(0)
+        cute.arch.sync_threads()
+        sort(crew, count, log, self.sizes.place, for_sort)
+        items = for_sort[0][None, digits_of(self.sizes.place)[0] % 2]
+        # Of a run of one place: past its last row less its first.
+        for i in range(tid, count, threads):
+            place = items[i] >> log
+            following = items[select(i + 1 < count, i + 1, i)] >> log
+            if (i + 1 == count) | (following != place):
+                found[place] = i + 1
+        cute.arch.sync_threads()
+        for i in range(tid, count, threads):
+            place = items[i] >> log
+            previous = items[select(i > 0, i - 1, i)] >> log
+            if (i == 0) | (previous != place):
+                found[place] = found[place] - i
+            row = Int32(start) + (items[i] & ((1 << log) - 1))
+            put(runs, start + i, (Int64(at(keys, row)) << 32) | Int64(row))
+        cute.arch.sync_threads()
+        each = bins // threads
+        own = read(found.iterator + cute.assume(tid * each, divby=each), Int32, each)
+        total = Int32(0)
+        for u in range_constexpr(each):
+            total = total + own[u]
+        before, _ = sums_before([total], for_sort[-1], tid, threads)
+        starts = cute.make_rmem_tensor(each, Int32)
+        for u in range_constexpr(each):
+            starts[u] = (before << COUNT_BITS) | own[u]
+            before = before + own[u]
+            if own[u] > 0:
+                add(word + (WORD + tid * each + u), own[u])
+        to = counts + cute.assume(Int64(number) * bins + tid * each, divby=each)
+        cute.autovec_copy(starts, cute.make_tensor(to, cute.make_layout(each)))
+
+
+class Windows(OfRows):
+    """Windows of rows in the order of their places, each sorted by what follows these; and what
+    ``then`` does with the rows of each, which is searched or gathered while the CTA has it.
+
+    A window has rows of a first place, of a last one, and all of those between: of every chunk one
+    piece of its run. The CTA takes these, one behind the other. Rows that are the same to the sort
+    are of one place, and come in the order of their numbers.
+
+    If it ``waits``, ``then`` is what the phase before is needed for, and nothing else is.
+    """
+
+    def __init__(self, then: Any, sizes: Sizes, waits: bool) -> None:
+        super().__init__(then.rank, sizes)
+        self.then, self.waits = then, waits
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.waits, self.then.key
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        word = "int32", 4
+        return ("int64", 8), ("int32", 16), ("int32", 16), word, *self.then.tensors()
+
+    def integers(self) -> int:
+        return 4 + self.then.integers()
+
+    def shared(self, threads: int) -> Arrays:
+        return max(self._shared(threads), self.then.shared(threads), key=size_of)
+
+    def _shared(self, threads: int) -> Arrays:
+        rows = 1 << self.sizes.window
+        return [
+            *arrays_for(self.sizes.window, self.sizes.low, threads),
+            (Int32, (rows,)), (Int32, (threads,)), (Int64, (threads,)),
+            (Int32, (3 * threads // WARP,)), (Int32, (4,)),
+        ]  # fmt: skip
+
+    def work(self, crew: Crew, pointers: Any, integers: Any, room: Any) -> None:
+        self.windows(crew, pointers, integers, room)
+
+    @cute.jit
+    def windows(self, crew: cutlass.Constexpr, pointers: list, integers: tuple, room: Any):
+        rows, chunk, chunks, window, *of_then = integers
+        arrays = arrays_in(room, self._shared(crew.threads))
+        for number in range(crew.cta, Int32((rows + window - 1) // window), crew.ctas):
+            start = Int64(number) * window
+            end = least(start + window, rows)
+            count = Int32(end - start)
+            places = self.places(crew, Int32(start), Int32(end), pointers[2], arrays)
+            self.pieces(crew, places, (chunk, Int32(chunks)), pointers, arrays)
+            self.sort(crew, start, count, pointers[3], arrays)
+            if cutlass.const_expr(self.waits):
+                wait(crew)
+            else:
+                cute.arch.sync_threads()
+            self.then.rows(crew, start, end, pointers[4:], tuple(of_then), room)
+            cute.arch.sync_threads()
+
+    @cute.jit
+    def places(
+        self, crew: cutlass.Constexpr, start: Any, end: Any, word: Any, arrays: list
+    ):  # fmt: skip
+        """The first place of a window, with how many of its rows are in windows before; the last
+        one, with how many of its rows are in this window or before."""
+        *_, sums, found = arrays
+        tid, threads = crew.tid, crew.threads
+        each = (1 << self.sizes.place) // threads
+        own = read(word + cute.assume(WORD + tid * each, divby=min(each, WORD)), Int32, each)
+        total = Int32(0)
+        for u in range_constexpr(each):
+            total = total + (own[u] - BEFORE)
+        before, _ = sums_before([total], sums, tid, threads)
+        for u in range_constexpr(each):
+            after = before + (own[u] - BEFORE)
+            if (before <= start) & (start < after):
+                found[0] = tid * each + u
+                found[1] = start - before
+            if (before < end) & (end <= after):
+                found[2] = tid * each + u
+                found[3] = end - before
+            before = after
+        cute.arch.sync_threads()
+        return found[0], found[1], found[2], found[3]
+
+    @cute.jit
+    def pieces(
+        self, crew: cutlass.Constexpr, places: tuple, of_chunks: tuple, pointers: list,
+        arrays: list,
+    ):  # fmt: skip
+        """The window's rows and, as far as they differ, the rest of their keys."""
+        first, skipped, last, taken = places
+        chunk, chunks = of_chunks
+        runs, counts, *_ = pointers
+        items, *_, rows, firsts, sources, sums, _ = arrays
+        tid, threads = crew.tid, crew.threads
+        bins, low = 1 << self.sizes.place, self.sizes.low
+        shift = 32 - Int32(cute.arch.clz(last - first))  # so that the places of the window fit in
+        of_first, of_last, between, filled = Int32(0), Int32(0), Int32(0), Int32(0)
+        for turn in range((chunks + threads - 1) // threads):
+            number = Int64(turn * threads + tid)
+            there = number < chunks
+            line = select(there, number, Int64(0)) * bins
+            one, other = at(counts, line + first), at(counts, line + last)
+            one, other = select(there, one, Int32(0)), select(there, other, Int32(0))
+            mask = (1 << COUNT_BITS) - 1
+            one_start, other_start = one >> COUNT_BITS, other >> COUNT_BITS
+            numbers = [one & mask, other & mask, other_start - one_start]
+            found = sums_before(numbers, sums, tid, threads)
+            before_one, before_other = of_first + found[0], of_last + found[1]
+            to = between + found[2] + least(before_other, taken) - least(before_one, skipped)
+            inside = least(skipped - before_one, numbers[0])
+            skip = select(before_one < skipped, inside, Int32(0))
+            firsts[tid] = to
+            sources[tid] = number * chunk + (one_start + skip - to)
+            of_first, of_last = of_first + found[3], of_last + found[4]
+            between = between + found[5]
+            cute.arch.sync_threads()
+            upto = between + least(of_last, taken) - least(of_first, skipped)
+            for some in range(filled + tid, upto, threads * FLIGHT):
+                runs_of = cute.make_rmem_tensor(FLIGHT, Int64)
+                for u in range_constexpr(FLIGHT):
+                    i = some + u * threads
+                    if i < upto:
+                        runs_of[u] = at(runs, sources[last_upto(firsts, i, threads)] + i)
+                for u in range_constexpr(FLIGHT):
+                    i = some + u * threads
+                    if i < upto:
+                        rest = (Int32(runs_of[u] >> 32) - (first << low)) >> shift
+                        items[i, 0] = (rest << self.sizes.window) | i
+                        rows[i] = Int32(runs_of[u])
+            filled = upto
+            cute.arch.sync_threads()
+
+    @cute.jit
+    def sort(
+        self, crew: cutlass.Constexpr, start: Any, count: Any, order: Any, arrays: list
+    ):  # fmt: skip
+        *for_sort, rows, _, _, _, _ = arrays
+        low, log = self.sizes.low, self.sizes.window
+        sort(crew, count, log, low, for_sort)
+        items = for_sort[0][None, digits_of(low)[0] % 2]
+        for i in range(crew.tid, count, crew.threads):
+            put(order, start + i, rows[items[i] & ((1 << log) - 1)])
+
+
+@cute.jit
+def last_upto(firsts: Any, i: Any, count: cutlass.Constexpr):
+    """The last of numbers in shared memory, a power of two, that is at most ``i``: its place."""
+    found = Int32(0)
+    for step in range_constexpr((count - 1).bit_length()):
+        further = found + (count >> (step + 1))
+        found = select(firsts[further] <= i, further, found)
+    return found
+
+
+class Gather(OfRows, EachRow):
+    """The rows of an index, int32 (taps, rows), in an order."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4), ("int32", 4), ("int32", 4)
+
+    def integers(self) -> int:
+        return 2
+
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+        index, order, found = pointers
+        rows, taps = integers
+        source = Int64(at(order, row))
+        for tap in range(taps):
+            put(found, tap * rows + row, at(index, tap * rows + source))

@@ -1,0 +1,164 @@
+"""Sort keys of rows, from the taps they have; ``layoutconv.sparse.maps.row_orders`` defines them.
+
+A key is how many of all rows come before one, if taps were as likely as the farther ones suggest:
+an arithmetic code of the row's mask, in the order of a Gray code, in integers alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, Int64, Uint32, Uint64, range_constexpr
+
+from ..common.cells import read_cell, vector_of
+from ..common.walk import at, put, select
+from .cooperative import Arrays, EachRow
+from .row_order import OfRows, Sizes
+from .tap_blocks import Known, Neighbours, cells_from
+
+
+def nothing_taken(sizes: Sizes) -> tuple[Any, ...]:
+    """The state of a key before its first bit."""
+    return Int32(0), Int32((1 << sizes.key) - 1), Boolean(False), Int32(1)
+
+
+def taken(there: Any, state: tuple[Any, ...], weight: Any) -> tuple[Any, ...]:
+    """The state of a key after another bit, from the most significant one on.
+
+    ``weight / 2^16`` times one more than the taps so far is how likely the tap is: below 1, so that
+    the product's upper half, of 32 bits, is what has it.
+    """
+    before, width, parity, count = state
+    likely = Uint32(count) * (Uint32(weight) << 16)
+    share = Int32((Uint64(Uint32(width)) * Uint64(likely)) >> 32)
+    digit = there ^ parity
+    kept = select(there, share, width - share)
+    before = select(digit, before + (width - kept), before)
+    return before, kept, digit, select(there, count + 1, count)
+
+
+class Keys(Neighbours):
+    """The key of every centre.
+
+    The table has a row for a tap, the most significant first: packed, its weight, its offset. The
+    weight of taps but the last of those that share a bit is 0. If these are ``known``, with the
+    taps' positions, the kernel has no use for the table.
+    """
+
+    def __init__(
+        self, rank: int, near: bool, sizes: Sizes, known: Known = None, weights: Any = None,
+        wide: bool = False, unit: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(rank, near, known, wide, unit)
+        self.sizes, self.weights = sizes, weights
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.sizes, self.weights
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4 * vector_of(self.rank)), ("int64", 16), ("int32", 4), ("int32", 4)
+
+    def integers(self) -> int:
+        return 4 + 4 * self.rank
+
+    def shared(self, threads: int) -> Arrays:
+        """The cells of each block of every thread, in halves, if these are kept."""
+        return [(Int32, (threads, 2 << self.rank))] if self.near and not self.fits else []
+
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+        centres, slots, table, keys = pointers
+        _, bits, taps, *rest = integers
+        rank = self.rank
+        stride, low, span = rest[:rank], rest[rank : 2 * rank], rest[2 * rank : 3 * rank]
+        grid = rest[3 * rank :]
+        words: Any = arrays[0] if self.near and not self.fits else None
+        cell = read_cell(centres, row, rank)
+        start = self.start_of(cell, stride, low)
+        before, width, parity, count = nothing_taken(self.sizes)
+        if cutlass.const_expr(self.fits):
+            found = [cells for _, cells in self.corners(slots, start, span, grid, bits)]
+            around = cells_from(start, found)
+            before = self.key_of([Int32(around >> bit) & 1 != 0 for bit in self.bits_of_known()])
+        elif cutlass.const_expr(self.near):
+            self.keep(words, tid, self.corners(slots, start, span, grid, bits))
+        if cutlass.const_expr(self.fits):
+            pass
+        elif cutlass.const_expr(self.known is not None):
+            before = self.key_of(self.known_taps(words, tid, start))
+        else:
+            where = self.packed(start)
+            there = Boolean(False)
+            for tap in range(Int32(taps)):
+                entry = tap * (2 + rank)
+                if cutlass.const_expr(self.near):
+                    corner, bit = self.corner_and_bit(where + at(table, entry))
+                    word = words[tid, 2 * corner + (bit >> 5)]
+                    there = there | ((word >> (bit & 31)) & 1 != 0)
+                else:
+                    own = [start[0]]
+                    for axis in range_constexpr(rank):
+                        own.append(start[1 + axis] - low[axis] + at(table, entry + 2 + axis))
+                    there = there | self.has(slots, own, grid, bits)
+                weight = at(table, entry + 1)
+                if weight != 0:
+                    state = taken(there, (before, width, parity, count), weight)
+                    before, width, parity, count = state
+                    there = Boolean(False)
+        put(keys, row, before)
+
+    def keep(self, words: Any, tid: Any, found: Any) -> None:
+        for corner, (_, cells) in enumerate(found):
+            words[tid, 2 * corner] = Int32(cells)
+            words[tid, 2 * corner + 1] = Int32(cells >> 32)
+
+    def known_taps(self, words: Any, tid: Any, start: Any) -> list[Any]:
+        """Whether each of the known taps is there."""
+        found = []
+        for corner, bit in self.places_of(self.known, start):
+            word = words[tid, 2 * corner + (bit >> 5)]
+            found.append((word >> (bit & 31)) & 1 != 0)
+        return found
+
+    def key_of(self, taps: list[Any]) -> Any:
+        state, there = nothing_taken(self.sizes), Boolean(False)
+        for tap, weight in zip(taps, self.weights, strict=True):
+            there = there | tap
+            if weight:
+                state, there = taken(there, state, weight), Boolean(False)
+        return state[0]
+
+    @cute.jit
+    def has(self, slots: Any, cell: list, grid: list, bits: Any):
+        """Whether a cell is there."""
+        _, cells, bit = self.block(slots, cell, grid, bits)
+        return Int32(cells >> Int64(bit)) & 1 != 0
+
+
+class KeysOfIndex(OfRows, EachRow):
+    """The same of an index, int32 (taps, rows); the table has a tap and its weight in a row."""
+
+    def tensors(self) -> tuple[tuple[str, int], ...]:
+        return ("int32", 4), ("int32", 4), ("int32", 4)
+
+    def integers(self) -> int:
+        return 2
+
+    @cute.jit
+    def row(self, row: Any, tid: Any, pointers: list, integers: tuple, arrays: list):
+        index, table, keys = pointers
+        rows, taps = integers
+        before, width, parity, count = nothing_taken(self.sizes)
+        there = Boolean(False)
+        for tap in range(Int32(taps)):
+            value = at(index, Int64(at(table, tap * 2)) * rows + row)
+            there = there | (value >= 0)
+            weight = at(table, tap * 2 + 1)
+            if weight != 0:
+                state = taken(there, (before, width, parity, count), weight)
+                before, width, parity, count = state
+                there = Boolean(False)
+        put(keys, row, before)

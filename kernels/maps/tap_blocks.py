@@ -1,0 +1,237 @@
+"""Taps around the cell of a centre: which blocks they are in, and where in these.
+
+The 27 cells around one are in 3.4 blocks of 4 x 4 x 4, 8 at most. Kernels that are compiled for a
+filter's taps know all of their places but for where the first one is in its block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32, Uint32, Uint64
+
+from layoutconv.base.caches import remembered
+
+from ..common.cells import Cell, inside
+from ..common.walk import select
+from .block_slots import OfSlots, look_up
+from .block_table import EDGES, bit_of, block_of, blocks_of, has_wide_keys, key_of_block
+from .cooperative import EachRow
+from .hash_table import NOWHERE
+
+# Blocks that a thread looks for at once, by rank: as many as fit into 64 registers.
+CORNERS = {1: 2, 2: 4, 3: 2, 4: 2}
+# In a grid of such extents, what is so near to a cell, and leaves 32 bits, has left the grid.
+SMALL, NEAREST = 2**30, 64
+LOWEST = -(2**31)  # the sign of an Int32
+
+# Where taps are that a kernel is compiled for, seen from the first cell.
+Known = tuple[tuple[int, ...], ...] | None
+
+
+def upper(number: Any) -> Any:
+    """The upper 32 bits of a number, which have its sign."""
+    return number if number.width == 32 else Int32(number >> 32)
+
+
+class Neighbours(OfSlots, EachRow):
+    """What kernels have in common that look for the cells of taps around centres, a thread each.
+
+    If ``near``, all taps of a centre are in two blocks per axis: these are found first, their cells
+    kept in shared memory, and then a tap is a shift. Otherwise every tap finds its own block. Near
+    taps may be ``known``: what an axis adds to a shift is then found once for all of them. If they
+    are ``unit``, a centre's first cell is ``NEAREST`` cells away from it at most, and it is outside
+    the grid, of ``SMALL`` extents, if its coordinates leave 32 bits: these are all that is needed.
+    """
+
+    def __init__(
+        self, rank: int, near: bool, known: Known = None, wide: bool = False, unit: bool = False
+    ) -> None:
+        super().__init__(rank, wide)
+        self.near, self.known, self.unit = near, known, unit
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return *super().key, self.near, self.known, self.unit
+
+    def coordinate(self, number: Any) -> Any:
+        """A number as coordinates of first cells are."""
+        return Int32(number) if self.unit else number
+
+    def start_of(self, cell: Cell, stride: Any, low: Any) -> Cell:
+        """The first cell of the taps of a centre."""
+        if self.unit:
+            moved = [Int32(c) + Int32(o) for c, o in zip(cell[1:], low, strict=True)]
+            return [Int32(cell[0]), *moved]
+        moved = [c * s + o for c, s, o in zip(cell[1:], stride, low, strict=True)]
+        return [cell[0], *moved]
+
+    def packed(self, start: Cell) -> Any:
+        """Where a cell is in its block: 8 bits an axis, to which a tap's offset is added."""
+        found = Int32(0)
+        for c, b in zip(start[1:], EDGES[self.rank], strict=True):
+            found = (found << 8) | (Int32(c) & ((1 << b) - 1))
+        return found
+
+    def corner_and_bit(self, where: Any) -> tuple[Any, Any]:
+        """Of a packed cell: which of the blocks, and the number in it."""
+        corner, bit, low = Int32(0), Int32(0), 0
+        for axis in reversed(range(self.rank)):
+            # A shift and a mask for each, to where the bits belong.
+            b, field = EDGES[self.rank][axis], 8 * (self.rank - 1 - axis)
+            side = self.rank - 1 - axis
+            corner = corner | ((where >> (field + b - side)) & (1 << side))
+            bit = bit | ((where >> (field - low)) & (((1 << b) - 1) << low))
+            low += b
+        return corner, bit
+
+    def places_of(self, taps: Any, start: Cell) -> list[tuple[Any, Any]]:
+        """Of known taps, or of their first coordinates, if the others were 0 and so the cell's:
+        which of the blocks, and the number in it."""
+        parts: list[dict[int, tuple[Any, Any]]] = []
+        low, axes = sum(EDGES[self.rank]), len(taps[0])
+        for axis, b in enumerate(EDGES[self.rank][:axes]):
+            low -= b
+            first, side = Int32(start[1 + axis]) & ((1 << b) - 1), self.rank - 1 - axis
+            there = {}
+            for step in sorted({tap[axis] for tap in taps}):
+                c = first + step
+                there[step] = (c >> b) << side, (c & ((1 << b) - 1)) << low
+            parts.append(there)
+        found = []
+        for tap in taps:
+            corner, bit = Int32(0), Int32(0)
+            for there, step in zip(parts, tap, strict=True):
+                corner, bit = corner | there[step][0], bit | there[step][1]
+            found.append((corner, bit))
+        return found
+
+    @property
+    def fits(self) -> bool:
+        """Whether the known taps are all in a block that would begin at the first cell."""
+        edges = EDGES[self.rank]
+        return bool(self.known) and all(
+            c < 1 << b for tap in self.known or () for c, b in zip(tap, edges, strict=True)
+        )
+
+    def bits_of_known(self) -> list[int]:
+        """The numbers of the known taps in such a block."""
+        found = []
+        for tap in self.known or ():
+            bit = 0
+            for c, b in zip(tap, EDGES[self.rank], strict=True):
+                bit = bit << b | c
+            found.append(bit)
+        return found
+
+    def corners(
+        self, slots: Any, start: Cell, span: Any, grid: Any, bits: Any
+    ) -> Iterator[tuple[Any, Any]]:
+        """The first place and the cells of every block that taps reach, 0 of those that are not
+        there."""
+        edges, blocks = EDGES[self.rank], blocks_of(grid)
+        first = block_of(start)
+        key, strides = key_of_block(start, grid, self.kind), [self.kind(1)]
+        for extent in reversed(blocks[2:]):
+            strides.insert(0, strides[0] * self.kind(extent))
+        # Signs: below 0 where there is no block, or where taps do not reach the further one.
+        signs = []
+        for axis, b in enumerate(edges):
+            here, extent = first[1 + axis], self.coordinate(blocks[1 + axis])
+            reach = (Int32(start[1 + axis]) & ((1 << b) - 1)) + (Int32(span[axis]) - (1 << b))
+            further = upper((here + 1) | (extent - 2 - here)) | reach
+            signs.append((upper(here | (extent - 1 - here)), further))
+        image = upper(start[0] | (self.coordinate(blocks[0]) - 1 - start[0]))
+        at_once = CORNERS[self.rank]
+        for some in range(0, 1 << self.rank, at_once):
+            keys = []
+            for corner in range(some, some + at_once):
+                own, sign = key, image
+                for axis in range(self.rank):
+                    side = corner >> (self.rank - 1 - axis) & 1
+                    own = own + strides[axis] if side else own
+                    sign = sign | signs[axis][side]
+                keys.append(own | self.kind(sign & LOWEST))
+            yield from look_up(slots, keys, bits)
+
+    @cute.jit
+    def block(self, slots: Any, cell: list, grid: list, bits: Any):
+        """The first place of a cell's block, its cells, 0 if it is not there, and the cell's
+        number."""
+        key = select(inside(cell, grid), key_of_block(cell, grid, self.kind), self.kind(NOWHERE))
+        ((first, word),) = look_up(slots, [key], bits)
+        return first, word, bit_of(cell)
+
+
+@remembered(1024)
+def kind_of(grid: tuple[int, ...]) -> tuple[bool, bool]:
+    """Of a grid, whether its keys are wide, and whether its extents are ``SMALL``.
+
+    >>> kind_of((2, 41, 1600, 1408)), kind_of((1, 2**31 - 1)), kind_of((9, 8192, 8192, 2048))
+    ((False, True), (False, False), (True, True))
+    """
+    return has_wide_keys(grid), max(grid) <= SMALL
+
+
+def cells_from(start: Cell, words: list[Any]) -> Any:
+    """The cells of a block that would begin at any cell, from those of the blocks that it is in.
+
+    Of two that are side by side on an axis every field, the cells that differ on this axis and on
+    later ones, takes its lower cells from the first block, and the rest from the second one.
+    """
+    axes, low = zip(start[1:], EDGES[len(start) - 1], strict=True), 0
+    halves = [(Uint32(word), Uint32(Uint64(word) >> 32)) for word in words]
+    for c, b in reversed(list(axes)):
+        by, width = (Uint32(c) & ((1 << b) - 1)) << low, 1 << (low + b)
+        pairs = zip(halves[::2], halves[1::2], strict=True)
+        if width == 64:
+            ((here, further),) = pairs
+            first, second = (Uint64(a) | (Uint64(z) << 32) for a, z in (here, further))
+            return (first >> Uint64(by)) | ((second << 1) << Uint64(63 - by))
+        field = (1 << width) - 1
+        ours = (Uint32(field) >> by) * Uint32((2**32 - 1) // field)
+        back = (width - by) & 31  # by 0 or by 32, nothing is taken
+        halves = [
+            (((a >> by) & ours) | ((d << back) & ~ours), ((z >> by) & ours) | ((e << back) & ~ours))
+            for (a, z), (d, e) in pairs
+        ]
+        low += b
+    raise AssertionError
+
+
+def geometry(
+    taps: tuple[tuple[int, ...], ...], rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """The least offset of taps per axis, how far the others are from it, and whether all are near.
+
+    >>> geometry(((-1,), (0,), (1,)), 1), geometry(((-1, 0), (8, 0)), 2)
+    (((-1,), (2,), True), ((-1, 0), (9, 0), False))
+    """
+    axes = list(zip(*taps, strict=True)) if taps else [(0,)] * rank
+    low = tuple(map(min, axes))
+    span = tuple(max(axis) - least for axis, least in zip(axes, low, strict=True))
+    near = all(reach <= 1 << b for reach, b in zip(span, EDGES[rank], strict=True))
+    return low, span, near
+
+
+def box_of(taps: tuple[tuple[int, ...], ...]) -> Known:
+    """Taps seen from the least of them, if they are all of a grid, the last axis fastest.
+
+    >>> box_of(((-1, 2), (-1, 4), (1, 2), (1, 4))), box_of(((0, 0), (1, 1)))
+    (((0, 0), (0, 2), (2, 0), (2, 2)), None)
+    """
+    axes = [sorted(set(axis)) for axis in zip(*taps, strict=True)]
+    if not taps or taps != tuple(product(*axes)):
+        return None
+    return tuple(product(*([c - axis[0] for c in axis] for axis in axes)))
+
+
+def packed_offset(tap: tuple[int, ...], low: tuple[int, ...]) -> int:
+    """A tap as :meth:`Neighbours.packed`, seen from the first cell."""
+    found = 0
+    for c, least in zip(tap, low, strict=True):
+        found = found << 8 | c - least
+    return found

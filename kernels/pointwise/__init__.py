@@ -1,0 +1,1 @@
+"""Kernels without tensor cores: reductions, depthwise convolution, pooling, sums of parts."""

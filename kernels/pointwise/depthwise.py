@@ -1,0 +1,411 @@
+"""Batches of dot products, ``D[l] = sum_k A[l, k] * B[l, k]``: what depthwise convolutions are.
+
+No tensor core takes part: a product is used once, so memory is what there is to save. A thread has
+a vector of channels and a tile of cells (or of taps), and reads what its elements share once, see
+``dot_schedule``. Short sums, over taps, are unrolled, with the filter in shared memory, channels
+side by side; long ones, over voxels, are loops that lanes, warps and CTAs share as they do in
+``reduce``, without atomics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from layoutconv.planning.depthwise_schedule import CHANNELS, WARPS, DotShape, schedule_dot
+from layoutconv.planning.reduction_schedule import LANES
+from layoutconv.view.gemm_view import GemmView
+
+from ..common.arguments import Arguments, Extent
+from ..common.walk import TYPES, Values, Walk, bind, read, select
+from ..compile.store import load
+from .reduce import load_reduction
+
+THREADS = WARPS * LANES
+
+
+@dataclass(frozen=True)
+class DotKernels:
+    """The kernels of a view with their integers, called with flat tensors of the memories.
+
+    ``workspace`` elements of ``accumulator``, a name of a type, are wanted where it is not 0.
+    """
+
+    launches: tuple[tuple[Callable[..., None], tuple[int, ...]], ...]
+    workspace: int
+    accumulator: str
+
+    def __call__(self, a: Any, b: Any, out: Any, workspace: Any = None) -> None:
+        """Launch on torch's current stream. ``workspace`` is 16-byte aligned."""
+        (products, integers), *finish = self.launches
+        products(a, b, workspace if finish else out, integers)
+        if finish:
+            ((reduction, integers),) = finish
+            reduction(workspace, out, integers)
+
+
+def load_dot(
+    view: GemmView,
+    dtype: str,
+    out_dtype: str,
+    arch: str,
+    aligned: tuple[int, int, int] = (16, 16, 16),
+    multiprocessors: int = 132,
+) -> DotKernels:
+    """The kernels of a view of one row and one column: from memory, from disk, or compiled now.
+
+    Args:
+        view: of modes (1, k, l), (1, k, l) and (1, 1, l), with at least one l; k may be 0.
+        dtype: of A and B, "float16", "bfloat16", "float32" or "float64"; sums are in float32, of
+            float64 in float64, and float32 is multiplied as it is.
+        out_dtype: of D, one of the same.
+        arch: such as "sm_90a".
+        aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
+        multiprocessors: of the GPU; decides how long sums are cut.
+
+    The kernels take the memory that the tensors span as flat tensors: ``x.as_strided((span,),
+    (1,))``, at least one element each. Results are the same in every run. What is outside the
+    bounds of D is not written. No GPU is needed.
+
+    Raises ``UnsupportedViewError`` for another view, for one with an index buffer, and for 2^31
+    rows of vectors or more.
+    """
+    plan = schedule_dot(view, dtype, out_dtype, aligned, multiprocessors)
+    shape = plan.products.shape
+    kernel = load(("dot", shape, arch), lambda: build(shape, arch))
+    finish = [
+        (load_reduction(launch.shape, "sum", "sum", 0, arch), launch.integers)
+        for launch in plan.finish
+    ]
+    launches = ((kernel, plan.products.integers), *finish)
+    return DotKernels(launches, plan.workspace, shape.accumulator)
+
+
+def build(shape: DotShape, arch: str, dump: str | None = None) -> Any:
+    """The compiled kernel, a TVM-FFI function ``f(a, b, out, integers)`` of flat tensors.
+
+    With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    """
+    keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
+    types = shape.dtype, shape.dtype, shape.out_dtype
+    tensors = [
+        make_fake_tensor(TYPES[dtype], (cute.sym_int64(),), (1,), assumed_align=aligned)
+        for dtype, aligned in zip(types, shape.aligned, strict=True)
+    ]
+    return cute.compile(
+        Dot(shape),
+        *tensors,
+        tuple(Int64(0) for _ in range(shape.integers)),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+        options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
+    )
+
+
+class Dot:
+    """The kernel of a shape."""
+
+    def __init__(self, shape: DotShape) -> None:
+        self.shape = shape
+        self.dtype, self.out_dtype = TYPES[shape.dtype], TYPES[shape.out_dtype]
+        self.accumulator = TYPES[shape.accumulator]
+        self.short = bool(shape.sums)
+        self.terms = 1
+        for extent in shape.sums:
+            self.terms *= extent
+        self.filter_bytes = self.terms * CHANNELS * shape.vector * self.dtype.width // 8
+
+    @cute.jit
+    def __call__(
+        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: tuple, stream: Any
+    ):
+        args = bind(self.shape.nest, integers)
+        rows, _, lanes, warps, channels = Walk(self.shape.nest, args).further[:5]
+        if const_expr(self.short):
+            vectors = args.values["0"]
+            others = rows // vectors
+            per_cta = THREADS // channels
+            self.short_sums(a.iterator, b.iterator, target.iterator, args).launch(
+                grid=[
+                    Int32((others + per_cta - 1) // per_cta),
+                    Int32((vectors + channels - 1) // channels),
+                    1,
+                ],
+                block=[THREADS, 1, 1],
+                smem=self.filter_bytes if self.shape.staged else 0,
+                stream=stream,
+            )
+        else:
+            per_cta = Int64(THREADS) >> (lanes + warps)
+            self.long_sums(a.iterator, b.iterator, target.iterator, args).launch(
+                grid=[Int32((rows + per_cta - 1) // per_cta), 1, 1],
+                block=[THREADS, 1, 1],
+                smem=THREADS * self.shape.vector * self.accumulator.width // 8,
+                stream=stream,
+            )
+
+    # -- sums over taps --------------------------------------------------------------------------
+
+    @cute.kernel
+    def short_sums(self, a: Any, b: Any, target: Any, args: Arguments):
+        shape = self.shape
+        walk = Walk(shape.nest, args)
+        channels, vectors = Int32(walk.further[4]), Int32(args.values["0"])
+        tid, _, _ = cute.arch.thread_idx()
+        cta, block, _ = cute.arch.block_idx()
+        others = Int32(walk.further[0]) // vectors
+        row_in_cta = Int32(Uint32(tid) // Uint32(channels))
+        lane = tid - row_in_cta * channels
+        channel = block * channels + lane
+        per_cta = Int32(Uint32(THREADS) // Uint32(channels))
+        other = cta * per_cta + row_in_cta
+        there = (channel < vectors) & (other < others) & (row_in_cta < per_cta)
+        staged = None
+        if const_expr(shape.staged):
+            staged = cutlass.memory.SmemAllocator().allocate_tensor(
+                self.dtype,
+                cute.make_layout((CHANNELS * shape.vector, self.terms)),
+                byte_alignment=16,
+            )
+            elements = channels * shape.vector
+            first = block * elements
+            for i in range(tid, elements * self.terms, THREADS):
+                term, element = self.place_in_filter(i)
+                if first + element < vectors * shape.vector:
+                    staged[element, term] = self.filter_at(walk, b, first + element, term)
+            cute.arch.sync_threads()
+
+        indices, at_row = self.row(
+            walk, select(there, channel, Int32(0)), select(there, other, Int32(0))
+        )
+        acc = cute.make_rmem_tensor((shape.vector, shape.tile), self.accumulator)
+        acc.fill(0.0)
+        valid = self.valid_cells(walk, indices)
+        # A thread with nothing to do reads what there is.
+        self.taps(walk, a, b, staged, select(there, lane, Int32(0)), at_row, valid, acc)
+        self.write(walk, target, at_row, there, valid, acc)
+
+    def place_in_filter(self, i: Any) -> tuple[Any, Any]:
+        """Term and channel of a linear index; terms run fastest, as in a filter's memory."""
+        element, term = divmod(i, Extent(self.terms))
+        return term, element
+
+    def filter_at(self, walk: Walk, b: Any, element: Any, term: Any) -> Any:
+        """One element of B."""
+        indices: Values = []
+        for extent in self.shape.sums[:-1]:
+            term, index = divmod(term, Extent(extent))
+            indices.append(index)
+        indices = [*indices, term] if walk.named.inner else []
+        values = walk.outer_at([Int32(0) for _ in walk.named.outer])
+        values = walk.moved(values, indices)
+        at = walk.memory[1]
+        values[at] = values[at] + Int64(element) * walk.further[7]
+        return read(walk.pointer(b, values, 1, None), self.dtype, 1)[0]
+
+    def taps(
+        self,
+        walk: Walk,
+        a: Any,
+        b: Any,
+        staged: Any,
+        lane: Any,
+        at_row: Values,
+        valid: list[Any],
+        acc: Any,
+    ) -> None:
+        """All products of a thread, one row of taps after the other."""
+        depth, rest = self.shape.depth, self.shape.sums[1:]
+        for number, reverse in enumerate(product(*(range(e) for e in reversed(rest)))):
+            indices = [0, *reversed(reverse)] if walk.named.inner else []
+            values = walk.moved(at_row, indices)
+            left = self.operand(walk, a, 0, values, valid, [None] * depth)
+            if staged is None:
+                right = self.operand(walk, b, 1, values, valid, [None] * depth)
+            else:
+                right = {
+                    self.shape.place(1, 0, u): self.staged_vector(staged, lane, number * depth + u)
+                    for u in range(depth)
+                }
+            self.multiply(left, right, [None] * depth, acc)
+
+    def staged_vector(self, staged: Any, lane: Any, term: int) -> list[Any]:
+        """A thread's vector of the filter at a tap."""
+        vector = self.shape.vector
+        layout = CHANNELS * vector * term
+        pointer = staged.iterator + cute.assume(lane * vector + layout, divby=vector)
+        values = read(pointer, self.dtype, vector)
+        return [self.accumulator(values[j]) for j in range(vector)]
+
+    # -- sums over voxels ------------------------------------------------------------------------
+
+    @cute.kernel
+    def long_sums(self, a: Any, b: Any, target: Any, args: Arguments):
+        shape = self.shape
+        walk = Walk(shape.nest, args)
+        rows, columns, lanes, warps = (Int32(n) for n in walk.further[:4])
+        tid, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        warp, lane = tid >> 5, tid & 31
+        team = lanes + warps
+        part = ((warp & ((1 << warps) - 1)) << lanes) + (lane & ((1 << lanes) - 1))
+        row = cta * (Int32(THREADS) >> team) + ((warp >> warps) << (5 - lanes))
+        row = row + (lane >> lanes)
+        indices, at_row = self.row(walk, select(row < rows, row, rows - 1), None)
+        valid = self.valid_cells(walk, indices)
+        acc = cute.make_rmem_tensor((shape.vector, shape.tile), self.accumulator)
+        acc.fill(0.0)
+        for i in range(part, columns, Int32(1) << team):
+            self.voxels(walk, a, b, at_row, i, valid, acc)
+
+        if lanes > 0:
+            for bit in range_constexpr(5):
+                for j in range_constexpr(shape.vector * shape.tile):
+                    other = self.accumulator(cute.arch.shuffle_sync_bfly(acc[j], 1 << bit))
+                    acc[j] = select(Int32(bit) < lanes, acc[j] + other, acc[j])
+        smem = cutlass.memory.SmemAllocator().allocate_tensor(
+            self.accumulator, cute.make_layout((LANES, shape.vector, WARPS)), byte_alignment=16
+        )
+        if warps > 0:
+            first = (warp & ((1 << warps) - 1)) == 0
+            for t in range_constexpr(shape.tile):
+                for j in range_constexpr(shape.vector):
+                    smem[lane, j, warp] = acc[j, t]
+                cute.arch.sync_threads()
+                if first:
+                    for w in range(1, Int32(1) << warps):
+                        for j in range_constexpr(shape.vector):
+                            acc[j, t] = acc[j, t] + smem[lane, j, warp + w]
+                cute.arch.sync_threads()
+        self.write(walk, target, at_row, (row < rows) & (part == 0), valid, acc)
+
+    def voxels(
+        self, walk: Walk, a: Any, b: Any, at_row: Values, i: Any, valid: list[Any], acc: Any
+    ) -> None:
+        """The products of one tile of the sum."""
+        depth = self.shape.depth
+        indices = walk.indices(walk.named.inner, i)
+        indices[0] = indices[0] * depth
+        there = [None] * depth
+        if self.shape.ragged[1]:
+            there = [None, *(indices[0] + u < Int32(walk.further[6]) for u in range(1, depth))]
+        values = walk.moved(at_row, indices)
+        left = self.operand(walk, a, 0, values, valid, there)
+        right = self.operand(walk, b, 1, values, valid, there)
+        self.multiply(left, right, there, acc)
+
+    # -- both ------------------------------------------------------------------------------------
+
+    def row(self, walk: Walk, linear: Any, other: Any) -> tuple[Values, Values]:
+        """The indices of a row's loops, the first of a tile's, and all forms there."""
+        if other is None:
+            indices = walk.indices(walk.named.outer, linear)
+        else:
+            indices = [linear, *walk.indices(walk.named.outer[1:], other)]
+        tiled = self.shape.tiled
+        indices[tiled] = indices[tiled] * self.shape.tile
+        return indices, walk.outer_at(indices)
+
+    def valid_cells(self, walk: Walk, indices: Values) -> list[Any]:
+        """Of the elements of a tile, whether they are in their loop; None where they always are."""
+        first = indices[self.shape.tiled]
+        if not self.shape.ragged[0]:
+            return [None] * self.shape.tile
+        return [
+            None,
+            *(first + t < Int32(walk.further[5]) for t in range(1, self.shape.tile)),
+        ]
+
+    def operand(
+        self,
+        walk: Walk,
+        base: Any,
+        number: int,
+        values: Values,
+        valid: list[Any],
+        there: list[Any],
+    ) -> dict[Any, list[Any]]:
+        """What a tile wants of an operand, by place: vectors of the accumulator's type."""
+        shape, loaded = self.shape, {}
+        for place, sharers in shape.sharers[number].items():
+            t, u = sharers[0]
+            at = walk.tile(values, shape.tiled, t, u)
+            inside = walk.inside(at, number)
+            wanted = self.any_of(valid, there, sharers)
+            if wanted is not None:
+                inside = wanted if inside is None else inside & wanted
+            if shape.vectors[number]:
+                pointer = walk.pointer(base, at, number, inside, shape.vector)
+                parts = [read(pointer, self.dtype, shape.vector)]
+            else:
+                step = Int64(walk.further[7])
+                pointer = walk.pointer(base, at, number, inside)
+                if inside is not None:
+                    step = select(inside, step, Int64(0))
+                parts = [read(pointer + j * step, self.dtype, 1) for j in range(shape.vector)]
+            loaded[place] = inside, parts
+        result = {}
+        for place, (inside, parts) in loaded.items():
+            vector = [self.accumulator(p[j]) for p in parts for j in range(cute.size(p))]
+            if inside is not None:
+                vector = [select(inside, v, self.accumulator(0.0)) for v in vector]
+            result[place] = vector
+        return result
+
+    def any_of(self, valid: list[Any], there: list[Any], sharers: list[tuple[int, int]]) -> Any:
+        """Whether any of the elements that share a place is one; None if one always is."""
+        found: Any = None
+        for t, u in sharers:
+            conditions = [c for c in (valid[t], there[u]) if c is not None]
+            if not conditions:
+                return None
+            both = conditions[0] if len(conditions) == 1 else conditions[0] & conditions[1]
+            found = both if found is None else found | both
+        return found
+
+    def multiply(
+        self, left: dict[Any, list[Any]], right: dict[Any, list[Any]], there: list[Any], acc: Any
+    ) -> None:
+        """Add the products of a tile."""
+        shape = self.shape
+        for u in range(shape.depth):
+            for t in range(shape.tile):
+                a, b = left[shape.place(0, t, u)], right[shape.place(1, t, u)]
+                for j in range(shape.vector):
+                    total = acc[j, t] + a[j] * b[j]
+                    acc[j, t] = total if there[u] is None else select(there[u], total, acc[j, t])
+
+    @cute.jit
+    def write(self, walk: Any, target: Any, at_row: Any, there: Any, valid: Any, acc: Any):
+        for t in range_constexpr(self.shape.tile):
+            if self.writes(walk, at_row, there, valid, t):
+                self.store(walk, target, at_row, t, acc)
+
+    def writes(self, walk: Walk, at_row: Values, there: Any, valid: list[Any], t: int) -> Any:
+        """Whether a thread writes an element of its tile."""
+        inside = walk.inside(walk.tile(at_row, self.shape.tiled, t, 0), 2)
+        for condition in (inside, valid[t]):
+            there = there if condition is None else there & condition
+        return there
+
+    def store(self, walk: Walk, target: Any, at_row: Values, t: int, acc: Any) -> None:
+        """Convert and write: a vector, or elements that lie a step apart."""
+        vector = self.shape.vector
+        result = cute.make_rmem_tensor(vector, self.out_dtype)
+        for j in range(vector):
+            result[j] = self.out_dtype(acc[j, t])
+        at = walk.tile(at_row, self.shape.tiled, t, 0)
+        if self.shape.stored:
+            pointer = walk.pointer(target, at, 2, None, vector)
+            cute.autovec_copy(result, cute.make_tensor(pointer, cute.make_layout(vector)))
+            return
+        pointer = walk.pointer(target, at, 2, None)
+        for j in range(vector):
+            to = cute.make_tensor(pointer + j * Int64(walk.further[8]), cute.make_layout(1))
+            to[0] = result[j]

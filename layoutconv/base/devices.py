@@ -1,0 +1,77 @@
+"""What stands between a program and a GPU that runs kernels, in sentences that say what to do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+
+from ..errors import DeviceError
+
+ON_THE_CPU = "tensors on the CPU run there"
+# Kernels are machine code for CUDA 12, which every driver for CUDA 12 or newer loads.
+DRIVER = 12000
+LEAST_RELEASE = "525"  # of NVIDIA's drivers, the first for CUDA 12
+
+
+@cache
+def cuda_driver() -> int | None:
+    """The CUDA that NVIDIA's driver has, 12090 for 12.9; None where there is no driver."""
+    number = ctypes.c_int()
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)) == 0:
+            return number.value
+    except (OSError, AttributeError):
+        pass
+    return None
+
+
+def version_text(number: int) -> str:
+    """A version of CUDA as people write it.
+
+    >>> version_text(12090)
+    '12.9'
+    """
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def why_no_gpu() -> str:
+    """Why torch sees no GPU, and what to do about it: half a sentence, of what is wrong first."""
+    import torch
+
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA; for a GPU, install one that has it"
+    driver, built_for = cuda_driver(), _number(torch.version.cuda)
+    if driver is None:
+        return "there is no NVIDIA driver; for a GPU, install one, or start the container with it"
+    if driver // 1000 < built_for // 1000:
+        return (
+            f"the NVIDIA driver is for CUDA {version_text(driver)} and this torch for "
+            f"{torch.version.cuda}; update the driver, or install a torch for it"
+        )
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        return f"CUDA_VISIBLE_DEVICES is {hidden!r}; unset it, or name a GPU that is there"
+    return "the driver finds none; nvidia-smi says which GPUs there are"
+
+
+def driver_is_too_old() -> bool:
+    """Whether there is a driver, and it cannot load kernels."""
+    driver = cuda_driver()
+    return driver is not None and driver < DRIVER
+
+
+def check_driver() -> None:
+    """Raise ``DeviceError`` for a driver that cannot load kernels; without one, do nothing."""
+    if driver_is_too_old():
+        raise DeviceError(
+            f"the NVIDIA driver is for CUDA {version_text(cuda_driver() or 0)}, and kernels want "
+            f"one for CUDA {version_text(DRIVER)}: update it to {LEAST_RELEASE} or newer; "
+            f"{ON_THE_CPU}"
+        )
+
+
+def _number(version: str) -> int:
+    """``12090`` for "12.9"."""
+    major, minor = version.split(".")[:2]
+    return 1000 * int(major) + 10 * int(minor)

@@ -1,0 +1,203 @@
+"""Where the tensors of a convolution are stored, when not contiguous with the channels fastest.
+
+A layout of memory is a function of the coordinate: ``(n, d, h, w, c)`` of an activation, ``(k, t,
+r, s, c)`` of a filter. The channel's mode may be nested: the interleaved layouts of CUTLASS's
+convolutions keep 32 or 64 channels of a cell side by side, and the rest of the cell far away. Such
+a channel is a number of several digits, and each digit is a mode of the coordinate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from ..algebra import ComposedLayout, E, Layout, SymInt
+from ..algebra.int_tuple import flatten, product
+from ..errors import ArgumentError, ArgumentTypeError
+from ..view.gemm_view import OperandLayout
+from ..view.operands import row_major, runtime
+
+_SHAPES = {
+    "activation_layout": "(N, *spatial, C)",
+    "filter_layout": "(K, *taps, C)",
+    "output_layout": "(N, *voxels, K)",
+}
+_LETTERS = {"activation_layout": "x", "output_layout": "y"}
+
+
+class Memory(NamedTuple):
+    """A map from coordinates ``(n, *cell, *digits of the channel)`` to memory."""
+
+    name: str  # of the argument that describes it
+    layout: OperandLayout
+    digits: tuple[Any, ...]  # extents of the channel's modes, the last ones; fastest first
+
+    @classmethod
+    def of(cls, name: str, given: Layout | None, extents: Sequence[Any]) -> Memory:
+        """Memory of a tensor of ``extents``, contiguous or as ``given`` for argument ``name``.
+
+        Extents keep the problem's letters. Strides of an activation or an output that are plain
+        integers become arguments of a compiled kernel, ``xN``, ``xH``, ``yP``, but for that of the
+        channel's first digit; strides of a filter, and symbolic ones, stay what they are.
+
+        Raises :class:`~layoutconv.errors.ArgumentError` for another shape, or strides of another
+        kind.
+        """
+        if given is None:
+            return cls(name, row_major(extents), (extents[-1],))
+        if not isinstance(given, Layout):
+            raise ArgumentTypeError(name, "a Layout", type(given).__name__)
+        if not _covers(given.shape, extents):
+            whole = f"{_SHAPES[name]} = {tuple(map(int, extents))}"
+            expected = f"the shape {whole}, of which the last mode alone may nest"
+            raise ArgumentError(name, expected, given)
+        if not all(isinstance(d, int) for d in flatten(given.stride)):
+            raise ArgumentTypeError(name, "a layout with integer strides", given)
+        channels, strides = given.shape[-1], [*given.stride[:-1], *flatten(given.stride[-1])]
+        digits = flatten(channels) if isinstance(channels, tuple) else (extents[-1],)
+        if name in _LETTERS:
+            modes = ["N", *map(str, extents[1:-1]), *(f"C{i}" for i in range(len(digits)))]
+            unit = len(extents) - 1
+            for mode, (stride, letter) in enumerate(zip(strides, modes, strict=True)):
+                if mode != unit and type(stride) is int and stride:
+                    strides[mode] = runtime(stride, _LETTERS[name] + letter)
+        return cls(name, Layout((*extents[:-1], *digits), tuple(strides)), digits)
+
+    @property
+    def first(self) -> int:
+        """The mode of the coordinate that is the channel's first digit."""
+        return len(self.layout.shape) - len(self.digits)
+
+    @property
+    def origin(self) -> Any:
+        """The offset of no offset; by mode, where the channel has modes that may not move."""
+        return 0 if len(self.digits) == 1 else (0,) * len(self.layout.shape)
+
+    def at(self, *coordinate: Any) -> tuple[Any, ...]:
+        """An offset of the modes before the channels, for the whole coordinate."""
+        return (*coordinate, *(0 for _ in self.digits))
+
+    def split(self, length: Any, groups: Any, *others: Sequence[Any]) -> tuple[Channels, Channels]:
+        """The channels of a group, ``length`` of them, and the mode that counts the groups.
+
+        Digits are divided as those of ``others`` are. Raises
+        :class:`~layoutconv.errors.ArgumentError` where such digits do not divide one another.
+        """
+        digits = self.common((length, groups), *others)
+        count = 0
+        while product(digits[:count]) < length:
+            count += 1
+        within, group = digits[:count] or (length,), digits[count:] or (groups,)
+        return (
+            Channels(within, self.steps(within)),
+            Channels(group, self.steps(group, length)),
+        )
+
+    def common(self, *others: Sequence[Any]) -> tuple[Any, ...]:
+        """The fewest digits of which those of the channel, and of ``others``, are products.
+
+        >>> memory = Memory.of("activation_layout", interleaved((2, 8, 8, 64), 32), (2, 8, 8, 64))
+        >>> memory.digits, memory.common((16, 4)), memory.common((64,))
+        ((32, 2), (16, 2, 2), (32, 2))
+        """
+        found: dict[tuple[int, int], Any] = {}
+        for digits in (*others, self.digits):  # whose names are taken in this order
+            start = 1
+            for extent in digits:
+                pair = start, start * int(extent)
+                if not isinstance(found.get(pair), SymInt):
+                    found[pair] = extent
+                start = pair[1]
+        bounds = sorted({bound for pair in found for bound in pair})
+        for low, high in pairwise(bounds):
+            if high % low:
+                expected = f"digits of the channel that meet at {low} and at {high} channels alike"
+                raise ArgumentError(self.name, expected, self.layout)
+        return tuple(found.get(pair, pair[1] // pair[0]) for pair in pairwise(bounds))
+
+    def steps(self, digits: Sequence[Any], start: Any = 1) -> tuple[Any, ...]:
+        """How each of ``digits`` moves the coordinate; the first counts by ``start`` channels."""
+        result = []
+        for extent in digits:
+            unit, mode = 1, self.first
+            for following, digit in enumerate(self.digits[:-1], start=self.first + 1):
+                if unit * digit > start:
+                    break
+                unit, mode = unit * int(digit), following
+            result.append((start if unit == 1 else int(start) // unit) * E(mode))
+            start = start * extent
+        return tuple(result)
+
+
+def _covers(shape: Any, extents: Sequence[Any]) -> bool:
+    """Whether a shape has the extents, the last of them nested or not."""
+    if not isinstance(shape, tuple) or len(shape) != len(extents):
+        return False
+    flat = not any(isinstance(s, tuple) for s in shape[:-1])
+    return flat and all(product(s) == e for s, e in zip(shape, extents, strict=True))
+
+
+class Channels(NamedTuple):
+    """Channels of a GEMM mode: extents of their digits, and what each does to the coordinate."""
+
+    shape: tuple[Any, ...]
+    steps: tuple[Any, ...]
+
+    @property
+    def mode(self) -> tuple[Any, Any]:
+        """Shape and steps of a mode that is nothing else."""
+        return (self.shape[0], self.steps[0]) if len(self.shape) == 1 else (self.shape, self.steps)
+
+    def beside(self, others: Iterable[tuple[Any, Any]]) -> tuple[Any, Any]:
+        """Shape and steps of a mode that has further digits, (extent, step) each, behind these."""
+        digits = [*zip(self.shape, self.steps, strict=True), *others]
+        return Channels(*zip(*digits, strict=True)).mode
+
+
+def in_groups(operand: ComposedLayout, groups: Channels) -> ComposedLayout:
+    """An operand with the group as its third mode."""
+    (rows, columns), (row, column) = operand.inner.shape, operand.inner.stride
+    shape, step = groups.mode
+    batched = Layout((rows, columns, shape), (row, column, step))
+    return ComposedLayout(operand.outer, operand.offset, batched)
+
+
+def interleaved(shape: Sequence[int], width: int) -> Layout:
+    """NC/32HW32 for a width of 32: ``width`` channels of a cell side by side, then all cells.
+
+    ``shape`` is ``(N, *spatial, C)``; C is a multiple of ``width``. CUTLASS's TensorNCxHWx. The
+    memory is that of a contiguous tensor ``t`` of ``(N, C / width, *spatial, width)``, and the
+    tensor that an executor takes is ``t.movedim(1, -1)``.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for other numbers of channels.
+
+    >>> print(interleaved((2, 8, 8, 64), 32))
+    (2,8,8,(32,2)):(4096,256,32,(1,2048))
+    """
+    N, *cells, channels = shape
+    pieces = _pieces(channels, width)
+    image, piece, *cell, unit = row_major((N, pieces, *cells, width)).stride
+    return Layout((N, *cells, (width, pieces)), (image, *cell, (unit, piece)))
+
+
+def interleaved_filter(shape: Sequence[int], width: int) -> Layout:
+    """C/32RSK32 for a width of 32: the filter that goes with :func:`interleaved`.
+
+    ``shape`` is ``(K, *taps, C)``, C being the channels of a group. CUTLASS's TensorCxRSKx. The
+    memory is that of a contiguous tensor ``t`` of ``(C / width, *taps, K, width)``, and the tensor
+    that an executor takes is ``t.movedim((0, -2), (-1, 0))``.
+
+    >>> print(interleaved_filter((16, 3, 3, 64), 32))
+    (16,3,3,(32,2)):(32,1536,512,(1,4608))
+    """
+    K, *taps, channels = shape
+    pieces = _pieces(channels, width)
+    piece, *tap, filter, unit = row_major((pieces, *taps, K, width)).stride
+    return Layout((K, *taps, (width, pieces)), (filter, *tap, (unit, piece)))
+
+
+def _pieces(channels: int, width: int) -> int:
+    if width < 1 or channels % width:
+        raise ArgumentError("shape", f"a multiple of {width} channels in the last mode", channels)
+    return channels // width

@@ -1,0 +1,1 @@
+"""GEMM views on a CPU, by torch."""

@@ -1,0 +1,246 @@
+"""Any GEMM view on the CPU: vectors are gathered as its layouts say, and multiplied.
+
+Nothing here knows what a convolution is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..algebra.int_tuple import flatten
+from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
+from ..tensors.tensor_checks import allocate
+from ..view.epilogue import Epilogue
+from ..view.gemm_view import GemmView
+from .panels import Operand, Place
+from .products import Batch, Dots, Listed, Product, Tile
+from .view_tables import Tables
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_WORKSPACE = 64 << 20  # bytes, about: what all temporary tensors take together
+_PANEL = 4 << 20  # bytes of A that one product multiplies: still in the cache when it does
+_COLUMNS = 128  # vectors of A that one product multiplies, at most
+_ROWS = 32768  # rows at once, at most: fewer cost calls, more fall out of the caches
+_DEPTH = 32  # numbers in a row of a product, at least: fewer cost more to call than to multiply
+_SPARSE = 0.8  # share of rows that a tap has, below which the others are left out of its product
+_PRODUCTS = 16 << 20  # bytes of products of listed rows before they are summed
+_TERMS = 2 << 20  # bytes of the rows that terms of a batch are gathered in
+_SMALL = 1 << 19  # numbers read and multiplied that take less time than a call for each tap
+
+
+@torch.no_grad()
+def execute_cpu(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None = None,
+    epilogue: Epilogue | None = None,
+    statistics: Tensor | None = None,
+) -> Tensor:
+    """``D = A B^T`` of a GEMM view, for tensors that :func:`~layoutconv.execute` has checked.
+
+    Sums are in fp64 for fp64, exact for int8 and in fp32 for all else. ``statistics`` is fp64 (2,
+    columns), to which those of an epilogue are added. Memory beyond the operands is bounded by
+    about 64 MB, and ``b`` once more; tables of at most 16 MB are kept with the view.
+    Elements of ``out`` that the view does not write keep what they had.
+    """
+    if out is None:
+        out = allocate(view, a)
+    finish = Finish(epilogue, a.dtype, out.dtype, statistics)
+    kind = accumulator_dtype(a.dtype, view.k)
+    tables = Tables.of(view)
+
+    def product(l: int | None = None) -> Product:
+        def make() -> Product:
+            one = view if l is None else view.at(l)
+            return Product(one, key, lambda v, o: _tile(v, o, kind.itemsize))
+
+        key = l, kind.itemsize
+        return tables.structure(key, make)
+
+    if len(view.a.shape) == 2:
+        _multiply(product(), tables, a, b, out, kind, finish)
+    elif view.m == view.n == 1 and view.l:
+        _dot(view, tables, a, b, out, kind, finish)
+    else:
+        batch = tables.structure(("batch", kind.itemsize), lambda: _batch(view, kind))
+        if batch.suits(tables) and _in_place(finish, kind, a, b, out):
+            _multiply_batch(batch, tables, a, b, out, kind)
+            return out
+        for l in range(view.l):
+            _multiply(product(l), tables, a, b, out, kind, finish, l * view.n)
+    return out
+
+
+def _multiply(
+    product: Product,
+    tables: Tables,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    kind: torch.dtype,
+    finish: Finish,
+    first_column: int = 0,
+) -> None:
+    """One matrix product, whose columns are those of D from ``first_column`` on."""
+    left, right, n = product.left, product.right, product.n
+    x, w, y = left.memory(a), right.memory(b), product.target.memory(out)
+
+    def weight(block: int) -> Tensor:
+        found = product.right_place(tables, block).read(w, b.dtype)
+        return (found.T if right.along == 1 else found).to(kind)
+
+    weights: Sequence[Tensor] | None = None
+    if n * product.k <= b.numel():  # else it is stored once, but read many times
+        weights = product.right_places(tables, w) if kind == b.dtype else None
+        weights = weights or [weight(i) for i in range(len(product.blocks))]
+    in_place = _in_place(finish, kind, a, b, out)
+    for first in product.chunks:
+        place = product.target_place(tables, first)
+        acc = place.view(y) if in_place else None
+        stored = acc is not None
+        if acc is None:
+            acc = torch.empty(place.rows, n, dtype=kind)
+        begun: set[int] = set()  # parts of the rows, by their first, that have a sum
+        parts = range(0, place.rows, product.tile.block)
+        for piece in product.pieces(tables, first):
+            if isinstance(piece, Listed):
+                sums = _listed(piece, x, a.dtype, weights or weight, n, kind)
+                if not begun:
+                    acc.copy_(sums)
+                else:
+                    _begin(acc, parts, begun, product.tile.block)
+                    acc.add_(sums)
+                begun.update(parts)
+                continue
+            found = piece.place.read(x, a.dtype)
+            if left.along == 0:
+                found = found.T
+            factor = weights[piece.block] if weights is not None else weight(piece.block)
+            beta = int(piece.part.start in begun)
+            acc[piece.part].addmm_(found.to(kind), factor, beta=beta)
+            begun.add(piece.part.start)
+        _begin(acc, parts, begun, product.tile.block)
+        if not stored:
+            columns = slice(first_column, first_column + n)
+            _store(acc, place, product.target, y, finish, columns)
+
+
+def _begin(acc: Tensor, parts: range, begun: set[int], rows: int) -> None:
+    """Zeros for the parts that have no sum yet."""
+    if len(begun) < len(parts):
+        for start in parts:
+            if start not in begun:
+                acc[start : start + rows].zero_()
+
+
+def _listed(
+    piece: Listed, x: Tensor, dtype: torch.dtype, weights: Any, n: int, kind: torch.dtype
+) -> Tensor:
+    """The sums of blocks over the rows that they list, (rows, n); ``weights``: a list, or a call.
+
+    Products are summed row by row in the order of the blocks.
+    """
+    products = torch.empty(sum(piece.sizes), n, dtype=kind)
+    for (block, place), part in zip(piece.places, products.split(piece.sizes), strict=True):
+        weight = weights[block] if isinstance(weights, Sequence) else weights(block)
+        torch.mm(place.read(x, dtype).to(kind), weight, out=part)
+    bags = torch.embedding_bag(
+        products, piece.order, piece.starts, mode=0, include_last_offset=True
+    )
+    return bags[0]
+
+
+def _multiply_batch(
+    batch: Batch, tables: Tables, a: Tensor, b: Tensor, out: Tensor, kind: torch.dtype
+) -> None:
+    """All problems of a batch, whose sums are stored as they are."""
+    x, w, y = batch.left.memory(a), batch.right.memory(b), batch.target.memory(out)
+    problems = batch.rows_of_d(tables, y).unbind()
+    last = -1  # the problem that the terms before belonged to
+    for terms in batch.terms(tables):
+        left, right = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
+        first, sizes = terms.first, terms.sizes
+        if len(sizes) == 1:
+            problems[first].addmm_(left.T, right, beta=int(first == last))
+        else:
+            for l, (p, q) in enumerate(
+                zip(left.split(sizes), right.split(sizes), strict=True), first
+            ):
+                problems[l].addmm_(p.T, q, beta=int(l == last))
+        last = first + len(sizes) - 1
+
+
+def _batch(view: GemmView, kind: torch.dtype) -> Batch:
+    limit = _TERMS // (kind.itemsize * (view.m + view.n))
+    return Batch(view, max(1, min(_ROWS, limit)))
+
+
+def _in_place(finish: Finish, kind: torch.dtype, a: Tensor, b: Tensor, out: Tensor) -> bool:
+    """Whether sums are stored as they are, so that D can be where they are made."""
+    if not finish.nothing or out.dtype != kind:
+        return False
+    where = out.untyped_storage().data_ptr()
+    return where not in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
+
+
+def _dot(
+    view: GemmView,
+    tables: Tables,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    kind: torch.dtype,
+    finish: Finish,
+) -> None:
+    """Products of one row and one column each, all problems at once: sums element by element."""
+    dots: Dots = tables.structure("dots", lambda: Dots(view, _COLUMNS, _WORKSPACE))
+    x, w, y = dots.left.memory(a), dots.right.memory(b), dots.target.memory(out)
+    for first in dots.tiles:
+        acc = torch.zeros(1, min(dots.width, dots.l - first), dtype=kind)
+        for terms in dots.terms(tables, first):
+            p, q = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
+            acc += (p * q).sum(0)
+        numbers = torch.arange(first, first + acc.shape[1]) % dots.channels
+        _store(acc, dots.target_place(tables, first), dots.target, y, finish, numbers)
+
+
+def _store(
+    acc: Tensor, place: Place, target: Operand, memory: Tensor, finish: Finish, columns: Any
+) -> None:
+    """Finish the accumulators of some rows and columns; ``columns`` are the numbers of these."""
+    sources = [place.read(target.memory(source), source.dtype) for source in finish.sources]
+    written = place.there() if finish.statistics is not None else True
+    place.write(memory, finish(acc, columns, sources, written))
+
+
+def _tile(view: GemmView, a: Operand, itemsize: int) -> Tile:
+    """How a product is cut.
+
+    Wide where A is dense: few calls, and the product sums in registers. One tap at a time where A
+    goes through an index, which most rows may lack, unless all is so little that calls take longer.
+    Where A runs along its rows the vectors are of one column each, and what one product reads of A
+    and B is as large as a panel.
+    """
+    along_rows = a.along == 0
+    small = view.m * view.k * (view.n + 8) <= _SMALL
+    if along_rows:
+        width = min(_ROWS, max(_COLUMNS, _PANEL // (itemsize * (view.m + view.n))))
+    elif a.rest and not small:
+        width = min(-(-_DEPTH // a.vector), flatten(a.column_shape)[0])
+    else:
+        width = _COLUMNS
+    vector = 1 if along_rows else a.vector
+    width = max(1, min(width, view.k // vector))
+    per_row = width * vector * itemsize
+    chunk = max(1, min(_ROWS, _WORKSPACE // 2 // (per_row + 2 * view.n * itemsize)))
+    if along_rows:
+        chunk = max(a.vector, chunk - chunk % a.vector)
+    block = chunk if a.rest else min(chunk, max(256, _PANEL // per_row))
+    products = _PRODUCTS // (view.n * itemsize)
+    return Tile(chunk, block, width, products, 0.0 if small else _SPARSE)

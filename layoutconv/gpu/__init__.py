@@ -1,0 +1,1 @@
+"""GEMM views on a GPU: select a kernel, bind it to a view, launch it."""

@@ -1,0 +1,70 @@
+"""Where the gradient of the inputs reads a filter that was turned before: in tf32, on Hopper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..conv.k_major_filter import turned, turned_filter
+from ..view.gemm_view import GemmView
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Estimates from an H200: vae, unet_16 and resnet_14 were 2.4 to 6.5 us slower than the forward pass
+# for 10^9 products, and a copy takes 4 us and 3.4 for 10^6 elements.
+ROWS = 2048  # that an element of the filter is multiplied by, at least
+PRODUCTS = 1 << 31
+VECTOR = 4  # numbers of 16 bytes, which lie side by side then
+
+
+def worth_turning(rows: int, filter: Sequence[int], groups: int = 1) -> bool:
+    """Whether a copy of the filter costs less than kernels that run along the sum gain.
+
+    ``rows`` are those of the gradient that is read, N * Z * P * Q or the rows of a kernel map;
+    ``filter`` is a shape (K, T, R, S, C / groups).
+
+    >>> worth_turning(2048, (256, 3, 3, 3, 256)), worth_turning(2047, (256, 3, 3, 3, 256))
+    (True, False)
+    >>> worth_turning(65536, (32, 3, 3, 3, 32)), worth_turning(65536, (30, 3, 3, 3, 128))
+    (False, False)
+    """
+    enough = rows >= ROWS and rows * prod(filter) >= PRODUCTS
+    return enough and filter[0] // groups % VECTOR == 0
+
+
+def reads_turned(a: Tensor, precision: str | None = None) -> bool:
+    """Whether kernels read data like ``a`` along the sum alone: fp32 as tf32, by ``wgmma``.
+
+    ``precision`` is as of ``execute``.
+    """
+    return _runs_kernels(a) and reads_along_sums(a.dtype, precision, a.get_device())
+
+
+def reads_along_sums(dtype: torch.dtype, precision: str | None, device: int) -> bool:
+    """The same of data of ``dtype`` on the GPU of a number."""
+    if dtype is not torch.float32:
+        return False
+    from .select import machine_of, multiplied_as
+
+    return multiplied_as(dtype, precision) == "tf32" and machine_of(device).arch == "sm_90a"
+
+
+def as_read(
+    views: Sequence[GemmView], a: Tensor, b: Tensor, precision: str | None = None
+) -> tuple[Sequence[GemmView], Tensor]:
+    """The views of a gradient of the inputs, and its filter, as they run where ``a`` is.
+
+    ``b`` is :func:`worth_turning`, and copied once for all of the views; where kernels read it as
+    it lies, both are what was given.
+    """
+    if not reads_turned(a, precision):
+        return views, b
+    return tuple(map(turned, views)), turned_filter(b)
+
+
+def _runs_kernels(a: Tensor) -> bool:
+    return a.is_cuda

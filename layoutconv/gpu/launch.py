@@ -1,0 +1,206 @@
+"""What is left of a call that is known: choose plans by where memory starts, and launch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..base.memory import allocator
+from ..conv.k_major_filter import turned, turned_filter
+from ..kernels.compile.store import as_argument
+from ..ops.sparse_passes import turned_over
+from ..view.epilogue import Epilogue, Residual
+from ..view.gemm_view import GemmView
+from .filter_choice import reads_turned, worth_turning
+from .fp32_precision import multiplied_now
+from .map_views import Over, kind_over
+from .plan import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
+from .select import ALIGNED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+_FEW = 16  # kinds of precision and alignment that a call meets
+
+
+class Launch:
+    """Views that together write a result, bound to dtypes, a GPU and an epilogue's structure.
+
+    Args:
+        views: makes the views of tensors with the memory of ``a`` and ``b`` and of the result: what
+            is bound needs them no more, and they take several times its memory.
+        a: the first operand, or one like it.
+        out_dtype: the dtype of the result.
+        epilogue: one with the structure and the numbers of those of calls.
+        allocate: makes the results of calls, or None where :meth:`run` is given them.
+        filter: the shape of ``b`` in the order of memory, (K, *taps, C / groups), if it is a filter
+            that had better be turned before, where kernels read it along the sum alone.
+
+    Kernels depend on how float32 is multiplied and on where memory starts, too, which every call
+    shows anew.
+    """
+
+    _at_once: Any = None  # what ``_bare`` has, where nothing but where memory starts is to be asked
+    _empty = False
+
+    def __init__(
+        self,
+        views: Callable[[], Sequence[GemmView]],
+        a: Tensor,
+        out_dtype: torch.dtype,
+        epilogue: Epilogue | None,
+        filter: tuple[int, ...] = (),
+        allocate: Callable[[], Tensor] | None = None,
+    ) -> None:
+        self.views, self.out_dtype, self.filter = views, out_dtype, filter
+        self.allocate: Any = allocate
+        self.dtype, self.device = a.dtype, a.get_device()
+        self.structure = "" if epilogue is None else epilogue.structure
+        numbers = () if epilogue is None else epilogue.numbers
+        self.numbers = as_argument(numbers) if numbers else None
+        # Of a residual of another dtype, offsets are others than those of D.
+        added = () if epilogue is None else (s for s in epilogue.steps if isinstance(s, Residual))
+        self._differs = int(any(step.source.dtype is not out_dtype for step in added))
+        self._launchers: dict[Any, tuple[Launcher, ...]] = {}
+        self._turns: dict[str, bool] = {}  # by how float32 is multiplied
+        self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
+
+    def result(
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """What calls come to, in new memory; tensors are as :meth:`run` has them."""
+        out: Tensor = self.allocate()
+        bare = self._at_once
+        if bare is not None:
+            at_a, at_b = a.data_ptr(), b.data_ptr()
+            if not (at_a | at_b) & 15:
+                kernel, rest = bare
+                kernel(at_a, at_b, out, *rest)
+                return out
+        if not self._empty:
+            self.run(a, b, out, bias, scale, residual)
+        return out
+
+    def run(
+        self,
+        a: Tensor,
+        b: Tensor,
+        out: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> None:
+        """Launch, on tensors whose memory is as the views have it, contiguous in their order.
+
+        ``out`` is memory of its own, which starts at a multiple of 16 bytes.
+        """
+        at_a, at_b = a.data_ptr(), b.data_ptr()
+        starts = at_a | at_b
+        precision = multiplied_now() if self.dtype is torch.float32 else None
+        if precision in self._bare and not starts & 15:
+            kernel, rest = self._bare[precision]
+            kernel(at_a, at_b, out, *rest)
+            return
+        if self.filter and precision is not None and self._reads_turned(a, precision):
+            b = turned_filter(b, self.filter)
+            at_b = b.data_ptr()
+        reads = NOTHING
+        sources: tuple[Tensor, ...] = ()
+        if self.structure:
+            columns: tuple[int, ...] | None = None
+            if scale is not None and isinstance(scale, torch.Tensor):
+                columns = (scale.data_ptr(),)
+            if bias is not None:
+                columns = (bias.data_ptr(),) if columns is None else (*columns, bias.data_ptr())
+            added = None
+            if residual is not None:
+                sources, added = (residual,), (residual.data_ptr(),)
+                starts |= added[0] | self._differs
+            reads = self.numbers, columns, added
+        aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
+        key = precision, aligned
+        launchers = self._launchers.get(key)
+        if launchers is None:
+            launchers = self._bind(self._of(precision, aligned))
+            if len(self._launchers) >= _FEW:
+                self._launchers.clear()
+            self._launchers[key] = launchers
+            alone = getattr(launchers[0], "bare", None) if len(launchers) == 1 else None
+            turns = self.filter and precision is not None
+            if alone is not None and aligned == ALIGNED and not turns:
+                self._bare[precision] = alone
+                if precision is None:
+                    self._at_once = alone
+        for launch in launchers:
+            launch(a, b, out, at_a, at_b, reads)
+
+    def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
+        views = self.views()
+        if self._turns.get(of[3]):
+            views = tuple(map(turned, views))
+        return tuple(launcher_of(plan_of(view, *of)) for view in views)
+
+    def _reads_turned(self, a: Tensor, precision: str) -> bool:
+        """Whether ``b`` is turned before it is multiplied with ``a``."""
+        found = self._turns.get(precision)
+        if found is None:
+            found = self._turns[precision] = reads_turned(a, precision)
+        return found
+
+    def _of(self, precision: str | None, aligned: tuple[int, int, int]) -> tuple[Any, ...]:
+        """What plans are kept for."""
+        return self.dtype, self.device, self.out_dtype, precision, False, self.structure, aligned
+
+
+class OverMap(Launch):
+    """One pass over a kernel map, of contiguous tensors.
+
+    Its view is made only where it is the first of its kind and size.
+
+    Args:
+        of: of all maps; its ``filter`` is turned over those that are large enough.
+        shape, stride, device: of the result.
+    """
+
+    def __init__(
+        self,
+        of: Launch,
+        over: Over,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        device: torch.device,
+    ) -> None:
+        self.__dict__.update(of.__dict__)
+        self._launchers, self._over, self._kind = {}, over, kind_over(over)
+        self._turns, self._bare, self._at_once = {}, {}, None
+        rows, channels = shape[0], shape[-1]
+        if of.filter and not worth_turning(rows, of.filter, channels // of.filter[-1]):
+            self.filter = ()
+        self.allocate = allocator(shape, stride, self.out_dtype, device)
+        self._empty = 0 in shape
+        if self._kind is None:
+            self.views = partial(_alone, over.make)
+
+    def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
+        if self._kind is None:
+            return super()._bind(of)
+        if not self._turns.get(of[3]):
+            return (launcher_over(self._kind, self._over, of),)
+        over = turned_over(self._over)
+        kind = kind_over(over)
+        if kind is None:
+            return (launcher_of(plan_of(over.make(), *of)),)
+        return (launcher_over(kind, over, of),)
+
+
+def _alone(make: Callable[[], GemmView]) -> tuple[GemmView]:
+    return (make(),)

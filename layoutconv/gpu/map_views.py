@@ -1,0 +1,250 @@
+"""Views over kernel maps, of which a new cloud makes a few dozen: at the cost of what is new.
+
+Two clouds differ in numbers of rows and in index buffers. Their layouts are the same but for these,
+and so are the checks, the kernel and the tile that a plan comes to: milliseconds of Python for each
+layer of a network, a hundred times what its launch takes. So views of one *kind* share all that,
+and have their layouts made only where somebody looks at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from math import floor, log2, prod
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..algebra.int_tuple import flatten
+from ..algebra.symint import is_runtime
+from ..base.caches import BoundedCache, footprint, put_few, remembered
+from ..planning.kernel_key import operands, runtime_integers
+from ..planning.legality import MAX_GROUPS
+from ..tensors.tensor_checks import Expected, Index, expected
+from ..view.gemm_view import GemmView, stages
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Buffers = tuple["Tensor | None", "Tensor | None", "Tensor | None"]  # of A, B and D
+Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
+
+CLASSES = 8  # of sizes, to an octave
+PLANS = 64  # of a kind: eight octaves of sizes
+_LAST = 2**31 - 1  # what numbers of a kernel are below
+
+# False where views are of no kind.
+_kinds: BoundedCache[Hashable, Kind | bool] = BoundedCache(
+    "kinds of views over maps", entries=1024, nbytes=8 << 20
+)
+
+
+class Over(NamedTuple):
+    """A pass over one kernel map.
+
+    Args:
+        key: what its layouts depend on beside ``numbers``.
+        make: makes its view.
+        numbers: which kernels take as arguments.
+        buffers: the index buffers of A, B and D, each all entries of it and each once; None where
+            memory is not as maps have it, so that its kind is no other's.
+    """
+
+    key: Hashable
+    make: Callable[[], GemmView]
+    numbers: Numbers
+    buffers: Buffers | None
+
+
+class Sizes(NamedTuple):
+    """Of a view: rows, columns and problems, and the shape that D is stored in."""
+
+    m: int
+    n: int
+    l: int
+    stored: tuple[int, ...]
+
+
+class MapView(GemmView):
+    """A view of a kind: ``a``, ``b`` and ``d`` are made when they are asked for."""
+
+    kind: Kind
+    numbers: Numbers
+    buffers: Buffers
+
+    def __getattr__(self, name: str) -> Any:
+        make = self.__dict__.get("_make") if name in ("a", "b", "d") else None
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made = make()
+        self.__dict__.update(a=made.a, b=made.b, d=made.d)
+        return self.__dict__[name]
+
+
+class Kind:
+    """What views over kernel maps have in common, read off the first of them.
+
+    Attributes:
+        plans: of a GPU, by what they were made for and the class of their sizes, without buffers.
+    """
+
+    def __init__(self, key: Hashable, view: GemmView, names: tuple[str, ...]) -> None:
+        self.key, self.names, self.plans = key, names, dict[Hashable, Any]()
+        self._integers = itemgetter(*names) if len(names) > 1 else None
+        self.extents = [_product(view.a.shape[0]), _product(view.b.shape[0])]
+        self.extents += [_product(mode) for mode in (view.a.shape[1], view.a.shape[2:])]
+        want = expected(view)
+        self.stored = [
+            (stored, _product(stages(layout)[-1].layout.shape[0]))
+            for stored, (_, layout) in zip((want.a, want.b, want.d), operands(view), strict=True)
+        ]
+        self.places = [("view.a", "view.b", "view.d").index(i.name) for i in want.indices]
+        none: Any = None
+        self.indices = [Index(i.name, none, none, 0, i.written) for i in want.indices]
+        a, b, d = (of for of, _ in self.stored)
+        self.expected = Expected(a, b, d, (), None, want.writes_all)
+
+    def view(self, make: Callable[[], GemmView], numbers: Numbers, buffers: Buffers) -> MapView:
+        """One of these numbers and index buffers; ``make`` makes its layouts."""
+        m, n, k, l = [_value(extent, numbers) for extent in self.extents]
+        # A new cloud makes dozens of these: a frozen dataclass takes microseconds to be made.
+        a, b, d = stored = [
+            _like(of, shape=(_value(rows, numbers), *of.shape[1:])) for of, rows in self.stored
+        ]
+        indices = []
+        for place, of in zip(self.places, self.indices, strict=True):
+            buffer = buffers[place]
+            indices.append(_like(of, buffer=buffer, reached=buffer, rows=stored[place].shape[0]))
+        found = object.__new__(MapView)
+        found.__dict__.update(
+            kind=self, numbers=numbers, buffers=buffers, m=m, n=n, k=k, l=l, _make=make,
+            _expected=_like(
+                self.expected, a=a, b=b, d=d, indices=tuple(indices),
+                device=indices[0].buffer.device,
+            ),
+        )  # fmt: skip
+        return found
+
+    def sizes(self, view: MapView | Sizes) -> tuple[int, int]:
+        """The rows and the problems of a view that its tile is chosen for: those that differ from
+        cloud to cloud as the middle of their class, those of the filter as they are.
+        """
+        (_, of_m), _, _, (_, of_l) = self.extents
+        return (
+            representative(view.m) if of_m else view.m,
+            representative(view.l) if of_l else view.l,
+        )
+
+    def integers(self, numbers: Numbers) -> tuple[int, ...]:
+        """The arguments of a kernel, in its order."""
+        if self._integers is None:
+            return tuple(numbers[name] for name in self.names)
+        found: tuple[int, ...] = self._integers(numbers)
+        return found
+
+    def sizes_of(self, numbers: Numbers) -> Sizes:
+        """Those of the view of these numbers, which nobody has made."""
+        (m, m_names), (n, n_names), _, (l, l_names) = self.extents
+        stored, (rows, row_names) = self.stored[2]
+        # Not by ``_value``: calls are half of what this takes.
+        for name in m_names:
+            m *= numbers[name]
+        for name in n_names:
+            n *= numbers[name]
+        for name in l_names:
+            l *= numbers[name]
+        for name in row_names:
+            rows *= numbers[name]
+        return Sizes(m, n, l, (rows, *stored.shape[1:]))
+
+
+def map_view(over: Over) -> GemmView:
+    """The view of a pass, its layouts made at once or later.
+
+    At once where it has no kind, or is the first of it.
+    """
+    kind = kind_over(over)
+    if kind is None or over.buffers is None:
+        return over.make()
+    return kind.view(over.make, over.numbers, over.buffers)
+
+
+def kind_over(over: Over) -> Kind | None:
+    """The kind of a pass; None where a kernel may be compiled for an extent of it, or refuse it."""
+    key, make, numbers, buffers = over
+    every = numbers.values()
+    if buffers is None or min(every) < 2 or max(every) > _LAST:
+        return None
+    kind = _kinds.young.get(key)
+    if kind is None:
+        kind = _kinds.renewed(key)
+    if kind is None:
+        kind = _kind_of(key, make(), numbers, buffers) or False
+        _kinds.put(key, kind, footprint(key, kind))
+    if isinstance(kind, bool):
+        return None
+    return kind if _value(kind.extents[3], numbers) <= MAX_GROUPS else None
+
+
+def keep_plan(kind: Kind, key: Hashable, plan: Any) -> None:
+    """Keep a plan with its kind, which takes more from then on."""
+    put_few(kind.plans, key, plan, PLANS)
+    _kinds.put(kind.key, kind, footprint(kind))
+
+
+def forget() -> None:
+    """Drop what kinds of views have in common, plans above all."""
+    _kinds.clear()
+
+
+@remembered(4096)
+def representative(size: int) -> int:
+    """The middle of the class of a size, which tiles are chosen for: an eighth of an octave.
+
+    The choice then depends on no cloud that came before, and sums have the same bits every time.
+    Classes do not cross those of measured choices, which round to powers of two.
+
+    >>> [representative(size) for size in (1, 2000, 2048, 2200, 89511)]
+    [1, 1961, 2139, 2139, 88752]
+    """
+    return round(2 ** ((floor(CLASSES * log2(size)) + 0.5) / CLASSES)) if size > 1 else 1
+
+
+def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
+    """The kind of a view, None if its numbers or buffers are not those that are given."""
+    found, want = runtime_integers(view), expected(view)
+    if any(numbers.get(name) != value for name, value in found.items()):
+        return None
+    every = dict(zip(("view.a", "view.b", "view.d"), buffers, strict=True))
+    given = {name for name, buffer in every.items() if buffer is not None}
+    if [i.name for i in want.indices] != sorted(given) or not all(
+        every[i.name].data_ptr() == i.buffer.data_ptr()  # type: ignore[union-attr]
+        and every[i.name].numel() == i.buffer.numel() == i.reached.numel()  # type: ignore[union-attr]
+        for i in want.indices
+    ):
+        return None
+    for _, layout in operands(view):
+        memory = stages(layout)[-1].layout
+        if any(map(is_runtime, (*flatten(memory.shape)[1:], *flatten(memory.stride)))):
+            return None
+    return Kind(key, view, tuple(found))
+
+
+def _like(frozen: Any, **fields: Any) -> Any:
+    """An object of a frozen dataclass with other values of some fields."""
+    made = object.__new__(type(frozen))
+    made.__dict__.update(frozen.__dict__)
+    made.__dict__.update(fields)
+    return made
+
+
+def _product(mode: Any) -> tuple[int, tuple[str, ...]]:
+    """An extent as a constant, and the names of the numbers that it is multiplied by."""
+    leaves = flatten(mode)
+    constant = prod(int(leaf) for leaf in leaves if not is_runtime(leaf))
+    return constant, tuple(str(leaf) for leaf in leaves if is_runtime(leaf))
+
+
+def _value(extent: tuple[int, tuple[str, ...]], numbers: Numbers) -> int:
+    constant, names = extent
+    for name in names:
+        constant *= numbers[name]
+    return constant

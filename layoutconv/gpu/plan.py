@@ -1,0 +1,357 @@
+"""GEMM views on a GPU: a plan binds a view to a compiled kernel; running it is one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..base.caches import put_few
+from ..kernels.compile.store import as_argument, load_kernel
+from ..planning.kernel_key import index_buffer, runtime_integers
+from ..planning.tile import Tile
+from ..tensors.epilogue_in_torch import FP8
+from ..tensors.tensor_checks import expected
+from ..view.epilogue import Epilogue
+from ..view.gemm_view import GemmView
+from . import select
+from .depthwise_plan import DotPlan
+from .map_views import Buffers, Kind, MapView, Over, keep_plan
+from .reduction_plan import adder, sum_partials
+from .select import ALIGNED, multiplied_as
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+# What an epilogue reads when it runs: numbers, and addresses of columns and of tensors like D.
+# The numbers are a tuple, or as ``as_argument`` gives it.
+Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
+# Of a, b and out, where a and b start, and what follows the sums.
+Launcher = Callable[["Tensor", "Tensor", "Tensor", int, int, Reads], None]
+NOTHING: Reads = (None, None, None)
+_address = torch.Tensor.data_ptr
+_FEW = 16  # plans of a view: dtypes, epilogues and alignments that it meets
+
+
+def reads_of(
+    numbers: tuple[float, ...], columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
+) -> Reads:
+    """The attributes of an ``Epilogue`` as kernels take them."""
+    return (
+        numbers or None,
+        tuple(map(_address, columns)) or None,
+        tuple(map(_address, sources)) or None,
+    )
+
+
+class Plan:
+    """A view, dtypes and a device, bound to a compiled kernel and the integers that it takes.
+
+    Calling it launches on torch's current stream and does nothing else: shapes, dtypes and devices
+    have been checked by ``execute``. A kernel takes the memory of its operands: of dense tensors
+    the modes may come in any order, as those of a ``channels_last`` tensor do. ``tile`` and
+    ``splits``, into how many parts a sum is cut where that can be done, override the choice, which
+    is one that was measured (``layoutconv.tuning``), or else the model's.
+
+    Args:
+        precision: of float32: "tf32", or "fp32", three products of tf32. Of int8: "int4" where an
+            element of the view is a pair of numbers.
+        atomic: parts of a sum are added as they come.
+        structure: of the epilogue.
+        aligned: bytes that the starts of A, B and D (and of tensors like D) are multiples of.
+        sizes: rows and problems that the model chooses for, if not exactly those of the view.
+        bind: False for a plan that says what it would run, and has no kernel.
+
+    Raises ``ArgumentTypeError`` for a dtype that the GPU does not have, ``UnsupportedViewError``
+    for a view that the template cannot run, ``DeviceError``, a ``RuntimeError``, for a GPU or a
+    driver that runs no kernels.
+    """
+
+    def __init__(
+        self,
+        view: GemmView,
+        dtype: torch.dtype,
+        device: int,
+        out_dtype: torch.dtype | None = None,
+        *,
+        precision: str = "tf32",
+        atomic: bool = False,
+        structure: str = "",
+        aligned: tuple[int, int, int] = ALIGNED,
+        tile: Tile | None = None,
+        splits: int | None = None,
+        sizes: tuple[int, int] | None = None,
+        bind: bool = True,
+    ) -> None:
+        chosen = select.choose_kernel(
+            view, dtype, device, out_dtype, precision=precision, atomic=atomic,
+            structure=structure, aligned=aligned, tile=tile, splits=splits, sizes=sizes,
+            measures=bind,
+        )  # fmt: skip
+        view, self.spec, self.splits, self._sums, self.machine, self.problem, self.key = chosen
+        self.tile, self.device = self.spec.tile, device
+        self._only_device = torch.cuda.device_count() < 2  # hence the current one
+        self._kernel: Any = load_kernel(view, self.spec) if bind else None
+        self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
+        self._in_bytes = dtype in FP8 or out_dtype in FP8
+        self._only_launches = not self._in_bytes and not self._parts and self._only_device
+        index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
+        # CTAs that last are as many as there is room for at once.
+        self._most = self.machine.multiprocessors * self.spec.resident
+        ctas = (self._most,) if self.tile.lasting else ()
+        integers = *ctas, *runtime_integers(view).values()
+        self._bind(expected(view).d.shape, view.m, index, integers)
+
+    def _bind(
+        self, shape: tuple[int, ...], m: int, index: tuple[Any, ...], integers: tuple[int, ...]
+    ) -> None:
+        """What of a view a launch takes."""
+        self._fit(shape, m)
+        numbers = self.splits, self._size, *integers
+        self._take(index, numbers if self._kernel is None else as_argument(numbers))
+
+    def _fit(self, shape: tuple[int, ...], m: int) -> None:
+        self._size = prod(shape)
+        self._sums_shape = self._parts * shape[0], *shape[1:]  # of as many modes as D has
+        self._rows_of_sums = self.spec.rows_of_sums(m, self._most)
+        self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
+
+    def _take(self, index: tuple[Any, ...], integers: Any) -> None:
+        """What the kernel gets after its operands, and what more if nothing follows the sums."""
+        self._held = index  # whose memory is given by addresses
+        self._given = *_addresses(index), integers
+        self._alone = *self._given, None, None, None, None
+
+    def without_buffers(self) -> Plan:
+        """This plan, to be kept: it holds the memory of no kernel map."""
+        made = object.__new__(Plan)
+        made.__dict__.update(self.__dict__)
+        made._take((None, None, None), self._given[3])
+        return made
+
+    def over(
+        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> Plan:
+        """This plan for another view of the kind, of m rows, whose D is stored in a shape."""
+        made = object.__new__(Plan)
+        made.__dict__.update(self.__dict__)
+        made._fit(shape, m)
+        # Not ``as_argument``, which takes as long as 35 calls gain by it.
+        made._take(buffers, (made.splits, made._size, *integers))
+        return made
+
+    def launcher(self) -> Launcher:
+        """``self`` past what it would ask at every call."""
+        if not self._only_launches:
+            return self._launch_anywhere
+        return self._launcher(self._given, self._held)
+
+    def launcher_over(
+        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+    ) -> Launcher:
+        """``over(...).launcher()``, past the plan in between."""
+        if not self._only_launches:
+            return self.over(buffers, m, shape, integers)._launch_anywhere
+        numbers = self.splits, prod(shape), *integers
+        return self._launcher((*_addresses(buffers), numbers), buffers)
+
+    def _launcher(self, given: tuple[Any, ...], held: tuple[Any, ...]) -> Launcher:
+        """One that holds the memory of index buffers.
+
+        If nothing follows the sums, its ``bare`` is the kernel and what that gets after operands.
+        """
+        kernel = self._kernel
+
+        def launch(
+            a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads, _: Any = held
+        ) -> None:
+            kernel(at_a, at_b, out, *given, *reads, None)
+
+        if not self.spec.epilogue:
+            launch.__dict__["bare"] = kernel, (*given, *NOTHING, None)
+        return launch
+
+    def __call__(
+        self,
+        a: Tensor,
+        b: Tensor,
+        out: Tensor,
+        epilogue: Epilogue | None = None,
+        statistics: Tensor | None = None,
+    ) -> None:
+        reads, at_a, at_b = NOTHING, a.data_ptr(), b.data_ptr()
+        if epilogue is not None:
+            reads = reads_of(epilogue.numbers, epilogue.columns, epilogue.sources)
+        if statistics is None:
+            self._launch_anywhere(a, b, out, at_a, at_b, reads)
+            return
+        with torch.cuda.device(self.device):
+            size = self._rows_of_sums, statistics.numel()
+            parts = torch.empty(size, dtype=torch.float32, device=out.device)
+            self._launch(at_a, at_b, out, reads, parts.data_ptr())
+            sum_partials(parts, statistics)
+
+    def _launch_anywhere(
+        self, a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads
+    ) -> None:
+        if self._only_device or torch.cuda.current_device() == self.device:
+            self._launch(at_a, at_b, out, reads)
+            return
+        with torch.cuda.device(self.device):
+            self._launch(at_a, at_b, out, reads)
+
+    def _launch(
+        self, at_a: int, at_b: int, out: Tensor, reads: Reads, statistics: int | None = None
+    ) -> None:
+        """On the current device."""
+        if self._in_bytes:
+            out = _as_bytes(out)
+        if self._parts:
+            self._run_in_parts(at_a, at_b, out)
+        else:
+            self._kernel(at_a, at_b, out, *self._given, *reads, statistics)
+
+    def _run_in_parts(self, at_a: int, at_b: int, out: Tensor) -> None:
+        """Parts of sums go to memory of their own, and are added up in a fixed order."""
+        make = torch.empty if self._parts > 1 else torch.zeros
+        sums = make(self._sums_shape, dtype=self._sums, device=out.device)
+        self._kernel(at_a, at_b, sums, *self._alone)
+        flat = out.as_strided((self._size,), (1,))
+        if self._parts == 1:
+            flat.copy_(sums.view(-1))
+            return
+        like = out.dtype, flat.data_ptr() & 15
+        add = self._adders.get(like)
+        if add is None:
+            add = self._adders[like] = adder(sums, flat, self._parts)
+        add(sums.view(-1), flat)
+
+
+def _addresses(index: tuple[Any, ...]) -> tuple[int | None, ...]:
+    """Where index buffers start."""
+    a, b, d = index
+    return (
+        None if a is None else a.data_ptr(),
+        None if b is None else b.data_ptr(),
+        None if d is None else d.data_ptr(),
+    )
+
+
+def execute_gpu(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    epilogue: Epilogue | None = None,
+    precision: str | None = None,
+    atomic: bool = False,
+    statistics: Tensor | None = None,
+) -> Tensor:
+    """Run a view on the GPU that its tensors are on; ``execute`` has checked them."""
+    structure, sources = "", ()
+    if epilogue is not None:
+        structure, sources = epilogue.structure, epilogue.sources
+    dtype, aligned = a.dtype, aligned_to(a, b, out, sources)
+    precision = multiplied_as(dtype, precision)
+    plan = plan_of(view, dtype, a.get_device(), out.dtype, precision, atomic, structure, aligned)
+    plan(a, b, out, epilogue, statistics)
+    return out
+
+
+def plan_of(
+    view: GemmView,
+    dtype: torch.dtype,
+    device: int,
+    out_dtype: torch.dtype,
+    precision: str | None,
+    atomic: bool,
+    structure: str,
+    aligned: tuple[int, int, int],
+) -> Plan | DotPlan:
+    """The plan for tensors of these dtypes on a device: made once, and kept with the view."""
+    plans: dict[Any, Plan | DotPlan] = view.__dict__.setdefault("_plans", {})
+    key = dtype, device, out_dtype, precision, atomic, structure, aligned
+    plan = plans.get(key)
+    if plan is not None:
+        return plan
+    if isinstance(view, MapView) and "kind" in view.__dict__ and max(view.m, view.n) > 1:
+        plan = _plan_of_kind(view, key)
+    elif _is_dots(view):
+        plan = DotPlan(
+            view, dtype, device, out_dtype, select.machine_of(device),
+            structure=structure, aligned=aligned,
+        )  # fmt: skip
+    else:
+        plan = _plan(view, key)
+    return put_few(plans, key, plan, _FEW)
+
+
+def _is_dots(view: GemmView) -> bool:
+    """Whether a view is a batch of dot products that are not gathered, as depthwise passes are.
+
+    Pairs of rows of one channel each are gathered: the template runs them.
+    """
+    if view.m != 1 or view.n != 1 or len(view.a.shape) != 3:
+        return False
+    return all(index_buffer(layout) is None for layout in (view.a, view.b, view.d))
+
+
+def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = None) -> Plan:
+    dtype, device, out_dtype, precision, atomic, structure, aligned = key
+    return Plan(
+        view, dtype, device, out_dtype, precision=precision or "tf32", atomic=atomic,
+        structure=structure, aligned=aligned, sizes=sizes,
+    )  # fmt: skip
+
+
+def launcher_of(plan: Plan | DotPlan) -> Launcher:
+    """What launches a plan, with the least of Python before it."""
+    return plan.launcher() if isinstance(plan, Plan) else plan.launch
+
+
+def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
+    """What launches a pass of a kind, past its view where there was one of its kind and size."""
+    numbers, buffers = over.numbers, over.buffers
+    assert buffers is not None
+    view = kind.sizes_of(numbers)
+    if view.m > 1 or view.n > 1:
+        plan: Plan | None = kind.plans.get((key, kind.sizes(view)))
+        if plan is not None:
+            return plan.launcher_over(buffers, view.m, view.stored, kind.integers(numbers))
+    return launcher_of(plan_of(kind.view(over.make, numbers, buffers), *key))
+
+
+def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
+    """A plan that views of one kind, and of about one size, share but for their index buffers."""
+    sizes = view.kind.sizes(view)
+    kind, numbers = view.kind, view.numbers
+    plan: Plan | None = kind.plans.get((key, sizes))
+    if plan is not None:
+        return plan.over(view.buffers, view.m, expected(view).d.shape, kind.integers(numbers))
+    plan = _plan(view, key, sizes)
+    if plan.tile.taps == 1:
+        keep_plan(kind, (key, sizes), plan.without_buffers())
+    return plan
+
+
+def aligned_to(
+    a: Tensor, b: Tensor, out: Tensor, sources: tuple[Tensor, ...] = ()
+) -> tuple[int, int, int]:
+    """Bytes, up to 16, that the starts of the operands are multiples of.
+
+    ``sources`` are read at the same offsets as D, of elements of their own size.
+    """
+    at_a, at_b, at_d = a.data_ptr(), b.data_ptr(), out.data_ptr()
+    for source in sources:
+        at_d |= source.data_ptr() * out.itemsize // source.itemsize
+    if (at_a | at_b | at_d) & 15 == 0:
+        return ALIGNED
+    return tuple(min(16, p & -p if p else 16) for p in (at_a, at_b, at_d))  # type: ignore[return-value]
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    """fp8 as bytes, which is how kernels are handed it."""
+    return tensor.view(torch.uint8) if tensor.dtype in FP8 else tensor

@@ -1,0 +1,309 @@
+"""What runs a GEMM view on a GPU: the problem that it is, the tile, the kernel's ``Spec``.
+
+No kernel is loaded or launched here, unless the user wants tiles to be measured: that is ``gpu``,
+which comes here first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, prod
+from typing import Any, NamedTuple
+
+import torch
+
+from ..algebra.int_tuple import flatten
+from ..base.devices import check_driver
+from ..errors import ArgumentTypeError
+from ..kernels.compile.store import architecture
+from ..planning.cost_model import MACHINES, Machine, Problem, choose
+from ..planning.halo_reuse import widened
+from ..planning.kernel_key import index_buffer
+from ..planning.kernel_spec import (
+    ARCHES,
+    BYTES,
+    Spec,
+    can_skip,
+    kept_entries,
+    staged_bytes,
+    stores_whole_rows,
+    suits_warpgroups,
+    vectors_of,
+)
+from ..planning.legality import UnsupportedViewError, check_view
+from ..planning.structural_zeros import Run, leaves_bounds, runs_of
+from ..planning.tile import WARPGROUP, Tile
+from ..planning.tma_im2col import is_mapped
+from ..tensors.packed_int4 import INT4
+from ..tensors.tensor_checks import expected
+from ..view.gemm_view import GemmView, locate, stages
+from .folding_choice import unfolded
+from .fp32_precision import multiplied_now
+from .measured_choices import find, key_of, wanted
+
+# Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
+_PRESENT = 0.5
+_ANY_TILE = Tile(64, 64, 16)
+MOST_ROWS = 2**31
+ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
+
+
+class Choice(NamedTuple):
+    """The kernel that a view is run by.
+
+    Args:
+        view: what the kernel runs, whose rows serve several taps where the tile's do.
+        spec: with the tile.
+        splits: into how many parts a sum is cut.
+        sums: the dtype of those parts.
+        machine, problem: what it was chosen for.
+        key: what a measured choice is found by (``layoutconv.tuning``).
+    """
+
+    view: GemmView
+    spec: Spec
+    splits: int
+    sums: torch.dtype
+    machine: Machine
+    problem: Problem
+    key: str
+
+
+def choose_kernel(
+    view: GemmView,
+    dtype: torch.dtype,
+    device: int,
+    out_dtype: torch.dtype | None = None,
+    *,
+    precision: str = "tf32",
+    atomic: bool = False,
+    structure: str = "",
+    aligned: tuple[int, int, int] = ALIGNED,
+    tile: Tile | None = None,
+    splits: int | None = None,
+    sizes: tuple[int, int] | None = None,
+    measures: bool = True,
+) -> Choice:
+    """The choice that was measured (``layoutconv.tuning``), or else the model's.
+
+    The arguments and errors are those of ``gpu.Plan``. ``measures``: where nothing was, it is
+    done now, if the user wants that.
+    """
+    machine = machine_of(device)
+    kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
+    _check_machine(kind, machine)
+    vectors, along = vectors_of(view, kind, out_kind, aligned)
+    if not view.k:  # sums of nothing: no operand is read
+        vectors, along = (1, 1, vectors[2]), (1, 1)
+    check_view(view, along)
+    whole = expected(view).writes_all and _is_dense(view.d)
+    of_any_tile = Spec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
+    counts = "statistics" in structure.split()
+    problem = Problem(
+        view.m, view.n, _summed(view, along),
+        channels=_channels(view, along),
+        dtype=kind,
+        staged_bytes=staged_bytes(kind, out_kind, structure),
+        groups=view.l,
+        sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
+        gathered=index_buffer(view.a) is not None,
+        # Parts are added up as floating-point numbers, and stored without saturation.
+        splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
+        moved=_moved(view, kind, out_kind),
+        whole=not (counts or atomic),
+        warpgroups=suits_warpgroups(kind, vectors, along),
+        mapped=_is_mapped(view, of_any_tile),
+        runs=bool(_runs(view, of_any_tile)),
+        lasts=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
+        stays=(
+            BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure
+            and (not counts or stores_whole_rows(view))
+        ),
+        counts=counts,
+        **_shared_rows(view, of_any_tile),
+    )  # fmt: skip
+    plain = None if tile or problem.runs or problem.window_runs else unfolded(view)
+    if plain is not None:  # no tile would leave out what is outside the filter
+        return choose_kernel(
+            plain, dtype, device, out_dtype, precision=precision, atomic=atomic,
+            structure=structure, aligned=aligned, splits=splits, sizes=sizes, measures=measures,
+        )  # fmt: skip
+    key = key_of(view, problem, out_kind, vectors, along)
+    measured = find(key, problem, machine)
+    if measured is None and measures and tile is None and splits is None and _tunes():
+        from ..tuning.race import tune_at_need
+
+        measured = tune_at_need(
+            view, dtype, out_dtype=out_dtype, device=device, precision=precision,
+            structure=structure, aligned=aligned,
+        )  # fmt: skip
+    if measured is None and sizes is not None:
+        problem = replace(problem, m=sizes[0], groups=sizes[1])
+    chosen, parts = measured or choose(problem, machine)
+    if splits and problem.splittable:
+        parts = splits
+    tile = tile or chosen
+    if tile.taps > 1:
+        view = _widened(view, tile)
+    parts = _without_empty_parts(view.k // tile.taps, tile, parts)
+    split = "" if parts == 1 else "atomic" if atomic else "partial"
+    sums = torch.float64 if dtype == torch.float64 else torch.float32
+    if split:
+        out_kind = _name(sums)
+        vectors = (*vectors[:2], min(vectors[2], 16 // sums.itemsize))
+    skip = not split and tile.taps == 1 and can_skip(view, along, tile)
+    spec = Spec(kind, out_kind, tile, machine.arch, vectors, along, structure, split, skip)
+    spec = replace(spec, kept=kept_entries(view, spec))
+    return Choice(view, spec, parts, sums, machine, problem, key)
+
+
+def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
+    """How data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
+
+    >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
+    ('fp32', None)
+    """
+    if dtype is torch.float32 and precision is None:
+        return multiplied_now()
+    return precision
+
+
+def machine_of(device: int) -> Machine:
+    """What decides between tiles on a GPU that is present; ``DeviceError`` if none run on it."""
+    check_driver()
+    found: Any = torch.cuda.get_device_properties(device)
+    arch = architecture((found.major, found.minor))
+    like = MACHINES.get(arch, MACHINES["sm_80"])
+    return Machine(
+        arch,
+        found.multi_processor_count,
+        found.shared_memory_per_block_optin,
+        found.shared_memory_per_multiprocessor,
+        like.products,
+        like.bandwidth,
+        found.name,
+    )
+
+
+def _tunes() -> bool:
+    """Whether to measure now: not while a graph is captured, which takes no other launches."""
+    return wanted() and not torch.cuda.is_current_stream_capturing()
+
+
+def _kernel_type(dtype: torch.dtype, precision: str) -> str:
+    """The kernel's name of data: fp32 is multiplied as tf32, or as three of them."""
+    kinds = {(torch.float32, "tf32"): "tfloat32", (torch.int8, INT4): INT4}
+    return kinds.get((dtype, precision), _name(dtype))
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
+    """Of a problem: how many taps share the rows of a tile, how many rows more that takes, and
+    whether tensor maps bring these tiles.
+
+    None do if those are more rows than a kernel counts: three for one where lines are of one cell.
+    """
+    wide = widened(view) if spec.along[0] == 1 else None
+    if wide is None or not 0 < wide.m < MOST_ROWS:
+        return {}
+    taps = int(flatten(wide.a.shape[1])[-1])
+    runs = _runs(wide, spec, taps)
+    half_lines = -(-wide.k // taps // (64 // BYTES[spec.dtype]))
+    return {
+        "taps": taps,
+        "widening": wide.m / view.m,
+        "mapped_windows": _is_mapped(wide, spec, taps),
+        "window_runs": bool(runs),
+        "k_tiles": sum(run.k_tiles for run in runs) or half_lines,
+    }
+
+
+def _widened(view: GemmView, tile: Tile) -> GemmView:
+    """The view whose rows serve the taps of a tile."""
+    wide = widened(view)
+    if wide is None or flatten(wide.a.shape[1])[-1] != tile.taps:
+        raise UnsupportedViewError(f"{tile}: expected a view whose rows {tile.taps} taps share")
+    return wide
+
+
+def _without_empty_parts(k: int, tile: Tile, splits: int) -> int:
+    """How many parts there are if all but the last have equally many k-tiles."""
+    k_tiles = max(1, -(-k // tile.k))
+    return -(-k_tiles // -(-k_tiles // splits))
+
+
+def _check_machine(kind: str, machine: Machine) -> None:
+    least, most = ARCHES.get(kind, (80, inf))
+    number = int(machine.arch.removeprefix("sm_").rstrip("a"))
+    if not least <= number <= most:
+        range_of = f"{least / 10} or more" if most == inf else f"{least / 10} to {most / 10}"
+        instead = "; unpack_int4 makes int8 of it" if kind == INT4 else ""
+        expected_capability = f"a GPU of compute capability {range_of} for {kind}{instead}"
+        raise ArgumentTypeError("a", expected_capability, f"one of {number / 10}")
+
+
+def _summed(view: GemmView, along: tuple[int, int]) -> int:
+    """The length of the sums, without the taps that tiles leave out."""
+    if not can_skip(view, along, _ANY_TILE):
+        return view.k
+    if index_buffer(view.a) is not None:
+        return max(1, int(view.k * _PRESENT))
+    channels, *_ = flatten(stages(view.a)[0].layout.shape[1])
+    rows = torch.arange(0, view.m, max(1, view.m // 4096))
+    _, there = locate(view.a, rows[:, None], torch.arange(0, view.k, int(channels))[None])
+    return max(1, int(view.k * float(torch.as_tensor(there).double().mean())))
+
+
+def _moved(view: GemmView, kind: str, out_kind: str) -> int:
+    """Bytes of what a view reads and writes, each once; of a gathered view, none."""
+    if index_buffer(view.a) is not None:
+        return 0
+    want, groups = expected(view), view.l
+    a = min(prod(want.a.shape), view.m * view.k * groups)
+    b = min(prod(want.b.shape), view.n * view.k * groups)
+    return (a + b) * BYTES[kind] + view.m * view.n * groups * BYTES[out_kind]
+
+
+def _channels(view: GemmView, along: tuple[int, int]) -> int:
+    """The length of the contiguous mode of k, 0 if k runs across memory in both operands."""
+    for layout, mode in zip((view.a, view.b), along, strict=True):
+        if mode == 1:
+            return int(flatten(stages(layout)[0].layout.shape[1])[0])
+    return 0
+
+
+def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
+    """Whether tensor maps bring both operands to the tiles that are made for them.
+
+    Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
+    """
+    return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
+
+
+def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
+    """Of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
+    columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
+    if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
+        return ()
+    return runs_of(view, _with_tile(view, spec, taps, columns))
+
+
+def _with_tile(view: GemmView, spec: Spec, taps: int, columns: int = 128) -> Spec:
+    line = 128 // BYTES[spec.dtype]
+    k = line if taps == 1 and _channels(view, spec.along) % line == 0 else line // 2
+    return replace(spec, tile=Tile(128, columns, k, 8, 1, 4, producers=WARPGROUP, taps=taps))
+
+
+def _is_dense(layout: Any) -> bool:
+    """Whether memory has no gaps: parts of sums lie as the result does."""
+    memory = stages(layout)[-1].layout
+    pairs = sorted(zip(flatten(memory.stride), flatten(memory.shape), strict=True))
+    reach = 1
+    for stride, extent in pairs:
+        if extent > 1 and stride != reach:
+            return False
+        reach *= int(extent)
+    return list(flatten(memory.stride)) == sorted(flatten(memory.stride), reverse=True)

@@ -1,0 +1,5 @@
+"""What users call, below modules: ``execute``, and the operators that torch differentiates."""
+
+from .execute import execute
+
+__all__ = ["execute"]

@@ -1,0 +1,215 @@
+"""Signatures: all that a call depends on beside data, and what was kept of calls for each.
+
+A signature has two parts. The one that a dictionary finds is cheap and coarse: numbers, their
+types, and how many elements there are. The other is a guard, which says in one call of C what a
+dozen attributes of tensors would: whether they are like those of an earlier call, to kernels and to
+torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from marshal import dumps
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..base.caches import BoundedCache, footprint, remembered
+from .torch_internals import (
+    PLAIN,
+    forward_ad,
+    functions_that_look,
+    is_dynamo_compiling,
+    is_plain,
+    operators_that_look,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+try:
+    from torch._C._dynamo import guards as _of_torch
+except ImportError:  # they are torch.compile's own, and promised to nobody
+    _of_torch = None  # type: ignore[assignment]
+
+is_grad_enabled = torch.is_grad_enabled
+_FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
+
+_LATER = 2048  # bytes of the launches that are bound when an entry is used first
+
+Guard = Callable[..., bool]
+Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
+
+
+def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
+    """A function of as many tensors: whether kernels and torch would treat them as these.
+
+    With ``rows``, matrices may have any number of them: clouds differ in nothing else.
+
+    They have their types, dtypes, devices, shapes and strides, want a gradient or do not,
+    and torch dispatches them alike: keys are those of lazy negation and inference mode, and, of the
+    thread, of autocast, tracers and transforms. What is no
+    tensor is not like one. ``is_watched_unseen`` asks what is not seen. Nothing keeps the tensors
+    alive.
+
+    >>> x = torch.ones(2, 3)
+    >>> alike = guard_of(x)
+    >>> alike(x + 1), alike(x.T), alike(x.double()), alike(2.0)
+    (True, False, False, False)
+    >>> guard_of(x, rows=True)(torch.ones(5, 3)), guard_of(x, rows=True)(torch.ones(2, 5))
+    (True, False)
+    """
+    guards: Any = getattr(_of_torch, "TensorGuards", None)
+    if guards is None or len(set(map(id, tensors))) < len(tensors):
+        return _guard_in_python(*tensors, rows=rows)  # torch's is false if any is there twice
+    sizes: Any = None
+    strides: Any = None
+    if rows:
+        sizes = [[*_shape(tensor, rows)] for tensor in tensors]
+        strides = [[*tensor.stride()] for tensor in tensors]
+    alike: Guard = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    return alike
+
+
+def _shape(tensor: Tensor, rows: bool) -> tuple[int | None, ...]:
+    """The extents that matter, None for one that does not."""
+    if rows and tensor.dim() == 2:
+        return None, tensor.shape[1]
+    return tuple(tensor.shape)
+
+
+def _guard_in_python(*tensors: Tensor, rows: bool = False) -> Guard:
+    """:func:`guard_of` without help from torch: a microsecond for each tensor, not a tenth."""
+    known = [_properties(tensor, rows) for tensor in tensors]
+
+    def alike(*others: Any) -> bool:
+        return is_plain(*others) and [_properties(tensor, rows) for tensor in others] == known
+
+    return alike
+
+
+def _properties(tensor: Tensor, rows: bool) -> tuple[Any, ...]:
+    return (
+        type(tensor), tensor.dtype, tensor.device, _shape(tensor, rows), tensor.stride(),
+        tensor.requires_grad, tensor.is_inference(), torch.is_inference_mode_enabled(),
+    )  # fmt: skip
+
+
+class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
+    """What was kept for signatures of convolutions: a cache with a bound, by the coarse parts.
+
+    A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
+    ``input``, ``weight``, ``bias``, ``scale`` and ``residual``, of which the last three may be
+    None, and ``scale`` a number. Numbers that are equal, but of another type, are another
+    signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
+    With ``rows``, how many of them ``input`` and ``residual`` have does not.
+
+    >>> signatures = Signatures("", entries=2, nbytes=10_000)
+    >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
+    >>> signatures.keep(lambda: "what was found out", *call)
+    >>> signatures.find(*call)
+    'what was found out'
+    >>> signatures.find((3.0, "relu"), *call[1:]) is None
+    True
+    """
+
+    def __init__(self, name: str, *, entries: int, nbytes: int, rows: bool = False) -> None:
+        super().__init__(name, entries=entries, nbytes=nbytes)
+        self.rows = rows
+
+    def find(
+        self,
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> Any:
+        """What was kept for a call; None for what was not, and for a call that torch has to see."""
+        # What is_watched_unseen asks: a function takes as long as its answers. Of graphs, those of
+        # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
+        if is_dynamo_compiling() or functions_that_look() or operators_that_look():
+            return None
+        if forward_ad._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
+            return None
+        if input.is_nested or weight.is_nested:  # torch's guard ends the process
+            return None
+        columns: Any = ()
+        apart = residual
+        if not (bias is scale is residual is out_dtype is None):
+            numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+            for column in columns:
+                if type(column) not in PLAIN or column.is_nested:
+                    return None
+            if apart is not None and (type(apart) not in PLAIN or apart.is_nested):
+                return None
+        try:
+            size = input.size(-1) if self.rows else input.numel()
+            key = dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
+            for alike, apart_alike, found in self.young.get(key) or self.renewed(key) or ():
+                if alike(input, weight, *columns) and (apart is None or apart_alike(apart)):  # type: ignore[misc]
+                    return found
+        except (ValueError, RuntimeError, IndexError):  # no numbers, no strides, no modes
+            pass
+        return None
+
+    def keep(
+        self,
+        make: Callable[[], Any],
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        scale: Tensor | float | None = None,
+        residual: Tensor | None = None,
+    ) -> None:
+        """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
+        numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+        together = input, weight, *columns
+        # Apart from the input, which it may be: a guard of torch's has no tensor twice.
+        alone = () if residual is None else (residual,)
+        if not is_plain(*together, *alone):
+            return
+        try:
+            key = self._key(numbers, input, weight)
+        except (ValueError, IndexError):  # no numbers, no modes
+            return
+        apart_alike = guard_of(*alone, rows=self.rows) if alone else None
+        entry = guard_of(*together, rows=self.rows), apart_alike, make()
+        others = list(self.get(key) or ())[: max(1, min(_FEW, self.most_entries // 2)) - 1]
+        many, nbytes = self._sizes.get(key, (1, 0))
+        nbytes = nbytes // many * len(others) + footprint(key, entry) + _LATER
+        self.put(key, [entry, *others], nbytes, 1 + len(others))
+
+    def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
+        """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
+        size = input.size(-1) if self.rows else input.numel()
+        return dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
+
+
+@remembered(64)
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype)
+
+
+def _apart(
+    numbers: tuple[Any, ...], out_dtype: Any, bias: Any, scale: Any, residual: Any
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Numbers, with which of the others there are, and the columns that are tensors or ought to
+    be."""
+    number, columns = None, () if bias is None else (bias,)
+    if scale is out_dtype is None:  # as the rest has it, in less time
+        if bias is residual is None:
+            return numbers, ()
+        return (numbers, None, bias is None, False, residual is None, None), columns
+    if scale is not None:
+        if type(scale) in (float, int):
+            number = scale
+        else:
+            columns = *columns, scale
+    kind = None if out_dtype is None else type(out_dtype) is torch.dtype and _name(out_dtype)
+    scaled = scale is not None and number is None
+    return (numbers, number, bias is None, scaled, residual is None, kind), columns

@@ -1,0 +1,339 @@
+"""What the passes of a dense convolution compute: views, and functions of tensors.
+
+Here is no dispatcher and no gradient: ``autograd`` registers the functions as operators of torch,
+``direct`` calls what they consist of. Those take and return tensors of torch's shapes, (N, C, D, H,
+W), results in ``channels_last`` memory; views, and the rest, are of the order of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..base.caches import BoundedCache, kept_in
+from ..conv import ConvProblem, dgrad_views, wgrad_view
+from ..conv.dense_views import VIEWS
+from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
+from ..conv.gradients import reached_residues
+from ..gpu.filter_choice import as_read, worth_turning
+from ..gpu.folding_choice import arranged_fprop, line_for
+from ..gpu.phase_choice import arranged_dgrad, columns_for, residues_side_by_side
+from ..tensors.epilogue_in_torch import Finish
+from ..tensors.tensor_checks import OUTPUTS, as_stored
+from ..view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from ..view.gemm_view import GemmView
+from .execute import execute
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = Sequence[int]
+_EMPTY = 64  # residues whose empty sums, if something follows them, kernels write; else torch does
+_ROWS = 1 << 16  # of empty sums that are made at once
+_PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """(N, C, D, H, W) as (N, D, H, W, C), of the same memory."""
+    return tensor.movedim(1, -1)
+
+
+def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """A new tensor (N, C, D, H, W), of memory of the ``shape`` (N, D, H, W, C).
+
+    It is no view: a result of an operator should be none. Its dtype is that of sums over ``like``,
+    or ``dtype``.
+
+    >>> made = new_result(torch.zeros(1, dtype=torch.int8), (2, 5, 3))
+    >>> made.shape, made.stride(), made.dtype
+    (torch.Size([2, 3, 5]), (15, 1, 3), torch.int32)
+    """
+    first, *modes, channels = shape
+    strides, reach = [], channels
+    for extent in reversed(modes):
+        strides.append(reach)
+        reach = reach * extent
+    shape, stride = (first, channels, *modes), (reach, 1, *reversed(strides))
+    return like.new_empty_strided(shape, stride, dtype=dtype or OUTPUTS.get(like.dtype))
+
+
+class Pass(NamedTuple):
+    """The views that together write a result of ``shape``; ``zeroed`` says: all but empty sums.
+
+    ``turned`` is the shape of a filter that had better be turned before, where kernels read it
+    along the sum alone; empty of one that had not.
+    """
+
+    views: tuple[GemmView, ...]
+    shape: tuple[int, ...]
+    zeroed: bool = False
+    turned: tuple[int, ...] = ()
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether nothing is summed over channels."""
+        return all(view.m == view.n == 1 and len(view.a.shape) == 3 for view in self.views[:1])
+
+
+def fprop_pass(
+    x: Ints,
+    w: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    *,
+    line: int = 0,
+) -> Pass:
+    """The forward pass of tensors of shapes (N, D, H, W, C) and (K, T, R, S, C / groups).
+
+    ``line``: so many elements of a row are copied at once where lines may be folded.
+
+    >>> fprop_pass((1, 8, 8, 4), (16, 3, 3, 4), [1, 1], [1, 1, 1, 1], [1, 1]).shape
+    (1, 8, 8, 16)
+    """
+    numbers = tuple(stride), tuple(padding), tuple(dilation), groups
+    return _fprop_pass(tuple(x), tuple(w), *numbers, line)
+
+
+def forget() -> None:
+    """Drop the views of passes, and with them their plans."""
+    _PASSES.clear()
+    VIEWS.clear()
+
+
+@kept_in(_PASSES)
+def _fprop_pass(x: Any, w: Any, *numbers: Any) -> Pass:
+    *of_problem, line = numbers
+    problem = _problem(x, w[:-1], *of_problem)
+    if _is_depthwise(problem):
+        return Pass((depthwise_fprop_view(problem),), problem.output)
+    return Pass((arranged_fprop(problem, line),), problem.output)
+
+
+def dgrad_pass(
+    y: Ints,
+    w: Ints,
+    spatial: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    *,
+    ends: bool = False,
+    columns: int = 0,
+) -> Pass:
+    """The gradient of the activation, of ``spatial`` cells: shapes (N, Z, P, Q, K), that of ``w``.
+
+    ``ends`` says whether anything comes after the sums: what becomes of an empty one need not be
+    zero, so that the cells that no window covers have views then, if not too many. ``columns``: so
+    many may be filled by residues side by side, if columns are not told apart by what comes after.
+
+    >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], [3], [0, 0], [1], ends=e).views) for e in (0, 1)]
+    [1, 3]
+    """
+    numbers = tuple(spatial), tuple(stride), tuple(padding), tuple(dilation), groups
+    return _dgrad_pass(tuple(y), tuple(w), *numbers, bool(ends), columns)
+
+
+@kept_in(_PASSES)
+def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
+    *of_problem, ends, columns = numbers
+    groups = of_problem[-1]
+    shape = (y[0], *spatial, w[-1] * groups)
+    problem = _problem(shape, w[:-1], *of_problem)
+    # A stride far beyond the filter would have a view for each of as many cells.
+    empty = ends and prod(map(min, problem.stride, problem.spatial)) <= _EMPTY
+    together: tuple[int, ...] = ()
+    if _is_depthwise(problem):
+        views = depthwise_dgrad_views(problem, empty=empty)
+    elif columns and not ends:
+        views, together = arranged_dgrad(problem, columns), residues_side_by_side(problem, columns)
+    else:
+        views = dgrad_views(problem, empty=empty)
+    turns = not _is_depthwise(problem) and worth_turning(prod(y[:-1]), w, groups)
+    zeroed = not empty and not _covers(problem, together)
+    return Pass(views, shape, zeroed, w if turns else ())
+
+
+def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
+    """Whether every cell is in a residue that some tap reaches; those ``together`` are."""
+    return all(
+        mode in together
+        or len(reached_residues(problem, mode)) == min(problem.stride[mode], problem.spatial[mode])
+        for mode in range(problem.rank)
+    )
+
+
+def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtype) -> None:
+    """Write what becomes of empty sums, of products of an ``operand``, into all of a result.
+
+    >>> out = torch.empty(1, 2, 3)
+    >>> write_empty_sums(out, epilogue_of(torch.tensor([1.0, -1, 0]), activation="relu"), out.dtype)
+    >>> out
+    tensor([[[1., 0., 0.],
+             [1., 0., 0.]]])
+    """
+    out.zero_()
+    if epilogue is None:
+        return
+    finish = Finish(epilogue, operand, out.dtype)
+    flat = out.view(-1, out.shape[-1])
+    sources = [source.view(flat.shape) for source in finish.sources]
+    for rows in range(0, len(flat), _ROWS):
+        part = slice(rows, rows + _ROWS)
+        sums = torch.zeros(flat[part].shape, dtype=finish.kind, device=out.device)
+        flat[part] = finish(sums, slice(None), [source[part] for source in sources])
+
+
+@kept_in(_PASSES)
+def _wgrad_view(x: Any, filter: Any, *numbers: Any) -> GemmView:
+    problem = _problem(x, filter, *numbers)
+    return (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
+
+
+def _problem(
+    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> ConvProblem:
+    """The problem, with the least stride and dilation of those that make no difference.
+
+    Where one window fits, or a filter has one tap, they may be of any size.
+    """
+    taps, extents = filter[1:], activation[1:-1]
+    sides = tuple(zip(padding[::2], padding[1::2], strict=True))
+    apart = tuple(1 if tap == 1 else d for tap, d in zip(taps, dilation, strict=True))
+    modes = zip(stride, extents, sides, taps, apart, strict=True)
+    steps = tuple(min(s, max(1, e + n + f - d * (t - 1))) for s, e, (n, f), t, d in modes)
+    return ConvProblem(activation, filter, steps, sides, apart, groups)
+
+
+def _is_depthwise(problem: ConvProblem) -> bool:
+    """Whether every channel is a group: no products of matrices, but of elements."""
+    return problem.groups > 1 and problem.groups == problem.C
+
+
+def epilogue_of(
+    bias: Tensor | None = None,
+    scale: Tensor | float | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    statistics: bool = False,
+) -> Epilogue | None:
+    """``activation(scale * sum + bias + residual)`` as an epilogue, None where it is ``sum``."""
+    steps: list[Step] = []
+    if scale is not None:
+        steps.append(Scale(scale.contiguous() if isinstance(scale, torch.Tensor) else scale))
+    if bias is not None:
+        steps.append(Bias(bias.contiguous()))
+    if residual is not None:
+        steps.append(Residual(residual.contiguous()))
+    if activation is not None:
+        steps.append(Activation(activation, slope))
+    return Epilogue(tuple(steps), statistics) if steps or statistics else None
+
+
+def fprop(
+    x: Tensor,
+    w: Tensor,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
+    statistics: bool = False,
+) -> Any:
+    """The forward pass, (N, K, Z, P, Q); with ``statistics`` also those of its channels."""
+    x, w = in_memory_order(x), in_memory_order(w)
+    residual = None if residual is None else in_memory_order(residual)
+    numbers = stride, padding, dilation, groups
+    found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
+    epilogue = epilogue_of(bias, scale, residual, activation, slope, statistics)
+    y = new_result(x, found.shape, out_dtype)
+    sums = run(found.views, x.contiguous(), w.contiguous(), in_memory_order(y), epilogue)
+    return (y, sums) if statistics else y
+
+
+def fprop_statistics(x: Tensor, w: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """The forward pass and its statistics, fp32 (2, K)."""
+    options["statistics"] = True
+    return fprop(x, w, *args, **options)
+
+
+def dgrad(
+    y: Tensor,
+    w: Tensor,
+    spatial: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
+    y, w = in_memory_order(y), in_memory_order(w)
+    residual = None if residual is None else in_memory_order(residual)
+    epilogue = epilogue_of(bias, scale, residual, activation, slope)
+    numbers = spatial, stride, padding, dilation, groups
+    # Before all else: no view is made for what no memory holds.
+    result = new_result(y, (y.shape[0], *spatial, w.shape[-1] * groups), out_dtype)
+    found = dgrad_pass(
+        y.shape, w.shape, *numbers, ends=epilogue is not None, columns=columns_for(y)
+    )
+    x = in_memory_order(result)
+    if found.zeroed:
+        write_empty_sums(x, epilogue, y.dtype)
+    run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))
+    return result
+
+
+def wgrad(
+    y: Tensor,
+    x: Tensor,
+    taps: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+) -> Tensor:
+    """The gradient of the filter, (K, C / groups, T, R, S)."""
+    y, x = in_memory_order(y), in_memory_order(x)
+    K, C = y.shape[-1], x.shape[-1]
+    numbers = tuple(stride), tuple(padding), tuple(dilation), groups
+    view = _wgrad_view(tuple(x.shape), (K, *taps), *numbers)
+    w = new_result(y, (K, *taps, C // groups))
+    execute(view, y.contiguous(), x.contiguous(), in_memory_order(w))
+    return w
+
+
+def run(
+    views: Sequence[GemmView],
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    epilogue: Epilogue | None,
+    *,
+    turns: bool = False,
+) -> Tensor | None:
+    """Run the views of a pass, which together write ``out``; returns the statistics of one.
+
+    ``turns``: ``b`` is a filter that had better be turned before, as ``Pass.turned`` says.
+    """
+    if turns:
+        views, b = as_read(views, a, b)
+    for view in views:
+        found = execute(view, as_stored(view, a), b, out, epilogue=epilogue)
+    return found[1] if epilogue is not None and epilogue.statistics else None

@@ -1,0 +1,461 @@
+"""The passes of sparse convolutions as differentiable torch operators, ``torch.ops.layoutconv.*``.
+
+    sparse_conv(x, w, *maps, rows, groups, transposed, mirrored, bias, ..., out_dtype) -> y
+    sparse_wgrad(y, x, *maps, taps, groups, mirrored) -> w
+
+``x`` (inputs, C), ``w`` (K, *taps, C / groups), ``y`` (outputs, K). ``maps`` are the seven tensors
+of a kernel map that :func:`tables` makes. ``transposed`` goes the other way, from ``y`` and ``w``
+to ``x``: the gradient of the inputs, ``rows`` of them; else ``rows`` is the number of outputs. The
+result is ``activation(scale * sum + bias + residual)``, as of the dense operators.
+
+``sparse_conv`` is linear in both its tensors, and so is ``sparse_wgrad``; the gradients of each are
+the others, to any order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from math import isqrt, prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..base.caches import remembered
+from ..conv.k_major_filter import turned_filter
+from ..gpu.filter_choice import reads_turned, worth_turning
+from ..gpu.map_views import map_view
+from ..sparse.maps.kernel_map import KernelMap, reversed_index
+from ..sparse.maps.tap_pairs import Pairs, pairs_of
+from ..sparse.maps.two_way import to_be_kept
+from ..tensors.tensor_checks import OUTPUTS
+from ..view.gemm_view import GemmView
+from .dense_operators import EPILOGUE, around, autocast, keep, through_epilogue
+from .dense_passes import epilogue_of
+from .execute import execute
+from .sparse_passes import Rows, conv_over, pairs_over, turned_over
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = Sequence[int]
+
+_PRODUCTS = 528  # that a filter's gradient is cut into, or up to twice: 4 to 8 a multiprocessor
+_LEAST_CHUNK = 512
+_FEWEST = 32  # pairs of a chunk, of clouds that are smaller
+_MOST_ON_CPU = 16384
+
+
+class Maps(NamedTuple):
+    """The tensors of a kernel map, in the order in which operators take them; empty where not made.
+
+    ``forward`` is the index (outputs, taps) of the map, its rows in ``order``; if that is empty,
+    in their own. ``backward`` and ``backward_order`` are those of the inverse map, which a mirrored
+    map does not need. The rest are the map's pairs.
+    """
+
+    forward: Tensor
+    order: Tensor
+    backward: Tensor
+    backward_order: Tensor
+    pair_outputs: Tensor
+    pair_inputs: Tensor
+    pair_chunks: Tensor
+
+
+def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> Maps:
+    """The tensors of a map; with ``gradients`` those that its gradients need, too.
+
+    ``channels`` are C and K. Rows are sorted by their taps on a GPU, where tiles of neighbouring
+    rows share what they leave out.
+    """
+    if not gradients:
+        maps = forward_maps(found)
+    else:
+        pairs = pairs_for(found, channels)
+        ways = both_ways(found)
+        # Not _replace, which torch 2.8 does not compile.
+        maps = Maps(
+            ways.forward, ways.order, ways.backward, ways.backward_order,
+            pairs.outputs, pairs.inputs, pairs.lengths,
+        )  # fmt: skip
+    if torch.compiler.is_compiling():
+        return maps  # in whose graphs tensors have no attributes
+    for owner in (maps.forward, maps.backward, maps.pair_outputs):
+        if owner.numel():
+            _keep_with(found, owner)
+    return maps
+
+
+def forward_maps(found: KernelMap) -> Maps:
+    """The tensors that a forward pass needs."""
+    kept: Maps | None = found.views.get("forward")
+    if kept is not None:
+        return kept
+    # Not ``found.index``: on a GPU that is made for those who need it.
+    with to_be_kept():
+        none = found.outputs.cells.new_empty(0)
+    index, order = _rows(found, none)
+    kept = found.views["forward"] = Maps(index, order, *[none] * 5)
+    return kept
+
+
+def both_ways(found: KernelMap) -> Maps:
+    """Those that the gradient of the inputs needs, too."""
+    forward = forward_maps(found)
+    if found.mirrored:
+        return forward
+    kept: Maps | None = found.views.get("both ways")
+    if kept is None:
+        back, back_order = _rows(found.inverse, forward.backward)
+        none = forward.pair_outputs
+        kept = Maps(forward.forward, forward.order, back, back_order, none, none, none)
+        found.views["both ways"] = kept
+    return kept
+
+
+def pairs_for(found: KernelMap, channels: tuple[int, int]) -> Pairs:
+    """The pairs that the gradient of a filter of C and K ``channels`` sums over."""
+    forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
+    if torch.compiler.is_compiling() and found.outputs.cells.is_cuda:
+        # Their chunks are of a length that depends on how many there are, which no graph knows.
+        return found.pairs_made()
+    return found.pairs(chunk_of(found, channels))
+
+
+def _keep_with(found: KernelMap, owner: Tensor) -> None:
+    """Let a tensor know where views over it are kept."""
+    if not hasattr(owner, "_layoutconv_kept"):
+        owner._layoutconv_kept = _KeptBy(kept_of(found))  # type: ignore[attr-defined]
+
+
+class Kept:
+    """What is derived from a kernel map, and kept with it.
+
+    Index tensors know it by a weak reference: the views in it hold their memory, so that a strong
+    one would be a circle, and through torch's C++ one that no garbage collector sees.
+    """
+
+    def __init__(self) -> None:
+        self.views: dict[Any, GemmView] = {}
+
+
+class _KeptBy:
+    """The attribute of an index tensor: a weak reference, which copies and pickles of it lose."""
+
+    def __init__(self, kept: Kept | None) -> None:
+        self.reference = None if kept is None else weakref.ref(kept)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _KeptBy, (None,)
+
+
+def kept_of(found: KernelMap) -> Kept:
+    """What is kept with a map; a place of its own among the map's ``views``."""
+    kept: Any = found.views.get("executor")
+    if kept is None:
+        kept = found.views["executor"] = Kept()
+    return kept
+
+
+def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
+    return found.sorted if found.outputs.cells.is_cuda else (found.index, none)
+
+
+def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
+    """How many pairs of a tap one product of the filter's gradient sums over, a power of two.
+
+    On a CPU about a quarter of the rows: more of them leave more of the last one empty. On a GPU,
+    :func:`chunk_for` the pairs of each tap; while a CUDA graph is captured that are not counted,
+    for as many as there could be.
+    """
+    rows = len(found.outputs)
+    if not found.outputs.cells.is_cuda:
+        return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
+    counts = found.counts
+    known = None if counts is None else counts.here
+    return chunk_for(known or (rows,) * prod(found.taps), channels)
+
+
+def chunk_for(counts: Ints, channels: tuple[int, int]) -> int:
+    """How many pairs a product sums over on a GPU, of taps that have ``counts`` pairs.
+
+    Few where the filter is small, so that there are products enough for a GPU; many where it is
+    large: each writes a result of its own. ``channels`` are C and K.
+
+    >>> street = [15_800] * 13 + [89_500] + [15_800] * 13
+    >>> [chunk_for(street, (C, C)) for C in (16, 128, 256, 512)]
+    [512, 512, 2048, 4096]
+    """
+    pairs, most = sum(counts), max(counts, default=0)
+    tiles = -(-channels[0] // 128) * -(-channels[1] // 128)
+    mean = pairs // max(len(counts), 1)
+    # Of a tap's last chunk half is empty, and multiplied; of short chunks there are more results to
+    # write and read. Both cost the same about here (4 TB/s, 330 TFLOP/s), with any channels.
+    balanced = isqrt(1024 * mean)
+    chunk = max(min(_LEAST_CHUNK, mean), min(pairs * tiles // _PRODUCTS, most, balanced), _FEWEST)
+    return 1 << (chunk.bit_length() - 1)
+
+
+def _view(owner: Tensor, key: Any, make: Any) -> GemmView:
+    """A view over an index buffer, kept with the map that this belongs to."""
+    attribute = getattr(owner, "_layoutconv_kept", None)
+    reference = None if attribute is None else attribute.reference
+    kept = None if reference is None else reference()
+    if kept is None:
+        return make()
+    view = kept.views.get(key)
+    if view is None:
+        view = kept.views[key] = make()
+    return view
+
+
+def _natural(index: Tensor, order: Tensor) -> Tensor:
+    """An index with its rows in their own order."""
+    if not order.numel():
+        return index
+    return torch.empty_like(index.T).index_copy_(1, order.long(), index.T).T
+
+
+def rows_of(found: KernelMap, *, backward: bool = False) -> Rows:
+    """Those of a map, for its own direction or for the gradient of its inputs; kept with it."""
+    backward = backward and not found.mirrored
+    name = "rows backward" if backward else "rows"
+    kept: Rows | None = found.views.get(name)
+    if kept is None:
+        maps = both_ways(found) if backward else forward_maps(found)
+        of = (maps.backward, maps.backward_order) if backward else (maps.forward, maps.order)
+        kept = found.views[name] = Rows(*of)
+    return kept
+
+
+def conv_view(
+    found: Maps,
+    count: int,
+    w: Ints,
+    rows: int,
+    groups: int = 1,
+    transposed: bool = False,
+    mirrored: bool = False,
+    turned: bool = False,
+) -> GemmView:
+    """The view of a forward pass of ``count`` rows, or of the gradient of the inputs: see `conv`.
+
+    ``w`` is the shape of the filter, ``turned`` whether it is one of ``turned_filter``.
+    """
+    index, order = found.forward, found.order
+    if transposed and not mirrored:
+        index, order = found.backward, found.backward_order
+        if not index.numel():
+            sorted_by = found.order if found.order.numel() else None
+            index = reversed_index(found.forward, rows, sorted_by)
+            order = index.new_empty(0)
+    key = transposed, tuple(w), groups, count, order.numel() > 0, turned
+
+    def make() -> GemmView:
+        over = conv_over(Rows(index, order), count, w, groups, transposed, mirrored)
+        return map_view(turned_over(over) if turned else over)
+
+    return _view(index, key, make)
+
+
+def conv(
+    x: Tensor,
+    w: Tensor,
+    forward: Tensor,
+    order: Tensor,
+    backward: Tensor,
+    backward_order: Tensor,
+    pair_outputs: Tensor,
+    pair_inputs: Tensor,
+    pair_chunks: Tensor,
+    rows: int,
+    groups: int = 1,
+    transposed: bool = False,
+    mirrored: bool = False,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    residual: Tensor | None = None,
+    activation: str | None = None,
+    slope: float = 0.01,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """The forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C)."""
+    found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
+    turns = transposed and worth_turning(rows, w.shape, groups) and reads_turned(x)
+    view = conv_view(found, len(x), w.shape, rows, groups, transposed, mirrored, turns)
+    channels = w.shape[-1] * groups if transposed else w.shape[0]
+    y = x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
+    epilogue = epilogue_of(bias, scale, residual, activation, slope)
+    w = turned_filter(w) if turns else w.contiguous()
+    execute(view, x.contiguous(), w, y, epilogue=epilogue)
+    return y
+
+
+def wgrad_view(
+    found: Maps, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
+) -> tuple[GemmView, Tensor]:
+    """The products of pairs, and how many of them each tap has."""
+    outputs, inputs, lengths = found.pair_outputs, found.pair_inputs, found.pair_chunks
+    if lengths.numel():
+        made = Pairs(outputs, inputs, lengths, 0)
+    else:
+        made = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
+    return pairs_view(made, out_rows, in_rows, K, C, groups), made.lengths
+
+
+def pairs_view(
+    made: Pairs, out_rows: int, in_rows: int, K: int, C: int, groups: int = 1
+) -> GemmView:
+    """The products of pairs."""
+    key = "wgrad", C, K, groups, in_rows, out_rows
+
+    def make() -> GemmView:
+        return map_view(pairs_over(made, out_rows, in_rows, K, C, groups))
+
+    return _view(made.outputs, key, make)
+
+
+def sum_chunks(parts: Tensor, lengths: Tensor, taps: Ints, dtype: torch.dtype) -> Tensor:
+    """The filter's gradient: the products (chunks, K, C / groups) of every tap, summed in an order
+    that is always the same. Those past the sum of ``lengths``, int64 (taps,), are of no tap.
+    """
+    _, K, C = parts.shape
+    found = torch.empty((K, *taps, C), dtype=dtype, device=parts.device)
+    if not parts.numel():
+        return found.zero_()
+    if parts.is_cuda:
+        _sum_on_gpu(parts, lengths, found)
+        return found
+    # 0.2 ms for 29 of 128 x 128; segment_reduce takes 1.2
+    starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    every = torch.arange(int(starts[-1]))
+    flat = parts.flatten(1)
+    summed = torch.embedding_bag(flat, every, starts, mode=0, include_last_offset=True)[0]
+    found.view(K, -1, C).copy_(summed.view(-1, K, C).transpose(0, 1))
+    return found
+
+
+def _sum_on_gpu(parts: Tensor, lengths: Tensor, out: Tensor) -> None:
+    """One launch, on torch's current stream of the device that the tensors are on."""
+    device, (_, K, C) = parts.get_device(), parts.shape
+    if torch.cuda.current_device() != device:
+        with torch.cuda.device(device):
+            return _sum_on_gpu(parts, lengths, out)
+    return _segment_sum(parts.dtype, out.dtype, K * C, device)(parts, lengths, out.view(-1))
+
+
+@remembered(256)
+def _segment_sum(dtype: torch.dtype, out_dtype: torch.dtype, columns: int, device: int) -> Any:
+    from ..gpu.select import machine_of
+    from ..kernels.pointwise.segment_sum import SegmentShape, load_segment_sum, vector_of
+
+    name, out_name = (str(kind).removeprefix("torch.") for kind in (dtype, out_dtype))
+    shape = SegmentShape(name, out_name, vector_of(columns, dtype.itemsize))
+    return load_segment_sum(shape, machine_of(device).arch)
+
+
+def wgrad(
+    y: Tensor,
+    x: Tensor,
+    forward: Tensor,
+    order: Tensor,
+    backward: Tensor,
+    backward_order: Tensor,
+    pair_outputs: Tensor,
+    pair_inputs: Tensor,
+    pair_chunks: Tensor,
+    taps: Ints,
+    groups: int = 1,
+    mirrored: bool = False,
+) -> Tensor:
+    """The gradient of the filter, (K, *taps, C / groups): products of pairs, summed in order."""
+    found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
+    view, lengths = wgrad_view(found, len(y), len(x), y.shape[1], x.shape[1], groups)
+    exact = torch.promote_types(x.dtype, torch.float32)
+    parts = execute(view, y.contiguous(), x.contiguous(), out_dtype=exact)
+    return sum_chunks(parts, lengths, taps, x.dtype)
+
+
+# -- as operators of torch -------------------------------------------------------------------------
+
+_MAPS = ", ".join(f"Tensor {name}" for name in Maps._fields)
+_SCHEMAS = {
+    "sparse_conv": (
+        f"(Tensor x, Tensor w, {_MAPS}, SymInt rows, int groups=1, bool transposed=False, "
+        f"bool mirrored=False, {EPILOGUE}) -> Tensor"
+    ),
+    "sparse_wgrad": (
+        f"(Tensor y, Tensor x, {_MAPS}, SymInt[] taps, int groups=1, bool mirrored=False) -> Tensor"
+    ),
+}
+for _name, _schema in _SCHEMAS.items():
+    torch.library.define(f"layoutconv::{_name}", _schema, tags=torch.Tag.pt2_compliant_tag)
+
+sparse_conv = torch.ops.layoutconv.sparse_conv.default
+sparse_wgrad = torch.ops.layoutconv.sparse_wgrad.default
+
+for _device in ("cpu", "cuda"):
+    torch.library.impl("layoutconv::sparse_conv", _device, conv)
+    torch.library.impl("layoutconv::sparse_wgrad", _device, wgrad)
+
+
+@torch.library.register_fake("layoutconv::sparse_conv")
+def _fake_conv(x: Tensor, w: Tensor, *numbers: Any, **options: Any) -> Tensor:
+    rows, *rest = numbers[len(Maps._fields) :]
+    given: list[Any] = [*rest, *(1, False)[len(rest) :]]
+    groups, transposed, *ending = given
+    out_dtype = ending[6] if len(ending) > 6 else options.get("out_dtype")
+    channels = w.shape[-1] * groups if transposed else w.shape[0]
+    return x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
+
+
+@torch.library.register_fake("layoutconv::sparse_wgrad")
+def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
+    taps, *rest = numbers[len(Maps._fields) :]
+    groups = rest[0] if rest else 1
+    return y.new_empty((y.shape[1], *taps, x.shape[1] // groups))
+
+
+# Past the dispatcher where that makes no difference.
+conv_of_tensors, wgrad_of_tensors = around(sparse_conv, conv), around(sparse_wgrad, wgrad)
+
+
+def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    (x, w, *ending), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
+    *maps, _, groups, transposed, mirrored = ctx.numbers
+    grad, others = through_epilogue(ctx, grad, *ending)
+    dx, dw = None, None
+    if ctx.needs_input_grad[0]:
+        dx = conv_of_tensors(grad, w, *maps, x_shape[0], groups, not transposed, mirrored)
+    if ctx.needs_input_grad[1]:
+        pair = (x, grad) if transposed else (grad, x)
+        dw = wgrad_of_tensors(*pair, *maps, w_shape[1:-1], groups, mirrored)
+    return dx, dw, *[None] * len(ctx.numbers), *others
+
+
+def _keep_wgrad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    y, x, *numbers = inputs
+    needed = ctx.needs_input_grad
+    ctx.save_for_backward(y if needed[1] else None, x if needed[0] else None)
+    ctx.rows, ctx.numbers = (len(y), len(x)), tuple(numbers)
+
+
+def _wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    y, x = ctx.saved_tensors
+    *maps, _, groups, mirrored = ctx.numbers
+    dy, dx = None, None
+    if ctx.needs_input_grad[0]:
+        dy = conv_of_tensors(x, grad, *maps, ctx.rows[0], groups, False, mirrored)
+    if ctx.needs_input_grad[1]:
+        dx = conv_of_tensors(y, grad, *maps, ctx.rows[1], groups, True, mirrored)
+    return dy, dx, *[None] * len(ctx.numbers)
+
+
+torch.library.register_autograd("layoutconv::sparse_conv", _conv_backward, setup_context=keep)
+torch.library.register_autograd(
+    "layoutconv::sparse_wgrad", _wgrad_backward, setup_context=_keep_wgrad
+)
+for _op in (sparse_conv, sparse_wgrad):
+    torch.library.impl(_op.name(), "AutocastCPU")(autocast(_op, "cpu"))
+    torch.library.impl(_op.name(), "AutocastCUDA")(autocast(_op, "cuda"))

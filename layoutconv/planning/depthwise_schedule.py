@@ -1,0 +1,292 @@
+"""How a batch of dot products is cut: vectors, tiles, launches. Needs no compiler.
+
+``D[l] = sum_k A[l, k] * B[l, k]``, a view whose every mode but the sum is in the batch. A thread
+takes a vector of the first loop over the batch (channels), a tile of another (cells of a row, taps)
+and of the first loop of the sum. Where an operand is the same for two elements of a tile it is read
+once: for all where a step is 0, as a filter's is from cell to cell, and for windows that overlap
+where two steps are in a ratio of small integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd, prod
+
+from layoutconv.algebra.int_tuple import flatten
+from layoutconv.algebra.symint import is_runtime
+
+from ..view.gemm_view import GemmView
+from .legality import UnsupportedViewError
+from .loop_nest import Form, Nest, in_vectors, make_nest, split, together
+from .reduction_schedule import BYTES, LANES, THREADS, Launch, schedule
+
+WARPS = 8  # of a CTA
+UNROLLED = 64  # products of one element of the batch that a kernel has no loop for
+ACCUMULATORS = 64  # of a thread
+CHANNELS = 32  # vectors of the first loop that a CTA takes
+
+Ratio = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class DotShape:
+    """What a kernel is compiled for.
+
+    ``nest`` is a structure, "n" for every argument; the extents of loops that are tiled count
+    tiles. ``sums`` are the extents of the sum where these are unrolled, and () where they are not.
+    ``tile`` elements of loop ``tiled`` over the batch, and ``depth`` of the first of the sum, are a
+    thread's at once; they are not ``ragged`` if all tiles are full. ``ratios`` are the ratios of
+    A's and B's steps along the two loops, None where no two elements of a tile coincide.
+    ``vectors`` and ``stored`` say what is read and written in vectors of ``vector``; ``staged``,
+    that B goes through shared memory. ``aligned`` is what A, B and D start at a multiple of.
+    """
+
+    nest: Nest
+    dtype: str
+    accumulator: str
+    out_dtype: str
+    vector: int
+    vectors: tuple[bool, bool]
+    stored: bool
+    tiled: int
+    tile: int
+    depth: int
+    ragged: tuple[bool, bool]
+    sums: tuple[int, ...]
+    ratios: tuple[Ratio | None, Ratio | None]
+    staged: bool
+    aligned: tuple[int, int, int]
+
+    @property
+    def integers(self) -> int:
+        """How many integers the kernel takes: those of the nest, and nine more."""
+        return len(self.nest.arguments()) + 9
+
+    def place(self, operand: int, t: int, u: int) -> int | tuple[int, int]:
+        """Equal for elements of a tile that are one element of an operand."""
+        ratio = self.ratios[operand]
+        return (t, u) if ratio is None else ratio[0] * t + ratio[1] * u
+
+    @cached_property
+    def sharers(self) -> tuple[dict[int | tuple[int, int], list[tuple[int, int]]], ...]:
+        """Of A and of B: the elements of a tile by their place."""
+        found: list[dict[int | tuple[int, int], list[tuple[int, int]]]] = []
+        for operand in (0, 1):
+            places: dict[int | tuple[int, int], list[tuple[int, int]]] = {}
+            for u in range(self.depth):
+                for t in range(self.tile):
+                    places.setdefault(self.place(operand, t, u), []).append((t, u))
+            found.append(places)
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class DotLaunch:
+    """A kernel and its integers: those of its nest, rows, columns, the logarithms of lanes and
+    warps that share a row, vectors of channels of a CTA, the extents of the two tiled loops, the
+    steps of B and of D between the elements of a vector.
+    """
+
+    shape: DotShape
+    integers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DotSchedule:
+    """The launches of a batch: products, and where their sums are cut, those of the pieces.
+
+    ``workspace`` elements of the accumulator's type lie between them, 0 for none.
+    """
+
+    products: DotLaunch
+    finish: tuple[Launch, ...]
+    workspace: int
+
+
+def dot_nest(view: GemmView) -> Nest:
+    """The loops of a view with one row and one column: l is kept, k is summed.
+
+    Raises ``UnsupportedViewError`` for another view, and for one with an index buffer.
+
+    >>> from layoutconv.conv import ConvProblem
+    >>> from layoutconv.conv.depthwise_views import depthwise_fprop_view
+    >>> view = depthwise_fprop_view(ConvProblem((2, 8, 8, 16), (16, 3, 3), padding=1, groups=16))
+    >>> nest = dot_nest(view)
+    >>> nest.outer, nest.inner  # C, Q, P, N and S, R
+    ((16, 8, 8, 2), (3, 3))
+    """
+    if len(view.a.shape) != 3 or view.m != 1 or view.n != 1:
+        raise UnsupportedViewError(f"expected a view of (1, 1, k, l), got {view.m} x {view.n}")
+    if view.k:
+        return make_nest([("a", view.a, 1), ("b", view.b, 1), ("d", view.d, None)])
+    # A sum of nothing: one product of what is not there.
+    nest = make_nest([("d", view.d, None)])
+    (d,) = nest.memories
+    bounds = tuple(replace(form, operand=2) for form in nest.bounds(0))
+    none = (0,) * len(nest.outer)
+    absent = tuple(Form(operand, 0, 0, none, ()) for operand in (0, 1))
+    memories = tuple(Form(operand, None, 0, none, ()) for operand in (0, 1))
+    return Nest(nest.outer, (), (*memories, replace(d, operand=2), *absent, *bounds))
+
+
+def schedule_dot(
+    view: GemmView,
+    dtype: str,
+    out_dtype: str,
+    aligned: tuple[int, int, int] = (16, 16, 16),
+    multiprocessors: int = 132,
+) -> DotSchedule:
+    """The launches of a view that ``dot_nest`` takes; sums are in float32, of float64 in that.
+
+    ``aligned`` is what the memories of A, B and D start at a multiple of, in bytes. The view has at
+    least one element of the batch.
+
+    Raises ``UnsupportedViewError`` for 2^31 rows of vectors, or coordinates, and more.
+    """
+    nest = dot_nest(view)
+    accumulator = "float64" if dtype == "float64" else "float32"
+    sums = flatten(view.a.shape[1])
+    short = not view.k or (view.k <= UNROLLED and not any(map(is_runtime, sums)))
+    types = dtype, accumulator, out_dtype
+    launch, pieces = _one(nest, types, aligned, multiprocessors, short)
+    if pieces < 2:
+        return DotSchedule(launch, (), 0)
+    first, second = split(nest, pieces, min(1, len(nest.inner) - 1))
+    types = dtype, accumulator, accumulator
+    launch, _ = _one(first, types, (*aligned[:2], 16), multiprocessors, short)
+    types = accumulator, accumulator, out_dtype
+    finish = schedule(second, *types, (16, aligned[2]), multiprocessors)
+    return DotSchedule(launch, tuple(finish), prod(first.outer))
+
+
+def _one(
+    nest: Nest,
+    types: tuple[str, str, str],
+    aligned: tuple[int, int, int],
+    multiprocessors: int,
+    short: bool,
+) -> tuple[DotLaunch, int]:
+    """A launch for all products, and into how many pieces sums should be cut."""
+    size, _, out_size = (BYTES[name] for name in types)
+    vector = together(nest, 0, False, min(8, aligned[0] // size))
+    b_side_by_side = vector * size <= aligned[1] and together(nest, 1, False, vector) == vector
+    stored = vector * out_size <= min(16, aligned[2]) and together(nest, 2, False, vector) == vector
+    b_step, d_step = ((f.outer[0] if f.outer else 0) for f in nest.memories[1:])
+    whole = in_vectors(nest, False, vector)
+    if not whole.outer:
+        whole = replace(whole, outer=(1,), forms=tuple(replace(f, outer=(0,)) for f in whole.forms))
+    if not whole.inner and not short:  # a sum over the one voxel that there is
+        whole = replace(whole, inner=(1,), forms=tuple(replace(f, inner=(0,)) for f in whole.forms))
+
+    tiled = _tiled(whole)
+    depth = _depth(whole, short)
+    most = max(1, min(8, ACCUMULATORS // vector))
+    # A tile has about four times the loads in flight that one element has.
+    enough = 4 * prod(whole.outer) // (THREADS * multiprocessors) if short else most
+    tile = _tile(whole.outer[tiled], most, max(enough, 1)) if tiled else 1
+    extents = whole.outer[tiled], (whole.inner or (1,))[0]
+    outer = list(whole.outer)
+    outer[tiled] = -(-outer[tiled] // tile)
+    inner = (-(-extents[1] // depth), *whole.inner[1:]) if whole.inner else ()
+    tiles = Nest(tuple(outer), inner, whole.forms)
+    rows, columns = prod(tiles.outer), prod(tiles.inner)
+    if rows >= 2**31 or columns >= 2**30:
+        raise UnsupportedViewError("expected fewer than 2^31 rows of vectors, and 2^30 products")
+    if any(f.bound is not None and f.bound >= 2**31 for f in nest.forms):
+        raise UnsupportedViewError("expected fewer than 2^31 coordinates of a mode")
+
+    b_forms = [f for f in whole.forms if f.operand == 1]
+    staged = short and len(b_forms) == 1 and not any(b_forms[0].outer[1:])
+    shape = DotShape(
+        nest=tiles.structure(),
+        dtype=types[0],
+        accumulator=types[1],
+        out_dtype=types[2],
+        vector=vector,
+        vectors=(True, b_side_by_side),
+        stored=stored,
+        tiled=tiled,
+        tile=tile,
+        depth=depth,
+        ragged=(extents[0] % tile != 0, extents[1] % depth != 0),
+        sums=tuple(whole.inner) if short and whole.inner else (1,) if short else (),
+        ratios=(_ratio(whole, 0, tiled, tile, depth), _ratio(whole, 1, tiled, tile, depth)),
+        staged=staged,
+        aligned=(
+            vector * size,
+            vector * size if b_side_by_side else size,
+            vector * out_size if stored else out_size,
+        ),
+    )
+    lanes, warps, pieces = (0, 0, 1) if short else _team(tiles, rows, columns, multiprocessors)
+    channels = min(tiles.outer[0], CHANNELS)
+    further = (rows, columns, lanes, warps, channels, *extents, b_step, d_step)
+    return DotLaunch(shape, (*tiles.arguments(), *further)), pieces
+
+
+def _tiled(nest: Nest) -> int:
+    """The loop over the batch, not the first, along which most is read again; 0 for none."""
+
+    def gain(loop: int) -> tuple[int, int]:
+        steps = [abs(form.outer[loop]) for form in nest.memories[:2]]
+        return steps.count(0), -sum(steps)
+
+    found = [i for i in range(1, len(nest.outer)) if nest.outer[i] > 1]
+    best = max(found, key=gain, default=0)
+    return best if best and gain(best)[0] else 0
+
+
+def _tile(extent: int, most: int, enough: int) -> int:
+    """How many elements of a loop are a thread's: few tiles, and those full.
+
+    ``enough`` times as many threads as it takes would there be with one.
+    """
+    if extent <= min(most, 3):
+        return extent
+    most = min(most, extent, enough)
+    return min(range(max(1, min(4, most)), most + 1), key=lambda t: (-(-extent // t) * t, t))
+
+
+def _depth(nest: Nest, short: bool) -> int:
+    """How many elements of the first loop of the sum are a thread's at once."""
+    if not nest.inner:
+        return 1
+    extent = nest.inner[0]
+    return extent if short or extent <= 8 else 4
+
+
+def _ratio(nest: Nest, operand: int, tiled: int, tile: int, depth: int) -> Ratio | None:
+    """The steps along the two tiled loops by their common divisor, if elements coincide."""
+    pairs = [
+        (form.outer[tiled] if tiled else 0, form.inner[0] if form.inner else 0)
+        for form in nest.forms
+        if form.operand == operand
+    ]
+    moving = [pair for pair in pairs if any(pair)]
+    ratios = {(t // (gcd(t, u) or 1), u // (gcd(t, u) or 1)) for t, u in moving} or {(0, 0)}
+    if len({max(ratio, (-ratio[0], -ratio[1])) for ratio in ratios}) > 1:
+        return None
+    along, down = max(ratios)
+    places = {along * t + down * u for t in range(tile) for u in range(depth)}
+    return (along, down) if len(places) < tile * depth else None
+
+
+def _team(nest: Nest, rows: int, columns: int, multiprocessors: int) -> tuple[int, int, int]:
+    """The logarithms of lanes and warps that share a row, and pieces of the sums."""
+    enough = THREADS * multiprocessors
+    longest = nest.inner[-1] if len(nest.inner) == 1 else max(nest.inner[1:])
+    lanes = max(LANES // rows, 1).bit_length() - 1
+    while lanes < 5 and (rows << (lanes + 3)) * longest < enough:
+        lanes += 1
+    lanes = min(lanes, (columns - 1).bit_length())
+    warps = 0
+    while (
+        1 << warps < WARPS
+        and rows << (lanes + warps) < enough
+        and columns >> (lanes + warps + 1) >= 1
+    ):
+        warps += 1
+    turns = -(-columns >> (lanes + warps))
+    pieces = min(enough // (rows << (lanes + warps)), turns // 4, longest)
+    return lanes, warps, pieces if turns > 16 else 1

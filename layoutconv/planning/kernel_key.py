@@ -1,0 +1,95 @@
+"""What a kernel depends on in a view: its structure as text, its arguments. Needs no compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layoutconv.algebra.int_tuple import flatten, map_leaves
+from layoutconv.algebra.stride import CustomStride, ScaledBasis
+from layoutconv.algebra.symint import SymInt, is_runtime
+
+from ..view.gemm_view import GemmView, OperandLayout, stages
+from .tma_im2col import pixels_of
+
+
+def signature(view: GemmView, along: tuple[int, int] = (1, 1)) -> str:
+    """The structure as text, equal for views that one kernel serves.
+
+    Static integers appear by value, runtime ones by name. What a kernel is unrolled over appears by
+    value always: columns of D, rows of B and, where they run along memory (``along`` is the mode of
+    A and of B that does), rows of A; k too, unless it runs across memory in both.
+
+    >>> from layoutconv.algebra import Layout, SymInt
+    >>> M, K = SymInt(7, "M"), SymInt(4, "K", runtime=False)
+    >>> plain = Layout((M, K), (K, 1))
+    >>> signature(GemmView(plain, plain, plain)).splitlines()[0]
+    'a [M,4]:[4,1]+0'
+    """
+    static_k = along != (0, 0)
+    by_value = {"a": (along[0] == 0, static_k), "b": (True, static_k), "d": (False, True)}
+    lines = []
+    for name, layout in operands(view):
+        for at, stage in enumerate(stages(layout)):
+            shape = stage.layout.shape
+            if at == 0:
+                values = (*by_value[name], False)
+                shape = tuple(
+                    _values(mode) if value else mode
+                    for mode, value in zip(shape, values, strict=False)
+                )
+            parts = (shape, stage.layout.stride)
+            lines.append(f"{name} {':'.join(map(_text, parts))}+{_text(stage.offset)}")
+    for name, pixels in zip("ab", pixels_of(view, along), strict=True):
+        if pixels and not pixels.fits:  # numbers that few views have make another kernel of them
+            lines.append(f"{name} without a tensor map")
+    return "\n".join(lines)
+
+
+def runtime_integers(view: GemmView) -> dict[str, int]:
+    """The integers that a kernel takes as arguments, by name, in the order that it takes them."""
+    found: dict[str, int] = {}
+
+    def note(leaf: Any) -> Any:
+        while isinstance(leaf, ScaledBasis | CustomStride):
+            leaf = leaf.value if isinstance(leaf, ScaledBasis) else leaf.stride
+        if isinstance(leaf, SymInt) and leaf.runtime:
+            found.setdefault(str(leaf), int(leaf))
+        return leaf
+
+    for _, layout in operands(view):
+        for stage in stages(layout):
+            for leaves in (stage.layout.shape, stage.layout.stride, stage.offset):
+                map_leaves(note, leaves)
+    return found
+
+
+def divisors(view: GemmView) -> list[str]:
+    """The runtime integers that coordinates are divided by: all extents of a mode but its last."""
+    modes = [mode for _, layout in operands(view) for mode in stages(layout)[0].layout.shape]
+    leaves = [leaf for mode in modes for leaf in flatten(mode)[:-1] if is_runtime(leaf)]
+    return sorted({str(leaf) for leaf in leaves})
+
+
+def index_buffer(layout: OperandLayout) -> Any:
+    """The index buffer of an operand, or None."""
+    leaves = [d for stage in stages(layout) for d in flatten(stage.layout.stride)]
+    return next((d.func.index for d in leaves if isinstance(d, CustomStride)), None)
+
+
+def operands(view: GemmView) -> tuple[tuple[str, OperandLayout], ...]:
+    """The operands of a view with their names."""
+    return ("a", view.a), ("b", view.b), ("d", view.d)
+
+
+def _values(t: Any) -> Any:
+    return map_leaves(int, t)
+
+
+def _text(t: Any) -> str:
+    if isinstance(t, tuple):
+        return "[" + ",".join(map(_text, t)) + "]"
+    if isinstance(t, ScaledBasis):
+        return f"{_text(t.value)}@{'@'.join(map(str, t.path))}"
+    if isinstance(t, CustomStride):
+        return f"{type(t.func).__name__}*{_text(t.stride)}"
+    return str(t) if is_runtime(t) else str(int(t))

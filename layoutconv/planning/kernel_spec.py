@@ -1,0 +1,251 @@
+"""What a kernel is compiled for beside the structure of its view. Needs no compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf, lcm
+
+from layoutconv.algebra.int_tuple import flatten, product
+from layoutconv.algebra.stride import ScaledBasis
+from layoutconv.algebra.symint import is_runtime
+
+from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
+from ..view.vectors import contiguous_extent
+from .tile import WARP, Tile
+
+VECTOR_BYTES = 16
+ASYNC_BYTES = 4  # the least that cp.async moves
+SHARED = 228 << 10  # bytes of a multiprocessor, of the largest
+LESS_SHARED = {80: 164 << 10, 87: 164 << 10} | dict.fromkeys((86, 89, 120, 121), 100 << 10)
+MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
+ENTRY_BYTES = 4  # of an index buffer
+RESERVED = 1024  # bytes of shared memory that each CTA costs on top of its own
+BYTES = {
+    "float64": 8, "float32": 4, "tfloat32": 4, "int32": 4, "float16": 2, "bfloat16": 2, "int8": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "int4": 1,
+}  # fmt: skip
+# The least and the greatest compute capability, times ten, of types that not all machines multiply.
+ARCHES: dict[str, tuple[int, float]] = {
+    "float8_e4m3fn": (89, inf),
+    "float8_e5m2": (89, inf),
+    "int4": (80, 89),
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Types, tile, machine, and how memory is read and written.
+
+    Args:
+        dtype: of A and B: "float16", "bfloat16", "float64", "int8", "float8_e4m3fn", "float8_e5m2",
+            or of fp32 data "tfloat32", rounded to nearest, and "float32", three products of tf32.
+            "int4" of a view whose elements are bytes, each a pair of numbers along k.
+        out_dtype: of D; sums are fp32, int32 for int8 and int4, fp64 for float64.
+        arch: the machine, a name such as "sm_80".
+        vectors: how many elements of A, B and D are read or written at once.
+        along: the mode of (m, k) and of (n, k) that runs along memory, 1 or 0.
+        epilogue: ``layoutconv.view.epilogue.Epilogue.structure``.
+        split: what happens to a sum that several CTAs share: "" if none do, "partial" for a result
+            of each, "atomic" where they add to one.
+        skip: whether a tile leaves out the taps that none of its rows has.
+        kept: entries of index buffers that a CTA keeps in shared memory: of A's, all taps of its
+            rows, and its rows of D's, if D has one.
+    """
+
+    dtype: str
+    out_dtype: str
+    tile: Tile
+    arch: str
+    vectors: tuple[int, int, int]
+    along: tuple[int, int] = (1, 1)
+    epilogue: str = ""
+    split: str = ""
+    skip: bool = False
+    kept: int = 0
+
+    @classmethod
+    def of(
+        cls, view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str, epilogue: str = ""
+    ) -> Spec:
+        """The spec of an unsplit kernel for tensors that are aligned to 16 bytes."""
+        vectors, along = vectors_of(view, dtype, out_dtype)
+        return cls(dtype, out_dtype, tile, arch, vectors, along, epilogue)
+
+    @property
+    def arch_number(self) -> int:
+        return int(self.arch.removeprefix("sm_").rstrip("a"))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
+        of an index buffer."""
+        return self.own_bytes + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
+
+    @property
+    def own_bytes(self) -> int:
+        """Of these, without what is kept."""
+        return self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
+
+    @property
+    def resident(self) -> int:
+        """How many CTAs a multiprocessor should hold, by its registers and its shared memory.
+
+        One for data with twice the fragments or with accumulators of 64 bits: they get as many
+        registers as they take.
+        """
+        if self.dtype in ("float32", "float64"):
+            return 1
+        return max(1, min(self.tile.resident, SHARED // (self.shared_bytes + RESERVED)))
+
+    def carveout(self, resident: int) -> int:
+        """The share of a multiprocessor's shared memory that so many CTAs take, in percent.
+
+        All where the compiler was told of one, so that it has registers enough, and two may fit.
+        """
+        if self.dtype in ("float32", "float64"):
+            return 100
+        return min(100, -(-100 * resident * (self.shared_bytes + RESERVED) // SHARED))
+
+    def rows_of_sums(self, m: int, most: int) -> int:
+        """How many rows of partial sums statistics of ``m`` rows have: one of each tile; of teams,
+        one of each warp, of ``most`` CTAs at most."""
+        tile = self.tile
+        tiles = -(-m // tile.m)
+        if tile.teams == 1:
+            return tiles
+        return min(tiles, most) * tile.workers // WARP
+
+    @property
+    def staged_bytes(self) -> int:
+        return staged_bytes(self.dtype, self.out_dtype, self.epilogue)
+
+
+def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
+    """Whether tiles should leave out the taps that none of their rows has.
+
+    They should of a kernel map, where most taps of a row are absent: of a gathered A whose index
+    buffer has an entry for every row and tap. Otherwise that pays where neighbouring rows have the
+    same taps: where the first mode of the rows of A moves no coordinate that a tap moves, as it
+    runs over images, and fills a tile. There has to be a bit for every tap then, and k-tiles within
+    one.
+    """
+    if along[0] != 1:
+        return False
+    chain = stages(view.a)
+    domain = chain[0].layout
+    (row, *_), (channels, *taps) = (flatten(mode) for mode in domain.shape[:2])
+    (row_step, *row_steps), (_, *tap_steps) = (flatten(mode) for mode in domain.stride[:2])
+    if not all(isinstance(step, ScaledBasis) for step in (row_step, *row_steps, *tap_steps)):
+        return False
+    tapped = {step.path for step in tap_steps}
+    shared = tapped & {step.path for step in (row_step, *row_steps)}
+    if any(map(gathers, chain)):
+        units = -(-view.k // lcm(channels, tile.k))
+        return bool(tapped) and not shared and 1 < units <= MOST_UNITS
+    fits = 1 < product(tuple(taps)) <= 32 and channels % tile.k == 0
+    return fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
+
+
+def kept_entries(view: GemmView, spec: Spec) -> int:
+    """How many entries of index buffers a CTA keeps: those of its rows, or none.
+
+    Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit a multiprocessor.
+
+    >>> import torch
+    >>> from layoutconv.sparse import kernel_map_view
+    >>> def of(channels, *tile):
+    ...     view = kernel_map_view(torch.empty(27, 999, dtype=torch.int32).T, channels, 64)
+    ...     spec = Spec.of(view, "float16", "float16", Tile(*tile), "sm_90a")
+    ...     return kept_entries(view, replace(spec, skip=True))
+    >>> of(64, 128, 64, 64, 4, 1, 4, 128), of(48, 128, 64, 64, 4, 1, 4, 128)
+    (3456, 0)
+    >>> of(64, 64, 64, 64, 4, 1, 7, 128)  # beside these stages there is no room for two CTAs
+    0
+    """
+    if not spec.skip or not any(map(gathers, stages(view.a))):
+        return 0
+    channels, *taps = flatten(view.a.shape[1])
+    if int(channels) % spec.tile.k or spec.vectors[0] == 1:
+        return 0
+    of_row = int(product(tuple(taps))) + any(map(gathers, stages(view.d)))
+    found = replace(spec, kept=spec.tile.m * of_row)
+    room = LESS_SHARED.get(spec.arch_number, SHARED)
+    before, after = (
+        min(of.tile.resident, room // (of.shared_bytes + RESERVED)) for of in (spec, found)
+    )
+    return found.kept if 0 < before == after else 0
+
+
+def stores_whole_rows(view: GemmView) -> bool:
+    """Whether a row of D has all columns, or none: its columns are one mode.
+
+    >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+    >>> problem = ConvProblem((2, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
+    >>> beside = dgrad_views(problem, side_by_side=(1,))[0]
+    >>> stores_whole_rows(fprop_view(problem)), stores_whole_rows(beside)
+    (True, False)
+    """
+    return len(flatten(stages(view.d)[0].layout.shape[1])) == 1
+
+
+def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int]) -> bool:
+    """Whether a warpgroup can copy A and B for others that multiply by Hopper's instructions.
+
+    Vectors have to be as long as cp.async moves: an mbarrier is told of nothing else. Of tf32,
+    which those instructions do not turn, A has to run along k; B is turned by those who round it.
+
+    >>> suits_warpgroups("float16", (2, 8), (1, 0)), suits_warpgroups("float16", (1, 8), (1, 0))
+    (True, False)
+    >>> suits_warpgroups("tfloat32", (1, 4), (1, 0)), suits_warpgroups("tfloat32", (4, 4), (0, 0))
+    (True, False)
+    """
+    asynchronous = min(vectors[:2]) * BYTES[dtype] >= ASYNC_BYTES
+    return asynchronous and (dtype != "tfloat32" or along[0] == 1)
+
+
+def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
+    """Of an element while the epilogue turns its tile: wide if something comes after that."""
+    size = BYTES[out_dtype]
+    wide = 8 if dtype == "float64" else 4
+    return wide if size == 1 or "residual" in epilogue else size
+
+
+def vectors_of(
+    view: GemmView, dtype: str, out_dtype: str, aligned: tuple[int, int, int] = (16, 16, 16)
+) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    """How many elements of A, B and D are one access, and the modes of A and B that run along it.
+
+    ``aligned``: bytes that the start of each tensor is a multiple of.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+    >>> problem = ConvProblem((1, 8, 8, 12), (40, 3, 3))
+    >>> vectors_of(fprop_view(problem), "float16", "float16")
+    ((4, 4, 8), (1, 1))
+    >>> vectors_of(wgrad_view(problem), "float16", "float32")
+    ((8, 4, 4), (0, 0))
+    """
+    size = BYTES[dtype]
+    found = [_longest(layout, size, aligned[i]) for i, layout in enumerate((view.a, view.b))]
+    of_d = _vector(view.d, 1, BYTES[out_dtype], aligned[2])
+    return (found[0][0], found[1][0], of_d), (found[0][1], found[1][1])
+
+
+def _longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
+    """The longest vector and its mode, k in a tie; data of 8 bits have to run along k.
+
+    A sum whose length is an argument wins no tie: a kernel is unrolled over what runs along memory.
+    """
+    along_k = _vector(layout, 1, size, aligned)
+    if size == 1:
+        return along_k, 1
+    along_rows = _vector(layout, 0, size, aligned)
+    argument = any(map(is_runtime, flatten(layout.shape[1])))
+    rows = along_rows > along_k or (along_rows == along_k and argument)
+    return (along_rows, 0) if rows else (along_k, 1)
+
+
+def _vector(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:
+    """The greatest power of two that divides what is one piece of memory, up to 16 bytes."""
+    together = contiguous_extent(layout, mode)
+    size_limit = max(1, min(VECTOR_BYTES, aligned & -aligned) // size)
+    return min(together & -together, size_limit)

@@ -1,0 +1,162 @@
+"""How a reduction is cut: vectors, lanes and warps that share a result, launches. No compiler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from .legality import UnsupportedViewError
+from .loop_nest import Nest, in_vectors, split, together
+
+WARPS = 16  # of a CTA
+LANES = 32
+SECTOR_BYTES = 32  # of memory, read at once
+FLIGHT = 8  # loads that a thread issues before it waits for one
+FEW = 2  # the same of threads that have no more
+THREADS = 1024  # of a multiprocessor that have to run before memory is busy, with FLIGHT loads each
+LEAST = 16  # loads one after the other that a thread makes at least, for a second launch to pay
+LONGEST = 32  # loads beyond which it does
+BYTES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+    "int8": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ReduceShape:
+    """What a kernel is compiled for, besides the operation.
+
+    ``nest`` is a structure, "n" for every argument. ``inner`` says whether vectors, of ``vector``
+    elements, lie along what is reduced; ``stored``, whether what a thread keeps is written at once.
+    ``aligned`` is what source and target start at a multiple of, in bytes. A thread has ``flight``
+    loads on their way at once.
+    """
+
+    nest: Nest
+    dtype: str
+    accumulator: str
+    out_dtype: str
+    inner: bool
+    vector: int
+    stored: bool
+    aligned: tuple[int, int]
+    flight: int = FLIGHT
+
+    @property
+    def integers(self) -> int:
+        """How many integers the kernel takes: those of the nest, and six more."""
+        return len(self.nest.arguments()) + 6
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel and its integers: those of its nest, rows, columns, the logarithms of lanes and
+    warps that share a row, how many elements a mean is of, the step between results of a thread.
+
+    It writes ``workspace`` elements of the accumulator's type for the next, or, if 0, the result.
+    """
+
+    shape: ReduceShape
+    integers: tuple[int, ...]
+    workspace: int
+
+
+def schedule(
+    nest: Nest,
+    dtype: str,
+    accumulator: str,
+    out_dtype: str,
+    aligned: tuple[int, int],
+    multiprocessors: int,
+) -> list[Launch]:
+    """The launches of a reduction: one, or two for long sums of few results.
+
+    ``aligned`` is what the memories of source and target start at a multiple of, in bytes.
+
+    Raises ``UnsupportedViewError`` for 2^31 results or coordinates and more.
+
+    >>> from layoutconv.algebra import Layout
+    >>> from layoutconv.planning.loop_nest import make_nest
+    >>> def launches(r, s):
+    ...     nest = make_nest([("x", Layout((r, s), (1, r)), 1), ("out", Layout(r), None)])
+    ...     return schedule(nest, "float32", "float32", "float16", (16, 16), 132)
+    >>> [launch.shape.vector for launch in launches(10**6, 8)]
+    [4]
+    >>> [launch.workspace for launch in launches(64, 10**6)]  # pieces, then the sum of those
+    [2112, 0]
+    """
+    types = dtype, accumulator, out_dtype
+    launch, loads, threads = _one(nest, types, aligned, multiprocessors)
+    pieces = min(THREADS * multiprocessors // threads, loads // LEAST)
+    columns = launch.integers[-5]
+    pieces = max(pieces if loads > LONGEST else 1, -(-columns >> 28))
+    if pieces < 2:
+        return [launch]
+    first, second = split(nest, pieces)
+    partial, _, _ = _one(
+        first, (dtype, accumulator, accumulator), (aligned[0], 16), multiprocessors
+    )
+    finish, _, _ = _one(
+        second, (accumulator, accumulator, out_dtype), (16, aligned[1]), multiprocessors
+    )
+    count = (*finish.integers[:-2], prod(nest.inner), finish.integers[-1])
+    return [
+        replace(partial, workspace=prod(first.outer)),
+        replace(finish, integers=count),
+    ]
+
+
+def _one(
+    nest: Nest, types: tuple[str, str, str], aligned: tuple[int, int], multiprocessors: int
+) -> tuple[Launch, int, int]:
+    """A reduction in one launch; how many loads a thread makes, how many threads there are."""
+    size, _, out_size = (BYTES[name] for name in types)
+    inner = _vectors_are_reduced(nest)
+    limit = min(8, aligned[0] // size, 8 if inner else 16 // out_size)
+    vector = together(nest, 0, inner, limit)
+    step = nest.memories[-1].outer[0] if nest.outer else 0  # between elements of a vector
+    kept = 1 if inner else vector
+    stored = kept == 1 or (kept * out_size <= aligned[1] and together(nest, 1, False, kept) == kept)
+    vectors = in_vectors(nest, inner, vector)
+    rows, columns = prod(vectors.outer), prod(vectors.inner)
+    if rows >= 2**31 or any(f.bound is not None and f.bound >= 2**31 for f in nest.forms):
+        raise UnsupportedViewError("expected fewer than 2^31 results and coordinates of a mode")
+
+    # A warp that results do not fill shares them; so do the lanes that read a row side by side.
+    fewest = LANES if inner else max(LANES // rows, 1)
+    lanes = min((columns - 1).bit_length(), fewest.bit_length() - 1)
+    # Where few threads run, more share a result, until each has one load: lanes, as long as others
+    # read whole sectors beside them, then warps.
+    most = LANES if inner else LANES // min(rows, LANES, max(1, SECTOR_BYTES // (vector * size)))
+    warps = 0
+    while columns > 1 << (lanes + warps) and rows << (lanes + warps) < THREADS * multiprocessors:
+        if 2 << lanes <= most:
+            lanes += 1
+        elif 2 << warps <= WARPS:
+            warps += 1
+        else:
+            break
+    loads = -(-columns >> (lanes + warps))
+    shape = ReduceShape(
+        nest=vectors.structure(),
+        dtype=types[0],
+        accumulator=types[1],
+        out_dtype=types[2],
+        inner=inner,
+        vector=vector,
+        stored=stored,
+        aligned=(vector * size, (kept if stored else 1) * out_size),
+        flight=FEW if loads <= FEW else FLIGHT,
+    )
+    further = (rows, columns, lanes, warps, prod(nest.inner), step)
+    launch = Launch(shape, (*vectors.arguments(), *further), 0)
+    return launch, loads, rows << (lanes + warps)
+
+
+def _vectors_are_reduced(nest: Nest) -> bool:
+    """Whether the loop that is closest in memory is one over what is reduced."""
+    kept, reduced = (
+        [abs(step) for step in steps[:1] if step]
+        for steps in (nest.memories[0].outer, nest.memories[0].inner)
+    )
+    return bool(reduced) and (not kept or reduced[0] < kept[0])

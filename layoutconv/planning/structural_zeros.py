@@ -1,0 +1,184 @@
+"""What k-tiles lack of B: columns, of residues side by side; parts of k, of cells side by side.
+
+Residues of a strided gradient that are columns of one view share the rows that they read. But a tap
+reaches some of them, and is zeros in B for the others. Where those are whole lines of a tile, or
+rows of it, they are left out: k-tiles come in *runs* of the same columns, and a run multiplies, and
+copies, no others. So a view of all residues along H forms the products of a view for each.
+
+Of a folded line, whose cells side by side are channels, a tap has some that are outside the filter.
+Their part of k is zeros in B, of all columns, and is left out in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby, pairwise, product
+from typing import NamedTuple
+
+from layoutconv.algebra.int_tuple import flatten
+from layoutconv.algebra.stride import ScaledBasis
+
+from ..view.gemm_view import GemmView, stages
+from .halo_reuse import window_of
+from .kernel_spec import BYTES, Spec
+from .tma_im2col import is_mapped
+from .tma_tiled import Boxes, memory_of_b
+
+COLUMNS = 64  # of an instruction, where tiles lack some
+BLOCK_BYTES = 32  # of a row of A, for an instruction
+
+
+class Columns(NamedTuple):
+    """Some of a tile's columns."""
+
+    first: int
+    width: int
+
+
+class Blocks(NamedTuple):
+    """Some of the blocks of a k-tile: what an instruction multiplies of it, 32 bytes of a row."""
+
+    first: int
+    number: int
+
+
+class Run(NamedTuple):
+    """So many k-tiles, at column ``k`` of A and from there on ``step`` columns further each; which
+    columns of B's tile they have, and which blocks.
+
+    Of several taps that share rows, each has a tile of B. Of one that is all zeros nothing is left.
+    """
+
+    k: int
+    k_tiles: int
+    step: int
+    columns: tuple[Columns, ...]
+    blocks: tuple[Blocks, ...]
+
+
+def leaves_bounds(view: GemmView) -> bool:
+    """Whether some of B is outside of its memory: zeros, which k-tiles may lack.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view
+    >>> from layoutconv.conv.stride_folding import folded_fprop_view
+    >>> problem = ConvProblem((1, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
+    >>> leaves_bounds(fprop_view(problem)), leaves_bounds(folded_fprop_view(problem))
+    (False, True)
+    """
+    first, *rest = stages(view.b)
+    shape, stride = (flatten(part) for part in (first.layout.shape, first.layout.stride))
+    if not rest or not all(isinstance(d, ScaledBasis) and len(d.path) == 1 for d in stride):
+        return False
+    extents = rest[0].layout.shape
+    start = [int(at) for at in first.offset] if first.offset else [0] * len(extents)
+    least, most = list(start), list(start)
+    for extent, step in zip(shape, stride, strict=True):
+        (mode,), end = step.path, int(step.value) * (int(extent) - 1)
+        least[mode] += min(0, end)
+        most[mode] += max(0, end)
+    return min(least) < 0 or any(at >= int(n) for at, n in zip(most, extents, strict=True))
+
+
+def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
+    """The runs of all k-tiles; () where all have all columns and blocks.
+
+    The first has a tap of all columns, which sums begin with. Nothing is known where threads copy,
+    or where tiles have some of B's rows.
+
+    >>> from layoutconv.conv import ConvProblem, dgrad_views
+    >>> from layoutconv.conv.stride_folding import folded_fprop_view
+    >>> from .tile import Tile
+    >>> from .window import widened
+    >>> problem = ConvProblem((1, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
+    >>> def example(view, tile):
+    ...     for run in runs_of(view, Spec.of(view, "float16", "float16", tile, "sm_90a")):
+    ...         print(*run[:3], *map(tuple, (*run.columns, *run.blocks)))
+    >>> example(dgrad_views(problem, side_by_side=(1,))[0], Tile(128, 128, 64, 8, 1, 3, 32))
+    >>> example(dgrad_views(problem, side_by_side=(0, 1))[0], Tile(128, 128, 64, 8, 1, 3, 32))
+    128 2 64 (0, 128) (0, 4)
+    0 2 64 (64, 64) (0, 4)
+    >>> folded = widened(folded_fprop_view(problem))  # of two taps, that one half are zeros
+    >>> example(folded, Tile(128, 64, 64, 4, 1, 3, 32, 2))
+    0 3 64 (0, 64) (0, 64) (2, 2) (0, 4)
+    >>> example(folded, Tile(128, 64, 32, 4, 1, 3, 32, 2))
+    0 3 64 (0, 0) (0, 64) (0, 0) (0, 2)
+    32 3 64 (0, 64) (0, 64) (0, 2) (0, 2)
+    """
+    tile, window = spec.tile, window_of(view, spec.tile)
+    alone = tile.parts == tile.sharing == tile.warps_n == 1 and not (spec.split or spec.skip)
+    whole = view.n <= tile.n and (tile.n < COLUMNS or tile.n % COLUMNS == 0)
+    channels = int(flatten(view.a.shape[1])[0])
+    found = memory_of_b(view, spec) if alone and whole and channels % tile.k == 0 else None
+    if found is None or not is_mapped(view, spec):
+        return ()
+    every = Columns(0, tile.n), Blocks(0, tile.k * BYTES[spec.dtype] // BLOCK_BYTES)
+    parts = dict[tuple[tuple[Columns, Blocks], ...], list[int]]()
+    for k in range(0, view.k // tile.taps, tile.k):
+        taps = [k + tap * window.columns for tap in range(tile.taps)]
+        part = tuple(_present(found, spec, view.n, k, every) for k in taps)
+        parts.setdefault(part, []).append(k)
+    if {found for part in parts for found in part} == {every}:
+        return ()
+    runs = list[Run]()
+    for part, starts in parts.items():
+        columns, blocks = tuple(c for c, _ in part), tuple(b for _, b in part)
+        if any(width for _, width in columns):
+            steady = _steady(starts, tile.k, channels)
+            runs += [Run(at[0], len(at), step, columns, blocks) for at, step in steady]
+    runs.sort(key=lambda run: every[0] not in run.columns)
+    first = runs[0]
+    if every[0] not in first.columns:  # what the first k-tile lacks are zeros
+        of_all = (every[0], *first.columns[1:]), (every[1], *first.blocks[1:])
+        others = first._replace(k=first.k + first.step, k_tiles=first.k_tiles - 1)
+        runs[:1] = [Run(first.k, 1, first.step, *of_all), others]
+    return tuple(run for run in runs if run.k_tiles)
+
+
+def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int], int]]:
+    """Where k-tiles are, in lists of equal steps, and these: one; or one for each of the channels
+    that a tap's k-tiles start at; or those that follow each other.
+
+    >>> _steady([0, 64, 128], 32, 64), _steady([0, 32, 128, 160], 32, 128)
+    ([([0, 64, 128], 64)], [([0, 128], 128), ([32, 160], 128)])
+    >>> _steady([0, 64, 192, 256], 64, 64)
+    [([0, 64], 64), ([192, 256], 64)]
+    """
+    number = {k: i for i, k in enumerate(starts)}
+    keys: list[Callable[[int], int]] = [
+        lambda k: 0,
+        lambda k: k % channels,
+        lambda k: k - number[k] * step,
+    ]
+    for key in keys:
+        lists = [list(at) for _, at in groupby(sorted(starts, key=key), key)]
+        steps = [{b - a for a, b in pairwise(at)} or {step} for at in lists]
+        if all(len(some) == 1 for some in steps):
+            break
+    return [(at, some.pop()) for at, some in zip(lists, steps, strict=True)]
+
+
+def _present(
+    found: Boxes, spec: Spec, n: int, k: int, every: tuple[Columns, Blocks]
+) -> tuple[Columns, Blocks]:
+    """Of a k-tile, from the first instruction's columns that are in memory to the last; and so of
+    its blocks, where they lie along memory."""
+    end, count, (line, *rows) = spec.tile.n, every[1].number, found.box
+    piece, length, box = line, spec.tile.k, found.box
+    if spec.along[1] == 1:  # rows of a box whose columns differ in their first digit
+        piece, length = min(flatten(found.layout.inner.shape[0])[0], COLUMNS), line // count
+        box = (length, piece, *(1 for _ in rows[1:]))
+    extents, group = found.layout.outer.shape, (0,) * (len(found.layout.shape) - 2)
+    columns, blocks = set[int](), set[int]()
+    for first, at in product(range(0, n, piece), range(0, spec.tile.k, length)):
+        corner = found.corner(first, k + at, *group)
+        modes = zip(corner, box, extents, strict=True)
+        if all(at < extent and at + length > 0 for at, length, extent in modes):
+            columns |= {first, min(first + piece, n) - 1}
+            blocks.add(at // length)
+    if not columns:
+        return Columns(0, 0), Blocks(0, 0)
+    past = max(columns) // COLUMNS * COLUMNS + COLUMNS
+    first = min(columns) // COLUMNS * COLUMNS
+    some = Columns(first, (end if past >= n else past) - first)
+    depth = Blocks(min(blocks), max(blocks) + 1 - min(blocks))
+    return every[0] if COLUMNS % piece else some, every[1] if spec.along[1] == 0 else depth

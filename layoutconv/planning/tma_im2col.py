@@ -1,0 +1,324 @@
+"""What the tensor memory accelerator copies of an im2col matrix: pixels of a tensor in memory.
+
+An *im2col tensor map* knows a bounding box of pixels. One instruction names a pixel to start at,
+offsets and a channel, and brings that many channels of so many pixels, the offsets further each:
+pixels follow each other through the box, w first, then h, d and the images, and what is outside the
+tensor is zeros. Rows of A are the pixels, offsets those of a tap, and padding is where the box
+begins and ends. A filter's gradient is a sum over pixels: there they are the columns of both
+operands, of which one has taps. ``pixels.py`` copies so. Needs no compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from layoutconv.algebra.composed import ComposedLayout
+from layoutconv.algebra.int_tuple import crd2idx, flatten, product
+from layoutconv.algebra.layout import Layout
+from layoutconv.algebra.stride import ArithmeticTuple, E, ScaledBasis
+from layoutconv.algebra.symint import is_runtime
+
+from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
+from .halo_reuse import window_of
+from .kernel_spec import BYTES, VECTOR_BYTES, Spec
+from .tile import line_bytes
+from .tma_tiled import has_map, memory_of_b
+
+MOST_PIXELS = 256  # of a copy
+PERIOD = 8  # rows of shared memory, after which a swizzle is the same again: there a copy may start
+MOST_MODES = 3  # that are spatial
+MOST_STEP = 8  # of the box
+# By the number of spatial modes: bits of an offset, and of a corner of the box, which has a sign.
+BITS = (16, 8, 5)
+MOST_EXTENT = 1 << 31
+MOST_BYTES = 1 << 40  # of a stride
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A spatial mode: ``rows`` pixels, ``step`` apart, from ``lower`` on; memory has ``extent``."""
+
+    rows: Any
+    step: int
+    lower: int
+    extent: Any
+    stride: Any  # in memory, in elements
+
+    @property
+    def upper(self) -> Any:
+        """The last pixel of the box, counted from the last in memory."""
+        return self.lower + (self.rows - 1) * self.step - (self.extent - 1)
+
+
+@dataclass(frozen=True)
+class Im2col:
+    """An operand (m, k) or (m, k, l) as pixels of a tensor, and offsets from these to channels.
+
+    Rows are pixels here, and columns channels of a tap, whichever are m and k of the GEMM.
+    ``modes`` are spatial, fastest first; ``images`` and ``channels`` pairs of extent and stride of
+    memory. ``columns`` are the extents of k, ``column_steps`` what each moves of a coordinate
+    (channel, \\*offsets), of which ``start`` is that of column 0; ``group_step``, what l adds to a
+    channel. Tiles have ``halo`` pixels more than rows.
+    """
+
+    modes: tuple[Mode, ...]
+    images: tuple[Any, Any]
+    channels: tuple[Any, Any]
+    columns: tuple[int, ...]
+    column_steps: tuple[ScaledBasis, ...]
+    start: tuple[int, ...]
+    group_step: int = 0
+    halo: int = 0
+
+    def pixel(self, m: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
+        """Where the column of row ``m`` starts: its spatial coordinates, fastest first, and image.
+
+        ``divisor`` makes of an extent what rows are divided by. Rows past the last are of images
+        past the last.
+        """
+        shape = (*(divisor(mode.rows) for mode in self.modes), 1)
+        steps = (*(mode.step * E(i) for i, mode in enumerate(self.modes)), E(len(self.modes)))
+        lower = ArithmeticTuple((*(mode.lower for mode in self.modes), 0))
+        return tuple(lower + crd2idx(m, shape, steps))
+
+    def column(
+        self, k: Any, group: Any = 0, divisor: Callable[[Any], Any] = int
+    ) -> tuple[Any, ...]:
+        """The channel of column ``k``, and the offsets of its tap, fastest mode first."""
+        shape = tuple(map(divisor, self.columns))
+        found = ArithmeticTuple(self.start) + crd2idx(k, shape, self.column_steps)
+        channel, *offsets = found
+        return (channel + group * self.group_step if self.group_step else channel, *offsets)
+
+    def copies(self, rows: int) -> tuple[int, int]:
+        """How many copies bring the pixels of a tile of so many rows, and how many pixels each.
+
+        >>> from layoutconv.conv import ConvProblem, fprop_view
+        >>> found = im2col(fprop_view(ConvProblem((1, 9, 9, 64), (32, 3, 3))).a)
+        >>> [replace(found, halo=halo).copies(256) for halo in (0, 2)]
+        [(1, 256), (2, 136)]
+        """
+        count = -(-(rows + self.halo) // MOST_PIXELS)
+        return count, -(-(rows + self.halo) // (count * PERIOD)) * PERIOD
+
+    def of_first_tap(self, halo: int) -> Im2col:
+        """Without the slowest mode of k, whose taps a tile of so many rows more serves."""
+        columns, steps = self.columns[:-1], self.column_steps[:-1]
+        return replace(self, columns=columns, column_steps=steps, halo=halo)
+
+    @property
+    def fits(self) -> bool:
+        """Whether a map has room for the numbers that are no constants: ends of boxes, strides.
+
+        Of no pixels at all, no map is made.
+        """
+        sign = 1 << (BITS[len(self.modes) - 1] - 1)
+        extents = [int(mode.extent) for mode in self.modes] + [int(self.images[0])]
+        strides = [int(mode.stride) for mode in self.modes] + [int(self.images[1])]
+        return not all(extents) or (
+            all(-sign <= int(mode.upper) < sign for mode in self.modes)
+            and all(0 < extent < MOST_EXTENT for extent in extents)
+            and all(0 < stride < MOST_BYTES // 8 for stride in strides)
+        )
+
+
+def im2col(layout: OperandLayout) -> Im2col | None:
+    """An operand as the im2col matrix of a tensor; None where no tensor map describes it.
+
+    What is decided here depends on what a kernel is compiled for alone, not on runtime integers.
+    Taps that run backwards are counted from their last.
+
+    >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+    >>> problem = ConvProblem((2, 8, 9, 64), (32, 3, 3), stride=(1, 2), padding=1)
+    >>> found = im2col(fprop_view(problem).a)
+    >>> [(mode.lower, int(mode.upper), mode.step) for mode in found.modes], found.fits
+    ([(-1, -1, 2), (-1, -1, 1)], True)
+    >>> found.pixel(7), found.column(4 * 64 + 32)  # row (2, 1, 0), tap (1, 1)
+    ((3, 0, 0), (32, 1, 1))
+    >>> im2col(dgrad_views(problem)[0].a).column(0)  # the filter's last row is read first
+    (0, 0, 2)
+    >>> im2col(wgrad_view(problem).a)  # its rows are channels
+    """
+    chain = stages(layout)
+    if len(chain) != 2 or any(map(gathers, chain)) or chain[1].offset:
+        return None
+    domain, storage = chain[0], chain[1].layout
+    shape, stride = domain.layout.shape, domain.layout.stride
+    rows, columns, groups = (_leaves(shape, stride, mode) for mode in range(3))
+    if not _are_coordinates([d for _, d in (*rows, *columns, *groups)], domain):
+        return None
+    *spatial, (_, image) = rows
+    (_, channel), *taps = columns
+    modes = [d.path[0] for _, d in spatial]
+    # Every mode of memory is moved by one mode of the rows, or by the channels.
+    every = sorted([*modes, image.path[0], channel.path[0]])
+    offset = _offset(domain, len(storage.shape))
+    if (
+        not 1 <= len(modes) <= MOST_MODES
+        or every != list(range(len(storage.shape)))
+        or any(d.path[0] not in modes for _, d in taps)
+        or len({d.path for _, d in taps}) != len(taps)
+        or any(d.path != channel.path for _, d in groups)
+        or len(groups) > 1
+        or (image.value, channel.value, offset[image.path[0]]) != (1, 1, 0)
+        or offset[channel.path[0]] < 0
+        or storage.stride[channel.path[0]] != 1
+        or any(not is_runtime(d) and d <= 0 for d in storage.stride)
+    ):
+        return None
+    start, steps, lower = [offset[channel.path[0]], *(0 for _ in modes)], [E(0)], dict(offset)
+    for extent, d in taps:
+        at = 1 + modes.index(d.path[0])
+        back = (int(extent) - 1) * max(0, -int(d.value))
+        start[at], steps = back, [*steps, int(d.value) * E(at)]
+        lower[d.path[0]] -= back
+    found = Im2col(
+        tuple(
+            Mode(extent, int(d.value), lower[i], storage.shape[i], storage.stride[i])
+            for i, (extent, d) in zip(modes, spatial, strict=True)
+        ),
+        (storage.shape[image.path[0]], storage.stride[image.path[0]]),
+        (storage.shape[channel.path[0]], 1),
+        tuple(int(extent) for extent, _ in columns),
+        tuple(steps),
+        tuple(start),
+        int(groups[0][1].value) if groups else 0,
+    )
+    return found if _has_room(found, taps) else None
+
+
+def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im2col | None]:
+    """A and B as im2col matrices. The pixels are the rows of A, or the columns of both.
+
+    >>> from layoutconv.conv import ConvProblem, wgrad_view
+    >>> view = wgrad_view(ConvProblem((2, 8, 9, 64), (32, 3, 3), padding=1))
+    >>> [found and found.columns for found in pixels_of(view, (0, 0))]
+    [(32,), (64, 3, 3)]
+    """
+    if along == (0, 0):
+        return im2col(_turned(view.a)), im2col(_turned(view.b))
+    return im2col(view.a) if along[0] == 1 else None, None
+
+
+def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
+    """A as an im2col matrix whose tiles a kernel copies by a tensor map; None where it does not.
+
+    A tile's k lies within one tap, or there is one: what is past the last channel are zeros. Where
+    sums run over pixels, what is past the last row of A is in no row of D. Of taps that share rows,
+    the map brings the first.
+
+    >>> from layoutconv.conv import ConvProblem, fprop_view
+    >>> from .tile import Tile
+    >>> def example(C, K, groups=1):
+    ...     view = fprop_view(ConvProblem((1, 9, 9, C), (32, K, K), groups=groups))
+    ...     tile = Tile(128, 64, 64, 8, 1, 4, 128)
+    ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
+    ...     return im2col_of_a(view, spec) is not None
+    >>> example(64, 3), example(96, 3), example(96, 1), example(96, 1, groups=2)
+    (True, False, True, False)
+    """
+    tile = spec.tile
+    if not _copies(spec, 0) or spec.skip:
+        return None
+    if spec.along == (0, 0):
+        return _of_a_sum(view, spec, 0)
+    if tile.m > MOST_PIXELS or not (found := pixels_of(view, spec.along)[0]):
+        return None
+    if tile.taps > 1:
+        found = found.of_first_tap(window_of(view, tile).halo)
+    channels, *taps = found.columns
+    stored = found.channels[0]
+    ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
+    whole = channels % tile.k == 0 or (ends and product(tuple(taps)) == 1)
+    return found if whole and found.fits else None
+
+
+def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
+    """B as an im2col matrix, where it runs across the sum; None where no map describes it.
+
+    A line of a tile lies within one tap, or there is one.
+
+    >>> from layoutconv.conv import ConvProblem, wgrad_view
+    >>> from .tile import Tile
+    >>> def example(C, K):
+    ...     view = wgrad_view(ConvProblem((1, 9, 9, C), (32, K, K)))
+    ...     spec = Spec.of(view, "float16", "float16", Tile(128, 64, 64, 8, 1, 4, 128), "sm_90a")
+    ...     return im2col_of_b(view, spec) is not None
+    >>> example(64, 3), example(96, 3), example(96, 1)
+    (True, False, True)
+    """
+    return _of_a_sum(view, spec, 1) if spec.along == (0, 0) and _copies(spec, 1) else None
+
+
+def is_mapped(view: GemmView, spec: Spec) -> bool:
+    """Whether tensor maps bring both operands to a kernel: no thread copies anything."""
+    of_b = memory_of_b(view, spec) or im2col_of_b(view, spec)
+    return of_b is not None and im2col_of_a(view, spec) is not None
+
+
+def _copies(spec: Spec, operand: int) -> bool:
+    """Whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
+    vector = spec.vectors[operand] * BYTES[spec.dtype]
+    return bool(spec.tile.producers and vector == VECTOR_BYTES and has_map(spec.dtype))
+
+
+def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
+    """Of sums over pixels, an operand of which every line of a tile lies within one tap.
+
+    wgmma turns 16 bits.
+    """
+    found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
+    if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.taps > 1:
+        return None
+    line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
+    whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
+    return found if whole and found.fits else None
+
+
+def _turned(layout: OperandLayout) -> OperandLayout:
+    """An operand with its first two modes exchanged."""
+    inner = layout.inner if isinstance(layout, ComposedLayout) else layout
+    if not isinstance(inner, Layout):
+        return layout
+    turned = Layout(_exchanged(inner.shape), _exchanged(inner.stride))
+    if isinstance(layout, ComposedLayout):
+        return ComposedLayout(layout.outer, layout.offset, turned)
+    return turned
+
+
+def _exchanged(modes: Any) -> tuple[Any, ...]:
+    rows, columns, *rest = modes
+    return (columns, rows, *rest)
+
+
+def _leaves(shape: Any, stride: Any, mode: int) -> list[tuple[Any, Any]]:
+    if mode >= len(shape):
+        return []
+    return list(zip(flatten(shape[mode]), flatten(stride[mode]), strict=True))
+
+
+def _are_coordinates(steps: list[Any], domain: Stage) -> bool:
+    """Whether steps are constants, each of one mode, from a constant offset on."""
+    offset = flatten(domain.offset) if domain.offset else ()
+    return not any(map(is_runtime, offset)) and all(
+        isinstance(d, ScaledBasis) and len(d.path) == 1 and not is_runtime(d.value) for d in steps
+    )
+
+
+def _offset(domain: Stage, modes: int) -> dict[int, int]:
+    given = flatten(domain.offset) if domain.offset else (0,) * modes
+    return {i: int(c) for i, c in enumerate(given)}
+
+
+def _has_room(found: Im2col, taps: list[tuple[Any, Any]]) -> bool:
+    """Whether the hardware has room for the constants: corners, steps, and offsets of taps."""
+    bits = BITS[len(found.modes) - 1]
+    sign = 1 << (bits - 1)
+    reach = [(int(extent) - 1) * abs(int(d.value)) for extent, d in taps]
+    return (
+        product(found.columns) > 0
+        and all(-sign <= mode.lower < sign and 1 <= mode.step <= MOST_STEP for mode in found.modes)
+        and all(distance < 1 << bits for distance in reach)
+    )

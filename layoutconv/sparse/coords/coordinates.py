@@ -1,0 +1,430 @@
+"""The cells of a batch of grids that are there, and what has been found out about them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import ArgumentError
+from ..maps.graphs import is_compiling
+from ..maps.two_way import KernelMap, TwoWay, to_be_kept
+from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
+from .repeats import Repeats, repeats_of
+from .table import Table, table_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Coordinates:
+    """Cells of a batch of grids, one to a row: tensors that share them share their kernel maps.
+
+    Args:
+        cells: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, in any order, no
+            cell twice. Not to be written to afterwards.
+        spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them.
+        batch_size: number N of grids; one of them may have no cells.
+        padded: whether rows whose batch is -1 are there to fill memory up: they are no cells, no
+            row reads them, and they read nothing. That is how a cloud of any size has the shape
+            that a CUDA graph was captured with.
+        valid: what :meth:`check` looks for is known not to be there.
+        repeated: whether a cell may be there more than once. All of its rows are kept, and layers
+            compute what spconv's do on a CPU, see :attr:`repeats`.
+
+    Making one looks at dtypes and shapes only and never waits for a GPU. The values are looked at
+    once, when the first kernel map is made (:meth:`check`).
+
+    Two of them are equal if they are one object.
+
+    Memory: maps are kept as long as the cells they start from, together with the cells that they
+    lead to; cells that a map leads to keep the cells that it starts from. All that one forward pass
+    makes is thus freed together, when the last of its tensors is: nothing waits for the garbage
+    collector, which does not know how much memory a GPU has left.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 0, 1, 2], [1, 3, 0, 0]], dtype=torch.int32)
+    >>> Coordinates(cells, (4, 2, 3), batch_size=2)
+    Coordinates(2 rows, spatial_shape=(4, 2, 3), batch_size=2)
+    """
+
+    def __init__(
+        self,
+        cells: Tensor,
+        spatial_shape: Sequence[int],
+        batch_size: int,
+        *,
+        padded: bool = False,
+        valid: bool = False,
+        repeated: bool = False,
+    ) -> None:
+        shape = check_spatial_shape(spatial_shape, batch_size)
+        if check_coords_type(cells, shape) >= 2**31:
+            raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
+        self._stand_for(_Known(cells, shape, int(batch_size), padded, valid, repeated), None)
+
+    def _stand_for(self, known: _Known, source: _Source | None) -> None:
+        self.cells, self.spatial_shape = known.cells, known.spatial_shape
+        self.batch_size, self.padded = known.batch_size, known.padded
+        self._known, self._source = known, source
+        known.handle = weakref.ref(self)
+
+    def __len__(self) -> int:
+        return self.cells.shape[0]
+
+    def __repr__(self) -> str:
+        kind = ", padded" if self.padded else ""
+        kind += ", repeated" if self.repeated else ""
+        grid = f"spatial_shape={self.spatial_shape}, batch_size={self.batch_size}"
+        return f"Coordinates({len(self)} rows, {grid}{kind})"
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial modes."""
+        return len(self.spatial_shape)
+
+    @property
+    def device(self) -> Any:
+        return self.cells.device
+
+    @property
+    def table(self) -> Table:
+        """Rows by the keys of their cells; made once."""
+        known = self._known
+        if known.table is None:
+            known.table = table_of(self.cells, self.spatial_shape, self.batch_size)
+        return known.table
+
+    @property
+    def valid(self) -> bool:
+        """Whether these are known to be cells of the grid, none of them twice."""
+        return self._known.valid and self._known.repeats is None
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether :meth:`check` has looked at these, or would know already what it would see."""
+        return self._known.valid
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a cell may be there more than once."""
+        return self._known.repeated
+
+    @property
+    def repeats(self) -> Repeats | None:
+        """The cells that are there more than once, of those that :meth:`check` has looked at.
+
+        Convolutions and poolings that make cells read all rows of a cell; what goes back to such
+        cells writes the same to all of its rows. Submanifold convolutions do what spconv does on a
+        CPU. Call a cell *before* another if its ``(z, y, x)`` comes first in lexicographic order.
+
+        - Through the tap at its own cell, a row reads itself.
+        - Through taps at cells before its own, the first row of a cell reads the sum of all their
+          rows; its other rows read nothing.
+        - Through taps at cells behind its own, every row reads their first row.
+
+        >>> import torch, layoutconv as lc
+        >>> cells = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 2]], dtype=torch.int32)
+        >>> twice = Coordinates(cells, (4,), 1, repeated=True)
+        >>> x = lc.SparseTensor(torch.tensor([[1.0], [10.0], [100.0], [1000.0]]), twice)
+        >>> lc.subm_conv(x, torch.ones(1, 3, 1)).features.T  # 1 + 10, 10 + 101, 100 + 10, 1000
+        tensor([[  11.,  111.,  110., 1000.]])
+        """
+        return self._known.repeats
+
+    @property
+    def total(self) -> Tensor | None:
+        """Of cells that were made with a capacity: how many there were, int64 () on the device.
+
+        More than rows: the capacity was too small, and the last are missing.
+        """
+        return self._known.total
+
+    @total.setter
+    def total(self, total: Tensor) -> None:
+        self._known.total = total
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether a capacity was too small for these cells, or for those that they were made from.
+
+        Reading it waits for the device. On a CPU such a capacity is an error at once; on a GPU
+        nobody knows of it, until this is read, or the cells are ``unpadded``, which refuses then.
+        """
+        total = self._known.total
+        if total is not None and int(total) > len(self):
+            return True
+        return self._source is not None and self._source[0].overflowed
+
+    def refuse_overflow(self) -> None:
+        """Raise ``ArgumentError`` that says how large a capacity would do, if one was too small."""
+        cells: Coordinates | None = self
+        while cells is not None:
+            total = cells._known.total
+            if total is not None and int(total) > len(cells):
+                raise overflow(int(total), len(cells))
+            cells = None if cells._source is None else cells._source[0]
+
+    @property
+    def by_image(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows sorted by their image, where each image starts in them, and the image of every row.
+
+        int32 (rows,), int64 (N + 1,) and int32 (rows,); made once.
+
+        >>> import torch
+        >>> cells = torch.tensor([[1, 0], [0, 3], [1, 2]], dtype=torch.int32)
+        >>> order, starts, images = Coordinates(cells, (4,), 2).by_image
+        >>> order.tolist(), starts.tolist(), images.tolist()
+        ([1, 0, 2], [0, 1, 3], [1, 0, 1])
+        """
+        self._refuse_written()
+        known = self._known
+        if known.by_image is None:
+            with to_be_kept():
+                batch = self.check().cells[:, 0].clone()
+                images, order = batch.sort(stable=True)
+                count = self.batch_size + 1
+                numbers = torch.arange(count, dtype=torch.int32, device=batch.device)
+                known.by_image = order.int(), torch.searchsorted(images, numbers), batch
+        return known.by_image
+
+    @property
+    def origin(self) -> KernelMap | None:
+        """The map that made these cells, its outputs; None if no map did."""
+        if self._source is None:
+            return None
+        self._refuse_written()
+        inputs, ways, way = self._source
+        return KernelMap.of_ways(inputs, self, ways, way)
+
+    def kept(self, key: Hashable, outputs: Coordinates | None = None) -> KernelMap | None:
+        """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
+        self._refuse_written()
+        if outputs is not None:
+            outputs._refuse_written()
+            given = self._known.given
+            found = None if given is None else given.get(outputs._known, {}).get(key)
+            return None if found is None else KernelMap.of_ways(self, outputs, *found)
+        entry = self._known.made.get(key)
+        if entry is None:
+            return None
+        ways, way, made = entry
+        if made is None:
+            return KernelMap.of_ways(self, self, ways, way)
+        if made.written():
+            return None
+        return KernelMap.of_ways(self, made.coordinates((self, ways, way)), ways, way)
+
+    def keep(self, key: Hashable, kernel_map: KernelMap, *, given: bool = False) -> KernelMap:
+        """``kernel_map``, kept under ``key``, or the one that is kept there already.
+
+        Its outputs are these cells, or cells that it made, whose ``origin`` it becomes; or, if
+        ``given``, any others, which it does not keep alive.
+        """
+        known, outputs = self._known, kernel_map.outputs
+        ways, way = kernel_map.ways, kernel_map.way
+        if given:
+            if known.given is None:
+                known.given = weakref.WeakKeyDictionary()
+            known.given.setdefault(outputs._known, {}).setdefault(key, (ways, way))
+            return self.kept(key, outputs) or kernel_map
+        made = None if outputs is self else outputs._known
+        new = ways, way, made
+        there = known.made.setdefault(key, new)
+        if there is not new and there[2] is not None and there[2].written():
+            there = known.made[key] = new
+        if there is new and made is None:
+            return kernel_map
+        return self.kept(key) or kernel_map
+
+    def _refuse_written(self) -> None:
+        """Raise ``ArgumentError`` if somebody wrote to the cells since they were looked at."""
+        if self._known.written():
+            expected = "cells that nobody writes to; those of a clone() are others"
+            got = "some that were written to since a map was made"
+            raise ArgumentError("coords", expected, got)
+
+    def check(self) -> Coordinates:
+        """These, if every cell is inside the grid and none is there twice (waits for the device).
+
+        Looked at once; while a CUDA graph is captured not at all. Of cells that may be
+        ``repeated``, those that are there more than once are found out.
+
+        Raises :class:`~layoutconv.errors.ArgumentError` that names a row, or two.
+
+        >>> import torch
+        >>> Coordinates(torch.tensor([[0, 7]], dtype=torch.int32), (4,), 1).check()
+        Traceback (most recent call last):
+        layoutconv.errors.ArgumentError: argument `coords`: expected column 1 in [0, 4), got [0, 7]\
+ in row 0 (1 rows are outside)
+        """
+        self._refuse_written()
+        if self._known.valid or not len(self):
+            return self
+        if self.device.type not in ("cpu", "cuda"):
+            raise ArgumentError("coords", "cells on a CPU or a GPU", str(self.device))
+        if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
+            if self.repeated:
+                expected = "cells that check() looked at before the graph was captured"
+                raise ArgumentError("coords", f"{expected}: some may be repeated", self)
+            return self
+        status = self.table.status
+        absent = status.new_zeros(1) if self.padded else (self.cells[:, :1] < 0).any(0)
+        repeated, outside, absent_rows = torch.cat([status, absent]).tolist()
+        if absent_rows:
+            self._refuse_outside(int((self.cells[:, 0] < 0).nonzero()[0]))
+        if outside:
+            self._refuse_outside(outside - 1)
+        if repeated and not self.repeated:
+            self._refuse_repeated(repeated - 1)
+        if repeated:
+            own = [(0,) * self.rank]
+            with to_be_kept():
+                first = self.table.search(self.cells, (1,) * self.rank, own)[:, 0]
+                self._known.repeats = repeats_of(self, first)
+        self._known.valid = True
+        return self
+
+    def check_distinct(self) -> Coordinates:
+        """These, if :meth:`check` finds nothing, and no cell is there twice, allowed or not."""
+        if self.check().repeats is not None:
+            self._refuse_repeated(int(self.table.status[0]) - 1)
+        return self
+
+    def _refuse_outside(self, row: int) -> None:
+        cell = self.cells[row].tolist()
+        for axis, limit in enumerate((self.batch_size, *self.spatial_shape)):
+            if not 0 <= cell[axis] < limit:
+                column = self.cells[:, axis]
+                here = (column >= limit) | (column < 0)
+                raise ArgumentError(
+                    "coords",
+                    f"column {axis} in [0, {limit})",
+                    f"{cell} in row {row} ({int(here.sum())} rows are outside)",
+                )
+
+    def _refuse_repeated(self, row: int) -> None:
+        cell = self.cells[row]
+        first = int((self.cells == cell).all(1).nonzero()[0])
+        raise repeated(cell.tolist(), first, row)
+
+    def to(self, device: Any) -> Coordinates:
+        """The same cells on another device, where their maps are made anew."""
+        cells = self.cells.to(device)
+        if cells is self.cells:
+            return self
+        return self.at(cells)
+
+    def at(
+        self, cells: Tensor, batch_size: int | None = None, *, padded: bool | None = None
+    ) -> Coordinates:
+        """Coordinates of some or all of these cells, and of padding, in this grid.
+
+        ``cells`` are not looked at again if these were, and none is there twice.
+        """
+        return Coordinates(
+            cells,
+            self.spatial_shape,
+            self.batch_size if batch_size is None else batch_size,
+            padded=self.padded if padded is None else padded,
+            repeated=self.repeated,
+            valid=self.valid,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the cells. What was found out is not, where they come from included."""
+        grid = {"spatial_shape": self.spatial_shape, "batch_size": self.batch_size}
+        flags = {"padded": self.padded, "repeated": self.repeated, "valid": self.valid}
+        return {"cells": self.cells, **grid, **flags}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: Any) -> Coordinates:
+        return self  # nothing of it changes but what is found out
+
+    @classmethod
+    def of_keys(cls, keys: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Coordinates:
+        """Cells in the order of their keys, each different, in a grid without a halo."""
+        cells = unpack(keys, tuple(spatial_shape))
+        return cls(cells, spatial_shape, batch_size, valid=True)
+
+    def keys(self) -> Tensor:
+        """The number of each cell in its grid, images outermost: int64 (rows,)."""
+        return pack(self.cells, key_strides(self.spatial_shape, self.batch_size))
+
+
+def repeated(cell: list[int], one: int, other: int) -> ArgumentError:
+    """The error of a cell that two rows have."""
+    ways = "lc.sparse.merge_repeated joins them, lc.sparse.Coordinates(repeated=True) keeps them"
+    return ArgumentError("coords", "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
+
+
+def overflow(total: int, capacity: int) -> ArgumentError:
+    """The error of a capacity that is too small."""
+    expected = f"{total} rows or more: that many cells are reached"
+    return ArgumentError("capacity", expected, capacity)
+
+
+def version_of(cells: Tensor) -> int:
+    """How often a tensor was written to; of one of inference mode nobody counts."""
+    return -1 if cells.is_inference() else cells._version
+
+
+_Source = tuple[Coordinates, TwoWay, int]
+
+
+class _Known:
+    """What has been found out about cells.
+
+    It knows what maps from these cells lead to, never what leads to them, so there is no circle. It
+    outlives the Coordinates of cells that a map made, and hands out others when they are asked for
+    again.
+    """
+
+    handle: weakref.ref[Coordinates] | None = None
+    table: Table | None = None
+    total: Tensor | None = None
+    by_image: tuple[Tensor, Tensor, Tensor] | None = None
+    repeats: Repeats | None = None
+    version: int | None = None  # of the cells, when they were first looked at
+    # Maps to cells that were given, as long as there are those; None before the first.
+    given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]] | None = None
+
+    def __init__(
+        self,
+        cells: Tensor,
+        spatial_shape: tuple[int, ...],
+        batch_size: int,
+        padded: bool,
+        valid: bool,
+        repeated: bool,
+    ) -> None:
+        self.cells, self.spatial_shape = cells, spatial_shape
+        self.batch_size, self.padded, self.valid = batch_size, padded, valid
+        self.repeated = repeated
+        # By what they were asked for with: the map, and the cells that it made.
+        self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
+
+    def written(self) -> bool:
+        """Whether somebody wrote to the cells since this was first asked."""
+        if is_compiling():
+            return False
+        now = version_of(self.cells)
+        if self.version is None:
+            self.version = now
+        return now != self.version
+
+    def coordinates(self, source: _Source) -> Coordinates:
+        """These cells, which the map of ``source`` made."""
+        found = None if self.handle is None else self.handle()
+        if found is None:
+            found = object.__new__(Coordinates)
+            found._stand_for(self, source)
+        elif found._source is None:
+            found._source = source
+        return found

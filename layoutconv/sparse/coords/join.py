@@ -1,0 +1,137 @@
+"""One sparse tensor from several: side by side in channels or in the batch, and repeated cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import ArgumentError, ArgumentTypeError
+from .coordinates import Coordinates
+from .rows import Reduce, check_reduce, reduce_runs, runs_of
+from .sparse_tensor import SparseTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def cat(tensors: Sequence[SparseTensor]) -> SparseTensor:
+    """The channels of tensors that share their coordinates, one after another; differentiable.
+
+    It shares the coordinates too, and is of the type of the first.
+
+    Raises ``ArgumentError`` for none, and for tensors with coordinates of their own.
+
+    >>> import torch
+    >>> coords = torch.tensor([[0, 1], [0, 3]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [2.0]]), coords, (5,), batch_size=1)
+    >>> cat([x, x * 10]).features
+    tensor([[ 1., 10.],
+            [ 2., 20.]])
+    """
+    import torch
+
+    first = _first(tensors)
+    for number, tensor in enumerate(tensors):
+        if tensor.coordinates is not first.coordinates:
+            raise ArgumentError(
+                "tensors",
+                "tensors that share their coordinates, as replace() makes them (`+` and collate() "
+                "take others)",
+                f"{tensor!r} with coordinates of its own at {number}",
+            )
+    return first.replace(torch.cat([tensor.features for tensor in tensors], dim=1))
+
+
+def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
+    """Tensors as the images of one batch: the inverse of slicing it; differentiable.
+
+    A tensor of several images contributes all of them. Rows are in the order of the tensors, cells
+    keep their places, and the grid is as large as the largest along each axis. Suits a DataLoader
+    as its ``collate_fn``.
+
+    Raises ``ArgumentError`` for none, and for tensors that differ in the number of spatial modes or
+    channels, dtype or device.
+
+    >>> import torch
+    >>> coords = torch.tensor([[0, 1], [0, 3]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[1.0], [2.0]]), coords, (5,), batch_size=1)
+    >>> both = collate([x, x * 10])
+    >>> both.coords.tolist(), both.features.T
+    ([[0, 1], [0, 3], [1, 1], [1, 3]], tensor([[ 1.,  2., 10., 20.]]))
+    """
+    import torch
+
+    first = _first(tensors)
+    kinds = [(len(t.spatial_shape), t.features.shape[1], t.dtype, t.device) for t in tensors]
+    for number, kind in enumerate(kinds):
+        if kind != kinds[0]:
+            raise ArgumentError(
+                "tensors",
+                f"tensors of one kind: {first!r}",
+                f"{tensors[number]!r} at {number}",
+            )
+    images, cells = 0, []
+    for tensor in tensors:
+        batch, space = tensor.coords[:, :1], tensor.coords[:, 1:]
+        cells.append(torch.cat([torch.where(batch < 0, batch, batch + images), space], dim=1))
+        images += tensor.batch_size
+    coordinates = Coordinates(
+        torch.cat(cells),
+        [max(extents) for extents in zip(*(t.spatial_shape for t in tensors), strict=True)],
+        images,
+        padded=any(t.coordinates.padded for t in tensors),
+        valid=all(t.coordinates.valid for t in tensors),
+        repeated=any(t.coordinates.repeated for t in tensors),
+    )
+    return SparseTensor(torch.cat([t.features for t in tensors]), coordinates)
+
+
+def merge_repeated(
+    features: Tensor,
+    coords: Tensor,
+    spatial_shape: Sequence[int],
+    batch_size: int,
+    reduce: Reduce = "sum",
+) -> SparseTensor:
+    """A sparse tensor of rows in which a cell may be repeated: each cell once, its rows reduced.
+
+    Args:
+        features: floating (rows, C); of any dtype for ``first``.
+        coords, spatial_shape, batch_size: as of :class:`SparseTensor`, cells repeated or not.
+        reduce: ``sum``, ``mean``, ``max``, ``min``, or ``first`` (the row that comes first).
+
+    Returns rows in lexicographic order of their cells. Sums are taken in float64 in the order of
+    the rows, so that a second run gives the same bits. It has a gradient in ``features``. It waits
+    for the device.
+
+    Raises ``ArgumentError``, for a coordinate outside the grid too.
+
+    >>> import torch
+    >>> coords = torch.tensor([[0, 3], [0, 1], [0, 3]], dtype=torch.int32)
+    >>> x = merge_repeated(torch.tensor([[1.0], [2.0], [4.0]]), coords, (5,), batch_size=1)
+    >>> x.coords.tolist(), x.features.T
+    ([[0, 1], [0, 3]], tensor([[2., 5.]]))
+    """
+    reduce = check_reduce(reduce)
+    if reduce != "first" and not features.is_floating_point():
+        expected = f"a tensor of a floating-point type, to take their {reduce}"
+        raise ArgumentTypeError("features", expected, features.dtype)
+    given = SparseTensor(features, coords, spatial_shape, batch_size)
+    limits = coords.new_tensor((given.batch_size, *given.spatial_shape))
+    outside = ((coords < 0) | (coords >= limits)).any(1)
+    if outside.any():
+        given.coordinates._refuse_outside(int(outside.nonzero()[0]))
+    runs = runs_of(given.coordinates.keys())
+    cells = coords[runs.order[runs.first]]
+    merged = Coordinates(cells, spatial_shape, batch_size, valid=True)
+    return SparseTensor(reduce_runs(features, runs, reduce), merged)
+
+
+def _first(tensors: Sequence[SparseTensor]) -> SparseTensor:
+    if not len(tensors):
+        raise ArgumentError("tensors", "one sparse tensor or more", tensors)
+    for number, tensor in enumerate(tensors):
+        if not isinstance(tensor, SparseTensor):
+            got = f"{type(tensor).__name__} at {number}"
+            raise ArgumentTypeError("tensors", "sparse tensors", got)
+    return tensors[0]

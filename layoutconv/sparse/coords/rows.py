@@ -1,0 +1,156 @@
+"""Rows that belong together: runs of equal keys, their reductions, and sums in a fixed order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from ...errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Reduce = Literal["mean", "sum", "max", "min", "first"]
+
+
+class Runs(NamedTuple):
+    """Rows in the order of their keys, those with one key in the order that they had.
+
+    All are int64: ``order`` (rows,), the rows in the order of their keys; ``counts`` (keys,), how
+    many rows have each key; ``first`` (keys,), the place in ``order`` of its first row; ``place``
+    (rows,), the number of the key of ``order[i]``.
+    """
+
+    order: Tensor
+    counts: Tensor
+    first: Tensor
+    place: Tensor
+
+
+def runs_of(keys: Tensor) -> Runs:
+    """Which rows have the same key, int64 (rows,)."""
+    import torch
+
+    keys, order = torch.sort(keys, stable=True)
+    _, place, counts = torch.unique_consecutive(keys, return_inverse=True, return_counts=True)
+    return Runs(order, counts, counts.cumsum(0) - counts, place)
+
+
+def check_reduce(reduce: str) -> Reduce:
+    """One of :data:`Reduce`; "avg", as torch calls the pooling, is the mean.
+
+    Raises ``ArgumentError`` for what is none of them.
+    """
+    if reduce == "avg":
+        return "mean"
+    if reduce not in get_args(Reduce):
+        raise ArgumentError("reduce", "mean, sum, max, min or first", reduce)
+    return reduce  # type: ignore[return-value]
+
+
+def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:
+    """The reduction, (keys, C), of the rows (rows, C) of each key; with a gradient.
+
+    Of rows that share the largest or smallest number, each gets its share of the gradient.
+    """
+    import torch
+
+    if reduce == "first" or not len(runs.order):
+        return rows[runs.order[runs.first]]
+    # One thread adds up one run, in order: unlike index_add_, the same bits every time, on a GPU
+    # too.
+    sorted_rows = rows[runs.order].double()
+    return torch.segment_reduce(sorted_rows, reduce, lengths=runs.counts, axis=0).to(rows.dtype)
+
+
+def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """(count, C): each row (rows, C) at its place, no two at one; zeros elsewhere."""
+    return rows.new_zeros(count, rows.shape[1]).index_copy(0, places, rows)
+
+
+def take(rows: Tensor, index: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """``rows`` (rows, C) at ``index`` (count,): zeros where it is -1.
+
+    Its gradient adds up in the order of ``index``, so that it has the same bits every time; it has
+    gradients of any order. An index that rises and has no -1 may come with its ``lengths``, int64
+    (rows,), how often it has each row: then nothing waits for a GPU.
+
+    >>> import torch
+    >>> take(torch.tensor([[1.0], [2.0]]), torch.tensor([1, -1, 0])).T
+    tensor([[2., 0., 1.]])
+    """
+    return _functions()[0].apply(rows, index, lengths)
+
+
+def add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None = None) -> Tensor:
+    """(count, C): the sums of the rows (rows, C) that have the same ``index`` (rows,), -1 none.
+
+    The transpose of :func:`take`, whose ``lengths``, int64 (count,), it may be given, too.
+
+    >>> import torch
+    >>> add_rows(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, -1, 1]), 3).T
+    tensor([[0., 5., 0.]])
+    >>> add_rows(torch.ones(3, 1), torch.tensor([0, 2, 2]), 3, torch.tensor([1, 0, 2])).T
+    tensor([[1., 0., 2.]])
+    """
+    return _functions()[1].apply(rows, index, count, lengths)
+
+
+_made: tuple[Any, Any] | None = None
+
+
+def _functions() -> tuple[Any, Any]:
+    """The autograd functions of :func:`take` and :func:`add_rows`; torch is not loaded before."""
+    global _made
+    if _made is not None:
+        return _made
+    import torch
+
+    class Take(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, rows: Tensor, index: Tensor, lengths: Tensor | None) -> Tensor:
+            ctx.index, ctx.count, ctx.lengths = index, len(rows), lengths
+            if lengths is not None:
+                return rows.index_select(0, index)
+            if not len(rows):
+                return rows.new_zeros(len(index), rows.shape[1])
+            taken = rows[index.clamp(min=0)]
+            return taken.masked_fill_((index < 0)[:, None], 0)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+            return add_rows(grad, ctx.index, ctx.count, ctx.lengths), None, None
+
+    class AddRows(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any, rows: Tensor, index: Tensor, count: int, lengths: Tensor | None
+        ) -> Tensor:
+            ctx.index, ctx.lengths = index, lengths
+            return _add_rows(rows, index, count, lengths)
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+            return take(grad, ctx.index, ctx.lengths), None, None, None
+
+    _made = Take, AddRows
+    return _made
+
+
+def _add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None) -> Tensor:
+    import torch
+
+    if rows.is_complex():
+        parts = _add_rows(torch.view_as_real(rows).flatten(1), index, count, lengths)
+        return torch.view_as_complex(parts.view(count, -1, 2))
+    if not count or not rows.numel():
+        return rows.new_zeros(count, rows.shape[1])
+    if lengths is None:
+        there = (index >= 0).nonzero()[:, 0]
+        keys, order = torch.sort(index[there], stable=True)
+        numbers = torch.arange(count + 1, device=keys.device, dtype=keys.dtype)
+        lengths = torch.searchsorted(keys, numbers).diff()
+        rows = rows[there[order]]
+    if not len(rows):
+        return rows.new_zeros(count, rows.shape[1])
+    sums = torch.segment_reduce(rows.double(), "sum", lengths=lengths, axis=0, unsafe=True)
+    return sums.to(rows.dtype)

@@ -1,0 +1,390 @@
+"""A tensor that is stored only where it is not zero: cells, and the features they have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from numbers import Number
+from operator import index
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ...errors import ArgumentError, ArgumentTypeError
+from .coordinates import Coordinates
+from .no_tensor import NoTensor
+from .rows import spread
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from typing_extensions import Self
+
+
+class SparseTensor(NoTensor):
+    """Features at integer coordinates of a batch of grids. It cannot be changed.
+
+    Args:
+        features: (rows, C), any dtype.
+        coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, on the device of
+            ``features``, no cell twice (:func:`merge_repeated` takes those); or
+            :class:`Coordinates`, which are then shared with all that is known of them. Of those a
+            cell may be there more than once, if they were made with ``repeated=True``.
+        spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them; not with
+            ``Coordinates``, which have them.
+        batch_size: number N of grids; one of them may have no rows; not with ``Coordinates``.
+
+    Building one looks at dtypes and shapes only, so it never waits for a GPU; :meth:`check` looks
+    at the values.
+
+    ``x + y`` and ``x - y`` are of tensors on one grid. If they share their coordinates, so does the
+    result. Otherwise it has the cells that either has, in lexicographic order, and what is not
+    stored counts as zero. ``-x``, ``x * 2`` and ``x / 2`` are of the features. All are
+    differentiable.
+
+    ``len(x)`` is the number of rows. ``x[2]`` is a batch of one image, ``x[1:3]`` of several: their
+    rows in the order they have, images numbered from 0. Iterating gives the images.
+
+    Pickling and ``torch.save`` keep features and cells, not kernel maps; ``copy.deepcopy`` copies
+    the features, and shares the coordinates. Tensors that are saved together and share coordinates
+    share them afterwards. ``torch.load`` reads by
+    default only classes that it knows::
+
+        with torch.serialization.safe_globals([lc.SparseTensor, lc.sparse.Coordinates]):
+            x = torch.load(path)
+
+    and ``lc.sparse.Voxels`` and ``lc.sparse.Lattice`` besides, where it is voxels that were saved.
+
+    Raises ``ArgumentError``.
+
+    >>> import torch
+    >>> coords = torch.tensor([[0, 0, 1, 2], [1, 3, 0, 0]], dtype=torch.int32)
+    >>> x = SparseTensor(torch.tensor([[5.0], [7.0]]), coords, (4, 2, 3), batch_size=2)
+    >>> x
+    SparseTensor(2 rows, 1 channels, torch.float32, spatial_shape=(4, 2, 3), batch_size=2)
+    >>> x.dense()[0, 0, 1, 2], x.dense().sum()
+    (tensor([5.]), tensor(12.))
+    >>> (x[1] - x[0]).features.T, x[1].coords.tolist()
+    (tensor([[-5.,  7.]]), [[0, 3, 0, 0]])
+    """
+
+    features: Tensor
+    coordinates: Coordinates
+
+    _container, _applied = "lc.nn.Sequential", "x.replace(function(x.features))"
+    _beside: ClassVar[tuple[str, ...]] = ()  # what a subclass has, whatever the features are
+
+    __array_ufunc__ = None  # numpy.float32(2) * x asks __rmul__, and makes no array of it
+
+    def __init__(
+        self,
+        features: Tensor,
+        coords: Tensor | Coordinates,
+        spatial_shape: Sequence[int] | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        import torch
+
+        if isinstance(coords, Coordinates):
+            for name, given in (("spatial_shape", spatial_shape), ("batch_size", batch_size)):
+                if given is not None:
+                    raise ArgumentError(name, "None: `coords` are Coordinates, which say it", given)
+        else:
+            if spatial_shape is None:
+                raise ArgumentError("spatial_shape", "the extents (D, H, W) of the grid", None)
+            if batch_size is None:
+                raise ArgumentError("batch_size", "the number of grids", None)
+            coords = Coordinates(coords, spatial_shape, batch_size)
+        if not isinstance(features, torch.Tensor):
+            raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
+        shape = features.shape
+        if len(shape) != 2 or shape[0] != coords.cells.shape[0]:
+            raise ArgumentError(
+                "features", f"({len(coords)}, C), a row per row of coords", tuple(features.shape)
+            )
+        if features.device != coords.cells.device:
+            raise ArgumentError(
+                "features", f"a tensor on the device of coords, {coords.device}", features.device
+            )
+        # each by name, as torch.compile follows it
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "coordinates", coords)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"a {type(self).__name__} cannot be changed: replace(features) makes another"
+        )
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed")
+
+    @property
+    def coords(self) -> Tensor:
+        """int32 (rows, 1 + rank), columns ``(batch, z, y, x)``."""
+        return self.coordinates.cells
+
+    @property
+    def spatial_shape(self) -> tuple[int, ...]:
+        """Extents ``(D, H, W)`` of the grid."""
+        return self.coordinates.spatial_shape
+
+    @property
+    def batch_size(self) -> int:
+        """The number N of grids."""
+        return self.coordinates.batch_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where features and coordinates are."""
+        return self.features.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the features."""
+        return self.features.dtype
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.coordinates)
+
+    def __repr__(self) -> str:
+        rows, channels = self.features.shape
+        about = f"spatial_shape={self.spatial_shape}, batch_size={self.batch_size}"
+        if self.coordinates.padded:
+            about += ", padded"
+        if self.device.type != "cpu":
+            about += f", device='{self.device}'"
+        return f"{type(self).__name__}({rows} rows, {channels} channels, {self.dtype}, {about})"
+
+    def check(self) -> Self:
+        """This tensor, if no cell is outside the grid or there twice (waits for the device)."""
+        self.coordinates.check()
+        return self
+
+    def replace(self, features: Tensor) -> Self:
+        """The same cells with other features, (rows, any C); the coordinates are shared."""
+        return self._with(features, self.coordinates)
+
+    def _with(self, features: Tensor, coordinates: Coordinates) -> Self:
+        made = object.__new__(type(self))
+        for name in self._beside:  # torch 2.11 does not compile what is done with __dict__
+            object.__setattr__(made, name, getattr(self, name))
+        SparseTensor.__init__(made, features, coordinates)
+        return made
+
+    def to(self, *args: Any, **options: Any) -> Self:
+        """The tensor on a device, or with features of a dtype, or both: as ``torch.Tensor.to``.
+
+        A dtype alone leaves the coordinates shared. On another device they are new ones, for each
+        call: move a tensor before others are made from it, and they share.
+        """
+        features = self.features.to(*args, **options)
+        if features is self.features:
+            return self
+        return self._with(features, self.coordinates.to(features.device))
+
+    def cpu(self) -> Self:
+        """The tensor on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | torch.device | None = None) -> Self:
+        """The tensor on a GPU, the current one by default."""
+        return self.to("cuda" if device is None else device)
+
+    def float(self) -> Self:
+        """The tensor with features of float32."""
+        import torch
+
+        return self.to(torch.float32)
+
+    def half(self) -> Self:
+        """The tensor with features of float16."""
+        import torch
+
+        return self.to(torch.float16)
+
+    def bfloat16(self) -> Self:
+        """The tensor with features of bfloat16."""
+        import torch
+
+        return self.to(torch.bfloat16)
+
+    def double(self) -> Self:
+        """The tensor with features of float64."""
+        import torch
+
+        return self.to(torch.float64)
+
+    def detach(self) -> Self:
+        """The tensor with features that no gradient flows back from."""
+        return self.replace(self.features.detach())
+
+    def __add__(self, other: SparseTensor) -> SparseTensor:
+        if not isinstance(other, SparseTensor):
+            return NotImplemented
+        if self.features.shape[1] != other.features.shape[1]:
+            expected = f"a tensor of {self.features.shape[1]} channels"
+            raise ArgumentError("other", expected, other.features.shape[1])
+        a, b = self.coordinates, other.coordinates
+        if a is b:
+            return self.replace(self.features + other.features)
+        if (a.spatial_shape, a.batch_size, a.device) != (b.spatial_shape, b.batch_size, b.device):
+            raise ArgumentError(
+                "other",
+                f"a tensor on the same grid, spatial_shape {a.spatial_shape}, batch_size "
+                f"{a.batch_size}, on {a.device}",
+                f"spatial_shape {b.spatial_shape}, batch_size {b.batch_size}, on {b.device}",
+            )
+        x, y = self.unpadded(), other.unpadded()
+        cells, of_x, of_y = _union(x.coordinates, y.coordinates)
+        count = len(cells)
+        return SparseTensor(
+            spread(x.features, of_x, count) + spread(y.features, of_y, count), cells
+        )
+
+    def __sub__(self, other: SparseTensor) -> SparseTensor:
+        if not isinstance(other, SparseTensor):
+            return NotImplemented
+        return self + -other
+
+    def __neg__(self) -> Self:
+        return self.replace(-self.features)
+
+    def __mul__(self, number: Any) -> Self:
+        if not _is_number(number):
+            return NotImplemented
+        return self.replace(self.features * number)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, number: Any) -> Self:
+        if not _is_number(number):
+            return NotImplemented
+        return self.replace(self.features / number)
+
+    def __getitem__(self, images: int | slice) -> SparseTensor:
+        import torch
+
+        if isinstance(images, slice):
+            chosen = range(self.batch_size)[images]
+        else:
+            chosen = self._image(images)
+        self.coordinates.refuse_overflow()
+        cells = self.check().coords
+        number = cells.new_full((self.batch_size + 1,), -1)  # the last is that of the image -1
+        wanted = torch.tensor(list(chosen), dtype=torch.int64, device=cells.device)
+        number[wanted] = torch.arange(len(chosen), dtype=cells.dtype, device=cells.device)
+        numbers = number[cells[:, 0].long()]
+        rows = (numbers >= 0).nonzero()[:, 0]
+        made = torch.cat([numbers[rows, None], cells[rows, 1:]], dim=1)
+        coordinates = self.coordinates.at(made, len(chosen), padded=False)
+        return SparseTensor(self.features[rows], coordinates)
+
+    def _image(self, image: int) -> range:
+        try:
+            number = index(image)
+        except TypeError:
+            raise ArgumentTypeError("images", "an int or a slice", repr(image)) from None
+        if not -self.batch_size <= number < self.batch_size:
+            raise IndexError(f"image {number} of a batch of {self.batch_size}")
+        return range(self.batch_size)[number:][:1]
+
+    def __iter__(self) -> Iterator[SparseTensor]:
+        return (self[image] for image in range(self.batch_size))
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether cells are missing, since a capacity was too small for them (waits for the
+        device)."""
+        return self.coordinates.overflowed
+
+    def padded(self, capacity: int) -> SparseTensor:
+        """The tensor with rows up to ``capacity``, so that clouds of any size have one shape.
+
+        The rows that are added belong to the image -1 and have features of zero: no row reads them,
+        and they read nothing. The coordinates are new ones.
+
+        >>> import torch
+        >>> coords = torch.tensor([[0, 1], [0, 3]], dtype=torch.int32)
+        >>> x = SparseTensor(torch.ones(2, 1), coords, (5,), batch_size=1).padded(3)
+        >>> x.coords.tolist(), x.features.T
+        ([[0, 1], [0, 3], [-1, 0]], tensor([[1., 1., 0.]]))
+        """
+        import torch
+
+        try:
+            capacity = index(capacity)
+        except TypeError:
+            expected = "a number of rows, an integer"
+            raise ArgumentTypeError("capacity", expected, repr(capacity)) from None
+        more = capacity - len(self)
+        if more < 0:
+            raise ArgumentError("capacity", f"{len(self)} rows or more", capacity)
+        cells = self.coords
+        filling = cells.new_zeros(more, cells.shape[1])
+        filling[:, 0] = -1
+        coordinates = self.coordinates.at(torch.cat([cells, filling]), padded=True)
+        nothing = self.features.new_zeros(more, self.features.shape[1])
+        return SparseTensor(torch.cat([self.features, nothing]), coordinates)
+
+    def unpadded(self) -> SparseTensor:
+        """The rows that have a cell, in the order that they have (waits for the device).
+
+        Raises ``ArgumentError`` if cells are missing, since a capacity was too small for them.
+        """
+        if not self.coordinates.padded:
+            return self
+        self.coordinates.refuse_overflow()
+        rows = (self.coords[:, 0] >= 0).nonzero()[:, 0]
+        coordinates = self.coordinates.at(self.coords[rows], padded=False)
+        return SparseTensor(self.features[rows], coordinates)
+
+    def dense(self) -> Tensor:
+        """The stored grid, (N, D, H, W, C), with zeros where there is no row; differentiable.
+
+        Of a cell that is there more than once, where that is allowed, it has the last row.
+
+        Raises ``ArgumentError`` for a coordinate outside the grid, and for a cell that is there
+        twice.
+        """
+        x = self.check().unpadded()
+        modes = x.batch_size, *x.spatial_shape
+        features, keys, repeats = x.features, x.coordinates.keys(), x.check().coordinates.repeats
+        if repeats is not None:
+            last = repeats.last.unique()
+            features, keys = features.index_select(0, last), keys.index_select(0, last)
+        grid = spread(features, keys, math.prod(modes))
+        return grid.view(*modes, x.features.shape[1])
+
+    @classmethod
+    def from_dense(cls, grid: Tensor) -> SparseTensor:
+        """The cells of ``grid`` (N, D, H, W, C) that have a channel other than zero, in
+        lexicographic order; differentiable.
+
+        >>> import torch
+        >>> grid = torch.zeros(1, 2, 2, 2, 3); grid[0, 1, 0, 1, 2] = 4.0
+        >>> SparseTensor.from_dense(grid).coords
+        tensor([[0, 1, 0, 1]], dtype=torch.int32)
+        """
+        import torch
+
+        if not isinstance(grid, torch.Tensor):
+            raise ArgumentTypeError("grid", "a torch tensor", type(grid).__name__)
+        if not 3 <= grid.ndim <= 6:
+            raise ArgumentError("grid", "(N, D, H, W, C), 1 to 4 spatial modes", tuple(grid.shape))
+        where = (grid != 0).any(-1).nonzero()
+        coordinates = Coordinates(where.int(), grid.shape[1:-1], grid.shape[0], valid=True)
+        return SparseTensor(grid[tuple(where.T)], coordinates)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Number)
+
+
+def _union(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Tensor, Tensor]:
+    """The cells that ``a`` or ``b`` has, in lexicographic order, and the row in them of each row of
+    ``a`` and of ``b``, int64; neither is padded."""
+    import torch
+
+    keys = torch.cat([a.check_distinct().keys(), b.check_distinct().keys()])
+    found, place = torch.unique(keys, return_inverse=True)
+    made = Coordinates.of_keys(found, a.spatial_shape, a.batch_size)
+    return made, place[: len(a)], place[len(a) :]

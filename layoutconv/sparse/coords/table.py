@@ -1,0 +1,209 @@
+"""Which row has a cell: sorted keys on a CPU, a hash table on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
+
+from .keys import MAX_KEY, fits_keys, key_strides, pack
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Offsets = Sequence[Sequence[int]]
+
+# A search costs as much as 15 steps from a key to the next (90k rows, one core).
+_WALK = 8
+
+
+class Table(Protocol):
+    """Rows by the cells they have.
+
+    A row whose batch is negative has no cell. Of rows that share a cell, the first has it.
+    """
+
+    @property
+    def status(self) -> Tensor:
+        """int32 (2,): 1 + the first row whose cell an earlier row has, or 0; and 1 + the first row
+        outside the grid, or 0."""
+
+    def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
+        """int32 (len(centres), taps), strides (1, len(centres)): the row of the cell at
+        ``centre * stride + offset``, -1 where no row has it. A centre of a negative batch has no
+        neighbours."""
+
+    def search_own(self, offsets: Offsets) -> Tensor:
+        """``search`` around the table's own cells; ``offsets`` are their own mirror image."""
+
+
+def table_of(cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> Table:
+    """The table of cells, int32 (rows, 1 + rank), where they are."""
+    if cells.is_cuda:
+        return _on_gpu()(cells, spatial_shape, batch_size)
+    return SortedTable(cells, spatial_shape, batch_size)
+
+
+@cache
+def _on_gpu() -> Callable[[Tensor, Sequence[int], int], Table]:
+    """Kernels are loaded for a GPU alone, and to look for them at every call takes 1 us."""
+    from ...kernels.maps.build_map import HashTable
+
+    return HashTable
+
+
+class SortedTable:
+    """Keys of cells in order, searched by halving, with torch on any device.
+
+    Neighbours along the last axis are neighbours among the sorted keys as well: a filter's taps
+    that follow each other there are searched once, and walked.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 5], [0, 3], [0, 4]], dtype=torch.int32)
+    >>> SortedTable(cells, (6,), 1).search(cells, (1,), [(-1,), (0,), (1,)])
+    tensor([[ 2,  0, -1],
+            [-1,  1,  2],
+            [ 1,  2,  0]], dtype=torch.int32)
+    """
+
+    def __init__(self, cells: Tensor, spatial_shape: Sequence[int], batch_size: int) -> None:
+        import torch
+
+        self.cells, self.shape, self.batch_size = cells, tuple(spatial_shape), batch_size
+        strides = key_strides(self.shape, batch_size)
+        limits = cells.new_tensor((batch_size, *self.shape))
+        inside = ((cells >= 0) & (cells < limits)).all(1)
+        outside = (~inside & (cells[:, 0] >= 0)).nonzero()
+        rows = inside.nonzero()[:, 0]
+        keys, order = _in_order(pack(cells.index_select(0, rows), strides))
+        rows = rows.index_select(0, order)
+        again = torch.zeros_like(keys, dtype=torch.bool)
+        again[1:] = keys[1:] == keys[:-1]
+        self.status = torch.stack([_first(rows[again]), _first(outside)])
+        self.rows = rows[~again]  # of the cells that there are, in the order of their keys
+
+    def search(self, centres: Tensor, stride: Sequence[int], offsets: Offsets) -> Tensor:
+        import torch
+
+        index = _nothing(centres, offsets)
+        asking = ((centres[:, 0] >= 0) & (centres[:, 0] < self.batch_size)).nonzero()[:, 0]
+        steps = centres.new_tensor((1, *stride), dtype=torch.int64)
+        at = centres.index_select(0, asking).long() * steps
+        # Asking in sorted order walks through the keys front to back, which caches like.
+        order = _in_order(pack(at, key_strides(self.shape, self.batch_size)))[1]
+        asking, at = asking.index_select(0, order), at.index_select(0, order)
+        own = torch.cat([self.rows.int(), index.new_full((1,), -1)])  # a place may be past the end
+        for tap, place, there in self._neighbours(at, offsets):
+            found = own.index_select(0, place).masked_fill_(~there, -1)
+            index[:, tap].scatter_(0, asking, found)
+        return index
+
+    def search_own(self, offsets: Offsets) -> Tensor:
+        index = _nothing(self.cells, offsets)
+        count = len(offsets)
+        rows, own = self.rows, self.rows.int()
+        at = self.cells.index_select(0, rows)
+        for tap, place, there in self._neighbours(at, offsets[: count // 2]):
+            one = there.nonzero()[:, 0]
+            other = place.index_select(0, one)
+            for t, row, neighbour in ((tap, one, other), (count - 1 - tap, other, one)):
+                index[:, t].scatter_(0, rows.index_select(0, row), own.index_select(0, neighbour))
+        if count % 2:
+            index[:, count // 2].scatter_(0, rows, own)
+        return index
+
+    def _neighbours(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """For each tap, in any order: where among ``rows`` the neighbours of ``at``, integers
+        (cells, 1 + rank), would be, if they are there; and whether they are."""
+        if not len(at) or not len(self.rows) or not offsets:
+            return
+        halo = self._halo(at, offsets)
+        if fits_keys(self.shape, self.batch_size, halo):
+            yield from self._walked(at, offsets, key_strides(self.shape, self.batch_size, halo))
+        else:
+            yield from self._one_by_one(at, offsets)
+
+    def _walked(
+        self, at: Tensor, offsets: Offsets, strides: Sequence[int]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """In a grid with a halo, where a tap adds a constant to a key."""
+        import torch
+
+        keys, centres = self._keys(strides), pack(at, strides)
+        steps = [sum(c * d for c, d in zip(o, strides[1:], strict=True)) for o in offsets]
+        for run in _runs(steps):
+            step = steps[run[0]]
+            wanted = centres + step
+            place = torch.searchsorted(keys, wanted, out_int32=True)
+            there = keys.index_select(0, place) == wanted
+            for tap in run:
+                for _ in range(steps[tap] - step):
+                    place += there  # past the key that was wanted, if it is there
+                    wanted += 1
+                    there = keys.index_select(0, place) == wanted
+                step = steps[tap]
+                yield tap, place, there
+
+    def _one_by_one(self, at: Tensor, offsets: Offsets) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Where a halo would not fit into 64 bits: every neighbour's place in the grid is
+        checked."""
+        import torch
+
+        strides = key_strides(self.shape, self.batch_size)
+        keys = self._keys(strides)
+        limits = at.new_tensor((self.batch_size, *self.shape))
+        for tap, offset in enumerate(offsets):
+            cells = at.long() + at.new_tensor((0, *offset), dtype=torch.int64)
+            inside = ((cells >= 0) & (cells < limits)).all(1)
+            wanted = pack(cells.masked_fill_(~inside[:, None], 0), strides)
+            place = torch.searchsorted(keys, wanted, out_int32=True)
+            yield tap, place, inside & (keys.index_select(0, place) == wanted)
+
+    def _halo(self, at: Tensor, offsets: Offsets) -> list[int]:
+        """Cells beyond the grid that are asked for, on the side where there are more of them."""
+        first, last = (bound.tolist()[1:] for bound in (at.amin(0), at.amax(0)))
+        steps = list(zip(*offsets, strict=True))
+        modes = zip(self.shape, first, last, steps, strict=True)
+        return [max(0, -(a + min(s)), b + max(s) - (e - 1)) for e, a, b, s in modes]
+
+    def _keys(self, strides: Sequence[int]) -> Tensor:
+        """Of the cells that there are, in order, which a halo does not change; and one that no
+        cell has."""
+        import torch
+
+        keys = pack(self.cells.index_select(0, self.rows), strides)
+        return torch.cat([keys, keys.new_full((1,), MAX_KEY)])
+
+
+def _in_order(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Sorted keys and their order, stable; most that comes from another map is sorted already."""
+    import torch
+
+    if (keys[1:] >= keys[:-1]).all():
+        return keys, torch.arange(len(keys), device=keys.device)
+    found = torch.sort(keys, stable=True)
+    return found.values, found.indices
+
+
+def _runs(steps: Sequence[int]) -> list[list[int]]:
+    """Taps by what they add to a key, in runs that are walked from the first to the last."""
+    taps = sorted(range(len(steps)), key=steps.__getitem__)
+    runs = [taps[:1]]
+    for before, tap in pairwise(taps):
+        if steps[tap] - steps[before] > _WALK:
+            runs.append([])
+        runs[-1].append(tap)
+    return runs
+
+
+def _nothing(centres: Tensor, offsets: Offsets) -> Tensor:
+    import torch
+
+    shape = len(offsets), len(centres)
+    return torch.full(shape, -1, dtype=torch.int32, device=centres.device).T
+
+
+def _first(rows: Tensor) -> Tensor:
+    """1 + the least of some rows, 0 if there are none."""
+    return (rows.min() + 1 if rows.numel() else rows.new_zeros(())).int()

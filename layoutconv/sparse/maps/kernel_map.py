@@ -1,0 +1,283 @@
+"""Kernel maps, the index buffers of sparse convolution: which row feeds which tap of which row."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from ...base.caches import remembered
+from ...conv.problem import Padding, padding_pairs
+from ...errors import ArgumentError, ArgumentTypeError
+from ..coords.coordinates import Coordinates
+from ..coords.keys import check_spatial_shape
+from ..coords.reached import reached
+from . import repeated_maps
+from .taps import Ints, Taps, frozen, per_axis
+from .two_way import KernelMap, keeping, reversed_index, to_be_kept
+
+__all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
+
+
+def submanifold_map(
+    coordinates: Coordinates,
+    kernel_size: Ints = 3,
+    dilation: Ints = 1,
+    offsets: Sequence[Sequence[int]] | None = None,
+) -> KernelMap:
+    """The map of a submanifold convolution, whose outputs are its inputs' cells, row for row.
+
+    Args:
+        coordinates: the cells.
+        kernel_size, dilation: a number, or one per spatial mode as ``(z, y, x)``; taps as
+            :func:`tap_offsets` orders them. An even filter reaches one cell further down than up.
+        offsets: instead of those, a cell ``(dz, dy, dx)`` for each tap, none twice.
+
+    Of taps that lie opposite to each other, one is looked up. The same call with the same
+    ``coordinates`` returns the same map.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for a coordinate outside the grid, for a cell
+    that two rows share (both are named), and for a grid of 2**63 cells or more.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 5, 5, 6], [0, 5, 5, 5]], dtype=torch.int32)
+    >>> submanifold_map(Coordinates(cells, (9, 9, 9), 1), kernel_size=(1, 1, 3)).index
+    tensor([[ 1,  0, -1],
+            [-1,  1,  0]], dtype=torch.int32)
+    """
+    rank = len(_check_coordinates(coordinates).spatial_shape)
+    taps = Taps.centred(rank, kernel_size, dilation, offsets)
+    found = coordinates.kept(taps)
+    if found is None:
+        found = coordinates.keep(taps, keeping(_around, coordinates, taps))
+    return found
+
+
+def _around(coordinates: Coordinates, taps: Taps) -> KernelMap:
+    """The map of ``taps`` around cells, which are looked at if nobody has."""
+    waits = coordinates.cells.is_cuda and not coordinates.looked_at
+    if not waits and coordinates.check().repeats is not None:
+        return repeated_maps.around(coordinates, taps)
+    found = KernelMap.of_search(coordinates, coordinates, taps, mirrored=taps.mirrored)
+    if waits:
+        found.start()  # the GPU goes on while the host waits for what the cells are like
+        if coordinates.check().repeats is not None:
+            return repeated_maps.around(coordinates, taps)
+    return found
+
+
+def strided_map(
+    coordinates: Coordinates,
+    kernel_size: Ints = 3,
+    stride: Ints = 1,
+    padding: Padding = 0,
+    dilation: Ints = 1,
+    *,
+    offsets: Sequence[Sequence[int]] | None = None,
+    spatial_shape: Sequence[int] | None = None,
+    outputs: Coordinates | None = None,
+    capacity: int | None = None,
+) -> KernelMap:
+    """The map of a convolution whose outputs are all cells that read some input.
+
+    Output cell ``y`` reads input cell ``y * stride + t * dilation - padding`` for every tap ``t``;
+    the outputs' grid is a dense convolution's. Its cells are in lexicographic order ``(batch, z, y,
+    x)``.
+
+    Args:
+        coordinates: the inputs' cells.
+        kernel_size, stride, padding, dilation: as of :class:`~layoutconv.conv.ConvProblem`, for 1
+            to 4 spatial modes.
+        offsets: instead of ``kernel_size``, ``padding`` and ``dilation``: a cell for each tap,
+            added to ``y * stride``.
+        spatial_shape: the extents of the outputs' grid, in place of the dense convolution's; with
+            ``offsets``, ``ceil(extent / stride)`` by default.
+        outputs: the cells that are computed, in place of all that read something.
+        capacity: how many rows the outputs get, whatever their number: rows without a cell have
+            the batch -1. The host then does not wait for the device. More cells than that are an
+            error on a CPU; on a GPU the first are kept, and ``outputs.overflowed`` says so to who
+            asks. Not with ``outputs``, which have their own.
+
+    The same call with the same ``coordinates`` returns the same map.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` as :func:`submanifold_map`, and for a filter
+    that does not fit into the padded grid.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 0], [0, 3], [0, 4]], dtype=torch.int32)
+    >>> found = strided_map(Coordinates(cells, (6,), 1), kernel_size=2, stride=2)
+    >>> found.outputs.cells.tolist(), found.outputs.spatial_shape
+    ([[0, 0], [0, 1], [0, 2]], (3,))
+    >>> found.index
+    tensor([[ 0, -1],
+            [-1,  1],
+            [ 2, -1]], dtype=torch.int32)
+    """
+    rank = _check_coordinates(coordinates).rank
+    taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
+    if outputs is not None or spatial_shape is not None:
+        shape = None
+    elif offsets is not None:
+        shape = tuple(
+            -(-e // s) for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True)
+        )
+    else:
+        shape = _strided_shape(
+            coordinates.spatial_shape, taps, frozen(padding), per_axis("dilation", dilation, rank)
+        )
+    grid = shape or spatial_shape
+    return _map_between(coordinates, taps, grid, outputs, capacity, transposed=False)
+
+
+def transposed_map(
+    coordinates: Coordinates,
+    kernel_size: Ints = 2,
+    stride: Ints = 2,
+    padding: Padding = 0,
+    output_padding: Ints = 0,
+    dilation: Ints = 1,
+    *,
+    offsets: Sequence[Sequence[int]] | None = None,
+    spatial_shape: Sequence[int] | None = None,
+    outputs: Coordinates | None = None,
+    capacity: int | None = None,
+) -> KernelMap:
+    """The map of a transposed convolution: of the gradient of a convolution's inputs.
+
+    Input cell ``x`` feeds output cell ``x * stride + t * dilation - padding`` for every tap ``t``.
+    Without ``outputs`` it is generative: its outputs are all cells that some input feeds, in
+    lexicographic order.
+
+    Args:
+        coordinates: the inputs' cells, the coarser grid.
+        kernel_size, stride, padding, output_padding, dilation: as of
+            ``torch.nn.ConvTranspose3d``, for 1 to 4 spatial modes.
+        offsets, spatial_shape, outputs, capacity: as of :func:`strided_map`; with ``offsets``, the
+            outputs' grid is ``stride`` times the inputs' by default.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` as :func:`strided_map`.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 0], [0, 2]], dtype=torch.int32)
+    >>> found = transposed_map(Coordinates(cells, (3,), 1), kernel_size=2, stride=2)
+    >>> found.outputs.cells.tolist(), found.outputs.spatial_shape
+    ([[0, 0], [0, 1], [0, 4], [0, 5]], (6,))
+    >>> found.index.T
+    tensor([[ 0, -1,  1, -1],
+            [-1,  0, -1,  1]], dtype=torch.int32)
+    """
+    rank = _check_coordinates(coordinates).rank
+    taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
+    if outputs is not None or spatial_shape is not None:
+        shape = None
+    elif offsets is not None:
+        shape = tuple(e * s for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True))
+    else:
+        more = per_axis("output_padding", output_padding, rank, least=0)
+        steps = per_axis("dilation", dilation, rank)
+        shape = _transposed_shape(coordinates.spatial_shape, taps, frozen(padding), steps, more)
+    grid = shape or spatial_shape
+    return _map_between(coordinates, taps, grid, outputs, capacity, transposed=True)
+
+
+def _map_between(
+    coordinates: Coordinates,
+    taps: Taps,
+    spatial_shape: Sequence[int] | None,
+    outputs: Coordinates | None,
+    capacity: int | None,
+    *,
+    transposed: bool,
+) -> KernelMap:
+    """The map from ``coordinates`` to ``outputs``, or to what they reach of a grid of
+    ``spatial_shape``."""
+    key: tuple[Hashable, ...] = "transposed" if transposed else "strided", taps
+    if outputs is None:
+        assert spatial_shape is not None
+        shape = tuple(spatial_shape)
+        key = *key, shape, capacity
+    else:
+        _check_given(coordinates, outputs, spatial_shape, capacity)
+    found = coordinates.kept(key, outputs)
+    if found is not None:
+        return found
+    with to_be_kept():
+        repeats = coordinates.check().repeats
+        inputs = coordinates if repeats is None else repeats.distinct
+        if outputs is not None:
+            repeats = outputs.check().repeats
+            made = outputs if repeats is None else repeats.distinct
+        else:
+            shape = check_spatial_shape(shape, coordinates.batch_size)
+            if len(shape) != coordinates.rank:
+                raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
+            if capacity is not None:
+                _check_capacity(capacity)
+            made = reached(inputs, taps, shape, capacity, transposed=transposed)
+        if transposed:
+            feeds = made.table.search(inputs.cells, taps.stride, taps.offsets)
+            found = KernelMap(made, inputs, taps.extents, feeds).inverse
+        else:
+            found = KernelMap.of_search(inputs, made, taps)
+        if inputs is not coordinates or made is not (outputs or made):
+            found = repeated_maps.between(found, coordinates, outputs or made)
+    return coordinates.keep(key, found, given=outputs is not None)
+
+
+def _check_coordinates(coordinates: Coordinates) -> Coordinates:
+    if not isinstance(coordinates, Coordinates):
+        expected = "Coordinates, such as those of a SparseTensor, x.coordinates"
+        raise ArgumentTypeError("coordinates", expected, type(coordinates).__name__)
+    return coordinates
+
+
+def _check_capacity(capacity: int) -> None:
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or not 0 <= capacity < 2**31:
+        raise ArgumentError("capacity", "None, or a number of rows from 0 to 2**31 - 1", capacity)
+
+
+def _check_given(
+    coordinates: Coordinates,
+    outputs: Coordinates,
+    spatial_shape: Sequence[int] | None,
+    capacity: int | None,
+) -> None:
+    """Whether ``outputs`` can be those of a map from ``coordinates``, and say what they are."""
+    if not isinstance(outputs, Coordinates):
+        raise ArgumentTypeError("outputs", "Coordinates", type(outputs).__name__)
+    for name in ("rank", "batch_size", "device"):
+        expected, got = getattr(coordinates, name), getattr(outputs, name)
+        if expected != got:
+            raise ArgumentError("outputs", f"the inputs' {name}, {expected}", got)
+    if spatial_shape is not None and tuple(spatial_shape) != outputs.spatial_shape:
+        expected = f"None, or that of `outputs`, {outputs.spatial_shape}"
+        raise ArgumentError("spatial_shape", expected, tuple(spatial_shape))
+    if capacity is not None:
+        raise ArgumentError("capacity", "None: `outputs` say how many rows there are", capacity)
+
+
+@remembered(256)
+def _strided_shape(
+    shape: tuple[int, ...], taps: Taps, padding: Padding, steps: tuple[int, ...]
+) -> tuple[int, ...]:
+    pairs = padding_pairs(padding, len(shape))
+    modes = zip(shape, taps.extents, taps.stride, pairs, steps, strict=True)
+    found = tuple((e + sum(p) - d * (t - 1) - 1) // s + 1 for e, t, s, p, d in modes)
+    if min(found) < 1 and min(shape) > 0:
+        expected = f"a filter that fits into the padded grid {shape}"
+        raise ArgumentError("kernel_size", expected, taps.extents)
+    return tuple(max(0, extent) for extent in found)
+
+
+@remembered(256)
+def _transposed_shape(
+    shape: tuple[int, ...],
+    taps: Taps,
+    padding: Padding,
+    steps: tuple[int, ...],
+    more: tuple[int, ...],
+) -> tuple[int, ...]:
+    pairs = padding_pairs(padding, len(shape))
+    modes = zip(shape, taps.extents, taps.stride, pairs, steps, more, strict=True)
+    found = tuple((e - 1) * s - sum(p) + d * (t - 1) + o + 1 for e, t, s, p, d, o in modes)
+    if min(found) < 1 and min(shape) > 0:
+        raise ArgumentError("padding", f"less than the {taps.extents} taps reach", padding)
+    return tuple(max(0, extent) for extent in found)

@@ -1,0 +1,140 @@
+"""The pairs of rows that taps multiply, tap by tap: what a filter's gradient sums over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ArgumentError
+from .graphs import refuse_in_graphs
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of an output's row and an input's, in chunks that belong to one tap each.
+
+    Args:
+        outputs, inputs: int32 (chunks, chunk), the rows of each pair; -1 where a chunk, the last
+            of its tap, has no more pairs.
+        lengths: int64 (taps,), how many chunks a tap has. Their sum may be below the number of
+            chunks: those past it have no pair.
+        chunk: pairs of a chunk.
+
+    Taps follow each other in order, and the pairs of a tap in the order of the outputs' rows.
+    """
+
+    outputs: Tensor
+    inputs: Tensor
+    lengths: Tensor
+    chunk: int
+
+
+class Counts:
+    """How many pairs each tap has: where the kernel map is, and on the host.
+
+    Args:
+        there: int64 (taps,), on the map's device.
+        here: the same numbers; None while a CUDA graph is captured, which reads nothing.
+        coming: in their place, memory of the host that they are being copied to, and the event
+            after that. Who asks for ``here`` waits until they have come.
+    """
+
+    def __init__(
+        self,
+        there: Tensor,
+        here: tuple[int, ...] | None = None,
+        coming: tuple[Tensor, Any] | None = None,
+    ) -> None:
+        self.there, self._here, self._coming = there, here, coming
+
+    @property
+    def here(self) -> tuple[int, ...] | None:
+        """The numbers on the host, if anybody read them."""
+        # While a graph is captured nobody may wait, not even for what came before.
+        if self._coming is not None and not is_captured(self.there):
+            copy, event = self._coming
+            event.synchronize()
+            self._here = tuple(copy.tolist())
+            self._coming = None
+        return self._here
+
+
+def counts_of(index: Tensor) -> Counts:
+    """How many pairs each tap of a kernel map, int32 (outputs, taps), has; nothing waits yet.
+
+    >>> import torch
+    >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here
+    (3, 1)
+    """
+    import torch
+
+    if not index.is_cuda:
+        there = (index.T >= 0).sum(1)
+        return Counts(there, tuple(there.tolist()))
+    refuse_in_graphs(index)
+    from ...kernels.maps import pairs as on_gpu
+
+    there = on_gpu.counts(index)
+    if is_captured(index):
+        return Counts(there)
+    copy = there.to("cpu", non_blocking=True)  # to memory that is pinned
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(index.device))
+    return Counts(there, coming=(copy, event))
+
+
+def is_captured(index: Tensor) -> bool:
+    """Whether what is done with a tensor becomes part of a CUDA graph."""
+    import torch
+
+    return index.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
+    """The pairs of a kernel map, int32 (outputs, taps), in chunks of ``chunk``, at least 1.
+
+    ``counts`` are those of the index, where they are known; else they are read from the device.
+    While a CUDA graph is captured, and they are not known, there are as many chunks as there could
+    be; so there are in what ``torch.compile`` compiles.
+
+    >>> import torch
+    >>> found = pairs_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32), 2)
+    >>> found.outputs.tolist(), found.inputs.tolist(), found.lengths.tolist()
+    ([[0, 1], [2, -1], [1, -1]], [[4, 5], [6, -1], [0, -1]], [2, 1])
+    """
+    import torch
+
+    if chunk < 1:
+        raise ArgumentError("chunk", "a number of pairs >= 1", chunk)
+    if torch.compiler.is_compiling():
+        from .pairs_operator import map_pairs
+
+        return Pairs(*map_pairs(index, chunk), chunk)
+    rows, taps = index.shape
+    counts = counts_of(index) if counts is None else counts
+    chunks = sum(-(-count // chunk) for count in counts.here or (rows,) * taps)
+    if index.is_cuda:
+        from ...kernels.maps import pairs as on_gpu
+
+        outputs, inputs, lengths = on_gpu.pairs(index, counts.there, chunk, chunks)
+        return Pairs(outputs, inputs, lengths, chunk)
+    lengths = (counts.there + (chunk - 1)) // chunk
+    outputs, inputs = _tap_by_tap(index, lengths, chunks * chunk, chunk)
+    return Pairs(outputs.view(chunks, chunk), inputs.view(chunks, chunk), lengths, chunk)
+
+
+def _tap_by_tap(index: Tensor, lengths: Tensor, size: int, chunk: int) -> tuple[Tensor, Tensor]:
+    """The rows of pairs, on a CPU, of all taps."""
+    import torch
+
+    found = torch.full((2, size), -1, dtype=torch.int32)
+    start = 0
+    for tap, length in enumerate(lengths.tolist()):
+        own = (index[:, tap] >= 0).nonzero()[:, 0]
+        found[0, start : start + len(own)] = own
+        found[1, start : start + len(own)] = index[:, tap].index_select(0, own)
+        start += length * chunk
+    return found[0], found[1]

@@ -1,0 +1,189 @@
+"""The taps of sparse convolutions: which cell each reads, seen from an output's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from operator import index
+from typing import Any
+
+from ...base.caches import remembered
+from ...conv.problem import Padding, padding_pairs
+from ...errors import ArgumentError, ArgumentTypeError
+from .row_orders import TapOrder, tap_order
+
+Ints = int | Sequence[int]
+
+MAX_TAPS = 4096
+MAX_OFFSET = 2**31 - 1  # of cells that are int32
+
+
+def tap_offsets(kernel_size: Ints, dilation: Ints = 1, rank: int = 3) -> list[tuple[int, ...]]:
+    """Offsets ``(dz, dy, dx)`` of the taps of a centred filter, in the order of the taps: x
+    fastest.
+
+    Tap ``s + S*(r + R*t)`` of a T x R x S filter has the offset ``((t - T//2) * dilation_z, (r -
+    R//2) * dilation_y, (s - S//2) * dilation_x)``, so an even filter reaches one cell further down
+    than up.
+
+    >>> tap_offsets((1, 2, 3), dilation=(1, 1, 2))
+    [(0, -1, -2), (0, -1, 0), (0, -1, 2), (0, 0, -2), (0, 0, 0), (0, 0, 2)]
+    """
+    return list(Taps.centred(rank, kernel_size, dilation).offsets)
+
+
+def _offsets(
+    sizes: Sequence[int], steps: Sequence[int], near: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    if prod(sizes) > MAX_TAPS:
+        raise ArgumentError("kernel_size", f"at most {MAX_TAPS} taps", tuple(sizes))
+    modes = list(zip(sizes, steps, near, strict=True))
+    for size, step, pad in modes:
+        if pad > MAX_OFFSET or (size - 1) * step - pad > MAX_OFFSET:
+            raise ArgumentError("dilation", "taps within 2**31 cells of the output's", tuple(steps))
+    return tuple(product(*([t * step - pad for t in range(size)] for size, step, pad in modes)))
+
+
+def per_axis(name: str, value: Ints, rank: int, least: int = 1) -> tuple[int, ...]:
+    """``value`` for every spatial mode; raises ``ArgumentError`` for fewer or smaller numbers."""
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * rank
+    if len(values) != rank or not all(
+        isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values
+    ):
+        raise ArgumentError(name, f"an integer >= {least}, or {rank} of them", value)
+    if max(values) > MAX_OFFSET:
+        raise ArgumentError(name, "integers below 2**31", value)
+    return values
+
+
+def frozen(value: Any) -> Any:
+    """Lists as tuples, throughout: what results can be kept under."""
+    if type(value) is int:
+        return value
+    iterable = isinstance(value, Iterable) and not isinstance(value, str)
+    return tuple(map(frozen, value)) if iterable else value
+
+
+@dataclass(frozen=True)
+class Taps:
+    """Taps of a filter: output cell ``y`` reads input cell ``y * stride + offset``.
+
+    Args:
+        extents: of the filter's modes, ``(T, R, S)``; ``(taps,)`` of a set of offsets.
+        offsets: a cell ``(dz, dy, dx)`` for each tap, the last mode of the filter fastest.
+        stride: cells of the input that outputs lie apart, for every spatial mode.
+    """
+
+    extents: tuple[int, ...]
+    offsets: tuple[tuple[int, ...], ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def centred(
+        cls,
+        rank: int,
+        kernel_size: Ints = 3,
+        dilation: Ints = 1,
+        offsets: Sequence[Sequence[int]] | None = None,
+    ) -> Taps:
+        """Those of a submanifold convolution; ``offsets`` stand in for a size and a dilation.
+
+        >>> Taps.centred(2, offsets=[(0, 0), (1, 0)])
+        Taps(extents=(2,), offsets=((0, 0), (1, 0)), stride=(1, 1))
+        """
+        if offsets is not None:
+            _not_with_offsets(dilation=(dilation, per_axis("dilation", dilation, rank), 1))
+            return cls._of_set(rank, offsets, (1,) * rank)
+        try:
+            return _centred(rank, kernel_size, dilation)
+        except TypeError:  # lists cannot be kept under
+            return _centred(rank, frozen(kernel_size), frozen(dilation))
+
+    @classmethod
+    def strided(
+        cls,
+        rank: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Padding = 0,
+        dilation: Ints = 1,
+        offsets: Sequence[Sequence[int]] | None = None,
+    ) -> Taps:
+        """Those of a convolution, with ``padding`` cells before the first: offset ``t * dilation -
+        padding``.
+
+        >>> Taps.strided(1, kernel_size=3, stride=2, padding=1)
+        Taps(extents=(3,), offsets=((-1,), (0,), (1,)), stride=(2,))
+        """
+        if offsets is not None:
+            pads = [side for pair in padding_pairs(padding, rank) for side in pair]
+            _not_with_offsets(
+                padding=(padding, pads, 0),
+                dilation=(dilation, per_axis("dilation", dilation, rank), 1),
+            )
+            return cls._of_set(rank, offsets, per_axis("stride", stride, rank))
+        try:
+            return _strided(rank, kernel_size, stride, padding, dilation)
+        except TypeError:
+            return _strided(rank, *map(frozen, (kernel_size, stride, padding, dilation)))
+
+    @classmethod
+    def _of_set(cls, rank: int, offsets: Sequence[Sequence[int]], stride: tuple[int, ...]) -> Taps:
+        try:
+            found = tuple(tuple(map(index, offset)) for offset in offsets)
+        except TypeError:
+            expected = f"offsets of {rank} integers each"
+            raise ArgumentTypeError("offsets", expected, offsets) from None
+        if not found or any(len(offset) != rank for offset in found):
+            raise ArgumentError("offsets", f"one or more offsets of {rank} cells each", offsets)
+        if len(found) > MAX_TAPS:
+            raise ArgumentError("offsets", f"at most {MAX_TAPS} taps", len(found))
+        if max(abs(c) for offset in found for c in offset) > MAX_OFFSET:
+            raise ArgumentError("offsets", "taps within 2**31 cells of the output's", offsets)
+        if len(set(found)) != len(found):
+            raise ArgumentError("offsets", "no offset twice", offsets)
+        return cls((len(found),), found, stride)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Taps are looked up at every call; hundreds of numbers are hashed once."""
+        return hash((self.extents, self.offsets, self.stride))
+
+    @cached_property
+    def order(self) -> TapOrder:
+        """In which rows of a map are sorted."""
+        return tap_order(self.extents)
+
+    @cached_property
+    def mirrored(self) -> bool:
+        """Whether the last tap is opposite to the first, the last but one to the second, ..."""
+        opposite = tuple(tuple(-c for c in offset) for offset in reversed(self.offsets))
+        return opposite == self.offsets and set(self.stride) <= {1}
+
+
+@remembered(64)
+def _centred(rank: int, kernel_size: Ints, dilation: Ints) -> Taps:
+    sizes = per_axis("kernel_size", kernel_size, rank)
+    steps = per_axis("dilation", dilation, rank)
+    near = [size // 2 * step for size, step in zip(sizes, steps, strict=True)]
+    return Taps(sizes, _offsets(sizes, steps, near), (1,) * rank)
+
+
+@remembered(64)
+def _strided(rank: int, kernel_size: Ints, stride: Ints, padding: Padding, dilation: Ints) -> Taps:
+    sizes = per_axis("kernel_size", kernel_size, rank)
+    steps = per_axis("dilation", dilation, rank)
+    near = [pair[0] for pair in padding_pairs(padding, rank)]
+    return Taps(sizes, _offsets(sizes, steps, near), per_axis("stride", stride, rank))
+
+
+def _not_with_offsets(**arguments: tuple[Any, Sequence[int], int]) -> None:
+    for name, (given, values, default) in arguments.items():
+        if set(values) != {default}:
+            raise ArgumentError(name, f"{default}: `offsets` say where the taps are", given)

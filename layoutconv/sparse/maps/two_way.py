@@ -1,0 +1,403 @@
+"""A kernel map: which row of the inputs feeds which tap of which row of the outputs, and back."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from ...errors import ArgumentError, ArgumentTypeError
+from .graphs import REFUSED, is_compiling, refuse_in_graphs
+from .row_orders import by_taps
+from .tap_pairs import Counts, Pairs, counts_of, is_captured, pairs_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..coords.coordinates import Coordinates
+    from ..coords.repeats import Repeats
+    from ..coords.table import Table
+    from .taps import Taps
+
+
+is_inference_mode_enabled = torch.is_inference_mode_enabled
+
+
+class KernelMap:
+    """Which row of the inputs a tap of a row of the outputs reads.
+
+    Args:
+        inputs, outputs: the cells of both.
+        taps: extents of the filter's modes, ``(T, R, S)``; ``(taps,)`` of a set of offsets.
+        index: int32 (outputs, taps): a row of the inputs, -1 where there is none; no row twice at
+            one tap. Its strides are ``(1, outputs)``: what consecutive rows read at one tap lies
+            side by side in memory.
+        mirrored: whether inputs and outputs are the same cells, and tap ``taps - 1 - t`` reads in
+            the direction opposite to tap ``t``: then the map's ``inverse`` is the map itself, read
+            with its taps backwards.
+
+    Attributes:
+        own: the index with what is derived from it, without the cells.
+        views: what executors keep with it, by names of theirs. It must not hold the map or its
+            cells, or none of them would ever be freed.
+
+    Where cells of its inputs or outputs are there more than once, rows of ``index`` and the numbers
+    in it are those of ``extended``, a map whose rows are these, and after them the sum of the rows
+    of each such cell.
+
+    It is made by :func:`submanifold_map`, :func:`strided_map` and :func:`transposed_map`, and by a
+    user from an ``index`` of his own. What is derived from it, is derived once and kept.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for an index of another dtype, shape or device.
+
+    >>> import torch
+    >>> from layoutconv.sparse import Coordinates
+    >>> x = Coordinates(torch.tensor([[0, 1], [0, 4]], dtype=torch.int32), (6,), 1)
+    >>> found = KernelMap(x, x, (2,), torch.tensor([[0, 1], [-1, -1]], dtype=torch.int32))
+    >>> found.inverse.index
+    tensor([[ 0, -1],
+            [-1,  0]], dtype=torch.int32)
+    """
+
+    def __init__(
+        self,
+        inputs: Coordinates,
+        outputs: Coordinates,
+        taps: Sequence[int],
+        index: Tensor,
+        mirrored: bool = False,
+    ) -> None:
+        if index.dtype != torch.int32:
+            raise ArgumentTypeError("index", "a torch tensor of int32", index.dtype)
+        expected = len(outputs), prod(taps)
+        if tuple(index.shape) != expected:
+            raise ArgumentError(
+                "index", f"{expected}, rows of the outputs and taps", tuple(index.shape)
+            )
+        if not index.device == inputs.device == outputs.device:
+            raise ArgumentError("index", f"a tensor on the outputs' {outputs.device}", index.device)
+        self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, _OneWay(tuple(taps), index)), 0)
+
+    @classmethod
+    def of_search(
+        cls, inputs: Coordinates, outputs: Coordinates, taps: Taps, *, mirrored: bool = False
+    ) -> KernelMap:
+        """The map whose index a search among ``inputs`` finds, once somebody asks for it.
+
+        On a GPU, where a forward pass needs it sorted alone, and a search that sorts is faster
+        than one that is sorted afterwards; on a CPU at once.
+        """
+        own = _Sought(inputs.table, outputs.cells, taps, mirrored)
+        if not outputs.cells.is_cuda:
+            own.index  # noqa: B018
+        found = object.__new__(cls)
+        found._join(inputs, outputs, TwoWay(taps.extents, mirrored, own), 0)
+        return found
+
+    @classmethod
+    def of_extended(
+        cls,
+        inputs: Coordinates,
+        outputs: Coordinates,
+        taps: Sequence[int],
+        index: Tensor,
+        mirrored: bool,
+    ) -> KernelMap:
+        """The map between cells some of which are repeated, of its ``index`` of extended rows."""
+        sides = inputs.repeats, outputs.repeats
+        # What is kept with the inputs must not hold outputs that know where they come from.
+        read, made = (
+            cells.at(cells.cells) if side is None else side.stand_in
+            for cells, side in zip((inputs, outputs), sides, strict=True)
+        )
+        found = object.__new__(cls)
+        extended = cls(read, made, taps, index, mirrored)
+        found._join(inputs, outputs, _Extended(extended, sides), 0)
+        return found
+
+    def _join(self, inputs: Coordinates, outputs: Coordinates, ways: TwoWay, way: int) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self.taps, self.mirrored = ways.taps, ways.mirrored
+        self.ways, self.way = ways, way
+        self.own = ways.ways[way] or ways.way(way, len(outputs))
+        # What is kept for extended rows is for them alone.
+        self.views = self.own.views if ways.extended is None else {}
+        if not is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
+            ways.handles[way] = weakref.ref(self)
+
+    @staticmethod
+    def of_ways(inputs: Coordinates, outputs: Coordinates, ways: TwoWay, way: int) -> KernelMap:
+        """The map of ``ways`` between these cells; the one that there is, if there is one."""
+        handle = ways.handles[way]
+        found = None if handle is None else handle()
+        if found is None:
+            found = object.__new__(KernelMap)
+            found._join(inputs, outputs, ways, way)
+        return found
+
+    def __repr__(self) -> str:
+        rows = f"{len(self.inputs)} -> {len(self.outputs)} rows"
+        return f"KernelMap({rows}, taps={self.taps}{', mirrored' if self.mirrored else ''})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled: the index and the cells. What was derived is derived again."""
+        index = self.index.detach()  # without the attributes that executors gave it
+        made = KernelMap if self.extended is None else _of_extended
+        return made, (self.inputs, self.outputs, self.taps, index, self.mirrored)
+
+    @property
+    def index(self) -> Tensor:
+        """int32 (outputs, taps): a row of the inputs, -1 where there is none."""
+        return self.own.index
+
+    @property
+    def inverse(self) -> KernelMap:
+        """The map with the roles of inputs and outputs exchanged; its inverse is this one.
+
+        Its ``index``, int32 (inputs, taps), says which row of the outputs a tap of an input feeds.
+        """
+        return KernelMap.of_ways(self.outputs, self.inputs, self.ways, 1 - self.way)
+
+    @property
+    def sorted(self) -> tuple[Tensor, Tensor]:
+        """``index`` with rows that have the same taps side by side, and which rows those are.
+
+        (index int32 (outputs, taps), order int32 (outputs,)): ``index[i]`` is that of row
+        ``order[i]``. Tiles of neighbouring rows then leave out the taps that none of them has.
+        """
+        return self.own.sorted
+
+    @property
+    def extended(self) -> KernelMap | None:
+        """The map between extended rows, if some cells of this one are repeated."""
+        found = self.ways.extended
+        return found.inverse if found is not None and self.way else found
+
+    @property
+    def repeats(self) -> tuple[Repeats | None, Repeats | None]:
+        """The repeated cells of the inputs, and those of the outputs."""
+        sides = self.ways.sides
+        return sides[::-1] if self.way else sides
+
+    def start(self) -> None:
+        """Make what a forward pass needs on a GPU; nothing waits for it."""
+        self.own.sorted  # noqa: B018
+
+    def pairs(self, chunk: int) -> Pairs:
+        """The pairs of rows that each tap multiplies, in chunks of one tap each."""
+        return self.own.pairs(chunk)
+
+    def pairs_made(self) -> Pairs:
+        """Those that somebody has asked for, in chunks of whatever length.
+
+        Raises ``RuntimeError`` if nobody has: for what ``torch.compile`` traces on a GPU.
+        """
+        return self.own.pairs_made()
+
+    @property
+    def counts(self) -> Counts | None:
+        """How many pairs each tap has; None, uncounted, while a CUDA graph is captured."""
+        return self.own.counts
+
+    def start_counting(self) -> None:
+        """Have pairs counted by the time somebody asks for them; nothing waits for it."""
+        if self.outputs.cells.is_cuda:
+            self.own.counts  # noqa: B018
+
+
+def _of_extended(inputs: Coordinates, outputs: Coordinates, *others: Any) -> KernelMap:
+    return KernelMap.of_extended(inputs.check(), outputs.check(), *others)
+
+
+class TwoWay:
+    """The index of a kernel map and of its inverse, without the cells: what Coordinates keep."""
+
+    extended: KernelMap | None = None
+    sides: tuple[Repeats | None, Repeats | None] = (None, None)  # of inputs and outputs of way 0
+
+    def __init__(self, taps: tuple[int, ...], mirrored: bool, there: _OneWay) -> None:
+        self.taps, self.mirrored = taps, mirrored
+        self.ways: list[_OneWay | None] = [there, None]
+        self.handles: list[weakref.ref[KernelMap] | None] = [None, None]
+
+    def way(self, way: int, rows: int) -> _OneWay:
+        """One of them, with ``rows`` rows."""
+        found = self.ways[way]
+        if found is None:
+            back = self.ways[1 - way]
+            assert back is not None
+            with to_be_kept():
+                if self.mirrored:
+                    found = _OneWay(self.taps, back.index.T.flip(0).T)
+                else:
+                    found = _OneWay(self.taps, back.reversed(rows))
+            self.ways[way] = found
+        return found
+
+
+class _Extended(TwoWay):
+    """The same where some cells are repeated: an index of extended rows, and what they are."""
+
+    def __init__(self, extended: KernelMap, sides: tuple[Repeats | None, Repeats | None]) -> None:
+        super().__init__(extended.taps, extended.mirrored, extended.own)
+        self.extended, self.sides = extended, sides
+
+    def way(self, way: int, rows: int) -> _OneWay:
+        assert self.extended is not None
+        found = self.ways[way] = self.extended.inverse.own
+        return found
+
+
+class _OneWay:
+    """An index, and what is derived from it."""
+
+    _sorted: tuple[Tensor, Tensor] | None = None
+    _counts: Counts | None = None
+
+    def __init__(self, taps: tuple[int, ...], index: Tensor | None = None) -> None:
+        self.taps, self._index = taps, index
+        self.views: dict[Any, Any] = {}
+        self._pairs: dict[int, Pairs] = {}
+
+    @property
+    def index(self) -> Tensor:
+        found = self._index
+        if found is None:
+            found = self._index = keeping(self._find_index)
+        return found
+
+    def _find_index(self) -> Tensor:
+        raise NotImplementedError  # where it is not given
+
+    @property
+    def sorted(self) -> tuple[Tensor, Tensor]:
+        found = self._sorted
+        if found is None:
+            found = self._sorted = keeping(self._find_sorted)
+        return found
+
+    def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        return by_taps(self.index, self.taps)
+
+    def reversed(self, rows: int) -> Tensor:
+        """The index of the inverse; of what there is, so that a GPU searches once."""
+        if self._index is None and self._sorted is not None:
+            index, order = self._sorted
+            return reversed_index(index, rows, order)
+        return reversed_index(self.index, rows)
+
+    @property
+    def counts(self) -> Counts | None:
+        if self._counts is None:
+            # Of rows in any order: an index that nobody needs is not looked for.
+            index = self.index if self._sorted is None else self._sorted[0]
+            if not is_captured(index):
+                with to_be_kept():
+                    self._counts = counts_of(index)
+        return self._counts
+
+    def pairs(self, chunk: int) -> Pairs:
+        if chunk not in self._pairs:
+            with to_be_kept():
+                counts = None if is_compiling() else self.counts
+                self._pairs[chunk] = pairs_of(self.index, chunk, counts)
+        return self._pairs[chunk]
+
+    def pairs_made(self) -> Pairs:
+        if not self._pairs:
+            raise RuntimeError(REFUSED)
+        found, *_ = self._pairs.values()
+        return found
+
+
+class _Sought(_OneWay):
+    """An index that nobody has made yet: what is looked for where. It holds no Coordinates.
+
+    If ``mirrored``, around the table's own cells.
+    """
+
+    def __init__(self, table: Table, centres: Tensor, taps: Taps, mirrored: bool) -> None:
+        _OneWay.__init__(self, taps.extents)
+        self._asked = table, centres, taps, mirrored
+
+    def _find_index(self) -> Tensor:
+        table, centres, taps, mirrored = self._asked
+        refuse_in_graphs(centres)
+        if mirrored:
+            return table.search_own(taps.offsets)
+        return table.search(centres, taps.stride, taps.offsets)
+
+    def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        """By a table that finds it without the index, if there is none yet."""
+        table, centres, taps, _ = self._asked
+        search_sorted = None if self._index is not None else getattr(table, "search_sorted", None)
+        if search_sorted is None:
+            return super()._find_sorted()
+        refuse_in_graphs(centres)
+        found: tuple[Tensor, Tensor] = search_sorted(centres, taps)
+        return found
+
+
+Made = TypeVar("Made")
+
+_NO_CONTEXT = nullcontext()  # has no state
+
+
+def to_be_kept() -> AbstractContextManager[Any]:
+    """Where tensors are made that outlive a call: autograd takes none of inference mode.
+
+    >>> import torch
+    >>> with torch.inference_mode(), to_be_kept():
+    ...     torch.ones(2).is_inference()
+    False
+    """
+    if is_compiling():
+        return nullcontext()
+    return torch.inference_mode(False) if is_inference_mode_enabled() else _NO_CONTEXT
+
+
+def keeping(make: Callable[..., Made], *of: Any) -> Made:
+    """``make(*of)`` within :func:`to_be_kept`, which takes as long as three calls of Python.
+
+    >>> import torch
+    >>> with torch.inference_mode():
+    ...     keeping(torch.ones, 2).is_inference()
+    False
+    """
+    if is_compiling() or not is_inference_mode_enabled():
+        return make(*of)
+    with torch.inference_mode(False):
+        return make(*of)
+
+
+def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:
+    """int32 (rows, taps): the row of ``index`` whose entry at a tap is this row, -1 if none is.
+
+    With an ``order``, int32 (outputs,), ``index[i]`` is that of row ``order[i]``.
+
+    >>> import torch
+    >>> reversed_index(torch.tensor([[1, -1], [0, 1]], dtype=torch.int32), 2)
+    tensor([[ 1, -1],
+            [ 0,  1]], dtype=torch.int32)
+    """
+    if index.is_cuda:
+        refuse_in_graphs(index)
+        from ...kernels.maps import inverse
+
+        return inverse.reversed_index(index, rows, order)
+    count, taps = index.shape
+    # One past the end there is room for what no row feeds. Tap by tap, so that caches hold a tap: a
+    # third of the time (89k rows, 27 taps).
+    found = torch.full((taps * rows + 1,), -1, dtype=torch.int32, device=index.device)
+    own = order
+    if own is None:
+        own = torch.arange(count, dtype=torch.int32, device=index.device)
+    for tap in range(taps):
+        fed = index[:, tap]
+        place = torch.where(fed >= 0, fed.long() + rows * tap, taps * rows)
+        found.scatter_(0, place, own)
+    return found[: taps * rows].view(taps, rows).T

@@ -1,0 +1,180 @@
+"""From accumulators to what is stored, in torch: the steps of an epilogue, conversion, statistics.
+
+This is the definition that kernels are held against; it works on tensors of any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from ..errors import ArgumentTypeError
+from ..view.epilogue import STEPS, Activation, Bias, Clamp, Epilogue, Residual, Scale, Step
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FP8 = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+_SATURATED = FP8 | {torch.int8, torch.int32}
+_EXACT_IN_FP32 = 1024  # products of two int8, at most 2**14 each, whose sum fits 24 bits
+
+_ACTIVATIONS: dict[str, Any] = {
+    "relu": functional.relu,
+    "leaky_relu": functional.leaky_relu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda value: functional.gelu(value, approximate="tanh"),
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "hardswish": functional.hardswish,
+}
+
+
+def accumulator_dtype(dtype: torch.dtype, depth: int) -> torch.dtype:
+    """The dtype in which torch sums ``depth`` products: a floating one, as its products are fast.
+
+    The sums of int8 are integers, exactly: in fp32 while they fit its mantissa, in fp64 beyond.
+
+    >>> accumulator_dtype(torch.int8, 1024), accumulator_dtype(torch.int8, 1025)
+    (torch.float32, torch.float64)
+    """
+    exact = dtype == torch.float64 or (dtype == torch.int8 and depth > _EXACT_IN_FP32)
+    return torch.float64 if exact else torch.float32
+
+
+def activate(value: Tensor, kind: str, slope: float = 0.01) -> Tensor:
+    """The pointwise function of a name of :class:`~layoutconv.view.epilogue.Activation`.
+
+    >>> activate(torch.tensor([-1.0, 2.0]), "leaky_relu", 0.5)
+    tensor([-0.5000,  2.0000])
+    """
+    return _ACTIVATIONS[kind](value, *((slope,) if kind == "leaky_relu" else ()))
+
+
+def apply_steps(
+    steps: Sequence[Step], value: Tensor, columns: Any, sources: Sequence[Tensor]
+) -> Tensor:
+    """The steps of an epilogue on a tile of accumulators, whose last mode are columns.
+
+    Args:
+        value: fp32 or fp64, in which the steps are.
+        columns: which entries of per-column tensors are those of the last mode, a slice or an
+            integer tensor.
+        sources: what the sources of residuals have at the tile's place, in order.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a step that is none of these: what it
+    is, nobody knows, and a result without it would be wrong.
+
+    >>> apply_steps([Scale(2.0), Clamp(0, 6)], torch.tensor([1.0, 5.0]), slice(None), [])
+    tensor([2., 6.])
+    """
+    left = iter(sources)
+    for step in steps:
+        if isinstance(step, Scale):
+            per_column = isinstance(step.by, torch.Tensor)
+            value = value * (step.by[columns].to(value.dtype) if per_column else step.by)
+        elif isinstance(step, Bias):
+            value = value + step.by[columns].to(value.dtype)
+        elif isinstance(step, Residual):
+            value = value + step.scale * next(left).to(value.dtype)
+        elif isinstance(step, Activation):
+            value = activate(value, step.kind, step.slope)
+        elif isinstance(step, Clamp):
+            value = value.clamp(step.low, step.high)
+        else:
+            raise ArgumentTypeError("epilogue", STEPS, type(step).__name__)
+    return value
+
+
+def convert(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round to nearest even; to integers and fp8 also saturate, so that nothing wraps or overflows.
+
+    >>> convert(torch.tensor([2.5, -300.0, torch.nan]), torch.int8)
+    tensor([   2, -128,    0], dtype=torch.int8)
+    >>> convert(torch.tensor([1000.0, torch.nan]), torch.float8_e4m3fn).float()
+    tensor([448.,  nan])
+    """
+    if dtype not in _SATURATED:
+        return value.to(dtype)
+    if dtype in FP8:
+        greatest = torch.finfo(dtype).max
+        return value.clamp(-greatest, greatest).to(dtype)
+    limits = torch.iinfo(dtype)
+    if dtype == torch.int32:
+        value = value.double()  # fp32 has no 2**31 - 1
+    return value.round().clamp(limits.min, limits.max).nan_to_num(0).to(dtype)
+
+
+def column_statistics(stored: Tensor) -> Tensor:
+    """The sum and the sum of squares of every column, the last mode: fp32 (2, columns).
+
+    >>> column_statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[ 4.,  6.],
+            [10., 20.]])
+    """
+    return _sums(stored.reshape(-1, stored.shape[-1]).double()).float()
+
+
+def _sums(values: Tensor) -> Tensor:
+    return torch.stack((values.sum(0), values.square().sum(0)))
+
+
+class Finish:
+    """What becomes of accumulators on the way to D; tiles come in any order.
+
+    Args:
+        epilogue: the steps; none for a conversion alone.
+        operand, out: the dtypes of what was multiplied, and of D.
+        statistics: fp64 (2, columns), to which sums and sums of squares are added, or None.
+    """
+
+    def __init__(
+        self,
+        epilogue: Epilogue | None,
+        operand: torch.dtype,
+        out: torch.dtype,
+        statistics: Tensor | None = None,
+    ) -> None:
+        self.steps = epilogue.steps if epilogue is not None else ()
+        self.sources = epilogue.sources if epilogue is not None else ()
+        self.out, self.statistics = out, statistics
+        self.integers = operand == torch.int8
+        self.kind = torch.float64 if operand == torch.float64 else torch.float32
+
+    @property
+    def nothing(self) -> bool:
+        """Whether sums of D's dtype are stored as they are."""
+        return not self.steps and self.statistics is None and not self.integers
+
+    def __call__(
+        self, acc: Tensor, columns: Any, sources: Sequence[Tensor] = (), written: Any = True
+    ) -> Tensor:
+        """The tile as it is stored.
+
+        Args:
+            acc: (rows, columns of the tile).
+            columns: which columns of D these are, a slice or an integer tensor.
+            sources: the sources of the residuals, like ``acc``.
+            written: True, or whether a row's vectors of columns are: (rows, vectors).
+        """
+        if self.integers and acc.dtype == torch.float64:
+            acc = acc.to(torch.int64).to(torch.int32)  # beyond 32 bits they wrap, as a GPU's do
+        if self.steps or self.out != torch.int32:
+            acc = acc.to(self.kind)
+        value = convert(apply_steps(self.steps, acc, columns, sources), self.out)
+        if self.statistics is not None:
+            self._add(value.double(), columns, written)
+        return value
+
+    def _add(self, value: Tensor, columns: Any, written: Any) -> None:
+        if written is not True:
+            there = written.repeat_interleave(value.shape[1] // written.shape[1], 1)
+            value = torch.where(there, value, 0)
+        sums = _sums(value)
+        if isinstance(columns, slice):
+            self.statistics[:, columns] += sums  # type: ignore[index]
+        else:
+            self.statistics.index_add_(1, columns, sums)  # type: ignore[union-attr]

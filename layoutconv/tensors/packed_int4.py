@@ -1,0 +1,107 @@
+"""int4: two numbers to a byte along memory, so that a view of numbers is one of their bytes.
+
+Sums do not ask in which order k runs, nor in which pairs. So a view whose elements are the pairs
+has the same results if the instruction multiplies both numbers of a pair: all that copies, bounds
+or offsets are is that of bytes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..algebra.composed import ComposedLayout
+from ..errors import ArgumentError, ArgumentTypeError
+from ..view.gemm_view import GemmView, OperandLayout
+from ..view.vectors import contiguous_extent, recast
+from .tensor_checks import Stored
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INT4 = "int4"
+_WIDE = (torch.int8, torch.int16, torch.int32, torch.int64)
+
+
+def pack_int4(x: Tensor) -> Tensor:
+    """Integers of -8 to 7 as int4, two in a byte: the even ones of the last mode are the low bits.
+
+    Args:
+        x: int8, int16, int32 or int64 (..., C), C even. The last mode is that of the channels,
+            which run along memory.
+
+    Returns contiguous int8 (..., C / 2) for ``execute(view, a, b, dtype="int4")``.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for an odd C and a number that int4 has not.
+
+    >>> pack_int4(torch.tensor([1, 2, -1, 7, -8, 0]))
+    tensor([ 33, 127,   8], dtype=torch.int8)
+    """
+    if not isinstance(x, torch.Tensor) or x.dtype not in _WIDE:
+        got = str(getattr(x, "dtype", type(x).__name__))
+        raise ArgumentTypeError("x", "a tensor of int8, int16, int32 or int64", got)
+    if not x.dim() or x.shape[-1] % 2:
+        raise ArgumentError("x", "an even number in the last mode", f"shape {tuple(x.shape)}")
+    if x.numel():
+        low, high = (int(e) for e in torch.aminmax(x))
+        if low < -8 or high > 7:
+            raise ArgumentError("x", "numbers of -8 to 7", low if low < -8 else high)
+    x = x.to(torch.int8)
+    return ((x[..., ::2] & 15) | (x[..., 1::2] << 4)).contiguous()
+
+
+def unpack_int4(packed: Tensor) -> Tensor:
+    """What :func:`pack_int4` packed, as int8.
+
+    >>> unpack_int4(torch.tensor([33, 127, 8], dtype=torch.int8))
+    tensor([ 1,  2, -1,  7, -8,  0], dtype=torch.int8)
+    """
+    if not isinstance(packed, torch.Tensor) or packed.dtype != torch.int8:
+        got = str(getattr(packed, "dtype", type(packed).__name__))
+        raise ArgumentTypeError("packed", "a tensor of int8", got)
+    if not packed.dim():
+        raise ArgumentError("packed", "at least one mode", "none")
+    return torch.stack((packed << 4 >> 4, packed >> 4), -1).flatten(-2)
+
+
+def in_pairs(view: GemmView) -> GemmView:
+    """The view whose elements of A and B are pairs along k, side by side in memory.
+
+    Made once, and kept with the view. Raises :class:`~layoutconv.errors.ArgumentError` where k does
+    not run along memory in pairs, in one of them.
+
+    >>> from ..conv import ConvProblem, fprop_view
+    >>> print(in_pairs(fprop_view(ConvProblem((1, 9, 6), (4, 3)))))
+    A: (N,W,C//2):(W*C//2,C//2,1) o (0,0,0) o ((Q,N),(C//2,S)):((1@1,1@0),(1@2,1@1))
+    B: (K,S,C//2):(S*C//2,C//2,1) o 0 o (K,(C//2,S)):(1@0,(1@2,1@1))
+    D: (N,Q,K):(Q*K,K,1) o 0 o ((Q,N),K):((1@1,1@0),1@2)
+    """
+    kept: GemmView | None = view.__dict__.get("_in_pairs")
+    if kept is None:
+        a, b = _in_pairs("a", view.a), _in_pairs("b", view.b)
+        kept = view.__dict__["_in_pairs"] = GemmView(a, b, view.d)
+    return kept
+
+
+def unpacked(layout: OperandLayout, packed: Tensor) -> Tensor:
+    """The tensor of int8 that an operand's layout stores, of one that has its pairs."""
+    stored = Stored.of("operand", layout)
+    if not packed.numel():
+        return packed.new_empty(stored.shape)
+    pairs = zip(packed.shape, packed.stride(), strict=True)
+    span = 1 + sum((extent - 1) * stride for extent, stride in pairs)
+    return unpack_int4(packed.as_strided((span,), (1,))).as_strided(stored.shape, stored.stride)
+
+
+def _in_pairs(name: str, layout: OperandLayout) -> OperandLayout:
+    together = contiguous_extent(layout, 1)
+    if together % 2:
+        expected = f"an even number of elements of {name} side by side along k, for int4"
+        raise ArgumentError("view", expected, together)
+    chain = recast(layout, 1, 2)
+    result: OperandLayout = chain[0].layout
+    for before, stage in pairwise(chain):
+        result = ComposedLayout(stage.layout, before.offset, result)
+    return result

@@ -1,0 +1,445 @@
+"""What tensors a GEMM view takes: derived from its layouts once, compared with at every call."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..algebra.int_tuple import flatten, paired_leaves, product
+from ..algebra.layout import Layout
+from ..algebra.stride import ArithmeticTuple, CustomStride, IndexedGather, ScaledBasis
+from ..errors import ArgumentError, ArgumentTypeError
+from ..view.epilogue import Epilogue
+from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# The dtypes of operands, and what D has where nobody says.
+OUTPUTS = {
+    torch.float16: torch.float16,
+    torch.bfloat16: torch.bfloat16,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+    torch.int8: torch.int32,
+    torch.float8_e4m3fn: torch.float16,
+    torch.float8_e5m2: torch.float16,
+}
+DTYPES = frozenset(OUTPUTS)
+_ALWAYS = (DTYPES | {torch.int32}) - {torch.float64, torch.int32}  # what any sum may be stored as
+_OWN = {torch.float64: {torch.float64}, torch.int8: {torch.int32}}
+PAIRS = frozenset((a, d) for a in OUTPUTS for d in _ALWAYS | _OWN.get(a, set()))
+_KINDS = "float16, bfloat16, float32, float64, int8, float8_e4m3fn or float8_e5m2"
+PRECISIONS = (None, "tf32", "fp32")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The tensor that an operand expects: shape, strides, and how the view writes them."""
+
+    name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    text: str
+
+    @classmethod
+    def of(cls, name: str, layout: OperandLayout) -> Stored:
+        memory = stages(layout)[-1].layout
+        shape, stride = flatten(memory.shape), flatten(memory.stride)
+        if not all(isinstance(d, int) for d in stride):
+            raise ArgumentError("view", f"integer strides in the memory of {name}", str(memory))
+        return cls(name, tuple(map(int, shape)), tuple(map(int, stride)), str(memory))
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index buffer of a view, and which of its entries coordinates can reach.
+
+    ``reached`` is those entries, a view of the buffer, where they are all or lie in a lattice; else
+    where they lie, int64.
+    """
+
+    name: str
+    buffer: Tensor
+    reached: Tensor
+    rows: int
+    written: bool
+
+    @property
+    def entries(self) -> Tensor:
+        """What the buffer holds now, where coordinates can reach it; no entry twice."""
+        return self.buffer[self.reached] if self.reached.dtype == torch.int64 else self.reached
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Everything that a call is compared with, and what its output is made from."""
+
+    a: Stored
+    b: Stored
+    d: Stored
+    indices: tuple[Index, ...]
+    device: torch.device | None  # of the index buffers
+    writes_all: bool
+
+
+def expected(view: GemmView) -> Expected:
+    """What a view expects of its tensors; derived at the first call and kept with the view."""
+    kept: Expected | None = view.__dict__.get("_expected")
+    if kept is None:
+        kept = view.__dict__["_expected"] = _derive(view)
+    return kept
+
+
+def as_stored(view: GemmView, a: Tensor) -> Tensor:
+    """A contiguous first operand in the shape that a view gives its memory: of folded lines."""
+    return a.view(expected(view).a.shape)
+
+
+def check_tensors(
+    view: GemmView,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor | None,
+    out_dtype: torch.dtype | None = None,
+) -> Expected:
+    """Compare shapes, strides, dtypes and devices with what the view expects.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
+    """
+    if not isinstance(view, GemmView):
+        raise ArgumentTypeError("view", "a GemmView", type(view).__name__)
+    want: Expected = view.__dict__.get("_expected") or expected(view)
+    try:
+        device, dtype = a.device, a.dtype
+        kind = out_dtype if out is None else out.dtype
+        if (
+            a.shape == want.a.shape
+            and a.stride() == want.a.stride
+            and b.shape == want.b.shape
+            and b.stride() == want.b.stride
+            and b.dtype is dtype
+            and b.device == device
+            and (dtype in DTYPES if kind is None else (dtype, kind) in PAIRS)
+            and (want.device is None or want.device == device)
+            and (
+                out is None
+                or (
+                    out.shape == want.d.shape
+                    and out.stride() == want.d.stride
+                    and (out_dtype is None or out_dtype is kind)
+                    and out.device == device
+                )
+            )
+        ):
+            if out is not None:
+                _check_apart(want, a, b, out)
+            return want
+    except AttributeError:
+        pass  # not a tensor: said below
+    _explain(want, a, b, out, out_dtype)
+    if out is not None:
+        _check_apart(want, a, b, out)
+    return want
+
+
+def _check_apart(want: Expected, a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Whether ``out`` is memory of its own: what is read must not have been written before.
+
+    Tensors that start in one place share it, and so do contiguous ones that span a place. Strided
+    ones may lie between each other, and where there are index buffers these say what is read.
+    """
+    if want.indices:
+        return
+    start, at_a, at_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
+    end = start + out.nbytes
+    if (at_a >= end or at_a + a.nbytes <= start) and (at_b >= end or at_b + b.nbytes <= start):
+        return
+    for name, operand, at in (("a", a, at_a), ("b", b, at_b)):
+        spans = operand.is_contiguous() and out.is_contiguous()
+        spans = spans and at < end and start < at + operand.nbytes
+        if out.numel() and operand.numel() and (at == start or spans):
+            raise ArgumentError("out", f"memory that `{name}` is not in", f"some of `{name}`'s")
+
+
+def _explain(
+    want: Expected, a: Tensor, b: Tensor, out: Tensor | None, out_dtype: torch.dtype | None
+) -> None:
+    """The slow comparison: strides of a mode of extent 1 do not matter, anything else raises."""
+    given = [("a", want.a, a), ("b", want.b, b)]
+    for name, stored, tensor in [*given, ("out", want.d, out)] if out is not None else given:
+        _check_stored(name, stored, tensor)
+        if stored is not want.d:
+            _check_operand_dtype(name, tensor.dtype)
+            if tensor.dtype != a.dtype:
+                raise ArgumentTypeError(name, f"{a.dtype}, the dtype of `a`", str(tensor.dtype))
+        if tensor.device != a.device:
+            raise ArgumentError(name, f"device {a.device}, that of `a`", str(tensor.device))
+    for name, kind in (("out_dtype", out_dtype), ("out", None if out is None else out.dtype)):
+        if kind is not None and (a.dtype, kind) not in PAIRS:
+            allowed = sorted(str(d) for d in _ALWAYS | _OWN.get(a.dtype, set()))
+            kinds = f"{', '.join(allowed[:-1])} or {allowed[-1]} for `a` in {a.dtype}"
+            raise ArgumentTypeError(name, kinds, str(kind))
+    if out is not None and out_dtype is not None and out.dtype != out_dtype:
+        raise ArgumentTypeError("out", f"{out_dtype}, which is `out_dtype`", str(out.dtype))
+    for index in want.indices:
+        if index.buffer.device != a.device:
+            raise ArgumentError(
+                index.name, f"an index on {a.device}, where `a` is", str(index.buffer.device)
+            )
+
+
+def _check_stored(name: str, stored: Stored, tensor: Any) -> None:
+    """Whether it is a tensor of the shape and the strides that a view stores."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
+    letters = f"of {stored.text}"
+    if tensor.shape != stored.shape:
+        raise ArgumentError(name, f"shape {stored.shape} {letters}", f"shape {tuple(tensor.shape)}")
+    same = all(
+        d == e
+        for s, d, e in zip(stored.shape, tensor.stride(), stored.stride, strict=True)
+        if s > 1
+    )
+    if not same and tensor.numel():
+        raise ArgumentError(
+            name, f"strides {stored.stride} {letters}", f"strides {tensor.stride()}"
+        )
+
+
+def _check_operand_dtype(name: str, dtype: torch.dtype) -> None:
+    if dtype in DTYPES:
+        return
+    text = str(dtype)
+    if "int4" in text:
+        text += (
+            ": layoutconv.pack_int4 packs numbers of 4 bits into int8, two in each, which execute"
+            " takes with dtype='int4'"
+        )
+    elif dtype.is_complex:
+        text += (
+            ": the convolutions layoutconv.conv1d to conv_transpose3d take it, as views of its"
+            " real and imaginary parts"
+        )
+    raise ArgumentTypeError(name, _KINDS, text)
+
+
+def check_packed(dtype: Any, a: Any) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` unless ``a`` may hold data of ``dtype``."""
+    if dtype != "int4":
+        raise ArgumentError("dtype", "None or 'int4'", repr(dtype))
+    if isinstance(a, torch.Tensor) and a.dtype != torch.int8:
+        raise ArgumentTypeError("a", "torch.int8, pairs of int4 as pack_int4 makes", str(a.dtype))
+
+
+def check_precision(precision: str | None) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for what is no name of a precision."""
+    if precision not in PRECISIONS:
+        raise ArgumentError("precision", "None, 'tf32' or 'fp32'", repr(precision))
+
+
+def columns_of(view: GemmView) -> int:
+    """How many numbers a tensor "per column" has.
+
+    One for each ``n``, in every group of a view that has groups. Where a view is nothing but its
+    third mode, that of a depthwise convolution, one for each coordinate of that mode's first mode.
+    """
+    if view.m == view.n == 1 and len(view.a.shape) == 3:
+        problems = view.a.shape[2]
+        if isinstance(problems, tuple):
+            return int(product(problems[0]))
+    return view.n * view.l
+
+
+def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
+    """Compare the tensors of an epilogue with D, and with its columns.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names ``epilogue`` and the step.
+    """
+    columns, stored = (columns_of(view),), expected(view).d
+    kinds = {torch.float16, torch.bfloat16, torch.float32}
+    if a.dtype == torch.float64:
+        kinds.add(torch.float64)
+    for tensor in epilogue.columns:
+        _check_epilogue_tensor("epilogue", tensor, kinds, a.device)
+        if tensor.shape != columns or not tensor.is_contiguous():
+            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+            raise ArgumentError("epilogue", f"{columns[0]} contiguous numbers, one per column", got)
+    for source in epilogue.sources:
+        _check_stored("epilogue", stored, source)
+        _check_epilogue_tensor("epilogue", source, kinds | {torch.int8}, a.device)
+
+
+def _check_epilogue_tensor(
+    name: str, tensor: Any, kinds: set[torch.dtype], device: torch.device
+) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentTypeError(name, "torch tensors", type(tensor).__name__)
+    if tensor.dtype not in kinds:
+        raise ArgumentTypeError(
+            name, f"tensors of {', '.join(sorted(map(str, kinds)))}", str(tensor.dtype)
+        )
+    if tensor.device != device:
+        raise ArgumentError(name, f"tensors on {device}, where `a` is", str(tensor.device))
+
+
+def check_indices(view: GemmView) -> None:
+    """Compare every entry of the index buffers with the rows there are; on a GPU this waits for it.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`: an entry outside ``[-1, rows)``, or two
+    entries that write to the same row.
+    """
+    for index in expected(view).indices:
+        entries = index.entries
+        if not entries.numel():
+            continue
+        low, high = (int(e) for e in torch.aminmax(entries))
+        if low < -1 or high >= index.rows:
+            bad = low if low < -1 else high
+            raise ArgumentError(index.name, f"entries in [-1, {index.rows})", bad)
+        if index.written:
+            times = torch.bincount(entries.reshape(-1) + 1, minlength=2)[1:]
+            if int(times.max()) > 1:
+                row = int(times.argmax())
+                got = f"row {row} in {int(times[row])} entries"
+                raise ArgumentError(index.name, "no row twice, as each is written", got)
+
+
+def allocate(view: GemmView, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The output of a view: zeros where it may leave elements unwritten."""
+    want = expected(view)
+    kind = OUTPUTS[like.dtype] if dtype is None else dtype
+    out = torch.empty_strided(want.d.shape, want.d.stride, dtype=kind, device=like.device)
+    return out if want.writes_all else out.zero_()
+
+
+def _derive(view: GemmView) -> Expected:
+    _check_modes(view)
+    for layout in (view.a, view.b, view.d):
+        for stage in stages(layout):
+            if any(isinstance(d, ArithmeticTuple) for _, d in _modes(stage.layout)):
+                raise ArgumentError(
+                    "view", "modes that each move one mode of the coordinate", str(stage.layout)
+                )
+    indices = tuple(
+        index
+        for name, layout in (("view.a", view.a), ("view.b", view.b), ("view.d", view.d))
+        for index in _indices(name, layout)
+    )
+    devices = {index.buffer.device for index in indices}
+    if len(devices) > 1:
+        raise ArgumentError("view", "all its indices on one device", sorted(map(str, devices)))
+    return Expected(
+        a=Stored.of("a", view.a),
+        b=Stored.of("b", view.b),
+        d=Stored.of("d", view.d),
+        indices=indices,
+        device=devices.pop() if devices else None,
+        writes_all=_writes_all(view.d),
+    )
+
+
+def _check_modes(view: GemmView) -> None:
+    """Two modes, or three, of every operand; and sizes that belong together."""
+    shapes = [view.a.shape, view.b.shape, view.d.shape]
+    ranks = [len(shape) if isinstance(shape, tuple) else 1 for shape in shapes]
+    if ranks not in ([2, 2, 2], [3, 3, 3]):
+        expected = "2 modes in each of a, b and d, or 3 modes in each"
+        raise ArgumentError("view", expected, f"{ranks[0]}, {ranks[1]} and {ranks[2]} modes")
+    if product(view.b.shape[1]) != view.k:
+        raise ArgumentError(
+            "view", f"{view.k} columns in b, as in a", int(product(view.b.shape[1]))
+        )
+    if (product(view.d.shape[0]), product(view.d.shape[1])) != (view.m, view.n):
+        raise ArgumentError("view", f"d of {view.m} x {view.n}, the rows of a and b", view.d.shape)
+    for name, shape in (("b", view.b.shape), ("d", view.d.shape)):
+        if ranks[0] == 3 and product(shape[2]) != view.l:
+            found = int(product(shape[2]))
+            raise ArgumentError("view", f"{view.l} problems in mode 2 of {name}, as in a", found)
+
+
+def _writes_all(layout: OperandLayout) -> bool:
+    """Whether every element of memory is written: each map reaches all of the next one's domain."""
+    chain = stages(layout)
+    if any(any(s.offset) if isinstance(s.offset, tuple) else s.offset for s in chain):
+        return False
+    pairs = itertools.pairwise(chain)
+    return all(not gathers(stage) and _is_onto(stage.layout, after) for stage, after in pairs)
+
+
+def _is_onto(layout: Layout, after: Stage) -> bool:
+    """Whether a map reaches every coordinate of the next one's shape, each once.
+
+    The extents that move a mode are then its digits, each a step of those below.
+    """
+    digits: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for extent, step in _modes(layout):
+        if not isinstance(step, ScaledBasis):
+            return False
+        if extent != 1:
+            digits.setdefault(step.path, []).append((int(step.value), int(extent)))
+    for mode, extent in enumerate(flatten(after.layout.shape)):
+        reach = 1
+        for step, count in sorted(digits.pop((mode,), [])):
+            if step != reach:
+                return False
+            reach *= count
+        if reach != extent:
+            return False
+    return not digits
+
+
+def _indices(name: str, layout: OperandLayout) -> list[Index]:
+    """The index buffers of an operand, each an ``IndexedGather`` that makes a coordinate."""
+    chain = stages(layout)
+    found = []
+    for at, stage in enumerate(chain):
+        for mode, (extent, stride) in enumerate(_modes(stage.layout)):
+            if not isinstance(stride, CustomStride) or not isinstance(stride.func, IndexedGather):
+                continue
+            buffer = stride.func.index
+            if not isinstance(buffer, torch.Tensor) or buffer.dtype != torch.int32:
+                got = str(getattr(buffer, "dtype", type(buffer).__name__))
+                raise ArgumentTypeError(name, "an index that is a torch tensor of int32", got)
+            if buffer.dim() != 1 or len(buffer) != extent or not buffer.is_contiguous():
+                expected_shape = f"a contiguous index of {int(extent)} entries"
+                raise ArgumentError(name, expected_shape, f"shape {tuple(buffer.shape)}")
+            if not isinstance(stride.stride, ScaledBasis) or at + 1 == len(chain):
+                raise ArgumentError(
+                    name, "an index whose rows the next map bounds", str(stage.layout)
+                )
+            rows = chain[at + 1].layout.shape[stride.stride.path[0]]
+            reached = _reached(chain[at - 1], mode, buffer) if at else buffer
+            found.append(Index(name, buffer, reached, int(rows), name == "view.d"))
+    return found
+
+
+def _modes(layout: Layout) -> list[tuple[Any, Any]]:
+    return paired_leaves(layout.shape, layout.stride)
+
+
+def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
+    """The entries that the map before an index leads to: a kernel map may have gaps in memory."""
+    steps = []
+    for extent, step in _modes(before.layout):
+        if isinstance(step, ScaledBasis) and step.path == (mode,) and isinstance(step.value, int):
+            steps.append((int(step.value), int(extent)))
+    offset = before.offset[mode] if isinstance(before.offset, tuple) else before.offset
+    if not steps and not int(offset):
+        return buffer
+    # Extents that are multiplied by those below them: no entry is reached twice.
+    steps.sort(reverse=True)
+    below = [step * extent for step, extent in steps[1:]] + [1]
+    lattice = all(step >= least for (step, _), least in zip(steps, below, strict=True))
+    last = sum(step * (extent - 1) for step, extent in steps)
+    if lattice and not int(offset) and last < len(buffer):
+        stride, shape = zip(*steps, strict=True)  # in the order of memory
+        return buffer.as_strided(shape, stride)
+    places = torch.zeros(1, dtype=torch.int64, device=buffer.device) + int(offset)
+    for step, extent in steps:
+        digits = torch.arange(extent, device=buffer.device) * step
+        places = (places[:, None] + digits).unique()
+    return places[(places >= 0) & (places < len(buffer))]

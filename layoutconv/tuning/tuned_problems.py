@@ -1,0 +1,50 @@
+"""The views of a convolution that is given by its sizes: what its passes run on a GPU."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..conv import ConvProblem, wgrad_view
+from ..conv.k_major_filter import turned
+from ..errors import ArgumentError
+from ..gpu.filter_choice import worth_turning
+from ..gpu.folding_choice import arranged_fprop
+from ..gpu.phase_choice import COLUMNS, arranged_dgrad
+from ..view.gemm_view import GemmView
+
+PASSES = ("fprop", "dgrad", "wgrad")
+
+
+def views_of(
+    problem: ConvProblem,
+    direction: str,
+    *,
+    along_sums: bool = False,
+    columns: int = COLUMNS,
+    line: int = 0,
+) -> tuple[GemmView, ...]:
+    """The views that a pass runs; one, or for strided dgrad one for each residue.
+
+    ``along_sums``: for data that kernels read along the sum alone, so that dgrad reads a filter
+    that was turned before, where that pays. ``columns`` of residues side by side, and the elements
+    of a ``line`` where lines are folded, are as a GPU and a dtype have them.
+
+    Raises ``ArgumentError`` for a depthwise convolution, whose kernels have no tiles to choose.
+
+    >>> [view] = views_of(ConvProblem((2, 8, 8, 16), (32, 3, 3), padding=1), "wgrad")
+    >>> view.m, view.n, view.k
+    (32, 144, 128)
+    """
+    if direction not in PASSES:
+        raise ArgumentError("direction", "fprop, dgrad or wgrad", repr(direction))
+    if problem.groups > 1 and problem.groups == problem.C:
+        raise ArgumentError("groups", f"fewer groups than channels, {problem.C}", problem.groups)
+    if direction == "fprop":
+        return (arranged_fprop(problem, line),)
+    if direction == "wgrad":
+        return (wgrad_view(problem),)
+    views = arranged_dgrad(problem, columns)
+    filter = (problem.K, *problem.taps, problem.C // problem.groups)
+    if along_sums and worth_turning(prod(problem.output[:-1]), filter, problem.groups):
+        return tuple(map(turned, views))
+    return views

@@ -1,0 +1,27 @@
+"""Views, which kernels and CPUs run: ``GemmView`` is three layouts, ``ReductionView`` two.
+
+Imports ``algebra`` alone.
+"""
+
+from __future__ import annotations
+
+from .epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale
+from .gemm_view import GemmView, Stage, gathers, inside, locate, stages
+from .reduction_view import ReductionView, reduction_view
+
+__all__ = [
+    "Activation",
+    "Bias",
+    "Clamp",
+    "Epilogue",
+    "GemmView",
+    "ReductionView",
+    "Residual",
+    "Scale",
+    "Stage",
+    "gathers",
+    "inside",
+    "locate",
+    "reduction_view",
+    "stages",
+]

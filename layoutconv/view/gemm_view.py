@@ -1,0 +1,233 @@
+"""``GemmView``, which every executor takes: ``D[m, n] = sum_k A[m, k] * B[n, k]`` in three layouts.
+
+A batch of such products is one view, too: with a third mode in each of its layouts it is ``D[m, n,
+l] = sum_k A[m, k, l] * B[n, k, l]``, CUTLASS's (M, K, L), (N, K, L) and (M, N, L).
+
+An operand's layout is a chain of bounded maps, composed right to left:
+
+    storage  o  [gather]  o  [fold]  o  (offset + im2col)
+
+The first maps the logical ``(m, k)`` to a coordinate such as ``(n, d, h, w, c)``; an index buffer
+is one more map, from a position to the coordinate that is stored there; the last maps a coordinate
+to an offset in memory. *A coordinate outside the shape of the next map reads zero and is not
+written*: that is what padding is, and what an index of -1 is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..algebra.composed import ComposedLayout
+from ..algebra.display import Pictured
+from ..algebra.int_tuple import IntTuple, flatten, idx2crd, product, unflatten
+from ..algebra.layout import Layout
+from ..algebra.stride import ArithmeticTuple, CustomStride, E, ScaledBasis
+from ..algebra.symint import SymInt
+from ..errors import ArgumentError
+
+OperandLayout = Layout | ComposedLayout
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One map of a chain: ``c -> layout(c) + offset`` for ``c`` inside ``layout.shape``."""
+
+    layout: Layout
+    offset: Any = 0
+
+
+def stages(layout: OperandLayout) -> tuple[Stage, ...]:
+    """The chain of maps of an operand's layout, in the order in which a coordinate passes them.
+
+    >>> from .algebra import E
+    >>> im2col = Layout((4, 3), (E(0), E(0)))
+    >>> padded = ComposedLayout(Layout((6,), (10,)), (-1,), im2col)
+    >>> [f"{s.layout} + {s.offset}" for s in stages(padded)]
+    ['(4,3):(1@0,1@0) + (-1,)', '(6):(10) + 0']
+    """
+    if isinstance(layout, Layout):
+        return (Stage(layout),)
+    *first, last = stages(layout.inner)
+    joined = Stage(last.layout, last.offset + layout.offset if last.offset else layout.offset)
+    return (*first, joined, *stages(layout.outer))
+
+
+def inside(crd: IntTuple, shape: IntTuple) -> Any:
+    """Whether ``crd`` is a coordinate of ``shape``: a bool, or an array of bools for arrays.
+
+    >>> inside((1, -1), (4, 4)), inside((3, 0), (4, (2, 2)))
+    (False, True)
+    """
+    if isinstance(crd, tuple) and isinstance(shape, tuple):
+        result: Any = True
+        for c, s in zip(crd, shape, strict=True):
+            result = both(inside(c, s), result)
+        return result
+    return (crd >= 0) & (crd < product(shape))
+
+
+def both(a: Any, b: Any) -> Any:
+    """``a & b``, without a pass over an array where the other is plainly True."""
+    return b if a is True else a if b is True else a & b
+
+
+def locate(layout: OperandLayout, *crd: Any) -> tuple[Any, Any]:
+    """Where ``crd`` is stored, and whether it is: ``(offset, valid)``; the offset is 0 where not.
+
+    This is the definition that executors are tested against; it works on ints and on integer
+    arrays.
+
+    >>> from .algebra import E
+    >>> padded = ComposedLayout(Layout((6,), (10,)), (-1,), Layout((4, 3), (E(0), E(0))))
+    >>> locate(padded, 0, 0), locate(padded, 2, 1)
+    ((0, False), (20, True))
+    """
+    c: Any = crd[0] if len(crd) == 1 else crd
+    chain = stages(layout)
+    offset, valid = follow(chain, c, inside(c, chain[0].layout.shape))
+    return _masked(offset, valid), valid
+
+
+def follow(chain: tuple[Stage, ...], crd: Any, valid: Any) -> tuple[Any, Any]:
+    """The image of ``crd`` under what is left of a chain of maps, and whether it has one.
+
+    ``valid`` says whether ``crd`` is inside the first map. Where the result is not valid, its first
+    part means nothing.
+    """
+    for at, stage in enumerate(chain):
+        if gathers(stage):
+            crd = _masked(stage.layout(_masked(crd, valid)), valid)
+        else:
+            crd = stage.layout(crd)
+        crd = crd + stage.offset if stage.offset else crd
+        if at + 1 < len(chain):
+            valid = both(inside(crd, chain[at + 1].layout.shape), valid)
+    return crd, valid
+
+
+def gathers(stage: Stage) -> bool:
+    """Whether a map of the chain reads an index buffer, or applies another function."""
+    return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
+
+
+def _masked(crd: IntTuple, valid: Any) -> IntTuple:
+    """``crd`` where valid, 0 elsewhere, so that an index buffer is never read out of its bounds.
+
+    The product with an integer, not a bool, also widens the int32 of an index buffer to the 64 bits
+    that offsets need.
+    """
+    if valid is True:
+        return crd
+    if isinstance(crd, tuple):
+        return ArithmeticTuple([_masked(c, valid) for c in crd])
+    return crd * (valid * 1)
+
+
+@dataclass(frozen=True)
+class GemmView(Pictured):
+    """A problem as three layouts over ``(m, k)``, ``(n, k)`` and ``(m, n)``.
+
+    ``a`` and ``b`` read; ``d`` writes. The storage map, the last of each chain, has the shape and
+    the strides of the tensor that the executor expects for that operand.
+
+    All three may have one mode more, ``(m, k, l)``, ``(n, k, l)`` and ``(m, n, l)``: a problem for
+    every ``l``, with sums over ``k`` alone. Groups of a convolution are such problems.
+
+    ``view.draw()`` is its picture, ``view.draw("view.svg", row=4)`` one in a file that marks the
+    cells which row 4 reads: :func:`layoutconv.draw.draw`.
+    """
+
+    a: OperandLayout
+    b: OperandLayout
+    d: OperandLayout
+
+    @cached_property
+    def m(self) -> int:
+        """How many rows the GEMM has."""
+        return int(product(self.a.shape[0]))
+
+    @cached_property
+    def n(self) -> int:
+        """How many columns the GEMM has."""
+        return int(product(self.b.shape[0]))
+
+    @cached_property
+    def k(self) -> int:
+        """The length of the sums."""
+        return int(product(self.a.shape[1]))
+
+    @cached_property
+    def l(self) -> int:  # noqa: E743
+        """How many problems there are: 1 where the layouts have no third mode."""
+        return int(product(self.a.shape[2])) if len(self.a.shape) > 2 else 1
+
+    def at(self, l: int) -> GemmView:
+        """Problem ``l``, a view of two modes over the same tensors.
+
+        What ``l`` adds to the first coordinate becomes part of its offset. Raises
+        :class:`~layoutconv.errors.ArgumentError` unless ``0 <= l < self.l``.
+
+        >>> a, d = Layout((4, 8, 3), (24, 1, 8)), Layout((4, 2, 3), (6, 1, 2))
+        >>> print(GemmView(a, Layout((2, 8, 3), (8, 1, 16)), d).at(2))
+        A: (4,8,3):(24,1,8) o (0,0,2) o (4,8):(1@0,1@1)
+        B: (2,8,3):(8,1,16) o (0,0,2) o (2,8):(1@0,1@1)
+        D: (4,2,3):(6,1,2) o (0,0,2) o (4,2):(1@0,1@1)
+        """
+        if not 0 <= l < self.l:
+            raise ArgumentError("l", f"a problem of the view, 0 <= l < {self.l}", l)
+        return GemmView(_at(self.a, l), _at(self.b, l), _at(self.d, l))
+
+    def __str__(self) -> str:
+        return f"A: {self.a}\nB: {self.b}\nD: {self.d}"
+
+    def describe(self) -> str:
+        """The layouts and the numbers behind their letters, arguments and constants of a kernel.
+
+        >>> from .algebra import SymInt
+        >>> M, K = SymInt(9, "M"), SymInt(8, "K", runtime=False)
+        >>> a, b, d = Layout((M, K), (K, 1)), Layout((4, K), (K, 1)), Layout((M, 4), (4, 1))
+        >>> print(GemmView(a, b, d).describe())
+        A: (M,K):(K,1)
+        B: (4,K):(K,1)
+        D: (M,4):(4,1)
+        runtime: M=9
+        static: K=8
+        """
+        lines = [str(self)]
+        letters = self._letters()
+        for title, is_runtime in (("runtime", True), ("static", False)):
+            kind = [f"{s}={int(s)}" for s in letters if s.runtime is is_runtime]
+            if kind:
+                lines.append(f"{title}: {' '.join(kind)}")
+        return "\n".join(lines)
+
+    def _letters(self) -> list[SymInt]:
+        """The named numbers that are not expressions of others; those of the tensors first."""
+        found: dict[str, SymInt] = {}
+        chains = [stages(operand) for operand in (self.a, self.b, self.d)]
+        memory = [chain[-1].layout for chain in chains]
+        maps = [stage.layout for chain in chains for stage in reversed(chain[:-1])]
+        for layout in (*memory, *maps):
+            for leaf in (*flatten(layout.shape), *flatten(layout.stride)):
+                while isinstance(leaf, ScaledBasis | CustomStride):
+                    leaf = leaf.value if isinstance(leaf, ScaledBasis) else leaf.stride
+                if isinstance(leaf, SymInt) and leaf.expr.isidentifier():
+                    found.setdefault(leaf.expr, leaf)
+        return list(found.values())
+
+
+def _at(layout: OperandLayout, l: int) -> OperandLayout:
+    """An operand of two modes: a third one is fixed at ``l``."""
+    if len(layout.shape) == 2:
+        return layout
+    if isinstance(layout, ComposedLayout):
+        return layout.sliced((None, None, l))
+    # Memory itself: it is still the whole tensor, behind a map that picks the l-th matrix.
+    modes = iter(map(E, range(len(flatten(layout.shape)))))
+    matrix = layout.shape[:2]
+    pick = Layout(matrix, unflatten(modes, matrix))
+    digits = flatten(idx2crd(l, layout.shape[2]))
+    memory = Layout(flatten(layout.shape), flatten(layout.stride))
+    return ComposedLayout(memory, (*(0 for _ in flatten(matrix)), *digits), pick)

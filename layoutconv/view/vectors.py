@@ -1,0 +1,161 @@
+"""Which elements of an operand lie side by side in memory, read off its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count, pairwise
+from math import gcd
+from typing import Any
+
+from ..algebra.int_tuple import IntTuple
+from ..algebra.layout import Layout
+from ..algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
+from .gemm_view import OperandLayout, Stage, stages
+
+_LONGEST = 2048  # elements of a vector: a row of a matrix product that the caches still hold
+
+Path = tuple[int, ...]
+
+
+def vector_extent(layout: OperandLayout, mode: int) -> int:
+    """How many elements of ``mode``, from any multiple of that number on, are one piece of memory.
+
+    They are stored together or not at all, at an offset that is a multiple of their number. The
+    first leaf of the mode is followed through the chain of maps: it has to stay a unit vector that
+    nothing else pushes out of bounds, down to the unit stride of memory. 1 where it does not.
+
+    >>> from .conv import ConvProblem, fprop_view
+    >>> view = fprop_view(ConvProblem((1, 8, 8, 24), (16, 3, 3), padding=1))
+    >>> vector_extent(view.a, 1), vector_extent(view.a, 0), vector_extent(view.d, 1)
+    (24, 1, 16)
+
+    At most 2048: a divisor of :func:`contiguous_extent`.
+    """
+    return _divisor(contiguous_extent(layout, mode))
+
+
+def contiguous_extent(layout: OperandLayout, mode: int) -> int:
+    """What ``vector_extent`` is a divisor of: the same, however long.
+
+    >>> from .algebra import Layout
+    >>> rows = Layout((3, 6884), (6884, 1))
+    >>> contiguous_extent(rows, 1), vector_extent(rows, 1)
+    (6884, 1721)
+    """
+    chain = stages(layout)
+    path = _first_leaf(chain, mode)
+    extent = int(_at(chain[0].layout.shape, path))
+    divisors = [extent]
+    for stage, following in pairwise(chain):
+        stride = _at(stage.layout.stride, path)
+        if not isinstance(stride, ScaledBasis) or stride.value != 1:
+            return 1
+        others = _others(stage, path, stride.path)
+        bound = _at(following.layout.shape, stride.path)
+        if others is None or isinstance(bound, tuple):
+            return 1
+        if sum(min(r, 0) for r, _ in others) < 0 or sum(r for r, _ in others) + extent > bound:
+            return 1
+        divisors += (step for _, step in others)
+        path = stride.path
+    memory = chain[-1]
+    others = _others(memory, path, ())
+    if others is None or _at(memory.layout.stride, path) != 1:
+        return 1
+    return gcd(*divisors, *(step for _, step in others))
+
+
+def recast(layout: OperandLayout, mode: int, vector: int) -> tuple[Stage, ...]:
+    """The chain of maps with vectors for elements, ``vector`` of them along ``mode`` to each.
+
+    ``vector`` divides ``vector_extent(layout, mode)``. As CuTe's ``recast`` does for one layout:
+    what runs along the vectors is divided, extents, steps and offsets in memory alike.
+
+    >>> from .algebra import Layout
+    >>> [stage] = recast(Layout((4, (6, 2)), (12, (1, 48))), 1, 3)
+    >>> print(stage.layout)
+    (4,(2,2)):(4,(1,16))
+    """
+    chain = stages(layout)
+    if vector == 1:
+        return chain
+    path = _first_leaf(chain, mode)
+    result = []
+    for stage in chain:
+        last = stage is chain[-1]
+        target = () if last else _at(stage.layout.stride, path).path
+        shape, stride = stage.layout.shape, stage.layout.stride
+        offset = ArithmeticTuple(stage.offset) if isinstance(stage.offset, tuple) else stage.offset
+        for where, extent, step in _leaves(shape, stride):
+            if where == path:
+                shape = _put(shape, where, extent // vector)
+            elif last or getattr(step, "path", None) == target:
+                stride = _put(stride, where, _divided(step, vector))
+        if last or isinstance(offset, tuple):
+            offset = _put(offset, target, _at(offset, target) // vector)
+        result.append(Stage(Layout(shape, stride), offset))
+        path = target
+    return tuple(result)
+
+
+def _first_leaf(chain: tuple[Stage, ...], mode: int) -> Path:
+    path: Path = (mode,)
+    while isinstance(_at(chain[0].layout.shape, path), tuple):
+        path = (*path, 0)
+    return path
+
+
+def _divided(step: Any, by: int) -> Any:
+    if isinstance(step, CustomStride):
+        return CustomStride(step.func, _divided(step.stride, by))
+    if isinstance(step, ScaledBasis):
+        return ScaledBasis(step.value // by, step.path)
+    return step // by
+
+
+def _others(stage: Stage, path: Path, target: Path) -> list[tuple[int, int]] | None:
+    """What all leaves but ``path`` add to mode ``target`` of the result: (reach, step) of each.
+
+    ``target`` is () for an offset in memory. None if a function decides, or nested modes overlap.
+    """
+    offset = int(_at(stage.offset, target) if isinstance(stage.offset, tuple) else stage.offset)
+    found = [(offset, offset)]
+    for where, extent, stride in _leaves(stage.layout.shape, stage.layout.stride):
+        function = isinstance(stride, CustomStride)
+        step = stride.stride if isinstance(stride, CustomStride) else stride
+        basis = step.path if isinstance(step, ScaledBasis) else ()
+        if where == path or (basis and target and basis[: len(target)] != target[: len(basis)]):
+            continue
+        value = step.value if isinstance(step, ScaledBasis) else step
+        if not isinstance(value, int) or basis != target or (function and target):
+            return None
+        if extent > 1:
+            found.append(((int(extent) - 1) * int(value), int(value)))
+    return found
+
+
+def _leaves(shape: IntTuple, stride: IntTuple, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
+    if not isinstance(shape, tuple):
+        yield path, shape, stride
+        return
+    for mode, (s, d) in enumerate(zip(shape, stride, strict=True)):
+        yield from _leaves(s, d, (*path, mode))
+
+
+def _at(t: IntTuple, path: Path) -> Any:
+    for mode in path:
+        t = t[mode]
+    return t
+
+
+def _put(t: IntTuple, path: Path, value: Any) -> IntTuple:
+    """``t`` with ``value`` at ``path``."""
+    if not path:
+        return value
+    head, *rest = path
+    return type(t)([*t[:head], _put(t[head], tuple(rest), value), *t[head + 1 :]])
+
+
+def _divisor(extent: int) -> int:
+    """The greatest divisor of ``extent`` that is not longer than a vector should be."""
+    return next(extent // d for d in count(-(-extent // _LONGEST)) if extent % d == 0)
