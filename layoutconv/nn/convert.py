@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
 from types import new_class
 from typing import Any, Literal, NamedTuple, TypeVar, overload
 
@@ -12,6 +11,7 @@ import torch
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import is_parametrized
 
+from ..caches import remembered
 from ..errors import ArgumentTypeError
 from ..ops.torch_internals import PLAIN
 from . import modules
@@ -192,7 +192,7 @@ def _to_ours(layer: Any) -> None:
     modules.to_channels_last(layer.weight)
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def _computed_here(kind: Any) -> Any:
     """A subclass of a subclass of torch's convolutions, with the forward pass of ours."""
 

@@ -84,7 +84,7 @@ def test_a_cloud_that_is_new_has_the_bits_of_the_first(convolution, order, monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a call that is known was checked again")
 
-    monkeypatch.setattr("layoutconv.nn.sparse._check", refuse)
+    monkeypatch.setattr("layoutconv.nn.sparse.check_operands", refuse)
     for rows, seed in ((40, 1), (61, 2), (40, 3)):
         x = cloud(rows, seed)
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_under_autocast_a_call_is_known_too(convolution, monkeypatch):
     assert [t.dtype for t in want] == [torch.bfloat16, *[torch.float32] * 3]
     sparse_calls.forget()
     lowered(x)
-    monkeypatch.setattr("layoutconv.nn.sparse._check", None)
+    monkeypatch.setattr("layoutconv.nn.sparse.check_operands", None)
     got = lowered(cloud(61, 2))
     assert all(map(torch.equal, got, want))
     monkeypatch.undo()
