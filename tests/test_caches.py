@@ -262,7 +262,7 @@ def test_nothing_else_remembers_without_end() -> None:
             found |= {f"{where}.{name}" for name in endless(tree, of_algebra=of_algebra)}
     assert found - listed == set()
     assert found == {
-        "kernels.store._loaded",
+        "kernels.compile.store._loaded",
         "layoutconv.algebra.display._DRAW",
         "layoutconv.distributed.agreement._agreed",
         "layoutconv.distributed.agreement._cpu_groups",

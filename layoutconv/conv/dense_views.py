@@ -20,7 +20,7 @@ from .letters import Extents
 from .problem import ConvProblem
 from .stored_layouts import Channels, Memory, in_groups
 
-# Of all passes, as their functions make them; what calls come to is kept by ``executors/passes``.
+# Of all passes, as their functions make them; what calls come to is kept by ``ops/dense_passes``.
 VIEWS: BoundedCache[Any, Any] = BoundedCache("views", entries=256, nbytes=4 << 20)
 
 
