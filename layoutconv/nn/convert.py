@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import is_parametrized
 
-from ..caches import remembered
+from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from ..ops.torch_internals import PLAIN
 from . import modules

@@ -82,7 +82,7 @@ def _by_point(
 
 def _lazrs(source: Source) -> Any:
     try:
-        import lazrs
+        import lazrs  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
         raise source.error(
             "compressed points are read by lazrs, which is not installed: "
