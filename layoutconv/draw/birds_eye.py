@@ -87,6 +87,7 @@ def birds_eye(
         raise ArgumentError("classes", f"at most {len(CLASSES)}", len(classes))
     # Not pyplot, which keeps figures, and asks for a display.
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     low, high = _ground(panels, cell)
     width, height = high - low
@@ -95,9 +96,8 @@ def birds_eye(
         figsize=(_WIDTH, across * height / width + 1.9),
         dpi=_DPI,
         facecolor=PAGE,
-        layout="constrained",
+        layout=ConstrainedLayoutEngine(h_pad=0.1),
     )
-    figure.get_layout_engine().set(h_pad=0.1)  # type: ignore[union-attr]
     views = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     # The line after the title is room for the caption, which the layout does not count.
     figure.suptitle(f"{title}\n", color=INK, fontsize=13, x=0.02, ha="left")
