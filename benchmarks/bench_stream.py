@@ -131,11 +131,8 @@ def report(row: Measured) -> str:
 
 def plot(rows: Sequence[Measured], title: str, file: Path) -> None:
     """Seconds against pairs, and the line through the last row."""
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        print(f"no {file}: matplotlib is not installed", file=sys.stderr)
-        return
+    from matplotlib import pyplot
+
     pairs = [row.pairs for row in rows]
     taken = [row.sort + row.stream for row in rows]
     figure, axes = pyplot.subplots(figsize=(6, 4), layout="constrained")
@@ -145,7 +142,7 @@ def plot(rows: Sequence[Measured], title: str, file: Path) -> None:
     axes.loglog(pairs, [each * p for p in pairs], "--", label=f"{1e9 * each:.2f} ns a pair")
     axes.set_xlabel("pairs of voxels")
     axes.set_ylabel("seconds")
-    axes.set_title(title, fontsize=8)
+    axes.set_title(title, fontsize=9, wrap=True)
     axes.grid(linewidth=0.3)
     axes.legend()
     figure.savefig(file)

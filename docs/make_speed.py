@@ -1,20 +1,23 @@
-"""The plot of the README: ``python docs/make_speed.py`` writes images/speed.svg.
+"""The plots of performance.md: ``python docs/make_speed.py`` writes speed.svg and roofline.svg.
 
-Its figures are those of the tables in performance.md, read from there, so that one place has them.
-Floors are computed as ``bench_dense.py`` does: the larger of the times that the products and the
-bytes of a convolution take at the limits of the GPU.
+They read their figures from the tables of performance.md, so that one place has them.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DOCS = Path(__file__).parent
-PICTURE = DOCS / "images" / "speed.svg"
+IMAGES = DOCS / "images"
 sys.path.insert(0, str(DOCS.parent / "benchmarks"))
 
 from dense_workloads import DENSE  # noqa: E402
@@ -23,133 +26,175 @@ from roofs import roof_of  # noqa: E402
 GPU = "NVIDIA H200"
 SIZE = {"fp16": 2, "tf32": 4}
 PASSES = ("fprop", "dgrad", "wgrad")
-COLOURS = {"ours": "#2f6fde", "peer": "#c3c8d4"}
-WIDTH, LABEL, BAR, STEP = 380, 112, 7, 21  # of a panel, pixels
-
-
-@dataclass(frozen=True)
-class Row:
-    """Times in units of ``unit``: the floor, or the peer's time."""
-
-    name: str
-    ours: float
-    peer: float
+# Dark enough for white paper (4.5 to 1), different in lightness, and each with a marker of its own.
+MARKS: dict[str, tuple[str, str]] = {
+    "fprop": ("o", "#1a6fb5"),
+    "dgrad": ("D", "#b54708"),
+    "wgrad": ("^", "#5b2a86"),
+    "forward": ("o", "#1a6fb5"),
+    "forward and backward": ("s", "#7a4a00"),
+}
 
 
 @dataclass(frozen=True)
 class Panel:
+    """Speed-ups by series, such as a pass, and by row, such as a workload."""
+
     title: str
-    unit: str
-    peer: str
-    rows: list[Row]
+    series: dict[str, dict[str, float]]
 
 
-def dense(page: str, dtype: str, direction: str) -> Panel:
-    """A column of the table of dense convolutions, over the floor of each."""
-    column = 1 + list(SIZE).index(dtype) * len(PASSES) + PASSES.index(direction)
-    lines = table(page, "workload", "| fp16 fprop")
-    found = {cells[0].partition(",")[0]: cells[column] for cells in lines}
-    roof = roof_of(GPU)
-    assert roof is not None
-    rows = []
-    for workload in DENSE:
-        ours, ratio = numbers(found[workload.name])
-        floor = roof.floor(dtype, workload.flop, workload.elements * SIZE[dtype])
-        assert floor is not None
-        rows.append(Row(workload.name, ours / floor, ours * ratio / floor))
-    return Panel(f"Dense, {dtype}, {direction}", "floor", "cuDNN", rows)
+@dataclass(frozen=True)
+class Layer:
+    """A dense layer on the roofline: flop per byte, and TFLOP/s of ours and of cuDNN's."""
+
+    name: str
+    intensity: float
+    ours: float
+    peer: float
+
+
+def dense(page: str, dtype: str) -> Panel:
+    """Three columns of the table of dense convolutions."""
+    found = dense_table(page)
+    return Panel(
+        f"Dense, {dtype}, over cuDNN",
+        {
+            direction: {work.name: found[work.name, dtype, direction][1] for work in DENSE}
+            for direction in PASSES
+        },
+    )
 
 
 def sparse(page: str) -> Panel:
-    """Training steps of submanifold layers, over the time of the fastest peer."""
-    rows, cloud = [], ""
-    header, *lines = table(page, "", "| C = 16", header=True)
-    for name, *cells in lines:
-        if name != "forward and backward":
-            cloud = name.partition(",")[0].removesuffix("_b1")
-            continue
-        for C, cell in zip(header[2:], cells[1:], strict=True):  # C = 16 has no peer
-            rows.append(Row(f"{cloud}, {C}", 1 / numbers(cell)[1], 1.0))
-    return Panel("Sparse, fp16, forward and backward", "peer", "fastest peer, another run", rows)
+    """The table of submanifold layers, less the column that has no peer."""
+    series: dict[str, dict[str, float]] = {"forward": {}, "forward and backward": {}}
+    header, *lines = table(page, "| cloud | pass |")
+    for cloud, direction, *cells in lines:
+        name = cloud.partition(",")[0].removesuffix("_b1")
+        for channels, cell in zip(header[3:], cells[1:], strict=True):
+            series[direction][f"{name}, {channels}"] = numbers(cell)[1]
+    return Panel("Sparse, fp16, over the fastest library\nof another run", series)
 
 
-def table(page: str, first: str, mark: str, header: bool = False) -> list[list[str]]:
-    """The cells of the table whose header starts with ``first`` and has ``mark`` in it."""
-    lines = iter(page.splitlines())
-    top = next(line for line in lines if line.startswith(f"| {first}".rstrip()) and mark in line)
-    next(lines)
-    body = [top] if header else []
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        body.append(line)
+def layers(page: str, dtype: str) -> list[Layer]:
+    """The dense layers forward, with their places on the roofline."""
+    found = dense_table(page)
+    rows = []
+    for work in DENSE:
+        ours, ratio = found[work.name, dtype, "fprop"]
+        rate = 1e-6 * work.flop / ours
+        rows.append(Layer(work.name, work.flop / (work.elements * SIZE[dtype]), rate, rate / ratio))
+    return rows
+
+
+def dense_table(page: str) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """Microseconds and speed-up by workload, type and pass."""
+    columns = [(dtype, direction) for dtype in SIZE for direction in PASSES]
+    named = {work.name for work in DENSE}
+    lines = table(page, "| workload | fp16 fprop")
+    return {
+        (line[0].partition(",")[0], *column): numbers(cell)
+        for line in lines
+        if line[0].partition(",")[0] in named
+        for column, cell in zip(columns, line[1:], strict=True)
+    }
+
+
+def table(page: str, start: str) -> list[list[str]]:
+    """The header and the rows of the table whose header begins with ``start``."""
+    lines = page[page.index(start) :].splitlines()
+    body = [line for line in lines[: lines.index("")] if not line.startswith("| ---")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
 
 
 def numbers(cell: str) -> tuple[float, float]:
-    """Microseconds of ours, and the peer's time divided by it."""
+    """Microseconds of ours, and the peer's time over ours."""
     found = re.fullmatch(r"([\d.]+) \(([\d.]+)\)", cell)
     assert found, cell
     return float(found[1]), float(found[2])
 
 
-def draw(panels: list[Panel]) -> str:
-    """The panels beside each other, as SVG."""
-    tall = max(len(panel.rows) for panel in panels)
-    width, height = WIDTH * len(panels) + 20, 86 + STEP * tall + 30
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11" fill="#1f2937">',
-        "<title>Times of layoutconv and of its peers, over the floor of the machine</title>",
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        _text(16, 24, f"Time on one {GPU}: shorter is faster", 'font-size="15" font-weight="bold"'),
-        _text(420, 24, "0.94x: the peer takes 0.94 times as long as we do", 'fill="#6b7280"'),
-    ]
-    for at, panel in enumerate(panels):
-        lines += _panel(panel, WIDTH * at + 16)
-    return "\n".join([*lines, "</svg>", ""])
+def speed(panels: list[Panel]) -> Figure:
+    """The speed-ups of all panels on one logarithmic scale."""
+    figure = _figure(10.0, 5.6)
+    figure.suptitle(f"Speed-up on one {GPU}: the peer's time over ours", fontsize=11)
+    views = figure.subplots(1, len(panels), sharex=True)
+    for view, panel in zip(views, panels, strict=True):
+        rows = list(next(iter(panel.series.values())))
+        for name, ratios in panel.series.items():
+            marker, colour = MARKS[name]
+            places = [rows.index(row) for row in ratios]
+            hollow = {"markerfacecolor": "none"} if marker == "s" else {"alpha": 0.85}
+            view.plot(list(ratios.values()), places, marker, color=colour, label=name, **hollow)
+        view.set_yticks(range(len(rows)), rows, fontsize=9)
+        view.invert_yaxis()
+        view.axvline(1.0, color="#1f2937", linewidth=1)
+        view.set_title(panel.title, fontsize=10)
+        view.set_xscale("log", base=2)
+        view.set_xticks([0.7, 1, 1.4, 2, 2.8], ["0.7", "1", "1.4", "2", "2.8"])
+        view.minorticks_off()
+        view.grid(linewidth=0.4, color="#d0d5dd")
+        view.legend(loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=3, frameon=False,
+                    fontsize=9, handletextpad=0, columnspacing=1)  # fmt: skip
+    return figure
 
 
-def _panel(panel: Panel, left: int) -> list[str]:
-    start = left + LABEL
-    longest = max(max(row.ours, row.peer) for row in panel.rows)
-    scale = (WIDTH - LABEL - 52) / longest
-    bottom = 80 + STEP * len(panel.rows)
-    lines = [_text(left, 48, panel.title, 'font-size="13" font-weight="bold"')]
-    for x, name, colour in ((0, "ours", "ours"), (52, panel.peer, "peer")):
-        lines.append(f'<rect x="{left + x}" y="57" width="9" height="9" fill="{COLOURS[colour]}"/>')
-        lines.append(_text(left + x + 13, 66, name))
-    for at, row in enumerate(panel.rows):
-        y = 78 + STEP * at
-        lines.append(_text(start - 6, y + BAR + 3, row.name, 'text-anchor="end"'))
-        for below, (value, colour) in enumerate(((row.ours, "ours"), (row.peer, "peer"))):
-            top = y + below * BAR
-            lines.append(
-                f'<rect x="{start}" y="{top}" width="{value * scale:.1f}" height="{BAR}" '
-                f'fill="{COLOURS[colour]}"/>'
-            )
-        end = start + max(row.ours, row.peer) * scale + 4
-        lines.append(_text(end, y + BAR + 3, f"{row.peer / row.ours:.2f}x", 'fill="#6b7280"'))
-    mark = start + scale
-    lines.append(
-        f'<line x1="{mark:.1f}" y1="74" x2="{mark:.1f}" y2="{bottom}" stroke="#d1242f" '
-        'stroke-dasharray="3 2"/>'
-    )
-    told = "1 = floor of the machine" if panel.unit == "floor" else "1 = the fastest peer"
-    anchor = "start" if panel.unit == "floor" else "end"
-    lines.append(_text(mark, bottom + 12, told, f'fill="#d1242f" text-anchor="{anchor}"'))
-    return lines
+def roofline(found: dict[str, list[Layer]]) -> Figure:
+    """Rates of the dense layers over their arithmetic intensity, below the roofs of the GPU."""
+    roof = roof_of(GPU)
+    assert roof is not None
+    figure = _figure(8.0, 4.8)
+    view: Axes = figure.subplots()
+    for (dtype, rows), (marker, colour) in zip(found.items(), MARKS.values(), strict=False):
+        peak, ridge = 1e-6 * roof.flop[dtype], roof.flop[dtype] / roof.bandwidth
+        ends = 40.0, 4000.0
+        roofs = [(x, min(peak, 1e-6 * x * roof.bandwidth)) for x in (ends[0], ridge, ends[1])]
+        view.plot(*zip(*roofs, strict=True), color=colour, linewidth=1.2)
+        view.text(3800, peak * 1.04, f"{dtype}: {peak:.0f} TFLOP/s", ha="right", color=colour)
+        x, ours, peer = zip(*[(row.intensity, row.ours, row.peer) for row in rows], strict=True)
+        style: dict[str, Any] = {"marker": marker, "color": colour, "linestyle": ""}
+        view.plot(x, ours, label=f"{dtype}, ours", **style)
+        view.plot(x, peer, label=f"{dtype}, cuDNN", markerfacecolor="white", **style)
+    view.set(xscale="log", yscale="log", xlim=(40, 4000), ylim=(100, 1300))
+    view.set_xticks([100, 200, 500, 1000, 2000], ["100", "200", "500", "1,000", "2,000"])
+    view.set_yticks([100, 200, 500, 1000], ["100", "200", "500", "1,000"])
+    view.minorticks_off()
+    view.grid(linewidth=0.4, color="#d0d5dd")
+    view.set_xlabel("arithmetic intensity, flop per byte of memory traffic")
+    view.set_ylabel("TFLOP/s")
+    view.set_title(f"Dense layers forward, below the roofline of the {GPU}", fontsize=11)
+    view.legend(loc="lower right", frameon=False)
+    return figure
 
 
-def _text(x: float, y: float, text: str, more: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y}" {more}>{escape(text)}</text>'.replace(" >", ">")
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def picture() -> str:
-    """What images/speed.svg is."""
-    page = (DOCS / "performance.md").read_text("utf-8")
-    return draw([dense(page, "fp16", "fprop"), dense(page, "tf32", "fprop"), sparse(page)])
+def figures(page: str) -> dict[str, tuple[Figure, str]]:
+    """The pictures by name, each with the figures that it shows, as JSON."""
+    panels = [dense(page, "fp16"), dense(page, "tf32"), sparse(page)]
+    found = {dtype: layers(page, dtype) for dtype in SIZE}
+    places = {dtype: [vars(row) for row in rows] for dtype, rows in found.items()}
+    return {
+        "speed": (speed(panels), json.dumps([panel.series for panel in panels])),
+        "roofline": (roofline(found), json.dumps(places)),
+    }
+
+
+def main() -> None:
+    """Write the pictures; the figures that each shows stand in its description."""
+    import matplotlib
+
+    # Text stays text, in the reader's font, and a second run writes the same file.
+    matplotlib.rcParams |= {"svg.fonttype": "none", "svg.hashsalt": "layoutconv"}
+    for name, (figure, told) in figures((DOCS / "performance.md").read_text("utf-8")).items():
+        metadata = {"Date": None, "Creator": None, "Description": told}
+        figure.savefig(IMAGES / f"{name}.svg", metadata=metadata)
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture(), "utf-8")
+    main()

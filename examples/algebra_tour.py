@@ -17,6 +17,7 @@ from pathlib import Path
 import layoutconv as lc
 from layoutconv import E, Layout
 from layoutconv.draw import Figure, draw
+from layoutconv.draw.one_scale import on_one_scale
 
 ROWS = Layout((4, 8), (8, 1))  # 4 rows of 8, row after row
 
@@ -142,7 +143,8 @@ def picture() -> Figure:
         ((grid_of, *_), *_) = draw(layout).grids
         assert grid_of is not None
         grids.append(replace(grid_of, title=f"{title}: {layout}"))
-    return Figure("A tour of the layout algebra", (tuple(grids[:2]), tuple(grids[2:])))
+    figure = Figure("A tour of the layout algebra", (tuple(grids[:2]), tuple(grids[2:])))
+    return on_one_scale(figure, "offset")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

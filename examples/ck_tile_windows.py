@@ -28,6 +28,7 @@ import layoutconv as lc
 from layoutconv import ComposedLayout, GemmView, Layout
 from layoutconv.conv.windows import merge, windows
 from layoutconv.draw import Figure, draw
+from layoutconv.draw.one_scale import on_one_scale
 from layoutconv.view.gemm_view import locate
 from layoutconv.view.operands import row_major
 
@@ -119,7 +120,8 @@ def picture() -> Figure:
     memory = Layout((EXTENT, EXTENT), (EXTENT, 1))
     matrix = merge(windows(memory, (TAPS, TAPS)), ((0, 1), (2, 3)))
     grids = tuple(draw(layout).grids[0][0] for layout in (memory, matrix))
-    return Figure(f"An image, and the matrix of its windows: {matrix}", (grids,))
+    figure = Figure(f"An image, and the matrix of its windows: {matrix}", (grids,))
+    return on_one_scale(figure, "offset in the image")
 
 
 def naive(view: Layout, x: Tensor, w: Tensor) -> Operands:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.demo import choose_device
 from layoutconv.draw import Figure, draw
+from layoutconv.draw.one_scale import on_one_scale
 
 BOUND = {"cpu": 1e-5, "cuda": 5e-3}  # on relative errors; a GPU multiplies fp32 as tf32
 
@@ -119,14 +120,14 @@ def picture() -> Figure:
     before = x[0, 0, :, size // 2].int().tolist()
     layout = lc.Layout((frames, size), (size, 1))
     grids = []
-    for title, values in (("clip: frame, x", before), ("after a converted layer", motion)):
+    for title, values in (("input", before), ("output of a converted layer", motion)):
         flat = [value for line in values for value in line]
         ((grid, *_), *_) = draw(lc.Tensor(flat, layout)).grids
         assert grid is not None
         grids.append(type(grid)(title, grid.rows, grid.columns, grid.cells))
-    return Figure(
-        "A square that moves, and a filter over time that sees it", ((grids[0],), (grids[1],))
-    )
+    title = "A moving square, and the first layer's response: this frame less the one before"
+    figure = Figure(title, ((grids[0],), (grids[1],)))
+    return on_one_scale(figure, "value of a cell; rows are frames, columns x")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

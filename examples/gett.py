@@ -21,6 +21,7 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout
 from layoutconv.draw import Figure, draw
+from layoutconv.draw.one_scale import on_one_scale
 from layoutconv.errors import ArgumentError
 from layoutconv.view.operands import row_major, runtime, static
 
@@ -80,7 +81,8 @@ def picture() -> Figure:
         ((grid, *_), *_) = draw(layout).grids
         assert grid is not None
         grids.append(replace(grid, title=name))
-    return Figure(f"{text}: offsets in memory", (tuple(grids),))
+    figure = Figure(f"{text}: offsets in memory", (tuple(grids),))
+    return on_one_scale(figure, "offset in its own tensor")
 
 
 def random(letters: str, larger: bool, generator: torch.Generator) -> Tensor:

@@ -23,6 +23,7 @@ from layoutconv import GemmView, Layout
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.draw import Figure, draw
+from layoutconv.draw.one_scale import on_one_scale
 from layoutconv.view.gemm_view import OperandLayout, gathers, stages
 from layoutconv.view.operands import row_major
 
@@ -87,7 +88,8 @@ def picture() -> Figure:
         ((grid, *_), *_) = draw(matrix).grids
         assert grid is not None
         grids.append(replace(grid, title=name))
-    return Figure("Where (h, w) and c are in memory", (tuple(grids),))
+    figure = Figure("Offset of cell (h, w), down, and channel c, across", (tuple(grids),))
+    return on_one_scale(figure, "offset in memory")
 
 
 def runs(x: Tensor) -> Iterator[Run]:

@@ -40,8 +40,7 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
-from layoutconv.draw.birds_eye import Panel, birds_eye
-from layoutconv.draw.png import write_png
+from layoutconv.draw.birds_eye import Panel, birds_eye, save
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor, Voxels
 from layoutconv.sparse.coords.points import read_points
@@ -255,14 +254,13 @@ def _main(options: argparse.Namespace) -> bool:
         print(f"{(target[hidden] == shares.argmax()).float().mean():.1%}")
 
     places = cloud[:, :3].astype("float64")
-    names = " · ".join(f"{number} {kind}" for number, kind in enumerate(CLASSES))
     panels = [
-        Panel(title, places, kinds.double().cpu().numpy(), "class", "lagoon", (0, len(CLASSES) - 1))
+        Panel(title, places, kinds.cpu().numpy())
         for title, kinds in (("Labels, from geometry", target), ("Prediction", predicted))
     ]
-    caption = f"{names} · {options.steps} steps · {right.mean():.1%} of points right"
-    title = f"A MinkUNet on {name}"
-    write_png(options.output, birds_eye(panels, title, caption, cell=options.voxel_size))
+    caption = f"{options.steps} training steps, {right.mean():.1%} of the points are right"
+    figure = birds_eye(panels, f"A MinkUNet on {name}", caption, options.voxel_size, CLASSES)
+    save(figure, options.output)
     print(f"  picture   {options.output}")
     return falls
 

@@ -23,7 +23,9 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import Bias, Clamp, Epilogue, Layout, Residual, Scale
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.draw import Figure, Grid, draw
+from layoutconv.draw import Cell, Figure, Grid, draw
+from layoutconv.draw.one_scale import recoloured
+from layoutconv.draw.palette import ramp
 
 STEP = 1 / 20  # what 1 of the int8 result stands for
 SIXES = 6.0
@@ -117,7 +119,13 @@ def picture() -> Figure:
         assert grid is not None
         panels.append(Grid(name, grid.rows, grid.columns, grid.cells))
     title = "A plane of a quantised layer, after each step of its epilogue"
-    return Figure(title, (tuple(panels[:3]), tuple(panels[3:])))
+    figure = Figure(title, tuple(tuple(panels[i : i + 2]) for i in (0, 2, 4)))
+    # One colour for each cell in all panels: what the clamp will make of it.
+    joined = layer.stages()["+ residual"][0, :, :, 0]
+    ends = ((joined > 0).int() + (joined >= SIXES).int()).tolist()
+    meanings = ("clamped to 0", "kept", f"clamped to {SIXES:g}")
+    legend = [(Cell("", ramp(at / 2)), meaning) for at, meaning in enumerate(meanings)]
+    return recoloured(figure, lambda cell, i, j: ramp(ends[i][j] / 2), legend)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

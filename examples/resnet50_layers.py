@@ -29,6 +29,11 @@ from layoutconv.draw.axis import Band
 from layoutconv.draw.palette import ramp
 
 BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32 as tf32
+COPIES = (  # colours of classes
+    (ramp(0.0), "A is no larger than the input"),
+    (ramp(0.5), "up to 4 times"),
+    (ramp(1.0), "more than 4 times"),
+)
 BLOCKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, blocks, stride of a stage
 
 
@@ -136,8 +141,7 @@ def picture(size: int = 224) -> Figure:
         N, H, W, C = layer.problem.activation
         repeated = view.m * view.k / (N * H * W * C)
         texts = (count, view.m, view.n, view.k, f"{work:.0f}", f"{repeated:.2f}")
-        # Light for few products and few copies, dark for many; extents are white.
-        fills = ("", "", "", "", ramp(work / 500), ramp(repeated / 12))
+        fills = ("",) * 5 + (COPIES[_copies(repeated)][0],)
         facts = (("layer", str(layer)),)
         rows.append(
             tuple(
@@ -152,9 +156,14 @@ def picture(size: int = 224) -> Figure:
         Axis(tuple(range(len(names))), (across,), (0,) * len(names)),
         tuple(rows),
     )
-    return Figure(
-        f"The convolutions of ResNet-50 as matrix products, one image of {size}", ((grid,),)
-    )
+    legend = tuple((Cell("", fill), meaning) for fill, meaning in COPIES)
+    title = f"The convolutions of ResNet-50 as matrix products, one image of {size}"
+    return Figure(title, ((grid,),), legend)
+
+
+def _copies(repeated: float) -> int:
+    """The class of a matrix A that is so many times as large as the input."""
+    return int(repeated > 1) + int(repeated > 4)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

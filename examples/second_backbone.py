@@ -26,8 +26,7 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
-from layoutconv.draw.birds_eye import Panel, birds_eye
-from layoutconv.draw.png import write_png
+from layoutconv.draw.birds_eye import Panel, birds_eye, save
 from layoutconv.nn import Conv2d, Sequential, SparseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor, Voxels
 from layoutconv.sparse.coords.street import street_and_cars
@@ -208,19 +207,16 @@ def _main(options: argparse.Namespace) -> bool:
     print(f"  a new street: {told}")
 
     places = np.dstack([cells().double().numpy(), np.zeros(target[0, 0].shape)]).reshape(-1, 3)
-    panels = [
-        Panel(
-            "Target: middles of cars",
-            places,
-            _values(target[0]),
-            "1 in the middle",
-            "ember",
-            (0, 1),
-        ),
-        Panel("Prediction", places, _values(likely), "probability", "ember", (0, 1)),
+    panels = [  # one quantity, one scale
+        Panel(title, places, _values(values), label, "plasma", limits=(0, 1))
+        for title, values, label in (
+            ("Target: centres of the cars", target[0], "1 at the centre of a car"),
+            ("Prediction", likely, "probability of a centre"),
+        )
     ]
     title = "A SECOND-style backbone on a street that it has not seen"
-    write_png(options.output, birds_eye(panels, title, f"{options.steps} steps · {told}", CELL))
+    caption = f"{options.steps} training steps, {told}"
+    save(birds_eye(panels, title, caption, CELL), options.output)
     print(f"  picture   {options.output}")
     return falls
 

@@ -290,20 +290,19 @@ def _fullest_box(voxels: Voxels) -> tuple[list[int], list[int]]:
 
 
 def _draw(options: DemoOptions, name: str, count: int, voxels: Voxels, response: Tensor) -> None:
-    from .draw.birds_eye import Panel, birds_eye
-    from .draw.png import write_png
+    from .draw.birds_eye import Panel, birds_eye, save
 
     centres = voxels.centres().cpu().numpy()
-    energy = response.double().norm(dim=1).cpu().numpy()
-    size = options.voxel_size
-    pixels = birds_eye(
+    norm = response.double().norm(dim=1).cpu().numpy()
+    over = f"norm over {response.shape[1]} channels"
+    figure = birds_eye(
         [
-            Panel("Before: height of the voxels", centres, centres[:, 2], "height, m", "lagoon"),
-            Panel("After: what stands up, and edges", centres, energy, "norm over K", "ember"),
+            Panel("Input: height of the voxels", centres, centres[:, 2], "height, m"),
+            Panel("Output: edges and upright surfaces", centres, norm, over, "plasma"),
         ],
         title=f"Submanifold convolution of {name}",
-        caption=f"{count:,} points → {len(voxels):,} voxels of {size:g} m · 3×3×3 taps · "
-        f"{options.channels} → {options.channels} channels, {options.dtype}",
-        cell=size,
+        caption=f"{count:,} points → {len(voxels):,} voxels of {options.voxel_size:g} m, "
+        f"3×3×3 taps, {options.channels} → {options.channels} channels, {options.dtype}",
+        cell=options.voxel_size,
     )
-    write_png(options.output, pixels)
+    save(figure, options.output)

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -141,8 +140,6 @@ def run(
 
     With ``as_json``, standard output has JSON alone, and the table goes to standard error.
     """
-    if plot is not None and find_spec("matplotlib") is None:
-        raise click.UsageError('--plot needs matplotlib: pip install "layoutconv[plot]".')
     if needs_gpu:
         import torch
 

@@ -1,4 +1,4 @@
-"""How commands print: tables, JSON, and colours where someone sees them."""
+"""Output of commands: tables, JSON, and colours where a terminal shows them."""
 
 from __future__ import annotations
 
@@ -10,61 +10,49 @@ from math import isfinite
 from typing import Any
 
 import click
+from tabulate import tabulate
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
 def coloured() -> bool:
-    """Whether standard output takes colours: a terminal, and NO_COLOR is not set."""
+    """Is standard output a terminal, and NO_COLOR not set?"""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def styled(text: str, **style: Any) -> str:
-    """Text in a colour, or in bold, of ``click.style``; plain where colours are not seen."""
+    """Style text as ``click.style`` does; leave it plain where colours are not shown."""
     return click.style(text, **style) if coloured() else text
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns of equal width under their names; numbers are on the right.
+    """Print columns under their names, numbers on the right.
 
-    >>> print_table(["tile", "us"], [["64x64", 12.34], ["128x64", 9]])
+    >>> print_table(["tile", "us"], [["64x64", 12.34], ["128x64", 9.0]])
     tile      us
     64x64   12.3
-    128x64     9
+    128x64   9.0
     """
-    texts = [[_text(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *texts, strict=True)]
-    right = [
-        bool(rows) and all(isinstance(row[at], int | float) for row in rows)
-        for at in range(len(columns))
-    ]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(cells, widths, right, strict=True)
-        )
-        return "  ".join(padded).rstrip()
-
-    click.echo(styled(line(columns), bold=True))
-    for row in texts:
-        click.echo(line(row))
+    # Text stays as it is, a digest such as 12e4 too.
+    texts = [at for at in range(len(columns)) if any(isinstance(row[at], str) for row in rows)]
+    table = tabulate(rows, columns, "plain", floatfmt=".1f", disable_numparse=texts)
+    names, *lines = table.splitlines()
+    click.echo("\n".join([styled(names, bold=True), *lines]))
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names, and what belongs to each.
+    """Print names, each with its value.
 
     >>> print_pairs([("python", "3.12"), ("layoutconv", "0.1.0")])
     python      3.12
     layoutconv  0.1.0
     """
-    width = max(len(name) for name, _ in pairs)
-    for name, value in pairs:
-        click.echo(f"{styled(name.ljust(width), bold=True)}  {value}".rstrip())
+    named = [(styled(name, bold=True), value) for name, value in pairs]
+    click.echo(tabulate(named, tablefmt="plain", disable_numparse=True))
 
 
 def print_json(content: Any) -> None:
-    """JSON that every parser takes: what is no number is null.
+    """Print JSON that every parser reads: infinities and NaN become null.
 
     >>> print_json({"us": float("inf")})
     {
@@ -80,7 +68,3 @@ def _finite(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [_finite(value) for value in content]
     return None if isinstance(content, float) and not isfinite(content) else content
-
-
-def _text(cell: object) -> str:
-    return f"{cell:.1f}" if isinstance(cell, float) else str(cell)

@@ -1,4 +1,4 @@
-"""Pictures: of layouts with the standard library alone, of point clouds with NumPy beside it.
+"""Pictures: of layouts with the standard library alone, of point clouds with matplotlib.
 
 :func:`draw` makes a :class:`Figure`, an arrangement of labelled and coloured cells (``layouts.py``,
 ``threads.py``, ``views.py``), which is rendered as text, SVG, TikZ or HTML; ``scene.py`` says where

@@ -1,8 +1,9 @@
-"""Clouds seen from above, side by side: what went in, and what came out."""
+"""Point clouds seen from above, side by side, drawn by matplotlib."""
 
 from __future__ import annotations
 
-import math
+import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,19 +11,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..errors import ArgumentError
-from .canvas import Canvas, colour
-from .colour import colours
+from .files import write
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-_PAGE, _FIELD, _GRID = colour("#0b0e15"), colour("#10141d"), colour("#8ea2c4")
-_INK, _FAINT = colour("#e8ecf4"), colour("#8b95a8")
-
-_MARGIN, _GUTTER, _HEAD, _FOOT = 56, 64, 122, 92
-_FINE = 3  # points are painted this many times finer than the page, then averaged
+PAGE, INK, QUIET = "#0d1117", "#e6edf3", "#9aa7b8"
+# The part of each colour map that stands out from the page by 4.5 to 1 (WCAG 2, success criterion
+# 1.4.3), so that low values do not vanish.
+MAPS = {"viridis": (0.47, 1.0), "plasma": (0.52, 1.0)}
+# Colours of classes that readers with a colour vision deficiency tell apart (Okabe and Ito, "Color
+# universal design", 2008), less those that are dark.
+CLASSES = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#cc79a7", "#d9d9d9")
+_WIDTH, _DPI = 10.0, 200  # inches; text of 10 points is readable at the width of a page
+_SMALLEST = 1.2  # points: the edge of a mark, however far away the cloud is seen from
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,174 +38,153 @@ class Panel:
     """One view of a cloud.
 
     Args:
-        title: what is seen, above the view.
-        points: (points, 3), x to the right, y up, and of two above each other the higher z shows.
-        values: (points,), what the colours show.
-        label: what the values are, and in which unit, at the colour bar.
-        palette: ``lagoon`` or ``ember``.
-        limits: the values of the first and the last colour, where panels are to be compared; by
-            default the colours show all but the smallest and largest values (2 in 100).
+        title: the line above the view.
+        points: (points, 3), x to the right, y up; of two points above each other the higher shows.
+        values: (points,), drawn as colours: numbers, or indices of the classes of the figure.
+        label: the quantity and its unit, at the colour bar.
+        colours: the name of a colour map, ``viridis`` or ``plasma``.
+        limits: the values of the first and the last colour. Panels of one quantity get the same
+            limits, so that a colour means the same in both. By default the colours show all but
+            the smallest and the largest values (2 in 100 at each end).
     """
 
     title: str
     points: Floats
     values: Floats
-    label: str
-    palette: str
+    label: str = ""
+    colours: str = "viridis"
     limits: tuple[float, float] | None = None
 
 
 def birds_eye(
-    panels: Sequence[Panel], title: str, caption: str, cell: float, width: int = 2000
-) -> NDArray[np.uint8]:
-    """A picture, uint8 (H, W, 3), of clouds from above, all at one scale and over one ground.
+    panels: Sequence[Panel], title: str, caption: str, cell: float, classes: Sequence[str] = ()
+) -> Figure:
+    """Draw clouds from above, all at one scale and over the same ground.
 
     Args:
         panels: the views, from left to right.
         title, caption: two lines above all of them.
-        cell: the edge of what a point stands for, in the unit of the points: how large it is drawn.
-        width: of the picture, in pixels; its height follows from the clouds.
+        cell: the edge of the square that a point stands for, in metres, as the points.
+        classes: the names of up to 6 classes. Then the values of all panels are indices of
+            classes, and one legend takes the place of the colour bars.
 
-    The view takes in all but the outermost points (2 in 1000 on each side). Raises
-    ``ArgumentError`` if there is nothing to show.
+    Returns:
+        A figure of 2000 pixels across. The view takes in all but the outermost points (2 in 1000
+        on each side).
+
+    Raises:
+        ArgumentError: ``panels`` is empty, one of them has no points, or ``classes`` are too many.
+
+    >>> points = np.array([[0.0, 0.0, 1.0], [4.0, 3.0, 2.0]])
+    >>> figure = birds_eye([Panel("Two points", points, points[:, 2], "z, m")], "A cloud", "", 0.5)
+    >>> [axes.get_xlabel() for axes in figure.axes]  # the view, and its colour bar
+    ['x, m', 'z, m']
     """
     if not panels or not all(len(panel.points) for panel in panels):
         counts = [len(panel.points) for panel in panels]
         raise ArgumentError("panels", "one or more, with points", f"point counts {counts}")
+    if len(classes) > len(CLASSES):
+        raise ArgumentError("classes", f"at most {len(CLASSES)}", len(classes))
+    # Not pyplot, which keeps figures, and asks for a display.
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    low, high = _ground(panels, cell)
+    width, height = high - low
+    across = _WIDTH / len(panels) - 1.0
+    figure = Figure(
+        figsize=(_WIDTH, across * height / width + 1.9),
+        dpi=_DPI,
+        facecolor=PAGE,
+        layout=ConstrainedLayoutEngine(h_pad=0.1),
+    )
+    views = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    # The line after the title is room for the caption, which the layout does not count.
+    figure.suptitle(f"{title}\n", color=INK, fontsize=13, x=0.02, ha="left")
+    figure.text(0.02, 1 - 0.42 / figure.get_figheight(), caption, color=QUIET, fontsize=9.5)
+    views[0].set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+    views[0].set_ylabel("y, m", color=QUIET)
+    marks = [
+        _paint(figure, view, panel, bool(classes))
+        for view, panel in zip(views, panels, strict=True)
+    ]
+    if classes:
+        _legend(figure, classes)
+    figure.draw_without_rendering()  # which gives the views their sizes
+    point = views[0].get_window_extent().width / width * 72 / _DPI  # points per metre
+    # A little more than a cell: squares side by side leave no line between them.
+    edge = max(_SMALLEST, 1.1 * cell * point)
+    for mark in marks:
+        mark.set_sizes([edge**2])
+    return figure
+
+
+def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure as a PNG file; an ``OSError`` names the file."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    write(path, content.getvalue())
+
+
+def _ground(panels: Sequence[Panel], cell: float) -> tuple[Floats, Floats]:
+    """The corners of the ground that all panels show."""
     every = np.concatenate([panel.points[:, :2] for panel in panels])
     low, high = np.quantile(every, [0.002, 0.998], axis=0)
     # Some ground around the cloud, and at least 60 cells across: a lone point is no poster.
     room = np.maximum(0.03 * (high - low).max() + cell, 30 * cell - (high - low) / 2)
     low, high = low - room, high + room
-    view_width = (width - 2 * _MARGIN - (len(panels) - 1) * _GUTTER) // len(panels)
-    scale = view_width / (high[0] - low[0])
     # Neither a slit nor a tower: show more ground instead.
-    aspect = np.clip((high[1] - low[1]) / (high[0] - low[0]), 0.45, 1.25)
-    view_height = round(aspect * view_width)
-    scale = min(scale, view_height / (high[1] - low[1]))
-    middle = (low + high) / 2
-    view = _View(view_width, view_height, scale, *middle)
-
-    canvas = Canvas(width, _HEAD + view_height + _FOOT, _PAGE)
-    canvas.text(_MARGIN, 46, title, 19, _INK, weight=1.25)
-    canvas.text(_MARGIN, 76, caption, 11.5, _FAINT)
-    for number, panel in enumerate(panels):
-        x = _MARGIN + number * (view_width + _GUTTER)
-        _draw_panel(canvas, x, _HEAD, view, panel, cell)
-    return canvas.to_uint8()
+    width, height = high - low
+    more = np.maximum(0, [height / 1.25 - width, 0.45 * width - height]) / 2
+    return low - more, high + more
 
 
-@dataclass(frozen=True)
-class _View:
-    """A window on the ground: pixels, pixels per unit, and the point in its middle."""
-
-    width: int
-    height: int
-    scale: float
-    x: float
-    y: float
-
-    def place(self, points: Floats) -> tuple[Floats, Floats]:
-        """Columns and rows of points, in pixels from the upper left corner."""
-        across = (points[:, 0] - self.x) * self.scale + self.width / 2
-        down = (self.y - points[:, 1]) * self.scale + self.height / 2
-        return across, down
-
-
-def _draw_panel(canvas: Canvas, x: int, y: int, view: _View, panel: Panel, cell: float) -> None:
-    low, high = panel.limits or np.quantile(panel.values, [0.02, 0.98])
+def _paint(figure: Figure, view: Axes, panel: Panel, classes: bool) -> PathCollection:
+    """Draw one panel, and its colour bar unless its values are classes."""
+    order = np.argsort(panel.points[:, 2], kind="stable")  # the highest last, on top
+    x, y = panel.points[order, :2].T
+    values = panel.values[order]
+    view.set_facecolor(PAGE)
+    view.set_aspect("equal")
+    view.set_title(panel.title, color=INK, fontsize=11, loc="left")
+    view.set_xlabel("x, m", color=QUIET)
+    view.tick_params(colors=QUIET)
+    view.grid(color=QUIET, alpha=0.15, linewidth=0.6)
+    view.set_axisbelow(True)
+    view.spines[:].set_visible(False)
+    if classes:
+        names = np.asarray(CLASSES)[values.astype(int)].tolist()
+        return view.scatter(x, y, c=names, marker="s", linewidths=0)
+    low, high = panel.limits or np.quantile(values, [0.02, 0.98])
     if not high > low:
         low, high = low - 0.5, high + 0.5
-    share = ((panel.values - low) / (high - low)).clip(0, 1)
-    canvas.rectangle(x, y, view.width, view.height, _FIELD)
-    _draw_grid(canvas, x, y, view)
-    light, opacity = _paint_points(view, panel.points, colours(share, panel.palette), cell)
-    field = canvas.pixels[y : y + view.height, x : x + view.width]
-    # What is bright glows on the dark around it; its own colour stays what the bar says.
-    glow = 0.6 * _blur(light, 5) + 0.35 * _blur(light, 15)
-    field += glow - opacity[..., None] * (field + glow) + light
-    canvas.text(x, y - 12, panel.title, 13, _INK, weight=1.1)
-    _draw_scale_bar(canvas, x, y, view)
-    _draw_colour_bar(canvas, x + view.width, y + view.height + 40, panel, low, high)
+    colours = _colours(panel.colours)
+    mark = view.scatter(x, y, c=values, cmap=colours, vmin=low, vmax=high, marker="s", linewidths=0)
+    bar = figure.colorbar(mark, ax=view, orientation="horizontal", shrink=0.7, aspect=40, pad=0.02)
+    bar.set_label(panel.label, color=INK)
+    bar.ax.tick_params(colors=QUIET)
+    bar.outline.set_visible(False)
+    return mark
 
 
-def _paint_points(view: _View, points: Floats, paint: Floats, cell: float) -> tuple[Floats, Floats]:
-    """Discs of the size of a cell, the highest on top: premultiplied colours, and opacity."""
-    order = np.argsort(points[:, 2], kind="stable")
-    across, down = (_FINE * c[order] for c in view.place(points))
-    radius = max(0.62 * cell * view.scale, 1.1) * _FINE
-    reach = math.ceil(radius)
-    rows, columns = view.height * _FINE, view.width * _FINE
-    top = np.full(rows * columns, -1, dtype=np.int32)
-    rank = np.arange(len(order), dtype=np.int32)
-    for dy in range(-reach, reach + 1):
-        for dx in range(-reach, reach + 1):
-            if dx * dx + dy * dy > radius * radius:
-                continue
-            column, row = np.floor(across).astype(int) + dx, np.floor(down).astype(int) + dy
-            inside = (column >= 0) & (column < columns) & (row >= 0) & (row < rows)
-            pixel = row[inside] * columns + column[inside]
-            # Of two ranks for one pixel the last is written, and ranks rise: it is the larger.
-            top[pixel] = np.maximum(top[pixel], rank[inside])
-    # Rank -1 is the last row: nothing, no colour and not opaque.
-    layers = np.vstack([np.column_stack([paint[order], np.ones(len(order))]), np.zeros(4)])
-    fine = layers[top].reshape(view.height, _FINE, view.width, _FINE, 4)
-    averaged = fine.mean(axis=(1, 3))
-    return averaged[..., :3], averaged[..., 3]
+def _legend(figure: Figure, classes: Sequence[str]) -> None:
+    from matplotlib.lines import Line2D
+
+    entries = [
+        Line2D([], [], marker="s", linestyle="", color=colour, label=name)
+        for colour, name in zip(CLASSES, classes, strict=False)
+    ]
+    figure.legend(
+        handles=entries,
+        loc="outside lower center",
+        ncols=len(entries),
+        frameon=False,
+        labelcolor=INK,
+    )
 
 
-def _blur(image: Floats, size: int) -> Floats:
-    """Three running means of ``size`` pixels along both axes: close to a Gaussian."""
-    for _ in range(2):
-        for _ in range(3):
-            total = np.cumsum(np.pad(image, [(size // 2 + 1, size // 2), (0, 0), (0, 0)]), axis=0)
-            image = (total[size:] - total[:-size]) / size
-        image = image.swapaxes(0, 1)
-    return image
+def _colours(name: str) -> ListedColormap:
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
 
-
-def _nice(length: float) -> float:
-    """The largest of 1, 2, 5, 10, ... (and their tenths) that is at most ``length``."""
-    power = 10.0 ** math.floor(math.log10(length))
-    return max(power * step for step in (1, 2, 5) if power * step <= length * (1 + 1e-9))
-
-
-def _ticks(low: float, high: float, step: float) -> list[float]:
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [step * number for number in range(first, last + 1)]
-
-
-def _draw_grid(canvas: Canvas, x: int, y: int, view: _View) -> None:
-    step = _nice(140 / view.scale)
-    half_width, half_height = view.width / 2 / view.scale, view.height / 2 / view.scale
-    for tick in _ticks(view.x - half_width, view.x + half_width, step):
-        column = x + (tick - view.x) * view.scale + view.width / 2
-        canvas.rectangle(column - 0.5, y, 1, view.height, _GRID, 0.1 if tick else 0.28)
-        canvas.text(column, y + view.height + 18, f"{tick:g}", 9.5, _FAINT, align="centre")
-    for tick in _ticks(view.y - half_height, view.y + half_height, step):
-        row = y + (view.y - tick) * view.scale + view.height / 2
-        canvas.rectangle(x, row - 0.5, view.width, 1, _GRID, 0.1 if tick else 0.28)
-        canvas.text(x - 8, row + 4.5, f"{tick:g}", 9.5, _FAINT, align="right")
-
-
-def _draw_scale_bar(canvas: Canvas, x: int, y: int, view: _View) -> None:
-    length = _nice(0.2 * view.width / view.scale)
-    left, base = x + 18, y + view.height - 18
-    canvas.rectangle(left, base, length * view.scale, 3, _INK)
-    for end in (left, left + length * view.scale - 2):
-        canvas.rectangle(end, base - 4, 2, 7, _INK)
-    canvas.text(left, base - 10, f"{length:g} m", 11, _INK)
-
-
-def _draw_colour_bar(
-    canvas: Canvas, right: int, y: int, panel: Panel, low: float, high: float
-) -> None:
-    width, height = 300, 11
-    left = right - width
-    ramp = colours(np.linspace(0, 1, width), panel.palette)
-    canvas.image(left, y, np.broadcast_to(ramp, (height, width, 3)))
-    for tick in _ticks(low, high, _nice((high - low) / 2.5)):
-        at = left + (tick - low) / (high - low) * width
-        canvas.rectangle(at - 0.5, y + height, 1, 4, _FAINT)
-        canvas.text(at, y + height + 18, f"{tick:g}", 9.5, _FAINT, align="centre")
-    canvas.text(left - 14, y + 10, panel.label, 11, _FAINT, align="right")
+    return ListedColormap(colormaps[name](np.linspace(*MAPS[name], 256)))

@@ -68,7 +68,7 @@ def _rectangle(box: Box) -> str:
     if box.cell and box.cell.mark:
         border = f' stroke="{INK}" stroke-width="2"'
     elif fill == "#ffffff":
-        border = f' stroke="{FAINT}" stroke-opacity="0.5"'
+        border = f' stroke="{FAINT}" stroke-opacity="0.4"'
     return (
         f'<rect x="{_n(box.x)}" y="{_n(box.y)}" width="{_n(box.width)}" '
         f'height="{_n(box.height)}" rx="3" fill="{fill}"{border}/>'

@@ -1,0 +1,154 @@
+"""The pages render: tables, links, anchors and pictures; and they use the words of the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+MARKDOWN = MarkdownIt("commonmark").enable("table")
+MOST_LINES = {"README.md": 200, "performance.md": 150}
+# Words that this project once made up, and the words of the field in their place.
+HOME_MADE = {
+    r"CTAs that last|lasting CTAs?": "persistent kernel",
+    r"takes? tiles in turn|\bteams\b": "ping-pong",
+    r"tensor maps?": "TMA descriptor",
+    r"(?<!streaming )multiprocessors?": "SM",
+    r"room for (one|two|three) CTAs?": "CTAs per SM",
+    r"those who (copy|multiply)|who copies": "producer, consumer warps",
+    r"B is held|hold(s|ing) B": "B resident in shared memory",
+    r"taps share rows|widened view": "halo reuse",
+    r"zeros? left out": "zero-tile skipping",
+    r"folded lines|lines? folded": "stride folding",
+    r"residues? side by side": "stride phases",
+    r"a filter that one launch turned|turned filter": "k-major filter",
+    r"what follows the sums": "epilogue",
+    r"the host's time|waits? for the host": "host overhead, device-to-host sync",
+    r"times as long as (we|ours)": "speed-up",
+    r"starts? early": "programmatic dependent launch",
+}
+
+
+def tokens(page: Path) -> list[Token]:
+    return MARKDOWN.parse(page.read_text("utf-8"))
+
+
+def inline(page: Path) -> Iterator[Token]:
+    """Links, pictures and texts of a page."""
+    for token in tokens(page):
+        yield from token.children or ()
+
+
+def prose(page: Path) -> str:
+    """A page less its code, fenced or within a line."""
+    return " ".join(
+        "\n" if token.type in ("softbreak", "hardbreak") else token.content
+        for token in inline(page)
+        if token.type in ("text", "softbreak", "hardbreak")
+    )
+
+
+def headings(page: Path) -> Iterator[str]:
+    for opening, content in zip(tokens(page), tokens(page)[1:], strict=False):
+        if opening.type == "heading_open":
+            yield content.content
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids of headings, as GitHub and MyST make them."""
+    plain = (re.sub(r"[`*]|\]\(.*?\)|\[", "", heading) for heading in headings(page))
+    return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in plain}
+
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+@each_page
+def test_tables_are_tables(page: Path) -> None:
+    """No paragraph of pipes, and as many cells in a row as in its header."""
+    found = tokens(page)
+    paragraphs = [b.content for a, b in zip(found, found[1:], strict=False)
+                  if a.type == "paragraph_open"]  # fmt: skip
+    assert [text[:60] for text in paragraphs if text.lstrip().startswith("|")] == []
+    lines = page.read_text("utf-8").splitlines()
+    for token in found:
+        if token.type == "table_open":
+            assert token.map is not None
+            rows = [line for line in lines[slice(*token.map)] if line.strip()]
+            widths = [len(re.split(r"(?<!\\)\|", row.strip().strip("|"))) for row in rows]
+            assert [
+                row for row, width in zip(rows, widths, strict=True) if width != widths[0]
+            ] == []
+
+
+@each_page
+def test_links_and_pictures_lead_somewhere(page: Path) -> None:
+    for token in inline(page):
+        target = str(token.attrGet("href") or token.attrGet("src") or "")
+        if not target or re.match(r"\w+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file), target
+        if token.type == "image":
+            assert len(token.content) > 20, f"{target}: say what the picture shows"
+
+
+@pytest.mark.parametrize("name", MOST_LINES)
+def test_pages_that_are_read_at_once_are_short(name: str) -> None:
+    (page,) = (page for page in PAGES if page.name == name)
+    assert len(page.read_text("utf-8").splitlines()) <= MOST_LINES[name]
+
+
+@each_page
+def test_headings_are_noun_phrases_or_verbs(page: Path) -> None:
+    assert [h for h in headings(page) if re.match(r"(What|Whether|How|Of|Those)\b", h)] == []
+
+
+@each_page
+def test_words_are_those_of_the_field(page: Path) -> None:
+    told = prose(page)
+    found = {match[0]: word for pattern, word in HOME_MADE.items()
+             for match in re.finditer(pattern, told)}  # fmt: skip
+    assert found == {}, "the left is home-made, the right is the field's"
+
+
+def entries() -> Iterator[tuple[str, list[Path]]]:
+    """The words of a line of the glossary, and the files that it links to."""
+    page = DOCS / "glossary.md"
+    for line in page.read_text("utf-8").splitlines():
+        words = re.match(r"\| \*\*(.+?)\*\* \|", line)
+        if words:
+            links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", line)
+            yield words[1], [(page.parent / link).resolve() for link in links]
+
+
+def test_the_glossary_is_of_words_in_use() -> None:
+    """Each word is found in a file, or in a folder, that its line links to, and not only here."""
+    found = list(entries())
+    assert len(found) > 50
+    assert all(DOCS / "glossary.md" not in files for _, files in found)
+    for words, files in found:
+        texts = [path.read_text("utf-8") for file in files
+                 for path in ([file] if file.is_file() else sorted(file.rglob("*.py")))]  # fmt: skip
+        text = " ".join(" ".join(texts).split()).lower()
+        for word in words.split(", "):
+            assert re.search(rf"\b{re.escape(word.lower())}", text), (word, files)
+
+
+def test_the_speed_of_the_readme_is_that_of_the_page_of_performance() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    page = (DOCS / "performance.md").read_text("utf-8")
+    table = readme[readme.index("| workload | peer | speed-up |") :].partition("\n\n")[0]
+    ratios = [re.findall(r"\d+\.\d+", row.split("|")[3]) for row in table.splitlines()[2:]]
+    assert all(ratios)
+    assert [r for row in ratios for r in row if not re.search(rf"(?<![\d.]){r}\b", page)] == []
