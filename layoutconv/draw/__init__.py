@@ -12,6 +12,7 @@ imports this folder but the command line, the examples, and the package itself, 
 algebra's ``draw`` methods something to call.
 """
 
+from . import renderers  # noqa: F401  figures render themselves through it
 from .api import draw
 from .figure import Axis, Cell, Figure, Grid
 from .html import to_html

@@ -60,20 +60,9 @@ class Figure:
 
     def render(self, format: str) -> str:
         """The picture as ``"text"``, ``"svg"``, ``"tikz"`` or ``"html"``."""
-        from .html import to_html
-        from .svg import to_svg
-        from .text import to_text
-        from .tikz import to_tikz
-
-        renderers: dict[str, Callable[[Figure], str]] = {
-            "text": to_text,
-            "svg": to_svg,
-            "tikz": to_tikz,
-            "html": to_html,
-        }
-        if format not in renderers:
-            raise ArgumentError("format", f"one of {', '.join(renderers)}", repr(format))
-        return renderers[format](self)
+        if format not in RENDERERS:
+            raise ArgumentError("format", f"one of {', '.join(RENDERERS)}", repr(format))
+        return RENDERERS[format](self)
 
     def save(self, path: str | Path, format: str | None = None) -> None:
         """Write the picture to ``path``, by default in the format of its suffix.
@@ -87,6 +76,10 @@ class Figure:
 
     def __repr__(self) -> str:
         return self.render("text")
+
+
+# Text of a figure by the format; ``renderers.py`` fills it in, which knows them all.
+RENDERERS: dict[str, Callable[[Figure], str]] = {}
 
 
 def make_grid(title: str, rows: Axis, columns: Axis, cell: Callable[[int, int], Cell]) -> Grid:

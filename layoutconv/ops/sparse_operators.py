@@ -25,8 +25,9 @@ from ..base.caches import remembered
 from ..conv.k_major_filter import turned_filter
 from ..gpu.filter_choice import reads_turned, worth_turning
 from ..gpu.map_views import map_view
+from ..sparse.maps import pairs_operator
 from ..sparse.maps.kernel_map import KernelMap, reversed_index
-from ..sparse.maps.tap_pairs import Pairs, pairs_of
+from ..sparse.maps.tap_pairs import Pairs
 from ..sparse.maps.two_way import to_be_kept
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.gemm_view import GemmView
@@ -300,7 +301,7 @@ def wgrad_view(
     if lengths.numel():
         made = Pairs(outputs, inputs, lengths, 0)
     else:
-        made = pairs_of(_natural(found.forward, found.order), _LEAST_CHUNK)
+        made = pairs_operator.compiled_or_not(_natural(found.forward, found.order), _LEAST_CHUNK)
     return pairs_view(made, out_rows, in_rows, K, C, groups), made.lengths
 
 

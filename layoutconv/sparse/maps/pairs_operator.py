@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .tap_pairs import Counts, counts_of, pairs_of
+from .tap_pairs import Counts, Pairs, counts_of, pairs_of
 
 torch.library.define(
     "layoutconv::map_pairs",
@@ -42,3 +42,10 @@ def map_pairs(index: Tensor, chunk: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.layoutconv.map_pairs(index, chunk)
     return found
+
+
+def compiled_or_not(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
+    """:func:`~layoutconv.sparse.maps.tap_pairs.pairs_of`, or in ``torch.compile`` the operator."""
+    if torch.compiler.is_compiling():
+        return Pairs(*map_pairs(index, chunk), chunk)
+    return pairs_of(index, chunk, counts)

@@ -98,21 +98,16 @@ def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:
 
     ``counts`` are those of the index, where they are known; else they are read from the device.
     While a CUDA graph is captured, and they are not known, there are as many chunks as there could
-    be; so there are in what ``torch.compile`` compiles.
+    be.
 
     >>> import torch
     >>> found = pairs_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32), 2)
     >>> found.outputs.tolist(), found.inputs.tolist(), found.lengths.tolist()
     ([[0, 1], [2, -1], [1, -1]], [[4, 5], [6, -1], [0, -1]], [2, 1])
     """
-    import torch
 
     if chunk < 1:
         raise ArgumentError("chunk", "a number of pairs >= 1", chunk)
-    if torch.compiler.is_compiling():
-        from .pairs_operator import map_pairs
-
-        return Pairs(*map_pairs(index, chunk), chunk)
     rows, taps = index.shape
     counts = counts_of(index) if counts is None else counts
     chunks = sum(-(-count // chunk) for count in counts.here or (rows,) * taps)

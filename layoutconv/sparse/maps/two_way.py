@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ...errors import ArgumentError, ArgumentTypeError
+from . import pairs_operator
 from .graphs import REFUSED, is_compiling, refuse_in_graphs
 from .row_orders import by_taps
-from .tap_pairs import Counts, Pairs, counts_of, is_captured, pairs_of
+from .tap_pairs import Counts, Pairs, counts_of, is_captured
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -304,7 +305,7 @@ class _OneWay:
         if chunk not in self._pairs:
             with to_be_kept():
                 counts = None if is_compiling() else self.counts
-                self._pairs[chunk] = pairs_of(self.index, chunk, counts)
+                self._pairs[chunk] = pairs_operator.compiled_or_not(self.index, chunk, counts)
         return self._pairs[chunk]
 
     def pairs_made(self) -> Pairs:

@@ -58,6 +58,7 @@ class SparseConvolution(GeometricLayer):
 
     weight: nn.Parameter
     bias: nn.Parameter | None
+    _convolves = True
 
     def __init__(
         self,

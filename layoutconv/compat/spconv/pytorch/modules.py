@@ -20,6 +20,7 @@ class SparseModule(nn.Module):
     """
 
     _version = 2
+    _convolves = False
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
@@ -189,9 +190,7 @@ def is_spconv_module(module: Any) -> bool:
 
 def is_sparse_conv(module: Any) -> bool:
     """Whether a module is a sparse convolution."""
-    from .conv import SparseConvolution
-
-    return isinstance(module, SparseConvolution)
+    return isinstance(module, SparseModule) and module._convolves
 
 
 def assign_name_for_sparse_modules(module: nn.Module) -> None:

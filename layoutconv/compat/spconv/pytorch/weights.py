@@ -32,9 +32,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ....errors import ArgumentError
+from .modules import is_sparse_conv
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from .conv import SparseConvolution
 
 Shape = Sequence[int]
 
@@ -125,15 +128,13 @@ def convert_state_dict(
     >>> torch.equal(net[1].weight[5, 0, 1, 2], old["1.weight"][0, 1, 2, :, 5])
     True
     """
-    from .conv import SparseConvolution
-
     new = OrderedDict(state_dict)
     marks = getattr(state_dict, "_metadata", None)
     filters: dict[str, SparseConvolution] = {}
     for prefix, layer in module.named_modules():
         key = f"{prefix}.weight" if prefix else "weight"
         marked = marks is not None and (marks.get(prefix) or {}).get("version") == 2
-        if isinstance(layer, SparseConvolution) and key in new and not marked:
+        if is_sparse_conv(layer) and key in new and not marked:
             filters[key] = layer
     found: dict[str, str] = {}
     if layout is not None:
