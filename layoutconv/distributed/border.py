@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ..base.outlive import to_be_kept
 from ..sparse import Coordinates, KernelMap, submanifold_map
 from ..sparse.maps.taps import Ints, Taps
-from ..sparse.maps.two_way import to_be_kept
 from .route import Route, all_to_all, counts_from
 
 if TYPE_CHECKING:

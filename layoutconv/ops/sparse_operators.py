@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..base.caches import remembered
+from ..base.outlive import to_be_kept
 from ..conv.k_major_filter import turned_filter
 from ..gpu.filter_choice import reads_turned, worth_turning
 from ..gpu.map_views import map_view
 from ..sparse.maps import pairs_operator
 from ..sparse.maps.kernel_map import KernelMap, reversed_index
 from ..sparse.maps.tap_pairs import Pairs
-from ..sparse.maps.two_way import to_be_kept
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.gemm_view import GemmView
 from .dense_operators import EPILOGUE, around, autocast, keep, through_epilogue

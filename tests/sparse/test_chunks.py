@@ -100,7 +100,7 @@ def test_places_are_ranges_of_the_curve_and_rise_in_each(data, rank, max_rows, a
     cloud = data.draw(clouds(rank, padded=False))
     keys = Curve(cloud.spatial_shape, cloud.batch_size).keys(cloud.cells)
     with pytest.MonkeyPatch.context() as patch:  # one run of keys that are sorted, and several
-        patch.setattr("layoutconv.sparse.coords.sorted_cells._SORTED_AT_ONCE", at_once)
+        patch.setattr("layoutconv.sparse.stream.sorted_cells._SORTED_AT_ONCE", at_once)
         chunks = Chunks(cloud.cells, cloud.spatial_shape, cloud.batch_size, max_rows=max_rows)
     rising, order = keys.sort()
     assert torch.equal(chunks.keys, rising)

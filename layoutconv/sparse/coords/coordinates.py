@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...base.outlive import to_be_kept
 from ...errors import ArgumentError
-from ..maps.graphs import is_compiling
-from ..maps.two_way import KernelMap, TwoWay, to_be_kept
+from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .repeats import Repeats, repeats_of
 from .table import Table, table_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from ..maps.two_way import KernelMap, TwoWay
+
+    _Source = tuple["Coordinates", TwoWay, int]
 
 
 class Coordinates:
@@ -199,7 +203,7 @@ class Coordinates:
             return None
         self._refuse_written()
         inputs, ways, way = self._source
-        return KernelMap.of_ways(inputs, self, ways, way)
+        return ways.over(inputs, self, way)
 
     def kept(self, key: Hashable, outputs: Coordinates | None = None) -> KernelMap | None:
         """The map from these cells that was kept under ``key``; for ``outputs``, if given."""
@@ -208,16 +212,16 @@ class Coordinates:
             outputs._refuse_written()
             given = self._known.given
             found = None if given is None else given.get(outputs._known, {}).get(key)
-            return None if found is None else KernelMap.of_ways(self, outputs, *found)
+            return None if found is None else found[0].over(self, outputs, found[1])
         entry = self._known.made.get(key)
         if entry is None:
             return None
         ways, way, made = entry
         if made is None:
-            return KernelMap.of_ways(self, self, ways, way)
+            return ways.over(self, self, way)
         if made.written():
             return None
-        return KernelMap.of_ways(self, made.coordinates((self, ways, way)), ways, way)
+        return ways.over(self, made.coordinates((self, ways, way)), way)
 
     def keep(self, key: Hashable, kernel_map: KernelMap, *, given: bool = False) -> KernelMap:
         """``kernel_map``, kept under ``key``, or the one that is kept there already.
@@ -373,9 +377,6 @@ def overflow(total: int, capacity: int) -> ArgumentError:
 def version_of(cells: Tensor) -> int:
     """How often a tensor was written to; of one of inference mode nobody counts."""
     return -1 if cells.is_inference() else cells._version
-
-
-_Source = tuple[Coordinates, TwoWay, int]
 
 
 class _Known:

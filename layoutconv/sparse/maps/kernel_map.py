@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from ...base.caches import remembered
+from ...base.outlive import keeping, to_be_kept
 from ...conv.problem import Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
 from ..coords.coordinates import Coordinates
 from ..coords.keys import check_spatial_shape
-from ..coords.reached import reached
 from . import repeated_maps
+from .reached import reached
 from .taps import Ints, Taps, frozen, per_axis
-from .two_way import KernelMap, keeping, reversed_index, to_be_kept
+from .two_way import KernelMap, reversed_index
 
 __all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...base.caches import remembered
 from ..coords import morton
-from .graphs import refuse_in_graphs
+from ..coords.graphs import refuse_in_graphs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError
-from .graphs import refuse_in_graphs
+from ..coords.graphs import refuse_in_graphs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ...base.outlive import keeping, to_be_kept
 from ...errors import ArgumentError, ArgumentTypeError
+from ..coords.graphs import REFUSED, is_compiling, refuse_in_graphs
 from . import pairs_operator
-from .graphs import REFUSED, is_compiling, refuse_in_graphs
 from .row_orders import by_taps
 from .tap_pairs import Counts, Pairs, counts_of, is_captured
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ..coords.repeats import Repeats
     from ..coords.table import Table
     from .taps import Taps
-
-
-is_inference_mode_enabled = torch.is_inference_mode_enabled
 
 
 class KernelMap:
@@ -130,16 +127,6 @@ class KernelMap:
         if not is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
             ways.handles[way] = weakref.ref(self)
 
-    @staticmethod
-    def of_ways(inputs: Coordinates, outputs: Coordinates, ways: TwoWay, way: int) -> KernelMap:
-        """The map of ``ways`` between these cells; the one that there is, if there is one."""
-        handle = ways.handles[way]
-        found = None if handle is None else handle()
-        if found is None:
-            found = object.__new__(KernelMap)
-            found._join(inputs, outputs, ways, way)
-        return found
-
     def __repr__(self) -> str:
         rows = f"{len(self.inputs)} -> {len(self.outputs)} rows"
         return f"KernelMap({rows}, taps={self.taps}{', mirrored' if self.mirrored else ''})"
@@ -161,7 +148,7 @@ class KernelMap:
 
         Its ``index``, int32 (inputs, taps), says which row of the outputs a tap of an input feeds.
         """
-        return KernelMap.of_ways(self.outputs, self.inputs, self.ways, 1 - self.way)
+        return self.ways.over(self.outputs, self.inputs, 1 - self.way)
 
     @property
     def sorted(self) -> tuple[Tensor, Tensor]:
@@ -224,6 +211,15 @@ class TwoWay:
         self.taps, self.mirrored = taps, mirrored
         self.ways: list[_OneWay | None] = [there, None]
         self.handles: list[weakref.ref[KernelMap] | None] = [None, None]
+
+    def over(self, inputs: Coordinates, outputs: Coordinates, way: int) -> KernelMap:
+        """The map of one way between these cells; the one that there is, if there is one."""
+        handle = self.handles[way]
+        found = None if handle is None else handle()
+        if found is None:
+            found = object.__new__(KernelMap)
+            found._join(inputs, outputs, self, way)
+        return found
 
     def way(self, way: int, rows: int) -> _OneWay:
         """One of them, with ``rows`` rows."""
@@ -341,38 +337,6 @@ class _Sought(_OneWay):
         refuse_in_graphs(centres)
         found: tuple[Tensor, Tensor] = search_sorted(centres, taps)
         return found
-
-
-Made = TypeVar("Made")
-
-_NO_CONTEXT = nullcontext()  # has no state
-
-
-def to_be_kept() -> AbstractContextManager[Any]:
-    """Where tensors are made that outlive a call: autograd takes none of inference mode.
-
-    >>> import torch
-    >>> with torch.inference_mode(), to_be_kept():
-    ...     torch.ones(2).is_inference()
-    False
-    """
-    if is_compiling():
-        return nullcontext()
-    return torch.inference_mode(False) if is_inference_mode_enabled() else _NO_CONTEXT
-
-
-def keeping(make: Callable[..., Made], *of: Any) -> Made:
-    """``make(*of)`` within :func:`to_be_kept`, which takes as long as three calls of Python.
-
-    >>> import torch
-    >>> with torch.inference_mode():
-    ...     keeping(torch.ones, 2).is_inference()
-    False
-    """
-    if is_compiling() or not is_inference_mode_enabled():
-        return make(*of)
-    with torch.inference_mode(False):
-        return make(*of)
 
 
 def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Tensor:

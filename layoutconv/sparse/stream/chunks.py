@@ -6,15 +6,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...base.outlive import to_be_kept
 from ...errors import ArgumentError
 from ..coords.coordinates import Coordinates
 from ..coords.keys import MAX_KEY, check_coords_type
 from ..coords.morton import Curve
-from ..coords.sorted_cells import SortedCells, check_inside, sorted_cells
 from ..maps.kernel_map import submanifold_map
 from ..maps.taps import Ints, Taps
-from ..maps.two_way import KernelMap, to_be_kept
+from ..maps.two_way import KernelMap
 from .host import on_host
+from .sorted_cells import SortedCells, check_inside, sorted_cells
 from .staging import staging
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from ...base.caches import remembered
-from ..maps.two_way import to_be_kept
+from ...base.outlive import to_be_kept
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,17 +6,17 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import ArgumentError
-from ..stream.host import new_on_host
-from ..stream.staging import finish
-from .coordinates import repeated
+from ..coords.coordinates import repeated
+from .host import new_on_host
+from .staging import finish
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from torch import Tensor
 
-    from ..stream.staging import Staging
-    from .morton import Curve
+    from ..coords.morton import Curve
+    from .staging import Staging
 
 _SORTED_AT_ONCE = 12  # rows of keys that are sorted in the memory of a row of a chunk, about
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..maps.taps import Taps
-from .coordinates import Coordinates, overflow
-from .keys import key_strides, unpack
+from ..coords.coordinates import Coordinates, overflow
+from ..coords.keys import key_strides, unpack
+from .taps import Taps
 
 if TYPE_CHECKING:
     from torch import Tensor
