@@ -28,7 +28,7 @@ from .int_tuple import (
     rank,
     unflatten,
 )
-from .layout import Layout, make_layout, slice_, slice_and_offset
+from .layout import Layout, make_layout
 from .products import (
     blocked_product,
     flat_product,
@@ -38,51 +38,51 @@ from .products import (
     tiled_product,
     zipped_product,
 )
-from .stride import F2, ArithmeticTuple, CustomStride, E, IndexedGather, ScaledBasis, StridedGather
+from .relations import Relation, assuming
+from .slices import slice_, slice_and_offset
+from .stride import (
+    F2,
+    ArithmeticTuple,
+    CustomStride,
+    E,
+    IndexedGather,
+    ScaledBasis,
+    Stride,
+    StridedGather,
+)
 from .swizzle import Swizzle
+from .symbols import Symbolic, symbols
 from .symint import SymInt
 from .tensor import Tensor
 
 if TYPE_CHECKING:
+    from .access import GlobalAccess, SharedAccess, bank_conflicts, coalescing
     from .account import explain
-    from .analysis import (
-        GlobalAccess,
-        SharedAccess,
-        bank_conflicts,
-        coalescing,
-        contiguity,
-        coshape,
-        cosize,
-        is_injective,
-        is_surjective,
-        overlaps,
-        size,
-        vector_width,
-    )
+    from .analysis import contiguity, is_injective, is_surjective, overlaps, vector_width
     from .atoms import CopyAtom, MmaAtom, copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
     from .casts import downcast, recast, upcast
     from .combine import greatest_common_domain, layout_add
+    from .common import max_common_layout, max_common_vector
+    from .extent import coshape, cosize, size
     from .f2 import f2_layout, from_f2, to_f2
-    from .inverse import (
-        left_inverse,
-        max_common_layout,
-        max_common_vector,
-        nullspace,
-        right_inverse,
-    )
+    from .inverse import left_inverse, nullspace, right_inverse
     from .notation import parse
+    from .substitution import substitute
     from .tiling import domain_offset, local_partition, local_tile
 
 _HOMES = {
-    "analysis": "GlobalAccess SharedAccess bank_conflicts coalescing contiguity coshape cosize "
-    "is_injective is_surjective overlaps size vector_width",
-    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names wgmma_atom",
-    "combine": "greatest_common_domain layout_add",
+    "access": "GlobalAccess SharedAccess bank_conflicts coalescing",
     "account": "explain",
-    "f2": "f2_layout from_f2 to_f2",
-    "inverse": "left_inverse max_common_layout max_common_vector nullspace right_inverse",
-    "notation": "parse",
+    "analysis": "contiguity is_injective is_surjective overlaps vector_width",
+    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names wgmma_atom",
     "casts": "downcast recast upcast",
+    "combine": "greatest_common_domain layout_add",
+    "common": "max_common_layout max_common_vector",
+    "extent": "coshape cosize size",
+    "f2": "f2_layout from_f2 to_f2",
+    "inverse": "left_inverse nullspace right_inverse",
+    "notation": "parse",
+    "substitution": "substitute",
     "tiling": "domain_offset local_partition local_tile",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -102,12 +102,16 @@ __all__ = [
     "LayoutTypeError",
     "LayoutValueError",
     "MmaAtom",
+    "Relation",
     "ScaledBasis",
     "SharedAccess",
+    "Stride",
     "StridedGather",
     "Swizzle",
     "SymInt",
+    "Symbolic",
     "Tensor",
+    "assuming",
     "bank_conflicts",
     "blocked_product",
     "coalesce",
@@ -164,6 +168,8 @@ __all__ = [
     "size",
     "slice_",
     "slice_and_offset",
+    "substitute",
+    "symbols",
     "tile_to_shape",
     "tiled_divide",
     "tiled_product",
