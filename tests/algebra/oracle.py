@@ -1,6 +1,10 @@
-"""What the operations mean, written from their definitions and as slowly as it takes.
+"""The meaning of layouts and of operations on them, written from the definitions, as slow as it is.
 
-Nothing here uses the code under test, not even to evaluate a layout: functions of integers only.
+Nothing here uses the code under test, not even to evaluate a layout: values are read off the
+attributes of an object (``shape``, ``stride``, ``outer``, ``offset``, ``inner``, ``engine``) and
+added up by the definitions of CuTe's documentation and of Cecka's paper (arXiv 2603.02298).
+
+A value is an integer, or for coordinates a dict of its components that are not 0, by path.
 """
 
 from __future__ import annotations
@@ -14,69 +18,220 @@ def leaves(tree):
     return [leaf for mode in tree for leaf in leaves(mode)] if isinstance(tree, tuple) else [tree]
 
 
+def nested(flat, profile):
+    """``flat`` leaves in the nesting of ``profile``."""
+    left = iter(flat)
+
+    def fill(part):
+        return tuple(map(fill, part)) if isinstance(part, tuple) else next(left)
+
+    return fill(profile)
+
+
+def volume(shape):
+    """The number of coordinates of a shape."""
+    size = 1
+    for s in leaves(shape):
+        size *= s
+    return size
+
+
 def coordinates(shape):
     """Every coordinate of the flattened shape, the first leaf fastest."""
     extents = [range(s) for s in reversed(leaves(shape))]
     return [c[::-1] for c in itertools.product(*extents)]
 
 
+def flat_strides(shape, stride):
+    """The strides of the leaves of ``shape``."""
+    if not isinstance(shape, tuple):
+        return [stride]
+    return [d for s, t in zip(shape, stride, strict=True) for d in flat_strides(s, t)]
+
+
+def kind_of(x):
+    """The name of a class, which is all that is asked of it."""
+    return type(x).__name__
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+def components(v, path=()):
+    """A coordinate, as a tuple or a dict or a basis, as the dict of its components."""
+    if isinstance(v, dict):
+        return {p: x for p, x in v.items() if x}
+    if kind_of(v) == "ScaledBasis":
+        return {path + v.path: v.value} if v.value else {}
+    if isinstance(v, tuple):
+        found = {}
+        for i, part in enumerate(v):
+            found |= components(part, (*path, i))
+        return found
+    return {path: v} if v else {}
+
+
+def plain(v):
+    """A value in its one form: an integer, or the dict of a coordinate that is not 0."""
+    if isinstance(v, int) and not isinstance(v, bool):
+        return int(v)
+    found = components(v)
+    return found.get((), 0) if set(found) <= {()} else found
+
+
+def plus(v, w):
+    """The sum of two values, or of two tuples of integers."""
+    if isinstance(v, tuple):
+        return tuple(x + y for x, y in zip(v, w, strict=True))
+    if isinstance(v, int) and isinstance(w, int):
+        return v + w
+    a, b = components(v), components(w)
+    return plain({p: a.get(p, 0) + b.get(p, 0) for p in {*a, *b}})
+
+
+def times(c, v):
+    """``c`` times a value, or a tuple of integers."""
+    if isinstance(v, tuple):
+        return tuple(c * x for x in v)
+    return c * v if isinstance(v, int) else {p: c * x for p, x in v.items() if c * x}
+
+
+def carryless(c, d):
+    """The product of polynomials over F2 whose coefficients are the bits of c and d."""
+    total = 0
+    for i in range(c.bit_length() if c >= 0 else 64):
+        if c >> i & 1:
+            total ^= d << i
+    return total
+
+
+def of_stride(c, d):
+    """What a stride gives at a coordinate; XOR strides are for :func:`total`."""
+    kind = kind_of(d)
+    if isinstance(d, int):
+        return int(c) * int(d)
+    if kind in ("ScaledBasis", "ArithmeticTuple"):
+        return plain(times(c, components(d)))
+    if kind == "CustomStride":
+        return of_stride(applied(d.func, c), d.stride)
+    if kind == "SummedStride":
+        parts = [of_stride(c, part) for part in d.addends]
+        result = 0
+        for part in parts:
+            result = plus(result, part)
+        return result
+    return plain(d.oracle(c))  # a stride of the tests' own
+
+
+def applied(func, c):
+    """The value of the function of a custom stride."""
+    if kind_of(func) == "IndexedGather":
+        return int(func.index[c])
+    if kind_of(func) == "StridedGather":
+        return c * func.stride
+    return func(c)
+
+
+def total(digits, strides):
+    """The value of a layout at the digits of its leaves."""
+    result = 0
+    if any(kind_of(d) == "F2" and d.value for d in strides):
+        for c, d in zip(digits, strides, strict=True):
+            result ^= carryless(c, int(d.value)) if kind_of(d) == "F2" else of_stride(c, d)
+        return result
+    for c, d in zip(digits, strides, strict=True):
+        result = plus(result, 0 if kind_of(d) == "F2" else of_stride(c, d))
+    return result
+
+
+def split(n, shape):
+    """The digits of an integer in a shape: by floor division, the last one unbounded."""
+    extents = leaves(shape)
+    digits = []
+    for s in extents[:-1]:
+        digits.append(n % s)
+        n //= s
+    return [*digits, n] if extents else []
+
+
+def spread(crd, shape):
+    """The digits of a coordinate: a tuple, an integer, or a value with components by mode."""
+    if isinstance(crd, dict):
+        if not isinstance(shape, tuple):
+            raise ValueError("a coordinate of an integer shape")
+        result = []
+        for i, s in enumerate(shape):
+            inner = {p[1:]: x for p, x in crd.items() if p[0] == i}
+            result += spread(inner.get((), 0) if set(inner) <= {()} else inner, s)
+        return result
+    if isinstance(crd, tuple):
+        return [d for c, s in zip(crd, shape, strict=True) for d in spread(c, s)]
+    return split(crd, shape)
+
+
+def value(f, crd):
+    """The value of a function of the algebra at a coordinate or an integer."""
+    kind = kind_of(f)
+    if kind == "Swizzle":
+        ones = (1 << f.bits) - 1
+        if f.shift >= 0:
+            return crd ^ ((crd & (ones << (f.base + f.shift))) >> f.shift)
+        return crd ^ ((crd & (ones << f.base)) << -f.shift)
+    if kind == "ComposedLayout":
+        inner = value(f.inner, crd)
+        if kind_of(f.offset) == "F2":
+            return value(f.outer, inner ^ int(f.offset.value))
+        return value(f.outer, plus(inner, plain(f.offset)))
+    if kind == "Tensor":
+        return int(f.engine[plus(value(f.layout, crd), plain(f.offset))])
+    if kind == "Layout":
+        return total(spread(crd, f.shape), flat_strides(f.shape, f.stride))
+    return plain(f(crd))
+
+
+def table(f, stride=None, paths=None):
+    """The values at every linear coordinate; of a shape and a stride as vectors by path."""
+    if stride is None:
+        return [value(f, i) for i in range(volume(f.shape))]
+    return [evaluate(f, stride, i, paths or ((),)) for i in range(volume(f))]
+
+
+def image(f):
+    """The values that occur, hashable."""
+    return {hashable(v) for v in table(f)}
+
+
+def hashable(v):
+    """A value that may be put into a set."""
+    return v if isinstance(v, int) else tuple(sorted(v.items()))
+
+
+# ---- layouts as tables of vectors --------------------------------------------------------------
+
+
 def vector(d, paths):
     """A stride as a vector: integers under the path (), scaled bases under their own."""
     if isinstance(d, int):
         return tuple(d if p == () else 0 for p in paths)
-    if hasattr(d, "path"):
-        return tuple(d.value if p == d.path else 0 for p in paths)
-    parts = [vector_at(d, p) for p in paths]
-    return tuple(parts)
-
-
-def vector_at(d, path):
-    for i in path:
-        if not isinstance(d, tuple) or i >= len(d):
-            return 0
-        d = d[i]
-    return d if isinstance(d, int) else 0
+    found = components(d)
+    return tuple(found.get(p, 0) for p in paths)
 
 
 def paths_of(*strides):
     """Every path that a stride leaf of these trees has a component at, and ()."""
     found = {()}
-
-    def visit(d):
-        if hasattr(d, "path"):
-            found.add(d.path)
-        elif isinstance(d, tuple):
-            for mode in d:
-                visit(mode)
-
     for stride in strides:
-        visit(stride)
+        for d in leaves(stride) if kind_of(stride) == "tuple" else [stride]:
+            found |= set(components(d)) if not isinstance(d, int) else set()
     return sorted(found)
 
 
-def plus(a, b):
-    return tuple(x + y for x, y in zip(a, b, strict=True))
-
-
-def times(c, a):
-    return tuple(c * x for x in a)
-
-
 def evaluate(shape, stride, n, paths=((),)):
-    """The function of a layout at any integer: digits by floor division, the last one unbounded."""
-    extents, steps = leaves(shape), flat_strides(shape, stride)
-    total = (0,) * len(paths)
-    for i, (s, d) in enumerate(zip(extents, steps, strict=True)):
-        digit = n if i == len(extents) - 1 else n % s
-        total = plus(total, times(digit, vector(d, paths)))
-        n //= s
-    return total
-
-
-def flat_strides(shape, stride):
-    if not isinstance(shape, tuple):
-        return [stride]
-    return [d for s, t in zip(shape, stride, strict=True) for d in flat_strides(s, t)]
+    """The vector of a layout at any integer."""
+    result = (0,) * len(paths)
+    for digit, d in zip(split(n, shape), flat_strides(shape, stride), strict=True):
+        result = plus(result, times(digit, vector(d, paths)))
+    return result
 
 
 def factorizations(n):
@@ -86,54 +241,67 @@ def factorizations(n):
     return [(f, *rest) for f in range(2, n + 1) if n % f == 0 for rest in factorizations(n // f)]
 
 
-def is_layout(values):
-    """Whether a list of vectors is the table of some layout."""
-    zero = times(0, values[0])
+def is_layout(values, add=plus, multiply=times):
+    """Tell if a list of values is the table of some layout that adds so; 0 comes first."""
+    zero = multiply(0, values[0])
     if values[0] != zero:
         return False
-    for extents in factorizations(len(values)):
-        good = True
-        for i, value in enumerate(values):
-            total, n, place = zero, i, 1
-            for e in extents:
-                total = plus(total, times(n % e, values[place]))
-                n //= e
-                place *= e
-            if total != value:
-                good = False
-                break
-        if good:
-            return True
-    return False
+    return any(sums_up(values, extents, zero, add, multiply) for extents in
+               factorizations(len(values)))  # fmt: skip
 
 
-def composition_exists(function, shape):
-    """Whether some layout whose shape refines ``shape`` is ``function`` of its coordinates."""
-    extents = leaves(shape)
-    origin = (0,) * len(extents)
-    columns = []
-    for i, s in enumerate(extents):
-        column = [
-            function(tuple(x if j == i else 0 for j in range(len(extents)))) for x in range(s)
-        ]
-        if not is_layout(column):
-            return False
-        columns.append(column)
-    for c in coordinates(shape):
-        total = times(0, function(origin))
-        for column, x in zip(columns, c, strict=True):
-            total = plus(total, column[x])
-        if total != function(c):
+def sums_up(values, extents, zero, add=plus, multiply=times):
+    """Tell if values are the sums of the digits in these extents."""
+    for i, v in enumerate(values):
+        result, n, place = zero, i, 1
+        for e in extents:
+            result = add(result, multiply(n % e, values[place]))
+            n, place = n // e, place * e
+        if result != v:
             return False
     return True
 
 
-def table(shape, stride, paths=((),)):
-    """The values of a layout at every linear coordinate."""
-    size = 1
-    for s in leaves(shape):
-        size *= s
-    return [evaluate(shape, stride, i, paths) for i in range(size)]
+def xor(v, w):
+    """The sum of XOR layouts."""
+    return v ^ w
+
+
+def composition_exists(function, shape, add=plus, multiply=times):
+    """Tell if some layout whose shape refines ``shape`` is ``function`` of its coordinates."""
+    extents = leaves(shape)
+    columns = []
+    for i, s in enumerate(extents):
+        column = [function(tuple(x if j == i else 0 for j in range(len(extents))))
+                  for x in range(s)]  # fmt: skip
+        if not is_layout(column, add, multiply):
+            return False
+        columns.append(column)
+    for c in coordinates(shape):
+        result = multiply(0, function((0,) * len(extents)))
+        for column, x in zip(columns, c, strict=True):
+            result = add(result, column[x])
+        if result != function(c):
+            return False
+    return True
+
+
+def exists(function, shape, values, by_xor):
+    """Tell if a layout is a function: by sums, or by XOR where the operands add so."""
+    if composition_exists(function, shape):
+        return True
+    if not by_xor or not all(isinstance(v, int) and v >= 0 for v in values):
+        return False
+    return composition_exists(function, shape, xor, lambda c, v: carryless(c, v))
+
+
+def refines(coarse, fine):
+    """Tell if every coordinate of the first shape is one of the second."""
+    if isinstance(coarse, tuple):
+        if not isinstance(fine, tuple) or len(coarse) != len(fine):
+            return False
+        return all(map(refines, coarse, fine))
+    return volume(fine) == coarse
 
 
 def forced_complement(distinct, bound):
@@ -172,3 +340,21 @@ def solved(rows):
     for column, row in pivots:
         solution[column] = row[-1]
     return solution
+
+
+def interpolated(points):
+    """Tell if a layout goes through points: try all extents, and solve for the strides."""
+    span = max(abs(n) for n in points) + 1
+    for size in range(1, span + 1):
+        for extents in factorizations(size):
+            rows = []
+            for n, result in points.items():
+                row = []
+                for e in extents:
+                    row.append(n % e)
+                    n //= e
+                rows.append([*row, n, result])
+            solution = solved(rows)
+            if solution is not None and all(x.denominator == 1 for x in solution):
+                return True
+    return False
