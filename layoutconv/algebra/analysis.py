@@ -12,13 +12,13 @@ from .errors import LayoutTypeError
 from .extent import cosize, extremes
 from .f2 import span_of
 from .fold import folded, separated
-from .image import values_apart, values_of_image
 from .inverse_composed import gives_integers, lengthened
 from .layout import Layout, as_like
 from .like import is_symbolic, values_of
 from .normal import Arithmetic, arithmetic, by_stride, normal_form, require_known, simplified
 from .packing import Packing
 from .protocol import divisor, terms
+from .reached import values_apart, values_of_image
 from .relations import known
 from .stride import finished
 from .sums import Mode, collision, interval, solution, within

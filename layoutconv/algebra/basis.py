@@ -257,12 +257,16 @@ class ScaledBasis(Stride):
         return ScaledBasis(fn(self.value), self.path)
 
 
-def E(*path: int) -> ScaledBasis:
+def E(*path: Any) -> ScaledBasis:
     """The unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 inside mode 0.
 
-    >>> print(3 * E(1), E(0, 1))
-    3@1 1@1@0
+    A list is a path, too, as in the CuTe DSL.
+
+    >>> print(3 * E(1), E(0, 1), E([0, 1]))
+    3@1 1@1@0 1@1@0
     """
+    if len(path) == 1 and isinstance(path[0], list | tuple):
+        path = tuple(path[0])
     if not path or not all(type(p) is int and p >= 0 for p in path):
         raise LayoutTypeError(f"E: expected modes (ints >= 0), got {path}")
     return ScaledBasis(1, path)

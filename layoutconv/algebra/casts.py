@@ -226,6 +226,15 @@ def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
     return downcast(upcast(layout, new_bits // common), old_bits // common)
 
 
+def recast_layout(new_bits: int, old_bits: int, layout: Any) -> Any:
+    """:func:`recast` with the order of arguments that the CuTe DSL has.
+
+    >>> print(recast_layout(16, 8, Layout((8, 4), (1, 8))))
+    (4,4):(1,4)
+    """
+    return recast(layout, old_bits, new_bits)
+
+
 def _positive(name: str, n: Any) -> None:
     if type(n) is not int or n < 1:
         raise LayoutValueError(f"{name}: expected an integer >= 1, got {n!r}")

@@ -92,8 +92,8 @@ def flatten_layout(layout: Any) -> Any:
     >>> print(flatten_layout(Layout((4, (2, 3)), (1, (4, 8)))), flatten_layout((4, (2, 3))))
     (4,2,3):(1,4,8) (4, 2, 3)
     """
-    if isinstance(layout, tuple):
-        return flatten(layout)
+    if isinstance(layout, tuple | int):
+        return flatten(layout) if isinstance(layout, tuple) else layout
     if type(layout) is not Layout:
         return as_like("flatten_layout", layout).on_domain(flatten_layout)
     if not isinstance(layout.shape, tuple):

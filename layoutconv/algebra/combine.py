@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd, lcm
 from typing import Any
 
 from .budget import Budget
@@ -9,7 +10,7 @@ from .carry import Carry, carries_of, clash, split
 from .composition import at_present
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
 from .f2_compose import bit_columns, factored
-from .int_tuple import IntTuple, flatten, idx2crd, product, shape_of, unflatten
+from .int_tuple import IntTuple, flatten, idx2crd, shape_of, unflatten
 from .layout import Layout, Leaf, as_layout, make
 from .like import is_symbolic, symbolically
 from .normal import (
@@ -28,42 +29,40 @@ from .relations import known
 from .xor import F2
 
 
-def greatest_common_domain(a: IntTuple, b: IntTuple) -> IntTuple:
-    """The coarsest flat shape whose coordinates are coordinates of both shapes.
+def greatest_common_domain(a: Any, b: Any) -> Layout:
+    """The factors that two shapes share in place: their extents, and where each begins.
 
-    Every function that is a layout on ``a`` or on ``b`` is one on it.
+    A leaf begins at the product of the leaves before it. Two leaves, one of each shape, share the
+    digits from the first place on that both reach whole; the result has a mode for each two that
+    share any, and is ``(1):(0)`` without. The shapes need not have one size. Composed with it, any
+    layout of either shape is one. NVlabs/CuTe: ``greatest_common_domain``.
 
-    Raises :class:`LayoutValueError` if the sizes differ, or if there is none: the ``witness`` is
-    the pair of places, one of each shape, of which neither divides the other.
-
-    >>> greatest_common_domain((4, 6), (8, 3)), greatest_common_domain((4, (2, 3)), 24)
-    ((4, 2, 3), (4, 2, 3))
+    >>> print(greatest_common_domain((5, 3, 4), (10, 6)), greatest_common_domain((5, 3), (3, 5)))
+    (5,2):(1,30) (1):(0)
     """
-    a, b = shape_of("greatest_common_domain", a), shape_of("greatest_common_domain", b)
-    if product(a) != product(b):
-        raise LayoutValueError(
-            f"greatest_common_domain: {text(a)} and {text(b)} differ in size: "
-            f"{product(a)} and {product(b)}"
-        )
-    places = sorted({1, *_places(a), *_places(b)})
-    for before, place in zip(places, places[1:]):  # noqa: B905, RUF007
-        if place % before:
-            inexact(
-                "greatest_common_domain",
-                (text(a), text(b)),
-                f"a mode ends at {before} and one at {place}, which does not divide",
-                witness=(before, place),
-            )
-    extents = tuple([after // before for before, after in zip(places, places[1:])])  # noqa: B905, RUF007
-    return extents if len(extents) != 1 else extents[0]
+    found = []
+    for p, s in _placed_leaves(shape_of("greatest_common_domain", a)):
+        for q, t in _placed_leaves(shape_of("greatest_common_domain", b)):
+            start = lcm(p, q)
+            if s % (start // p) or t % (start // q):
+                continue
+            shared = gcd(s // (start // p), t // (start // q))
+            if shared > 1:
+                found.append((start, shared))
+    found.sort()
+    return make(tuple([s for _, s in found]) or (1,), tuple([d for d, _ in found]) or (0,))
 
 
-def _places(shape: IntTuple) -> list[int]:
+def _placed_leaves(shape: IntTuple) -> list[tuple[int, int]]:
+    """The leaves of a shape that are larger than 1, each with where it begins."""
     result = []
     place = 1
     for extent in flatten(shape):
+        if type(extent) is not int:
+            raise LayoutTypeError(f"greatest_common_domain: {text(shape)} is not known")
+        if extent > 1:
+            result.append((place, extent))
         place *= extent
-        result.append(place)
     return result
 
 

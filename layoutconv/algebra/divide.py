@@ -164,6 +164,20 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
     )
 
 
+def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:
+    """``splitter`` on each mode, the first halves gathered in mode 0 and the second in mode 1.
+
+    ``hier_unzip(logical_divide, a, tiler)`` is ``zipped_divide(a, tiler)``.
+
+    >>> print(hier_unzip(logical_divide, Layout((8, 24)), (4, 8)))
+    ((4,8),(2,3)):((1,8),(4,64))
+    """
+    if type(a) is not Layout:
+        like = as_like("hier_unzip", a)
+        return like.on_domain(lambda inner: hier_unzip(splitter, inner, tiler))
+    return symbolically(lambda x: unzipped(splitter, "hier_unzip", x, tiler), a, name="hier_unzip")
+
+
 def tiled_divide(a: Any, tiler: Any) -> Any:
     """As :func:`zipped_divide`, the rest as modes of their own: ``((tile, ...), rest, ...)``.
 

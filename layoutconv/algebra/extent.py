@@ -8,11 +8,12 @@ from typing import Any
 from .basis import basis_terms
 from .budget import EVALUATIONS, Budget
 from .composed import ComposedLayout
+from .entries import Mode, get
 from .errors import LayoutTypeError
 from .f2_compose import bit_columns
 from .f2_span import Span
 from .fold import folded, separated
-from .int_tuple import IntTuple, product
+from .int_tuple import IntTuple, at_mode, map_leaves, product, shape_of
 from .layout import Layout, as_like
 from .like import symbolically, values_of
 from .normal import Arithmetic, arithmetic, require_known, simplified
@@ -22,19 +23,23 @@ from .sums import within
 from .swizzle import Swizzle
 
 
-def size(layout: Any) -> Any:
-    """The number of coordinates of a domain: of a layout, a tensor, or a shape.
+def size(layout: Any, mode: Mode = None) -> Any:
+    """The number of coordinates of a domain: of a layout, a tensor, or a shape, or of one mode.
 
-    >>> size(Layout((4, (2, 3)))), size((2, 3))
-    (24, 6)
+    >>> size(Layout((4, (2, 3)))), size((2, 3)), size(Layout((4, (2, 3))), mode=[1, 0])
+    (24, 6, 2)
     """
+    if mode is not None:
+        return product(at_mode("size", shape_of("size", layout), mode))
     if type(layout) is Layout:
         return layout.size()
     return product(layout)
 
 
-def coshape(layout: Any) -> IntTuple:
+def coshape(layout: Any, mode: Mode = None) -> IntTuple:
     """The extent of the offsets; for coordinates that of each mode, in their profile.
+
+    With ``mode`` that of one mode of the layout.
 
     An extent is the largest offset less the smallest, plus 1, so that negative strides count as
     positive ones. For F2 strides the smallest offset is 0. A tensor stands for its layout.
@@ -45,6 +50,8 @@ def coshape(layout: Any) -> IntTuple:
     >>> coshape(Layout((4, (2, 3)), (E(1), (E(0, 1), 2 * E(0, 0)))))
     ((5, 2), 4)
     """
+    if mode is not None:
+        return coshape(get(layout, mode))
     layout = as_like("coshape", layout)
     if isinstance(layout, ComposedLayout):
         return _coshape(values_of(layout))
@@ -53,21 +60,31 @@ def coshape(layout: Any) -> IntTuple:
     return symbolically(_coshape, layout)
 
 
+def coprofile(layout: Any) -> IntTuple:
+    """The nesting of the values of a layout: 0 for integers, a tuple with 0s for coordinates.
+
+    >>> from .stride import E
+    >>> coprofile(Layout(4, 2)), coprofile(Layout((4, 8), (E(0), E(1, 0))))
+    (0, (0, (0,)))
+    """
+    return map_leaves(lambda _: 0, coshape(layout))
+
+
 def _coshape(layout: Any) -> IntTuple:
     return _nested({path: high - low + 1 for path, (low, high) in ends("coshape", layout).items()})
 
 
-def cosize(layout: Any) -> Any:
+def cosize(layout: Any, mode: Mode = None) -> Any:
     """The size of :func:`coshape`: how long a memory is that holds every offset.
 
-    >>> cosize(Layout(4, -1)), cosize(Layout((4, 2), (1, 8)))
-    (4, 12)
+    >>> cosize(Layout(4, -1)), cosize(Layout((4, 2), (1, 8))), cosize(Layout((4, 2), (1, 8)), 1)
+    (4, 12, 9)
     >>> cosize(ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
     512
     """
-    if type(layout) is Layout:
+    if type(layout) is Layout and mode is None:
         return layout.cosize()
-    return product(coshape(layout))
+    return product(coshape(layout, mode))
 
 
 def _nested(extents: dict[Path, Any]) -> IntTuple:

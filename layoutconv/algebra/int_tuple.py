@@ -79,23 +79,36 @@ def _product_of(shape: IntTuple) -> Any:
     return product(shape) if isinstance(shape, tuple) else shape
 
 
-def rank(t: IntTuple) -> int:
-    """The number of top-level modes of ``t``; an integer has one.
+def at_mode(name: str, shape: IntTuple, mode: Any) -> IntTuple:
+    """The part of a shape at a mode: an index, or a sequence of them from the outside in."""
+    for i in (mode,) if isinstance(mode, int) else mode:
+        if not isinstance(shape, tuple) or not -len(shape) <= i < len(shape):
+            raise LayoutTypeError(f"{name}: the shape {text(shape)} has no mode {i}")
+        shape = shape[i]
+    return shape
 
-    >>> rank((4, (2, 3))), rank(24), rank("(4,8):(8,1)")
-    (2, 1, 2)
+
+def rank(t: IntTuple, mode: Any = None) -> int:
+    """The number of top-level modes of ``t``, or of one of its modes; an integer has one.
+
+    >>> rank((4, (2, 3))), rank(24), rank("(4,8):(8,1)"), rank((4, (2, 3, 5)), mode=[1])
+    (2, 1, 2, 3)
     """
     t = shape_of("rank", t)
+    if mode is not None:
+        t = at_mode("rank", t, mode)
     return len(t) if isinstance(t, tuple) else 1
 
 
-def depth(t: IntTuple) -> int:
-    """The levels of nesting of ``t``; an integer has depth 0.
+def depth(t: IntTuple, mode: Any = None) -> int:
+    """The levels of nesting of ``t``, or of one of its modes; an integer has depth 0.
 
-    >>> depth((4, (2, 3))), depth(24)
-    (2, 0)
+    >>> depth((4, (2, 3))), depth(24), depth((4, (2, 3)), mode=1)
+    (2, 0, 1)
     """
     t = shape_of("depth", t)
+    if mode is not None:
+        t = at_mode("depth", t, mode)
     return 1 + max(map(depth, t), default=0) if isinstance(t, tuple) else 0
 
 

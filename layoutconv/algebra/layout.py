@@ -373,13 +373,19 @@ def make_all_plain(shape: IntTuple, stride: IntTuple) -> Layout:
 
 
 def make_layout(*modes: Any) -> Layout:
-    """A layout with the given layouts as its modes; one iterable of layouts works too.
+    """A layout of a shape and strides, or one with the given layouts as its modes.
 
-    What converts to a layout, a shape or a string, may stand for one.
+    A shape alone is compact, the first mode fastest; :class:`LayoutRight` in place of strides has
+    the last mode fastest. Of layouts one iterable works too, in which an integer or a string stands
+    for what it says. CUTLASS: cute/layout.hpp.
 
+    >>> print(make_layout((4, 8), (8, 1)), make_layout(4, 2), make_layout((4, (2, 3))))
+    (4,8):(8,1) 4:2 (4,(2,3)):(1,(4,8))
     >>> print(make_layout(Layout(4, 1), Layout((2, 3), (4, 8))), make_layout(["4:2", 3]))
     (4,(2,3)):(1,(4,8)) (4,3):(2,1)
     """
+    if modes and _is_shape(modes[0]):
+        return _of_shape(*modes)
     if (
         len(modes) == 1
         and isinstance(modes[0], Iterable)
@@ -389,6 +395,22 @@ def make_layout(*modes: Any) -> Layout:
     if not all(type(mode) is Layout for mode in modes):
         modes = tuple([as_layout(f"make_layout: mode {i}", mode) for i, mode in enumerate(modes)])
     return make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
+
+
+def _is_shape(x: Any) -> bool:
+    """Tell if an operand is a shape: integers at every leaf, and at least one."""
+    if isinstance(x, tuple):
+        return bool(x) and all(map(_is_shape, x))
+    return is_integer(x) and not isinstance(x, str)
+
+
+def _of_shape(shape: IntTuple, stride: Any = None, *rest: Any) -> Layout:
+    if rest or isinstance(stride, LayoutLike | str):
+        shown = ", ".join(map(text, (shape, stride, *rest)))
+        raise LayoutTypeError(f"make_layout({shown}): expected a shape and a stride, or layouts")
+    if hasattr(stride, "strides"):
+        stride = stride.strides(shape)
+    return Layout(shape, stride)
 
 
 def as_like(name: str, x: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from .display import Drawable
 from .errors import LayoutBudgetError, LayoutValueError, text
-from .int_tuple import IntTuple, depth, product, rank
+from .int_tuple import IntTuple, crd2idx, depth, flatten, idx2crd, product, rank
 from .protocol import is_stride, map_integers
 from .relations import Relation, recording
 from .symbols import Symbolic, symbolic_of, symint_of
@@ -52,6 +52,23 @@ class LayoutLike(Shaped, Drawable):
     def size(self) -> Any:
         """The number of coordinates of the domain."""
         return product(self.shape)
+
+    def get_hier_coord(self, index: Any) -> IntTuple:
+        """The coordinate of a position in the profile of the shape.
+
+        >>> from .layout import Layout
+        >>> Layout((4, (2, 4)), (8, (4, 1))).get_hier_coord(10)
+        (2, (0, 1))
+        """
+        return idx2crd(index, self.shape)
+
+    def get_flat_coord(self, index: Any) -> IntTuple:
+        """The coordinate of a position with an integer for each leaf of the shape."""
+        return flatten(idx2crd(index, self.shape))
+
+    def get_1d_coord(self, crd: IntTuple) -> Any:
+        """The position of a coordinate, colexicographically."""
+        return crd2idx(crd, self.shape)
 
     @property
     def assumptions(self) -> tuple[Relation, ...]:
