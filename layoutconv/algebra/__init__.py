@@ -77,7 +77,17 @@ if TYPE_CHECKING:
     from .access import GlobalAccess, SharedAccess, bank_conflicts, coalescing
     from .account import explain
     from .analysis import contiguity, is_injective, is_surjective, overlaps, vector_width
-    from .atoms import CopyAtom, MmaAtom, copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
+    from .atoms import (
+        CopyAtom,
+        MmaAtom,
+        copy_atom,
+        copy_names,
+        mma_atom,
+        mma_names,
+        smem_atom,
+        wgmma_atom,
+    )
+    from .atoms_amd import mfma_atom, mfma_names
     from .casts import downcast, recast, recast_layout, upcast
     from .combine import greatest_common_domain, layout_add
     from .common import max_common_layout, max_common_vector
@@ -142,13 +152,37 @@ if TYPE_CHECKING:
         weakly_congruent,
     )
     from .substitution import substitute
+    from .tiled_copy import (
+        CopyUnit,
+        ThrCopy,
+        TiledCopy,
+        copy_unit,
+        make_cotiled_copy,
+        make_layout_tv,
+        make_tiled_copy,
+        make_tiled_copy_A,
+        make_tiled_copy_B,
+        make_tiled_copy_C,
+        make_tiled_copy_D,
+        make_tiled_copy_S,
+        make_tiled_copy_tv,
+        universal_copy,
+    )
+    from .tiled_mma import ThrMma, TiledMma, make_tiled_mma
     from .tiling import domain_offset, local_partition, local_tile
 
 _HOMES = {
+    "tiled_copy": (
+        "CopyUnit ThrCopy TiledCopy copy_unit make_cotiled_copy make_layout_tv "
+        "make_tiled_copy make_tiled_copy_A make_tiled_copy_B make_tiled_copy_C "
+        "make_tiled_copy_D make_tiled_copy_S make_tiled_copy_tv universal_copy"
+    ),
+    "tiled_mma": "ThrMma TiledMma make_tiled_mma",
+    "atoms_amd": "mfma_atom mfma_names",
     "access": "GlobalAccess SharedAccess bank_conflicts coalescing",
     "account": "explain",
     "analysis": "contiguity is_injective is_surjective overlaps vector_width",
-    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names wgmma_atom",
+    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names smem_atom wgmma_atom",
     "casts": "downcast recast recast_layout upcast",
     "combine": "greatest_common_domain layout_add",
     "common": "max_common_layout max_common_vector",
@@ -184,6 +218,7 @@ __all__ = [
     "ArithmeticTuple",
     "ComposedLayout",
     "CopyAtom",
+    "CopyUnit",
     "CustomStride",
     "E",
     "Footprint",
@@ -206,6 +241,10 @@ __all__ = [
     "SymInt",
     "Symbolic",
     "Tensor",
+    "ThrCopy",
+    "ThrMma",
+    "TiledCopy",
+    "TiledMma",
     "append",
     "assuming",
     "bank_conflicts",
@@ -231,6 +270,7 @@ __all__ = [
     "coprofile",
     "copy_atom",
     "copy_names",
+    "copy_unit",
     "coshape",
     "cosize",
     "crd2crd",
@@ -281,19 +321,31 @@ __all__ = [
     "make_basis_like",
     "make_composed_layout",
     "make_coord",
+    "make_cotiled_copy",
     "make_fragment_like",
     "make_identity_layout",
     "make_identity_tensor",
     "make_layout",
     "make_layout_like",
+    "make_layout_tv",
     "make_ordered_layout",
     "make_shape",
     "make_stride",
     "make_swizzle",
     "make_tensor",
     "make_tile",
+    "make_tiled_copy",
+    "make_tiled_copy_A",
+    "make_tiled_copy_B",
+    "make_tiled_copy_C",
+    "make_tiled_copy_D",
+    "make_tiled_copy_S",
+    "make_tiled_copy_tv",
+    "make_tiled_mma",
     "max_common_layout",
     "max_common_vector",
+    "mfma_atom",
+    "mfma_names",
     "mma_atom",
     "mma_names",
     "mode_contiguity",
@@ -324,6 +376,7 @@ __all__ = [
     "slice_",
     "slice_and_offset",
     "slice_contiguity",
+    "smem_atom",
     "sort",
     "stride",
     "substitute",
@@ -337,6 +390,7 @@ __all__ = [
     "to_f2",
     "transform_leaf",
     "unflatten",
+    "universal_copy",
     "unwrap",
     "upcast",
     "vector_width",
