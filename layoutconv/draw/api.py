@@ -61,7 +61,8 @@ def draw(
 
     Args:
         obj: ``Layout``, ``ComposedLayout``, ``Swizzle``, ``Tensor``, ``MmaAtom``, ``CopyAtom``,
-            ``TiledMma``, ``TiledCopy`` or ``GemmView``. Modes 0 and 1 are rows and columns, further modes panels.
+            ``TiledMma``, ``TiledCopy`` or ``GemmView``. Modes 0 and 1 are rows and columns, further
+            modes panels.
         path: where to write the picture as well: ``.svg``, ``.html``, ``.tex`` (TikZ) or ``.txt``.
         format: ``"svg"``, ``"html"``, ``"tikz"`` or ``"text"``, for a path with another suffix.
         tv: the extents (M, N) of a tile of which ``obj`` is a thread-value layout.
