@@ -114,7 +114,15 @@ if TYPE_CHECKING:
         tiler_to_layout,
     )
     from .notation import parse
-    from .orders import LayoutLeft, LayoutRight, make_coord, make_shape, make_stride, make_tile
+    from .orders import (
+        LayoutLeft,
+        LayoutRight,
+        StrideOrder,
+        make_coord,
+        make_shape,
+        make_stride,
+        make_tile,
+    )
     from .permutations import (
         Footprint,
         cycles,
@@ -196,7 +204,7 @@ _HOMES = {
         "make_identity_tensor make_swizzle make_tensor size_in_bytes sort tiler_to_layout"
     ),
     "notation": "parse",
-    "orders": "LayoutLeft LayoutRight make_coord make_shape make_stride make_tile",
+    "orders": "LayoutLeft LayoutRight StrideOrder make_coord make_shape make_stride make_tile",
     "permutations": (
         "Footprint cycles fixed_points footprint functionally_equal image is_bijective "
         "is_contiguous mode_contiguity offset_table permutation_order permutation_parity "
@@ -236,6 +244,7 @@ __all__ = [
     "ScaledBasis",
     "SharedAccess",
     "Stride",
+    "StrideOrder",
     "StridedGather",
     "Swizzle",
     "SymInt",

@@ -375,7 +375,7 @@ def make_all_plain(shape: IntTuple, stride: IntTuple) -> Layout:
 def make_layout(*modes: Any) -> Layout:
     """A layout of a shape and strides, or one with the given layouts as its modes.
 
-    A shape alone is compact, the first mode fastest; :class:`LayoutRight` in place of strides has
+    A shape alone is compact, the first mode fastest; ``LayoutRight`` in place of strides has
     the last mode fastest. Of layouts one iterable works too, in which an integer or a string stands
     for what it says. CUTLASS: cute/layout.hpp.
 

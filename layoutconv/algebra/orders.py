@@ -1,37 +1,46 @@
-"""The orders that compact strides come in, by the names that C++ gives them."""
+"""The orders that compact strides come in, and the tuples that C++ makes, by its names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .int_tuple import IntTuple
 from .shapes import prefix_product, suffix_product
+from .values import Immutable
 
 
-class LayoutLeft:
-    """Compact strides, the first mode fastest: ``make_layout(shape, LayoutLeft)``.
+class StrideOrder(Immutable):
+    """An order of compact strides: ``LayoutLeft``, the first mode fastest, or ``LayoutRight``.
 
-    >>> LayoutLeft.strides((4, (2, 3)))
-    (1, (4, 8))
+    ``make_layout(shape, LayoutRight)`` has the last mode fastest. C++'s ``LayoutRight{}`` is
+    ``LayoutRight()``, which is the same object.
+
+    >>> LayoutLeft.strides((4, (2, 3))), LayoutRight().strides((4, (2, 3)))
+    ((1, (4, 8)), (6, (3, 1)))
     """
 
-    @staticmethod
-    def strides(shape: IntTuple) -> IntTuple:
-        """The strides of a shape in this order."""
-        return prefix_product(shape)
+    __slots__ = ("name", "strides")
+
+    name: str
+    strides: Callable[[IntTuple], IntTuple]
+
+    def __init__(self, name: str, strides: Callable[[IntTuple], IntTuple]) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "strides", strides)
+
+    def __call__(self) -> StrideOrder:
+        return self
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return self.name
 
 
-class LayoutRight:
-    """Compact strides, the last mode fastest: ``make_layout(shape, LayoutRight)``.
-
-    >>> LayoutRight.strides((4, (2, 3)))
-    (6, (3, 1))
-    """
-
-    @staticmethod
-    def strides(shape: IntTuple) -> IntTuple:
-        """The strides of a shape in this order."""
-        return suffix_product(shape)
+LayoutLeft = StrideOrder("LayoutLeft", prefix_product)
+LayoutRight = StrideOrder("LayoutRight", suffix_product)
 
 
 def make_shape(*modes: Any) -> tuple[Any, ...]:
