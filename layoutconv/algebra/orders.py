@@ -13,10 +13,9 @@ from .values import Immutable
 class StrideOrder(Immutable):
     """An order of compact strides: ``LayoutLeft``, the first mode fastest, or ``LayoutRight``.
 
-    ``make_layout(shape, LayoutRight)`` has the last mode fastest. C++'s ``LayoutRight{}`` is
-    ``LayoutRight()``, which is the same object.
+    ``make_layout(shape, LayoutRight)``, in C++ ``LayoutRight{}``, has the last mode fastest.
 
-    >>> LayoutLeft.strides((4, (2, 3))), LayoutRight().strides((4, (2, 3)))
+    >>> LayoutLeft.strides((4, (2, 3))), LayoutRight.strides((4, (2, 3)))
     ((1, (4, 8)), (6, (3, 1)))
     """
 
@@ -28,9 +27,6 @@ class StrideOrder(Immutable):
     def __init__(self, name: str, strides: Callable[[IntTuple], IntTuple]) -> None:
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "strides", strides)
-
-    def __call__(self) -> StrideOrder:
-        return self
 
     def __repr__(self) -> str:
         return self.name

@@ -104,7 +104,7 @@ def test_modes_of_composed_layouts_and_tensors_are_those_of_their_domain():
 @settings(deadline=None)
 @given(SHAPES)
 def test_orders_are_those_of_the_strides(shape):
-    right, left = lc.make_layout(shape, lc.LayoutRight), lc.make_layout(shape, lc.LayoutLeft())
+    right, left = lc.make_layout(shape, lc.LayoutRight), lc.make_layout(shape, lc.LayoutLeft)
     assert left == Layout(shape)
     assert lc.is_bijective(right)
     assert lc.prefix_product(shape) == left.stride
