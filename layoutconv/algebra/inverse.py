@@ -27,7 +27,7 @@ from .normal import (
     require_known,
     simplified,
 )
-from .protocol import Path, is_integer, is_zero
+from .protocol import Path, is_integer, is_zero, terms
 from .sums import collision, solution
 from .swizzle import Swizzle
 from .xor import F2
@@ -241,12 +241,13 @@ def _modes_by_path(name: str, a: Layout) -> dict[Path, list[Mode]]:
     result: dict[Path, list[Mode]] = {}
     place: Any = 1
     for s, d in a._leaves:
-        if not is_integer(d):
+        if type(s) is int and s == 1:  # it moves nothing, but says which coordinates there are
+            for path, _ in terms(d) or ():
+                result.setdefault(path, [])
+        elif not is_integer(d):
             if not isinstance(d, ScaledBasis):
                 raise LayoutTypeError(f"{name}: {a} has strides that are no scaled bases")
-            modes = result.setdefault(d.path, [])
-            if not (type(s) is int and s == 1):
-                modes.append((d.value, s, place))
+            result.setdefault(d.path, []).append((d.value, s, place))
         place = place * s
     for path in result:
         if any(path != other and path == other[: len(path)] for other in result):
