@@ -7,12 +7,13 @@ filter's taps know all of their places but for where the first one is in its blo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Int32, Uint32, Uint64
+
+from layoutconv.caches import remembered
 
 from .blocks import EDGES, bit_of, block_of, blocks_of, has_wide_keys, key_of_block
 from .cells import Cell, inside
@@ -165,7 +166,7 @@ class Neighbours(OfSlots, EachRow):
         return first, word, bit_of(cell)
 
 
-@lru_cache(1024)
+@remembered(1024)
 def kind_of(grid: tuple[int, ...]) -> tuple[bool, bool]:
     """Of a grid, whether its keys are wide, and whether its extents are ``SMALL``.
 

@@ -10,13 +10,14 @@ fill, for at most one slot in two taken, of which there are 5 to 20 times fewer 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64, range_constexpr
+
+from layoutconv.caches import remembered
 
 from .cells import Cell, inside, key_of, read_cell, vector_of
 from .hash_table import EMPTY, NOWHERE, bits_for, claimed, home, inserted
@@ -40,7 +41,7 @@ def table_bits(rows: int) -> int:
     return min(MOST_BITS, bits_for(rows))
 
 
-@lru_cache(1024)
+@remembered(1024)
 def has_wide_keys(grid: tuple[int, ...]) -> bool:
     """Whether blocks of a grid are more than keys of 32 bits.
 

@@ -7,13 +7,14 @@ more than ten launches of torch, and more work for the GPU.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint64
+
+from layoutconv.caches import remembered
 
 from . import per_rank
 from .blocks import Fill
@@ -70,7 +71,7 @@ def cells_of_bits(
     return found, total
 
 
-@lru_cache
+@remembered(8)
 def kernels_of(rank: int) -> tuple[Chain, WriteCells, Chain]:
     """To count cells, to write them, and both.
 

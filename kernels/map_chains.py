@@ -6,8 +6,9 @@ launches. ``neighbours.py`` has the parts that search, and calls them.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
+
+from layoutconv.caches import remembered
 
 from .around import Neighbours
 from .blocks import Fill, Insert, Reserve, Settle
@@ -20,7 +21,7 @@ FEWEST_OF_CHUNK = 256  # rows: every chunk counts 4096 places, and below this th
 SIZES = Sizes()
 
 
-@lru_cache
+@remembered(128)
 def filled(rank: int, threads: int, wide: bool) -> Chain:
     """Rows into a table: addresses of slots, values, cells, the rows' slots, a barrier's word;
     integers rows, bits, the grid, how many CTAs there are, and those of ``Fill``."""
@@ -57,7 +58,7 @@ def _after_fill(
     )
 
 
-@lru_cache
+@remembered(128)
 def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> Chain:
     """A table is searched for sorted rows; one that is ``empty`` is filled first.
 
@@ -80,7 +81,7 @@ def sorted_search(search: Neighbours, keys: Keys, sizes: Sizes, empty: bool) -> 
     return _after_fill(phases, (0, 1, word), sizes.threads, 1 << sizes.place)
 
 
-@lru_cache
+@remembered(128)
 def sorted_index(sizes: Sizes) -> Chain:
     """Addresses of the index, visits, the sorted one, order, runs, counts, keys and the barrier's
     word; integers rows, taps, rows of a chunk, chunks, rows of a window, how many CTAs there are,

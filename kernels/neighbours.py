@@ -6,11 +6,11 @@ A cloud's rows go into a table once, ``HashTable``; then a filter's taps are loo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from layoutconv.caches import remembered
 from layoutconv.memory import maker
 
 from . import map_chains, per_rank
@@ -264,12 +264,12 @@ def sort_index(index: Tensor, order: TapOrder) -> tuple[Tensor, Tensor]:
     return found.T, places
 
 
-@lru_cache
+@remembered(128)
 def _search(rank: int, near: bool, known: Known, wide: bool, unit: bool) -> Search:
     return Search(rank, near, known, wide, unit)
 
 
-@lru_cache
+@remembered(128)
 def _keys(
     rank: int, near: bool, sizes: Sizes, known: Known, weights: Any, wide: bool, unit: bool
 ) -> Keys:
@@ -315,7 +315,7 @@ class Plan:
         return found
 
 
-@lru_cache(1024)
+@remembered(128)
 def _plan(
     offsets: Table, stride: tuple[int, ...], rank: int, device: Any, wide: bool,
     small: bool = True, order: Any = None,
@@ -324,7 +324,7 @@ def _plan(
     return Plan(check_table("offsets", offsets, rank), step, order, rank, device, wide, small)
 
 
-@lru_cache(1024)
+@remembered(128)
 def _sorted_plan(taps: Taps, rank: int, device: Any, wide: bool, small: bool = True) -> Plan:
     """By the taps as one: numbers in tuples are hashed at every call."""
     return _plan.__wrapped__(taps.offsets, taps.stride, rank, device, wide, small, taps.order)

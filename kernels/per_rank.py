@@ -6,7 +6,6 @@ How many rows and taps there are, the extents of the grid and where taps point a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import torch
 from cutlass import Int32, Int64
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
+from layoutconv.caches import remembered
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from .store import architecture, load
@@ -170,18 +170,18 @@ def launch(
     function(tensors[0], addresses, integers)
 
 
-@lru_cache
+@remembered(1)
 def _several_gpus() -> bool:
     """Whether another one than a tensor's may be the current one."""
     return torch.cuda.device_count() > 1
 
 
-@lru_cache
+@remembered(64)
 def _arch(device: int) -> str:
     return architecture(torch.cuda.get_device_capability(device))
 
 
-@lru_cache(1024)
+@remembered(1024, stays=True)
 def device_table(table: Table | tuple[int, ...], device: torch.device) -> Tensor:
     """int32 (rows, columns), or a vector, on a device, copied there once."""
     return torch.tensor(table, dtype=torch.int32, device=device)
@@ -195,7 +195,7 @@ def check_grid(spatial_shape: Sequence[int], batch_size: int) -> tuple[int, ...]
     return _check_grid(tuple(spatial_shape), batch_size)
 
 
-@lru_cache(1024)
+@remembered(1024)
 def _check_grid(spatial_shape: tuple[int, ...], batch_size: int) -> tuple[int, ...]:
     grid = (int(batch_size), *(int(extent) for extent in spatial_shape))
     if not 2 <= len(grid) <= 5:
@@ -237,7 +237,7 @@ def check_table(name: str, rows: Sequence[Sequence[int]], rank: int) -> Table:
     return _check_range(name, tuple(_integers(name, row) for row in rows), rank)
 
 
-@lru_cache(1024)
+@remembered(128)
 def _check_range(name: str, rows: Table, rank: int) -> Table:
     for row in rows:
         if len(row) != rank or not all(abs(v) < 2**31 for v in row):

@@ -6,13 +6,13 @@ Cells of a grid that is not too great are bits; of others keys go into a set and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 
+from layoutconv.caches import remembered
 from layoutconv.errors import ArgumentError
 
 from . import per_rank
@@ -111,7 +111,7 @@ def reached(
     return cells, count
 
 
-@lru_cache(1024)
+@remembered(128)
 def _taps(
     offsets: Table, stride: tuple[int, ...], rank: int, transposed: bool, device: Any
 ) -> MetTaps:
@@ -202,4 +202,4 @@ def taken(counter: Any, upto: Any, count: Any, lane: Any):
     return before + 1 + upto - count
 
 
-_reach, _unpack = lru_cache(Reach), lru_cache(Unpack)
+_reach, _unpack = remembered(128)(Reach), remembered(16)(Unpack)

@@ -2,9 +2,9 @@
 
 A kept kernel is one object file, named by a digest of everything that determines it. It is written
 to a temporary name and moved into place, so readers and other processes see all of it or nothing,
-and it ends with a note that says what it is, for people, and a digest of all of itself: a damaged
-one is compiled again and replaced. Loading needs no linker, and passes over what is after the
-object.
+and it ends with a note that says what it is, for people, and a digest of its name and all of
+itself. What is damaged, in another's place, or does not load, is compiled again and replaced. What
+is loaded are the bytes that were verified, not the file, which another process may have changed.
 """
 
 from __future__ import annotations
@@ -13,23 +13,37 @@ import hashlib
 import json
 import os
 import platform
-import secrets
+import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import layoutconv.algebra
+import layoutconv
+from layoutconv.cache_folder import (
+    PREFIX,
+    cache_directory,
+    cache_limit,
+    in_its_place,
+    make_folder,
+    read_file,
+    shrink,
+    usable_folder,
+)
+from layoutconv.caches import unloaded_by
 from layoutconv.devices import ON_THE_CPU
 from layoutconv.errors import DeviceError
 from layoutconv.gemm_view import GemmView
 
 from .spec import Spec
 from .structure import signature
+
+__all__ = ["KernelKey", "architecture", "as_argument", "cache_directory", "load", "load_kernel"]
 
 ENTRY = "implicit_gemm"
 DIGEST_BYTES = hashlib.sha256().digest_size
@@ -38,6 +52,12 @@ ARCHITECTURES = {
     (8, 0): "sm_80", (8, 6): "sm_86", (8, 7): "sm_87", (8, 9): "sm_89", (9, 0): "sm_90a",
     (10, 0): "sm_100a", (10, 3): "sm_103a", (12, 0): "sm_120a",
 }  # fmt: skip
+# What kernels are compiled from, in the package: those that `kernels` import, and what these do.
+SOURCES = ("algebra", "caches.py", "cache_folder.py", "devices.py", "errors.py", "gemm_view.py",
+           "memory.py", "vectors.py")  # fmt: skip
+# Of the compiler there is one for each CUDA, or both.
+COMPILER = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13",
+            "apache-tvm-ffi")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -49,7 +69,7 @@ class KernelKey:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(repr((self.view, self.spec, _toolchain())).encode()).hexdigest()
+        return _digest((self.view, self.spec))
 
     @property
     def note(self) -> dict[str, str]:
@@ -68,6 +88,27 @@ class KernelKey:
 
 _loaded: dict[Any, Callable[..., None]] = {}
 _lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """A thread of the parent may have held the lock, and is not here to release it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@unloaded_by
+def unload() -> None:
+    """Forget the kernels that are loaded, which ends those that nobody else holds."""
+    import torch
+
+    if torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device)
+    _loaded.clear()
 
 
 def architecture(capability: tuple[int, int]) -> str:
@@ -119,7 +160,9 @@ def as_argument(numbers: tuple[float, ...]) -> Any:
 
 def is_kept(view: GemmView, spec: Spec) -> bool:
     """Whether ``load_kernel`` would find a kernel on disk."""
-    return _intact(_path(KernelKey(signature(view, spec.along), spec).digest))
+    folder = usable_folder()
+    digest = KernelKey(signature(view, spec.along), spec).digest
+    return folder is not None and _content(_path(folder, digest)) is not None
 
 
 def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
@@ -133,24 +176,8 @@ def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
         with _lock:
             kernel = _loaded.get(key)
             if kernel is None:
-                digest = hashlib.sha256(repr((key, _toolchain())).encode()).hexdigest()
-                kernel = _loaded[key] = _kept(digest, compile, _note_of(key))
+                kernel = _loaded[key] = _kept(_digest(key), compile, _note_of(key))
     return kernel
-
-
-def cache_directory() -> Path:
-    """Where kernels are kept: ``LAYOUTCONV_CACHE_DIR``, or ``~/.cache/layoutconv``.
-
-    It need not be there, nor can it always be written: then nothing is kept.
-    """
-    given = os.environ.get("LAYOUTCONV_CACHE_DIR")
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".cache") / "layoutconv"
-    except RuntimeError:  # a user without a home, as in a container that was given any number
-        return Path("/.cache/layoutconv")
 
 
 def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
@@ -177,21 +204,32 @@ def note(path: Path) -> dict[str, str] | None:
     None of what is damaged, or was kept without one.
     """
     content = _content(path)
-    if content is None or not content.endswith(NOTE):
+    if content is None:
         return None
-    end = len(content) - len(NOTE) - 4
-    size = int.from_bytes(content[end : end + 4], "little")
-    found: dict[str, str] = json.loads(content[end - size : end])
-    return found
+    try:
+        found: Any = json.loads(content[_end_of_object(content) : -len(NOTE) - 4] or "null")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not {"kernel", "arch", "what"} <= found.keys():
+        return None
+    return {name: str(value) for name, value in found.items()}
 
 
 def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Callable[..., None]:
-    path = _path(digest)
-    if _intact(path):
-        return _from_object(path)
-    kernel = compile()
+    folder, limit = usable_folder(), cache_limit()
+    if folder is None:
+        return compile()  # type: ignore[no-any-return]
+    path = _path(folder, digest)
+    content = _content(path, used=True)
+    if content is not None:
+        try:
+            return _from_object(content)
+        except Exception:  # of the compiler's libraries; it is compiled again, and replaced
+            pass
+    kernel: Callable[..., None] = compile()
     try:
-        _keep(kernel, path, about)
+        content = _keep(kernel, path, about)
+        shrink(folder, limit, digest[:PREFIX])
     except OSError as error:
         # The same words for every kernel, so that Python says them once.
         warnings.warn(
@@ -200,60 +238,117 @@ def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Cal
             stacklevel=3,
         )
         return kernel
-    return _from_object(path)
-
-
-def _path(digest: str) -> Path:
-    return cache_directory() / f"{digest}.o"
-
-
-def _keep(kernel: Any, path: Path, about: dict[str, str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A name of its own, known before the file is there: Ctrl-C leaves nothing behind.
-    temporary = path.with_name(f"tmp{os.getpid()}-{secrets.token_hex(8)}.o")
     try:
+        return _from_object(content)
+    except Exception:  # it runs as it was compiled, at least
+        return kernel
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return folder / f"{digest}.o"
+
+
+def _keep(kernel: Any, path: Path, about: dict[str, str]) -> bytes:
+    """Write a kernel, and return what was written, without its digest."""
+    make_folder(path.parent)
+    with in_its_place(path) as temporary:
         kernel.export_to_c(str(temporary), function_name=ENTRY)
         text = json.dumps(about).encode()
         content = temporary.read_bytes() + text + len(text).to_bytes(4, "little") + NOTE
-        temporary.write_bytes(content + hashlib.sha256(content).digest())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        temporary.write_bytes(content + _seal(path, content))
+    return content
 
 
-def _intact(path: Path) -> bool:
-    return _content(path) is not None
-
-
-def _content(path: Path) -> bytes | None:
+def _content(path: Path, *, used: bool = False) -> bytes | None:
     """What a file holds before its digest; None if that is not its digest."""
-    try:
-        whole = path.read_bytes()
-    except OSError:
+    whole = read_file(path, used=used)
+    if whole is None:
         return None
-    content, digest = whole[:-DIGEST_BYTES], whole[-DIGEST_BYTES:]
-    return content if hashlib.sha256(content).digest() == digest else None
+    content, seal = whole[:-DIGEST_BYTES], whole[-DIGEST_BYTES:]
+    return content if _seal(path, content) == seal else None
 
 
-def _from_object(path: Path) -> Callable[..., None]:
+def _seal(path: Path, content: bytes) -> bytes:
+    """The digest that ends a file: of its key, which is its name, and of what it holds."""
+    return hashlib.sha256(path.stem.encode() + b"\n" + content).digest()
+
+
+def _end_of_object(content: bytes) -> int:
+    """Where an object ends, and the note behind it begins."""
+    end = len(content) - len(NOTE) - 4
+    if end < 0 or not content.endswith(NOTE):
+        return len(content)
+    return max(0, end - int.from_bytes(content[end : end + 4], "little"))
+
+
+def _from_object(content: bytes) -> Callable[..., None]:
     from cutlass.cute.runtime import load_module
 
-    module = load_module(str(path), enable_tvm_ffi=True)
-    return getattr(module, ENTRY)
+    with _as_file(content[: _end_of_object(content)]) as path:
+        module = load_module(path, enable_tvm_ffi=True)
+    return getattr(module, ENTRY)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """The path of a file with a content, that nobody else writes to.
+
+    Of a sealed file in memory, where there are such and ``/proc`` is mounted.
+    """
+    if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
+        import fcntl
+
+        file = os.memfd_create("layoutconv-kernel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with os.fdopen(file, "wb", buffering=0) as stream:
+            for start in range(0, len(content), 1 << 24):  # one call writes no more than 2 GB
+                stream.write(content[start : start + (1 << 24)])
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+            yield f"/proc/self/fd/{file}"
+        return
+    with tempfile.TemporaryDirectory(prefix="layoutconv-") as folder:
+        path = Path(folder) / "kernel.o"
+        path.write_bytes(content)
+        yield str(path)
+
+
+def _digest(key: Any) -> str:
+    """The name of a kernel: of the version that it is from, and of all that determines it."""
+    whole = hashlib.sha256(repr((key, _toolchain(), _processor())).encode()).hexdigest()
+    return current_version() + whole[PREFIX:]
+
+
+def current_version() -> str:
+    """What the names of kernels begin with that were compiled from these sources."""
+    return hashlib.sha256(_toolchain().encode()).hexdigest()[:PREFIX]
 
 
 @cache
 def _toolchain() -> str:
     """What a kept kernel depends on besides its key: the compiler's version and our own sources."""
-    algebra = Path(layoutconv.algebra.__file__).parent
-    sources = [*Path(__file__).parent.glob("*.py"), *algebra.glob("*.py")]
-    digest = hashlib.sha256((algebra.parent / "gemm_view.py").read_bytes())
-    for source in sorted(sources, key=lambda path: (path.parent.name, path.name)):
+    digest = hashlib.sha256()
+    for name, source in sources():
+        digest.update(f"{name} {source.stat().st_size}\n".encode())
         digest.update(source.read_bytes())
-    versions = f"{version('nvidia-cutlass-dsl')} {version('apache-tvm-ffi')}"
-    return f"{versions} {_processor()} {digest.hexdigest()}"
+    versions = []
+    for package in COMPILER:
+        with suppress(PackageNotFoundError):
+            versions.append(f"{package} {version(package)}")
+    return f"{' '.join(versions)} {digest.hexdigest()}"
 
 
+def sources() -> list[tuple[str, Path]]:
+    """The files that kernels are compiled from, in whatever folder of ours, by name."""
+    package, kernels = Path(layoutconv.__file__).parent, Path(__file__).parent
+    found = {f"kernels/{path.relative_to(kernels).as_posix()}": path
+             for path in kernels.rglob("*.py")}  # fmt: skip
+    for name in SOURCES:
+        there = package / name
+        for path in there.rglob("*.py") if there.is_dir() else [there]:
+            found[path.relative_to(package).as_posix()] = path
+    return sorted(found.items())
+
+
+@cache
 def _processor() -> str:
     """What the host code of a kernel was compiled for: it has all instructions of this processor.
 

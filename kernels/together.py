@@ -13,12 +13,14 @@ number of times, never share one, and nothing has to be left as it was found.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
+
+from layoutconv.caches import remembered
 
 from .per_rank import PerRank, Places, types_of
 from .walk import select
@@ -240,7 +242,7 @@ def _elements(shape: tuple[int, ...]) -> int:
     return count
 
 
-@lru_cache
+@remembered(64)
 def multiprocessors(device: int) -> int:
     """Of a GPU."""
     import torch

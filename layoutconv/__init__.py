@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import nn as nn
     from . import sparse as sparse
     from .algebra import *  # noqa: F403
+    from .caches import clear_caches as clear_caches
     from .epilogue import Activation as Activation
     from .epilogue import Bias as Bias
     from .epilogue import Clamp as Clamp
@@ -62,6 +63,7 @@ _HOME = {
     "Scale": "epilogue",
     "ReductionView": "reduction",
     "SparseTensor": "sparse.sparse_tensor",
+    "clear_caches": "caches",
     "devoxelize": "sparse.interpolation",
     "execute": "executors",
     "pack_int4": "executors.int4",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+
+from .caches import remembered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +38,7 @@ def allocator(
     return partial(make, tuple(shape), tuple(stride), dtype)
 
 
-@lru_cache
+@remembered(64)
 def maker(device: torch.device) -> Callable[..., Tensor]:
     """``f(shape, stride, dtype)``, which makes such tensors on a device: for kinds that differ.
 
@@ -52,7 +54,7 @@ def _by_operator(
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
-@lru_cache
+@remembered(64)
 def past_dispatcher(device: torch.device) -> Callable[..., Tensor] | None:
     """``f(shape, stride, dtype)``, which makes tensors on a device; None if torch has none.
 

@@ -17,6 +17,7 @@ def modules(package: str) -> set[str]:
 NAMES = modules("layoutconv") | modules("layoutconv.kernels")
 
 
+@pytest.mark.usefixtures("spconv_not_imported")
 @pytest.mark.parametrize("name", sorted(NAMES - {"layoutconv.__main__"}))
 def test_examples(name: str) -> None:
     if name.startswith("layoutconv.kernels."):

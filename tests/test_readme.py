@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+_BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in _BESIDE), *sorted((ROOT / "docs").rglob("*.md"))]
 CI = (ROOT / ".ci" / "run").read_text()
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -54,6 +55,7 @@ def test_every_block_is_checked(page: Path) -> None:
     assert all(block.text.startswith(">>> ") for block in every if block.language == "python")
 
 
+@pytest.mark.usefixtures("spconv_not_imported")
 @each_page
 def test_python(page: Path) -> None:
     code = "".join(block.text + "\n" for block in blocks(page) if block.language == "python")

@@ -30,6 +30,7 @@ from layoutconv.kernels.tune import MACHINES
 
 import layoutconv as lc
 from layoutconv import devices
+from layoutconv.cache_folder import cache_directory
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
@@ -226,8 +227,8 @@ def test_a_home_that_cannot_be_written(
             raise RuntimeError("Could not determine home directory.")
 
         monkeypatch.setattr(Path, "home", no_home)
-        assert store.cache_directory() == Path("/.cache/layoutconv")
-        monkeypatch.setattr(store, "cache_directory", lambda: Path("/proc/.cache/layoutconv"))
+        assert cache_directory() == Path("/.cache/layoutconv")
+        monkeypatch.setenv("XDG_CACHE_HOME", "/proc/.cache")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         for number in range(3):
@@ -352,7 +353,7 @@ if __name__ == "__main__":
     kept = everything(folder)
     assert kept
     assert [name for name in kept if name.startswith("tmp")] == []
-    assert all(store._intact(folder / name) for name in kept)
+    assert all(store._content(folder / name) is not None for name in kept)
 
 
 def test_processes_end_with_a_caller_that_is_killed(start: Start, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def mma_names() -> tuple[str, ...]:
 _MAJORS = {"": (True, True), ".nn": (False, True), ".nt": (False, False), ".tt": (True, False)}
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def mma_atom(name: str) -> MmaAtom:
     """The ``mma.sync`` instruction of this PTX shape and input type, one warp.
 
@@ -155,7 +155,7 @@ def _accumulators(rows: int) -> Layout:
     return Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def wgmma_atom(n: int, a_bits: int = 16, *, a_in_registers: bool = False) -> MmaAtom:
     """The ``wgmma`` instruction m64nNk(256/bits) of one warpgroup, accumulating 32 bits.
 
@@ -219,7 +219,7 @@ def copy_names() -> tuple[str, ...]:
     return tuple(_LDMATRIX) + tuple([name.replace("ld", "st", 1) for name in _LDMATRIX])
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def copy_atom(name: str) -> CopyAtom:
     """The ``ldmatrix`` or ``stmatrix`` instruction of this name: 8x8 matrices of 16 bits.
 

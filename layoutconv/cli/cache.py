@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import re
-import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from .. import cache_folder
+from ..cache_folder import Kernel, cache_directory, cache_limit, printable
 from .table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
     from ..kernels.tile import Tile
 
-UNFINISHED = 3600  # seconds after which a file that a process was writing is left over
-
 
 class Kept(NamedTuple):
     """What is in the cache folder: kernels, choices, and what broken-off processes left there."""
 
-    kernels: list[Path]
+    kernels: list[Kernel]
     choices: list[Path]
     leftovers: list[Path]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the kernels."""
+        return sum(kernel.size for kernel in self.kernels)
 
 
 @click.group(
@@ -35,6 +39,7 @@ class Kept(NamedTuple):
 def cache(ctx: click.Context) -> None:
     """Look at the kernels and measured choices on disk, or delete them."""
     if ctx.invoked_subcommand is None:
+        click.echo(f"{cache_directory()}: {_summary(kept_files())}\n")
         click.echo(ctx.get_help())
 
 
@@ -44,7 +49,7 @@ def cache(ctx: click.Context) -> None:
 @as_json
 def list_(as_json: bool) -> None:
     """List what was measured, and which kernels are kept."""
-    from ..kernels.store import cache_directory, note
+    from ..kernels.store import note
     from ..tuning.choices import kept
 
     rows = [
@@ -58,29 +63,19 @@ def list_(as_json: bool) -> None:
         }
         for gpu, choice in kept()
     ]
-    kernels = kept_files().kernels
-    size = sum(path.stat().st_size for path in kernels)
+    found = kept_files()
     if as_json:
-        kept_kernels = [
-            {
-                "digest": path.stem,
-                "bytes": path.stat().st_size,
-                "compiled": _day(path),
-                **(note(path) or {}),
-            }
-            for path in kernels
-        ]
-        folder = str(cache_directory())
-        print_json({"folder": folder, "kernels": kept_kernels, "choices": rows})
+        kernels = [_facts(kernel, note(kernel.path)) for kernel in found.kernels]
+        about = {"folder": str(cache_directory()), "limit": cache_limit(), "bytes": found.size}
+        print_json({**about, "kernels": kernels, "choices": rows})
         return
     if rows:
-        print_table(list(rows[0]), [list(row.values()) for row in rows])
-    notes = sorted((n["kernel"], n["arch"], _short(n["what"])) for n in map(note, kernels) if n)
-    if notes:
-        print_table(["kernel", "arch", "what"], notes)
-    days = sorted(map(_day, kernels))
-    compiled = f", compiled {days[0]} to {days[-1]}" if days else ""
-    click.echo(f"{len(rows)} choices; {len(kernels)} kernels, {size_of(size)}{compiled}")
+        print_table(list(rows[0]), [[_cell(cell) for cell in row.values()] for row in rows])
+    notes = [about for about in (note(kernel.path) for kernel in found.kernels) if about]
+    lines = sorted((n["kernel"], n["arch"], _short(n["what"])) for n in notes)
+    if lines:
+        print_table(["kernel", "arch", "what"], [list(map(printable, line)) for line in lines])
+    click.echo(f"{len(rows)} choices; {_summary(found)}")
 
 
 @cache.command(
@@ -94,16 +89,13 @@ def clear(only: str | None) -> None:
 
     What else is in the folder stays.
     """
-    from ..kernels.store import cache_directory
-
     found = kept_files()
-    kernels = [] if only == "tuned" else found.kernels
+    kernels = [] if only == "tuned" else [kernel.path for kernel in found.kernels]
     choices = [] if only == "kernels" else found.choices
-    doomed = [*kernels, *choices, *found.leftovers]
-    size = sum(_delete(path) for path in doomed)
+    size = cache_folder.delete([*kernels, *choices, *found.leftovers])
     folders = [path for path in (cache_directory() / "tuned").glob("**/") if path.is_dir()]
     for folder in sorted(folders, reverse=True):  # the innermost first
-        if not any(folder.iterdir()):
+        with suppress(OSError):  # it is not empty, or another process was faster
             folder.rmdir()
     click.echo(
         f"deleted {len(kernels)} kernels and {len(choices)} choices, {size_of(size)}, "
@@ -113,16 +105,38 @@ def clear(only: str | None) -> None:
 
 def kept_files() -> Kept:
     """The files in the cache folder that are ours."""
-    from ..kernels.store import cache_directory
-
     folder = cache_directory()
-    old = time.time() - UNFINISHED
-    unfinished = [*folder.glob("tmp*.o"), *folder.glob("tuned/*/*/tmp*.tmp")]
-    return Kept(
-        sorted(path for path in folder.glob("*.o") if re.fullmatch("[0-9a-f]{64}", path.stem)),
-        sorted(folder.glob("tuned/*/*/*.json")),
-        [path for path in unfinished if path.stat().st_mtime < old],
-    )
+    choices = sorted(folder.glob("tuned/*/*/*.json"))
+    return Kept(cache_folder.kernels(folder), choices, cache_folder.leftovers(folder))
+
+
+def _summary(found: Kept) -> str:
+    """How many kernels there are, how large they are, and may be."""
+    from ..kernels.store import current_version
+
+    count, ours = len(found.kernels), current_version()
+    others = sum(not kernel.path.name.startswith(ours) for kernel in found.kernels)
+    days = sorted(map(_day, found.kernels))
+    words = [
+        f"{count} kernels, {size_of(found.size)} of at most {size_of(cache_limit())}",
+        f"{others} of other versions" if others else "",
+        f"compiled {days[0]} to {days[-1]}" if days else "",
+        f"not used: {why}" if (why := cache_folder.why_unused(cache_directory())) else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _facts(kernel: Kernel, note: dict[str, str] | None) -> dict[str, Any]:
+    return {
+        "digest": kernel.path.stem,
+        "bytes": kernel.size,
+        "compiled": _day(kernel),
+        **(note or {}),
+    }
+
+
+def _cell(cell: Any) -> Any:
+    return printable(cell) if isinstance(cell, str) else cell
 
 
 def size_of(count: int) -> str:
@@ -158,15 +172,5 @@ def _short(text: str, width: int = 120) -> str:
     return text if len(text) <= width else text[: width - 3] + "..."
 
 
-def _day(path: Path) -> str:
-    return datetime.fromtimestamp(path.stat().st_mtime).date().isoformat()
-
-
-def _delete(path: Path) -> int:
-    """Delete a file; its size, 0 if another process was faster."""
-    try:
-        size = path.stat().st_size
-        path.unlink()
-    except FileNotFoundError:
-        return 0
-    return size
+def _day(kernel: Kernel) -> str:
+    return datetime.fromtimestamp(kernel.made).date().isoformat()

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..cache_folder import cache_directory, cache_limit
 from ..devices import cuda_driver, driver_is_too_old, version_text
 from .cache import kept_files, size_of
 from .table import as_json, print_json, print_pairs
@@ -46,7 +47,11 @@ def info(as_json: bool) -> None:
     pairs.append(("driver", found["driver"] or "none"))
     pairs.append(("cache", cache["folder"]))
     pairs.append(
-        ("kernels", f"{cache['kernels']} kept, {size_of(cache['bytes'])}: cache list names them")
+        (
+            "kernels",
+            f"{cache['kernels']} kept, {size_of(cache['bytes'])} of at most"
+            f" {size_of(cache['limit'])}: cache list names them",
+        )
     )
     pairs.append(("tuned", f"{cache['tuned']} choices, {cache['shipped']} in the package"))
     print_pairs(pairs)
@@ -58,11 +63,10 @@ def facts() -> dict[str, Any]:
 
     from ..demo import choose_device
     from ..devices import why_no_gpu
-    from ..kernels.store import cache_directory
     from ..tuning import choices
 
     gpus = [_gpu(torch.cuda.get_device_properties(at)) for at in range(torch.cuda.device_count())]
-    kernels = kept_files().kernels
+    kept = kept_files()
     return {
         "layoutconv": __version__,
         "python": f"{platform.python_version()} on {platform.platform(terse=True)}",
@@ -73,8 +77,9 @@ def facts() -> dict[str, Any]:
         "driver": _driver(),
         "cache": {
             "folder": str(cache_directory()),
-            "kernels": len(kernels),
-            "bytes": sum(path.stat().st_size for path in kernels),
+            "kernels": len(kept.kernels),
+            "bytes": kept.size,
+            "limit": cache_limit(),
             "tuned": sum(1 for _ in choices.kept()),
             "shipped": choices.shipped_count(),
         },

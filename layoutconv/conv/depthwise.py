@@ -11,23 +11,23 @@ channels first: ``(Kg, C)`` with ``Kg = K / C`` filters to a channel, or ``C`` w
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import paired_leaves
+from ..caches import kept_in
 from ..errors import ArgumentError
 from ..gemm_view import GemmView, stages
 from .gradients import grouped_dgrad, grouped_wgrad
 from .problem import ConvProblem
-from .views import grouped_fprop, memories
+from .views import VIEWS, grouped_fprop, memories
 
 Leaves = list[tuple[Any, Any]]  # extents and steps of a mode
 
 _ALL_BUT_CHANNEL = slice(1, None)  # of a group there is one channel, the first leaf
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def depthwise_fprop_view(problem: ConvProblem) -> GemmView:
     """Forward depthwise convolution: ``k`` are the taps, all else is ``l``.
 
@@ -47,8 +47,8 @@ def depthwise_fprop_view(problem: ConvProblem) -> GemmView:
     return _side_by_side(view, "nl", "m", {"n": _filters(problem), "k": _ALL_BUT_CHANNEL})
 
 
-@lru_cache(maxsize=1024)
-def depthwise_dgrad_views(problem: ConvProblem) -> tuple[GemmView, ...]:
+@kept_in(VIEWS)
+def depthwise_dgrad_views(problem: ConvProblem, *, empty: bool = True) -> tuple[GemmView, ...]:
     """The gradient of the activation: ``k`` are the filters of a channel and the taps.
 
     A view per residue of the cells, as of :func:`dgrad_views`. The operands of ``execute(view, a,
@@ -64,11 +64,12 @@ def depthwise_dgrad_views(problem: ConvProblem) -> tuple[GemmView, ...]:
     D: (N,W,C):(W*C,C,1) o (0,0,0) o (1,1,(C,W,N)):(0@2,0@2,(1@2,1@1,1@0))
     """
     kept = {"n": _ALL_BUT_CHANNEL, "k": _filters(problem)}
-    views = grouped_dgrad(_depthwise(problem), *memories(problem, None, None, None))
+    stored = memories(problem, None, None, None)
+    views = grouped_dgrad(_depthwise(problem), *stored, empty=empty)
     return tuple(_side_by_side(view, "l", "m", kept) for view in views)
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def depthwise_wgrad_view(problem: ConvProblem) -> GemmView:
     """The gradient of the filter: ``k`` are the voxels of the output, ``l`` channels and taps.
 

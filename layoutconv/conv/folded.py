@@ -8,14 +8,14 @@ for one tap serve the next.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from ..algebra import ComposedLayout, E, Layout
+from ..caches import kept_in
 from ..errors import ArgumentError
 from ..gemm_view import GemmView
 from ..operands import row_major, runtime, static
 from .extents import Extents
 from .problem import ConvProblem
+from .views import VIEWS
 
 
 def folds(problem: ConvProblem) -> bool:
@@ -39,7 +39,7 @@ def folded_taps(problem: ConvProblem) -> tuple[int, int]:
     return first, (problem.taps[-1] - 1 - near) // stride - first + 1
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def folded_fprop_view(problem: ConvProblem) -> GemmView:
     """The forward pass on lines that are folded by their stride, a GEMM view.
 

@@ -10,23 +10,23 @@ stride.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import product
 from math import gcd
 from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout
 from ..algebra.int_tuple import compact_stride
+from ..caches import kept_in
 from ..errors import ArgumentError
 from ..gemm_view import GemmView
 from ..operands import runtime, static
 from .extents import Extents
 from .memory import Channels, Memory, in_groups
 from .problem import ConvProblem
-from .views import filter_in_groups, memories, without_groups
+from .views import VIEWS, filter_in_groups, memories, without_groups
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def dgrad_views(
     problem: ConvProblem,
     filter_layout: Layout | None = None,
@@ -35,6 +35,7 @@ def dgrad_views(
     output_layout: Layout | None = None,
     side_by_side: tuple[int, ...] = (),
     images_first: bool = False,
+    empty: bool = True,
 ) -> tuple[GemmView, ...]:
     """The gradient of the activation: a unit-stride problem per residue of the cells.
 
@@ -48,12 +49,14 @@ def dgrad_views(
         side_by_side: spatial modes, of dilation 1, whose residues are columns of one view.
         images_first: rows run over the images first, then over the cells of one: neighbouring rows
             then lack the same taps, those that fall outside the output, and a tile can skip them.
+        empty: also the views of residues that no tap reaches; of a stride far beyond the filter
+            they are by far the most.
 
     ``logical_divide`` of a spatial mode by the stride, ``(stride, H / stride):(1, stride)``, has a
     slice of cells per residue; the taps that reach one are ``stride / gcd(stride, dilation)``
     apart. No product with a zero between voxels is formed. Every view writes its own cells of
-    one result, and together they write all: a residue that no tap reaches is a view with ``k`` = 0,
-    an empty sum. Residues come in the order of memory.
+    one result, and together they write all, if not without those that are ``empty``: a residue that
+    no tap reaches is a view with ``k`` = 0. Residues come in the order of memory.
 
     Residues ``side_by_side`` share the rows that they read: an M x N tile of few channels reads as
     much for half the products. A residue whose taps are fewer than another's then has taps outside
@@ -84,7 +87,7 @@ def dgrad_views(
         if not 0 <= mode < problem.rank or problem.dilation[mode] != 1:
             expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
             raise ArgumentError("side_by_side", expected, side_by_side)
-    views = grouped_dgrad(problem, *stored, side_by_side, images_first)
+    views = grouped_dgrad(problem, *stored, side_by_side, images_first, empty)
     return tuple(views if problem.groups > 1 else map(without_groups, views))
 
 
@@ -95,16 +98,17 @@ def grouped_dgrad(
     y: Memory,
     side_by_side: tuple[int, ...] = (),
     images_first: bool = False,
+    empty: bool = True,
 ) -> Iterator[GemmView]:
     """The views of all residues with the group as third mode, be it one group."""
     residues = [
-        [_together(problem, mode)] if mode in side_by_side else _residues(problem, mode)
+        [_together(problem, mode)] if mode in side_by_side else _residues(problem, mode, empty)
         for mode in range(problem.rank)
     ]
     return (_dgrad(problem, x, w, y, classes, images_first) for classes in product(*residues))
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def wgrad_view(
     problem: ConvProblem,
     *,
@@ -198,7 +202,19 @@ def _together(problem: ConvProblem, mode: int) -> _Residue:
     )
 
 
-def _residues(problem: ConvProblem, mode: int) -> list[_Residue]:
+def reached_residues(problem: ConvProblem, mode: int) -> list[int]:
+    """The residues of a spatial mode's cells, modulo the stride, that some tap reaches.
+
+    >>> reached_residues(ConvProblem((1, 9, 1), (1, 2), stride=4, padding=1), 0)
+    [0, 3]
+    """
+    stride, near = problem.stride[mode], problem.padding[mode][0]
+    apart = problem.dilation[mode]
+    reached = {(tap * apart - near) % stride for tap in range(problem.taps[mode])}
+    return sorted(cell for cell in reached if cell < problem.spatial[mode])
+
+
+def _residues(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue]:
     """The classes of cells of a spatial mode, those without cells left out."""
     extent, filter_extent = problem.spatial[mode], problem.taps[mode]
     stride, dilation = problem.stride[mode], problem.dilation[mode]
@@ -207,7 +223,7 @@ def _residues(problem: ConvProblem, mode: int) -> list[_Residue]:
     tap_step = stride // common
     cell_letter, tap_letter = (letters[mode - problem.rank] for letters in ("DHW", "TRS"))
     found = []
-    for cell in range(min(stride, extent)):
+    for cell in range(min(stride, extent)) if empty else reached_residues(problem, mode):
         reaching = [
             tap
             for tap in range(min(tap_step, filter_extent))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
 
+INT64_END = 1 << 63
 Padding = int | Sequence[int | tuple[int, int]]
 
 
@@ -20,7 +21,8 @@ class ConvProblem:
         activation: extents of the input in the order of memory: ``(N, D, H, W, C)``, ``(N, H, W,
             C)`` or ``(N, W, C)``. N may be 0.
         filter: ``(K, T, R, S)``, ``(K, R, S)`` or ``(K, S)``.
-        stride, dilation: one positive int per spatial mode; a single int stands for all modes.
+        stride, dilation: one positive int per spatial mode; a single int, or a sequence of one,
+            stands for all modes.
         padding: a ``(near, far)`` pair per spatial mode, in cells, zeros; an int stands for both
             sides, and a single int for all modes. It may exceed the filter. Where the far one is
             negative, no window reads so many cells at that end.
@@ -231,15 +233,21 @@ def _int(name: str, value: Any, least: int | None, what: str = "every extent") -
         number = as_int(value)
     except TypeError:
         raise ArgumentTypeError(name, "integers", repr(value)) from None
+    if isinstance(value, bool):  # which torch refuses, too
+        raise ArgumentTypeError(name, "integers", repr(value))
     if least is not None and number < least:
         raise ArgumentError(name, f"{what} >= {least}", number)
+    if not -INT64_END <= number < INT64_END:
+        raise ArgumentError(name, f"{what} of 64 bits", number)
     return number
 
 
 def _entries(name: str, value: Any, rank: int, kind: str) -> Sequence[Any]:
-    """``value`` once per spatial mode."""
+    """``value`` once per spatial mode; one entry alone stands for all, as in torch."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return [value] * rank
+    if len(value) == 1:
+        return [value[0]] * rank
     if len(value) != rank:
         raise ArgumentError(name, f"an int, or {rank} {kind}, one per spatial mode", tuple(value))
     return value

@@ -9,10 +9,10 @@ as convolutions not at all.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from ..algebra import ComposedLayout, E, Layout
+from ..caches import BoundedCache, kept_in
 from ..errors import ArgumentError
 from ..gemm_view import GemmView
 from ..operands import (
@@ -25,6 +25,9 @@ from ..operands import (
 from .extents import Extents
 from .memory import Channels, Memory, in_groups
 from .problem import ConvProblem
+
+# Of all passes, as their functions make them; what calls come to is kept by ``executors/passes``.
+VIEWS: BoundedCache[Any, Any] = BoundedCache("views", entries=256, nbytes=4 << 20)
 
 
 def fprop_view(
@@ -87,7 +90,7 @@ def fprop_view(
     )
 
 
-@lru_cache(maxsize=1024)
+@kept_in(VIEWS)
 def _dense(problem: ConvProblem, *layouts: Layout | None) -> GemmView:
     return _fprop(problem, *memories(problem, *layouts))
 

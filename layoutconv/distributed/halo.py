@@ -10,7 +10,6 @@ dilation, padding and the residues of a strided gradient need no rule of their o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -18,10 +17,13 @@ import torch
 from torch import Tensor
 
 from ..algebra.int_tuple import flatten, unflatten
+from ..caches import BoundedCache, kept_in, remembered
 from ..conv import ConvProblem, dgrad_views, fprop_view
 from ..gemm_view import GemmView, OperandLayout, stages
 
 _FAR = 1 << 62  # beyond every row: the bounds of a row that reads nothing
+
+_PLANS: BoundedCache[Any, Any] = BoundedCache("halo plans", entries=512, nbytes=4 << 20)
 
 
 class Reads(NamedTuple):
@@ -129,7 +131,7 @@ class Plan(NamedTuple):
     exchanged: bool  # whether any rank sends anything
 
 
-@lru_cache(maxsize=1024)
+@kept_in(_PLANS)
 def fprop_plan(
     problem: ConvProblem,
     mode: int,
@@ -153,7 +155,7 @@ def fprop_plan(
     return _plan(found, activation, output, rank, part)
 
 
-@lru_cache(maxsize=1024)
+@kept_in(_PLANS)
 def dgrad_plan(
     problem: ConvProblem,
     mode: int,
@@ -176,13 +178,13 @@ def dgrad_plan(
     return _plan(found, output, activation, rank, part)
 
 
-@lru_cache(maxsize=1024)
+@remembered(256)
 def fprop_reads(problem: ConvProblem, mode: int) -> Reads:
     """Which rows of the activation each row of the output reads, padding counted."""
     return reads([fprop_view(problem)], mode, problem.output_spatial[mode])
 
 
-@lru_cache(maxsize=1024)
+@remembered(256)
 def output_bounds(problem: ConvProblem, mode: int, bounds: tuple[int, ...]) -> tuple[int, ...]:
     """Where the output's slabs begin and end, given the activation's.
 

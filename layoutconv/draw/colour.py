@@ -7,10 +7,11 @@ reads the same to eyes that tell few hues apart, and in grey.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ..caches import remembered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -55,7 +56,7 @@ def colours(values: Floats, name: str) -> Floats:
     return table[np.rint(np.clip(values, 0, 1) * (len(table) - 1)).astype(np.intp)]
 
 
-@lru_cache
+@remembered(16)
 def _table(name: str, steps: int = 512) -> Floats:
     (first, last), anchors = _MAPS[name]
     chroma, hue = np.array(anchors).T

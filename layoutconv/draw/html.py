@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..algebra import F2, ComposedLayout
 from ..algebra.errors import text
 from ..algebra.int_tuple import paired_leaves
+from ..caches import remembered
 from .figure import Cell, Figure
 from .layouts import maps_coordinates
 from .svg import svg
@@ -30,7 +30,7 @@ _BAR = (
 )
 
 
-@cache
+@remembered(8)
 def asset(name: str) -> str:
     """``page.css`` or ``page.js``, which every page has inside."""
     return (files(__package__) / name).read_text(encoding="utf-8")

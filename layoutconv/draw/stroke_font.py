@@ -7,16 +7,20 @@ corners of a stroke that starts with ``~`` are rounded; one whose last point is 
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from ..caches import BoundedCache, kept_in, remembered
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
+_GLYPH_MASKS: BoundedCache[Any, Floats] = BoundedCache(
+    "glyphs of drawings", entries=1024, nbytes=4 << 20
+)
 _CAP_HEIGHT = 12
 _BELOW = 5  # room under the base line, for tails and half a pen
 _GAP = 3.2  # between two glyphs
@@ -92,7 +96,7 @@ def text_mask(text: str, height: float, weight: float = 1.0) -> Floats:
     return mask
 
 
-@lru_cache(maxsize=1024)
+@kept_in(_GLYPH_MASKS)
 def _glyph_mask(character: str, scale: float, pen: float, edge: int, shift: float) -> Floats:
     segments, width = _segments(character)
     start, end = (segments[:, i] * scale + edge + (shift, 0) for i in (0, 1))
@@ -107,7 +111,7 @@ def _glyph_mask(character: str, scale: float, pen: float, edge: int, shift: floa
     return (pen / 2 - distance + 0.5).clip(0, 1)
 
 
-@lru_cache(maxsize=256)
+@remembered(256)
 def _segments(character: str) -> tuple[Floats, float]:
     """Straight pieces (pieces, 2, 2) of a glyph, and its width, in units of the font."""
     strokes = []

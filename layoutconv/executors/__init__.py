@@ -67,7 +67,8 @@ def execute(
             and ``b``: half as many elements where the view's k runs along memory, all else as of
             int8. On a GPU, of compute capability 8.0 to 8.9; a CPU unpacks it first.
         precision: how a GPU multiplies float32: "tf32", or "fp32", which is exact to fp32; None as
-            ``torch.backends.cudnn.allow_tf32`` says. A CPU always has fp32.
+            ``torch.backends.cudnn.conv.fp32_precision`` says, in torch before 2.9 ``allow_tf32``.
+            A CPU always has fp32.
         atomic: let a GPU that splits a sum add its parts as they come: faster, but not the same
             bits every time.
         check: compare the entries of index buffers with the rows there are. Always done on the CPU;

@@ -5,11 +5,13 @@
     conv_wgrad(y, x, taps, ...) -> w
     conv_fprop_statistics(as conv_fprop) -> y, statistics
 
-Tensors are in the order of memory, ``x`` (N, D, H, W, C), ``w`` (K, T, R, S, C/groups), ``y`` (N,
-Z, P, Q, K), for 1 to 3 spatial modes; others than contiguous ones are copied. ``padding`` is (near,
-far) for every spatial mode, flat. The result is ``activation(scale * sum + bias + residual)``,
-fused into the pass: ``bias`` and ``scale`` have a number for each channel of the result,
-``residual`` its shape.
+Tensors have torch's shapes, ``x`` (N, C, D, H, W), ``w`` (K, C/groups, T, R, S), ``y`` (N, K, Z, P,
+Q), for 1 to 3 spatial modes; memory in another order than that of ``channels_last`` is copied, and
+results are in that order. A compiler's graph has no transposed views between operators then, which
+inductor cannot save for a backward pass where their sizes are symbolic. ``padding`` is (near, far)
+for every spatial mode, flat. The result is ``activation(scale * sum + bias + residual)``, fused
+into the pass: ``bias`` and ``scale`` have a number for each channel of the result, ``residual`` its
+shape.
 
 Each pass is linear in both its tensors, and the gradients of each are the other two: gradients of
 any order come from these three. That of an activation is taken from its value, which relu,
@@ -26,7 +28,6 @@ import torch
 
 from ..errors import ArgumentError
 from . import passes
-from .checks import OUTPUTS
 from .plain import is_plain, wants_gradient
 
 if TYPE_CHECKING:
@@ -63,10 +64,6 @@ for _device in ("cpu", "cuda"):
 # -- what they would return: shapes without data ---------------------------------------------------
 
 
-def _fake(like: Tensor, shape: Any, out_dtype: torch.dtype | None) -> Tensor:
-    return like.new_empty(shape, dtype=out_dtype or OUTPUTS.get(like.dtype, like.dtype))
-
-
 @torch.library.register_fake("layoutconv::conv_fprop")
 def _fake_fprop(
     x: Tensor,
@@ -83,9 +80,9 @@ def _fake_fprop(
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
     near, far = padding[::2], padding[1::2]
-    modes = zip(x.shape[1:-1], w.shape[1:-1], stride, near, far, dilation, strict=True)
+    modes = zip(x.shape[2:], w.shape[2:], stride, near, far, dilation, strict=True)
     voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, n, f, d in modes]
-    return _fake(x, (x.shape[0], *voxels, w.shape[0]), out_dtype)
+    return passes.new_result(x, (x.shape[0], *voxels, w.shape[0]), out_dtype)
 
 
 @torch.library.register_fake("layoutconv::conv_fprop_statistics")
@@ -110,7 +107,7 @@ def _fake_dgrad(
     slope: float = 0.01,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    return _fake(y, (y.shape[0], *spatial, w.shape[-1] * groups), out_dtype)
+    return passes.new_result(y, (y.shape[0], *spatial, w.shape[1] * groups), out_dtype)
 
 
 @torch.library.register_fake("layoutconv::conv_wgrad")
@@ -123,7 +120,7 @@ def _fake_wgrad(
     dilation: Ints,
     groups: int = 1,
 ) -> Tensor:
-    return y.new_empty((y.shape[-1], *taps, x.shape[-1] // groups))
+    return passes.new_result(y, (y.shape[1], *taps, x.shape[1] // groups))
 
 
 # -- gradients: each pass is linear in its tensors, and theirs are the other two -------------------
@@ -190,18 +187,28 @@ def through_epilogue(
     bias = residual = None
     if needs_bias:
         exact = torch.promote_types(grad.dtype, torch.float32)
-        bias = grad.sum(tuple(range(grad.dim() - 1)), dtype=exact).to(bias_dtype)
+        others = [mode for mode in range(grad.dim()) if mode != 1]
+        bias = grad.sum(others, dtype=exact).to(bias_dtype)
     if needs_residual:
         residual = grad.to(residual_dtype)
-    sums = grad if scale is None else grad * scale
+    sums = grad if scale is None else grad * per_channel(scale, grad)
     return sums.to(ctx.dtype), (bias, None, residual, None, None, None)
+
+
+def per_channel(column: Tensor, like: Tensor) -> Tensor:
+    """A number for each channel, (C,), in a shape that broadcasts over (N, C, ...).
+
+    >>> per_channel(torch.ones(3), torch.ones(2, 3, 4, 4)).shape
+    torch.Size([3, 1, 1])
+    """
+    return column.view(-1, *[1] * (like.dim() - 2))
 
 
 def around(op: Any, function: Any) -> Any:
     """An operator that is called past the dispatcher where that makes no difference."""
 
     def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
-        plain = is_plain(a, b) and not wants_gradient(a, b)
+        plain = is_plain(a, b) and not wants_gradient(a, b) and not a.is_meta
         return (function if plain else op)(a, b, *numbers)
 
     return call
@@ -217,9 +224,9 @@ def fprop_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
     grad, others = through_epilogue(ctx, grad, *ending)
     dx, dw = None, None
     if ctx.needs_input_grad[0]:
-        dx = _dgrad(grad, w, x_shape[1:-1], *ctx.numbers)
+        dx = _dgrad(grad, w, x_shape[2:], *ctx.numbers)
     if ctx.needs_input_grad[1]:
-        dw = _wgrad(grad, x, w_shape[1:-1], *ctx.numbers)
+        dw = _wgrad(grad, x, w_shape[2:], *ctx.numbers)
     return dx, dw, None, None, None, None, *others
 
 
@@ -231,7 +238,7 @@ def dgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[0]:
         dy = _fprop(grad, w, *numbers)
     if ctx.needs_input_grad[1]:
-        dw = _wgrad(y, grad, w_shape[1:-1], *numbers)
+        dw = _wgrad(y, grad, w_shape[2:], *numbers)
     return dy, dw, None, None, None, None, None, *others
 
 
@@ -239,7 +246,7 @@ def _keep_wgrad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     y, x, _, *numbers = inputs
     needed = ctx.needs_input_grad
     ctx.save_for_backward(y if needed[1] else None, x if needed[0] else None)
-    ctx.spatial, ctx.numbers = x.shape[1:-1], tuple(numbers)
+    ctx.spatial, ctx.numbers = x.shape[2:], tuple(numbers)
 
 
 def _wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
@@ -270,12 +277,13 @@ def autocast(op: Any, device: str) -> Any:
     def lowered(a: Tensor, b: Tensor, *others: Any, **options: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
-            return op(_lower(a, dtype), _lower(b, dtype), *others, **options)
+            return op(lower(a, dtype), lower(b, dtype), *others, **options)
 
     return lowered
 
 
-def _lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+def lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """What autocast to ``dtype`` makes of an operand."""
     return tensor.to(dtype) if tensor.dtype in _LOWERED else tensor
 
 

@@ -38,6 +38,7 @@ from ..kernels.window import widened
 from ..tuning.choices import find, key_of, wanted
 from .checks import expected
 from .folded import unfolded
+from .fp32_precision import multiplied_now
 from .int4 import INT4
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
@@ -163,8 +164,7 @@ def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | Non
     ('fp32', None)
     """
     if dtype is torch.float32 and precision is None:
-        # what torch.backends.cudnn.allow_tf32 reads, in 0.1 us, not 0.5
-        return "tf32" if torch._C._get_cudnn_allow_tf32() else "fp32"
+        return multiplied_now()
     return precision
 
 

@@ -7,8 +7,8 @@ with every check; if that succeeds, what was derived on the way is kept as a :cl
 later calls of the signature do nothing but allocate and launch. Of a call that torch has to see, of
 which :func:`~layoutconv.executors.plain.is_plain` decides, nothing is kept.
 
-Tensors are in torch's order here, (N, C, D, H, W). A kernel takes their memory as it is, where that
-is in the order of ``channels_last``; views of them would cost a microsecond each.
+A kernel takes the memory of tensors as it is, where that is in the order of ``channels_last``;
+views of them in that order would cost a microsecond each.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..caches import remembered
+from ..gemm_view import GemmView
 from ..memory import allocator
 from .autograd import dgrad_backward, fprop_backward, has_gradient, keep
 from .finish import FP8
 from .folded import line_for
-from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run
+from .passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run, write_empty_sums
 from .plain import is_constant, wants_gradient
 from .residues import columns_for
 from .signature import Signatures
@@ -30,7 +32,7 @@ from .signature import Signatures
 if TYPE_CHECKING:
     from torch import Tensor
 
-_kept = Signatures(limit=4096)
+_kept = Signatures("dense calls", entries=4096, nbytes=16 << 20)
 find, forget = _kept.find, _kept.clear
 
 
@@ -80,67 +82,64 @@ class Call:
         transposed: bool,
     ) -> None:
         input, weight, bias, scale, residual = tensors
-        self.order = (0, *range(2, input.dim()), 1)
-        self.back = (0, input.dim() - 1, *range(1, input.dim() - 1))
+        self.order = _order(input.dim())
         self.numbers, self.ending = numbers, ending
         self.shape, self.dtype, self.device = tuple(result.shape), result.dtype, result.device
         epilogue = epilogue_of(bias, scale, residual, *ending)
         x, w = (tuple(t.shape[i] for i in self.order) for t in (input, weight))
-        if transposed:
-            ends, columns = epilogue is not None, columns_for(input)
-            found = dgrad_pass(x, w, *numbers, ends=ends, columns=columns)
-        else:
-            found = fprop_pass(x, w, *numbers, line=line_for(input))
-        self.views, self.zeroed, self.turned = found.views, found.zeroed, found.turned
+        of_gpu = columns_for(input) if transposed else line_for(input)
+        of_pass = transposed, x, w, numbers, epilogue is not None, of_gpu
+        found = _pass_of(*of_pass)
+        self.zeroed = found.zeroed
         self.allocate = allocator(self.shape, result.stride(), self.dtype, self.device)
         self.recorded = _Transposed if transposed else _Convolution
         self.wanted = wanted
         operands = [t for t in (input, weight, residual) if t is not None]
         self.in_order = all(t.permute(self.order).is_contiguous() for t in operands)
         self.launch: Any = None
-        if _takes_memory(found, input, result):
-            from .launch import Launch
+        self.found: Pass | None = None  # where it is run by the views
+        if not _takes_memory(found, input, result):
+            self.found = found
+            return
+        from .launch import Launch
 
-            of = found.views, input, result.dtype, epilogue, found.turned
-            self.launch = Launch(*of, self.allocate)
-            if self.in_order and not self.zeroed and not wanted:
-                # And nothing else, of tensors as they are.
-                self.run = self.launch.result  # type: ignore[method-assign]
+        views = partial(_views_of, of_pass)
+        self.launch = Launch(views, input, result.dtype, epilogue, found.turned, self.allocate)
+        if self.in_order and not self.zeroed and not wanted:
+            # And nothing else, of tensors as they are.
+            self.run = self.launch.result  # type: ignore[method-assign]
 
     def run(
         self, a: Tensor, b: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
     ) -> Tensor:
         """The convolution of tensors of the signature."""
         if self.wanted:
-            return self._record(a, b, bias, scale, residual)
+            ending = bias, scale, residual, *self.ending, self.dtype
+            recorded: Tensor = self.recorded.apply(a, b, *self.numbers, *ending, self)
+            return recorded
         out = self.allocate()
-        a, b, residual = self._in_memory_order(a, b, residual)
-        self.compute(a, b, out.permute(self.order), bias, scale, residual)
+        self.compute(a, b, out, bias, scale, residual)
         return out
 
     def compute(
         self, a: Tensor, b: Tensor, out: Tensor, bias: Any, scale: Any, residual: Any
     ) -> None:
-        """Write ``out``; tensors are in the order of memory."""
-        if not self.in_order:
-            a, b = a.contiguous(), b.contiguous()
-            residual = None if residual is None else residual.contiguous()
+        """Write ``out``."""
         if self.zeroed:
-            out.zero_()
-        if self.launch is not None:
+            added = None if residual is None else residual.permute(self.order)
+            ending = epilogue_of(bias, scale, added, *self.ending)
+            write_empty_sums(out.permute(self.order), ending, a.dtype)
+        if self.launch is not None and self.in_order:
+            self.launch.run(a, b, out, bias, scale, residual)
+            return
+        a, b = (t.permute(self.order).contiguous() for t in (a, b))
+        residual = None if residual is None else residual.permute(self.order).contiguous()
+        out = out.permute(self.order)
+        if self.found is None:
             self.launch.run(a, b, out, bias, scale, residual)
         else:
             ending = epilogue_of(bias, scale, residual, *self.ending)
-            run(self.views, a, b, out, ending, turns=bool(self.turned))
-
-    def _record(self, a: Tensor, b: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
-        a, b, residual = self._in_memory_order(a, b, residual)
-        ending = bias, scale, residual, *self.ending, self.dtype
-        y: Tensor = self.recorded.apply(a, b, *self.numbers, *ending, self)
-        return y.permute(self.back)
-
-    def _in_memory_order(self, *tensors: Any) -> list[Any]:
-        return [None if t is None else t.permute(self.order) for t in tensors]
+            run(self.found.views, a, b, out, ending, turns=bool(self.found.turned))
 
 
 class _Recorded(torch.autograd.Function):
@@ -148,9 +147,8 @@ class _Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, *rest: Any) -> Tensor:
-        *_, bias, scale, residual, _, _, dtype, call = rest
-        shape = [call.shape[i] for i in call.order]
-        out = torch.empty(shape, dtype=dtype, device=call.device)
+        *_, bias, scale, residual, _, _, _, call = rest
+        out: Tensor = call.allocate()
         call.compute(a, b, out, bias, scale, residual)
         keep(ctx, (a, b, *rest[:-1]), out)
         return out
@@ -166,6 +164,33 @@ class _Transposed(_Recorded):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         return (*dgrad_backward(ctx, grad), None)
+
+
+@remembered(8)
+def _order(rank: int) -> tuple[int, ...]:
+    """Of tensors of so many modes, from torch's order to that of memory."""
+    return 0, *range(2, rank), 1
+
+
+def _pass_of(
+    transposed: bool,
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    numbers: tuple[Any, ...],
+    ends: bool,
+    of_gpu: int,
+) -> Pass:
+    """The pass of tensors of two shapes, in the order of memory.
+
+    ``of_gpu``: columns of residues side by side, or the elements of a folded line.
+    """
+    if transposed:
+        return dgrad_pass(x, w, *numbers, ends=ends, columns=of_gpu)
+    return fprop_pass(x, w, *numbers, line=of_gpu)
+
+
+def _views_of(of_pass: tuple[Any, ...]) -> tuple[GemmView, ...]:
+    return _pass_of(*of_pass).views
 
 
 def _takes_memory(found: Pass, input: Tensor, result: Tensor) -> bool:

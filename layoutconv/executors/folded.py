@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,6 @@ def line_of(dtype: torch.dtype, device: int) -> int:
     return LINE if hopper else 0
 
 
-@lru_cache(maxsize=1024)
 def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     """``fprop_view`` as it is fastest: the same products of the same memory.
 

@@ -10,12 +10,12 @@ gradient: ``gathered_ops`` has the operators.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..caches import remembered
 from ..errors import ArgumentError, ArgumentTypeError
 
 if TYPE_CHECKING:
@@ -392,7 +392,7 @@ def _in_rows(tensor: Tensor) -> Tensor:
     return tensor.contiguous()
 
 
-@lru_cache(maxsize=1024)
+@remembered(256)
 def _kernel(
     dtype: torch.dtype,
     out_dtype: torch.dtype,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..caches import put_few
 from ..epilogue import Epilogue
 from ..gemm_view import GemmView
 from ..kernels.store import as_argument, load_kernel
@@ -18,7 +19,7 @@ from .checks import expected
 from .choosing import ALIGNED, multiplied_as
 from .dot import DotPlan
 from .finish import FP8
-from .map_views import Buffers, Kind, MapView, Over
+from .map_views import Buffers, Kind, MapView, Over, keep_plan
 from .reduction import adder, sum_partials
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
 Launcher = Callable[["Tensor", "Tensor", "Tensor", int, int, Reads], None]
 NOTHING: Reads = (None, None, None)
 _address = torch.Tensor.data_ptr
+_FEW = 16  # plans of a view: dtypes, epilogues and alignments that it meets
 
 
 def reads_of(
@@ -284,8 +286,7 @@ def plan_of(
         )  # fmt: skip
     else:
         plan = _plan(view, key)
-    plans[key] = plan
-    return plan
+    return put_few(plans, key, plan, _FEW)
 
 
 def _is_dots(view: GemmView) -> bool:
@@ -332,7 +333,7 @@ def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
         return plan.over(view.buffers, view.m, expected(view).d.shape, kind.integers(numbers))
     plan = _plan(view, key, sizes)
     if plan.tile.taps == 1:
-        kind.plans[key, sizes] = plan.without_buffers()
+        keep_plan(kind, (key, sizes), plan.without_buffers())
     return plan
 
 

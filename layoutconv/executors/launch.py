@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..conv.turned import turned, turned_filter
-from ..epilogue import Epilogue
+from ..epilogue import Epilogue, Residual
 from ..gemm_view import GemmView
 from ..kernels.store import as_argument
 from ..memory import allocator
-from .choosing import ALIGNED, multiplied_as
+from .choosing import ALIGNED
+from .fp32_precision import multiplied_now
 from .gpu import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
 from .map_views import Over, kind_over
 from .over_maps import turned_over
@@ -22,11 +24,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_FEW = 16  # kinds of precision and alignment that a call meets
+
+
 class Launch:
     """Views that together write a result, bound to dtypes, a GPU and an epilogue's structure.
 
     Args:
-        views: of tensors with the memory of ``a`` and ``b`` and of the result.
+        views: makes the views of tensors with the memory of ``a`` and ``b`` and of the result: what
+            is bound needs them no more, and they take several times its memory.
         a: the first operand, or one like it.
         out_dtype: the dtype of the result.
         epilogue: one with the structure and the numbers of those of calls.
@@ -43,7 +49,7 @@ class Launch:
 
     def __init__(
         self,
-        views: Sequence[GemmView],
+        views: Callable[[], Sequence[GemmView]],
         a: Tensor,
         out_dtype: torch.dtype,
         epilogue: Epilogue | None,
@@ -56,6 +62,9 @@ class Launch:
         self.structure = "" if epilogue is None else epilogue.structure
         numbers = () if epilogue is None else epilogue.numbers
         self.numbers = as_argument(numbers) if numbers else None
+        # Of a residual of another dtype, offsets are others than those of D.
+        added = () if epilogue is None else (s for s in epilogue.steps if isinstance(s, Residual))
+        self._differs = int(any(step.source.dtype is not out_dtype for step in added))
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._turns: dict[str, bool] = {}  # by how float32 is multiplied
         self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
@@ -96,7 +105,7 @@ class Launch:
         """
         at_a, at_b = a.data_ptr(), b.data_ptr()
         starts = at_a | at_b
-        precision = multiplied_as(self.dtype) if self.dtype is torch.float32 else None
+        precision = multiplied_now() if self.dtype is torch.float32 else None
         if precision in self._bare and not starts & 15:
             kernel, rest = self._bare[precision]
             kernel(at_a, at_b, out, *rest)
@@ -115,14 +124,16 @@ class Launch:
             added = None
             if residual is not None:
                 sources, added = (residual,), (residual.data_ptr(),)
-                # Of another dtype, offsets are others than those of D.
-                starts |= added[0] if residual.dtype is self.out_dtype else 1
+                starts |= added[0] | self._differs
             reads = self.numbers, columns, added
         aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
         key = precision, aligned
         launchers = self._launchers.get(key)
         if launchers is None:
-            launchers = self._launchers[key] = self._bind(self._of(precision, aligned))
+            launchers = self._bind(self._of(precision, aligned))
+            if len(self._launchers) >= _FEW:
+                self._launchers.clear()
+            self._launchers[key] = launchers
             alone = getattr(launchers[0], "bare", None) if len(launchers) == 1 else None
             turns = self.filter and precision is not None
             if alone is not None and aligned == ALIGNED and not turns:
@@ -133,7 +144,9 @@ class Launch:
             launch(a, b, out, at_a, at_b, reads)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
-        views = map(turned, self.views) if self._turns.get(of[3]) else self.views
+        views = self.views()
+        if self._turns.get(of[3]):
+            views = tuple(map(turned, views))
         return tuple(launcher_of(plan_of(view, *of)) for view in views)
 
     def _reads_turned(self, a: Tensor, precision: str) -> bool:
@@ -175,7 +188,7 @@ class OverMap(Launch):
         self.allocate = allocator(shape, stride, self.out_dtype, device)
         self._empty = 0 in shape
         if self._kind is None:
-            self.views = (over.make(),)
+            self.views = partial(_alone, over.make)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:
@@ -187,3 +200,7 @@ class OverMap(Launch):
         if kind is None:
             return (launcher_of(plan_of(over.make(), *of)),)
         return (launcher_over(kind, over, of),)
+
+
+def _alone(make: Callable[[], GemmView]) -> tuple[GemmView]:
+    return (make(),)

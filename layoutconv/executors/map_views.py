@@ -9,13 +9,13 @@ and have their layouts made only where somebody looks at them.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import lru_cache
 from math import floor, log2, prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..algebra.int_tuple import flatten
 from ..algebra.symint import is_runtime
+from ..caches import BoundedCache, footprint, put_few, remembered
 from ..gemm_view import GemmView, stages
 from ..kernels.check import MAX_GROUPS
 from ..kernels.structure import operands, runtime_integers
@@ -28,10 +28,13 @@ Buffers = tuple["Tensor | None", "Tensor | None", "Tensor | None"]  # of A, B an
 Numbers = Mapping[str, int]  # the integers that a kernel takes, by name
 
 CLASSES = 8  # of sizes, to an octave
-LIMIT = 1024  # kinds that are kept
+PLANS = 64  # of a kind: eight octaves of sizes
 _LAST = 2**31 - 1  # what numbers of a kernel are below
 
-_kinds: dict[Hashable, Kind | None] = {}
+# False where views are of no kind.
+_kinds: BoundedCache[Hashable, Kind | bool] = BoundedCache(
+    "kinds of views over maps", entries=1024, nbytes=8 << 20
+)
 
 
 class Over(NamedTuple):
@@ -83,8 +86,8 @@ class Kind:
         plans: of a GPU, by what they were made for and the class of their sizes, without buffers.
     """
 
-    def __init__(self, view: GemmView, names: tuple[str, ...]) -> None:
-        self.names, self.plans = names, dict[Hashable, Any]()
+    def __init__(self, key: Hashable, view: GemmView, names: tuple[str, ...]) -> None:
+        self.key, self.names, self.plans = key, names, dict[Hashable, Any]()
         self._integers = itemgetter(*names) if len(names) > 1 else None
         self.extents = [_product(view.a.shape[0]), _product(view.b.shape[0])]
         self.extents += [_product(mode) for mode in (view.a.shape[1], view.a.shape[2:])]
@@ -170,16 +173,21 @@ def kind_over(over: Over) -> Kind | None:
     every = numbers.values()
     if buffers is None or min(every) < 2 or max(every) > _LAST:
         return None
-    kind = _kinds.get(key)
+    kind = _kinds.young.get(key)
     if kind is None:
-        if key in _kinds:
-            return None
-        if len(_kinds) >= LIMIT:
-            _kinds.clear()
-        kind = _kinds[key] = _kind_of(make(), numbers, buffers)
-        if kind is None:
-            return None
+        kind = _kinds.renewed(key)
+    if kind is None:
+        kind = _kind_of(key, make(), numbers, buffers) or False
+        _kinds.put(key, kind, footprint(key, kind))
+    if isinstance(kind, bool):
+        return None
     return kind if _value(kind.extents[3], numbers) <= MAX_GROUPS else None
+
+
+def keep_plan(kind: Kind, key: Hashable, plan: Any) -> None:
+    """Keep a plan with its kind, which takes more from then on."""
+    put_few(kind.plans, key, plan, PLANS)
+    _kinds.put(kind.key, kind, footprint(kind))
 
 
 def forget() -> None:
@@ -187,7 +195,7 @@ def forget() -> None:
     _kinds.clear()
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def representative(size: int) -> int:
     """The middle of the class of a size, which tiles are chosen for: an eighth of an octave.
 
@@ -200,7 +208,7 @@ def representative(size: int) -> int:
     return round(2 ** ((floor(CLASSES * log2(size)) + 0.5) / CLASSES)) if size > 1 else 1
 
 
-def _kind_of(view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
+def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
     """The kind of a view, None if its numbers or buffers are not those that are given."""
     found, want = runtime_integers(view), expected(view)
     if any(numbers.get(name) != value for name, value in found.items()):
@@ -217,7 +225,7 @@ def _kind_of(view: GemmView, numbers: Numbers, buffers: Buffers) -> Kind | None:
         memory = stages(layout)[-1].layout
         if any(map(is_runtime, (*flatten(memory.shape)[1:], *flatten(memory.stride)))):
             return None
-    return Kind(view, tuple(found))
+    return Kind(key, view, tuple(found))
 
 
 def _like(frozen: Any, **fields: Any) -> Any:

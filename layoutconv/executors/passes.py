@@ -1,36 +1,67 @@
-"""What the passes of a dense convolution compute, on tensors in the order of memory.
+"""What the passes of a dense convolution compute: views, and functions of tensors.
 
-Here is no dispatcher and no gradient: ``autograd`` registers these functions as operators of torch,
-``direct`` calls what they consist of.
+Here is no dispatcher and no gradient: ``autograd`` registers the functions as operators of torch,
+``direct`` calls what they consist of. Those take and return tensors of torch's shapes, (N, C, D, H,
+W), results in ``channels_last`` memory; views, and the rest, are of the order of memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..caches import BoundedCache, kept_in
 from ..conv import ConvProblem, dgrad_views, wgrad_view
 from ..conv.depthwise import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
+from ..conv.gradients import reached_residues
+from ..conv.views import VIEWS
 from ..epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from ..gemm_view import GemmView
 from . import execute
 from .checks import OUTPUTS, as_stored
+from .finish import Finish
 from .folded import arranged_fprop, line_for
-from .residues import arranged_dgrad, columns_for
+from .residues import arranged_dgrad, columns_for, residues_side_by_side
 from .turned import as_read, worth_turning
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
+_EMPTY = 64  # residues whose empty sums, if something follows them, kernels write; else torch does
+_ROWS = 1 << 16  # of empty sums that are made at once
+_PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """(N, C, D, H, W) as (N, D, H, W, C), of the same memory."""
+    return tensor.movedim(1, -1)
+
+
+def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """A new tensor (N, C, D, H, W), of memory of the ``shape`` (N, D, H, W, C).
+
+    It is no view: a result of an operator should be none. Its dtype is that of sums over ``like``,
+    or ``dtype``.
+
+    >>> made = new_result(torch.zeros(1, dtype=torch.int8), (2, 5, 3))
+    >>> made.shape, made.stride(), made.dtype
+    (torch.Size([2, 3, 5]), (15, 1, 3), torch.int32)
+    """
+    first, *modes, channels = shape
+    strides, reach = [], channels
+    for extent in reversed(modes):
+        strides.append(reach)
+        reach = reach * extent
+    shape, stride = (first, channels, *modes), (reach, 1, *reversed(strides))
+    return like.new_empty_strided(shape, stride, dtype=dtype or OUTPUTS.get(like.dtype))
 
 
 class Pass(NamedTuple):
-    """The views that together write a result of ``shape``; ``zeroed`` says: all but zeros.
+    """The views that together write a result of ``shape``; ``zeroed`` says: all but empty sums.
 
     ``turned`` is the shape of a filter that had better be turned before, where kernels read it
     along the sum alone; empty of one that had not.
@@ -43,10 +74,8 @@ class Pass(NamedTuple):
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether nothing is summed over channels; a pass that writes zeros alone has no view."""
-        if not self.views:
-            return False
-        return self.views[0].m == self.views[0].n == 1 and len(self.views[0].a.shape) == 3
+        """Whether nothing is summed over channels."""
+        return all(view.m == view.n == 1 and len(view.a.shape) == 3 for view in self.views[:1])
 
 
 def fprop_pass(
@@ -66,7 +95,20 @@ def fprop_pass(
     >>> fprop_pass((1, 8, 8, 4), (16, 3, 3, 4), [1, 1], [1, 1, 1, 1], [1, 1]).shape
     (1, 8, 8, 16)
     """
-    problem = _problem(x, w[:-1], stride, padding, dilation, groups)
+    numbers = tuple(stride), tuple(padding), tuple(dilation), groups
+    return _fprop_pass(tuple(x), tuple(w), *numbers, line)
+
+
+def forget() -> None:
+    """Drop the views of passes, and with them their plans."""
+    _PASSES.clear()
+    VIEWS.clear()
+
+
+@kept_in(_PASSES)
+def _fprop_pass(x: Any, w: Any, *numbers: Any) -> Pass:
+    *of_problem, line = numbers
+    problem = _problem(x, w[:-1], *of_problem)
     if _is_depthwise(problem):
         return Pass((depthwise_fprop_view(problem),), problem.output)
     return Pass((arranged_fprop(problem, line),), problem.output)
@@ -87,36 +129,85 @@ def dgrad_pass(
     """The gradient of the activation, of ``spatial`` cells: shapes (N, Z, P, Q, K), that of ``w``.
 
     ``ends`` says whether anything comes after the sums: what becomes of an empty one need not be
-    zero, so that the cells that no window covers have views then. ``columns``: so many may be
-    filled by residues side by side, if columns are not told apart by what comes after.
+    zero, so that the cells that no window covers have views then, if not too many. ``columns``: so
+    many may be filled by residues side by side, if columns are not told apart by what comes after.
 
     >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], [3], [0, 0], [1], ends=e).views) for e in (0, 1)]
     [1, 3]
     """
+    numbers = tuple(spatial), tuple(stride), tuple(padding), tuple(dilation), groups
+    return _dgrad_pass(tuple(y), tuple(w), *numbers, bool(ends), columns)
+
+
+@kept_in(_PASSES)
+def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
+    *of_problem, ends, columns = numbers
+    groups = of_problem[-1]
     shape = (y[0], *spatial, w[-1] * groups)
-    problem = _problem(shape, w[:-1], stride, padding, dilation, groups)
+    problem = _problem(shape, w[:-1], *of_problem)
+    # A stride far beyond the filter would have a view for each of as many cells.
+    empty = ends and prod(map(min, problem.stride, problem.spatial)) <= _EMPTY
+    together: tuple[int, ...] = ()
     if _is_depthwise(problem):
-        views = depthwise_dgrad_views(problem)
+        views = depthwise_dgrad_views(problem, empty=empty)
+    elif columns and not ends:
+        views, together = arranged_dgrad(problem, columns), residues_side_by_side(problem, columns)
     else:
-        views = arranged_dgrad(problem, columns) if columns and not ends else dgrad_views(problem)
-    needed = views if ends else tuple(view for view in views if view.k)
+        views = dgrad_views(problem, empty=empty)
     turns = not _is_depthwise(problem) and worth_turning(prod(y[:-1]), w, groups)
-    return Pass(needed, shape, len(needed) < len(views), tuple(w) if turns else ())
+    zeroed = not empty and not _covers(problem, together)
+    return Pass(views, shape, zeroed, w if turns else ())
 
 
-@lru_cache(maxsize=1024)
-def _checked(
-    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> ConvProblem:
-    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
-    return ConvProblem(activation, filter, stride, pairs, dilation, groups)
+def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
+    """Whether every cell is in a residue that some tap reaches; those ``together`` are."""
+    return all(
+        mode in together
+        or len(reached_residues(problem, mode)) == min(problem.stride[mode], problem.spatial[mode])
+        for mode in range(problem.rank)
+    )
+
+
+def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtype) -> None:
+    """Write what becomes of empty sums, of products of an ``operand``, into all of a result.
+
+    >>> out = torch.empty(1, 2, 3)
+    >>> write_empty_sums(out, epilogue_of(torch.tensor([1.0, -1, 0]), activation="relu"), out.dtype)
+    >>> out
+    tensor([[[1., 0., 0.],
+             [1., 0., 0.]]])
+    """
+    out.zero_()
+    if epilogue is None:
+        return
+    finish = Finish(epilogue, operand, out.dtype)
+    flat = out.view(-1, out.shape[-1])
+    sources = [source.view(flat.shape) for source in finish.sources]
+    for rows in range(0, len(flat), _ROWS):
+        part = slice(rows, rows + _ROWS)
+        sums = torch.zeros(flat[part].shape, dtype=finish.kind, device=out.device)
+        flat[part] = finish(sums, slice(None), [source[part] for source in sources])
+
+
+@kept_in(_PASSES)
+def _wgrad_view(x: Any, filter: Any, *numbers: Any) -> GemmView:
+    problem = _problem(x, filter, *numbers)
+    return (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
 
 
 def _problem(
-    activation: Ints, filter: Ints, stride: Ints, padding: Ints, dilation: Ints, groups: int
+    activation: Any, filter: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> ConvProblem:
-    numbers = tuple(stride), tuple(padding), tuple(dilation)
-    return _checked(tuple(activation), tuple(filter), *numbers, groups)
+    """The problem, with the least stride and dilation of those that make no difference.
+
+    Where one window fits, or a filter has one tap, they may be of any size.
+    """
+    taps, extents = filter[1:], activation[1:-1]
+    sides = tuple(zip(padding[::2], padding[1::2], strict=True))
+    apart = tuple(1 if tap == 1 else d for tap, d in zip(taps, dilation, strict=True))
+    modes = zip(stride, extents, sides, taps, apart, strict=True)
+    steps = tuple(min(s, max(1, e + n + f - d * (t - 1))) for s, e, (n, f), t, d in modes)
+    return ConvProblem(activation, filter, steps, sides, apart, groups)
 
 
 def _is_depthwise(problem: ConvProblem) -> bool:
@@ -160,12 +251,14 @@ def fprop(
     out_dtype: torch.dtype | None = None,
     statistics: bool = False,
 ) -> Any:
-    """The forward pass, (N, Z, P, Q, K); with ``statistics`` also those of its channels."""
+    """The forward pass, (N, K, Z, P, Q); with ``statistics`` also those of its channels."""
+    x, w = in_memory_order(x), in_memory_order(w)
+    residual = None if residual is None else in_memory_order(residual)
     numbers = stride, padding, dilation, groups
     found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
     epilogue = epilogue_of(bias, scale, residual, activation, slope, statistics)
-    y = x.new_empty(found.shape, dtype=out_dtype or OUTPUTS.get(x.dtype))
-    sums = run(found.views, x.contiguous(), w.contiguous(), y, epilogue)
+    y = new_result(x, found.shape, out_dtype)
+    sums = run(found.views, x.contiguous(), w.contiguous(), in_memory_order(y), epilogue)
     return (y, sums) if statistics else y
 
 
@@ -190,16 +283,21 @@ def dgrad(
     slope: float = 0.01,
     out_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The gradient of the activation, or the transposed convolution, (N, D, H, W, C)."""
+    """The gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
+    y, w = in_memory_order(y), in_memory_order(w)
+    residual = None if residual is None else in_memory_order(residual)
     epilogue = epilogue_of(bias, scale, residual, activation, slope)
     numbers = spatial, stride, padding, dilation, groups
+    # Before all else: no view is made for what no memory holds.
+    result = new_result(y, (y.shape[0], *spatial, w.shape[-1] * groups), out_dtype)
     found = dgrad_pass(
         y.shape, w.shape, *numbers, ends=epilogue is not None, columns=columns_for(y)
     )
-    allocate = y.new_zeros if found.zeroed else y.new_empty
-    x = allocate(found.shape, dtype=out_dtype or OUTPUTS.get(y.dtype))
+    x = in_memory_order(result)
+    if found.zeroed:
+        write_empty_sums(x, epilogue, y.dtype)
     run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))
-    return x
+    return result
 
 
 def wgrad(
@@ -211,11 +309,14 @@ def wgrad(
     dilation: Ints,
     groups: int = 1,
 ) -> Tensor:
-    """The gradient of the filter, (K, T, R, S, C / groups)."""
-    filter = (y.shape[-1], *taps)
-    problem = _problem(x.shape, filter, stride, padding, dilation, groups)
-    view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
-    return execute(view, y.contiguous(), x.contiguous())
+    """The gradient of the filter, (K, C / groups, T, R, S)."""
+    y, x = in_memory_order(y), in_memory_order(x)
+    K, C = y.shape[-1], x.shape[-1]
+    numbers = tuple(stride), tuple(padding), tuple(dilation), groups
+    view = _wgrad_view(tuple(x.shape), (K, *taps), *numbers)
+    w = new_result(y, (K, *taps, C // groups))
+    execute(view, y.contiguous(), x.contiguous(), in_memory_order(w))
+    return w
 
 
 def run(

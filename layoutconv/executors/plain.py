@@ -11,8 +11,11 @@ from torch.autograd import forward_ad
 from ..errors import ArgumentError
 
 is_compiling = torch.compiler.is_compiling
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # in a third of the time
 functions_that_look = _C._len_torch_function_stack
 operators_that_look = _C._len_torch_dispatch_stack
+# Of torch.autograd.grad(is_grads_batched=True), which is no transform and no mode.
+is_batched = _C._functorch.is_legacy_batchedtensor
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
 
 
@@ -33,8 +36,8 @@ def is_plain(*tensors: Any) -> bool:
     """
     if is_watched():
         return False
-    for tensor in tensors:  # noqa: SIM110, a generator takes longer than what it yields
-        if type(tensor) not in PLAIN or tensor.is_neg():
+    for tensor in tensors:
+        if type(tensor) not in PLAIN or tensor.is_neg() or is_batched(tensor):
             return False
     return True
 
@@ -99,8 +102,8 @@ def refuse_transforms(**tensors: Any) -> None:
     """Raise ``ArgumentError`` for a tensor whose derivative a transform wants from an operator.
 
     ``torch.func``'s ``grad``, ``vjp`` and ``jvp``, and forward-mode differentiation, are what
-    operators with a backward pass alone do not have. Forward mode would not even say so: its
-    derivatives would be zero.
+    operators with a backward pass alone do not have: those of sparse layers. Forward mode would
+    not even say so: its derivatives would be zero.
 
     >>> x = torch.ones(2)
     >>> refuse_transforms(input=x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import torch
 
 from ..algebra.int_tuple import flatten
 from ..algebra.layout import Layout
+from ..caches import put_few, remembered
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gemm_view import OperandLayout, follow, stages
 from ..kernels.check import UnsupportedViewError
@@ -29,6 +29,7 @@ Function = Callable[[Any, Any], Any]
 OPERATIONS = ("sum", "max", "min", "mean")
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+_FEW = 16  # plans of a view: operations, dtypes and alignments that it meets
 _CHUNK = 1 << 22  # elements that the CPU reads at once
 
 
@@ -353,11 +354,12 @@ def _reduce_gpu(view: ReductionView, x: Tensor, what: _Operation, out: Tensor) -
         nest = _nest(view)
         types = x.dtype, out.dtype
         aligned = _alignment(at[0]), _alignment(at[1])
-        plan = plans[key] = _Plan(nest, what, name, types, x.get_device(), aligned)
+        plan = _Plan(nest, what, name, types, x.get_device(), aligned)
+        put_few(plans, key, plan, _FEW)
     plan(_flat(x), _flat(out))
 
 
-@lru_cache(maxsize=4096)
+@remembered(512)
 def _partials(
     pieces: int, results: int, dtype: torch.dtype, out: torch.dtype, device: int,
     at: tuple[int, int],

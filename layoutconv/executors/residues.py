@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -41,9 +40,8 @@ def columns_of(dtype: torch.dtype, device: int) -> int:
     return MORE_COLUMNS if hopper else COLUMNS
 
 
-@lru_cache(maxsize=1024)
 def arranged_dgrad(problem: ConvProblem, columns: int = COLUMNS) -> tuple[GemmView, ...]:
-    """``dgrad_views`` as they are fastest: the same products in another order.
+    """``dgrad_views`` as they are fastest: the same products in another order, none of them empty.
 
     ``columns``: what :func:`columns_for` says. Where much of the filter falls outside a small
     output, rows run over the images first.
@@ -52,16 +50,21 @@ def arranged_dgrad(problem: ConvProblem, columns: int = COLUMNS) -> tuple[GemmVi
     >>> print(view.d.inner)
     ((N,W,H,D),C):((1@0,1@3,1@2,1@1),1@4)
     """
-    present = prod(_share(problem, mode) for mode in range(problem.rank))
     return dgrad_views(
         problem,
         side_by_side=residues_side_by_side(problem, columns),
-        images_first=problem.N >= IMAGES and present < PRESENT,
+        images_first=problem.N >= IMAGES and present_taps(problem) < PRESENT,
+        empty=False,
     )
 
 
+def present_taps(problem: ConvProblem) -> float:
+    """The share of pairs of a cell and a tap that reaches it that meet inside of the output."""
+    return prod(_share(problem, mode) for mode in range(problem.rank))
+
+
 def _share(problem: ConvProblem, mode: int) -> float:
-    """The share of pairs of a cell and a tap that reaches it that meet in a voxel of the output."""
+    """:func:`present_taps` in a spatial mode."""
     stride, dilation = problem.stride[mode], problem.dilation[mode]
     near, voxels = problem.padding[mode][0], problem.output_spatial[mode]
     met = [
@@ -73,7 +76,6 @@ def _share(problem: ConvProblem, mode: int) -> float:
     return sum(0 <= voxel < voxels for voxel in met) / max(len(met), 1)
 
 
-@lru_cache(maxsize=1024)
 def residues_side_by_side(problem: ConvProblem, columns: int = COLUMNS) -> tuple[int, ...]:
     """Spatial modes for ``dgrad_views(side_by_side=)``: as many as fill the columns of a tile.
 

@@ -8,18 +8,18 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import cache
+from collections.abc import Callable, Hashable, Sequence
 from marshal import dumps
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..caches import BoundedCache, footprint, remembered
 from .plain import (
     PLAIN,
     forward_ad,
     functions_that_look,
-    is_compiling,
+    is_dynamo_compiling,
     is_plain,
     operators_that_look,
 )
@@ -35,7 +35,10 @@ except ImportError:  # they are torch.compile's own, and promised to nobody
 is_grad_enabled = torch.is_grad_enabled
 _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
 
+_LATER = 2048  # bytes of the launches that are bound when an entry is used first
+
 Guard = Callable[..., bool]
+Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
 
 
 def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
@@ -92,9 +95,8 @@ def _properties(tensor: Tensor, rows: bool) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-class Signatures:
-    """What was kept for signatures of convolutions, of up to ``limit`` keys; all of it is dropped
-    when there are more.
+class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
+    """What was kept for signatures of convolutions: a cache with a bound, by the coarse parts.
 
     A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
     ``input``, ``weight``, ``bias``, ``scale`` and ``residual``, of which the last three may be
@@ -102,7 +104,7 @@ class Signatures:
     signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
     With ``rows``, how many of them ``input`` and ``residual`` have does not.
 
-    >>> signatures = Signatures(2)
+    >>> signatures = Signatures("", entries=2, nbytes=10_000)
     >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
     >>> signatures.keep(lambda: "what was found out", *call)
     >>> signatures.find(*call)
@@ -111,9 +113,9 @@ class Signatures:
     True
     """
 
-    def __init__(self, limit: int, *, rows: bool = False) -> None:
-        self.limit, self.rows = limit, rows
-        self._kept: dict[Hashable, list[tuple[Guard, Guard, Any]]] = {}
+    def __init__(self, name: str, *, entries: int, nbytes: int, rows: bool = False) -> None:
+        super().__init__(name, entries=entries, nbytes=nbytes)
+        self.rows = rows
 
     def find(
         self,
@@ -126,20 +128,28 @@ class Signatures:
         residual: Tensor | None = None,
     ) -> Any:
         """What was kept for a call; None for what was not, and for a call that torch has to see."""
-        # What is_watched_unseen asks: a function takes as long as its answers.
-        if is_compiling() or functions_that_look() or operators_that_look():
+        # What is_watched_unseen asks: a function takes as long as its answers. Of graphs, those of
+        # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
+        if is_dynamo_compiling() or functions_that_look() or operators_that_look():
             return None
         if forward_ad._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
+            return None
+        if input.is_nested or weight.is_nested:  # torch's guard ends the process
             return None
         columns: Any = ()
         apart = residual
         if not (bias is scale is residual is out_dtype is None):
             numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+            for column in columns:
+                if type(column) not in PLAIN or column.is_nested:
+                    return None
+            if apart is not None and (type(apart) not in PLAIN or apart.is_nested):
+                return None
         try:
             size = input.size(-1) if self.rows else input.numel()
             key = dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
-            for alike, apart_alike, found in self._kept.get(key, ()):
-                if alike(input, weight, *columns) and (apart is None or apart_alike(apart)):
+            for alike, apart_alike, found in self.young.get(key) or self.renewed(key) or ():
+                if alike(input, weight, *columns) and (apart is None or apart_alike(apart)):  # type: ignore[misc]
                     return found
         except (ValueError, RuntimeError, IndexError):  # no numbers, no strides, no modes
             pass
@@ -167,18 +177,12 @@ class Signatures:
             key = self._key(numbers, input, weight)
         except (ValueError, IndexError):  # no numbers, no modes
             return
-        if key not in self._kept and len(self._kept) >= self.limit:
-            self._kept.clear()
-        guards = guard_of(*together, rows=self.rows), guard_of(*alone, rows=self.rows)
-        entry = *guards, make()
-        self._kept[key] = [entry, *self._kept.get(key, ())][:_FEW]
-
-    def clear(self) -> None:
-        """Drop all of it."""
-        self._kept.clear()
-
-    def __len__(self) -> int:
-        return len(self._kept)
+        apart_alike = guard_of(*alone, rows=self.rows) if alone else None
+        entry = guard_of(*together, rows=self.rows), apart_alike, make()
+        others = list(self.get(key) or ())[: max(1, min(_FEW, self.most_entries // 2)) - 1]
+        many, nbytes = self._sizes.get(key, (1, 0))
+        nbytes = nbytes // many * len(others) + footprint(key, entry) + _LATER
+        self.put(key, [entry, *others], nbytes, 1 + len(others))
 
     def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
         """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
@@ -186,7 +190,9 @@ class Signatures:
         return dumps(numbers, 2), is_grad_enabled(), size, weight.numel()
 
 
-_name = cache(str)
+@remembered(64)
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype)
 
 
 def _apart(
@@ -194,9 +200,11 @@ def _apart(
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Numbers, with which of the others there are, and the columns that are tensors or ought to
     be."""
-    if bias is scale is residual is out_dtype is None:
-        return numbers, ()
     number, columns = None, () if bias is None else (bias,)
+    if scale is out_dtype is None:  # as the rest has it, in less time
+        if bias is residual is None:
+            return numbers, ()
+        return (numbers, None, bias is None, False, residual is None, None), columns
     if scale is not None:
         if type(scale) in (float, int):
             number = scale

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from functools import lru_cache
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..caches import remembered
 from ..conv.turned import turned_filter
 from ..gemm_view import GemmView
 from ..sparse.kernel_map import KernelMap, reversed_index
@@ -345,7 +345,7 @@ def _sum_on_gpu(parts: Tensor, lengths: Tensor, out: Tensor) -> None:
     return _segment_sum(parts.dtype, out.dtype, K * C, device)(parts, lengths, out.view(-1))
 
 
-@lru_cache(maxsize=1024)
+@remembered(256)
 def _segment_sum(dtype: torch.dtype, out_dtype: torch.dtype, columns: int, device: int) -> Any:
     from ..kernels.segment_sum import SegmentShape, load_segment_sum, vector_of
     from .choosing import machine_of

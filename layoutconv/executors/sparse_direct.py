@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from ..sparse.kernel_map import KernelMap
 
 _CALLS = "calls"  # the name under which a map keeps them
-_LIMIT = 1024  # of kinds, and of the calls of a map
+_LIMIT = 1024  # calls of a map
 
-_kinds = Signatures(_LIMIT, rows=True)
+_kinds = Signatures("sparse calls", entries=1024, nbytes=8 << 20, rows=True)
 forget = _kinds.clear
 
 
@@ -122,12 +122,14 @@ class Kind:
         self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
         if _takes_memory(x):
             epilogue = epilogue_of(bias, scale, residual, *ending)
-            self.forward = partial(OverMap, Launch((), x, out_dtype, epilogue))
-            self.dgrad = partial(OverMap, Launch((), x, x.dtype, None, self.filter))
-            self.wgrad = partial(OverMap, Launch((), x, exact, None))
+            self.forward = partial(OverMap, Launch(tuple, x, out_dtype, epilogue))
+            self.dgrad = partial(OverMap, Launch(tuple, x, x.dtype, None, self.filter))
+            self.wgrad = partial(OverMap, Launch(tuple, x, exact, None))
 
     def fits(self, found: KernelMap) -> bool:
         """Whether calls over a map are as this says, once their tensors are of its signature."""
+        if found.extended is not None:  # its index is of other rows
+            return False
         inputs, outputs = len(found.inputs), len(found.outputs)
         # One element of each group is a dot product, whose launch finishes no sums (``dot``).
         finished = outputs == 1 and self.groups == self.K and not self.only_sums

@@ -1,19 +1,21 @@
 """What the CPU executor derives from a view and keeps with it: structure, and small tables.
 
 Parsed chains of maps, blocks and tiles always; where rows and columns lie while all tables of a
-view take no more than 16 MB together, which end with its index buffers, or 256 KB where it has none
-and may be kept for all calls of a problem. What a product reads through an index buffer is kept as
-lists of the rows that are there, block by block, with a copy of the index's entries: where those
+view take no more than 16 MB together, which end with its index buffers, or 256 KB where it has
+none. Views without an index are kept for all calls of a problem, so their tables have a bound
+together: 16 MB, of those that were used last. What a product reads through an index buffer is kept
+as lists of the rows that are there, block by block, with a copy of the index's entries: where those
 have changed, in whatever way, everything is derived again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..caches import BoundedCache, footprint
 from ..gemm_view import GemmView
 from .checks import expected
 from .panels import Place
@@ -22,8 +24,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BYTES = 16 << 20  # of the tables that are kept with a view that has an index
-PLAIN_BYTES = 256 << 10  # with one that has none: a thousand of them may be kept
+PLAIN_BYTES = 256 << 10  # with one that has none
 _STRUCTURES = 256  # problems of a batch whose structure is kept
+_EMPTY = 1024  # bytes of an object without tables
+
+# Of views without an index, by the identity of their marks.
+_plain: BoundedCache[int, Tables] = BoundedCache("CPU tables", entries=1024, nbytes=16 << 20)
+
+
+class _Mark:
+    """Stands for the tables in a view that may outlive them, and takes them along where it goes."""
+
+    def __reduce__(self) -> Any:
+        return _Mark, ()  # a copy of a view derives its own
+
+    # As a default: an interpreter that ends has no module left where it might be looked up.
+    def __del__(self, drop: Callable[[int], None] = _plain.drop) -> None:
+        drop(id(self))
 
 
 class Tables:
@@ -35,7 +52,8 @@ class Tables:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, mark: int = 0) -> None:
+        self.mark, self.nbytes = mark, _EMPTY
         self.structures: dict[Any, Any] = {}
         self.tables: dict[Any, Any] = {}
         self.left = PLAIN_BYTES
@@ -47,13 +65,28 @@ class Tables:
     @classmethod
     def of(cls, view: GemmView) -> Tables:
         """Those of a view, up to date with its index buffers."""
+        indices = expected(view).indices
+        if not indices:
+            return cls._of_plain(view)
         kept: Tables | None = view.__dict__.get("_tables")
         if kept is None:
             kept = view.__dict__["_tables"] = cls()
-        indices = expected(view).indices
-        if indices:
-            kept._follow([index.buffer for index in indices])
+        kept._follow([index.buffer for index in indices])
         return kept
+
+    @classmethod
+    def _of_plain(cls, view: GemmView) -> Tables:
+        mark = id(view.__dict__.get("_tables") or view.__dict__.setdefault("_tables", _Mark()))
+        kept = _plain.get(mark)
+        if kept is None:
+            kept = cls(mark)
+            _plain.put(mark, kept, kept.nbytes)
+        return kept
+
+    def _grow(self, nbytes: int) -> None:
+        self.nbytes += nbytes
+        if self.mark:
+            _plain.put(self.mark, self, self.nbytes)
 
     def _follow(self, buffers: list[Tensor]) -> None:
         if self.entries is not None and all(map(_same, buffers, self.entries)):
@@ -69,6 +102,7 @@ class Tables:
             found = make()
             if len(self.structures) < _STRUCTURES:
                 self.structures[key] = found
+                self._grow(footprint(found) if self.mark else 0)
         return found
 
     def place(self, key: Any, make: Any) -> Place:
@@ -108,6 +142,7 @@ class Tables:
     def _keep(self, key: Any, found: Any, size: int) -> None:
         self.left -= size
         self.tables[key] = found
+        self._grow(size)
 
 
 def _same(buffer: Tensor, entries: Tensor) -> bool:

@@ -5,7 +5,7 @@ The top floor: may import every room of the package.
 
 from . import functional
 from .containers import Features, Prune, Sequential
-from .convert import convert
+from .convert import ConversionReport, convert, revert
 from .fold import fold_batch_norms
 from .modules import (
     Conv1d,
@@ -67,6 +67,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "ConversionReport",
     "Features",
     "Prune",
     "Residual",
@@ -106,6 +107,7 @@ __all__ = [
     "convert",
     "fold_batch_norms",
     "functional",
+    "revert",
     "sparse_avg_pool",
     "sparse_depthwise",
     "sparse_global_pool",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from operator import index as as_int
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _OWN = frozenset({torch.float64, torch.complex64, torch.complex128})
 _NARROW = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
-_AUTOCAST = frozenset({"cpu", "cuda"})  # devices whose autocast lowers convolutions
+AUTOCAST = frozenset({"cpu", "cuda"})  # devices whose autocast lowers convolutions
 
 
 def near_and_far(
@@ -72,8 +74,9 @@ def check_tensors(
         if not isinstance(tensor, torch.Tensor) and not (optional and tensor is None):
             kinds = "a torch tensor or a number" if name == "scale" else "a torch tensor"
             raise ArgumentTypeError(name, kinds, type(tensor).__name__)
-        if tensor is not None and tensor.layout != torch.strided:
-            raise ArgumentTypeError(name, "a tensor of torch.strided layout", str(tensor.layout))
+        if tensor is not None and (tensor.is_nested or tensor.layout != torch.strided):
+            got = "a nested tensor" if tensor.is_nested else str(tensor.layout)
+            raise ArgumentTypeError(name, "a tensor of torch.strided layout", got)
     if input.dim() not in (rank + 1, rank + 2):
         expected = f"(N, C) or (C,) and {rank} spatial modes"
         raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
@@ -93,10 +96,25 @@ def check_tensors(
     _check_dtypes(named)
 
 
+def check_groups(groups: Any) -> int:
+    """A number of groups, which may be 0: what it divides is for :func:`check_tensors`.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for what is no integer.
+
+    >>> check_groups(2)
+    2
+    """
+    try:
+        number = as_int(groups)
+    except TypeError:
+        number = None
+    if number is None or isinstance(groups, bool):
+        raise ArgumentTypeError("groups", "an int >= 1", repr(groups))
+    return number
+
+
 def _check_channels(channels: int, weight: Tensor, groups: int, transposed: bool) -> int:
     """How many channels come out."""
-    if isinstance(groups, bool) or not isinstance(groups, int):
-        raise ArgumentTypeError("groups", "an int >= 1", repr(groups))
     first, second = weight.shape[:2]
     if groups < 1 or channels % groups or first % groups:
         of_filter = "" if transposed else f" and the {first} of the output"
@@ -119,7 +137,7 @@ def _check_dtypes(named: dict[str, Any]) -> None:
         )
         raise ArgumentTypeError("input", kinds, str(input.dtype))
     kind = input.device.type
-    lowered = kind in _AUTOCAST and torch.is_autocast_enabled(kind)
+    lowered = kind in AUTOCAST and torch.is_autocast_enabled(kind)
     for name, tensor in named.items():
         if tensor is None:
             continue
@@ -184,6 +202,20 @@ def check_fits(
         if span > cells:
             expected = f"a filter that fits the padded input, {cells} cells in spatial mode {mode}"
             raise ArgumentError("weight", expected, f"one that spans {span}")
+
+
+def check_size(shape: Sequence[int], name: str, *numbers: Any) -> None:
+    """Raises :class:`~layoutconv.errors.ArgumentError` for a result that no memory can hold.
+
+    It can be so large if some of the ``numbers`` are; ``name`` is the argument that they make.
+
+    >>> check_size((1, 1, 2**62), "padding", [2**61])
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `padding`: expected fewer than 2^60 elements in the\
+ output, got shape (1, 1, 4611686018427387904)
+    """
+    if max(max(flat) for flat in numbers) >= 1 << 31 and prod(shape) >= 1 << 60:
+        raise ArgumentError(name, "fewer than 2^60 elements in the output", f"shape {tuple(shape)}")
 
 
 def check_residual(residual: Tensor | None, input: Tensor, K: int, spatial: Sequence[int]) -> None:

@@ -7,9 +7,12 @@ convolution of twice the channels has the four products of a complex one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from .arguments import AUTOCAST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,3 +49,14 @@ def real_filter(weight: Tensor, *, transposed: bool = False) -> Tensor:
     above, below = (im, -im) if transposed else (-im, im)
     rows = torch.stack((re, above), -1), torch.stack((below, re), -1)
     return torch.stack(rows, 1).flatten(0, 1).flatten(-2)
+
+
+def without_autocast(tensor: Tensor) -> AbstractContextManager[Any]:
+    """A context in which no operator on a tensor's device lowers what it is given.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16), without_autocast(torch.ones(1)):
+    ...     print((torch.ones(1, 1) @ torch.ones(1, 1)).dtype)
+    torch.float32
+    """
+    device = tensor.device.type
+    return torch.autocast(device, enabled=False) if device in AUTOCAST else nullcontext()

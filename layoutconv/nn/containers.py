@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..sparse import SparseTensor, prune
+from .image_norm import FORWARDS, counts_images, per_image, with_hooks
 from .padded_norm import counts_rows, is_hooked, on_cells
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ class Sequential(torch.nn.Sequential):
     module gets the sparse tensor itself; one of a user that wants features goes into
     :class:`Features`.
 
-    Of a padded tensor, the statistics of a batch norm are those of the rows that have a cell.
+    Of a padded tensor, the statistics of a batch norm are those of the rows that have a cell. An
+    ``InstanceNorm1d`` to ``3d`` and a ``GroupNorm`` take theirs over the rows of each image.
 
     >>> net = Sequential(torch.nn.Linear(1, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
     >>> x = SparseTensor.from_dense(torch.tensor([[[0.0], [3.0], [1.0]]]))
@@ -79,13 +82,20 @@ def apply(module: Any, input: Any) -> Any:
         return input  # where something was folded away
     if not (isinstance(input, SparseTensor) and is_plain(module)):
         return module(input)
-    if not (input.coordinates.padded and counts_rows(module)):
+    of_images = type(module).forward in FORWARDS and counts_images(module)
+    if not of_images and not (input.coordinates.padded and counts_rows(module)):
         return input.replace(module(input.features))
-    if isinstance(module, torch.nn.Sequential) and not is_hooked(module):
-        for part in module:
-            input = apply(part, input)
-        return input
-    return input.replace(on_cells(module, input))
+    if isinstance(module, torch.nn.Sequential) and (of_images or not is_hooked(module)):
+        return input.replace(with_hooks(module, input.features, partial(_each, module, input)))
+    return input.replace(per_image(module, input) if of_images else on_cells(module, input))
+
+
+def _each(modules: Any, input: SparseTensor, features: Tensor) -> Tensor:
+    """Features after all modules of a ``torch.nn.Sequential``, one after another."""
+    x = input.replace(features)
+    for module in modules:
+        x = apply(module, x)
+    return x.features
 
 
 def is_plain(module: Any) -> bool:

@@ -1,43 +1,240 @@
-"""Swap the convolutions of a model that exists."""
+"""Swap the convolutions of a model that exists, and swap them back."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from copy import deepcopy
+from dataclasses import dataclass
+from types import new_class
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import torch
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.parametrize import is_parametrized
 
+from ..caches import remembered
 from ..errors import ArgumentTypeError
+from ..executors.plain import PLAIN
 from . import modules
 
 _OURS: dict[type, type] = {
     getattr(torch.nn, name): getattr(modules, name)
     for name in (f"{kind}{rank}d" for kind in ("Conv", "ConvTranspose") for rank in (1, 2, 3))
 }
+# A module with such an attribute of its own would fuse it, or call it.
+_OWN_NAMES = "activation", "slope", "_function", "_activate"
+_RECORD = "_converted_from"  # the attribute of a converted module that revert reads
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
 
-def convert(module: Module) -> Module:
-    """Let this package compute the convolutions of a model, in place; returns the model.
+@dataclass(frozen=True)
+class ConversionReport:
+    """Convolutions of a model that were swapped, and those that were not.
 
-    Modules that are of torch's ``Conv*d`` and ``ConvTranspose*d`` types themselves become those of
-    :mod:`layoutconv.nn`, ``module`` included. They stay the same objects with the same parameters,
-    so an optimizer, a hook or a shared weight goes on working; weights move to ``channels_last``
-    memory. Subclasses of torch's modules are left as they are.
+    Attributes:
+        swapped: names of modules, as ``named_modules`` has them: "" is the model itself.
+        left: the others, each with the reason.
 
-    Lazy modules are such until their first call, so convert a model after it.
+    >>> print(ConversionReport(("stem", "body.0"), {"head": "it overrides forward"}))
+    2 of 3 convolutions swapped
+    left `head`: it overrides forward
+    """
+
+    swapped: tuple[str, ...]
+    left: dict[str, str]
+
+    def __str__(self) -> str:
+        count = len(self.swapped)
+        head = f"{count} of {count + len(self.left)} convolutions swapped"
+        return "\n".join([head, *(f"left `{name}`: {why}" for name, why in self.left.items())])
+
+
+@overload
+def convert(
+    module: Module, *, inplace: bool = True, return_report: Literal[False] = False
+) -> Module: ...
+
+
+@overload
+def convert(
+    module: Module, *, inplace: bool = True, return_report: Literal[True]
+) -> tuple[Module, ConversionReport]: ...
+
+
+def convert(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
+    """Let this package compute the convolutions of a model; returns the model.
+
+    Modules of torch's ``Conv*d`` and ``ConvTranspose*d`` become those of :mod:`layoutconv.nn`,
+    ``module`` included, and so do modules of subclasses that leave the forward pass as it is: they
+    stay instances of the subclass. They stay the same objects with the same parameters, so an
+    optimizer, a hook or a shared weight goes on working; weights move to ``channels_last`` memory.
+    :func:`revert` undoes it.
+
+    Args:
+        module: the model, or a convolution.
+        inplace: convert ``module`` itself; else a deep copy, with parameters of its own.
+        return_report: return a pair of the model and a :class:`ConversionReport`.
+
+    A convolution is left as it is, and the report says why, if it overrides the forward pass, is
+    parametrized or lazy (convert a model before the one and after its first call), or has an
+    attribute that means a fused activation here.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
 
-    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3, groups=8))
-    >>> [type(layer).__module__ for layer in convert(net)]
-    ['layoutconv.nn.modules', 'layoutconv.nn.modules']
+    >>> class Named(torch.nn.Conv2d):
+    ...     pass
+    >>> class Halved(torch.nn.Conv2d):
+    ...     def forward(self, input):
+    ...         return super().forward(input) / 2
+    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), Named(8, 8, 3), Halved(8, 4, 1))
+    >>> net, report = convert(net, return_report=True)
+    >>> print(report)
+    2 of 3 convolutions swapped
+    left `2`: Halved overrides forward
+    >>> isinstance(net[1], Named), isinstance(net[1], modules.Conv2d)
+    (True, True)
     """
+    return _swap(module, inplace, return_report, _why_not, _to_ours)
+
+
+@overload
+def revert(
+    module: Module, *, inplace: bool = True, return_report: Literal[False] = False
+) -> Module: ...
+
+
+@overload
+def revert(
+    module: Module, *, inplace: bool = True, return_report: Literal[True]
+) -> tuple[Module, ConversionReport]: ...
+
+
+def revert(module: Module, *, inplace: bool = True, return_report: bool = False) -> Any:
+    """Undo :func:`convert`: torch computes the convolutions of a model again; returns the model.
+
+    Modules have the classes, and weights the order of memory, that they had. Their values are those
+    of now, after any training. Modules that were not converted stay as they are, and so do those
+    that an activation was folded into, which torch's have not.
+
+    ``inplace`` and ``return_report`` are as in :func:`convert`, and so are the errors. A copied, or
+    pickled and loaded, model can be reverted, too.
+
+    >>> net = convert(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)))
+    >>> type(revert(net)[0]) is torch.nn.Conv2d
+    True
+    """
+    return _swap(module, inplace, return_report, _why_not_back, _to_theirs)
+
+
+def _swap(module: Any, inplace: bool, return_report: bool, why_not: Any, swap: Any) -> Any:
+    """Swap the convolutions of a model that nothing speaks against."""
     if not isinstance(module, torch.nn.Module):
         raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
-    for layer in module.modules():
-        ours = _OURS.get(type(layer))
-        if ours is not None:
-            layer.__class__ = ours
-            modules.to_channels_last(layer.weight)  # type: ignore[arg-type]
-    return module
+    module = module if inplace else deepcopy(module)
+    swapped, left = [], {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, _ConvNd):
+            reason = why_not(layer)
+            if reason is None:
+                swap(layer)
+                swapped.append(name)
+            else:
+                left[name] = reason
+    return (module, ConversionReport(tuple(swapped), left)) if return_report else module
+
+
+# -- to ours ---------------------------------------------------------------------------------------
+
+
+class _Record(NamedTuple):
+    """A module as it was: its class, and the shape and strides of its weight."""
+
+    kind: type
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def _base_of(kind: type) -> Any:
+    """The class of torch that has a counterpart here, None if there is none."""
+    return next((base for base in kind.__mro__ if base in _OURS), None)
+
+
+def _why_not(layer: Any) -> str | None:
+    """The reason not to convert a convolution."""
+    kind, base = type(layer), _base_of(type(layer))
+    name = kind.__name__
+    if isinstance(layer, tuple(_OURS.values())):
+        return "layoutconv computes it already"
+    if base is None:
+        return f"there is no counterpart of {name}"
+    if is_parametrized(layer):
+        return "it is parametrized: convert before"
+    if hasattr(kind.__init_subclass__, "__func__"):
+        return f"{name} defines __init_subclass__, and would get a subclass"
+    for method in ("forward", "_conv_forward"):
+        if getattr(kind, method, None) is not getattr(base, method, None):
+            return f"{name} overrides {method}"
+        if method in layer.__dict__:
+            return f"{method} was replaced in the module"
+    if torch.nn.parameter.is_lazy(layer.weight):
+        return "it is lazy: convert after the first call"
+    if type(layer.weight) not in PLAIN or layer.weight.layout != torch.strided:
+        return f"its weight is a {type(layer.weight).__name__} of {layer.weight.layout} layout"
+    taken = [name for name in _OWN_NAMES if hasattr(layer, name)]
+    return f"its attribute `{taken[0]}` has another meaning here" if taken else None
+
+
+def _to_ours(layer: Any) -> None:
+    kind: Any = type(layer)
+    like = torch.empty_like(layer.weight, device="meta")  # of as many cells, without gaps
+    layer.__dict__[_RECORD] = _Record(kind, tuple(like.shape), like.stride())
+    layer.__class__ = _OURS[kind] if kind in _OURS else _computed_here(kind)
+    modules.to_channels_last(layer.weight)
+
+
+@remembered(1024)
+def _computed_here(kind: Any) -> Any:
+    """A subclass of a subclass of torch's convolutions, with the forward pass of ours."""
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        # The class has no place that pickle could import it from.
+        _, (_, *arguments), *rest = super(made, self).__reduce_ex__(max(2, protocol))
+        return _new, (kind, *arguments), *rest
+
+    def fill(names: dict[str, Any]) -> None:
+        names["__reduce_ex__"] = reduce
+        names["__module__"], names["__qualname__"] = __name__, kind.__qualname__
+        names["__doc__"] = kind.__doc__
+
+    made: Any = new_class(kind.__name__, (kind, _OURS[_base_of(kind)]), exec_body=fill)
+    return made
+
+
+def _new(kind: type, *arguments: Any) -> Any:
+    """A converted module of a subclass, without its state."""
+    made = _computed_here(kind)
+    return made.__new__(made, *arguments)
+
+
+# -- and back --------------------------------------------------------------------------------------
+
+
+def _why_not_back(layer: Any) -> str | None:
+    """The reason not to revert a convolution."""
+    if _RECORD not in layer.__dict__:
+        return "it was not converted"
+    if layer.activation is not None:
+        return f"`{layer.activation}` was folded into it"
+    if is_parametrized(layer):
+        return "it is parametrized: revert before"
+    return None
+
+
+def _to_theirs(layer: Any) -> None:
+    record: _Record = layer.__dict__.pop(_RECORD)
+    for name in ("activation", "slope"):
+        layer.__dict__.pop(name, None)
+    layer.__class__ = record.kind
+    data = layer.weight.data
+    if data.shape == record.shape:
+        layer.weight.data = data.new_empty_strided(record.shape, record.stride).copy_(data)

@@ -10,10 +10,12 @@ sum + bias + residual)``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import has_torch_function
 
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
@@ -22,13 +24,16 @@ from . import fuse
 from .arguments import (
     check_activation,
     check_fits,
+    check_groups,
     check_out_dtype,
     check_residual,
+    check_size,
     check_tensors,
     near_and_far,
 )
-from .complex import complex_channels, real_channels, real_filter
+from .complex import complex_channels, real_channels, real_filter, without_autocast
 from .fuse import Ending
+from .overrides import overridden
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -300,6 +305,13 @@ def _convolution(
         call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
             return call.run(input, weight, bias, scale, residual)
+    tensors = input, weight, bias, scale, residual
+    if has_torch_function(tensors):
+        asked = stride, padding, dilation, groups
+        more = {"return_statistics": True} if statistics else {}
+        function = globals()[f"conv{rank}d"]
+        return overridden(function, tensors, asked, activation, slope, out_dtype, **more)
+    groups = check_groups(groups)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=False,
@@ -307,19 +319,18 @@ def _convolution(
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     pairs = near_and_far(padding, steps, apart, weight.shape[2:])
     check_fits(input.shape[-rank:], weight.shape[2:], pairs, apart)
-    if residual is not None:
-        modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
-        voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
-        check_residual(residual, input, weight.shape[0], voxels)
+    modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
+    voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
+    check_residual(residual, input, weight.shape[0], voxels)
     numbers = steps, _flat(pairs), apart, groups
+    check_size((input.shape[0], weight.shape[0], *voxels), "padding", numbers[1])
     if statistics:
         if input.is_complex():
             raise ArgumentError("return_statistics", "False for complex numbers", statistics)
-        x, w, ending = _in_memory_order(input, rank), weight.movedim(1, -1), _moved(ending, rank)
-        y, sums = fuse.fprop_statistics(x, w, numbers, ending)
-        return _in_torch_order(y, input, rank), sums
+        x, ending = _batch(input, rank), _of_batch(ending, rank)
+        y, sums = fuse.fprop_statistics(x, weight, numbers, ending)
+        return _like(y, input, rank), sums
     y = _run(fuse.fprop, rank, input, weight, numbers, ending)
-    tensors = input, weight, bias, scale, residual
     last = activation, slope
     direct.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
     return y
@@ -345,6 +356,12 @@ def _transposed(
     call = direct.find(given, out_dtype, input, weight, bias, scale, residual)
     if call is not None:
         return call.run(input, weight, bias, scale, residual)
+    tensors = input, weight, bias, scale, residual
+    if has_torch_function(tensors):
+        asked = stride, padding, output_padding, groups, dilation
+        function = globals()[f"conv_transpose{rank}d"]
+        return overridden(function, tensors, asked, activation, slope, out_dtype)
+    groups = check_groups(groups)
     ending = _checked(
         rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
         transposed=True,
@@ -357,9 +374,10 @@ def _transposed(
     spatial = [cells for cells, _ in cells_and_pairs]
     sides = _flat(pair for _, pair in cells_and_pairs)
     check_residual(residual, input, weight.shape[1] * groups, spatial)
+    shape = input.shape[0], weight.shape[1] * groups, *spatial
+    check_size(shape, "stride", steps, apart, extra)
     numbers = spatial, steps, sides, apart, groups
     x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
-    tensors = input, weight, bias, scale, residual
     last = activation, slope
     direct.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
     return x
@@ -398,29 +416,28 @@ def _run(
     numbers: tuple[Any, ...],
     ending: Ending,
 ) -> Tensor:
-    """The convolution of tensors in torch's order, complex ones as real ones."""
-    x, w, ending = _in_memory_order(input, rank), weight.movedim(1, -1), _moved(ending, rank)
+    """The convolution of a batch or of one image, complex ones as real ones."""
+    x, w, ending = _batch(input, rank), weight, _of_batch(ending, rank)
     if not input.is_complex():
-        return _in_torch_order(convolve(x, w, numbers, ending), input, rank)
+        return _like(convolve(x, w, numbers, ending), input, rank)
     scale, bias, residual = ending.scale, ending.bias, ending.residual
     real = _other_tensors(
         ending,
         bias=None if bias is None else real_channels(bias),
         scale=None if scale is None else scale.repeat_interleave(2),
-        residual=None if residual is None else real_channels(residual),
+        residual=None if residual is None else _in_memory_order(real_channels, residual),
     )
-    w = real_filter(w, transposed=convolve is fuse.dgrad)
-    with torch.autocast(input.device.type, enabled=False):  # torch's does not lower them either
-        y = convolve(real_channels(x), w, numbers, real)
-    return _in_torch_order(complex_channels(y), input, rank)
+    w = _in_memory_order(partial(real_filter, transposed=convolve is fuse.dgrad), w)
+    with without_autocast(input):  # torch's does not lower them either
+        y = convolve(_in_memory_order(real_channels, x), w, numbers, real)
+    return _like(_in_memory_order(complex_channels, y), input, rank)
 
 
-def _moved(ending: Ending, rank: int) -> Ending:
-    """With the residual in the order of memory."""
+def _of_batch(ending: Ending, rank: int) -> Ending:
+    """With the residual of a batch."""
     if ending.residual is None:
         return ending
-    residual = _in_memory_order(ending.residual, rank)
-    return _other_tensors(ending, ending.bias, ending.scale, residual)
+    return _other_tensors(ending, ending.bias, ending.scale, _batch(ending.residual, rank))
 
 
 def _other_tensors(
@@ -430,14 +447,19 @@ def _other_tensors(
     return Ending(bias, scale, residual, ending.activation, ending.slope, ending.out_dtype)
 
 
-def _in_memory_order(tensor: Tensor, rank: int) -> Tensor:
-    """(N, D, H, W, C) of a batch, or of the one image that there is."""
-    return (tensor if tensor.dim() == rank + 2 else tensor.unsqueeze(0)).movedim(1, -1)
+def _batch(tensor: Tensor, rank: int) -> Tensor:
+    """(N, C, D, H, W) of a batch, or of the one image that there is."""
+    return tensor if tensor.dim() == rank + 2 else tensor.unsqueeze(0)
 
 
-def _in_torch_order(y: Tensor, input: Tensor, rank: int) -> Tensor:
-    y = y.movedim(-1, 1)
+def _like(y: Tensor, input: Tensor, rank: int) -> Tensor:
+    """A batch, or its one image, as the input is."""
     return y if input.dim() == rank + 2 else y.squeeze(0)
+
+
+def _in_memory_order(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    """What a function of tensors whose channels are the last mode makes of one in torch's order."""
+    return function(tensor.movedim(1, -1)).movedim(-1, 1)
 
 
 def _flat(pairs: Any) -> list[int]:

@@ -11,10 +11,14 @@ from ..executors.autograd import (
     conv_fprop,
     conv_fprop_statistics,
     has_gradient,
+    lower,
+    per_channel,
 )
 from ..executors.checks import OUTPUTS
 from ..executors.finish import FP8, activate, column_statistics, convert
 from ..executors.plain import refuse_transforms
+from ..executors.transforms import Dgrad, Fprop, is_transformed
+from .arguments import AUTOCAST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,12 +36,16 @@ class Ending(NamedTuple):
 
 
 def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
-    """The forward pass of tensors in the order of memory, and its ending."""
+    """The forward pass, and its ending."""
+    if is_transformed():
+        return _apart("fprop", x, w, numbers, ending)
     return fused_or_not(conv_fprop, x, w, numbers, ending)
 
 
 def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
     """The transposed convolution, and its ending."""
+    if is_transformed():
+        return _apart("dgrad", y, w, numbers, ending)
     return fused_or_not(conv_dgrad, y, w, numbers, ending)
 
 
@@ -45,11 +53,10 @@ def fprop_statistics(
     x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending
 ) -> tuple[Tensor, Tensor]:
     """The forward pass, and the sums and sums of squares of its channels, fp32 (2, K)."""
-    if _is_fused(x, w, ending):
-        _refuse_transforms(x, w, ending)
+    if _is_fused(x, w, ending) and not is_transformed():
         return conv_fprop_statistics(x, w, *numbers, *ending)
     y = fprop(x, w, numbers, ending)
-    return y, column_statistics(y.detach())
+    return y, column_statistics(y.detach().movedim(1, -1))
 
 
 def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
@@ -96,6 +103,25 @@ def _refuse_transforms(a: Tensor, b: Tensor, ending: Ending) -> None:
     refuse_transforms(input=a, weight=b, **others)
 
 
+@torch.compiler.allow_in_graph
+def _apart(name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
+    """A pass that transforms differentiate and batch, and the ending as operations of torch.
+
+    Sums are stored in fp32 where something follows them, so that they are rounded once.
+    """
+    function, device = {"fprop": Fprop, "dgrad": Dgrad}[name], a.device.type
+    if device in AUTOCAST and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        a, b = lower(a, dtype), lower(b, dtype)
+    bias, scale, residual, activation, slope, out_dtype = ending
+    if bias is scale is residual is activation is out_dtype is None:
+        return function.apply(a, b, *numbers, None)
+    exact = torch.float64 if a.dtype == torch.float64 else torch.float32
+    y = function.apply(a, b, *numbers, torch.int32 if a.dtype == torch.int8 else exact)
+    kind = out_dtype or OUTPUTS[a.dtype]
+    return after(y.to(exact), Ending(bias, scale, residual, activation, slope, kind))
+
+
 def after(y: Tensor, ending: Ending) -> Tensor:
     """What follows sums, as operations of torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
@@ -103,8 +129,8 @@ def after(y: Tensor, ending: Ending) -> Tensor:
     if not (bias is None and scale is None and residual is None):
         exact = torch.promote_types(kind, torch.float32)
         value = y.to(exact)
-        value = value if scale is None else value * scale.to(exact)
-        value = value if bias is None else value + bias.to(exact)
+        value = value if scale is None else value * per_channel(scale.to(exact), value)
+        value = value if bias is None else value + per_channel(bias.to(exact), value)
         value = value if residual is None else value + residual.to(exact)
     if activation is not None:
         value = activate(value, activation, slope)

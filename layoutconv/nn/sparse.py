@@ -27,6 +27,7 @@ from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, tran
 from .arguments import check_activation, check_out_dtype
 from .fuse import Ending, after, before_torch, fused_or_not
 from .given_maps import check_cells, check_map
+from .repeated import through
 from .sparse_pool import sparse_depthwise
 
 if TYPE_CHECKING:
@@ -267,6 +268,9 @@ def _convolution(
     call = sparse_direct.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
         return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
+    if found.ways.extended is not None:
+        ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+        return _on(input, outputs, _over_repeated(x, weight, found, groups, ending))
     others = found, given, (bias, scale, residual), out_dtype
     low = None if torch.compiler.is_compiling() else _lowered(x, weight)
     if low is None:
@@ -278,6 +282,23 @@ def _convolution(
         return _on(input, outputs, _features(x.to(low), weight.to(low), *others))
     finally:
         torch.set_autocast_enabled(kind, True)
+
+
+def _over_repeated(
+    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending
+) -> Tensor:
+    """The features (rows, K) of a convolution where some cells are there more than once."""
+    check_features(x)
+    check_activation(ending.activation, ending.slope, x)
+    check_out_dtype(ending.out_dtype, x)
+    _check_over(found, x, weight, groups, ending[:3])
+    bare = Ending(out_dtype=before_torch(x.dtype, ending.out_dtype))
+
+    def sums(extended: Tensor, over: KernelMap) -> Tensor:
+        rows = SparseTensor(extended, over.inputs)
+        return _convolution(rows, weight, over, groups, *bare).features
+
+    return after(through(found, x, sums), ending)
 
 
 _Given = tuple[int, str | None, float]  # groups, activation, slope
@@ -325,10 +346,7 @@ def _checked(
             sums = _features(x, weight, found, (groups, None, slope), others, middle)
             y = activate(sums, activation, slope)
             return convert(y, out_dtype or sums.dtype)
-    check_operands(x, weight, found.taps, len(found.outputs), groups, others)
-    if found.outputs.cells.device != x.device:
-        expected = f"{x.device}, where the input is"
-        raise ArgumentError("kernel_map", expected, str(found.outputs.cells.device))
+    _check_over(found, x, weight, groups, others)
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
@@ -383,6 +401,16 @@ def _taps(input: SparseTensor, weight: Tensor, offsets: Any) -> tuple[int, ...]:
 def _check_input(input: SparseTensor) -> None:
     if not isinstance(input, SparseTensor):
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+
+
+def _check_over(
+    found: KernelMap, x: Tensor, weight: Tensor, groups: int, others: tuple[Any, Any, Any]
+) -> None:
+    """Raise unless tensors fit a kernel map."""
+    check_operands(x, weight, found.taps, len(found.outputs), groups, others)
+    if found.outputs.cells.device != x.device:
+        expected = f"{x.device}, where the input is"
+        raise ArgumentError("kernel_map", expected, str(found.outputs.cells.device))
 
 
 def check_operands(

@@ -8,6 +8,7 @@ map says which. All are differentiable in the features; results are the same in 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +19,7 @@ from ..executors import gathered_ops as ops
 from ..executors.plain import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
+from .repeated import pooled, through
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,7 +133,11 @@ def sparse_unpool(x: SparseTensor, kernel_map: KernelMap | None = None) -> Spars
         if kernel_map is None:
             raise ArgumentError("kernel_map", "a kernel map: none made the cells of x", None)
     check_cells("x", x, check_map(kernel_map).outputs, "outputs")
-    y, _ = ops.sparse_pool(x.features, kernel_map.inverse.index, kernel_map.index, "sum")
+    back = kernel_map.inverse
+    if back.extended is not None:
+        y = through(back, x.features, partial(_windows, "sum"))
+    else:
+        y = _windows("sum", x.features, back)
     return SparseTensor(y, kernel_map.inputs)
 
 
@@ -190,6 +196,8 @@ def sparse_depthwise(features: Tensor, weight: Tensor, kernel_map: KernelMap) ->
     if tuple(weight.shape[1:]) != (*kernel_map.taps, 1) or not C or filters % C or not filters:
         expected = f"(a multiple of {C}, *{kernel_map.taps}, 1), filters of one channel each"
         raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
+    if kernel_map.extended is not None:
+        return through(kernel_map, features, lambda x, over: sparse_depthwise(x, weight, over))
     table = weight.reshape(filters, -1).T
     wanted = wants_gradient(features, weight)
     inverse = kernel_map.inverse.index if wanted and features.requires_grad else None
@@ -229,12 +237,19 @@ def _pool(
             padding=(padding, 0), dilation=(dilation, 1),
         )  # fmt: skip
         check_cells("x", x, kernel_map.inputs, "inputs")
-    wanted = wants_gradient(x.features)
-    inverse = kernel_map.inverse.index if wanted else None
     divisor = kernel_map.index.shape[1] if count_include_pad else 0
-    winners = wanted and mode == "max"
-    y, _ = ops.sparse_pool(x.features, kernel_map.index, inverse, mode, divisor, winners)
+    if kernel_map.ways.extended is not None:
+        y = pooled(mode, x.features, kernel_map, divisor, _windows)
+    else:
+        y = _windows(mode, x.features, kernel_map, divisor)
     return SparseTensor(y, kernel_map.outputs)
+
+
+def _windows(mode: str, features: Tensor, kernel_map: KernelMap, divisor: int = 0) -> Tensor:
+    wanted = wants_gradient(features)
+    inverse = kernel_map.inverse.index if wanted else None
+    winners = wanted and mode == "max"
+    return ops.sparse_pool(features, kernel_map.index, inverse, mode, divisor, winners)[0]
 
 
 def _check_sparse(x: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from ..errors import ArgumentError
 from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
+from .repeats import Repeats, repeats_of
 from .table import Table, table_of
 from .two_way import KernelMap, TwoWay, to_be_kept
 
@@ -30,6 +31,8 @@ class Coordinates:
             row reads them, and they read nothing. That is how a cloud of any size has the shape
             that a CUDA graph was captured with.
         valid: what :meth:`check` looks for is known not to be there.
+        repeated: whether a cell may be there more than once. All of its rows are kept, and layers
+            compute what spconv's do on a CPU, see :attr:`repeats`.
 
     Making one looks at dtypes and shapes only and never waits for a GPU. The values are looked at
     once, when the first kernel map is made (:meth:`check`).
@@ -57,11 +60,12 @@ class Coordinates:
         *,
         padded: bool = False,
         valid: bool = False,
+        repeated: bool = False,
     ) -> None:
         shape = check_spatial_shape(spatial_shape, batch_size)
         if check_coords_type(cells, shape) >= 2**31:
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
-        self._stand_for(_Known(cells, shape, int(batch_size), padded, valid), None)
+        self._stand_for(_Known(cells, shape, int(batch_size), padded, valid, repeated), None)
 
     def _stand_for(self, known: _Known, source: _Source | None) -> None:
         self.cells, self.spatial_shape = known.cells, known.spatial_shape
@@ -73,9 +77,10 @@ class Coordinates:
         return self.cells.shape[0]
 
     def __repr__(self) -> str:
-        padded = ", padded" if self.padded else ""
+        kind = ", padded" if self.padded else ""
+        kind += ", repeated" if self.repeated else ""
         grid = f"spatial_shape={self.spatial_shape}, batch_size={self.batch_size}"
-        return f"Coordinates({len(self)} rows, {grid}{padded})"
+        return f"Coordinates({len(self)} rows, {grid}{kind})"
 
     @property
     def rank(self) -> int:
@@ -97,7 +102,39 @@ class Coordinates:
     @property
     def valid(self) -> bool:
         """Whether these are known to be cells of the grid, none of them twice."""
+        return self._known.valid and self._known.repeats is None
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether :meth:`check` has looked at these, or would know already what it would see."""
         return self._known.valid
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a cell may be there more than once."""
+        return self._known.repeated
+
+    @property
+    def repeats(self) -> Repeats | None:
+        """The cells that are there more than once, of those that :meth:`check` has looked at.
+
+        Convolutions and poolings that make cells read all rows of a cell; what goes back to such
+        cells writes the same to all of its rows. Submanifold convolutions do what spconv does on a
+        CPU. Call a cell *before* another if its ``(z, y, x)`` comes first in lexicographic order.
+
+        - Through the tap at its own cell, a row reads itself.
+        - Through taps at cells before its own, the first row of a cell reads the sum of all their
+          rows; its other rows read nothing.
+        - Through taps at cells behind its own, every row reads their first row.
+
+        >>> import torch, layoutconv as lc
+        >>> cells = torch.tensor([[0, 1], [0, 2], [0, 1], [0, 2]], dtype=torch.int32)
+        >>> twice = Coordinates(cells, (4,), 1, repeated=True)
+        >>> x = lc.SparseTensor(torch.tensor([[1.0], [10.0], [100.0], [1000.0]]), twice)
+        >>> lc.subm_conv(x, torch.ones(1, 3, 1)).features.T  # 1 + 10, 10 + 101, 100 + 10, 1000
+        tensor([[  11.,  111.,  110., 1000.]])
+        """
+        return self._known.repeats
 
     @property
     def total(self) -> Tensor | None:
@@ -110,6 +147,27 @@ class Coordinates:
     @total.setter
     def total(self, total: Tensor) -> None:
         self._known.total = total
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether a capacity was too small for these cells, or for those that they were made from.
+
+        Reading it waits for the device. On a CPU such a capacity is an error at once; on a GPU
+        nobody knows of it, until this is read, or the cells are ``unpadded``, which refuses then.
+        """
+        total = self._known.total
+        if total is not None and int(total) > len(self):
+            return True
+        return self._source is not None and self._source[0].overflowed
+
+    def refuse_overflow(self) -> None:
+        """Raise ``ArgumentError`` that says how large a capacity would do, if one was too small."""
+        cells: Coordinates | None = self
+        while cells is not None:
+            total = cells._known.total
+            if total is not None and int(total) > len(cells):
+                raise overflow(int(total), len(cells))
+            cells = None if cells._source is None else cells._source[0]
 
     @property
     def by_image(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -193,7 +251,8 @@ class Coordinates:
     def check(self) -> Coordinates:
         """These, if every cell is inside the grid and none is there twice (waits for the device).
 
-        Looked at once; while a CUDA graph is captured not at all.
+        Looked at once; while a CUDA graph is captured not at all. Of cells that may be
+        ``repeated``, those that are there more than once are found out.
 
         Raises :class:`~layoutconv.errors.ArgumentError` that names a row, or two.
 
@@ -209,6 +268,9 @@ class Coordinates:
         if self.device.type not in ("cpu", "cuda"):
             raise ArgumentError("coords", "cells on a CPU or a GPU", str(self.device))
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
+            if self.repeated:
+                expected = "cells that check() looked at before the graph was captured"
+                raise ArgumentError("coords", f"{expected}: some may be repeated", self)
             return self
         status = self.table.status
         absent = status.new_zeros(1) if self.padded else (self.cells[:, :1] < 0).any(0)
@@ -217,9 +279,20 @@ class Coordinates:
             self._refuse_outside(int((self.cells[:, 0] < 0).nonzero()[0]))
         if outside:
             self._refuse_outside(outside - 1)
-        if repeated:
+        if repeated and not self.repeated:
             self._refuse_repeated(repeated - 1)
+        if repeated:
+            own = [(0,) * self.rank]
+            with to_be_kept():
+                first = self.table.search(self.cells, (1,) * self.rank, own)[:, 0]
+                self._known.repeats = repeats_of(self, first)
         self._known.valid = True
+        return self
+
+    def check_distinct(self) -> Coordinates:
+        """These, if :meth:`check` finds nothing, and no cell is there twice, allowed or not."""
+        if self.check().repeats is not None:
+            self._refuse_repeated(int(self.table.status[0]) - 1)
         return self
 
     def _refuse_outside(self, row: int) -> None:
@@ -244,14 +317,29 @@ class Coordinates:
         cells = self.cells.to(device)
         if cells is self.cells:
             return self
+        return self.at(cells)
+
+    def at(
+        self, cells: Tensor, batch_size: int | None = None, *, padded: bool | None = None
+    ) -> Coordinates:
+        """Coordinates of some or all of these cells, and of padding, in this grid.
+
+        ``cells`` are not looked at again if these were, and none is there twice.
+        """
         return Coordinates(
-            cells, self.spatial_shape, self.batch_size, padded=self.padded, valid=self.valid
+            cells,
+            self.spatial_shape,
+            self.batch_size if batch_size is None else batch_size,
+            padded=self.padded if padded is None else padded,
+            repeated=self.repeated,
+            valid=self.valid,
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: the cells. What was found out is not, where they come from included."""
         grid = {"spatial_shape": self.spatial_shape, "batch_size": self.batch_size}
-        return {"cells": self.cells, **grid, "padded": self.padded, "valid": self.valid}
+        flags = {"padded": self.padded, "repeated": self.repeated, "valid": self.valid}
+        return {"cells": self.cells, **grid, **flags}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -272,8 +360,14 @@ class Coordinates:
 
 def repeated(cell: list[int], one: int, other: int) -> ArgumentError:
     """The error of a cell that two rows have."""
-    got = f"{cell} in rows {one} and {other} (lc.sparse.merge_repeated joins them)"
-    return ArgumentError("coords", "no cell twice", got)
+    ways = "lc.sparse.merge_repeated joins them, lc.sparse.Coordinates(repeated=True) keeps them"
+    return ArgumentError("coords", "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
+
+
+def overflow(total: int, capacity: int) -> ArgumentError:
+    """The error of a capacity that is too small."""
+    expected = f"{total} rows or more: that many cells are reached"
+    return ArgumentError("capacity", expected, capacity)
 
 
 def version_of(cells: Tensor) -> int:
@@ -296,6 +390,7 @@ class _Known:
     table: Table | None = None
     total: Tensor | None = None
     by_image: tuple[Tensor, Tensor, Tensor] | None = None
+    repeats: Repeats | None = None
     version: int | None = None  # of the cells, when they were first looked at
     # Maps to cells that were given, as long as there are those; None before the first.
     given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]] | None = None
@@ -307,9 +402,11 @@ class _Known:
         batch_size: int,
         padded: bool,
         valid: bool,
+        repeated: bool,
     ) -> None:
         self.cells, self.spatial_shape = cells, spatial_shape
         self.batch_size, self.padded, self.valid = batch_size, padded, valid
+        self.repeated = repeated
         # By what they were asked for with: the map, and the cells that it made.
         self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
 

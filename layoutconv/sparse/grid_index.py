@@ -43,7 +43,7 @@ def dense_index(
     """
     import torch
 
-    coords, shape = coordinates.check().cells, coordinates.spatial_shape
+    coords, shape = coordinates.check_distinct().cells, coordinates.spatial_shape
     batch_size = coordinates.batch_size
     low, high = box if box is not None else ((0,) * len(shape), shape)
     extents = [b - a for a, b in zip(low, high, strict=True)]

@@ -127,7 +127,7 @@ def _rows(
 
     image = torch.where(there, batch, -1)[:, None]
     centres = torch.cat([image, torch.where(there[:, None], cells, 0).flip(1)], dim=1).int()
-    found = coordinates.check().table.search(centres, (1, 1, 1), offsets)
+    found = coordinates.check_distinct().table.search(centres, (1, 1, 1), offsets)
     return found.T.long()
 
 

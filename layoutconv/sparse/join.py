@@ -81,6 +81,7 @@ def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
         images,
         padded=any(t.coordinates.padded for t in tensors),
         valid=all(t.coordinates.valid for t in tensors),
+        repeated=any(t.coordinates.repeated for t in tensors),
     )
     return SparseTensor(torch.cat([t.features for t in tensors]), coordinates)
 

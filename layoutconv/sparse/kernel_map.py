@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
 
+from ..caches import remembered
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
+from . import repeated_maps
 from .coordinates import Coordinates
 from .keys import check_spatial_shape
 from .reached import reached
@@ -52,13 +53,14 @@ def submanifold_map(
 
 def _around(coordinates: Coordinates, taps: Taps) -> KernelMap:
     """The map of ``taps`` around cells, which are looked at if nobody has."""
-    on_gpu = coordinates.cells.is_cuda
-    if not on_gpu:
-        coordinates.check()
+    waits = coordinates.cells.is_cuda and not coordinates.looked_at
+    if not waits and coordinates.check().repeats is not None:
+        return repeated_maps.around(coordinates, taps)
     found = KernelMap.of_search(coordinates, coordinates, taps, mirrored=taps.mirrored)
-    if on_gpu and not coordinates.valid:
+    if waits:
         found.start()  # the GPU goes on while the host waits for what the cells are like
-        coordinates.check()
+        if coordinates.check().repeats is not None:
+            return repeated_maps.around(coordinates, taps)
     return found
 
 
@@ -90,8 +92,9 @@ def strided_map(
             ``offsets``, ``ceil(extent / stride)`` by default.
         outputs: the cells that are computed, in place of all that read something.
         capacity: how many rows the outputs get, whatever their number: rows without a cell have
-            the batch -1. The host then does not wait for the device; where there are more cells,
-            the first are kept. Not with ``outputs``, which have their own.
+            the batch -1. The host then does not wait for the device. More cells than that are an
+            error on a CPU; on a GPU the first are kept, and ``outputs.overflowed`` says so to who
+            asks. Not with ``outputs``, which have their own.
 
     The same call with the same ``coordinates`` returns the same map.
 
@@ -197,20 +200,25 @@ def _map_between(
     if found is not None:
         return found
     with to_be_kept():
+        repeats = coordinates.check().repeats
+        inputs = coordinates if repeats is None else repeats.distinct
         if outputs is not None:
-            made = outputs.check()
+            repeats = outputs.check().repeats
+            made = outputs if repeats is None else repeats.distinct
         else:
             shape = check_spatial_shape(shape, coordinates.batch_size)
             if len(shape) != coordinates.rank:
                 raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
             if capacity is not None:
                 _check_capacity(capacity)
-            made = reached(coordinates.check(), taps, shape, capacity, transposed=transposed)
+            made = reached(inputs, taps, shape, capacity, transposed=transposed)
         if transposed:
-            feeds = made.table.search(coordinates.check().cells, taps.stride, taps.offsets)
-            found = KernelMap(made, coordinates, taps.extents, feeds).inverse
+            feeds = made.table.search(inputs.cells, taps.stride, taps.offsets)
+            found = KernelMap(made, inputs, taps.extents, feeds).inverse
         else:
-            found = KernelMap.of_search(coordinates.check(), made, taps)
+            found = KernelMap.of_search(inputs, made, taps)
+        if inputs is not coordinates or made is not (outputs or made):
+            found = repeated_maps.between(found, coordinates, outputs or made)
     return coordinates.keep(key, found, given=outputs is not None)
 
 
@@ -246,7 +254,7 @@ def _check_given(
         raise ArgumentError("capacity", "None: `outputs` say how many rows there are", capacity)
 
 
-@lru_cache(256)
+@remembered(256)
 def _strided_shape(
     shape: tuple[int, ...], taps: Taps, padding: Padding, steps: tuple[int, ...]
 ) -> tuple[int, ...]:
@@ -259,7 +267,7 @@ def _strided_shape(
     return tuple(max(0, extent) for extent in found)
 
 
-@lru_cache(256)
+@remembered(256)
 def _transposed_shape(
     shape: tuple[int, ...],
     taps: Taps,

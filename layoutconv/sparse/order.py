@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
 
+from ..caches import remembered
 from . import morton
 from .graphs import refuse_in_graphs
 
@@ -168,7 +169,7 @@ class TapOrder:
         return before
 
 
-@lru_cache(256)
+@remembered(64)
 def tap_order(taps: tuple[int, ...]) -> TapOrder:
     """The farther a tap is from the centre, the more significant; at most 50 bits.
 

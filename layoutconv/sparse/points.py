@@ -49,8 +49,8 @@ def read_points(
               ``pip install "layoutconv[points]"``.
 
             Colours are numbers as in the file, from 0 to 255, or to 65535 in ``.las``.
-        columns: how many columns. A ``.bin`` file does not say: it has 4 unless told otherwise, and
-            has to be told where its size fits 5 or 6, too. Of other files the first so many are
+        columns: how many columns. A ``.bin`` file does not say: it has 4 unless told otherwise,
+            with a warning where its size fits 5 or 6, too. Of other files the first so many are
             kept, all of them by default.
         dtype: ``float32`` or ``float64`` numbers. Coordinates of maps, millions of metres in
             ``.las``, do not fit the first, and are an error: subtract an origin from the second.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, ArgumentTypeError
-from .coordinates import Coordinates
 from .sparse_tensor import SparseTensor
 
 if TYPE_CHECKING:
@@ -43,8 +42,5 @@ def prune(x: SparseTensor, mask: Tensor) -> SparseTensor:
     if mask.device != x.features.device:
         raise ArgumentError("mask", f"{x.features.device}, where `x` is", str(mask.device))
     rows = mask.nonzero()[:, 0]
-    known = x.coordinates
-    cells = known.cells.index_select(0, rows)
-    grid = known.spatial_shape, known.batch_size
-    left = Coordinates(cells, *grid, padded=known.padded, valid=known.valid)
+    left = x.coordinates.at(x.coords.index_select(0, rows))
     return SparseTensor(x.features.index_select(0, rows), left)

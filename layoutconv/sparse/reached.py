@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from .coordinates import Coordinates
+from .coordinates import Coordinates, overflow
 from .keys import key_strides, unpack
 from .taps import Taps
 
@@ -56,7 +56,9 @@ def reached(
         keys = _Reach(taps.stride, coordinates.spatial_shape, spatial_shape, transposed)(
             keys, taps.offsets
         )
-    cells, total = unpack(keys[:capacity], spatial_shape), torch.tensor(len(keys))
+    if capacity is not None and len(keys) > capacity:
+        raise overflow(len(keys), capacity)
+    cells, total = unpack(keys, spatial_shape), torch.tensor(len(keys))
     if capacity is not None:
         kept = len(cells)
         cells = torch.nn.functional.pad(cells, (0, 0, 0, capacity - kept))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from ..errors import ArgumentError
-from .coordinates import Coordinates
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,45 +62,37 @@ def reduce_runs(rows: Tensor, runs: Runs, reduce: Reduce) -> Tensor:
     return torch.segment_reduce(sorted_rows, reduce, lengths=runs.counts, axis=0).to(rows.dtype)
 
 
-def union(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Tensor, Tensor]:
-    """The cells that ``a`` or ``b`` has, in lexicographic order, and the row in them of each row of
-    ``a`` and of ``b``, int64; neither is padded."""
-    import torch
-
-    keys = torch.cat([a.check().keys(), b.check().keys()])
-    found, place = torch.unique(keys, return_inverse=True)
-    made = Coordinates.of_keys(found, a.spatial_shape, a.batch_size)
-    return made, place[: len(a)], place[len(a) :]
-
-
 def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
     """(count, C): each row (rows, C) at its place, no two at one; zeros elsewhere."""
     return rows.new_zeros(count, rows.shape[1]).index_copy(0, places, rows)
 
 
-def take(rows: Tensor, index: Tensor) -> Tensor:
+def take(rows: Tensor, index: Tensor, lengths: Tensor | None = None) -> Tensor:
     """``rows`` (rows, C) at ``index`` (count,): zeros where it is -1.
 
     Its gradient adds up in the order of ``index``, so that it has the same bits every time; it has
-    gradients of any order.
+    gradients of any order. An index that rises and has no -1 may come with its ``lengths``, int64
+    (rows,), how often it has each row: then nothing waits for a GPU.
 
     >>> import torch
     >>> take(torch.tensor([[1.0], [2.0]]), torch.tensor([1, -1, 0])).T
     tensor([[2., 0., 1.]])
     """
-    return _functions()[0].apply(rows, index)
+    return _functions()[0].apply(rows, index, lengths)
 
 
-def add_rows(rows: Tensor, index: Tensor, count: int) -> Tensor:
+def add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None = None) -> Tensor:
     """(count, C): the sums of the rows (rows, C) that have the same ``index`` (rows,), -1 none.
 
-    The transpose of :func:`take`.
+    The transpose of :func:`take`, whose ``lengths``, int64 (count,), it may be given, too.
 
     >>> import torch
     >>> add_rows(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, -1, 1]), 3).T
     tensor([[0., 5., 0.]])
+    >>> add_rows(torch.ones(3, 1), torch.tensor([0, 2, 2]), 3, torch.tensor([1, 0, 2])).T
+    tensor([[1., 0., 2.]])
     """
-    return _functions()[1].apply(rows, index, count)
+    return _functions()[1].apply(rows, index, count, lengths)
 
 
 _made: tuple[Any, Any] | None = None
@@ -116,8 +107,10 @@ def _functions() -> tuple[Any, Any]:
 
     class Take(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, rows: Tensor, index: Tensor) -> Tensor:
-            ctx.index, ctx.count = index, len(rows)
+        def forward(ctx: Any, rows: Tensor, index: Tensor, lengths: Tensor | None) -> Tensor:
+            ctx.index, ctx.count, ctx.lengths = index, len(rows), lengths
+            if lengths is not None:
+                return rows.index_select(0, index)
             if not len(rows):
                 return rows.new_zeros(len(index), rows.shape[1])
             taken = rows[index.clamp(min=0)]
@@ -125,35 +118,39 @@ def _functions() -> tuple[Any, Any]:
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-            return add_rows(grad, ctx.index, ctx.count), None
+            return add_rows(grad, ctx.index, ctx.count, ctx.lengths), None, None
 
     class AddRows(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, rows: Tensor, index: Tensor, count: int) -> Tensor:
-            ctx.index = index
-            return _add_rows(rows, index, count)
+        def forward(
+            ctx: Any, rows: Tensor, index: Tensor, count: int, lengths: Tensor | None
+        ) -> Tensor:
+            ctx.index, ctx.lengths = index, lengths
+            return _add_rows(rows, index, count, lengths)
 
         @staticmethod
         def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
-            return take(grad, ctx.index), None, None
+            return take(grad, ctx.index, ctx.lengths), None, None, None
 
     _made = Take, AddRows
     return _made
 
 
-def _add_rows(rows: Tensor, index: Tensor, count: int) -> Tensor:
+def _add_rows(rows: Tensor, index: Tensor, count: int, lengths: Tensor | None) -> Tensor:
     import torch
 
     if rows.is_complex():
-        parts = _add_rows(torch.view_as_real(rows).flatten(1), index, count)
+        parts = _add_rows(torch.view_as_real(rows).flatten(1), index, count, lengths)
         return torch.view_as_complex(parts.view(count, -1, 2))
     if not count or not rows.numel():
         return rows.new_zeros(count, rows.shape[1])
-    there = (index >= 0).nonzero()[:, 0]
-    keys, order = torch.sort(index[there], stable=True)
-    bounds = torch.searchsorted(keys, torch.arange(count + 1, device=keys.device, dtype=keys.dtype))
-    chosen = rows[there[order]].double()
-    if not len(chosen):
+    if lengths is None:
+        there = (index >= 0).nonzero()[:, 0]
+        keys, order = torch.sort(index[there], stable=True)
+        numbers = torch.arange(count + 1, device=keys.device, dtype=keys.dtype)
+        lengths = torch.searchsorted(keys, numbers).diff()
+        rows = rows[there[order]]
+    if not len(rows):
         return rows.new_zeros(count, rows.shape[1])
-    sums = torch.segment_reduce(chosen, "sum", lengths=bounds.diff(), axis=0, unsafe=True)
+    sums = torch.segment_reduce(rows.double(), "sum", lengths=lengths, axis=0, unsafe=True)
     return sums.to(rows.dtype)

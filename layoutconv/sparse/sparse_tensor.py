@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
-from .rows import spread, union
+from .no_tensor import NoTensor
+from .rows import spread
 
 if TYPE_CHECKING:
     import torch
@@ -18,14 +19,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class SparseTensor:
+class SparseTensor(NoTensor):
     """Features at integer coordinates of a batch of grids. It cannot be changed.
 
     Args:
         features: (rows, C), any dtype.
         coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3, on the device of
             ``features``, no cell twice (:func:`merge_repeated` takes those); or
-            :class:`Coordinates`, which are then shared with all that is known of them.
+            :class:`Coordinates`, which are then shared with all that is known of them. Of those a
+            cell may be there more than once, if they were made with ``repeated=True``.
         spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them; not with
             ``Coordinates``, which have them.
         batch_size: number N of grids; one of them may have no rows; not with ``Coordinates``.
@@ -67,6 +69,7 @@ class SparseTensor:
     features: Tensor
     coordinates: Coordinates
 
+    _container, _applied = "lc.nn.Sequential", "x.replace(function(x.features))"
     _beside: ClassVar[tuple[str, ...]] = ()  # what a subclass has, whatever the features are
 
     __array_ufunc__ = None  # numpy.float32(2) * x asks __rmul__, and makes no array of it
@@ -231,7 +234,7 @@ class SparseTensor:
                 f"spatial_shape {b.spatial_shape}, batch_size {b.batch_size}, on {b.device}",
             )
         x, y = self.unpadded(), other.unpadded()
-        cells, of_x, of_y = union(x.coordinates, y.coordinates)
+        cells, of_x, of_y = _union(x.coordinates, y.coordinates)
         count = len(cells)
         return SparseTensor(
             spread(x.features, of_x, count) + spread(y.features, of_y, count), cells
@@ -264,6 +267,7 @@ class SparseTensor:
             chosen = range(self.batch_size)[images]
         else:
             chosen = self._image(images)
+        self.coordinates.refuse_overflow()
         cells = self.check().coords
         number = cells.new_full((self.batch_size + 1,), -1)  # the last is that of the image -1
         wanted = torch.tensor(list(chosen), dtype=torch.int64, device=cells.device)
@@ -271,7 +275,7 @@ class SparseTensor:
         numbers = number[cells[:, 0].long()]
         rows = (numbers >= 0).nonzero()[:, 0]
         made = torch.cat([numbers[rows, None], cells[rows, 1:]], dim=1)
-        coordinates = Coordinates(made, self.spatial_shape, len(chosen), valid=True)
+        coordinates = self.coordinates.at(made, len(chosen), padded=False)
         return SparseTensor(self.features[rows], coordinates)
 
     def _image(self, image: int) -> range:
@@ -285,6 +289,12 @@ class SparseTensor:
 
     def __iter__(self) -> Iterator[SparseTensor]:
         return (self[image] for image in range(self.batch_size))
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether cells are missing, since a capacity was too small for them (waits for the
+        device)."""
+        return self.coordinates.overflowed
 
     def padded(self, capacity: int) -> SparseTensor:
         """The tensor with rows up to ``capacity``, so that clouds of any size have one shape.
@@ -311,37 +321,37 @@ class SparseTensor:
         cells = self.coords
         filling = cells.new_zeros(more, cells.shape[1])
         filling[:, 0] = -1
-        valid = self.coordinates.valid
-        coordinates = Coordinates(
-            torch.cat([cells, filling]),
-            self.spatial_shape,
-            self.batch_size,
-            padded=True,
-            valid=valid,
-        )
+        coordinates = self.coordinates.at(torch.cat([cells, filling]), padded=True)
         nothing = self.features.new_zeros(more, self.features.shape[1])
         return SparseTensor(torch.cat([self.features, nothing]), coordinates)
 
     def unpadded(self) -> SparseTensor:
-        """The rows that have a cell, in the order that they have (waits for the device)."""
+        """The rows that have a cell, in the order that they have (waits for the device).
+
+        Raises ``ArgumentError`` if cells are missing, since a capacity was too small for them.
+        """
         if not self.coordinates.padded:
             return self
+        self.coordinates.refuse_overflow()
         rows = (self.coords[:, 0] >= 0).nonzero()[:, 0]
-        valid = self.coordinates.valid
-        coordinates = Coordinates(
-            self.coords[rows], self.spatial_shape, self.batch_size, valid=valid
-        )
+        coordinates = self.coordinates.at(self.coords[rows], padded=False)
         return SparseTensor(self.features[rows], coordinates)
 
     def dense(self) -> Tensor:
         """The stored grid, (N, D, H, W, C), with zeros where there is no row; differentiable.
+
+        Of a cell that is there more than once, where that is allowed, it has the last row.
 
         Raises ``ArgumentError`` for a coordinate outside the grid, and for a cell that is there
         twice.
         """
         x = self.check().unpadded()
         modes = x.batch_size, *x.spatial_shape
-        grid = spread(x.features, x.coordinates.keys(), math.prod(modes))
+        features, keys, repeats = x.features, x.coordinates.keys(), x.check().coordinates.repeats
+        if repeats is not None:
+            last = repeats.last.unique()
+            features, keys = features.index_select(0, last), keys.index_select(0, last)
+        grid = spread(features, keys, math.prod(modes))
         return grid.view(*modes, x.features.shape[1])
 
     @classmethod
@@ -367,3 +377,14 @@ class SparseTensor:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Number)
+
+
+def _union(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Tensor, Tensor]:
+    """The cells that ``a`` or ``b`` has, in lexicographic order, and the row in them of each row of
+    ``a`` and of ``b``, int64; neither is padded."""
+    import torch
+
+    keys = torch.cat([a.check_distinct().keys(), b.check_distinct().keys()])
+    found, place = torch.unique(keys, return_inverse=True)
+    made = Coordinates.of_keys(found, a.spatial_shape, a.batch_size)
+    return made, place[: len(a)], place[len(a) :]

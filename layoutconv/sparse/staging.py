@@ -12,11 +12,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from ..caches import remembered
 from .two_way import to_be_kept
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def staging(device: Any) -> Staging:
     return _kept(device, min(WORKERS, torch.get_num_threads()), os.getpid())
 
 
-@lru_cache
+@remembered(16)
 def _kept(device: Any, workers: int, process: int) -> Staging:
     # Of this process: a fork has none of the threads.
     return Staging(device, workers)

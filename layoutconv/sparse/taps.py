@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import product
 from math import prod
 from operator import index
 from typing import Any
 
+from ..caches import remembered
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
 from .order import TapOrder, tap_order
@@ -166,7 +167,7 @@ class Taps:
         return opposite == self.offsets and set(self.stride) <= {1}
 
 
-@lru_cache(256)
+@remembered(64)
 def _centred(rank: int, kernel_size: Ints, dilation: Ints) -> Taps:
     sizes = per_axis("kernel_size", kernel_size, rank)
     steps = per_axis("dilation", dilation, rank)
@@ -174,7 +175,7 @@ def _centred(rank: int, kernel_size: Ints, dilation: Ints) -> Taps:
     return Taps(sizes, _offsets(sizes, steps, near), (1,) * rank)
 
 
-@lru_cache(256)
+@remembered(64)
 def _strided(rank: int, kernel_size: Ints, stride: Ints, padding: Padding, dilation: Ints) -> Taps:
     sizes = per_axis("kernel_size", kernel_size, rank)
     steps = per_axis("dilation", dilation, rank)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from .coordinates import Coordinates
+    from .repeats import Repeats
     from .table import Table
     from .taps import Taps
 
@@ -43,6 +44,10 @@ class KernelMap:
         own: the index with what is derived from it, without the cells.
         views: what executors keep with it, by names of theirs. It must not hold the map or its
             cells, or none of them would ever be freed.
+
+    Where cells of its inputs or outputs are there more than once, rows of ``index`` and the numbers
+    in it are those of ``extended``, a map whose rows are these, and after them the sum of the rows
+    of each such cell.
 
     It is made by :func:`submanifold_map`, :func:`strided_map` and :func:`transposed_map`, and by a
     user from an ``index`` of his own. What is derived from it, is derived once and kept.
@@ -93,12 +98,34 @@ class KernelMap:
         found._join(inputs, outputs, TwoWay(taps.extents, mirrored, own), 0)
         return found
 
+    @classmethod
+    def of_extended(
+        cls,
+        inputs: Coordinates,
+        outputs: Coordinates,
+        taps: Sequence[int],
+        index: Tensor,
+        mirrored: bool,
+    ) -> KernelMap:
+        """The map between cells some of which are repeated, of its ``index`` of extended rows."""
+        sides = inputs.repeats, outputs.repeats
+        # What is kept with the inputs must not hold outputs that know where they come from.
+        read, made = (
+            cells.at(cells.cells) if side is None else side.stand_in
+            for cells, side in zip((inputs, outputs), sides, strict=True)
+        )
+        found = object.__new__(cls)
+        extended = cls(read, made, taps, index, mirrored)
+        found._join(inputs, outputs, _Extended(extended, sides), 0)
+        return found
+
     def _join(self, inputs: Coordinates, outputs: Coordinates, ways: TwoWay, way: int) -> None:
         self.inputs, self.outputs = inputs, outputs
         self.taps, self.mirrored = ways.taps, ways.mirrored
         self.ways, self.way = ways, way
         self.own = ways.ways[way] or ways.way(way, len(outputs))
-        self.views = self.own.views
+        # What is kept for extended rows is for them alone.
+        self.views = self.own.views if ways.extended is None else {}
         if not is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
             ways.handles[way] = weakref.ref(self)
 
@@ -119,7 +146,8 @@ class KernelMap:
     def __reduce__(self) -> tuple[Any, ...]:
         """What is pickled: the index and the cells. What was derived is derived again."""
         index = self.index.detach()  # without the attributes that executors gave it
-        return KernelMap, (self.inputs, self.outputs, self.taps, index, self.mirrored)
+        made = KernelMap if self.extended is None else _of_extended
+        return made, (self.inputs, self.outputs, self.taps, index, self.mirrored)
 
     @property
     def index(self) -> Tensor:
@@ -142,6 +170,18 @@ class KernelMap:
         ``order[i]``. Tiles of neighbouring rows then leave out the taps that none of them has.
         """
         return self.own.sorted
+
+    @property
+    def extended(self) -> KernelMap | None:
+        """The map between extended rows, if some cells of this one are repeated."""
+        found = self.ways.extended
+        return found.inverse if found is not None and self.way else found
+
+    @property
+    def repeats(self) -> tuple[Repeats | None, Repeats | None]:
+        """The repeated cells of the inputs, and those of the outputs."""
+        sides = self.ways.sides
+        return sides[::-1] if self.way else sides
 
     def start(self) -> None:
         """Make what a forward pass needs on a GPU; nothing waits for it."""
@@ -169,8 +209,15 @@ class KernelMap:
             self.own.counts  # noqa: B018
 
 
+def _of_extended(inputs: Coordinates, outputs: Coordinates, *others: Any) -> KernelMap:
+    return KernelMap.of_extended(inputs.check(), outputs.check(), *others)
+
+
 class TwoWay:
     """The index of a kernel map and of its inverse, without the cells: what Coordinates keep."""
+
+    extended: KernelMap | None = None
+    sides: tuple[Repeats | None, Repeats | None] = (None, None)  # of inputs and outputs of way 0
 
     def __init__(self, taps: tuple[int, ...], mirrored: bool, there: _OneWay) -> None:
         self.taps, self.mirrored = taps, mirrored
@@ -189,6 +236,19 @@ class TwoWay:
                 else:
                     found = _OneWay(self.taps, back.reversed(rows))
             self.ways[way] = found
+        return found
+
+
+class _Extended(TwoWay):
+    """The same where some cells are repeated: an index of extended rows, and what they are."""
+
+    def __init__(self, extended: KernelMap, sides: tuple[Repeats | None, Repeats | None]) -> None:
+        super().__init__(extended.taps, extended.mirrored, extended.own)
+        self.extended, self.sides = extended, sides
+
+    def way(self, way: int, rows: int) -> _OneWay:
+        assert self.extended is not None
+        found = self.ways[way] = self.extended.inverse.own
         return found
 
 

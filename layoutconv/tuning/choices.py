@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,14 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..cache_folder import cache_directory, make_folder, read_file, usable_folder, write_file
 from ..errors import ArgumentError
 from ..gemm_view import GemmView
-from ..kernels.store import cache_directory
 from ..kernels.structure import signature
 from ..kernels.tile import Tile
 from ..kernels.tune import Machine, Problem, runs_here
 
 VARIABLE = "LAYOUTCONV_TUNE"
+MOST_BYTES = 1 << 20  # of a file: choices have about 500
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,10 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | Non
     What cannot run here, as after a change of the family, is not found.
     """
     name = machine.name or machine.arch
-    choice = _read(_folder(name) / f"{key}.json") or _parse(_shipped().get(name, {}).get(key))
+    choice = None
+    if usable_folder() is not None:
+        choice = _parse(_read(_folder(name) / f"{key}.json"))
+    choice = choice or _parse(_shipped().get(name, {}).get(key))
     if choice is None:
         return None
     runs = runs_here(problem, choice.tile, choice.splits, machine)
@@ -98,14 +101,10 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | Non
 def remember(key: str, machine: Machine, choice: Choice) -> None:
     """Keep a choice on disk, in place of the one before. Raises ``OSError`` where that fails."""
     path = _folder(machine.name or machine.arch) / f"{key}.json"
+    make_folder(cache_directory())
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"gpu": machine.name or machine.arch, **asdict(choice)}
-    temporary = path.with_name(f"tmp{os.getpid()}-{secrets.token_hex(8)}.tmp")
-    try:
-        temporary.write_text(json.dumps(content, indent=1))
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_file(path, json.dumps(content, indent=1).encode())
 
 
 def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
@@ -127,9 +126,10 @@ def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
 def kept() -> Iterator[tuple[str, Choice]]:
     """The choices on disk of this version of the package, each with its GPU's name."""
     for path in sorted(folder().glob("*/*.json")):
-        choice = _read(path)
+        content = _read(path)
+        choice = _parse(content)
         if choice is not None:
-            yield json.loads(path.read_text())["gpu"], choice
+            yield str(content.get("gpu", path.parent.name)), choice
 
 
 def shipped_count() -> int:
@@ -146,15 +146,19 @@ def _folder(gpu: str) -> Path:
     return folder() / re.sub(r"[^\w.-]+", "-", gpu)
 
 
-def _read(path: Path) -> Choice | None:
+def _read(path: Path) -> Any:
+    """What a file says; None of what is not there, or damaged: it is measured again."""
+    content = read_file(path, most=MOST_BYTES)
     try:
-        return _parse(json.loads(path.read_text()))
-    except (OSError, ValueError):  # not there, or damaged: it is measured again
+        return None if content is None else json.loads(content)
+    except (ValueError, RecursionError):
         return None
 
 
 def _parse(content: Any) -> Choice | None:
     try:
+        if not all(_is_number_of_tiles(*item) for item in content["tile"].items()):
+            return None
         return Choice(
             Tile(**content["tile"]),
             int(content["splits"]),
@@ -162,8 +166,14 @@ def _parse(content: Any) -> Choice | None:
             float(content["microseconds"]),
             float(content["model_microseconds"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         return None
+
+
+def _is_number_of_tiles(name: str, value: Any) -> bool:
+    if name == "lasting":
+        return isinstance(value, bool)
+    return type(value) is int and value >= (name in ("m", "n", "k", "warps_m", "warps_n"))
 
 
 @cache

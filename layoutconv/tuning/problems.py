@@ -43,7 +43,7 @@ def views_of(
         return (arranged_fprop(problem, line),)
     if direction == "wgrad":
         return (wgrad_view(problem),)
-    views = tuple(view for view in arranged_dgrad(problem, columns) if view.k)
+    views = arranged_dgrad(problem, columns)
     filter = (problem.K, *problem.taps, problem.C // problem.groups)
     if along_sums and worth_turning(prod(problem.output[:-1]), filter, problem.groups):
         return tuple(map(turned, views))

@@ -12,7 +12,7 @@ import torch
 
 from ..devices import why_no_gpu
 from ..errors import ArgumentError, ArgumentTypeError
-from ..executors import direct, map_views
+from ..executors import direct, map_views, passes
 from ..executors.checks import OUTPUTS, PAIRS, PRECISIONS, expected
 from ..executors.choosing import ALIGNED, multiplied_as
 from ..executors.gpu import Plan
@@ -174,8 +174,8 @@ class Race:
                 stacklevel=2,
             )
         self.view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
-        direct.forget()
-        map_views.forget()
+        for forget in (direct.forget, passes.forget, map_views.forget):
+            forget()
         return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
 
     def _plan(self, pair: tuple[Tile, int], *, bind: bool) -> Plan:

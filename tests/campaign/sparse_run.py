@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.errors import ArgumentError
 from layoutconv.sparse import (
     SparseTensor,
     strided_map,
@@ -36,6 +37,19 @@ def run_sparse(p: Sparse, bench: Bench) -> None:
     generator = torch.Generator().manual_seed(p.seed)
     cells = draw_cells(p, generator).to(bench.device)
     geometry = geometry_of(p, cells.long(), generator)
+    # Nobody waits for a GPU to say that a capacity was too small; a CPU says it at once.
+    refused = 0 <= p.capacity < geometry.total and not cells.is_cuda
+    try:
+        _run(p, geometry, cells, bench)
+    except ArgumentError as error:
+        if not refused or error.name != "capacity":
+            raise
+        return
+    if refused:
+        raise WrongResultError(f"{geometry.total} cells in a capacity of {p.capacity}: no error")
+
+
+def _run(p: Sparse, geometry: Geometry, cells: Tensor, bench: Bench) -> None:
     memory = Memory(bench.device, p.seed)
     bench.stage("tensors")
     if not p.is_convolution:

@@ -55,10 +55,10 @@ def install(device: str, kernel: Callable[[str], object]) -> None:
     own: Any = store
 
     def load(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Any:
-        path = own._path(digest)
+        path = own._path(own.cache_directory(), digest)
         if device == "count":
             kernel(digest)
-        elif not own._intact(path):
+        elif own._content(path) is None:
             kernel(digest)
             own._keep(compile(), path, about)
         return nothing

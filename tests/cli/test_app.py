@@ -87,7 +87,9 @@ def test_without_a_command_there_is_help(
     assert main(names) == 0
     alone = capsys.readouterr().out
     assert main([*names, "--help"]) == 0
-    assert capsys.readouterr().out == alone
+    told = capsys.readouterr().out
+    assert alone.endswith(told)
+    assert (alone == told) is (names != ("cache",))  # which says first how full it is
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,14 +56,14 @@ def test_info_counts_what_is_kept(kept: Path, capsys: pytest.CaptureFixture[str]
     lines = dict(
         re.split(r"  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()
     )
-    assert lines["kernels"] == "2 kept, 2.0 kB: cache list names them"
+    assert lines["kernels"] == "2 kept, 2.0 kB of at most 4.0 GB: cache list names them"
     assert lines["tuned"].startswith("1 choices")
     assert lines["cache"] == str(kept)
     assert lines["torch"] == torch.__version__
     assert main(["info", "--json"]) == 0
     found = told(capsys)
     assert found["cache"] == {
-        "folder": str(kept), "kernels": 2, "bytes": 2000, "tuned": 1,
+        "folder": str(kept), "kernels": 2, "bytes": 2000, "limit": 4_000_000_000, "tuned": 1,
         "shipped": choices.shipped_count(),
     }  # fmt: skip
 
@@ -90,7 +90,12 @@ def test_cache_list(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header, row, summary = capsys.readouterr().out.splitlines()
     assert header.split() == ["gpu", "problem", "tile", "parts", "us", "model_us"]
     assert "NVIDIA H200  m=9 n=8 k=7 float16  64x64x64 2x2 3      1  5.0       6.0" in row
-    assert summary.startswith("1 choices; 2 kernels, 2.0 kB, compiled 20")
+    about = "2 kernels, 2.0 kB of at most 4.0 GB, 2 of other versions, compiled 20"
+    assert summary.startswith(f"1 choices; {about}")
+    assert main(["cache"]) == 0
+    first, _, usage, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{kept}: {about}")
+    assert usage.startswith("Usage: layoutconv cache")
     assert main(["cache", "list", "--json"]) == 0
     found = told(capsys)
     assert [kernel["bytes"] for kernel in found["kernels"]] == [1000, 1000]

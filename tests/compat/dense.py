@@ -39,6 +39,12 @@ def torch_weight(weight: Tensor) -> Tensor:
     return weight.movedim(-1, 1)
 
 
+def one_tap(layer: spconv.conv.SparseConvolution) -> bool:
+    """Whether a filter (K, 1, C) is read as a matrix (C, K)."""
+    ones = layer.kernel_size == [1] * layer.ndim
+    return ones and layer.groups == 1 and (layer.subm or layer.stride == layer.kernel_size)
+
+
 def same_pad(grid: Tensor, kernel_size: list[int], dilation: list[int]) -> Tensor:
     """A grid with the border that a submanifold filter reads: even ones reach further down."""
     sides = []
@@ -49,7 +55,10 @@ def same_pad(grid: Tensor, kernel_size: list[int], dilation: list[int]) -> Tenso
 
 def dense_conv(layer: spconv.conv.SparseConvolution, grid: Tensor) -> Tensor:
     """A layer on a dense grid (N, C, ...); for an inverse one see the tests."""
-    w, bias = torch_weight(layer.weight), layer.bias
+    weight, bias = layer.weight, layer.bias
+    if one_tap(layer):
+        weight = weight.view(layer.in_channels, layer.out_channels).T.reshape(weight.shape)
+    w = torch_weight(weight)
     if layer.subm:
         grid = same_pad(grid, layer.kernel_size, layer.dilation)
         return CONV[layer.ndim](grid, w, bias, 1, 0, layer.dilation, layer.groups)

@@ -107,3 +107,14 @@ def test_what_modules_print() -> None:
     assert repr(spconv.SparseMaxPool2d(2, padding=1)) == (
         "SparseMaxPool2d(kernel_size=[2, 2], stride=[2, 2], padding=[1, 1])"
     )
+
+
+@pytest.mark.parametrize("module", [nn.ReLU(), nn.BatchNorm1d(4), nn.Linear(4, 2)])
+def test_modules_that_get_no_features_say_what_gives_them(module: nn.Module) -> None:
+    x = cloud([9, 8], 4)
+    layers = spconv.SubMConv2d(4, 4, 3), module
+    with pytest.raises((TypeError, AttributeError), match=r"SparseConvTensor.*SparseSequential"):
+        nn.Sequential(*layers).double()(x)
+    assert len(spconv.SparseSequential(*layers)(x).features) == len(x.features)
+    with pytest.raises(TypeError, match=r"torch's cat takes.*x\.replace_feature"):
+        torch.cat([x, x])

@@ -43,7 +43,8 @@ def test_attributes() -> None:
         assert other is not y
         assert (other.indice_dict, other.benchmark) == ({"a": 1}, True)
         assert other.force_algo is spconv.ConvAlgo.Native
-        assert (other.benchmark_record, other.thrust_allocator, other._timer) == ({}, None, None)
+        assert (other.benchmark_record, other.thrust_allocator) == ({}, None)
+        assert not other._timer.enable
     assert (x.int8_scale, x.is_quantized, x.grid.numel()) == (None, False, 0)
     assert repr(x) == "SparseConvTensor[shape=torch.Size([40, 4])]"
     with pytest.raises(ValueError, match="not quantized"):

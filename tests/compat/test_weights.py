@@ -16,9 +16,11 @@ from layoutconv.errors import ArgumentError
 
 
 def stored(weight: Tensor, layout: str) -> Tensor:
-    """A filter (K, *taps, C) in a layout, written by its letters."""
+    """A filter (K, *taps, C) in a layout, written by its letters; of one tap its numbers stay."""
     K, *taps, C = weight.shape
     shape = {"KRSC": (K, *taps, C), "RSKC": (*taps, K, C), "RSCK": (*taps, C, K)}[layout]
+    if set(taps) == {1}:
+        return weight.detach().view(shape)
     found = torch.empty(shape)
     for k, c in itertools.product(range(K), range(C)):
         at = {"KRSC": (k, ..., c), "RSKC": (..., k, c), "RSCK": (..., c, k)}[layout]
@@ -36,13 +38,14 @@ def network() -> Any:
             "same": spconv.SubMConv3d(6, 6, 3, indice_key="a"),
             "down": spconv.SparseConv3d(6, 8, (3, 1, 2), 2, indice_key="b"),
             "up": spconv.SparseInverseConv3d(8, 5, (3, 1, 2), indice_key="b"),
-            "one": spconv.SubMConv3d(5, 5, 1),
+            "one": spconv.SubMConv3d(5, 7, 1),
+            "square": spconv.SparseConv3d(5, 5, 1),
             "dense": nn.Conv3d(3, 3, 3),
         }
     )
 
 
-FILTERS = [f"{name}.weight" for name in ("first.0", "same", "down", "up", "one")]
+FILTERS = [f"{name}.weight" for name in ("first.0", "same", "down", "up", "one", "square")]
 
 
 def old(net: Any, layout: str, names: list[str] = FILTERS) -> dict[str, Tensor]:
@@ -73,6 +76,35 @@ def test_a_network(layout: str) -> None:
     again = network()
     again.load_state_dict(convert_state_dict(again, old(net, layout), layout))
     assert same(net, again)
+
+
+@pytest.mark.parametrize("layout", ["KRSC", "RSKC", "RSCK"])
+@pytest.mark.parametrize(("C", "K"), [(4, 6), (5, 5), (1, 4), (4, 1)])
+def test_one_tap(layout: str, C: int, K: int) -> None:
+    """A matrix (C, K) in every layout, so that none has to be known."""
+    net, other = spconv.SubMConv3d(C, K, 1), spconv.SubMConv3d(C, K, 1)
+    state = {"weight": stored(net.weight, layout), "bias": net.bias}
+    other.load_state_dict(state)
+    assert same(net, other)
+    other.reset_parameters()
+    other.load_state_dict(convert_state_dict(other, state))
+    assert same(net, other)
+    x = torch.randn(3, C)
+    cells = torch.arange(12, dtype=torch.int32).view(3, 4) % torch.tensor([1, 12, 12, 12])
+    y = other(spconv.SparseConvTensor(x, cells.int(), [12] * 3, 1))
+    matrix = state["weight"].reshape(C, K)
+    torch.testing.assert_close(y.features, torch.addmm(net.bias, x, matrix))
+
+
+@pytest.mark.parametrize("layout", ["RSKC", "RSCK"])
+def test_one_tap_of_a_stride_is_a_filter_like_others(layout: str) -> None:
+    net, other = (spconv.SparseConv3d(4, 6, 1, stride=2) for _ in range(2))
+    old_one = net.weight.detach().movedim(0, -2 if layout == "RSKC" else -1)
+    other.load_state_dict({"weight": old_one, "bias": net.bias})
+    assert same(net, other)
+    square = spconv.SparseConv3d(4, 4, 1, stride=2)
+    with pytest.raises(RuntimeError, match="convert_state_dict"):
+        square.load_state_dict({"weight": torch.zeros(1, 1, 1, 4, 4), "bias": torch.zeros(4)})
 
 
 def test_mixed_layouts_of_2_0() -> None:
@@ -159,7 +191,10 @@ def test_filters_that_fit_nothing() -> None:
 
 
 def test_a_loader_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As mmdetection3d does it: the method is replaced, and every old filter turned once."""
+    """As mmdetection3d does it: the method is replaced, and every old filter turned once.
+
+    Those of one tap, too, which spconv then multiplies by as if nobody had.
+    """
 
     def load(self: Any, state_dict: Any, prefix: str, local_metadata: Any, *others: Any) -> None:
         for name, parameter in self._parameters.items():
@@ -171,7 +206,10 @@ def test_a_loader_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spconv.SparseModule, "_version", 2)
     monkeypatch.setattr(spconv.SparseModule, "_load_from_state_dict", load)
     net, other = network(), network()
-    other.load_state_dict(old(net, "RSCK"))
+    turned = old(net, "RSCK")
+    for name in ("one", "square"):
+        turned[f"{name}.weight"] = net[name].weight.detach().movedim(0, -1)
+    other.load_state_dict(turned)
     assert same(net, other)
     other.load_state_dict(network().state_dict())
     assert not same(net, other)

@@ -34,9 +34,15 @@ def numbers(problem: ConvProblem) -> tuple:
 
 
 def tensors(problem: ConvProblem, dtype=torch.float64) -> list[torch.Tensor]:
-    """x, w and y, requiring gradients."""
+    """x, w and y, requiring gradients, of torch's shapes in the order of memory."""
     shapes = problem.activation, problem.stored_filter, problem.output
-    return [torch.randn(shape, dtype=dtype).requires_grad_() for shape in shapes]
+    made = (torch.randn(shape, dtype=dtype).movedim(-1, 1) for shape in shapes)
+    return [tensor.requires_grad_() for tensor in made]
+
+
+def column(tensor: torch.Tensor) -> torch.Tensor:
+    """(C,) as it is beside (N, C, H, W)."""
+    return tensor[:, None, None]
 
 
 @settings(max_examples=12, deadline=None)
@@ -96,7 +102,7 @@ def test_gradients_through_an_epilogue(problem, activation):
 
         def apart(a, b, bias, residual, op=op, n=n, scale=scale):
             return activate(
-                op(a, b, *n) * scale + bias + residual,
+                op(a, b, *n) * column(scale) + column(bias) + residual,
                 activation or "leaky_relu",
                 0.3 if activation else 1.0,
             )
@@ -131,10 +137,11 @@ def test_operators_keep_the_rules_of_torch_library(problem):
 
 def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch):
     """Sums that are stored, and finished by torch, are those that an executor finishes."""
-    x, w, _ = (t.detach().float() for t in tensors(DEPTHWISE))
-    bias, residual = torch.randn(DEPTHWISE.K), torch.randn(DEPTHWISE.output)
+    x, w, y = (t.detach().float() for t in tensors(DEPTHWISE))
+    bias, residual = torch.randn(DEPTHWISE.K), torch.randn_like(y)
     arguments = x, w, *numbers(DEPTHWISE), bias, None, residual, "silu", 0.01, torch.int8
     fused = conv_fprop_statistics(*arguments)
+    x, w, residual = (t.movedim(1, -1) for t in (x, w, residual))  # as a plan takes them
 
     view = depthwise_fprop_view(DEPTHWISE)
     plan = object.__new__(DotPlan)  # all but its kernels, which want a GPU
@@ -144,7 +151,7 @@ def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch):
     epilogue = Epilogue((Bias(bias), Residual(residual), Activation("silu")), statistics=True)
     y, statistics = torch.empty(DEPTHWISE.output, dtype=torch.int8), torch.empty(2, DEPTHWISE.K)
     plan(x, w, y, epilogue, statistics)
-    assert torch.equal(y, fused[0])
+    assert torch.equal(y.movedim(-1, 1), fused[0])
     torch.testing.assert_close(statistics, fused[1])
 
 
@@ -156,7 +163,7 @@ def test_statistics_are_constants_to_a_gradient():
     expected = torch.autograd.grad(conv_fprop(x, w, *numbers(GROUPED)).square().sum(), (x, w))
     for a, b in zip(grads, expected, strict=True):
         assert torch.equal(a, b)
-    flat = y.detach().reshape(-1, 6)
+    flat = y.detach().movedim(1, -1).reshape(-1, 6)
     torch.testing.assert_close(statistics, torch.stack((flat.sum(0), flat.square().sum(0))).float())
 
 
@@ -169,10 +176,10 @@ def test_cells_that_no_window_covers_have_no_gradient():
         conv_fprop(x, w, *numbers(problem)).sum().backward()
     finally:
         torch.use_deterministic_algorithms(False)
-    covered = w.sum((0, 1)).detach()
+    covered = w.sum((0, 2)).detach()
     zero = torch.zeros_like(covered)
     expected = [covered, zero, zero, covered, zero, zero, covered]
-    torch.testing.assert_close(x.grad[0], torch.stack(expected))
+    torch.testing.assert_close(x.grad[0], torch.stack(expected, 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -190,7 +197,7 @@ def test_autocast_lowers_all_but_float64(dtype):
     with torch.autocast("cpu", dtype=dtype):
         fused = conv_fprop(x, w, *numbers(problem), bias, activation="relu")
     assert fused.dtype == dtype
-    torch.testing.assert_close(fused, torch.relu(y + bias.to(dtype)), atol=0.05, rtol=0.02)
+    torch.testing.assert_close(fused, torch.relu(y + bias.to(dtype)[:, None]), atol=0.05, rtol=0.02)
     fused.float().sum().backward()
     assert bias.grad.dtype == torch.float32
 

@@ -13,6 +13,7 @@ from layoutconv.kernels.columns import leaves_bounds, runs_of
 from layoutconv.kernels.tune import MACHINES
 
 import layoutconv as lc
+from layoutconv.caches import clear_caches
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.folded import folded_fprop_view, folded_taps
 from layoutconv.executors import choosing, direct, folded, passes
@@ -116,11 +117,9 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (passes, direct):
         monkeypatch.setattr(module, "line_for", lambda a: LINE)
     monkeypatch.setattr(folded, "ROWS", 1)
-    arranged_fprop.cache_clear()
-    direct.forget()
+    clear_caches()
     yield
-    arranged_fprop.cache_clear()
-    direct.forget()
+    clear_caches()
 
 
 @pytest.mark.usefixtures("always")

@@ -84,7 +84,7 @@ def test_a_cloud_that_is_new_has_the_bits_of_the_first(convolution, order, monke
     def refuse(*_: Any) -> None:
         raise AssertionError("a call that is known was checked again")
 
-    monkeypatch.setattr("layoutconv.nn.sparse._check", refuse)
+    monkeypatch.setattr("layoutconv.nn.sparse.check_operands", refuse)
     for rows, seed in ((40, 1), (61, 2), (40, 3)):
         x = cloud(rows, seed)
         for _ in range(2):
@@ -107,7 +107,7 @@ def test_under_autocast_a_call_is_known_too(convolution, monkeypatch):
     assert [t.dtype for t in want] == [torch.bfloat16, *[torch.float32] * 3]
     sparse_direct.forget()
     lowered(x)
-    monkeypatch.setattr("layoutconv.nn.sparse._check", None)
+    monkeypatch.setattr("layoutconv.nn.sparse.check_operands", None)
     got = lowered(cloud(61, 2))
     assert all(map(torch.equal, got, want))
     monkeypatch.undo()
@@ -123,7 +123,7 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
     results(submanifold, x, 1)
     results(submanifold, x, 1)
     alive.append(weakref.ref(submanifold_map(x.coordinates).index))
-    kinds = [entry[-1] for entries in sparse_direct._kinds._kept.values() for entry in entries]
+    kinds = [entry[-1] for entries in sparse_direct._kinds.values() for entry in entries]
     assert kinds
     for kind in kinds:
         passes = kind.forward, kind.dgrad, kind.wgrad
@@ -139,12 +139,12 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
 
 
 def test_a_launch_that_is_kept_has_no_views_of_those_it_was_used_over():
-    of = Launch((), torch.empty(1), torch.float16, None)
+    of = Launch(tuple, torch.empty(1), torch.float16, None)
     view: Any = object()
     over = Over("unusual", lambda: view, {"M": 3}, None)
     made = OverMap(of, over, (3, 2), (2, 1), torch.device("cpu"))
-    assert made.views == (view,)
-    assert of.views == ()
+    assert made.views() == (view,)
+    assert of.views() == ()
     assert made._launchers is not of._launchers
 
 

@@ -85,7 +85,7 @@ def never() -> None:
 
 def found_by(inside: Callable[[Callable[[], None]], Any]) -> list[Any]:
     """What is found inside of something for a call that was kept outside."""
-    signatures, found = Signatures(1), []
+    signatures, found = signatures_of(2), []
     call = NUMBERS, None, X, W
     signatures.keep(lambda: "call", *call)
 
@@ -147,8 +147,12 @@ def test_inference_mode_is_another_signature():
     assert not within_it(X, W)
 
 
+def signatures_of(entries: int) -> Signatures:
+    return Signatures("", entries=entries, nbytes=1 << 20)
+
+
 def test_what_was_kept_is_found_for_its_signature_alone():
-    signatures, bias = Signatures(10), torch.ones(3)
+    signatures, bias = signatures_of(32), torch.ones(3)
     calls: dict[str, tuple[Any, ...]] = {
         "alone": (NUMBERS, None, X, W, None, None, None),
         "another number": ((3, (1, 2), "relu", 0.5), None, X, W, None, None, None),
@@ -178,20 +182,45 @@ def test_what_was_kept_is_found_for_its_signature_alone():
 
 
 def test_there_is_an_end_to_what_is_kept():
-    signatures = Signatures(3)
-    for size in range(1, 9):
+    signatures = signatures_of(6)
+    for size in range(1, 20):
         signatures.keep(partial(int, size), (size,), None, X, W)
         assert signatures.find((size,), None, X, W) == size
-        assert len(signatures) <= 3
+        assert len(signatures) <= 6
+    signatures = signatures_of(100)
     for size in range(1, 100):  # of one key: as many elements each
         x = torch.empty_strided((4, 6), (6 * size, 1))
         signatures.keep(partial(int, size), NUMBERS, None, x, W)
         assert signatures.find(NUMBERS, None, x, W) == size
-    assert max(map(len, signatures._kept.values())) <= signature._FEW
+        [entries] = signatures.values()
+        assert len(entries) == signatures.usage().entries == min(size, signature._FEW)
+
+
+def test_what_was_used_last_stays():
+    """Half of the entries at least, in whatever order they were made; the others make room."""
+    signatures = signatures_of(8)
+    calls = [((number,), None, X, W) for number in range(40)]
+    for number, call in enumerate(calls):
+        signatures.keep(partial(int, number), *call)
+        assert signatures.find(*calls[0]) == 0  # since it is asked for all the time
+        recent = calls[max(0, number - 2) : number + 1]
+        assert [signatures.find(*call) for call in recent] == [call[0][0] for call in recent]
+    assert signatures.find(*calls[5]) is None
+
+
+def test_large_entries_are_fewer():
+    signatures = Signatures("", entries=1000, nbytes=400_000)
+    for number in range(40):
+        signatures.keep(partial(torch.empty, 5000), (number,), None, X, W)  # of 20 kB
+        assert signatures.usage().nbytes <= 400_000
+    assert 5 <= len(signatures) <= 19
+    signatures.keep(partial(torch.empty, 100_000), ("large",), None, X, W)
+    assert signatures.find(("large",), None, X, W) is None
+    assert signatures.find((39,), None, X, W) is not None
 
 
 def test_threads_find_their_own():
-    signatures, wrong = Signatures(4), []
+    signatures, wrong = signatures_of(8), []
 
     def run(number: int) -> None:
         for i in range(300):

@@ -134,7 +134,7 @@ def test_copies_and_pickles_leave_it_behind_and_nothing_keeps_a_view_alive(cloud
     view, a, b = views(cloud)["fprop"]
     expected = execute(view, a, b)
     again = pickle.loads(pickle.dumps(view))
-    assert not again.__dict__["_tables"].tables
+    assert not tables.Tables.of(again).tables
     assert torch.equal(execute(again, a, b), expected)
     gc.collect()
     gc.disable()
@@ -144,3 +144,19 @@ def test_copies_and_pickles_leave_it_behind_and_nothing_keeps_a_view_alive(cloud
         assert kept() is None  # at once: no circle waits for the collector
     finally:
         gc.enable()
+
+
+def test_tables_of_a_view_without_an_index_go_with_it(monkeypatch):
+    """All of them have one bound together; a copy has its own."""
+    view = copy.deepcopy(fprop_view(ConvProblem((1, 9, 9, 4), (6, 3, 3))))  # no cache holds it
+    x, w = integers(1, 9, 9, 4), integers(6, 3, 3, 4)
+    expected = execute(view, x, w)
+    before = len(tables._plain)
+    again = copy.deepcopy(view)
+    assert torch.equal(execute(again, x, w), expected)
+    assert len(tables._plain) == before + 1
+    del again
+    gc.collect()
+    assert len(tables._plain) == before
+    monkeypatch.setattr(tables, "_plain", None)  # as when the interpreter ends
+    view.__dict__["_tables"].__del__()

@@ -16,6 +16,7 @@ from layoutconv.kernels.tune import MACHINES
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.caches import clear_caches
 from layoutconv.conv import ConvProblem
 from layoutconv.executors import (
     choosing,
@@ -137,6 +138,7 @@ def test_the_executor_turns_under_the_rule_alone(
     def note(view: GemmView, a: Tensor, b: Tensor, out: Tensor, **_: Any) -> None:
         seen.append((view, b))
 
+    clear_caches()  # of passes under another rule
     monkeypatch.setattr(passes, "execute", note)
     machine = change.get("machine", "sm_90a")
     monkeypatch.setattr(choosing, "machine_of", lambda device: MACHINES[machine])
@@ -145,11 +147,11 @@ def test_the_executor_turns_under_the_rule_alone(
     monkeypatch.setattr(room, "PRODUCTS", change.get("products", 1 << 12))
     dtype, rows = change.get("dtype", torch.float32), change.get("rows", 32)
     y, w = torch.ones(1, rows, 8, dtype=dtype), torch.ones(8, 3, 16, dtype=dtype)
-    passes.dgrad(y, w, [rows], [1], [1, 1], [1])
+    passes.dgrad(y.mT, w.mT, [rows], [1], [1, 1], [1])
     [(view, b)] = seen
     assert is_turned(view) is turns
     assert b.stride() == ((1, 8, 24) if turns else w.stride())
-    passes.fprop(torch.ones(1, rows, 16, dtype=dtype), w, [1], [1, 1], [1])
+    passes.fprop(torch.ones(1, rows, 16, dtype=dtype).mT, w.mT, [1], [1, 1], [1])
     assert seen[-1][1].stride() == w.stride()  # which runs along the sum
 
 
@@ -290,7 +292,8 @@ def test_what_is_tuned_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), 2, 1)
     seen: list[GemmView] = []
     monkeypatch.setattr(passes, "execute", lambda view, *_, **__: seen.append(view))
-    passes.dgrad(integers(*problem.output), integers(32, 3, 3, 16), [8, 8], [2, 2], [1] * 4, [1, 1])
+    y, w = (integers(*shape).movedim(-1, 1) for shape in (problem.output, (32, 3, 3, 16)))
+    passes.dgrad(y, w, [8, 8], [2, 2], [1] * 4, [1, 1])
     assert all(map(is_turned, views_of(problem, "dgrad", along_sums=True)))
     plain = views_of(problem, "dgrad")
     assert not any(map(is_turned, plain))

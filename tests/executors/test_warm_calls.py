@@ -6,6 +6,7 @@ machine, so that calls of Python and of C are counted in their place.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,9 @@ import layoutconv as lc
 from layoutconv.executors import choosing, direct, gpu, map_views, sparse_direct
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.sparse import Coordinates, submanifold_map
+
+from .. import precision
+from .addresses import tensor_at
 
 launched: list[Any] = []
 
@@ -75,11 +79,14 @@ def counted_once(call: Callable[[], Any]) -> tuple[list[str], list[str]]:
         elif event == "c_call" and frame.f_code.co_name not in ("kernel", "counted_once"):
             c.append(argument.__name__)
 
+    gc.collect()
+    gc.disable()  # what it collects of other tests may call Python
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     assert len(launched) == before + 1
     return python, c
 
@@ -161,19 +168,22 @@ def test_what_a_call_over_a_new_map_launches_is_what_a_view_of_its_own_would():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_float32_is_multiplied_as_torch_says_at_the_time(sparse):
+@pytest.mark.parametrize("new", [False, True])
+def test_float32_is_multiplied_as_torch_says_at_the_time(sparse, new):
+    if new and not precision.NEW:
+        pytest.skip("this torch has allow_tf32 alone")
     x, w = X.float(), W.float()
     cloud, filter = CLOUD.float(), FILTER.float()
-    tf32 = torch.backends.cudnn.allow_tf32
-    try:
+    with precision.restored():
         for allowed in (True, True, False, True, False):
-            torch.backends.cudnn.allow_tf32 = allowed
+            if new:
+                torch.backends.cudnn.conv.fp32_precision = "tf32" if allowed else "ieee"
+            else:
+                torch.backends.cudnn.allow_tf32 = allowed
             for _ in range(2):
                 _ = subm_conv(cloud, filter, kernel_map=MAP) if sparse else lc.conv3d(x, w)
             assert not launched or launched[-1][0].dtype == ("tfloat32" if allowed else "float32")
         assert launched
-    finally:
-        torch.backends.cudnn.allow_tf32 = tf32
 
 
 def test_where_memory_starts_is_looked_at_every_time():
@@ -215,6 +225,45 @@ def test_memory_that_a_parameter_was_given_anew_is_looked_at():
     weight.data = W.float()
     with pytest.raises(lc.errors.ArgumentError, match="weight"):
         lc.conv3d(X, weight)
+
+
+COLUMNS = {
+    "contiguous": lambda: torch.randn(16).half(),
+    "every second": lambda: torch.randn(32).half()[::2],
+    "a column": lambda: torch.randn(16, 3).half()[:, 1],
+    "one for all": lambda: torch.randn(1).half().expand(16),
+}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("which", ["bias", "scale", "both"])
+def test_kernels_read_columns_that_are_contiguous(sparse, which):
+    """A kernel gets an address, and reads the 16 numbers from there on: those of the call."""
+    names = ["bias", "scale"] if which == "both" else [which]
+
+    def convolve(columns: dict[str, Tensor]) -> Tensor:
+        if sparse:
+            return subm_conv(CLOUD, FILTER, kernel_map=MAP, **columns).features
+        return lc.conv3d(X, W, padding=1, **columns)
+
+    used = set()
+    for kind in COLUMNS:
+        columns = {name: COLUMNS[kind]() for name in names}
+        packed = {name: column.clone() for name, column in columns.items()}
+        expected = [packed[name] for name in ("scale", "bias") if name in packed]
+        sparse_direct.forget() if sparse else direct.forget()
+        result = convolve(packed)  # by the operator, which leaves a call to be found
+        for _ in range(3):
+            before = len(launched)
+            y = convolve(columns)
+            if len(launched) == before:
+                assert torch.equal(y, result)
+                continue
+            used.add(kind)
+            found = [tensor_at(at, torch.float16, (16,), (1,)) for at in launched[-1][-3]]
+            assert len(found) == len(expected)
+            assert all(map(torch.equal, found, expected))
+    assert "contiguous" in used
 
 
 def test_the_input_may_be_the_residual():

@@ -82,9 +82,7 @@ def finished(rows):
 
 def parse_bin(data, columns=None):
     need(data and data[:3] != b"\x1f\x8b\x08", "empty or compressed")
-    if columns is None:
-        columns = 4
-        need(all(len(data) % (4 * other) for other in (5, 6)), "fits several")
+    columns = columns or 4
     need(len(data) % (4 * columns) == 0, "no whole rows")
     return finished([[*row] for row in struct.iter_unpack(f"<{columns}f", data)])
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import layoutconv as lc
 from layoutconv import execute
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
@@ -15,6 +17,8 @@ from layoutconv.conv.memory import interleaved
 from layoutconv.epilogue import Bias, Epilogue, Residual, Scale
 from layoutconv.executors.finish import convert
 from layoutconv.gemm_view import GemmView, stages
+
+from .. import precision
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -108,14 +112,31 @@ def test_allow_tf32_decides() -> None:
     view = fprop_view(ConvProblem((1, 64, 8), (8, 1)))
     a = torch.full((1, 64, 8), 1 + 2**-15, device="cuda")
     eye = torch.eye(8, device="cuda").view(8, 1, 8)
-    before = torch.backends.cudnn.allow_tf32
-    try:
+    with precision.restored():
         torch.backends.cudnn.allow_tf32 = False
         assert (execute(view, a, eye) == 1 + 2**-15).all()
         torch.backends.cudnn.allow_tf32 = True
         assert (execute(view, a, eye) == 1).all()
-    finally:
-        torch.backends.cudnn.allow_tf32 = before
+
+
+@pytest.mark.skipif(not precision.NEW, reason="this torch has allow_tf32 alone")
+def test_fp32_precision_decides_as_it_does_for_torch() -> None:
+    """Of warm calls, forward and backward, under all settings; torch's own result says what is."""
+    x = torch.full((1, 8, 64), 1 + 2**-15, device="cuda", requires_grad=True)
+    eye = torch.eye(8, device="cuda")[..., None]
+
+    def is_exact(convolve: Any) -> tuple[bool, bool]:
+        y = convolve(x, eye)
+        [grad] = torch.autograd.grad(y, x, torch.full_like(y, 1 + 2**-15))
+        return tuple(bool((t == 1 + 2**-15).all()) for t in (y, grad))  # type: ignore[return-value]
+
+    with precision.restored():
+        for settings in product(("none", "ieee", "tf32"), repeat=3):
+            allowed = precision.decides(*settings)
+            for _ in range(2):
+                assert is_exact(lc.conv1d) == (not allowed, not allowed), settings
+            if not allowed:  # where it may take tf32, cuDNN need not
+                assert is_exact(torch.nn.functional.conv1d) == (True, True), settings
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

@@ -1,4 +1,4 @@
-"""Tests of what needs the CuTe DSL; those marked ``slow`` run when asked for, ``-m slow``."""
+"""Tests of what needs the CuTe DSL."""
 
 from __future__ import annotations
 
@@ -18,15 +18,3 @@ def launches() -> Iterator[Any]:
 
     with launches_of_maps() as launches:
         yield launches
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: minutes; runs when asked for with -m slow")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "slow" in config.getoption("markexpr"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]

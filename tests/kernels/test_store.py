@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from layoutconv.kernels.store import KernelKey, architecture, cache_directory, l
 from layoutconv.kernels.structure import runtime_integers, signature
 from layoutconv.kernels.tile import Tile
 
+import layoutconv
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.gemm_view import GemmView
 from layoutconv.sparse import kernel_map_view
@@ -287,29 +289,75 @@ def test_the_key_has_all_of_the_spec() -> None:
     assert len({k.digest for k in keys}) == len(keys)
 
 
-def test_the_key_has_the_versions_and_the_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_has_the_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     toolchain = store._toolchain.__wrapped__
-    assert toolchain() == toolchain()
     before = toolchain()
-    copy = tmp_path / "kernels"
-    shutil.copytree(ROOT / "kernels", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    with monkeypatch.context() as patch:
-        patch.setattr(store, "__file__", str(copy / "store.py"))
-        assert toolchain() == before
-        for source in ("operand.py", "epilogue.py", "mainloop_sm80.py", "build.py"):
-            path = copy / source
-            path.write_text(path.read_text() + "\n")
-            after = toolchain()
-            assert after != before
-            before = after
-    before = toolchain()
-    for package in ("nvidia-cutlass-dsl", "apache-tvm-ffi"):
+    for package in ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu13", "apache-tvm-ffi"):
         with monkeypatch.context() as patch:
-            version = store.version
-            patch.setattr(store, "version", lambda p, q=package, v=version: v(p) + "1" * (p == q))
-            assert toolchain() != before
+            patch.setattr(store, "version", lambda p, q=package: "1" + "1" * (p == q))
+            changed = toolchain()
+            patch.setattr(store, "version", lambda p: "1")
+            assert toolchain() != changed
+    assert toolchain() == before
+
+
+def test_the_key_has_every_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file of each folder, and each that is alone, in a copy of the package."""
+    toolchain = store._toolchain.__wrapped__
+    before = toolchain()
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("kernels", "layoutconv"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    monkeypatch.setattr(store, "__file__", str(tmp_path / "kernels" / "store.py"))
+    monkeypatch.setattr(layoutconv, "__file__", str(tmp_path / "layoutconv" / "__init__.py"))
+    assert toolchain() == before
+    edited = {str(Path(name).parent) + Path(name).name * (len(Path(name).parts) == 1): path
+              for name, path in store.sources()}  # fmt: skip
+    assert {"kernels", "algebra", ".gemm_view.py"} <= edited.keys()
+    (tmp_path / "kernels" / "wing").mkdir()
+    (tmp_path / "kernels" / "wing" / "new.py").write_text("")
+    seen = {before, toolchain()}
+    for path in (*edited.values(), tmp_path / "kernels" / "wing" / "new.py"):
+        path.write_text(path.read_text() + "\n")
+        seen.add(toolchain())
+    assert len(seen) == 2 + len(edited) + 1
+
+
+def test_the_sources_are_all_that_kernels_import() -> None:
+    """Following imports, from the kernels and from what they import."""
+    known = {path.resolve() for _, path in store.sources()}
+    package = ROOT / "layoutconv"
+
+    def imported(path: Path) -> Iterator[Path]:
+        here = path.parent
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    folder = here if node.level == 1 else here.parents[node.level - 2]
+                    home = folder.relative_to(ROOT).parts
+                    base = ".".join((*home, *base.split(".")) if base else home)
+                names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+            else:
+                continue
+            for name in names:
+                parts = name.replace("layoutconv.kernels", "kernels").split(".")
+                if parts[0] in ("layoutconv", "kernels"):
+                    there = ROOT.joinpath(*parts)
+                    yield from (f for f in (there.with_suffix(".py"), there / "__init__.py")
+                                if f.is_file())  # fmt: skip
+
+    # The package itself only says where things are, and drawing and torch are asked for later.
+    waiting, reached = sorted(known), set()
+    while waiting:
+        path = waiting.pop()
+        if path not in reached and path != package / "__init__.py":
+            reached.add(path)
+            waiting += imported(path)
+    later = {path for path in reached - known if path.is_relative_to(package / "draw")}
+    assert reached - later == known
 
 
 INDEX = torch.zeros(4096, dtype=torch.int32)
@@ -385,9 +433,10 @@ def test_where_kernels_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache_directory() == tmp_path / "mine"
 
 
-def test_a_kept_file_ends_with_its_digest(kept: Path) -> None:
+def test_a_kept_file_ends_with_a_digest_of_its_key_and_of_itself(kept: Path) -> None:
     content = next(kept.iterdir()).read_bytes()
-    assert content[-32:] == hashlib.sha256(content[:-32]).digest()
+    whole = f"{digest()}\n".encode() + content[:-32]
+    assert content[-32:] == hashlib.sha256(whole).digest()
 
 
 def test_a_kept_file_says_what_it_is(
@@ -401,9 +450,13 @@ def test_a_kept_file_says_what_it_is(
         "view": signature(VIEW),
     }
     folder.mkdir()
-    for name, content in (("empty", b""), ("without", b"object")):
-        (folder / name).write_bytes(content + hashlib.sha256(content).digest())
-        assert store.note(folder / name) is None
+    notes = b"", b"{", b"[" * 100_000, b"1", b'{"kernel": 1}'
+    ends = [note + len(note).to_bytes(4, "little") + b"note" for note in notes]
+    for at, content in enumerate((b"", b"object", b"note", b"\xff\xff\xff\xffnote", *ends)):
+        path = folder / f"{at}.o"
+        path.write_bytes(content + store._seal(path, content))
+        assert store._content(path) == content
+        assert store.note(path) is None
     (folder / "damaged").write_bytes(next(kept.iterdir()).read_bytes()[:-1])
     assert store.note(folder / "damaged") is None
     assert store.note(folder / "missing") is None
@@ -416,13 +469,21 @@ def test_kernels_of_other_kinds_say_what_they_are(
         def export_to_c(self, path: str, function_name: str) -> None:
             Path(path).write_bytes(b"object")
 
-    monkeypatch.setattr(store, "_from_object", lambda path: path)
-    path = store.load(("gather", ("max", 27), "sm_90a"), Object)
-    assert store.note(path) == {"kernel": "gather", "arch": "sm_90a", "what": "('max', 27)"}
-    path = store.load((("keys", 3), ("box", 2), "sm_90a"), Object)
+    monkeypatch.setattr(store, "_from_object", lambda content: content)
+
+    def noted(key: Any) -> dict[str, str] | None:
+        store.load(key, Object)
+        return store.note(folder / f"{store._digest(key)}.o")
+
+    what = "('max', 27)"
+    assert noted(("gather", ("max", 27), "sm_90a")) == {
+        "kernel": "gather", "arch": "sm_90a", "what": what
+    }  # fmt: skip
     what = "('keys', 3), ('box', 2)"
-    assert store.note(path) == {"kernel": "keys", "arch": "sm_90a", "what": what}
-    assert store.note(store.load("alone", Object)) == {"kernel": "alone", "arch": "", "what": ""}
+    assert noted((("keys", 3), ("box", 2), "sm_90a")) == {
+        "kernel": "keys", "arch": "sm_90a", "what": what
+    }  # fmt: skip
+    assert noted("alone") == {"kernel": "alone", "arch": "", "what": ""}
 
 
 def test_a_gpu_that_no_kernel_is_built_for() -> None:

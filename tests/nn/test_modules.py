@@ -73,43 +73,6 @@ def test_output_size_of_a_transposed_convolution(size):
         lc.nn.ConvTranspose1d(4, 6, 3, 2, ((1, 0),))(x.float(), [size])
 
 
-def test_convert_swaps_in_place_and_a_network_trains_the_same():
-    torch.manual_seed(0)
-    theirs = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3, 2, 1),
-        torch.nn.Sequential(torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Conv2d(4, 4, 1)),
-        torch.nn.ConvTranspose2d(4, 2, 3, 2, 1, 1),
-    ).double()
-    ours = deepcopy(theirs)
-    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9) for net in (theirs, ours)]
-    parameters = list(ours.parameters())
-    assert lc.nn.convert(ours) is ours
-    assert all(p is q for p, q in zip(parameters, ours.parameters(), strict=True))
-    assert isinstance(ours[1][2], lc.nn.Conv2d)
-    x = torch.randn(3, 3, 8, 6, dtype=torch.float64)
-    for _ in range(3):
-        for net, optimizer in zip((theirs, ours), optimizers, strict=True):
-            optimizer.zero_grad()
-            net(x).square().mean().backward()
-            optimizer.step()
-    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(p, q)
-
-
-def test_convert_leaves_what_it_cannot_compute():
-    class Special(torch.nn.Conv2d):
-        pass
-
-    net = torch.nn.ModuleList([torch.nn.Conv2d(4, 4, 3, groups=2), Special(4, 4, 3)])
-    lc.nn.convert(net)
-    assert [type(layer) for layer in net] == [lc.nn.Conv2d, Special]
-
-
-def test_convert_takes_modules_alone():
-    with pytest.raises(ArgumentTypeError, match=r"`module`: expected a torch\.nn\.Module"):
-        lc.nn.convert([torch.nn.Conv2d(4, 4, 3)])  # type: ignore[type-var]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_module_without_memory_says_the_shape(name):
     """As accounts of a model ask for it: parameters on torch's device "meta"."""
@@ -119,21 +82,6 @@ def test_a_module_without_memory_says_the_shape(name):
         y = module(x)
     assert y.is_meta
     assert y.shape == getattr(torch.nn, name)(4, 6, 3, stride=2)(torch.zeros(x.shape)).shape
-
-
-@pytest.mark.parametrize("groups", [2, 4])
-def test_convert_swaps_grouped_convolutions(groups):
-    theirs = torch.nn.Sequential(
-        torch.nn.Conv2d(4, 8, 3, padding=1, groups=groups),
-        torch.nn.ConvTranspose2d(8, 4, 3, 2, groups=groups),
-    ).double()
-    ours = lc.nn.convert(deepcopy(theirs))
-    x = image("Conv2d", 4)
-    for net in (ours, theirs):
-        net(x).square().sum().backward()
-    torch.testing.assert_close(ours(x), theirs(x))
-    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad)
 
 
 @pytest.mark.parametrize("activation", ["leaky_relu", "gelu"])

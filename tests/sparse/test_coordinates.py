@@ -12,7 +12,13 @@ import pytest
 import torch
 
 from layoutconv.errors import ArgumentError
-from layoutconv.sparse import KernelMap, strided_map, submanifold_map, transposed_map
+from layoutconv.sparse import (
+    KernelMap,
+    SparseTensor,
+    strided_map,
+    submanifold_map,
+    transposed_map,
+)
 
 from .clouds import of_cells
 
@@ -39,7 +45,7 @@ def test_the_same_call_returns_the_same_map():
         (submanifold_map, {}),
         (submanifold_map, {"offsets": [(0, 1), (2, 0)]}),
         (strided_map, {"stride": 2, "padding": 1}),
-        (strided_map, {"stride": 2, "padding": 1, "capacity": 9}),
+        (strided_map, {"stride": 2, "padding": 1, "capacity": 16}),
         (strided_map, {"outputs": z}),
         (transposed_map, {}),
         (transposed_map, {"outputs": z}),
@@ -50,7 +56,7 @@ def test_the_same_call_returns_the_same_map():
         assert found.inverse is found.inverse
         assert found.sorted is found.sorted
     assert submanifold_map(x, [3, 3]) is submanifold_map(x, (3, 3)) is submanifold_map(x, 3)
-    assert strided_map(x, capacity=9) is not strided_map(x)
+    assert strided_map(x, capacity=30) is not strided_map(x)
 
 
 def test_a_map_that_no_one_holds_is_not_made_again():
@@ -172,3 +178,21 @@ def test_cells_are_checked_once():
     y.table.status[0] = 4
     with pytest.raises(ArgumentError, match="no cell twice"):
         submanifold_map(y)
+
+
+def test_a_capacity_that_was_too_small_says_so():
+    """As on a GPU, where it is known only to who waits: cells that came of such ones, too."""
+    x = of_cells([(0, 1), (0, 4), (0, 8)], (10,), 1)
+    y = strided_map(x, 2, 2, capacity=3).outputs
+    z = strided_map(y, 1, 1, capacity=5).outputs
+    assert [it.overflowed for it in (x, y, z)] == [False] * 3
+    tensor = SparseTensor(torch.ones(5, 1), z)
+    assert len(tensor.unpadded()) == 3
+    y.total.fill_(7)  # as if there had been more
+    assert y.overflowed
+    assert z.overflowed
+    assert tensor.overflowed
+    assert not x.overflowed
+    for wait in (tensor.unpadded, tensor.dense, lambda: tensor[0]):
+        with pytest.raises(ArgumentError, match=r"`capacity`: expected 7 rows or more.* got 3"):
+            wait()

@@ -78,7 +78,8 @@ def check_outputs(found, offsets, stride, shape, *, is_transposed, capacity=None
         ]
     if capacity is not None:
         assert y.padded
-        expected = expected[:capacity]
+        assert not y.overflowed
+        assert int(y.total) == len(expected)
         assert (y.cells[len(expected) :] == torch.tensor([-1] + [0] * x.rank)).all()
         assert len(y) == capacity
     assert list(map(tuple, y.cells[: len(expected)].tolist())) == expected
@@ -130,7 +131,11 @@ def test_strided_map(data, rank, bounded):
         with pytest.raises(ArgumentError, match="`kernel_size`: expected a filter that fits"):
             strided_map(x, **arguments)
         return
-    capacity = data.draw(st.integers(0, 40)) if bounded else None
+    rows = len(strided_map(x, **arguments).outputs)
+    capacity = data.draw(st.integers(rows, rows + 9)) if bounded else None
+    if bounded and rows:
+        with pytest.raises(ArgumentError, match=f"`capacity`: expected {rows} rows or more"):
+            strided_map(x, **arguments, capacity=rows - 1)
     found = strided_map(x, **arguments, capacity=capacity)
     offsets, stride = box_offsets(**arguments), arguments["stride"]
     check_outputs(found, offsets, stride, shape, is_transposed=False, capacity=capacity)
@@ -155,7 +160,8 @@ def test_transposed_map(data, rank, bounded):
         with pytest.raises(ArgumentError, match="`padding`: expected less than"):
             transposed_map(x, **arguments, output_padding=more)
         return
-    capacity = data.draw(st.integers(0, 40)) if bounded else None
+    rows = len(transposed_map(x, **arguments, output_padding=more).outputs)
+    capacity = data.draw(st.integers(rows, rows + 9)) if bounded else None
     found = transposed_map(x, **arguments, output_padding=more, capacity=capacity)
     offsets, stride = box_offsets(**arguments), arguments["stride"]
     check_outputs(found, offsets, stride, shape, is_transposed=True, capacity=capacity)

@@ -7,6 +7,7 @@ import io
 import os
 import struct
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -148,23 +149,24 @@ def test_bin_has_four_columns_unless_told_otherwise(write):
 
 @pytest.mark.parametrize("rows", range(1, 31))
 @pytest.mark.parametrize("columns", [3, 4, 5, 6])
-def test_a_bin_is_never_guessed(write, rows, columns):
-    """It is read without a number if 4 columns fit its size, and 5 and 6 do not."""
+def test_a_bin_says_what_it_fits(write, rows, columns):
+    """It is read as 4 columns, with a warning where 5 or 6 fit its size as well."""
     path = write("cloud.bin", np.ones((rows, columns), "<f4").tobytes())
-    assert read_points(path, columns).shape == (rows, columns)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_points(path, columns).shape == (rows, columns)
     fits = [count for count in (4, 5, 6) if rows * columns % count == 0]
-    if fits == [4]:
-        assert read_points(path).shape == (rows * columns // 4, 4)
+    if 4 not in fits:
+        with pytest.raises(PointFileError, match="not a whole number of points of 4") as error:
+            read_points(path)
+        assert not fits or f"columns={' and '.join(map(str, fits))}" in str(error.value)
         return
-    with pytest.raises(PointFileError) as error:
-        read_points(path)
-    if 4 in fits:
-        several = ", ".join(map(str, fits))
-        assert f"{4 * rows * columns} bytes fit {several} float32 columns" in str(error.value)
-    else:
-        assert "not a whole number of points of 4 float32 columns" in str(error.value)
-        if fits:
-            assert f"columns={' and '.join(map(str, fits))}" in str(error.value)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert read_points(path).shape == (rows * columns // 4, 4)
+    expected = f"{4 * rows * columns} bytes fit {', '.join(map(str, fits))} float32 columns"
+    assert [expected in str(each.message) for each in said] == [True] * (len(fits) > 1)
+    assert all(each.filename == __file__ for each in said)
 
 
 KINDS = ["ascii", "binary", "binary_compressed"]

@@ -1,13 +1,88 @@
-"""Names of spconv that are not there, and the sentence that says so."""
+"""Names of spconv that are not there, and the sentence that says why, and what is instead."""
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+_KERNELS = "layoutconv compiles kernels of its own, which layers choose themselves"
+_TABLES = "layoutconv.sparse has kernel maps: submanifold_map, strided_map and transposed_map"
+_FUNCTIONS = "layoutconv.nn.sparse has the convolutions as functions of a kernel map"
+_POOLING = "layoutconv.nn.sparse_pool has pooling as functions of a kernel map"
+_CUMM = "tensors stay torch's, and cumm is not needed"
+_MEMORY = "torch allocates all memory"
+_BOXES = "boxes and their suppression are no part of layoutconv; torchvision.ops has some"
+_INT8 = "there are no quantised layers; fp16 and bf16 layers are what is fast here"
+_DEBUG = "an error of layoutconv names the argument that is wrong"
 
-def explain(module: str, absent: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """A ``__getattr__`` for ``module`` that says what stands in for a name of ``absent``.
+_NAMES = {
+    _KERNELS: (
+        "GEMM CONV GEMM_CPP CONV_CPP SimpleGemm SimpleConv "
+        "GemmTunerSimple ConvTunerSimple SimpleGemmAlgoMeta "
+        "BestAlgoByProfile BestConvAlgoByProfile "
+        "ALL_ALGO_DESPS ALL_CONV_ALGO_DESPS "
+        "SHUFFLE_SIMT_PARAMS SHUFFLE_VOLTA_PARAMS SHUFFLE_TURING_PARAMS "
+        "SHUFFLE_AMPERE_PARAMS IMPLGEMM_SIMT_PARAMS IMPLGEMM_VOLTA_PARAMS "
+        "IMPLGEMM_TURING_PARAMS IMPLGEMM_AMPERE_PARAMS "
+        "ALL_NATIVE_PARAMS ALL_IMPGEMM_PARAMS "
+        "SpconvOps ConvGemmOps InferenceOps CompileInfo get_arch "
+        "COMPILED_CUDA_ARCHS COMPILED_CUDA_GEMM_ARCHS"
+    ),
+    _TABLES: "get_indice_pairs get_indice_pairs_implicit_gemm",
+    _FUNCTIONS: (
+        "indice_conv indice_subm_conv indice_inverse_conv implicit_gemm "
+        "indice_conv_backward implicit_gemm_backward fused_indice_conv "
+        "SparseConvFunction SparseInverseConvFunction "
+        "SubMConvFunction SparseImplicitGemmFunction"
+    ),
+    _POOLING: (
+        "indice_maxpool indice_maxpool_backward global_pool_rearrange "
+        "indice_maxpool_implicit_gemm indice_maxpool_implicit_gemm_backward "
+        "indice_avgpool_implicit_gemm indice_avgpool_implicit_gemm_backward "
+        "SparseMaxPoolFunction SparseMaxPoolImplicitGemmFunction "
+        "SparseAvgPoolImplicitGemmFunction"
+    ),
+    _CUMM: (
+        "torch_tensor_to_tv torch_tensors_to_tv get_current_stream "
+        "BUILD_CUMM_VERSION BUILD_PCCM_VERSION"
+    ),
+    _MEMORY: (
+        "ThrustSortAllocator TorchAllocator ExternalAllocator "
+        "TorchSpconvMatmul ExternalSpconvMatmul AllocKeys"
+    ),
+    _BOXES: (
+        "rbbox_iou rbbox_intersection rbbox_iou_loss BoxOps "
+        "non_max_suppression non_max_suppression_cpu "
+        "rotate_non_max_suppression_cpu"
+    ),
+    _INT8: "DEFAULT_SPARSE_CONV_TYPES ALL_POOL_LAYERS NetworkInterpreter",
+    _DEBUG: "spconv_save_debug_data SPCONV_DEBUG_SAVE_PATH",
+}
+
+REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
+
+MODULES = {
+    "algocore": _KERNELS,
+    "build": "layoutconv is wheels only: nothing is built",
+    "benchmark": "`python -m layoutconv bench` measures",
+    "core_cc": _KERNELS,
+    "csrc": _KERNELS,
+    "debug_utils": _DEBUG,
+    "gencode": _KERNELS,
+    "test_utils": "layoutconv.testing and tests of its own are not spconv's",
+    "pytorch.interpreter": _INT8,
+    "pytorch.quantization": _INT8,
+}
+
+
+def explain(module: str, absent: Mapping[str, str] = REASONS) -> Callable[[str], NoReturn]:
+    """A ``__getattr__`` for ``module`` that says what stands in for a name of ``absent``, or for a
+    module of it.
+
+    It raises ``AttributeError``, and ``ImportError`` in a ``from module import name``, whose own
+    message would leave the reason out.
 
     >>> explain("layoutconv.compat.spconv.utils", {"rbbox_iou": "boxes are another package's"})(
     ...     "rbbox_iou"
@@ -15,10 +90,22 @@ def explain(module: str, absent: Mapping[str, str]) -> Callable[[str], NoReturn]
     Traceback (most recent call last):
     AttributeError: layoutconv.compat.spconv.utils has no 'rbbox_iou': boxes are another package's
     """
+    inner = module.removeprefix(__name__.rpartition(".")[0]).lstrip(".")
 
     def getattribute(name: str) -> NoReturn:
-        if name in absent:
-            raise AttributeError(f"{module} has no {name!r}: {absent[name]}")
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        reason = absent.get(name) or MODULES.get(f"{inner}.{name}".lstrip("."))
+        if reason is None:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        message = f"{module} has no {name!r}: {reason}"
+        if _is_imported_by(1):
+            raise ImportError(message, name=module)
+        raise AttributeError(message)
 
     return getattribute
+
+
+def _is_imported_by(depth: int) -> bool:
+    """Whether the caller of our caller, ``depth`` frames up, is within a ``from``-import."""
+    frame = sys._getframe(depth + 1)
+    code = frame.f_code.co_code
+    return 0 <= frame.f_lasti < len(code) and dis.opname[code[frame.f_lasti]] == "IMPORT_FROM"

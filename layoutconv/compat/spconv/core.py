@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+from .absent import explain
+
+__getattr__ = explain(__name__)
+
 
 class ConvAlgo(Enum):
     """spconv's algorithms. A layer takes one and keeps it; layoutconv has a way of its own.
@@ -15,6 +19,19 @@ class ConvAlgo(Enum):
     Native = 0
     MaskImplicitGemm = 1
     MaskSplitImplicitGemm = 2
+
+
+class AlgoHint(Enum):
+    """spconv's hints to its tuner, which layoutconv does not have. There to be read.
+
+    >>> AlgoHint.Fowrard.value  # its own spelling
+    1
+    """
+
+    NoHint = 0b000
+    Fowrard = 0b001
+    BackwardInput = 0b010
+    BackwardWeight = 0b100
 
 
 class Activation(Enum):

@@ -7,6 +7,7 @@ of 1.x, which OpenPCDet takes where they are there, without the package ``cumm``
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,20 @@ from torch import Tensor
 from ...errors import ArgumentError
 from .absent import explain
 from .point_to_voxel import Grid, VoxelTable
+
+__all__ = [
+    "Point2VoxelCPU1d",
+    "Point2VoxelCPU2d",
+    "Point2VoxelCPU3d",
+    "Point2VoxelCPU4d",
+    "Point2VoxelGPU1d",
+    "Point2VoxelGPU2d",
+    "Point2VoxelGPU3d",
+    "Point2VoxelGPU4d",
+    "VoxelGenerator",
+    "VoxelGeneratorV2",
+    "nullcontext",
+]
 
 
 def _tensor(points: Any) -> Tensor:
@@ -199,16 +214,4 @@ class VoxelGeneratorV2(VoxelGenerator):
         }
 
 
-_BOXES = "boxes and their suppression are no part of layoutconv"
-
-__getattr__ = explain(
-    __name__,
-    {
-        "rbbox_iou": _BOXES,
-        "rbbox_intersection": _BOXES,
-        "rbbox_iou_loss": _BOXES,
-        "non_max_suppression": _BOXES,
-        "non_max_suppression_cpu": _BOXES,
-        "rotate_non_max_suppression_cpu": _BOXES,
-    },
-)
+__getattr__ = explain(__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from .columns import Wanted, allocated
@@ -17,8 +18,8 @@ _OTHERS = (5, 6)  # with a ring or a time, with colours
 def read_bin(source: Source, wanted: Wanted) -> np.ndarray:
     """Return the rows of a ``.bin`` file.
 
-    A file does not say how many columns it has. Without a number it has 4, unless its size fits
-    what others write, too.
+    A file does not say how many columns it has. Without a number it has 4; that its size fits what
+    others write, too, is a warning.
 
     Raises :class:`~layoutconv.errors.PointFileError`.
     """
@@ -28,8 +29,10 @@ def read_bin(source: Source, wanted: Wanted) -> np.ndarray:
     fitting = [count for count in (_USUAL, *_OTHERS) if source.size % (4 * count) == 0]
     if wanted.columns is None and len(fitting) > 1 and _USUAL in fitting:
         several = ", ".join(str(count) for count in fitting)
-        raise source.error(
-            f"{source.size} bytes fit {several} float32 columns: say which, with columns={_USUAL}"
+        warnings.warn(
+            f"{source.path}: {source.size} bytes fit {several} float32 columns, and are read as "
+            f"{_USUAL}: say which, with columns={_USUAL}",
+            stacklevel=3,
         )
     points, over = divmod(source.size, 4 * columns)
     if over:

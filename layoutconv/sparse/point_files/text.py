@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from ...caches import remembered
 from .source import Source
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _no_row(source: Source, line: bytes, kinds: Sequence[str], what: str) -> Exc
     return source.error(f"{what}: a line of {len(kinds)} numbers{some} expected, got {shown(line)}")
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def _row(letters: str) -> Callable[[bytes], Any]:
     runs = (
         (_FLOAT if letter == "f" else _INTEGER, len([*run])) for letter, run in groupby(letters)

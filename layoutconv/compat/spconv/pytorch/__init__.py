@@ -8,8 +8,9 @@ torch.Size([32, 3, 3, 3, 16])
 from __future__ import annotations
 
 from .. import __version__, constants
+from ..absent import explain
 from ..core import ConvAlgo
-from . import conv, functional, modules, ops, pool, tables, utils
+from . import conv, cppcore, functional, hash, modules, ops, pool, spatial, tables, utils
 from .conv import (
     SparseConv1d,
     SparseConv2d,
@@ -100,10 +101,15 @@ __all__ = [
     "assign_name_for_sparse_modules",
     "constants",
     "conv",
+    "cppcore",
     "functional",
+    "hash",
     "modules",
     "ops",
     "pool",
+    "spatial",
     "tables",
     "utils",
 ]
+
+__getattr__ = explain(__name__)

@@ -10,14 +10,16 @@ import torch
 from torch import nn
 
 from ....errors import ArgumentError
+from ....executors.finish import activate
 from ....nn.sparse import sparse_conv
 from ....sparse import SparseTensor
 from .. import constants
+from ..absent import explain
 from ..core import Activation, ConvAlgo
 from .core import SparseConvTensor, expand_nd
 from .indice_data import Geometry, map_back, map_for
 from .layers import GeometricLayer, check_input
-from .weights import LAYOUTS, layouts_of, to_krsc
+from .weights import LAYOUTS, fits_some, layouts_of, to_krsc
 
 _ACTIVATIONS = {"None_": None, "ReLU": "relu", "Sigmoid": "sigmoid", "LeakyReLU": "leaky_relu"}
 
@@ -101,12 +103,10 @@ class SparseConvolution(GeometricLayer):
         self.fp32_accum = fp32_accum
         self.act_type, self.act_alpha, self.act_beta = act_type, act_alpha, act_beta
         self._activation = _activation(act_type)
-        # A product of features and one matrix, that needs no kernel map.
-        moves = inverse or groups != 1 or self._activation is not None or any(geometry.padding)
-        self.conv1x1 = prod(geometry.ksize) == 1 and (
-            (subm and groups == 1 and self._activation is None)
-            or (set(geometry.stride) == {1} and not any(more) and not moves)
-        )
+        self.conv1x1 = prod(ksize) == 1 and (subm or set(steps) == {1})
+        self.is_matrix = self.conv1x1 and groups == 1
+        # Then every cell stays where it is, and there is no kernel map, unless the grid is another.
+        self._stays = subm or inverse or not (any(near) or any(more))
         shape = self.weight_shape = [out_channels, *geometry.ksize, in_channels // groups]
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         if bias:
@@ -134,11 +134,16 @@ class SparseConvolution(GeometricLayer):
         if features.shape[1] != self.in_channels:
             got = f"features {tuple(features.shape)}"
             raise ArgumentError("input", f"{self.in_channels} channels", got)
-        weight, bias = self.weight, self.bias
-        if self.conv1x1:
-            matrix = weight.view(self.out_channels, self.in_channels)
-            y = nn.functional.linear(features, matrix, bias)
-            return input.replace_feature(y if add_input is None else y + add_input.features)
+        weight: torch.Tensor = self.weight
+        if self.is_matrix:
+            matrix = weight.reshape(self.in_channels, self.out_channels).T
+            if self._stays:
+                y = nn.functional.linear(features, matrix, self.bias)
+                y = y if add_input is None else y + add_input.features
+                if self._activation is not None:
+                    y = activate(y, self._activation, self.act_alpha)
+                return input.replace_feature(y)
+            weight = matrix.reshape(self.weight_shape)
         if self.inverse:
             data, known = map_back(input, self.kernel_size, self.indice_key), input.indice_dict
             found, version = data.map.inverse, data.in_version
@@ -148,7 +153,7 @@ class SparseConvolution(GeometricLayer):
         z = sparse_conv(
             SparseTensor(features, found.inputs),
             weight,
-            bias,
+            self.bias,
             groups=self.groups,
             kernel_map=found,
             activation=self._activation,
@@ -186,6 +191,9 @@ class SparseConvolution(GeometricLayer):
         if told and told not in LAYOUTS:
             expected = f"'' or one of {', '.join(LAYOUTS)}"
             raise ArgumentError("SAVED_WEIGHT_LAYOUT", expected, repr(told))
+        if self.is_matrix and fits_some(stored.shape, self.weight.shape):
+            state_dict[key] = stored.reshape(self.weight.shape)  # the same order in all of them
+            return
         try:
             layouts = [told] if told else layouts_of([(stored.shape, self.weight.shape)])
         except ArgumentError:
@@ -198,6 +206,11 @@ class SparseConvolution(GeometricLayer):
             )
         elif layouts[0] != "KRSC" and stored.dim() == self.ndim + 2:
             state_dict[key] = to_krsc(stored, layouts[0])
+
+
+SparseConvolutionBase = SparseConvolution  # in spconv its first half
+
+__getattr__ = explain(__name__)
 
 
 def _activation(act_type: Any) -> str | None:

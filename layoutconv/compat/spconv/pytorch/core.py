@@ -11,18 +11,37 @@ import torch
 from ....errors import ArgumentError, ArgumentTypeError
 from ....sparse import Coordinates, SparseTensor
 from ....sparse.coordinates import version_of
-from .indice_data import IndiceData
+from ....sparse.no_tensor import NoTensor
+from ..absent import explain
+from ..core import ConvAlgo
+from ..tools import CUDAKernelTimer
+from .indice_data import ImplicitGemmIndiceData, IndiceData
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class SparseConvTensor:
+__all__ = [
+    "CUDAKernelTimer",
+    "ConvAlgo",
+    "ImplicitGemmIndiceData",
+    "IndiceData",
+    "SparseConvTensor",
+    "expand_nd",
+    "scatter_nd",
+]
+
+__getattr__ = explain(__name__)
+
+
+class SparseConvTensor(NoTensor):
     """Features at cells of a batch of grids, as spconv has them.
 
     Args:
         features: (rows, C), read-only afterwards: :meth:`replace_feature` makes another tensor.
-        indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3; no cell twice.
+        indices: int32 (rows, 1 + rank), columns ``(batch, z, y, x)`` for rank 3. Of a cell that is
+            there more than once every row is kept, and layers compute what spconv does on a CPU:
+            :attr:`layoutconv.sparse.Coordinates.repeats` says what that is.
         spatial_shape: extents ``[D, H, W]`` of the grid, one to four of them.
         batch_size: the number of grids.
         grid, voxel_num, benchmark, permanent_thrust_allocator, enable_timer, force_algo: kept for
@@ -30,7 +49,7 @@ class SparseConvTensor:
         indice_dict: kernel maps by the ``indice_key`` of the layers that made them.
 
     Making one looks at dtypes and shapes. The first layer that makes a kernel map looks at the
-    cells, and refuses one that is there twice or outside the grid.
+    cells, and refuses one that is outside the grid.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``.
 
@@ -43,6 +62,8 @@ class SparseConvTensor:
     ValueError: features are read-only; x = x.replace_feature(features) makes another tensor
     """
 
+    _container = "SparseSequential"
+    _applied = "x.replace_feature(function(x.features))"
     _features: Tensor
     _coordinates: Coordinates | None
     _version: int  # of `indices`, when `_coordinates` was made of them
@@ -83,7 +104,7 @@ class SparseConvTensor:
         self.benchmark = benchmark
         self.benchmark_record: dict[str, Any] = {}
         self.thrust_allocator: Any = None
-        self._timer: Any = None
+        self._timer = CUDAKernelTimer(enable_timer)
         self.force_algo = force_algo
         self.int8_scale: Any = None
         self._coordinates, self._version = None, 0
@@ -176,7 +197,7 @@ class SparseConvTensor:
             or list(found.spatial_shape) != self.spatial_shape
             or found.batch_size != self.batch_size
         ):
-            found = Coordinates(cells, self.spatial_shape, self.batch_size)
+            found = Coordinates(cells, self.spatial_shape, self.batch_size, repeated=True)
             self._coordinates, self._version = found, version_of(cells)
         return found
 
@@ -208,8 +229,16 @@ class SparseConvTensor:
     # -- other tensors ---------------------------------------------------------------------------
 
     def dense(self, channels_first: bool = True) -> Tensor:
-        """The stored grid, (N, C, D, H, W), or (N, D, H, W, C); zeros where there is no row."""
-        grid = self.to_layoutconv().dense()
+        """The stored grid, (N, C, D, H, W), or (N, D, H, W, C); zeros where there is no row.
+
+        Of a cell that is there more than once it has the last row; its gradient goes to all rows
+        of the cell, as in spconv.
+        """
+        x = self.to_layoutconv().check()
+        repeats = x.coordinates.repeats
+        if repeats is not None:
+            x = x.replace(_LikeLast.apply(x.features, repeats.last))  # type: ignore[no-untyped-call]
+        grid = x.dense()
         return grid.movedim(-1, 1).contiguous() if channels_first else grid
 
     @classmethod
@@ -236,6 +265,39 @@ class SparseConvTensor:
         made = cls(x.features, x.coords, x.spatial_shape, x.batch_size)
         made._coordinates, made._version = x.coordinates, version_of(x.coords)
         return made
+
+
+class _LikeLast(torch.autograd.Function):
+    """Features as they are; the gradient of the last row at a cell is that of all its rows."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, last: Tensor) -> Tensor:
+        ctx.last = last
+        return features.view_as(features)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        return grad.index_select(0, ctx.last), None
+
+
+def scatter_nd(indices: Tensor, updates: Tensor, shape: Sequence[int]) -> Tensor:
+    """Zeros of ``shape`` with ``updates`` (rows, ...) at ``indices`` (rows, modes); the last row of
+    those at one place.
+
+    >>> scatter_nd(torch.tensor([[2], [0]]), torch.tensor([5, 7]), [3])
+    tensor([7, 0, 5])
+    """
+    modes = indices.shape[-1]
+    places, extents = indices.reshape(-1, modes).long(), list(shape)
+    strides = [prod(extents[axis + 1 : modes]) for axis in range(modes)]
+    keys = (places * places.new_tensor(strides)).sum(1)
+    _, group = torch.unique(keys, return_inverse=True)
+    rows = torch.arange(len(keys), device=keys.device)
+    last = rows.new_zeros(len(keys)).scatter_reduce(0, group, rows, "amax")[group]
+    chosen = (last == rows).nonzero()[:, 0]
+    values = updates.reshape(len(keys), *extents[modes:]).index_select(0, chosen)
+    grid = updates.new_zeros((prod(extents[:modes]), *extents[modes:]))
+    return grid.index_copy(0, keys.index_select(0, chosen), values).view(extents)
 
 
 def _features_of(other: SparseConvTensor | Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 
 from ....errors import ArgumentError
 from ....sparse import Coordinates
+from ....sparse.rows import add_rows
 from ..absent import explain
 from .core import SparseConvTensor
 
@@ -15,8 +16,9 @@ __all__ = ["sparse_add", "sparse_add_hash_based"]
 def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
     """The sum of tensors at different cells of one grid: at all cells that some of them has.
 
-    If one of them has all these cells, the result has its rows and its kernel maps; else rows are
-    in lexicographic order, and no kernel map is known. The same bits in every run.
+    Every row of a cell counts. If one of the tensors has all these cells, none more than once, the
+    result has its rows and its kernel maps; else rows are in lexicographic order, and no kernel map
+    is known. The same bits in every run.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for tensors of different grids or channels.
 
@@ -40,7 +42,7 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
     places = rows.split([len(key) for key in keys])
     largest = max(range(len(tens)), key=lambda i: len(keys[i]))
     whole = tens[largest]
-    if len(cells) == len(keys[largest]):
+    if len(cells) == len(keys[largest]) and whole.coordinates.valid:
         own_rows = torch.empty_like(places[largest])
         own_rows[places[largest]] = torch.arange(len(cells), device=cells.device)
         places = tuple(own_rows[place] for place in places)
@@ -51,27 +53,17 @@ def sparse_add(*tens: SparseConvTensor) -> SparseConvTensor:
     dtype = first.features.dtype
     for x in tens[1:]:
         dtype = torch.promote_types(dtype, x.features.dtype)
-    # One tensor after the other, and no cell twice in one: sums have one order.
+    # One tensor after the other, and the rows of a cell in their order: sums have one order.
     total = first.features.new_zeros((len(cells), first.features.shape[1]), dtype=dtype)
     for x, place in zip(tens, places, strict=True):
-        total = total.index_add(0, place, x.features.to(dtype))
+        features = x.features.to(dtype)
+        if x.coordinates.valid:
+            total = total.index_add(0, place, features)
+        else:
+            total = total + add_rows(features, place, len(cells))
     return first.on(total, found, known)
 
 
 sparse_add_hash_based = sparse_add
 
-_FUNCTIONS = "layoutconv.nn.sparse has the convolutions as functions of a kernel map"
-_POOL = "layoutconv.nn.sparse_pool has pooling as functions of a kernel map"
-
-__getattr__ = explain(
-    __name__,
-    {
-        "implicit_gemm": _FUNCTIONS,
-        "indice_conv": _FUNCTIONS,
-        "indice_subm_conv": _FUNCTIONS,
-        "indice_inverse_conv": _FUNCTIONS,
-        "indice_maxpool": _POOL,
-        "indice_maxpool_implicit_gemm": _POOL,
-        "indice_avgpool_implicit_gemm": _POOL,
-    },
-)
+__getattr__ = explain(__name__)

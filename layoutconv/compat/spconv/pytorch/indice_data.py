@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ....errors import ArgumentError
 from ....sparse import Coordinates, KernelMap, strided_map, submanifold_map, transposed_map
 from ....sparse.coordinates import version_of
@@ -120,6 +122,20 @@ class IndiceData:
         return self.map.inverse.index.T
 
     @property
+    def indice_pairs(self) -> Tensor:
+        """int32 (2, taps, inputs): rows of the inputs and outputs that each tap multiplies, -1
+        after the last pair. In the order of the inputs' rows."""
+        fed = self.pair_bwd
+        order = torch.argsort((fed < 0).int(), dim=1, stable=True)
+        fed = fed.gather(1, order)
+        return torch.stack([torch.where(fed < 0, -1, order.int()), fed])
+
+    @property
+    def indice_pair_num(self) -> Tensor:
+        """int32 (taps,): how many pairs each tap has."""
+        return (self.pair_bwd >= 0).sum(1).int()
+
+    @property
     def is_subm(self) -> bool:
         return self.geometry.subm
 
@@ -138,6 +154,9 @@ class IndiceData:
     @property
     def dilation(self) -> list[int]:
         return self.geometry.dilation
+
+
+ImplicitGemmIndiceData = IndiceData  # there is one kind
 
 
 def map_for(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from typing import Any
 
+import torch
 from torch import nn
 
 from ....errors import ArgumentError
@@ -139,6 +141,31 @@ class RemoveGrid(SparseModule):
 
     def forward(self, x: SparseConvTensor) -> SparseConvTensor:
         x.grid = None  # type: ignore[assignment]
+        return x
+
+
+class PrintTensorMeta(nn.Module):
+    """Print the least, the greatest and the mean feature, and pass the tensor on."""
+
+    def forward(self, x: Any) -> Any:
+        features = x.features if isinstance(x, SparseConvTensor) else x
+        print(features.min(), features.max(), features.mean())
+        return x
+
+
+class PrintCurrentTime(nn.Module):
+    """Print the seconds since it was made, or reset, once a GPU is done; pass the tensor on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first_time = time.time()
+
+    def forward(self, x: Any, msg: str = "", reset: bool = False) -> Any:
+        if reset:
+            self.first_time = time.time()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        print(msg, time.time() - self.first_time)
         return x
 
 

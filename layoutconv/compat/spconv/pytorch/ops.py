@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..absent import explain
-from ..core import ConvAlgo
+from torch import Tensor
 
-__all__ = ["ConvAlgo", "get_conv_output_size", "get_deconv_output_size"]
+from ..absent import explain
+from ..core import AlgoHint, ConvAlgo
+
+__all__ = [
+    "AlgoHint",
+    "ConvAlgo",
+    "get_conv_output_size",
+    "get_deconv_output_size",
+    "maximum_value_int_",
+]
 
 
 def get_conv_output_size(
@@ -46,25 +54,16 @@ def get_deconv_output_size(
     return [(e - 1) * s - 2 * p + k + o for e, k, s, p, o in modes]
 
 
-_MAPS = "layoutconv.sparse has submanifold_map, strided_map and transposed_map"
-_CONV = "layoutconv.nn.sparse has the convolutions as functions of a kernel map"
-_POOL = "layoutconv.nn.sparse_pool has pooling as functions of a kernel map"
+def maximum_value_int_(ten: Tensor, value: int) -> None:
+    """Raise the numbers of a tensor to ``value`` where they are less, in place.
 
-__getattr__ = explain(
-    __name__,
-    {
-        "get_indice_pairs": _MAPS,
-        "get_indice_pairs_implicit_gemm": _MAPS,
-        "indice_conv": _CONV,
-        "indice_conv_backward": _CONV,
-        "implicit_gemm": _CONV,
-        "implicit_gemm_backward": _CONV,
-        "indice_maxpool": _POOL,
-        "indice_maxpool_backward": _POOL,
-        "indice_maxpool_implicit_gemm": _POOL,
-        "indice_maxpool_implicit_gemm_backward": _POOL,
-        "indice_avgpool_implicit_gemm": _POOL,
-        "indice_avgpool_implicit_gemm_backward": _POOL,
-        "global_pool_rearrange": _POOL,
-    },
-)
+    >>> import torch
+    >>> count = torch.tensor([3, 9], dtype=torch.int32)
+    >>> maximum_value_int_(count, 5)
+    >>> count.tolist()
+    [5, 9]
+    """
+    ten.clamp_(min=value)
+
+
+__getattr__ = explain(__name__)

@@ -8,11 +8,14 @@ from torch import Tensor
 
 from ....nn.sparse_pool import sparse_avg_pool, sparse_global_pool, sparse_max_pool
 from ....sparse import SparseTensor
+from ..absent import explain
 from ..core import ConvAlgo
 from .core import SparseConvTensor, expand_nd
 from .indice_data import Geometry, map_for
 from .layers import GeometricLayer, check_input
 from .modules import SparseModule
+
+__getattr__ = explain(__name__)
 
 
 class _SparsePool(GeometricLayer):

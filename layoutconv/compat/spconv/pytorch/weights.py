@@ -8,7 +8,12 @@ K filters of C channels and taps ``(T, R, S)`` are stored as
 "RSCK"   (T, R, S, C, K)     spconv 1.x
 =======  ==================  =====================================================================
 
-So all filters of a state dict are RSCK, or each is KRSC or RSKC. Where shapes leave that open:
+A filter of one tap is an exception in all of them. Where its layer is submanifold, or all its
+strides are 1, spconv multiplies by ``weight.view(C, K)``, whatever the parameter's shape is, and so
+does layoutconv: of such a filter every layout has the same numbers in the same order. A strided
+filter of one tap is like any other.
+
+All filters of a state dict are RSCK, or each is KRSC or RSKC. Where shapes leave that open:
 
 - if all filters can be KRSC, they are taken to be;
 - else nothing is guessed: there is an error, and the layout has to be said.
@@ -37,7 +42,7 @@ LAYOUTS = ("KRSC", "RSKC", "RSCK")
 
 
 def to_krsc(weight: Tensor, layout: str) -> Tensor:
-    """A filter (K, *taps, C) from one that is stored in ``layout``.
+    """Return a filter (K, *taps, C) of one that is stored in ``layout``.
 
     >>> import torch
     >>> to_krsc(torch.empty(3, 3, 3, 16, 32), "RSCK").shape
@@ -54,6 +59,15 @@ def _fits(stored: Shape, wanted: Shape) -> dict[str, bool]:
     K, *taps, C = wanted
     shapes = [K, *taps, C], [*taps, K, C], [*taps, C, K]
     return {layout: list(stored) == s for layout, s in zip(LAYOUTS, shapes, strict=True)}
+
+
+def fits_some(stored: Shape, wanted: Shape) -> bool:
+    """Whether a filter for (K, *taps, C) may be stored like this.
+
+    >>> fits_some((1, 4, 6), (6, 1, 4)), fits_some((2, 2, 6), (6, 1, 4))
+    (True, False)
+    """
+    return any(_fits(stored, wanted).values())
 
 
 def layouts_of(shapes: Sequence[tuple[Shape, Shape]]) -> list[str] | None:
@@ -115,24 +129,35 @@ def convert_state_dict(
 
     new = OrderedDict(state_dict)
     marks = getattr(state_dict, "_metadata", None)
-    filters: dict[str, Shape] = {}
+    filters: dict[str, SparseConvolution] = {}
     for prefix, layer in module.named_modules():
         key = f"{prefix}.weight" if prefix else "weight"
         marked = marks is not None and (marks.get(prefix) or {}).get("version") == 2
         if isinstance(layer, SparseConvolution) and key in new and not marked:
-            filters[key] = layer.weight.shape
-    found: list[str] | None
+            filters[key] = layer
+    found: dict[str, str] = {}
     if layout is not None:
-        found = [layout] * len(filters)
+        found = dict.fromkeys(filters, layout)
     else:
-        found = layouts_of([(new[key].shape, shape) for key, shape in filters.items()])
-    if found is None:
-        expected = "KRSC, RSKC or RSCK: the shapes of these filters leave it open"
-        raise ArgumentError("layout", expected, layout)
-    for (key, shape), stored in zip(filters.items(), found, strict=True):
-        weight = to_krsc(new[key], stored)
+        # Of one tap and as many channels in as out, a shape says nothing, and need not.
+        telling = {
+            key: (new[key].shape, layer.weight.shape)
+            for key, layer in filters.items()
+            if not (layer.is_matrix and layer.in_channels == layer.out_channels)
+        }
+        layouts = layouts_of(list(telling.values()))
+        if layouts is None:
+            expected = "KRSC, RSKC or RSCK: the shapes of these filters leave it open"
+            raise ArgumentError("layout", expected, layout)
+        found.update(zip(telling, layouts, strict=True))
+    for key, layer in filters.items():
+        shape = tuple(layer.weight.shape)
+        if layer.is_matrix and fits_some(new[key].shape, shape):
+            new[key] = new[key].reshape(shape)
+            continue
+        weight = to_krsc(new[key], found.get(key, "KRSC"))
         if weight.shape != shape:
-            expected = f"{key} of {stored} layout for {tuple(shape)}, (K, *taps, C)"
+            expected = f"{key} of {found.get(key, 'KRSC')} layout for {shape}, (K, *taps, C)"
             raise ArgumentError("state_dict", expected, tuple(new[key].shape))
         new[key] = weight
     if marks is not None:

@@ -1,0 +1,7 @@
+"""``spconv.algo``: there to be imported. spconv tunes its kernels here; see :mod:`.absent`."""
+
+from __future__ import annotations
+
+from .absent import explain
+
+__getattr__ = explain(__name__)

@@ -1,0 +1,24 @@
+"""``spconv.pytorch.spatial``: one row for each cell."""
+
+from __future__ import annotations
+
+from ....sparse.rows import runs_of
+from .core import SparseConvTensor
+from .modules import SparseModule
+
+
+class RemoveDuplicate(SparseModule):
+    """The first row of each cell, cells in lexicographic order; no kernel map is known afterwards.
+
+    Within layers, rows of repeated cells are all kept; this is how to drop them.
+
+    >>> import torch
+    >>> cells = torch.tensor([[0, 2], [0, 1], [0, 2]], dtype=torch.int32)
+    >>> x = SparseConvTensor(torch.tensor([[1.0], [2.0], [3.0]]), cells, [4], batch_size=1)
+    >>> RemoveDuplicate()(x).features.T
+    tensor([[2., 1.]])
+    """
+
+    def forward(self, x: SparseConvTensor) -> SparseConvTensor:
+        runs = runs_of(x.coordinates.check().keys())
+        return x.select_by_index(runs.order[runs.first])

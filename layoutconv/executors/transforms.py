@@ -1,0 +1,212 @@
+"""The passes of a dense convolution under ``torch.func`` and forward-mode differentiation.
+
+An operator with a backward formula is all that ``torch.autograd`` needs; ``torch.func.grad``,
+``vmap``, ``jvp`` and what is made of them ask for a :class:`torch.autograd.Function` that also has
+a rule for tangents and one for batches. The three passes have all of these in each other:
+
+- each is linear in both its tensors, so that a tangent is the sum of two of its kind, and a
+  gradient is another pass, to any order;
+- a batch of problems is one problem of more images, more channels or more groups, not a loop.
+
+Tensors and numbers are those of the operators in ``autograd``, without what follows the sums.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import _C
+from torch.autograd import forward_ad
+
+from .autograd import conv_dgrad, conv_fprop, conv_wgrad
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func``, or forward mode, looks at what is computed.
+
+    >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
+    (False, tensor([1.]))
+    """
+    # The depth, and not what lies on top: torch.compile knows that number.
+    return _C._functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+
+
+class _Place(NamedTuple):
+    """Where a tensor has the problems of a batch: in a mode, 0 or 1, inside of each group or not.
+
+    >>> _Place(1).into(torch.zeros(5, 2, 6, 8), 0, groups=3).shape
+    torch.Size([2, 30, 8])
+    """
+
+    mode: int
+    in_groups: bool = False
+
+    def into(self, tensor: Tensor, batch: int, groups: int) -> Tensor:
+        """A tensor whose mode ``batch`` becomes part of another."""
+        mode, groups = self.mode, groups if self.in_groups else 1
+        rest = tensor.movedim(batch, 0)
+        split = rest.unflatten(mode + 1, (groups, rest.shape[mode + 1] // groups))
+        return split.movedim(0, mode + 1).flatten(mode, mode + 2)
+
+    def out_of(self, tensor: Tensor, size: int, groups: int) -> Tensor:
+        """The inverse of :meth:`into`: the batch, of ``size``, is the first mode."""
+        mode, groups = self.mode, groups if self.in_groups else 1
+        split = tensor.unflatten(mode, (groups, size, tensor.shape[mode] // (groups * size)))
+        return split.movedim(mode + 1, 0).flatten(mode + 1, mode + 2)
+
+
+_FIRST, _SECOND = _Place(0), _Place(1)  # modes of images or of filters, and of channels
+_FIRST_OF_GROUPS, _SECOND_OF_GROUPS = _Place(0, True), _Place(1, True)
+
+
+class _Folds(NamedTuple):
+    """Where problems are in a pass's tensors and in its result, by which of them are batches.
+
+    Where both are, problems are groups: outside of those that there are.
+    """
+
+    of_first: tuple[_Place, _Place]
+    of_second: tuple[_Place, _Place]
+    of_both: tuple[_Place, _Place, _Place]
+
+
+class _Pass(torch.autograd.Function):
+    """A pass as a function of two tensors, the operator's numbers, and the result's dtype."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        a, b, *numbers, _ = inputs
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+        ctx.numbers, ctx.out_dtype = tuple(numbers), output.dtype
+
+
+def _tangent(function: Any, ctx: Any, da: Tensor | None, db: Tensor | None) -> Tensor | None:
+    """The change of a pass's result, for changes of its tensors."""
+    a, b = ctx.saved_tensors
+    found = None
+    for one, other in ((da, b), (a, db)):
+        if one is not None and other is not None:
+            part = function.apply(one, other, *ctx.numbers, ctx.out_dtype)
+            found = part if found is None else found + part
+    return found
+
+
+def _batched(
+    function: Any, folds: _Folds, info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]
+) -> tuple[Tensor, int]:
+    """A pass over a batch of problems, of which either tensor, or both, has its own in each."""
+    a, b, *numbers, groups, out_dtype = inputs
+    size, (at_a, at_b, *_) = info.batch_size, in_dims
+    of_result = groups
+    if at_b is None:
+        of_a, place = folds.of_first
+        a = of_a.into(a, at_a, groups)
+    elif at_a is None:
+        of_b, place = folds.of_second
+        b = of_b.into(b, at_b, groups)
+    else:
+        of_a, of_b, place = folds.of_both
+        a, b = of_a.into(a, at_a, groups), of_b.into(b, at_b, groups)
+        groups = groups * size
+    y = function.apply(a, b, *numbers, groups, out_dtype)
+    return place.out_of(y, size, of_result), 0
+
+
+class Fprop(_Pass):
+    """The forward pass, of ``x`` (N, C, ...) and ``w`` (K, C / groups, ...)."""
+
+    folds = _Folds(
+        (_FIRST, _FIRST),
+        (_FIRST_OF_GROUPS, _SECOND_OF_GROUPS),
+        (_SECOND, _FIRST, _SECOND),
+    )
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, *rest: Any) -> Tensor:  # type: ignore[override]
+        *numbers, out_dtype = rest
+        return conv_fprop(x, w, *numbers, out_dtype=out_dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        x, w = ctx.saved_tensors
+        grad, (needs_x, needs_w, *rest) = grad.to(x.dtype), ctx.needs_input_grad
+        dx = Dgrad.apply(grad, w, x.shape[2:], *ctx.numbers, None) if needs_x else None
+        dw = Wgrad.apply(grad, x, w.shape[2:], *ctx.numbers, None) if needs_w else None
+        return dx, dw, *[None] * len(rest)
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Any, dw: Any, *_: Any) -> Any:
+        return _tangent(Fprop, ctx, dx, dw)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        return _batched(Fprop, Fprop.folds, info, in_dims, inputs)
+
+
+class Dgrad(_Pass):
+    """The gradient of ``x``, or the transposed convolution, of ``y`` (N, K, ...) and ``w``."""
+
+    folds = _Folds(
+        (_FIRST, _FIRST),
+        (_SECOND, _SECOND_OF_GROUPS),
+        (_SECOND, _FIRST, _SECOND),
+    )
+
+    @staticmethod
+    def forward(y: Tensor, w: Tensor, *rest: Any) -> Tensor:  # type: ignore[override]
+        *numbers, out_dtype = rest
+        return conv_dgrad(y, w, *numbers, out_dtype=out_dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        y, w = ctx.saved_tensors
+        grad, (needs_y, needs_w, *rest) = grad.to(y.dtype), ctx.needs_input_grad
+        _, *numbers = ctx.numbers
+        dy = Fprop.apply(grad, w, *numbers, None) if needs_y else None
+        dw = Wgrad.apply(y, grad, w.shape[2:], *numbers, None) if needs_w else None
+        return dy, dw, *[None] * len(rest)
+
+    @staticmethod
+    def jvp(ctx: Any, dy: Any, dw: Any, *_: Any) -> Any:
+        return _tangent(Dgrad, ctx, dy, dw)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        return _batched(Dgrad, Dgrad.folds, info, in_dims, inputs)
+
+
+class Wgrad(_Pass):
+    """The gradient of ``w``, of ``y`` (N, K, ...) and ``x`` (N, C, ...)."""
+
+    folds = _Folds(
+        (_SECOND_OF_GROUPS, _FIRST_OF_GROUPS),
+        (_SECOND_OF_GROUPS, _SECOND),
+        (_SECOND, _SECOND, _FIRST),
+    )
+
+    @staticmethod
+    def forward(y: Tensor, x: Tensor, *rest: Any) -> Tensor:  # type: ignore[override]
+        *numbers, _ = rest
+        return conv_wgrad(y, x, *numbers)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        y, x = ctx.saved_tensors
+        needs_y, needs_x, *rest = ctx.needs_input_grad
+        _, *numbers = ctx.numbers
+        dy = Fprop.apply(x, grad, *numbers, None) if needs_y else None
+        dx = Dgrad.apply(y, grad, x.shape[2:], *numbers, None) if needs_x else None
+        return dy, dx, *[None] * len(rest)
+
+    @staticmethod
+    def jvp(ctx: Any, dy: Any, dx: Any, *_: Any) -> Any:
+        return _tangent(Wgrad, ctx, dy, dx)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        return _batched(Wgrad, Wgrad.folds, info, in_dims, inputs)

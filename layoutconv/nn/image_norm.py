@@ -1,0 +1,166 @@
+"""Norms that torch takes over an image, over the voxels that a sparse image has.
+
+``InstanceNorm1d`` to ``3d`` take statistics per image and channel, ``GroupNorm`` per image and
+group of channels, as of a dense image whose other voxels take no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from ..errors import ArgumentError
+from ..executors import gathered_ops as ops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..sparse import SparseTensor
+
+KINDS = (torch.nn.GroupNorm, _InstanceNorm)
+# Of modules that may be such norms, or have one: others are told by one look, at every call.
+FORWARDS = frozenset(kind.forward for kind in (*KINDS, torch.nn.Sequential))
+
+
+def counts_images(module: Any) -> bool:
+    """Whether a module is such a norm, or has one.
+
+    >>> norms = torch.nn.InstanceNorm3d(4), torch.nn.BatchNorm1d(4)
+    >>> [counts_images(module) for module in (*norms, torch.nn.Sequential(*norms))]
+    [True, False, True]
+    """
+    if isinstance(module, torch.nn.Sequential):
+        return any(map(counts_images, module))
+    return isinstance(module, KINDS)
+
+
+def per_image(module: Any, input: SparseTensor) -> Tensor:
+    """Features (rows, C) of a norm over the rows of each image of ``input``.
+
+    Statistics are those of torch over a dense image: variances are biased, but for running ones.
+    An image without rows has none. Rows without a cell get zeros. Hooks see features.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for another number of channels.
+
+    >>> from ..sparse import SparseTensor
+    >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]], [[7.0], [0.0]]]))
+    >>> per_image(torch.nn.InstanceNorm1d(1, eps=0.0001), x).T
+    tensor([[-1.0000,  1.0000,  0.0000]])
+    """
+    return with_hooks(module, input.features, lambda features: _normed(module, features, input))
+
+
+def with_hooks(module: Any, features: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """``function(features)`` between the hooks of a module, as if that were its ``forward``.
+
+    >>> norm = torch.nn.GroupNorm(1, 4)
+    >>> handle = norm.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    >>> with_hooks(norm, torch.zeros(1), lambda features: features * 10)
+    tensor([10.])
+    """
+    args: tuple[Any, ...] = (features,)
+    for key, hook in module._forward_pre_hooks.items():
+        if key in module._forward_pre_hooks_with_kwargs:
+            result = hook(module, args, {})
+            args = args if result is None else result[0]
+        else:
+            result = hook(module, args)
+            if result is not None:
+                args = result if isinstance(result, tuple) else (result,)
+    y = function(args[0])
+    for key, hook in module._forward_hooks.items():
+        if key in module._forward_hooks_with_kwargs:
+            result = hook(module, args, {}, y)
+        else:
+            result = hook(module, args, y)
+        y = y if result is None else result
+    return y
+
+
+def _normed(module: Any, features: Tensor, input: SparseTensor) -> Tensor:
+    channels = features.shape[1]
+    of_instances = isinstance(module, _InstanceNorm)
+    wanted = module.num_features if of_instances else module.num_channels
+    if channels != wanted:
+        raise ArgumentError("input", f"{wanted} channels, as the {type(module).__name__}", channels)
+    groups = channels if of_instances else module.num_groups
+    images = _Images(input)
+    x = features.to(torch.promote_types(features.dtype, torch.float32))
+    if of_instances and not module.training and module.running_mean is not None:
+        centred = x - module.running_mean
+        variance = module.running_var.expand_as(x)
+    else:
+        mean = _of_groups(images.mean(x), groups)
+        centred = x - images.on_rows(mean)
+        of_images = _of_groups(images.mean(centred.square()), groups)
+        variance = images.on_rows(of_images)
+        if of_instances and module.training and module.running_mean is not None:
+            _remember(module, mean.detach(), of_images.detach(), images.counts)
+    y = centred * (variance + module.eps).rsqrt()
+    if module.affine:
+        y = y * module.weight + module.bias
+    if input.coordinates.padded:
+        y = y.where(images.batch[:, None] >= 0, 0)
+    return y.to(features.dtype)
+
+
+def _of_groups(values: Tensor, groups: int) -> Tensor:
+    """(N, C) of (N, C): for every channel the mean of its group."""
+    images, channels = values.shape
+    if groups == channels:
+        return values
+    return values.view(images, groups, -1).mean(2, keepdim=True).expand(
+        -1, -1, channels // groups
+    ).reshape(images, channels)  # fmt: skip
+
+
+@torch.no_grad()
+def _remember(module: Any, mean: Tensor, variance: Tensor, counts: Tensor) -> None:
+    """What torch adds to running statistics, means over images: those of two rows or more."""
+    share = (counts > 1).to(mean.dtype)
+    images = share.sum()
+    unbiased = variance * (counts / (counts - 1).clamp(min=1))
+    share = share / images.clamp(min=1)
+    momentum = (module.momentum or 0.0) * (images > 0)
+    for running, now in (module.running_mean, mean), (module.running_var, unbiased):
+        running.copy_(running + momentum * ((share * now).sum(0) - running))
+
+
+class _Images:
+    """The rows of each image: means over them, and back to rows."""
+
+    def __init__(self, input: SparseTensor) -> None:
+        self._order, self._starts, self.batch = input.coordinates.by_image
+
+    @property
+    def counts(self) -> Tensor:
+        """int64 (N, 1), rows of each image."""
+        return self._starts.diff()[:, None]
+
+    def mean(self, x: Tensor) -> Tensor:
+        """(N, C) of (rows, C)."""
+        return ops.sparse_global_pool(x, self._order, self._starts, self.batch, "mean")[0]
+
+    def on_rows(self, values: Tensor) -> Tensor:
+        """(rows, C) of (N, C): what the image of a row has."""
+        return _OnRows.apply(values, self._order, self._starts, self.batch)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class _OnRows(torch.autograd.Function):
+    """What the image of each row has; the gradient is a sum in the order of the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, *rows: Tensor) -> Tensor:
+        ctx.rows = rows
+        batch = rows[2].long()
+        if not len(values):
+            return values.new_zeros(len(batch), values.shape[1])
+        return values.index_select(0, batch.clamp(min=0)).masked_fill_((batch < 0)[:, None], 0)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        order, starts, batch = ctx.rows
+        return ops.sparse_global_pool(grad, order, starts, batch, "sum")[0], None, None, None

@@ -1,0 +1,45 @@
+"""What functions and modules of torch say to a sparse tensor, which they cannot compute with."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class NoTensor:
+    """Base of classes that have features and are no ``torch.Tensor``.
+
+    A class says which container gives its features to modules of torch, and how a function of torch
+    is applied to them.
+
+    >>> import torch, layoutconv as lc
+    >>> x = lc.SparseTensor.from_dense(torch.ones(1, 2, 1))
+    >>> torch.nn.ReLU()(x)
+    Traceback (most recent call last):
+    TypeError: torch's relu takes tensors, and no SparseTensor: lc.nn.Sequential gives modules of \
+torch its features; of functions it is x.replace(function(x.features))
+    """
+
+    _container: ClassVar[str]
+    _applied: ClassVar[str]
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of what only torch's tensors have where to find it; asked of nothing else."""
+        import torch
+
+        if hasattr(torch.Tensor, name) and not name.startswith("__"):
+            raise AttributeError(
+                f"a {type(self).__name__} is no torch.Tensor and has no {name!r}: "
+                f"{self._container} gives modules of torch its features, and so does x.features"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Say what functions and modules of torch take instead."""
+        raise TypeError(
+            f"torch's {getattr(function, '__name__', function)} takes tensors, and no "
+            f"{cls.__name__}: {cls._container} gives modules of torch its features; of functions "
+            f"it is {cls._applied}"
+        )

@@ -1,0 +1,76 @@
+"""A folder of kernels that are stand-ins of a kilobyte, and what processes do with it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from layoutconv.kernels import store
+
+compiled: list[int] = []
+loaded: list[bytes] = []
+
+
+class Kernel:
+    """What the store wants of a compiled kernel."""
+
+    def __init__(self, number: int) -> None:
+        compiled.append(number)
+        self.number = number
+
+    def export_to_c(self, path: str, function_name: str) -> None:
+        Path(path).write_bytes(bytes([self.number]) * 1000)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No cache yet, and a process that has loaded nothing."""
+
+    def load(content: bytes) -> bytes:
+        content = content[: store._end_of_object(content)]
+        if b"does not load" in content:
+            raise RuntimeError("not recognized as a valid object file")
+        loaded.append(content)
+        return content
+
+    compiled.clear()
+    loaded.clear()
+    monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "kernels"))
+    monkeypatch.delenv("LAYOUTCONV_CACHE_LIMIT", raising=False)
+    monkeypatch.setattr(store, "_loaded", {})
+    monkeypatch.setattr(store, "_from_object", load)
+    return tmp_path / "kernels"
+
+
+def key(number: int) -> tuple[str, int]:
+    return "stand-in", number
+
+
+def path_of(folder: Path, number: int) -> Path:
+    return folder / f"{store._digest(key(number))}.o"
+
+
+def get(number: int) -> bool:
+    """Whether a process that has loaded nothing compiles a kernel; it gets the right one."""
+    store._loaded.clear()
+    before = len(compiled)
+    found = store.load(key(number), lambda: Kernel(number))
+    assert found == bytes([number]) * 1000 or isinstance(found, Kernel)
+    return len(compiled) > before
+
+
+@pytest.fixture
+def at_once() -> Iterator[None]:
+    """Who waits for something is told off."""
+
+    def late(*_: Any) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 20)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
