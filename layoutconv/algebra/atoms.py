@@ -182,7 +182,7 @@ def wgmma_atom(n: int, a_bits: int = 16, *, a_in_registers: bool = False) -> Mma
     return MmaAtom(f"m64n{n}k{k}", (64, n, k), 128, a, b, c, a_bits, 32)
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def smem_atom(name: str, element_bits: int = 16) -> ComposedLayout:
     """The canonical shared-memory layout that wgmma and tcgen05 descriptors speak of.
 

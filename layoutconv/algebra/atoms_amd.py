@@ -37,7 +37,7 @@ def mfma_names() -> tuple[str, ...]:
     )
 
 
-@lru_cache
+@lru_cache(maxsize=128)
 def mfma_atom(name: str) -> MmaAtom:
     """The MFMA instruction of this shape (M, N, K) and input type, 32-bit accumulators.
 
