@@ -176,7 +176,7 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
         packing = Packing([*strides, target], 4 * int(one.size() + two.size()) + 4)  # type: ignore[union-attr]
         modes = [(s, packing.pack(d)) for s, d in one._leaves]  # type: ignore[union-attr]
         modes += [(s, -packing.pack(d)) for s, d in two._leaves]  # type: ignore[union-attr]
-        return solution(packing.pack(target), modes, Budget("overlaps", (a, b))) is not None
+        return solution(packing.pack(target), modes, Budget("overlaps", (a, b), 40_000)) is not None
     places = {add(x, shift) for x in values_of_image("overlaps", _asked("overlaps", b))}
     return not places.isdisjoint(values_of_image("overlaps", _asked("overlaps", a)))
 

@@ -21,9 +21,9 @@ def right_inverse_of_composed(a: ComposedLayout, right_inverse: Any) -> Any:
     if plain is not None and plain[1] == 0:
         return right_inverse(plain[0])
     offset = a.offset
-    if isinstance(a.outer, Swizzle) and isinstance(a.inner, Layout) and type(offset) is int:
+    if isinstance(a.outer, Swizzle) and gives_integers(a.inner) and type(offset) is int:
         inverse = right_inverse(a.inner)
-        size = _prefix(a.outer, int(inverse.size()) + offset) if gives_integers(a.inner) else 0
+        size = _prefix(a.outer, int(inverse.size()) + offset)
         if size > 0 and offset <= 0:
             return ComposedLayout(inverse, -offset, ComposedLayout(a.outer, 0, Layout(size, 1)))
         if offset > 0:
