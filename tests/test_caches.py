@@ -257,6 +257,7 @@ def test_nothing_else_remembers_without_end() -> None:
     assert found == {
         "kernels.store._loaded",
         "layoutconv.algebra.display._DRAW",
+        "layoutconv.algebra.late._FOUND",
         "layoutconv.distributed.agreement._agreed",
         "layoutconv.distributed.agreement._cpu_groups",
     }

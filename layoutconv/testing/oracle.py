@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from typing import Any
 
 
-def leaves(tree):
+def leaves(tree: Any) -> Any:
     """The leaves of a nested tuple."""
     return [leaf for mode in tree for leaf in leaves(mode)] if isinstance(tree, tuple) else [tree]
 
 
-def nested(flat, profile):
+def nested(flat: Any, profile: Any) -> Any:
     """``flat`` leaves in the nesting of ``profile``."""
     left = iter(flat)
 
-    def fill(part):
+    def fill(part: Any) -> Any:
         return tuple(map(fill, part)) if isinstance(part, tuple) else next(left)
 
     return fill(profile)
 
 
-def volume(shape):
+def volume(shape: Any) -> Any:
     """The number of coordinates of a shape."""
     size = 1
     for s in leaves(shape):
@@ -36,20 +37,20 @@ def volume(shape):
     return size
 
 
-def coordinates(shape):
+def coordinates(shape: Any) -> Any:
     """Every coordinate of the flattened shape, the first leaf fastest."""
     extents = [range(s) for s in reversed(leaves(shape))]
     return [c[::-1] for c in itertools.product(*extents)]
 
 
-def flat_strides(shape, stride):
+def flat_strides(shape: Any, stride: Any) -> Any:
     """The strides of the leaves of ``shape``."""
     if not isinstance(shape, tuple):
         return [stride]
     return [d for s, t in zip(shape, stride, strict=True) for d in flat_strides(s, t)]
 
 
-def kind_of(x):
+def kind_of(x: Any) -> Any:
     """The name of a class, which is all that is asked of it."""
     return type(x).__name__
 
@@ -57,21 +58,21 @@ def kind_of(x):
 # ---- values ----------------------------------------------------------------------------------
 
 
-def components(v, path=()):
+def components(v: Any, path: Any = ()) -> Any:
     """A coordinate, as a tuple or a dict or a basis, as the dict of its components."""
     if isinstance(v, dict):
         return {p: x for p, x in v.items() if x}
     if kind_of(v) == "ScaledBasis":
         return {path + v.path: v.value} if v.value else {}
     if isinstance(v, tuple):
-        found = {}
+        found: dict[Any, Any] = {}
         for i, part in enumerate(v):
             found |= components(part, (*path, i))
         return found
     return {path: v} if v else {}
 
 
-def plain(v):
+def plain(v: Any) -> Any:
     """A value in its one form: an integer, or the dict of a coordinate that is not 0."""
     if isinstance(v, int) and not isinstance(v, bool):
         return int(v)
@@ -79,7 +80,7 @@ def plain(v):
     return found.get((), 0) if set(found) <= {()} else found
 
 
-def plus(v, w):
+def plus(v: Any, w: Any) -> Any:
     """The sum of two values, or of two tuples of integers."""
     if isinstance(v, tuple):
         return tuple(x + y for x, y in zip(v, w, strict=True))
@@ -89,14 +90,14 @@ def plus(v, w):
     return plain({p: a.get(p, 0) + b.get(p, 0) for p in {*a, *b}})
 
 
-def times(c, v):
+def times(c: Any, v: Any) -> Any:
     """``c`` times a value, or a tuple of integers."""
     if isinstance(v, tuple):
         return tuple(c * x for x in v)
     return c * v if isinstance(v, int) else {p: c * x for p, x in v.items() if c * x}
 
 
-def carryless(c, d):
+def carryless(c: Any, d: Any) -> Any:
     """The product of polynomials over F2 whose coefficients are the bits of c and d."""
     total = 0
     for i in range(c.bit_length() if c >= 0 else 64):
@@ -105,7 +106,7 @@ def carryless(c, d):
     return total
 
 
-def of_stride(c, d):
+def of_stride(c: Any, d: Any) -> Any:
     """What a stride gives at a coordinate; XOR strides are for :func:`total`."""
     kind = kind_of(d)
     if isinstance(d, int):
@@ -123,7 +124,7 @@ def of_stride(c, d):
     return plain(d.oracle(c))  # a stride of the tests' own
 
 
-def applied(func, c):
+def applied(func: Any, c: Any) -> Any:
     """The value of the function of a custom stride."""
     if kind_of(func) == "IndexedGather":
         return int(func.index[c])
@@ -132,7 +133,7 @@ def applied(func, c):
     return func(c)
 
 
-def total(digits, strides):
+def total(digits: Any, strides: Any) -> Any:
     """The value of a layout at the digits of its leaves."""
     result = 0
     if any(kind_of(d) == "F2" and d.value for d in strides):
@@ -144,7 +145,7 @@ def total(digits, strides):
     return result
 
 
-def split(n, shape):
+def split(n: Any, shape: Any) -> Any:
     """The digits of an integer in a shape: by floor division, the last one unbounded."""
     extents = leaves(shape)
     digits = []
@@ -154,7 +155,7 @@ def split(n, shape):
     return [*digits, n] if extents else []
 
 
-def spread(crd, shape):
+def spread(crd: Any, shape: Any) -> Any:
     """The digits of a coordinate: a tuple, an integer, or a value with components by mode."""
     if isinstance(crd, dict):
         if not isinstance(shape, tuple):
@@ -169,7 +170,7 @@ def spread(crd, shape):
     return split(crd, shape)
 
 
-def value(f, crd):
+def value(f: Any, crd: Any) -> Any:
     """The value of a function of the algebra at a coordinate or an integer."""
     kind = kind_of(f)
     if kind == "Swizzle":
@@ -189,19 +190,19 @@ def value(f, crd):
     return plain(f(crd))
 
 
-def table(f, stride=None, paths=None):
+def table(f: Any, stride: Any = None, paths: Any = None) -> Any:
     """The values at every linear coordinate; of a shape and a stride as vectors by path."""
     if stride is None:
         return [value(f, i) for i in range(volume(f.shape))]
     return [evaluate(f, stride, i, paths or ((),)) for i in range(volume(f))]
 
 
-def image(f):
+def image(f: Any) -> Any:
     """The values that occur, hashable."""
     return {hashable(v) for v in table(f)}
 
 
-def hashable(v):
+def hashable(v: Any) -> Any:
     """A value that may be put into a set."""
     return v if isinstance(v, int) else tuple(sorted(v.items()))
 
@@ -209,7 +210,7 @@ def hashable(v):
 # ---- layouts as tables of vectors --------------------------------------------------------------
 
 
-def vector(d, paths):
+def vector(d: Any, paths: Any) -> Any:
     """A stride as a vector: integers under the path (), scaled bases under their own."""
     if isinstance(d, int):
         return tuple(d if p == () else 0 for p in paths)
@@ -217,7 +218,7 @@ def vector(d, paths):
     return tuple(found.get(p, 0) for p in paths)
 
 
-def paths_of(*strides):
+def paths_of(*strides: Any) -> Any:
     """Every path that a stride leaf of these trees has a component at, and ()."""
     found = {()}
     for stride in strides:
@@ -226,7 +227,7 @@ def paths_of(*strides):
     return sorted(found)
 
 
-def evaluate(shape, stride, n, paths=((),)):
+def evaluate(shape: Any, stride: Any, n: Any, paths: Any = ((),)) -> Any:
     """The vector of a layout at any integer."""
     result = (0,) * len(paths)
     for digit, d in zip(split(n, shape), flat_strides(shape, stride), strict=True):
@@ -234,14 +235,14 @@ def evaluate(shape, stride, n, paths=((),)):
     return result
 
 
-def factorizations(n):
+def factorizations(n: Any) -> Any:
     """Every ordered factorization of n into factors above 1."""
     if n == 1:
         return [()]
     return [(f, *rest) for f in range(2, n + 1) if n % f == 0 for rest in factorizations(n // f)]
 
 
-def is_layout(values, add=plus, multiply=times):
+def is_layout(values: Any, add: Any = plus, multiply: Any = times) -> Any:
     """Tell if a list of values is the table of some layout that adds so; 0 comes first."""
     zero = multiply(0, values[0])
     if values[0] != zero:
@@ -250,7 +251,7 @@ def is_layout(values, add=plus, multiply=times):
                factorizations(len(values)))  # fmt: skip
 
 
-def sums_up(values, extents, zero, add=plus, multiply=times):
+def sums_up(values: Any, extents: Any, zero: Any, add: Any = plus, multiply: Any = times) -> Any:
     """Tell if values are the sums of the digits in these extents."""
     for i, v in enumerate(values):
         result, n, place = zero, i, 1
@@ -262,12 +263,12 @@ def sums_up(values, extents, zero, add=plus, multiply=times):
     return True
 
 
-def xor(v, w):
+def xor(v: Any, w: Any) -> Any:
     """The sum of XOR layouts."""
     return v ^ w
 
 
-def composition_exists(function, shape, add=plus, multiply=times):
+def composition_exists(function: Any, shape: Any, add: Any = plus, multiply: Any = times) -> Any:
     """Tell if some layout whose shape refines ``shape`` is ``function`` of its coordinates."""
     extents = leaves(shape)
     columns = []
@@ -286,7 +287,7 @@ def composition_exists(function, shape, add=plus, multiply=times):
     return True
 
 
-def exists(function, shape, values, by_xor):
+def exists(function: Any, shape: Any, values: Any, by_xor: Any) -> Any:
     """Tell if a layout is a function: by sums, or by XOR where the operands add so."""
     if composition_exists(function, shape):
         return True
@@ -295,7 +296,7 @@ def exists(function, shape, values, by_xor):
     return composition_exists(function, shape, xor, lambda c, v: carryless(c, v))
 
 
-def refines(coarse, fine):
+def refines(coarse: Any, fine: Any) -> Any:
     """Tell if every coordinate of the first shape is one of the second."""
     if isinstance(coarse, tuple):
         if not isinstance(fine, tuple) or len(coarse) != len(fine):
@@ -304,10 +305,12 @@ def refines(coarse, fine):
     return volume(fine) == coarse
 
 
-def forced_complement(distinct, bound):
+def forced_complement(distinct: Any, bound: Any) -> Any:
     """The starts of copies that reach every offset once: forced, or None where one collides."""
     shifted = [o - min(distinct) for o in distinct]
-    reached, starts, n = set(), [], 0
+    reached: set[int] = set()
+    starts: list[int] = []
+    n = 0
     while n < max(bound, max(shifted) + 1):
         copy = {n + o for o in shifted}
         if reached & copy:
@@ -319,11 +322,11 @@ def forced_complement(distinct, bound):
     return starts
 
 
-def solved(rows):
+def solved(rows: Any) -> Any:
     """A solution of linear equations (coefficients, right-hand side), free unknowns at 0."""
     rows = [[Fraction(x) for x in row] for row in rows]
     unknowns = len(rows[0]) - 1
-    pivots = []
+    pivots: list[Any] = []
     for column in range(unknowns):
         row = next((r for r in rows if r[column] and not any(r is p for _, p in pivots)), None)
         if row is None:
@@ -342,7 +345,7 @@ def solved(rows):
     return solution
 
 
-def interpolated(points):
+def interpolated(points: Any) -> Any:
     """Tell if a layout goes through points: try all extents, and solve for the strides."""
     span = max(abs(n) for n in points) + 1
     for size in range(1, span + 1):

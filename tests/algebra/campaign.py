@@ -18,7 +18,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from laws import LAWS, LawError
-from strategies import OPERAND_KINDS, STRIDE_KINDS
+
+from layoutconv.testing.random_layouts import OPERAND_KINDS, STRIDE_KINDS
 
 # Operands that a law does not take, beside those that do not exist.
 _LAYOUTS_ONLY = {"layout_add": ("layout",), "call": ("layout", "swizzled", "offset", "tensor")}

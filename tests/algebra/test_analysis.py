@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given, settings
-from strategies import layouts
 
 from layoutconv.algebra import (
     ComposedLayout,
@@ -28,6 +27,7 @@ from layoutconv.algebra import (
     right_inverse,
     vector_width,
 )
+from layoutconv.testing.strategies import layouts
 
 EVERY = settings(max_examples=80, deadline=None)
 

@@ -12,9 +12,9 @@ import random
 import pytest
 from campaign import cells, play
 from laws import LAWS, LawError
-from strategies import random_layout
 
 from layoutconv.algebra import Layout, LayoutError, coalesce, complement, composition
+from layoutconv.testing.random_layouts import random_layout
 
 CASES = int(os.environ.get("LAYOUTCONV_CAMPAIGN", "8"))
 PLAIN = [("layout", "int")]  # layouts of integers: what everything else rests on

@@ -7,8 +7,6 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import evaluate, forced_complement
-from strategies import layouts
 
 from layoutconv.algebra import (
     ComposedLayout,
@@ -32,6 +30,8 @@ from layoutconv.algebra import (
     tiled_divide,
     zipped_divide,
 )
+from layoutconv.testing.oracle import evaluate, forced_complement
+from layoutconv.testing.strategies import layouts
 
 EVERY = settings(max_examples=80, deadline=None)
 

@@ -8,8 +8,6 @@ import pickle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import coordinates, evaluate, flat_strides
-from strategies import layouts
 
 from layoutconv.algebra import (
     F2,
@@ -33,6 +31,8 @@ from layoutconv.algebra import (
     slice_and_offset,
 )
 from layoutconv.algebra.int_tuple import product, unflatten
+from layoutconv.testing.oracle import coordinates, evaluate, flat_strides
+from layoutconv.testing.strategies import layouts
 
 EVERY = settings(max_examples=60, deadline=None)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import layouts
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError, parse
+from layoutconv.testing.strategies import layouts
 
 SPELLINGS = ["{}", "_{}", "Int<{}>{{}}", "_{}{{}}", "C<{}>{{}}"]
 

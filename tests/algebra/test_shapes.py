@@ -8,8 +8,6 @@ from math import gcd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import table
-from strategies import layouts
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import (
@@ -22,6 +20,8 @@ from layoutconv.algebra import (
     greatest_common_domain,
     size,
 )
+from layoutconv.testing.oracle import table
+from layoutconv.testing.strategies import layouts
 
 SHAPES = st.recursive(st.integers(1, 4), lambda t: st.lists(t, min_size=1, max_size=2).map(tuple))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from oracle import (
+import layoutconv.algebra as lc
+from layoutconv.algebra import Layout
+from layoutconv.testing.oracle import (
     carryless,
     coordinates,
     factorizations,
@@ -18,10 +20,14 @@ from oracle import (
     volume,
     xor,
 )
-from strategies import SIGNED, STRIDES, domain, of_kind, operand, random_layout
-
-import layoutconv.algebra as lc
-from layoutconv.algebra import Layout
+from layoutconv.testing.random_layouts import (
+    SIGNED,
+    STRIDES,
+    domain,
+    of_kind,
+    operand,
+    random_layout,
+)
 
 from .products import plain_stride
 from .running import as_function, holds, nest, run

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from oracle import coordinates, exists, flat_strides, refines, split, table, value, volume
-from strategies import STRIDES, domain, of_kind, operand, random_layout
-
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout
+from layoutconv.testing.oracle import (
+    coordinates,
+    exists,
+    flat_strides,
+    refines,
+    split,
+    table,
+    value,
+    volume,
+)
+from layoutconv.testing.random_layouts import STRIDES, domain, of_kind, operand, random_layout
 
 from .running import LawError, as_function, gives_coordinates, has_xor, holds, nest, run, shown
 

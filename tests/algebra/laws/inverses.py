@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from oracle import (
+import layoutconv.algebra as lc
+from layoutconv.algebra import Layout
+from layoutconv.testing.oracle import (
     components,
     flat_strides,
     hashable,
@@ -16,10 +18,7 @@ from oracle import (
     value,
     volume,
 )
-from strategies import domain, operand
-
-import layoutconv.algebra as lc
-from layoutconv.algebra import Layout
+from layoutconv.testing.random_layouts import domain, operand
 
 from .running import as_function, gives_coordinates, holds, run
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 
-from oracle import (
+import layoutconv.algebra as lc
+from layoutconv.algebra import Layout
+from layoutconv.testing.oracle import (
     components,
     composition_exists,
     coordinates,
@@ -22,10 +24,7 @@ from oracle import (
     volume,
     xor,
 )
-from strategies import STRIDES, domain, operand, random_layout
-
-import layoutconv.algebra as lc
-from layoutconv.algebra import Layout
+from layoutconv.testing.random_layouts import STRIDES, domain, operand, random_layout
 
 from .running import as_function, gives_coordinates, holds, nest, required, run, same
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from oracle import (
+import layoutconv.algebra as lc
+from layoutconv.testing.oracle import (
     components,
     hashable,
     image,
@@ -15,9 +16,7 @@ from oracle import (
     value,
     volume,
 )
-from strategies import operand, random_layout
-
-import layoutconv.algebra as lc
+from layoutconv.testing.random_layouts import operand, random_layout
 
 from .running import as_function, gives_coordinates, holds, required, run
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from oracle import flat_strides, kind_of, value, volume
-
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutBudgetError, LayoutError
+from layoutconv.testing.oracle import flat_strides, kind_of, value, volume
 
 SLOW = 0.1  # seconds that an operation may take
 

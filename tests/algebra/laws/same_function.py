@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from oracle import (
+import layoutconv.algebra as lc
+from layoutconv.algebra import Layout
+from layoutconv.testing.oracle import (
     exists,
     factorizations,
     flat_strides,
@@ -14,10 +16,7 @@ from oracle import (
     value,
     volume,
 )
-from strategies import domain, operand
-
-import layoutconv.algebra as lc
-from layoutconv.algebra import Layout
+from layoutconv.testing.random_layouts import domain, operand
 
 from .running import LawError, as_function, has_xor, holds, required, run, same, shown
 

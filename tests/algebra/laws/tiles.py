@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from oracle import components, coordinates, kind_of, leaves, plus, split, table, value, volume
-from strategies import STRIDES, domain, operand, random_layout
-
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout
+from layoutconv.testing.oracle import (
+    components,
+    coordinates,
+    kind_of,
+    leaves,
+    plus,
+    split,
+    table,
+    value,
+    volume,
+)
+from layoutconv.testing.random_layouts import STRIDES, domain, operand, random_layout
 
 from .compositions import check_composition
 from .running import as_function, holds, nest, required, run, same
