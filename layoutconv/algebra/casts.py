@@ -21,6 +21,7 @@ from .normal import (
     simplified,
 )
 from .protocol import xor
+from .relations import known
 from .swizzle import Swizzle
 from .symbols import ceil_div
 from .xor import F2
@@ -67,7 +68,8 @@ def _upcast_composed(layout: ComposedLayout, n: int) -> Any:
     return ComposedLayout(upcast(outer, n), _divided(layout, n), upcast(layout.inner, n))
 
 
-def _upcast(layout: Layout, n: int) -> Layout:
+def _upcast(layout: Layout, n: int, *, bounded: bool = True) -> Layout:
+    """The units of a layout; ``bounded`` takes a symbolic mode to fill its units."""
     if n == 1:
         return layout
     if _by_xor("upcast", layout):
@@ -78,15 +80,15 @@ def _upcast(layout: Layout, n: int) -> Layout:
     at_least: list[Any] = []
     at_most: list[Any] = []
     for s, d in simplified(layout)._leaves:
-        if type(d) is int and d % n == 0:  # every step is one of whole units
+        if known(d % n == 0):  # every step is one of whole units
             result.append((s, d // n))
             at_least.append(0)
             at_most.append(0)
             continue
-        if type(d) is int and type(s) is int and d > 0 and n % d == 0:  # units begin together
-            share = n // d
-            last = min(s, share) - 1
-            result.append((-(-s // share), 1))
+        if type(d) is int and (type(s) is int or bounded) and d > 0 and n % d == 0:
+            share = n // d  # units begin together
+            last = min(s, share) - 1 if type(s) is int else share - 1
+            result.append((ceil_div(s, share), 1))
             most = most + last * d
             at_least.append(0)
             at_most.append(last)
@@ -100,6 +102,8 @@ def _upcast(layout: Layout, n: int) -> Layout:
         at_least.append(low_at)
         at_most.append(high_at)
     best = like_shape(layout, result)
+    if bounded and not known(most < n) and any(type(s) is not int for s, _ in layout._leaves):
+        return _upcast(layout, n, bounded=False)
     if least < 0 or most >= n:
         _refuse_upcast(layout, n, best, at_least if least < 0 else at_most)
     return best
