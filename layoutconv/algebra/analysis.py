@@ -155,6 +155,8 @@ def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
         return False
     if start + bound <= reach or largest - start < reach:  # sums are the same from both ends
         return True
+    if start <= reach < start + bound or start <= largest - reach < start + bound:
+        return False  # no sum is there
     budget = Budget("is_surjective", (layout, bound))
     budget.spend(bound)
     return len(set(within(start, start + bound - 1, modes, budget))) == bound

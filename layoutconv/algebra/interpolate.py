@@ -40,7 +40,7 @@ def _search(extents: list[int], items: list[Point], budget: Budget) -> list[tupl
         return None  # another digit would tell nothing apart
     limit = max(high, 1 - low)
     for extent in range(2, limit + 1):
-        budget.spend(len(items))
+        budget.spend(len(items) * (1 + len(extents)))
         finer = [(q // extent, [*digits, q % extent], value) for q, digits, value in items]
         if _may_work(finer):
             found = _search([*extents, extent], finer, budget)
