@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from . import draw as draw
     from . import nn as nn
     from . import sparse as sparse
+    from . import testing as testing
     from .algebra import *  # noqa: F403
     from .base.caches import clear_caches as clear_caches
     from .gpu.reduction_plan import reduce as reduce
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "sparse")
+_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "sparse", "testing")
 _HOME = {
     "Activation": "view.epilogue",
     "Bias": "view.epilogue",

@@ -271,6 +271,7 @@ def test_nothing_else_remembers_without_end() -> None:
     assert found == {
         "kernels.compile.store._loaded",
         "layoutconv.algebra.display._DRAW",
+        "layoutconv.algebra.late._FOUND",
         "layoutconv.distributed.agreement._agreed",
         "layoutconv.distributed.agreement._cpu_groups",
         "layoutconv.draw.figure.RENDERERS",

@@ -26,6 +26,7 @@ PUBLIC = (
     "layoutconv.nn",
     "layoutconv.nn.functional",
     "layoutconv.sparse",
+    "layoutconv.testing",
 )
 
 

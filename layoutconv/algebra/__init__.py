@@ -11,11 +11,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .coalesce import coalesce, coalesce_x, filter, flatten_layout, group_modes
+from .coalesce import flatten_layout as flatten
 from .complement import complement
 from .composed import ComposedLayout
 from .composition import composition
 from .construct import make_identity_layout, make_layout_like, make_ordered_layout, with_shape
 from .divide import flat_divide, logical_divide, tiled_divide, zipped_divide
+from .entries import (
+    append,
+    concat,
+    get,
+    prepend,
+    product_each,
+    product_like,
+    repeat_like,
+    replace,
+    select,
+    shape,
+    stride,
+    take,
+    transform_leaf,
+    unflatten,
+    unwrap,
+    wrap,
+)
 from .errors import LayoutBudgetError, LayoutError, LayoutTypeError, LayoutValueError
 from .int_tuple import (
     compatible,
@@ -26,9 +45,8 @@ from .int_tuple import (
     idx2crd,
     product,
     rank,
-    unflatten,
 )
-from .layout import Layout, make_layout, slice_, slice_and_offset
+from .layout import Layout, make_layout
 from .products import (
     blocked_product,
     flat_product,
@@ -38,51 +56,169 @@ from .products import (
     tiled_product,
     zipped_product,
 )
-from .stride import F2, ArithmeticTuple, CustomStride, E, IndexedGather, ScaledBasis, StridedGather
+from .relations import Relation, assuming
+from .slices import slice_, slice_and_offset
+from .stride import (
+    F2,
+    ArithmeticTuple,
+    CustomStride,
+    E,
+    IndexedGather,
+    ScaledBasis,
+    Stride,
+    StridedGather,
+)
 from .swizzle import Swizzle
+from .symbols import Symbolic, symbols
 from .symint import SymInt
 from .tensor import Tensor
 
 if TYPE_CHECKING:
+    from .access import GlobalAccess, SharedAccess, bank_conflicts, coalescing
     from .account import explain
-    from .analysis import (
-        GlobalAccess,
-        SharedAccess,
-        bank_conflicts,
-        coalescing,
-        contiguity,
-        coshape,
-        cosize,
-        is_injective,
-        is_surjective,
-        overlaps,
-        size,
-        vector_width,
+    from .analysis import contiguity, is_injective, is_surjective, overlaps, vector_width
+    from .atoms import (
+        CopyAtom,
+        MmaAtom,
+        copy_atom,
+        copy_names,
+        mma_atom,
+        mma_names,
+        smem_atom,
+        wgmma_atom,
     )
-    from .atoms import CopyAtom, MmaAtom, copy_atom, copy_names, mma_atom, mma_names, wgmma_atom
-    from .casts import downcast, recast, upcast
+    from .atoms_amd import mfma_atom, mfma_names
+    from .casts import downcast, recast, recast_layout, upcast
     from .combine import greatest_common_domain, layout_add
+    from .common import max_common_layout, max_common_vector
+    from .divide import hier_unzip
+    from .emit import emit
+    from .extent import coprofile, coshape, cosize, size
     from .f2 import f2_layout, from_f2, to_f2
-    from .inverse import (
-        left_inverse,
-        max_common_layout,
-        max_common_vector,
-        nullspace,
-        right_inverse,
+    from .inverse import left_inverse, nullspace, right_inverse
+    from .makers import (
+        basis_get,
+        basis_value,
+        filter_zeros,
+        get_nonswizzle_portion,
+        get_swizzle_portion,
+        is_major,
+        leading_dim,
+        make_basis_like,
+        make_composed_layout,
+        make_fragment_like,
+        make_identity_tensor,
+        make_swizzle,
+        make_tensor,
+        size_in_bytes,
+        sort,
+        tiler_to_layout,
     )
     from .notation import parse
+    from .orders import (
+        LayoutLeft,
+        LayoutRight,
+        StrideOrder,
+        make_coord,
+        make_shape,
+        make_stride,
+        make_tile,
+    )
+    from .permutations import (
+        Footprint,
+        cycles,
+        fixed_points,
+        footprint,
+        functionally_equal,
+        image,
+        is_bijective,
+        is_contiguous,
+        mode_contiguity,
+        offset_table,
+        permutation_order,
+        permutation_parity,
+        slice_contiguity,
+    )
+    from .shapes import (
+        ceil_div,
+        colex_less,
+        common_coarsening,
+        common_refinement,
+        compact_col_major,
+        compact_row_major,
+        coordinates,
+        dice,
+        elem_less,
+        elem_scale,
+        evenly_divides,
+        increment,
+        inner_product,
+        lex_less,
+        prefix_product,
+        round_up,
+        shape_div,
+        suffix_product,
+        weakly_congruent,
+    )
+    from .substitution import substitute
+    from .tiled_copy import (
+        CopyUnit,
+        ThrCopy,
+        TiledCopy,
+        copy_unit,
+        make_cotiled_copy,
+        make_layout_tv,
+        make_tiled_copy,
+        make_tiled_copy_A,
+        make_tiled_copy_B,
+        make_tiled_copy_C,
+        make_tiled_copy_D,
+        make_tiled_copy_S,
+        make_tiled_copy_tv,
+        universal_copy,
+    )
+    from .tiled_mma import ThrMma, TiledMma, make_tiled_mma
     from .tiling import domain_offset, local_partition, local_tile
 
 _HOMES = {
-    "analysis": "GlobalAccess SharedAccess bank_conflicts coalescing contiguity coshape cosize "
-    "is_injective is_surjective overlaps size vector_width",
-    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names wgmma_atom",
-    "combine": "greatest_common_domain layout_add",
+    "emit": "emit",
+    "tiled_copy": (
+        "CopyUnit ThrCopy TiledCopy copy_unit make_cotiled_copy make_layout_tv "
+        "make_tiled_copy make_tiled_copy_A make_tiled_copy_B make_tiled_copy_C "
+        "make_tiled_copy_D make_tiled_copy_S make_tiled_copy_tv universal_copy"
+    ),
+    "tiled_mma": "ThrMma TiledMma make_tiled_mma",
+    "atoms_amd": "mfma_atom mfma_names",
+    "access": "GlobalAccess SharedAccess bank_conflicts coalescing",
     "account": "explain",
+    "analysis": "contiguity is_injective is_surjective overlaps vector_width",
+    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names smem_atom wgmma_atom",
+    "casts": "downcast recast recast_layout upcast",
+    "combine": "greatest_common_domain layout_add",
+    "common": "max_common_layout max_common_vector",
+    "divide": "hier_unzip",
+    "extent": "coprofile coshape cosize size",
     "f2": "f2_layout from_f2 to_f2",
-    "inverse": "left_inverse max_common_layout max_common_vector nullspace right_inverse",
+    "inverse": "left_inverse nullspace right_inverse",
+    "makers": (
+        "basis_get basis_value filter_zeros get_nonswizzle_portion get_swizzle_portion "
+        "is_major leading_dim make_basis_like make_composed_layout make_fragment_like "
+        "make_identity_tensor make_swizzle make_tensor size_in_bytes sort tiler_to_layout"
+    ),
     "notation": "parse",
-    "casts": "downcast recast upcast",
+    "orders": "LayoutLeft LayoutRight StrideOrder make_coord make_shape make_stride make_tile",
+    "permutations": (
+        "Footprint cycles fixed_points footprint functionally_equal image is_bijective "
+        "is_contiguous mode_contiguity offset_table permutation_order permutation_parity "
+        "slice_contiguity"
+    ),
+    "shapes": (
+        "ceil_div colex_less common_coarsening common_refinement compact_col_major "
+        "compact_row_major coordinates dice elem_less elem_scale evenly_divides increment "
+        "inner_product lex_less prefix_product round_up shape_div suffix_product "
+        "weakly_congruent"
+    ),
+    "substitution": "substitute",
     "tiling": "domain_offset local_partition local_tile",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -92,87 +228,188 @@ __all__ = [
     "ArithmeticTuple",
     "ComposedLayout",
     "CopyAtom",
+    "CopyUnit",
     "CustomStride",
     "E",
+    "Footprint",
     "GlobalAccess",
     "IndexedGather",
     "Layout",
     "LayoutBudgetError",
     "LayoutError",
+    "LayoutLeft",
+    "LayoutRight",
     "LayoutTypeError",
     "LayoutValueError",
     "MmaAtom",
+    "Relation",
     "ScaledBasis",
     "SharedAccess",
+    "Stride",
+    "StrideOrder",
     "StridedGather",
     "Swizzle",
     "SymInt",
+    "Symbolic",
     "Tensor",
+    "ThrCopy",
+    "ThrMma",
+    "TiledCopy",
+    "TiledMma",
+    "append",
+    "assuming",
     "bank_conflicts",
+    "basis_get",
+    "basis_value",
     "blocked_product",
+    "ceil_div",
     "coalesce",
     "coalesce_x",
     "coalescing",
+    "colex_less",
+    "common_coarsening",
+    "common_refinement",
+    "compact_col_major",
+    "compact_row_major",
     "compatible",
     "complement",
     "composition",
+    "concat",
     "congruent",
     "contiguity",
+    "coordinates",
+    "coprofile",
     "copy_atom",
     "copy_names",
+    "copy_unit",
     "coshape",
     "cosize",
     "crd2crd",
     "crd2idx",
+    "cycles",
     "depth",
+    "dice",
     "domain_offset",
     "downcast",
+    "elem_less",
+    "elem_scale",
+    "emit",
+    "evenly_divides",
     "explain",
     "f2_layout",
     "filter",
+    "filter_zeros",
+    "fixed_points",
     "flat_divide",
     "flat_product",
+    "flatten",
     "flatten_layout",
+    "footprint",
     "from_f2",
+    "functionally_equal",
+    "get",
+    "get_nonswizzle_portion",
+    "get_swizzle_portion",
     "greatest_common_domain",
     "group_modes",
+    "hier_unzip",
     "idx2crd",
+    "image",
+    "increment",
+    "inner_product",
+    "is_bijective",
+    "is_contiguous",
     "is_injective",
+    "is_major",
     "is_surjective",
     "layout_add",
+    "leading_dim",
     "left_inverse",
+    "lex_less",
     "local_partition",
     "local_tile",
     "logical_divide",
     "logical_product",
+    "make_basis_like",
+    "make_composed_layout",
+    "make_coord",
+    "make_cotiled_copy",
+    "make_fragment_like",
     "make_identity_layout",
+    "make_identity_tensor",
     "make_layout",
     "make_layout_like",
+    "make_layout_tv",
     "make_ordered_layout",
+    "make_shape",
+    "make_stride",
+    "make_swizzle",
+    "make_tensor",
+    "make_tile",
+    "make_tiled_copy",
+    "make_tiled_copy_A",
+    "make_tiled_copy_B",
+    "make_tiled_copy_C",
+    "make_tiled_copy_D",
+    "make_tiled_copy_S",
+    "make_tiled_copy_tv",
+    "make_tiled_mma",
     "max_common_layout",
     "max_common_vector",
+    "mfma_atom",
+    "mfma_names",
     "mma_atom",
     "mma_names",
+    "mode_contiguity",
     "nullspace",
+    "offset_table",
     "overlaps",
     "parse",
+    "permutation_order",
+    "permutation_parity",
+    "prefix_product",
+    "prepend",
     "product",
+    "product_each",
+    "product_like",
     "raked_product",
     "rank",
     "recast",
+    "recast_layout",
+    "repeat_like",
+    "replace",
     "right_inverse",
+    "round_up",
+    "select",
+    "shape",
+    "shape_div",
     "size",
+    "size_in_bytes",
     "slice_",
     "slice_and_offset",
+    "slice_contiguity",
+    "smem_atom",
+    "sort",
+    "stride",
+    "substitute",
+    "suffix_product",
+    "symbols",
+    "take",
     "tile_to_shape",
     "tiled_divide",
     "tiled_product",
+    "tiler_to_layout",
     "to_f2",
+    "transform_leaf",
     "unflatten",
+    "universal_copy",
+    "unwrap",
     "upcast",
     "vector_width",
+    "weakly_congruent",
     "wgmma_atom",
     "with_shape",
+    "wrap",
     "zipped_divide",
     "zipped_product",
 ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from .budget import Budget
 from .carry import split
-from .coalesce import coalesce_x, normal_form
+from .coalesce import coalesce_x
 from .complement import complement
-from .composition import _Function, compose, composition
+from .composition import compose, composition
 from .divide import as_tile, logical_divide
 from .errors import LayoutError, LayoutValueError
-from .layout import Layout, make
+from .exact import Function
+from .layout import Layout, as_layout, make
+from .normal import normal_form
 from .products import logical_product
 from .stride import stride_text
 
@@ -21,8 +24,8 @@ _OPERATIONS = {
 }
 
 
-def explain(operation: Any, a: Layout, b: Any) -> str:
-    """How ``operation(a, b)`` comes about, line by line; or why it does not.
+def explain(operation: Any, a: Any, b: Any) -> str:
+    """Say line by line how ``operation(a, b)`` comes about, or why it does not.
 
     ``operation`` is ``composition``, ``logical_divide`` or ``logical_product``, or its name; ``b``
     is a layout, an integer or a tuple of them. The last line is the result, or the error's reason.
@@ -46,6 +49,7 @@ def explain(operation: Any, a: Layout, b: Any) -> str:
     }
     if name not in accounts:
         raise LayoutValueError(f"explain: expected one of {', '.join(accounts)}, got {name!r}")
+    a = as_layout("explain", a)
     if isinstance(b, tuple):
         result = _OPERATIONS[name](a, b)
         modes = [explain(name, m, t) for m, t in zip(a, b, strict=False) if t is not None]
@@ -93,11 +97,11 @@ def _composition_steps(a: Layout, b: Layout) -> list[str]:
     if not (a._plain and b._plain):
         return [f"  (the steps of {a} o {b} are shown for integer strides only)"]
     lines = [f"  in normal form the left-hand side is {coalesce_x(a)}"]
-    function = _Function(a, b)
+    function = Function(a, b)
     for s, d in b._leaves:
         shown = ", ".join(str(i * d) for i in range(min(s, 3))) + (", .." if s > 3 else "")
         lines.append(f"  mode {s}:{d} steps through offsets {shown} of it")
-        parts = split(function.carries, (d,), s)
+        parts = split(function.carries, (d,), s, Budget("explain", (a, b)))
         lines += [
             f"    {e}:{step[0]} -> {e}:{stride_text(function.stride(step))}"
             for e, step in parts.modes

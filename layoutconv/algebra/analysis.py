@@ -1,175 +1,249 @@
-"""Questions about a layout that a kernel author asks: what it reaches, and what an access costs."""
+"""Questions about the offsets of a layout: all different, all there, side by side."""
 
 from __future__ import annotations
 
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
-from .coalesce import filtered, has_f2, normal_form
+from .basis import add
+from .budget import EVALUATIONS, Budget
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError
-from .f2 import _Span, is_linear, to_f2
-from .int_tuple import IntTuple
-from .layout import Layout
+from .errors import LayoutTypeError
+from .extent import cosize, extremes
+from .f2 import span_of
+from .fold import folded, separated
+from .inverse_composed import gives_integers, lengthened
+from .layout import Layout, as_like
+from .like import is_symbolic, values_of
+from .normal import Arithmetic, arithmetic, by_stride, normal_form, require_known, simplified
 from .packing import Packing
-from .stride import basis_terms
+from .protocol import divisor, terms
+from .reached import values_apart, values_of_image
+from .relations import known
+from .stride import finished
+from .sums import Mode, collision, interval, solution, within
 from .swizzle import Swizzle
+from .xor import F2
 
 
-def size(layout: Any) -> Any:
-    """How many coordinates the domain has.
-
-    >>> size(Layout((4, (2, 3))))
-    24
-    """
-    return layout.size()
-
-
-def coshape(layout: Layout) -> IntTuple:
-    """The extent of the offsets; for coordinates that of each mode, in their profile.
-
-    An extent is the largest offset less the smallest, plus 1, so that negative strides count as
-    positive ones. For F2 strides the smallest offset is 0.
-
-    >>> coshape(Layout((4, 2), (-1, 8)))
-    12
-    >>> from .stride import E
-    >>> coshape(Layout((4, (2, 3)), (E(1), (E(0, 1), 2 * E(0, 0)))))
-    ((5, 2), 4)
-    """
-    if has_f2(layout):
-        return _f2_maximum(layout) + 1
-    terms = [(s, term) for s, d in layout._leaves for term in basis_terms(d)]
-    if not terms:
-        return 1 + sum((s - 1) * abs(d) for s, d in layout._leaves)
-    extents: dict[tuple[int, ...], int] = {}
-    for s, term in terms:
-        extents[term.path] = extents.get(term.path, 1) + (s - 1) * abs(term.value)
-    return _nested(extents)
+def _asked(name: str, x: Any) -> Any:
+    """A layout or a composed one to ask, at the present values of a kernel's integers."""
+    x = as_like(name, x)
+    if not isinstance(x, Layout | ComposedLayout):
+        x = x.layout
+    if isinstance(x, Layout):
+        if x._plain:
+            return x
+        x = values_of(x)
+        require_known(name, x)
+        return simplified(x)
+    return values_of(x)
 
 
-def _nested(extents: dict[tuple[int, ...], int]) -> IntTuple:
-    if () in extents:
-        return extents[()]
-    modes = []
-    for i in range(max(path[0] for path in extents) + 1):
-        inner = {path[1:]: extent for path, extent in extents.items() if path[0] == i}
-        modes.append(_nested(inner) if inner else 1)
-    return tuple(modes)
-
-
-def cosize(layout: Any) -> Any:
-    """The size of :func:`coshape`: how long a memory is that holds every offset.
-
-    >>> cosize(Layout(4, -1)), cosize(Layout((4, 2), (1, 8)))
-    (4, 12)
-    """
-    return layout.cosize()
-
-
-def _f2_maximum(layout: Layout) -> int:
-    if not is_linear(layout):
-        return max(_offsets(layout))
-    best = 0
-    rows = _Span(to_f2(layout)).rows
-    for lead in sorted(rows, reverse=True):
-        best = max(best, best ^ rows[lead][0])
-    return best
-
-
-def _offsets(layout: Any) -> list[Any]:
-    return [layout(i) for i in range(layout.size())]
-
-
-def _packed(layout: Layout) -> list[tuple[int, int]]:
+def _modes(layout: Layout) -> list[Mode]:
     """The leaves with strides as integers, each sum of them once."""
+    if layout._plain:
+        return layout._leaves
     packing = Packing([d for _, d in layout._leaves], 2 * int(layout.size()))
-    return [(int(s), packing.pack(d)) for s, d in layout._leaves if s != 1]
+    return [(int(s), packing.pack(d)) for s, d in layout._leaves]
 
 
 def is_injective(layout: Any) -> bool:
-    """Whether no two coordinates share an offset.
+    """Tell if no two coordinates share an offset.
 
     >>> is_injective(Layout((4, 8), (1, 5))), is_injective(Layout((4, 8), (1, 3)))
     (True, False)
     """
-    if not isinstance(layout, Layout):
-        return len(set(_offsets(layout))) == layout.size()
-    if has_f2(layout):
-        if is_linear(layout):
-            return not _Span(to_f2(layout)).kernel
-        return len(set(_offsets(layout))) == layout.size()
-    leaves = sorted(_packed(layout), key=lambda leaf: abs(leaf[1]))
-    reach = 0
-    apart = True
-    for s, d in leaves:
-        if d == 0:
-            return False
-        apart = apart and abs(d) > reach
-        reach += (s - 1) * abs(d)
-    return apart or _all_different(leaves)
+    a = _asked("is_injective", layout)
+    plain = folded(a) or separated(a)
+    if plain is not None:
+        return _is_injective(plain[0])
+    if isinstance(a.outer, Swizzle) and isinstance(a.inner, Layout | ComposedLayout):
+        return is_injective(a.inner)
+    if isinstance(a.outer, Layout) and type(a.offset) is int and gives_integers(a.inner):
+        low, high = extremes(a.inner)
+        known_outer = low + a.offset >= 0 and arithmetic(a.outer) is Arithmetic.INTEGER
+        if known_outer and is_injective(lengthened(a.outer, high + a.offset)):
+            return is_injective(a.inner)
+    values = _values("is_injective", a)
+    return len(set(values)) == len(values)
 
 
-def _all_different(leaves: list[tuple[int, int]]) -> bool:
-    seen = {0}
-    for s, d in leaves:
-        more = {n + i * d for n in seen for i in range(s)}
-        if len(more) < s * len(seen):
+def _is_injective(layout: Layout) -> bool:
+    kind = arithmetic(layout)
+    if kind is Arithmetic.XOR:
+        return not span_of(layout).kernel
+    budget = Budget("is_injective", (layout,))
+    if kind is Arithmetic.OPAQUE:
+        return values_apart(layout, budget)
+    if is_symbolic(layout):
+        return _is_injective_by_order(layout)
+    return collision(_modes(layout), budget) is None
+
+
+def _is_injective_by_order(layout: Layout) -> bool:
+    """The answer for symbols: yes if each stride is known to be above all that lies below it."""
+    if arithmetic(layout) is not Arithmetic.INTEGER:
+        raise LayoutTypeError(f"is_injective: the coordinates that {layout} gives have no values")
+    reach: Any = 0
+    moving = [(s, abs(d)) for s, d in layout._leaves if not (type(s) is int and s == 1)]
+    for s, d in by_stride(moving):
+        if known(d == 0) and known(s > 1):
             return False
-        seen = more
+        if not known(d > reach) and not d > reach:
+            raise LayoutTypeError(f"is_injective: not decided for symbols: {layout}")
+        reach = reach + (s - 1) * d
     return True
 
 
+def _values(name: str, a: Any) -> list[Any]:
+    """All values of a layout of which nothing else is known."""
+    size = int(a.size())
+    Budget(name, (a,), EVALUATIONS).spend(size)
+    return [finished(a(i)) for i in range(size)]
+
+
 def is_surjective(layout: Any, bound: int | None = None) -> bool:
-    """Whether every integer from the smallest offset to the largest is one; or below ``bound``.
+    """Tell if every integer from the smallest offset to the largest is one; or below ``bound``.
 
     >>> is_surjective(Layout((4, 2), (2, 1))), is_surjective(Layout((4, 2), (1, 8)))
     (True, False)
     >>> is_surjective(Layout((4, 2), (1, 8)), 4)
     True
     """
-    if bound is not None:
-        return set(range(bound)) <= set(_offsets(layout))
-    if not isinstance(layout, Layout) or has_f2(layout):
-        return len(set(_offsets(layout))) == layout.cosize()
-    if not all(isinstance(d, int) for _, d in layout._leaves):
+    a = _asked("is_surjective", layout)
+    plain = folded(a)
+    if plain is not None and arithmetic(plain[0]) is Arithmetic.INTEGER:
+        return _covers(plain[0], plain[1], bound)
+    if isinstance(a, Layout) and arithmetic(a) is Arithmetic.COORDINATE:
         raise LayoutTypeError(f"is_surjective: {layout} gives coordinates; say which shape")
-    reach = 1
-    for d, s in sorted((abs(d), s) for s, d in layout._leaves if s != 1 and d):
-        if d > reach:  # the modes so far reach an interval, the next step leaps over its end
-            return False
-        reach += (s - 1) * d
-    return True
+    if isinstance(a, Layout) and _is_matrix(a):
+        rows = span_of(a).rows
+        top = max(rows, default=0) if bound is None else max(bound - 1, 0).bit_length()
+        return all(bit in rows for bit in range(1, top + 1))
+    if bound is None and _swizzles_integers(a) and is_injective(a.inner):
+        return bool(cosize(a) == a.size())
+    values = values_of_image("is_surjective", a)
+    if bound is not None:
+        return len(values) >= bound and set(range(bound)) <= values
+    return len(values) == max(values) - min(values) + 1
 
 
-def overlaps(a: Layout, b: Layout, shift: Any = 0) -> bool:
-    """Whether some offset of ``a`` is an offset of ``b`` moved by ``shift``.
+def _is_matrix(a: Layout) -> bool:
+    """Tell if a layout is a matrix over F2: XOR strides, and extents that are powers of two."""
+    return arithmetic(a) is Arithmetic.XOR and all(s & (s - 1) == 0 for s, _ in a._leaves)
+
+
+def _swizzles_integers(a: Any) -> bool:
+    return (
+        isinstance(a, ComposedLayout) and isinstance(a.outer, Swizzle) and gives_integers(a.inner)
+    )
+
+
+def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
+    modes = [(s, abs(d)) for s, d in layout._leaves]
+    if not all(type(x) is int for mode in modes for x in mode):
+        raise LayoutTypeError(f"is_surjective: not decided for symbols: {layout}")
+    reach = interval(modes)
+    largest = sum((s - 1) * d for s, d in modes)
+    if bound is None:
+        return reach == largest + 1
+    start = -constant - sum((s - 1) * d for s, d in layout._leaves if d < 0)
+    if bound < 1:
+        return True
+    if start < 0 or start + bound > largest + 1:
+        return False
+    if start + bound <= reach or largest - start < reach:  # sums are the same from both ends
+        return True
+    if start <= reach < start + bound or start <= largest - reach < start + bound:
+        return False  # no sum is there
+    budget = Budget("is_surjective", (layout, bound))
+    budget.spend(bound)
+    return len(set(within(start, start + bound - 1, modes, budget))) == bound
+
+
+def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
+    """Tell if some offset of ``a`` is an offset of ``b`` moved by ``shift``.
 
     >>> evens, odds = Layout(8, 2), Layout(8, 2)
     >>> overlaps(evens, odds), overlaps(evens, odds, 1)
     (True, False)
     """
-    from .stride import add
-
-    places = {add(b(i), shift) for i in range(b.size())}
-    return any(a(i) in places for i in range(a.size()))
+    found = [folded(_asked("overlaps", x)) for x in (a, b)]
+    additive = (Arithmetic.INTEGER, Arithmetic.COORDINATE)
+    if all(x is not None and arithmetic(x[0]) in additive for x in found):
+        (one, start), (two, end) = found[0] or (None, 0), found[1] or (None, 0)
+        target = add(add(shift, end), -1 * start if type(start) is int else -start)
+        strides = [d for x in (one, two) if x is not None for _, d in x._leaves]
+        packing = Packing([*strides, target], 4 * int(one.size() + two.size()) + 4)  # type: ignore[union-attr]
+        modes = [(s, packing.pack(d)) for s, d in one._leaves]  # type: ignore[union-attr]
+        modes += [(s, -packing.pack(d)) for s, d in two._leaves]  # type: ignore[union-attr]
+        return solution(packing.pack(target), modes, Budget("overlaps", (a, b), 40_000)) is not None
+    places = {add(x, shift) for x in values_of_image("overlaps", _asked("overlaps", b))}
+    return not places.isdisjoint(values_of_image("overlaps", _asked("overlaps", a)))
 
 
 def contiguity(layout: Any) -> int:
-    """How many coordinates from the first on have consecutive offsets.
+    """The number of coordinates from the first on that have consecutive offsets.
 
     >>> contiguity(Layout((4, 8), (1, 4))), contiguity(Layout((4, 8), (8, 1)))
     (32, 1)
     """
-    if isinstance(layout, Layout) and not has_f2(layout):
-        form = normal_form(layout)
-        if not form or form[0][1] != 1:
-            return int(layout.size()) if layout.size() == 1 else 1
-        return min(int(form[0][0]), int(layout.size()))
-    n = 1
-    while n < layout.size() and layout(n) == layout(0) + n:
+    a = _asked("contiguity", layout)
+    plain = folded(a)
+    if plain is not None:
+        return _run(plain[0])
+    start = 1
+    if _swizzles_integers(a) and type(a.offset) is int:
+        start, moved = _run(a.inner), _swizzled_run(a.outer, a.offset)
+        if moved < start:
+            return moved
+    budget = Budget("contiguity", (layout,))
+    n, size, first = start, int(a.size()), a(0)
+    while n < size and a(n) == first + n:
+        budget.spend(2)
         n += 1
     return n
+
+
+def _run(layout: Layout) -> int:
+    """The run of a layout: leaf by leaf, each going on where those before it end."""
+    by_xor = arithmetic(layout) is Arithmetic.XOR
+    budget = Budget("contiguity", (layout,))
+    run: Any = 1
+    for s, d in layout._leaves:
+        if type(s) is int and s == 1:
+            continue
+        found = None if by_xor else terms(d)
+        if found is not None:
+            if len(found) != 1 or found[0][0] != () or found[0][1] != run:
+                return int(run)
+            run = run * s
+            continue
+        first = finished(0 * d)
+        for c in range(1, s):
+            budget.spend(2)
+            moved = finished(c * d)
+            if not isinstance(moved, int) or moved - first != c * run:
+                return int(c * run)
+            if by_xor and (c * run) & (run - 1):
+                return int(c * run + min((c * run) & -(c * run), run))
+            if by_xor and run & (run - 1) == 0 and d == F2(run):
+                break  # a power of two, doubled by each bit: it never carries
+        run = run * s
+    return int(run)
+
+
+def _swizzled_run(swizzle: Swizzle, start: int) -> int:
+    """The number of offsets from ``start`` on that a swizzle moves by the same amount."""
+    at, moved = start, swizzle(start) - start
+    period = swizzle.size()
+    while at < start + 2 * period:
+        block = 1 << swizzle.base
+        at = (at // block + 1) * block
+        if swizzle(at) - at != moved:
+            return at - start
+    return 1 << 62
 
 
 def vector_width(layout: Any, limit: int | None = None) -> int:
@@ -184,154 +258,103 @@ def vector_width(layout: Any, limit: int | None = None) -> int:
     >>> vector_width(ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
     8
     """
-    if isinstance(layout, ComposedLayout):
-        width = vector_width(layout.inner)
-        if isinstance(layout.offset, int) and isinstance(layout.outer, Swizzle):
-            width = gcd(width, layout.offset)
-            width = gcd(width, 1 << layout.outer.base) if layout.outer.bits else width
-        elif isinstance(layout.outer, Layout) and isinstance(layout.offset, int):
-            width = gcd(gcd(width, layout.offset), contiguity(layout.outer))
-        else:
-            width = 1
-    elif isinstance(layout, Layout):
-        width = _aligned_block(layout)
-    else:
-        raise LayoutTypeError(f"vector_width: {layout!r} is not a layout")
+    like = as_like("vector_width", layout)
+    width = _width(_asked("vector_width", layout))
+    offset = getattr(like, "offset", 0) if not isinstance(like, ComposedLayout) else 0
+    if isinstance(offset, int):
+        width = gcd(width, offset)
     if limit is not None:
         while width > limit:
-            width = max(divisor for divisor in range(1, limit + 1) if width % divisor == 0)
+            width = max(n for n in range(1, limit + 1) if width % n == 0)
     return width
 
 
+def _width(a: Any) -> int:
+    if isinstance(a, Layout):
+        return _aligned_block(a)
+    plain = folded(a)
+    if plain is not None:
+        return gcd(_aligned_block(plain[0]), plain[1]) if isinstance(plain[1], int) else 1
+    width = _width(a.inner) if isinstance(a.inner, Layout | ComposedLayout) else 1
+    if isinstance(a.offset, int) and isinstance(a.outer, Swizzle):
+        width = gcd(width, a.offset)
+        return gcd(width, 1 << a.outer.base) if a.outer.bits else width
+    if isinstance(a.outer, Layout) and isinstance(a.offset, int):
+        form = normal_form(a.outer) if arithmetic(a.outer) is Arithmetic.INTEGER else []
+        if not form or form[0][1] != 1:
+            return 1
+        ends = [form[0][0]] if len(form) > 1 else []
+        return gcd(width, a.offset, *ends, *[d for _, d in form[1:]])
+    return 1
+
+
 def _aligned_block(layout: Layout) -> int:
-    if has_f2(layout):
-        offsets = set(_offsets(layout))
+    layout = simplified(layout)
+    kind = arithmetic(layout)
+    if kind is Arithmetic.COORDINATE:
+        return 1
+    if _is_matrix(layout):
+        span = span_of(layout)
         width = 1
-        while all(n ^ width in offsets for n in offsets) and width < len(offsets):
+        while span.reduced(width)[0] == 0:
             width *= 2
         return width
-    if not all(isinstance(d, int) for _, d in layout._leaves):
-        return 1
-    block = 1  # modes that continue each other from offset 0 on
-    others = [sum((s - 1) * d for s, d in layout._leaves if d < 0)]
-    for d, s in sorted((abs(d), s) for s, d in filtered(layout)):
-        if d == block:
+    if kind is not Arithmetic.INTEGER:
+        values = values_of_image("vector_width", layout)
+        return _common(sorted(values)) if all(isinstance(x, int) for x in values) else 1
+    if is_symbolic(layout):
+        return 1 if not any(known(d == 1) for _, d in layout._leaves) else _symbolic_block(layout)
+    return _block_of_sums(layout)
+
+
+def _symbolic_block(layout: Layout) -> int:
+    """A width that is known for symbols: of integer strides and what divides the others."""
+    block, others = 1, []
+    for s, d in by_stride([leaf for leaf in layout._leaves if not known(leaf[1] == 0)]):
+        if known(d == block) and type(s) is int:
             block *= s
         else:
-            others.append(d)
+            others.append(divisor(d) if type(d) is int else _known_factor(d))
     return gcd(block, *others)
 
 
-class SharedAccess(NamedTuple):
-    """What a warp's access of shared memory costs.
+def _known_factor(d: Any) -> int:
+    return gcd(*[c for _, c in d.terms])
 
-    ``wavefronts`` is how often the memory answers, ``ideal`` how often it has to for so many bytes
-    on so many banks, ``ways`` the most words that one bank serves in one phase: 1 is conflict-free.
+
+def _block_of_sums(layout: Layout) -> int:
+    """The common divisor of the starts and the lengths of all runs of offsets.
+
+    The first run is known, and so is a divisor of all: that of the first run and of the strides
+    that go beyond it. Runs from the first on then show where the largest one lies.
     """
-
-    wavefronts: int
-    ideal: int
-    ways: int
-
-    @property
-    def conflict_free(self) -> bool:
-        """Whether no bank is asked twice in one phase."""
-        return self.ways == 1
-
-
-def bank_conflicts(
-    layout: Any, element_bits: int, vector: int = 1, *, banks: int = 32, bank_bytes: int = 4
-) -> SharedAccess:
-    """Bank conflicts of one instruction that accesses ``vector`` elements for each thread.
-
-    ``layout`` maps (thread, value) to offsets in elements, or thread alone; values 0 .. vector-1
-    are accessed, and have to be consecutive and aligned if there are several. As in the hardware,
-    16-byte accesses go in phases of 8 threads, 8-byte ones in phases of 16; the same word counts
-    once.
-
-    >>> bank_conflicts(Layout((32, 8), (8, 1)), 16, vector=8).ways
-    1
-    >>> rows = Layout(((8, 4), 8), ((64, 8), 1))
-    >>> bank_conflicts(rows, 16, vector=8).ways
-    8
-    >>> bank_conflicts(ComposedLayout(Swizzle(3, 3, 3), 0, rows), 16, vector=8).ways
-    1
-    """
-    vector_bytes = vector * element_bits // 8
-    if vector_bytes * 8 != vector * element_bits or vector_bytes not in (1, 2, 4, 8, 16):
-        raise LayoutValueError(
-            f"bank_conflicts: {vector} elements of {element_bits} bits are no access of "
-            "1, 2, 4, 8 or 16 bytes"
-        )
-    starts = _byte_addresses("bank_conflicts", layout, element_bits, vector)
-    group = 32 * bank_bytes // max(vector_bytes, bank_bytes)
-    wavefronts = ways = 0
-    words_in_all = set()
-    for first in range(0, len(starts), group):
-        words = {
-            (address + byte) // bank_bytes
-            for address in starts[first : first + group]
-            for byte in range(0, vector_bytes, min(vector_bytes, bank_bytes))
-        }
-        words_in_all |= words
-        asked: dict[int, int] = {}
-        for word in words:
-            asked[word % banks] = asked.get(word % banks, 0) + 1
-        wavefronts += max(asked.values())
-        ways = max(ways, *asked.values())
-    return SharedAccess(wavefronts, -(-len(words_in_all) // banks), ways)
+    modes = [(s, abs(d)) for s, d in layout._leaves if d and s > 1]
+    first = interval(modes)
+    base = sum((s - 1) * d for s, d in layout._leaves if d < 0)
+    rest: list[int] = []
+    reach = 1
+    for d, s in sorted((d, s) for s, d in modes):
+        if d <= reach and not rest:
+            reach += (s - 1) * d
+        else:
+            rest.append(d)
+    low, high = gcd(first, base, *rest), gcd(first, base)
+    total = sum((s - 1) * d for s, d in modes)
+    budget = Budget("vector_width", (layout,))
+    window = 2 * max(rest, default=0) + 2 * first
+    while low != high:
+        sums = sorted(set(within(0, min(window, total), modes, budget)))
+        high = gcd(base, _common(sums, whole=window >= total))
+        if window >= total:
+            return high
+        window *= 4
+    return low
 
 
-class GlobalAccess(NamedTuple):
-    """What a warp's access of global memory costs, in sectors of 32 bytes.
-
-    ``sectors`` is how many are moved, ``ideal`` how many the bytes would fill, ``lines`` how many
-    lines of 128 bytes they lie in.
-    """
-
-    sectors: int
-    ideal: int
-    lines: int
-
-    @property
-    def efficiency(self) -> float:
-        """The part of the moved bytes that is asked for."""
-        return self.ideal / self.sectors
-
-
-def coalescing(layout: Any, element_bits: int, vector: int = 1) -> GlobalAccess:
-    """Sectors of one instruction in which every thread of a warp accesses ``vector`` elements.
-
-    ``layout`` is that of :func:`bank_conflicts`; offset 0 is taken to begin a line.
-
-    >>> coalescing(Layout(32, 1), 32)
-    GlobalAccess(sectors=4, ideal=4, lines=1)
-    >>> coalescing(Layout(32, 8), 32).efficiency
-    0.125
-    """
-    starts = _byte_addresses("coalescing", layout, element_bits, vector)
-    length = max(1, vector * element_bits // 8)
-    touched = {address + byte for address in starts for byte in range(length)}
-    sectors = {byte // 32 for byte in touched}
-    return GlobalAccess(len(sectors), -(-len(touched) // 32), len({s // 4 for s in sectors}))
-
-
-def _byte_addresses(name: str, layout: Any, element_bits: int, vector: int) -> list[int]:
-    """Where the access of each thread begins, after a check that its values are one vector."""
-    per_thread = layout.rank > 1
-    threads = layout[0].size() if per_thread else layout.size()
-    addresses = []
-    for t in range(threads):
-        start = layout(t, 0) if per_thread else layout(t)
-        for v in range(1, vector):
-            at = layout(t, v) if per_thread else None
-            if at != start + v:
-                raise LayoutValueError(
-                    f"{name}: value {v} of thread {t} is at {at}, not next to value 0 at {start}"
-                )
-        if start % vector:
-            raise LayoutValueError(
-                f"{name}: thread {t} begins at {start}, which is not aligned to {vector} elements"
-            )
-        addresses.append(start * element_bits // 8)
-    return addresses
+def _common(values: list[int], *, whole: bool = True) -> int:
+    """The common divisor of the starts and the lengths of the runs in sorted integers."""
+    starts = [v for i, v in enumerate(values) if i == 0 or values[i - 1] != v - 1]
+    ends = [v + 1 for i, v in enumerate(values) if i + 1 == len(values) or values[i + 1] != v + 1]
+    if not whole:
+        ends = ends[:-1]
+    return gcd(*starts, *ends)

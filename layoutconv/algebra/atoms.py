@@ -11,9 +11,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from .composed import ComposedLayout
 from .errors import LayoutValueError
 from .layout import Layout
 from .notation import parse
+from .swizzle import Swizzle
 
 
 class MmaAtom(NamedTuple):
@@ -31,6 +33,16 @@ class MmaAtom(NamedTuple):
     c: Layout
     a_bits: int
     c_bits: int
+    quads: bool = False  # four threads and the four that come 16 after them, as on sm_70
+
+    @property
+    def thr_id(self) -> Layout:
+        """The index in a warp, or warpgroup, of each thread of the instruction."""
+        return Layout((4, 2), (1, 16)) if self.quads else Layout(self.threads)
+
+    def fragment(self, operand: str) -> Layout:
+        """The fragment of operand "A", "B" or "C"."""
+        return {"A": self.a, "B": self.b, "C": self.c}[operand]
 
 
 class CopyAtom(NamedTuple):
@@ -42,45 +54,20 @@ class CopyAtom(NamedTuple):
     destination: Layout
 
 
-_ROWS_16x8 = "((4,8),(2,2)):((32,1),(16,8))"
-_ROWS_8x8 = "((4,8),2):((16,1),8)"
-_COLUMN_8x4 = "((4,8),1):((8,1),0)"
-
-# PTX shape, kinds -> A, B, C, bits of A, bits of C
+# Input types of mma.sync: bits of an element, and the shapes that there are for them.
 _MMA = {
-    "m16n8k8.f16": (_ROWS_16x8, _ROWS_8x8, _ROWS_16x8, 16, 32),
-    "m16n8k16.f16": (
-        "((4,8),(2,2,2)):((32,1),(16,8,128))",
-        "((4,8),(2,2)):((16,1),(8,64))",
-        _ROWS_16x8,
-        16,
-        32,
-    ),
-    "m16n8k4.tf32": ("((4,8),2):((16,1),8)", _COLUMN_8x4, _ROWS_16x8, 32, 32),
-    "m16n8k8.tf32": (
-        "((4,8),(2,2)):((16,1),(8,64))",
-        "((4,8),2):((8,1),32)",
-        _ROWS_16x8,
-        32,
-        32,
-    ),
-    "m8n8k4.f64": (_COLUMN_8x4, _COLUMN_8x4, _ROWS_8x8, 64, 64),
-    "m16n8k16.s8": (
-        "((4,8),(4,2)):((64,1),(16,8))",
-        "((4,8),4):((32,1),8)",
-        _ROWS_16x8,
-        8,
-        32,
-    ),
-    "m16n8k32.s8": (
-        "((4,8),(4,2,2)):((64,1),(16,8,256))",
-        "((4,8),(4,2)):((32,1),(8,128))",
-        _ROWS_16x8,
-        8,
-        32,
-    ),
+    "f16": (16, "m8n8k4 m16n8k8 m16n8k16"),
+    "bf16": (16, "m16n8k8 m16n8k16"),
+    "tf32": (32, "m16n8k4 m16n8k8"),
+    "f64": (64, "m8n8k4 m16n8k4 m16n8k8 m16n8k16"),
+    "s8": (8, "m8n8k16 m16n8k16 m16n8k32"),
+    "u8": (8, "m8n8k16 m16n8k16 m16n8k32"),
+    "s4": (4, "m8n8k32 m16n8k32 m16n8k64"),
+    "u4": (4, "m8n8k32 m16n8k32 m16n8k64"),
+    "b1": (1, "m8n8k128 m16n8k128 m16n8k256"),
+    "e4m3": (8, "m16n8k16 m16n8k32"),
+    "e5m2": (8, "m16n8k16 m16n8k32"),
 }
-_SAME_FRAGMENTS = {"bf16": "f16", "u8": "s8", "e4m3": "s8", "e5m2": "s8"}
 
 _LDMATRIX = {
     "ldmatrix.x1": ("((8,4),128):((128,0),1)", "(32,32):(32,1)"),
@@ -98,14 +85,13 @@ def mma_names() -> tuple[str, ...]:
     >>> "m16n8k16.bf16" in mma_names()
     True
     """
-    kinds = {kind: [kind] for kind in ("f16", "tf32", "f64", "s8")}
-    for kind, like in _SAME_FRAGMENTS.items():
-        kinds[like].append(kind)
-    names = []
-    for key in _MMA:
-        shape, kind = key.split(".")
-        names += [f"{shape}.{k}" for k in kinds[kind] if not (k[0] == "e" and shape != "m16n8k32")]
-    return tuple(names)
+    names = [f"{shape}.{kind}" for kind, (_, shapes) in _MMA.items() for shape in shapes.split()]
+    quads = [f"m8n8k4.f16{major}{c}" for major in _MAJORS for c in ("", ".acc16")]
+    return (*quads, *[name for name in names if name not in quads])
+
+
+# Of a quad pair's operands of sm_70: A by rows and B by columns, unless the name says otherwise.
+_MAJORS = {"": (True, True), ".nn": (False, True), ".nt": (False, False), ".tt": (True, False)}
 
 
 @lru_cache(maxsize=128)
@@ -120,13 +106,53 @@ def mma_atom(name: str) -> MmaAtom:
     >>> atom.a.size() == 16 * 16, atom.c(5, 2)  # thread 5, value 2: row 9, column 2
     (True, 41)
     """
-    shape, _, kind = name.partition(".")
-    key = f"{shape}.{_SAME_FRAGMENTS.get(kind, kind)}"
-    if key not in _MMA or name not in mma_names():
+    if name not in mma_names():
         raise LayoutValueError(f"mma_atom: no {name!r}; there are {', '.join(mma_names())}")
-    a, b, c, a_bits, c_bits = _MMA[key]
+    shape, _, kind = name.partition(".")
     m, n, k = (int(x) for x in shape[1:].replace("n", " ").replace("k", " ").split())
-    return MmaAtom(name, (m, n, k), 32, parse(a), parse(b), parse(c), a_bits, c_bits)
+    kind = kind.partition(".")[0]
+    bits = _MMA[kind][0]
+    c_bits = 64 if kind == "f64" else 32
+    if shape == "m8n8k4" and bits == 16:
+        return _quad_pair(name)
+    a, b = _rows_of_registers(m, k, bits), _rows_of_registers(8, k, bits)
+    return MmaAtom(name, (m, n, k), 32, a, b, _accumulators(m), bits, c_bits)
+
+
+def _quad_pair(name: str) -> MmaAtom:
+    """The instruction of sm_70: four threads of a warp and the four that come 16 after them."""
+    along_k = Layout((8, 4), (1, 8))  # a thread has one row of A, all of K
+    across = Layout(((4, 2), 4), ((8, 4), 1))  # a thread has one column of A, half of M
+    major = name.removeprefix("m8n8k4.f16").removesuffix(".acc16")
+    a, b = (along_k if by_k else across for by_k in _MAJORS[major])
+    if name.endswith(".acc16"):
+        return MmaAtom(name, (8, 8, 4), 8, a, b, Layout((8, 8), (1, 8)), 16, 16, quads=True)
+    c = parse("((2,2,2),(2,2,2)):((1,16,4),(8,2,32))")
+    return MmaAtom(name, (8, 8, 4), 8, a, b, c, 16, 32, quads=True)
+
+
+def _rows_of_registers(rows: int, k: int, bits: int) -> Layout:
+    """A (rows, k) operand: lane 4 * g + t has row g, and in each register neighbours along k.
+
+    Registers of A alternate between rows g and g + 8, then step through k. An element of 64 bits
+    is a register of two.
+    """
+    packed = max(1, 32 // bits)
+    extents, strides = [packed], [rows]
+    if rows == 16:
+        extents, strides = [*extents, 2], [*strides, 8]
+    extents, strides = [*extents, k // (4 * packed)], [*strides, 4 * packed * rows]
+    values = [(s, d) for s, d in zip(extents, strides, strict=True) if s > 1] or [(1, 0)]
+    shape = tuple([s for s, _ in values]) if len(values) > 1 else values[0][0]
+    stride = tuple([d for _, d in values]) if len(values) > 1 else values[0][1]
+    return Layout(((4, 8), shape), ((packed * rows, 1), stride))
+
+
+def _accumulators(rows: int) -> Layout:
+    """C of 8 columns: lane 4 * g + t has columns 2 * t and 2 * t + 1 of row g, then of g + 8."""
+    if rows == 8:
+        return Layout(((4, 8), 2), ((16, 1), 8))
+    return Layout(((4, 8), (2, 2)), ((32, 1), (16, 8)))
 
 
 @lru_cache(maxsize=128)
@@ -156,26 +182,57 @@ def wgmma_atom(n: int, a_bits: int = 16, *, a_in_registers: bool = False) -> Mma
     return MmaAtom(f"m64n{n}k{k}", (64, n, k), 128, a, b, c, a_bits, 32)
 
 
+@lru_cache(maxsize=128)
+def smem_atom(name: str, element_bits: int = 16) -> ComposedLayout:
+    """The canonical shared-memory layout that wgmma and tcgen05 descriptors speak of.
+
+    ``name`` is the major mode, ``K`` or ``MN``, and the swizzle: ``K_SW128``, ``MN_SW64``,
+    ``K_INTER`` and so on. Tile it with :func:`tile_to_shape`. CUTLASS:
+    cute/atom/mma_traits_sm90_gmma.hpp.
+
+    >>> print(smem_atom("K_SW128", 16), smem_atom("MN_SW32", 32))
+    S<3,3,3> o 0 o (8,64):(64,1) S<1,2,3> o 0 o (8,8):(1,8)
+    """
+    major, _, swizzle = name.partition("_")
+    if major not in ("K", "MN") or swizzle not in _SWIZZLES:
+        raise LayoutValueError(
+            f"smem_atom: no {name!r}; there are K_ and MN_ with {', '.join(_SWIZZLES)}"
+        )
+    if element_bits not in (4, 8, 16, 32, 64):
+        raise LayoutValueError(f"smem_atom: no elements of {element_bits!r} bits")
+    bits = _SWIZZLES[swizzle]
+    run = (128 << bits) // element_bits
+    rows = Layout((8, run), (run, 1)) if major == "K" else Layout((run, 8), (1, run))
+    base = 7 - (element_bits.bit_length() - 1)  # 16 bytes stay together
+    return ComposedLayout(Swizzle(bits, base, 3), 0, rows)
+
+
+_SWIZZLES = {"INTER": 0, "SW32": 1, "SW64": 2, "SW128": 3}
+
+
 def copy_names() -> tuple[str, ...]:
     """The names that :func:`copy_atom` knows.
 
     >>> "ldmatrix.x4" in copy_names()
     True
     """
-    return tuple(_LDMATRIX)
+    return tuple(_LDMATRIX) + tuple([name.replace("ld", "st", 1) for name in _LDMATRIX])
 
 
 @lru_cache(maxsize=128)
 def copy_atom(name: str) -> CopyAtom:
-    """The ``ldmatrix`` instruction of this name: 8x8 matrices of 16 bits from shared memory.
+    """The ``ldmatrix`` or ``stmatrix`` instruction of this name: 8x8 matrices of 16 bits.
 
-    The source counts the bits of the rows that the threads point at, 128 a row.
+    The side in shared memory, the source of a load, counts the bits of the rows that the threads
+    point at, 128 a row.
 
     >>> atom = copy_atom("ldmatrix.x4")
     >>> print(atom.source, atom.destination)
     (32,128):(128,1) (32,(32,4)):(32,(1,1024))
     """
-    if name not in _LDMATRIX:
-        raise LayoutValueError(f"copy_atom: no {name!r}; there are {', '.join(_LDMATRIX)}")
-    source, destination = _LDMATRIX[name]
-    return CopyAtom(name, 32, parse(source), parse(destination))
+    if name not in copy_names():
+        raise LayoutValueError(f"copy_atom: no {name!r}; there are {', '.join(copy_names())}")
+    rows, registers = (parse(text) for text in _LDMATRIX[name.replace("st", "ld", 1)])
+    if name.startswith("st"):
+        return CopyAtom(name, 32, registers, rows)
+    return CopyAtom(name, 32, rows, registers)

@@ -41,6 +41,8 @@ from __future__ import annotations
 from math import gcd, lcm
 from typing import NamedTuple
 
+from .budget import Budget
+
 Step = tuple[int, ...]  # one integer for each component
 
 
@@ -71,7 +73,7 @@ def carries_of(leaves: list[tuple[int, int]], component: int = 0) -> list[Carry]
     return result
 
 
-def first_break(carries: list[Carry], step: Step, size: int) -> int:
+def first_break(carries: list[Carry], step: Step, size: int, budget: Budget) -> int:
     """The first x at which A(step * x) differs from x * A(step), or ``size`` if none is below."""
     floors = []
     for component, place, weight in carries:
@@ -84,17 +86,18 @@ def first_break(carries: list[Carry], step: Step, size: int) -> int:
         x = min(-(-(x * r // w + 1) * w // r) for r, w, _ in floors)
         if x >= size:
             return size
+        budget.spend(len(floors))
         if sum([g * (x * r // w) for r, w, g in floors]):
             return x
     return size
 
 
-def split(carries: list[Carry], step: Step, size: int) -> Split:
+def split(carries: list[Carry], step: Step, size: int, budget: Budget) -> Split:
     """The only modes of which ``x -> A(step * x)``, x < size, can consist."""
     modes: list[tuple[int, Step]] = []
     done = 1
     while True:
-        extent = first_break(carries, step, size)
+        extent = first_break(carries, step, size, budget)
         if size % extent:
             return Split([*modes, (size, step)], extent * done)
         modes.append((extent, step))
@@ -105,7 +108,7 @@ def split(carries: list[Carry], step: Step, size: int) -> Split:
         step = tuple([extent * s for s in step])
 
 
-def clash(carries: list[Carry], modes: list[tuple[int, Step]]) -> list[int] | None:
+def clash(carries: list[Carry], modes: list[tuple[int, Step]], budget: Budget) -> list[int] | None:
     """A coordinate of ``modes`` at which their sum and A differ, or None if there is none."""
     at_risk = [c for c in carries if _residues_reach(c, modes)]
     if not at_risk:
@@ -115,7 +118,7 @@ def clash(carries: list[Carry], modes: list[tuple[int, Step]]) -> list[int] | No
     for corner in corners:
         if _weighted_carries(at_risk, modes, corner):
             return corner
-    return _search(at_risk, modes)
+    return _search(at_risk, modes, budget)
 
 
 def _residues_reach(carry: Carry, modes: list[tuple[int, Step]]) -> bool:
@@ -129,7 +132,11 @@ def _residues_reach(carry: Carry, modes: list[tuple[int, Step]]) -> bool:
 
 
 def _largest_residue(step: int, extent: int, place: int) -> tuple[int, int]:
-    """The largest ``step * x % place`` for x < extent, and the x that has it."""
+    """The largest ``step * x % place`` for x < extent, and the x that has it.
+
+    >>> _largest_residue(3, 5, 7), _largest_residue(5, 4, 8)
+    ((6, 2), (7, 3))
+    """
     step %= place
     if step * (extent - 1) < place:
         return step * (extent - 1), extent - 1
@@ -137,7 +144,33 @@ def _largest_residue(step: int, extent: int, place: int) -> tuple[int, int]:
     period = place // common
     if extent >= period:  # all multiples of the gcd occur
         return place - common, pow(step // common, -1, period) * (period - 1) % period
-    return max((step * x % place, x) for x in range(extent))
+    return _record(step, extent - 1, place)
+
+
+def _record(step: int, last: int, place: int) -> tuple[int, int]:
+    """:func:`_largest_residue` for x <= last, fewer than a period: by Euclid's algorithm.
+
+    ``rise`` is a change of the residue that a distance in x makes, and ``fall`` one downwards. The
+    residue climbs by the rise while it stays below the place; then the two are made smaller, each
+    by the other, at distances that add up, until the rise fits again.
+    """
+    rise, rise_at = step, 1
+    fall, fall_at = place, 0
+    residue = x = 0
+    while True:
+        climbs = min((place - 1 - residue) // rise, (last - x) // rise_at)
+        residue, x = residue + climbs * rise, x + climbs * rise_at
+        if fall > rise:
+            times = (fall - 1) // rise
+            fall, fall_at = fall - times * rise, fall_at + times * rise_at
+        possible = (rise - 1) // fall
+        if fall > rise or not possible:
+            return residue, x
+        wanted = max(1, -(-(rise - (place - 1 - residue)) // fall))
+        times = min(possible, wanted)
+        rise, rise_at = rise - times * fall, rise_at + times * fall_at
+        if rise_at > last - x:
+            return residue, x
 
 
 def _weighted_carries(carries: list[Carry], modes: list[tuple[int, Step]], x: list[int]) -> int:
@@ -148,7 +181,9 @@ def _weighted_carries(carries: list[Carry], modes: list[tuple[int, Step]], x: li
     return total
 
 
-def _search(carries: list[Carry], modes: list[tuple[int, Step]]) -> list[int] | None:
+def _search(
+    carries: list[Carry], modes: list[tuple[int, Step]], budget: Budget
+) -> list[int] | None:
     """Add mode to mode; sums that agree modulo all places carry alike, and are kept once."""
     modulus = [1] * (1 + max(c.component for c in carries))
     for component, place, _ in carries:
@@ -157,6 +192,7 @@ def _search(carries: list[Carry], modes: list[tuple[int, Step]]) -> list[int] | 
     for extent, step in modes:
         longer: dict[Step, list[int]] = {}
         for x in range(extent):
+            budget.spend(len(sums))
             addend = [x * s % m for s, m in zip(step, modulus)]  # noqa: B905
             for partial, crd in sums.items():
                 total = 0

@@ -5,11 +5,26 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from .composed import ComposedLayout
+from .composed import IDENTITY, ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
-from .int_tuple import flatten, idx2crd, unflatten
-from .layout import Layout, make
+from .fold import folded
+from .int_tuple import unflatten
+from .layout import Layout, as_like
+from .like import symbolically
+from .normal import (
+    Arithmetic,
+    Leaf,
+    arithmetic,
+    like_shape,
+    normal_form,
+    require_known,
+    simplified,
+)
+from .protocol import xor
+from .relations import known
 from .swizzle import Swizzle
+from .symbols import ceil_div
+from .xor import F2
 
 
 def upcast(layout: Any, n: int) -> Any:
@@ -27,27 +42,127 @@ def upcast(layout: Any, n: int) -> Any:
     S<3,0,3> o 0 o (8,8):(8,1)
     """
     _positive("upcast", n)
-    if isinstance(layout, ComposedLayout):
-        return ComposedLayout(upcast(layout.outer, n), _divided(layout, n), upcast(layout.inner, n))
     if isinstance(layout, Swizzle):
         return _moved("upcast", layout, n, -1)
-    leaves = _integer_leaves("upcast", layout)
-    result = []
-    within = 0
-    clear = True
-    for s, d in leaves:
-        share = -(-n // abs(d)) if d else 1  # positions that share a unit
-        result.append((-(-s // share), _sign(d) * -(-abs(d) // n)))
-        if d % n:
-            within += abs(d) * (min(s, share) - 1)
-            clear = clear and d > 0 and ((s - 1) * d < n or n % d == 0)
-    if not clear or within >= n:
-        _verify(layout, n, _like(layout, result))
-    return _like(layout, result)
+    layout = as_like("upcast", layout)
+    if isinstance(layout, ComposedLayout):
+        return _upcast_composed(layout, n)
+    if not isinstance(layout, Layout):
+        raise LayoutTypeError(f"upcast: {layout} holds elements; cast its layout")
+    return _upcast(layout, n) if layout._plain else symbolically(_upcast, layout, n)
 
 
-def _sign(d: int) -> int:
-    return (d > 0) - (d < 0)
+def _upcast_composed(layout: ComposedLayout, n: int) -> Any:
+    """Units go through a swizzle, and through an outer layout that keeps them together."""
+    outer = layout.outer
+    if isinstance(outer, Layout):
+        plain = folded(layout)
+        if plain is not None and isinstance(plain[1], int):
+            if plain[1] % n:
+                inexact("upcast", (layout, n), f"it is moved by {plain[1]}", witness=0)
+            whole = upcast(plain[0], n)
+            return ComposedLayout(IDENTITY, plain[1] // n, whole) if plain[1] else whole
+        (size, step), *rest = normal_form(outer) or [(1, 1)]
+        if step != 1 or (rest and size % n) or any(d % n for _, d in rest):
+            inexact("upcast", (layout, n), f"{outer} does not keep units together", witness=0)
+    return ComposedLayout(upcast(outer, n), _divided(layout, n), upcast(layout.inner, n))
+
+
+def _upcast(layout: Layout, n: int, *, bounded: bool = True) -> Layout:
+    """The units of a layout; ``bounded`` takes a symbolic mode to fill its units."""
+    if n == 1:
+        return layout
+    if _by_xor("upcast", layout):
+        return _upcast_xor(layout, n)
+    result: list[Leaf] = []
+    least: Any = 0  # of what is left of an offset in its unit, over all coordinates
+    most: Any = 0
+    at_least: list[Any] = []
+    at_most: list[Any] = []
+    for s, d in simplified(layout)._leaves:
+        if known(d % n == 0):  # every step is one of whole units
+            result.append((s, d // n))
+            at_least.append(0)
+            at_most.append(0)
+            continue
+        if type(d) is int and (type(s) is int or bounded) and d > 0 and n % d == 0:
+            share = n // d  # units begin together
+            last = min(s, share) - 1 if type(s) is int else share - 1
+            result.append((ceil_div(s, share), 1))
+            most = most + last * d
+            at_least.append(0)
+            at_most.append(last)
+            continue
+        size = abs(d)
+        share = ceil_div(n, size) if d else 1  # positions that share a unit
+        step = (1 if d > 0 else -1 if d < 0 else 0) * ceil_div(size, n) if d else 0
+        result.append((ceil_div(s, share), step))
+        (low, low_at), (high, high_at) = _rests(s, d, share, n * step)
+        least, most = least + low, most + high
+        at_least.append(low_at)
+        at_most.append(high_at)
+    best = like_shape(layout, result)
+    if bounded and not known(most < n) and any(type(s) is not int for s, _ in layout._leaves):
+        return _upcast(layout, n, bounded=False)
+    if least < 0 or most >= n:
+        _refuse_upcast(layout, n, best, at_least if least < 0 else at_most)
+    return best
+
+
+def _rests(s: Any, d: Any, share: Any, unit: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The extremes of ``c * d - c // share * unit`` for c < s, each with a c that has it.
+
+    It is linear in the quotient and in the rest of c by the share: the extremes are at corners.
+    """
+    drift = share * d - unit
+    if type(drift) is int and drift == 0 and type(share) is int and share == 1:
+        return (0, 0), (0, 0)
+    last = (s - 1) // share
+    corners = [0, last * share, s - 1]
+    if last > 0:
+        corners += [share - 1, last * share - 1]
+    values = [(c * d - c // share * unit, c) for c in corners]
+    low = high = values[0]
+    for value in values[1:]:
+        low = value if value[0] < low[0] else low
+        high = value if value[0] > high[0] else high
+    return low, high
+
+
+def _refuse_upcast(layout: Layout, n: int, best: Layout, crd: list[Any]) -> None:
+    witness = unflatten(iter(crd), layout.shape)
+    shares = [ceil_div(n, abs(d)) if d else 1 for _, d in simplified(layout)._leaves]
+    within = unflatten(iter([c // k for c, k in zip(crd, shares, strict=True)]), layout.shape)
+    offset = layout(witness)
+    inexact(
+        "upcast",
+        (layout, n),
+        f"at {text(witness)} the offset {offset} is in unit {offset // n}, not in {best(within)}",
+        witness=witness,
+        exact=offset // n,
+        best=best,
+    )
+
+
+def _upcast_xor(layout: Layout, n: int) -> Layout:
+    """By bits: those of a leaf that stay in a unit come first, the rest double from bit to bit."""
+    drop = n.bit_length() - 1
+    if 1 << drop != n:
+        inexact("upcast", (layout, n), "XOR strides have units of powers of two", witness=0)
+    result: list[Leaf] = []
+    for i, (s, d) in enumerate(layout._leaves):
+        value = xor(d) or 0
+        bits = [value << k >> drop for k in range((s - 1).bit_length())]
+        inside = next((k for k, unit in enumerate(bits) if unit), len(bits))
+        step = bits[inside] if inside < len(bits) else int(value != 0)
+        wrong = next((k for k in range(inside, len(bits)) if bits[k] != step << (k - inside)), None)
+        if wrong is not None:
+            crd = [int(j == i) << wrong for j in range(len(layout._leaves))]
+            witness = unflatten(iter(crd), layout.shape)
+            why = f"at {text(witness)} the unit is {bits[wrong]}, not {step << (wrong - inside)}"
+            inexact("upcast", (layout, n), why, witness=witness, exact=bits[wrong])
+        result.append((-(-s // (1 << inside)), F2(step)))
+    return like_shape(layout, result)
 
 
 def downcast(layout: Any, n: int) -> Any:
@@ -61,29 +176,46 @@ def downcast(layout: Any, n: int) -> Any:
     (8,4):(1,8) (2,4):(1,4)
     """
     _positive("downcast", n)
+    if isinstance(layout, Swizzle):
+        return _moved("downcast", layout, n, 1)
+    layout = as_like("downcast", layout)
     if isinstance(layout, ComposedLayout):
         if not isinstance(layout.offset, int):
             raise LayoutTypeError(f"downcast: the offset of {layout} is no integer")
         return ComposedLayout(
             downcast(layout.outer, n), layout.offset * n, downcast(layout.inner, n)
         )
-    if isinstance(layout, Swizzle):
-        return _moved("downcast", layout, n, 1)
-    leaves = _integer_leaves("downcast", layout)
+    if not isinstance(layout, Layout):
+        raise LayoutTypeError(f"downcast: {layout} holds elements; cast its layout")
+    return _downcast(layout, n) if layout._plain else symbolically(_downcast, layout, n)
+
+
+def _downcast(layout: Layout, n: int) -> Layout:
     if n == 1:
         return layout
-    unit = next((i for i, (s, d) in enumerate(leaves) if d == 1 and s > 1), None)
-    if unit is None:
-        unit = next((i for i, (_, d) in enumerate(leaves) if d == 1), None)
+    kind: Any = int
+    leaves = simplified(layout)._leaves
+    if _by_xor("downcast", layout):
+        if n & (n - 1):
+            inexact("downcast", (layout, n), "XOR strides have units of powers of two", witness=0)
+        kind, leaves = F2, [(s, xor(d)) for s, d in leaves]
+    ones = [i for i, (_, d) in enumerate(leaves) if type(d) is int and d == 1]
+    unit = next((i for i in ones if not (type(leaves[i][0]) is int and leaves[i][0] == 1)), None)
+    if unit is None and ones:
+        unit = ones[0]
     result: list[tuple[Any, Any]] = []
     for i, (s, d) in enumerate(leaves):
         if i == unit:
-            result.append((s * n, 1))
+            result.append((s * n, _as(kind, 1)))
         elif unit is None and i == 0:
-            result.append(((n, s), (1, d * n)))
+            result.append(((n, s), (_as(kind, 1), _as(kind, d * n))))
         else:
-            result.append((s, d * n))
-    return _like(layout, result)
+            result.append((s, _as(kind, d * n)))
+    return like_shape(layout, result)
+
+
+def _as(kind: Any, d: Any) -> Any:
+    return F2(d) if kind is F2 else d
 
 
 def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
@@ -98,44 +230,29 @@ def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
     return downcast(upcast(layout, new_bits // common), old_bits // common)
 
 
+def recast_layout(new_bits: int, old_bits: int, layout: Any) -> Any:
+    """:func:`recast` with the order of arguments that the CuTe DSL has.
+
+    >>> print(recast_layout(16, 8, Layout((8, 4), (1, 8))))
+    (4,4):(1,4)
+    """
+    return recast(layout, old_bits, new_bits)
+
+
 def _positive(name: str, n: Any) -> None:
     if type(n) is not int or n < 1:
         raise LayoutValueError(f"{name}: expected an integer >= 1, got {n!r}")
 
 
-def _integer_leaves(name: str, layout: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(layout, Layout):
-        raise LayoutTypeError(f"{name}: {layout!r} is not a layout")
-    for s, d in layout._leaves:
-        if not isinstance(s, int) or not isinstance(d, int):
-            raise LayoutTypeError(f"{name}: expected integer strides, got {s}:{d} in {layout}")
-    return layout._leaves
-
-
-def _like(layout: Layout, leaves: list[tuple[Any, Any]]) -> Layout:
-    return make(
-        unflatten(iter([s for s, _ in leaves]), layout.shape),
-        unflatten(iter([d for _, d in leaves]), layout.shape),
-    )
-
-
-def _verify(layout: Layout, n: int, best: Layout) -> None:
-    """Compare every position with its unit; refuse at the first that differs."""
-    shares = [-(-n // abs(d)) if d else 1 for _, d in layout._leaves]
-    for i in range(layout.size()):
-        crd = flatten(idx2crd(i, layout.shape))
-        unit = unflatten(iter([c // k for c, k in zip(crd, shares, strict=True)]), layout.shape)
-        witness = unflatten(iter(crd), layout.shape)
-        if best(unit) != layout(witness) // n:
-            inexact(
-                "upcast",
-                (layout, n),
-                f"at {text(witness)} the offset {layout(witness)} is in unit "
-                f"{layout(witness) // n}, not in {best(unit)}",
-                witness=witness,
-                exact=layout(witness) // n,
-                best=best,
-            )
+def _by_xor(name: str, layout: Layout) -> bool:
+    """Tell if strides add by XOR; refuse those that are no integers at all."""
+    if layout._plain:
+        return False
+    require_known(name, layout)
+    kind = arithmetic(layout)
+    if kind not in (Arithmetic.INTEGER, Arithmetic.XOR):
+        raise LayoutTypeError(f"{name}: expected integer strides, got {layout}")
+    return kind is Arithmetic.XOR
 
 
 def _divided(layout: ComposedLayout, n: int) -> int:

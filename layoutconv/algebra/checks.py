@@ -10,9 +10,11 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
+from .basis import ArithmeticTuple, basis_terms
 from .errors import LayoutTypeError, LayoutValueError, point_at, text
 from .int_tuple import IntTuple
-from .stride import F2, ArithmeticTuple, CustomStride, ScaledBasis, basis_terms
+from .protocol import is_stride
+from .symbols import Symbolic, from_sympy
 from .symint import SymInt
 
 
@@ -29,11 +31,26 @@ def checked_shape(shape: IntTuple, whole: IntTuple = None, path: tuple[int, ...]
             + point_at(whole, path)
         )
     empty_allowed = isinstance(leaf, SymInt) and leaf.runtime  # a batch of none is still a problem
-    if isinstance(leaf, int) and leaf < (0 if empty_allowed else 1):
+    if isinstance(leaf, Symbolic):
+        _known_positive(leaf, whole, path)
+    elif isinstance(leaf, int) and leaf < (0 if empty_allowed else 1):
         raise LayoutValueError(
             f"Layout: the extent {leaf} is not positive\n" + point_at(whole, path)
         )
     return leaf
+
+
+def _known_positive(leaf: Symbolic, whole: IntTuple, path: tuple[int, ...]) -> None:
+    try:
+        positive = bool(leaf >= 1)
+    except LayoutValueError as error:
+        raise LayoutValueError(
+            f"Layout: the extent {leaf}: {error}\n" + point_at(whole, path), unknown=error.unknown
+        ) from None
+    if not positive:
+        raise LayoutValueError(
+            f"Layout: the extent {leaf} is not positive\n" + point_at(whole, path)
+        )
 
 
 def checked_stride(
@@ -50,11 +67,11 @@ def checked_stride(
             )
         pairs = zip(stride, shape, strict=True)
         return tuple([checked_stride(d, s, whole, (*path, i)) for i, (d, s) in enumerate(pairs)])
-    if isinstance(stride, ScaledBasis | CustomStride | F2):
-        return stride
     if isinstance(stride, ArithmeticTuple):
         terms = basis_terms(stride)
         return terms[0] if len(terms) == 1 else stride if terms else 0
+    if is_stride(stride):
+        return stride
     leaf = as_integer(stride)
     if leaf is None:
         if isinstance(stride, tuple):
@@ -82,8 +99,12 @@ def as_integer(x: Any) -> Any:
         return x if isinstance(x, SymInt) else int(x)
     if isinstance(x, Integral):  # a NumPy integer
         return int(x)
-    if isinstance(x, F2 | ScaledBasis | CustomStride):
+    if isinstance(x, Symbolic):
+        return x
+    if is_stride(x):
         return None
+    if type(x).__module__.partition(".")[0] == "sympy":
+        return from_sympy(x)
     if hasattr(x, "item") and hasattr(x, "ndim"):  # an array or a tensor: an integer scalar, or no
         value = x.item() if x.ndim == 0 else None
         return value if type(value) is int else None

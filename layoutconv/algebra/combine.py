@@ -2,98 +2,198 @@
 
 from __future__ import annotations
 
+from math import gcd, lcm
 from typing import Any
 
+from .budget import Budget
 from .carry import Carry, carries_of, clash, split
-from .coalesce import from_leaves, normal_form
+from .composition import at_present
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
-from .int_tuple import IntTuple, flatten, idx2crd, product, unflatten
-from .layout import Layout
+from .f2_compose import bit_columns, factored
+from .int_tuple import IntTuple, flatten, idx2crd, shape_of, unflatten
+from .layout import Layout, Leaf, as_layout, make
+from .like import is_symbolic, symbolically
+from .normal import (
+    Arithmetic,
+    arithmetic,
+    from_leaves,
+    merge,
+    normal_form,
+    require_known,
+    simplified,
+    starts_at_zero,
+)
 from .packing import Packing
+from .protocol import plus, scale
+from .relations import known
+from .xor import F2
 
 
-def greatest_common_domain(a: IntTuple, b: IntTuple) -> IntTuple:
-    """The coarsest flat shape whose coordinates are coordinates of both shapes.
+def greatest_common_domain(a: Any, b: Any) -> Layout:
+    """The factors that two shapes share in place: their extents, and where each begins.
 
-    Every function that is a layout on ``a`` or on ``b`` is one on it.
+    A leaf begins at the product of the leaves before it. Two leaves, one of each shape, share the
+    digits from the first place on that both reach whole; the result has a mode for each two that
+    share any, and is ``(1):(0)`` without. The shapes need not have one size. Composed with it, any
+    layout of either shape is one. NVlabs/CuTe: ``greatest_common_domain``.
 
-    Raises :class:`LayoutValueError` if the sizes differ, or if there is none: the ``witness`` is
-    the pair of places, one of each shape, of which neither divides the other.
-
-    >>> greatest_common_domain((4, 6), (8, 3)), greatest_common_domain((4, (2, 3)), 24)
-    ((4, 2, 3), (4, 2, 3))
+    >>> print(greatest_common_domain((5, 3, 4), (10, 6)), greatest_common_domain((5, 3), (3, 5)))
+    (5,2):(1,30) (1):(0)
     """
-    if product(a) != product(b):
-        raise LayoutValueError(
-            f"greatest_common_domain: {text(a)} and {text(b)} differ in size: "
-            f"{product(a)} and {product(b)}"
-        )
-    places = sorted({1, *_places(a), *_places(b)})
-    for before, place in zip(places, places[1:]):  # noqa: B905, RUF007
-        if place % before:
-            inexact(
-                "greatest_common_domain",
-                (text(a), text(b)),
-                f"a mode ends at {before} and one at {place}, which does not divide",
-                witness=(before, place),
-            )
-    extents = tuple([after // before for before, after in zip(places, places[1:])])  # noqa: B905, RUF007
-    return extents if len(extents) != 1 else extents[0]
+    found = []
+    for p, s in _placed_leaves(shape_of("greatest_common_domain", a)):
+        for q, t in _placed_leaves(shape_of("greatest_common_domain", b)):
+            start = lcm(p, q)
+            if s % (start // p) or t % (start // q):
+                continue
+            shared = gcd(s // (start // p), t // (start // q))
+            if shared > 1:
+                found.append((start, shared))
+    found.sort()
+    return make(tuple([s for _, s in found]) or (1,), tuple([d for d, _ in found]) or (0,))
 
 
-def _places(shape: IntTuple) -> list[int]:
+def _placed_leaves(shape: IntTuple) -> list[tuple[int, int]]:
+    """The leaves of a shape that are larger than 1, each with where it begins."""
     result = []
     place = 1
     for extent in flatten(shape):
+        if type(extent) is not int:
+            raise LayoutTypeError(f"greatest_common_domain: {text(shape)} is not known")
+        if extent > 1:
+            result.append((place, extent))
         place *= extent
-        result.append(place)
     return result
 
 
-def layout_add(a: Layout, b: Layout) -> Layout:
+def layout_add(a: Any, b: Any) -> Layout:
     """The layout ``R`` with ``R(i) == a(i) + b(i)`` for every position i; both have one size.
 
-    On equal shapes the strides add; otherwise the result is coalesced.
+    On equal shapes the strides add; otherwise the result is coalesced. XOR strides add by XOR.
 
-    Raises :class:`LayoutValueError` if the sum is not a layout, with a position as ``witness``.
+    Raises :class:`LayoutValueError` if the sum is not a layout, with a position as ``witness``, and
+    :class:`LayoutTypeError` for strides that do not add up.
 
     >>> print(layout_add(Layout((4, 6), (1, 4)), Layout((8, 3), (2, 0))))
     (8,3):(3,8)
     """
-    if not isinstance(a, Layout) or not isinstance(b, Layout):
-        raise LayoutTypeError(f"layout_add: expected two layouts, got {a!r} and {b!r}")
+    a, b = as_layout("layout_add", a), as_layout("layout_add", b)
+    result: Layout = symbolically(_layout_add, a, b)
+    return result
+
+
+def _layout_add(a: Layout, b: Layout) -> Layout:
+    require_known("layout_add", a, b)
     if a.size() != b.size():
         raise LayoutValueError(f"layout_add: {a} has {a.size()} elements, {b} {b.size()}")
-    if a.shape == b.shape:
-        sums = [_plus(x, y) for (_, x), (_, y) in zip(a._leaves, b._leaves, strict=True)]
+    if known_same(a.shape, b.shape):
+        sums = [_plus(a, b, x, y) for (_, x), (_, y) in zip(a._leaves, b._leaves, strict=True)]
         return Layout(a.shape, unflatten(iter(sums), a.shape))
+    if is_symbolic(a) or is_symbolic(b):
+        cut = _refined(a, b)
+        if cut is None:
+            return _layout_add(at_present("layout_add", a), at_present("layout_add", b))
+        return from_leaves(merge([(s, _plus(a, b, x, y)) for s, x, y in cut]))
+    kinds = {arithmetic(a), arithmetic(b)}
+    if kinds <= {Arithmetic.INTEGER, Arithmetic.COORDINATE}:
+        return _exactly(simplified(a), simplified(b))
+    cut = _refined(a, b)
+    if cut is not None:
+        return from_leaves(merge([(s, _plus(a, b, x, y)) for s, x, y in cut]))
+    if kinds <= {Arithmetic.INTEGER, Arithmetic.XOR}:
+        return _by_table(a, b)
+    raise LayoutValueError(f"layout_add: {a} and {b} have no common refinement of their modes")
+
+
+def known_same(a: IntTuple, b: IntTuple) -> bool:
+    """Tell if two shapes are known to be the same."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(known_same, a, b))
+    return not isinstance(a, tuple) and not isinstance(b, tuple) and known(a == b)
+
+
+def _plus(a: Layout, b: Layout, x: Any, y: Any) -> Any:
+    total = plus(x, y)
+    if total is None:
+        raise LayoutTypeError(f"layout_add: the strides {x} of {a} and {y} of {b} do not add up")
+    return total
+
+
+def _refined(a: Layout, b: Layout) -> list[tuple[Any, Any, Any]] | None:
+    """Extents with a stride of each layout, both cut where the other ends; None if none can be."""
+    left, right = list(a._leaves)[::-1], list(b._leaves)[::-1]
+    result = []
+    while left and right:
+        (s, d), (t, e) = left.pop(), right.pop()
+        if type(s) is not int or type(t) is not int:
+            if not known(s == t):
+                return None
+            result.append((s, d, e))
+            continue
+        short, long = min(s, t), max(s, t)
+        if long % short:
+            return None
+        result.append((short, d, e))
+        if s != t:
+            rest = scale(short, d if s > t else e)
+            if rest is None:
+                return None
+            (left if s > t else right).append((long // short, rest))
+    ones: list[Leaf] = [*left, *right]
+    fine = all(type(s) is int and s == 1 and starts_at_zero(d) for s, d in ones)
+    return result if fine else None
+
+
+def _by_table(a: Layout, b: Layout) -> Layout:
+    """The sum by XOR where extents do not divide: forced strides, compared everywhere."""
+    size, budget = int(a.size()), Budget("layout_add", (a, b))
+    if not {Arithmetic.XOR} >= {arithmetic(x) for x in (a, b) if any(x._leaves) and not _zero(x)}:
+        raise LayoutTypeError(f"layout_add: {a} and {b} do not add up: make both F2, or neither")
+    values: dict[int, int] = {}
+
+    def value(i: int) -> int:
+        if i not in values:
+            budget.spend()
+            values[i] = int(a(i)) ^ int(b(i))
+        return values[i]
+
+    modes = factored(value, size)
+    if modes is not None:
+        return from_leaves([(s, F2(d)) for s, d in modes])
+    best = make(size, F2(value(1)))
+    at = next(i for i in range(size) if best(i) != value(i))
+    why = f"at {at} the sum is {value(at)}, the best layout {best(at)}"
+    inexact("layout_add", (a, b), why, witness=at, exact=value(at), best=best)
+
+
+def _zero(a: Layout) -> bool:
+    return not any(c for leaf in bit_columns(simplified(a)) or [[1]] for c in leaf)
+
+
+def _exactly(a: Layout, b: Layout) -> Layout:
+    """The sum of layouts of integers or coordinates, by their carries."""
+    budget = Budget("layout_add", (a, b))
     size = int(a.size())
     packing = Packing([d for _, d in [*a._leaves, *b._leaves]], 4 * size * size)
     forms = [[(int(s), packing.pack(d)) for s, d in normal_form(x)] for x in (a, b)]
     carries = _summed([*carries_of(forms[0]), *carries_of(forms[1])])
-    parts = split(carries, (1,), size)
+    parts = split(carries, (1,), size, budget)
     best = from_leaves([(s, packing.unpack(_at(forms, step[0]))) for s, step in parts.modes])
     witness = parts.broken_at
     if witness is None:
-        digits = clash(carries, parts.modes)
+        digits = clash(carries, parts.modes, budget)
         if digits is None:
             return best
         witness = sum(x * step[0] for x, (_, step) in zip(digits, parts.modes, strict=True))
+    exact = plus(a(witness), b(witness))
     inexact(
         "layout_add",
         (a, b),
-        f"at {witness} the sum is {_plus(a(witness), b(witness))}, the best layout "
-        f"{best(idx2crd(witness, best.shape))}",
+        f"at {witness} the sum is {exact}, the best layout {best(idx2crd(witness, best.shape))}",
         witness=witness,
-        exact=_plus(a(witness), b(witness)),
+        exact=exact,
         best=best,
     )
-
-
-def _plus(x: Any, y: Any) -> Any:
-    if isinstance(x, int) and x == 0:
-        return y
-    return x if isinstance(y, int) and y == 0 else x + y
 
 
 def _summed(carries: list[Carry]) -> list[Carry]:

@@ -1,83 +1,153 @@
-"""``complement``: the layout of everything that a layout skips."""
+"""``complement``: the layout of what a layout skips."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import filtered, from_leaves, from_plain, has_f2, merge
+from .basis import ScaledBasis
 from .errors import LayoutTypeError, inexact, text
+from .f2 import complement_f2
 from .int_tuple import IntTuple, product
-from .layout import Layout
-from .packing import Path
-from .stride import ScaledBasis
+from .layout import Layout, as_like
+from .like import symbolically
+from .normal import (
+    Arithmetic,
+    Leaf,
+    arithmetic,
+    by_stride,
+    filtered,
+    from_leaves,
+    from_plain,
+    merge,
+    require_known,
+    simplified,
+)
+from .protocol import Path, is_integer
+from .relations import known
+from .symbols import ceil_div
 
-Leaf = tuple[Any, Any]
 
+def complement(a: Any, bound: IntTuple = 1) -> Any:
+    """The ordered layout ``R`` of the starts of copies of ``a`` that do not meet, up to ``bound``.
 
-def complement(a: Layout | int, bound: IntTuple = 1) -> Layout:
-    """The ordered layout ``R`` such that ``(a, R)`` reaches every offset below ``bound`` once.
+    R increases strictly, and ``a(i) + R(j)`` is different for all offsets ``a(i)`` and all j. It
+    has as many copies in each gap between modes of ``a`` as fit, and then repeats the whole, until
+    the copies reach to ``bound``. Where the gaps are multiples of what is below them the copies
+    leave none: ``(a, R)`` reaches every offset once. ``bound`` is an integer or a shape (its size
+    counts), by default 1. Modes of stride 0 do not count; a negative stride counts as its positive
+    one, shifted. For scaled bases ``bound`` is the shape of the coordinates, and R fills each mode
+    of it. XOR strides have copies by XOR. A composed layout stands for its domain, where the copies
+    of it lie, a tensor for its layout.
 
-    More exactly: R increases strictly, ``a(i) + R(j)`` is different for all offsets ``a(i)`` and
-    all j, and these sums are the integers from ``min(a)`` on without a gap, at least
-    ``max(bound, cosize(a))`` of them: the end is rounded up. ``bound`` is an integer or a shape
-    (its size counts), by default 1. Modes of stride 0 do not count; a negative stride counts as its
-    positive one, shifted. For scaled bases ``bound`` is the shape of the coordinates, and R fills
-    each mode of it.
-
-    By de Bruijn's theorem on complementing sets of integers such an R exists if and only if, the
-    modes sorted by stride, each stride is a multiple of the one before times its extent.
-
-    Raises :class:`LayoutValueError` where it does not. Its ``witness`` is an offset that no
-    complement can reach just once, ``best`` the complement up to there. CUTLASS: cute/layout.hpp.
+    Raises :class:`LayoutValueError` where modes interleave: one, the ``witness``, steps into what
+    is below it. CUTLASS: cute/layout.hpp; Cecka, *CuTe Layout Representation and Algebra*, 3.5.
 
     >>> print(complement(Layout(4, 2), 24), complement(Layout((2, 2), (1, 6)), 24))
     (2,3):(1,8) (3,2):(2,12)
+    >>> print(complement(Layout((8, 64), (72, 1)), 1728))
+    3:576
     """
-    if isinstance(a, int):
-        a = Layout(a)
-    if not isinstance(a, Layout):
-        raise LayoutTypeError(f"complement: {a!r} is not a layout")
-    if a._plain:
-        limit = bound if type(bound) is int else int(product(bound))
-        return from_plain(gaps(a, a._leaves, limit))
-    if has_f2(a):
-        from .f2 import complement_f2
+    if type(a) is not Layout:
+        a = as_like("complement", a)
+        while not isinstance(a, Layout):
+            a = a.inner if hasattr(a, "inner") else a.layout
+    if a._plain and type(bound) is int:
+        leaves, current = gaps((a, bound), sorted_modes(a))
+        if current < bound:
+            leaves.append((-(-bound // current), current))
+        return from_plain(leaves)
+    return symbolically(_complement, a, bound)
 
+
+def _complement(a: Layout, bound: IntTuple) -> Layout:
+    require_known("complement", a)
+    operands = (a, bound)
+    kind = arithmetic(a)
+    if kind is Arithmetic.XOR:
         return complement_f2(a, int(product(bound)))
-    leaves = filtered(a)
-    if all(isinstance(d, int) for _, d in leaves):
-        return from_leaves(gaps(a, leaves, int(product(bound))))
-    return _complement_by_path(a, leaves, bound)
-
-
-def gaps(a: Layout, leaves: list[Leaf], bound: int) -> list[Leaf]:
-    """The leaves of the complement of integer ``leaves``; ``a`` is named in the error."""
+    if kind is Arithmetic.OPAQUE:
+        raise LayoutTypeError(f"complement: expected integers or scaled bases, got {a}")
+    if kind is Arithmetic.INTEGER:
+        return from_leaves(merge(bounded_gaps(operands, ascending(a), product(bound))))
     result: list[Leaf] = []
-    current = 1
-    for d, s in sorted([(abs(d), s) for s, d in leaves if d and s != 1]):
-        gap, rest = divmod(d, current)
-        if rest or not gap:
-            _refuse(a, leaves, bound, d, result)
-        if gap > 1:
+    for path, leaves in by_path(a, _paths(bound)).items():
+        limit = product(_at(bound, path))
+        result += [(s, ScaledBasis(d, path)) for s, d in bounded_gaps(operands, leaves, limit)]
+    return from_leaves(merge(result))
+
+
+def sorted_modes(a: Layout) -> list[tuple[int, int]]:
+    """The positive strides of a layout of plain integers and their extents, ascending."""
+    return sorted([(abs(d), s) for s, d in a._leaves if d and s != 1])
+
+
+def ascending(a: Layout) -> list[tuple[Any, Any]]:
+    """:func:`sorted_modes` for integers of any kind."""
+    if a._plain:
+        return sorted_modes(a)
+    return [(d, s) for s, d in by_stride([(s, abs(d)) for s, d in filtered(simplified(a))])]
+
+
+def gaps(
+    operands: tuple[Any, ...], ordered: list[tuple[Any, Any]], operation: str = "complement"
+) -> tuple[list[Leaf], Any]:
+    """The copies that fit between ``ordered`` modes, as leaves, and where the modes end.
+
+    ``operation`` and its ``operands`` are for the error.
+    """
+    result: list[Leaf] = []
+    current: Any = 1
+    for d, s in ordered:
+        if d < current:
+            _refuse(operation, operands, (s, d), current)
+        gap = d // current
+        if type(gap) is not int or gap > 1:
             result.append((gap, current))
         current = d * s
-    if current < bound:
-        result.append((-(-bound // current), current))
+    return result, current
+
+
+def bounded_gaps(
+    operands: tuple[Any, ...], ordered: list[tuple[Any, Any]], bound: Any
+) -> list[Leaf]:
+    """:func:`gaps`, and the copies after them up to ``bound``."""
+    result, current = gaps(operands, ordered)
+    if not known(current >= bound):
+        result.append((ceil_div(bound, current), current))
     return result
 
 
-def _complement_by_path(a: Layout, leaves: list[Leaf], bound: IntTuple) -> Layout:
-    by_path: dict[Path, list[Leaf]] = {path: [] for path in _paths(bound)}
-    for s, d in leaves:
-        if not isinstance(d, ScaledBasis) or not isinstance(d.value, int):
+def endless_gaps(operands: tuple[Any, ...], ordered: list[tuple[Any, Any]]) -> list[Leaf]:
+    """:func:`gaps`, and a mode that repeats the whole as often as one asks it to."""
+    result, current = gaps(operands, ordered, "logical_product")
+    return [*result, (1, current)]
+
+
+def by_path(a: Layout, paths: list[Path]) -> dict[Path, list[tuple[Any, Any]]]:
+    """:func:`ascending` for each mode of the coordinates that a layout gives, in their order."""
+    found: dict[Path, list[Leaf]] = {path: [] for path in paths}
+    for s, d in filtered(simplified(a)):
+        if not isinstance(d, ScaledBasis) or not is_integer(d.value):
             raise LayoutTypeError(f"complement: expected integers or scaled bases, got {a}")
-        by_path.setdefault(d.path, []).append((s, d.value))
-    result: list[Leaf] = []
-    for path in sorted(by_path):
-        limit = int(product(_at(bound, path)))
-        for s, d in gaps(a, by_path[path], limit):
-            result.append((s, ScaledBasis(d, path)))
-    return from_leaves(merge(result))
+        found.setdefault(d.path, []).append((s, abs(d.value)))
+    return {
+        path: [(d, s) for s, d in by_stride(found[path]) if not (type(s) is int and s == 1)]
+        for path in sorted(found)
+    }
+
+
+def first_lost(ordered: list[tuple[int, int]]) -> int | None:
+    """The first offset that copies in the gaps of ``ordered`` do not reach; None if there is none.
+
+    >>> first_lost([(1, 4), (10, 2)]), first_lost([(1, 4), (8, 2)])
+    (8, None)
+    """
+    current: Any = 1
+    for d, s in ordered:
+        if d % current:
+            return d // current * current  # type: ignore[no-any-return]
+        current = d * s
+    return None
 
 
 def _paths(bound: IntTuple, path: Path = ()) -> list[Path]:
@@ -94,24 +164,12 @@ def _at(bound: IntTuple, path: Path) -> IntTuple:
     return bound
 
 
-def _refuse(a: Layout, leaves: list[Leaf], bound: int, stride: int, done: list[Leaf]) -> None:
-    """Complete the offsets of the modes up to ``stride`` greedily: every step is forced."""
-    offsets = [0]
-    for s, d in sorted(leaves, key=lambda leaf: abs(leaf[1])):
-        if 0 < abs(d) <= stride:
-            offsets = [o + i * abs(d) for i in range(s) for o in offsets]
-    twice = len(set(offsets)) < len(offsets)
-    reached: set[int] = set()
-    n = 0
-    while not reached.intersection(copy := {n + o for o in offsets}) and not twice:
-        reached |= copy
-        while n in reached:
-            n += 1
-    at = min(o for o in offsets if offsets.count(o) > 1) if twice else n
-    why = (
-        f"two of its coordinates have the offset {at}"
-        if twice
-        else f"offset {at} can only be reached by a copy that starts there, and that copy meets "
-        f"{min(reached & copy)} again"
+def _refuse(operation: str, operands: tuple[Any, ...], mode: Leaf, current: Any) -> None:
+    s, d = mode
+    inexact(
+        operation,
+        operands,
+        f"the mode {s}:{d} begins at {text(d)}, before the modes of smaller strides end at "
+        f"{text(current)}: copies would meet",
+        witness=d,
     )
-    inexact("complement", (a, text(bound)), why, witness=at, best=from_leaves(done))

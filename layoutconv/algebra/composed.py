@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .display import Drawable
 from .errors import LayoutTypeError
-from .int_tuple import IntTuple
-from .layout import _value, slice_and_offset
-from .stride import add
+from .int_tuple import IntTuple, compact_stride, map_leaves
+from .late import late
+from .layout import Layout, make
+from .like import LayoutLike
+from .protocol import is_stride, lifted, map_integers
+from .slices import cut, opened
+from .stride import E, add, finished, is_xor, shifted
+from .symbols import same
 
 _SET = object.__setattr__
 
 
-class ComposedLayout(Drawable):
+class ComposedLayout(LayoutLike):
     """The function ``c -> outer(offset + inner(c))`` with the domain of ``inner``.
 
     ``outer`` is a layout (composed ones included) or any function; ``inner`` a layout, composed or
@@ -46,31 +50,35 @@ class ComposedLayout(Drawable):
         return ComposedLayout, (self.outer, self.offset, self.inner)
 
     def __call__(self, *crd: Any) -> Any:
-        return self.outer(_value(add(self.inner(*crd), self.offset)))
+        return self.outer(shifted(self.inner(*crd), self.offset))
 
     @property
     def shape(self) -> IntTuple:
         """The shape of ``inner``: the domain."""
         return self.inner.shape
 
-    @property
-    def rank(self) -> int:
-        """How many top-level modes the domain has."""
-        return self.inner.rank
-
-    @property
-    def depth(self) -> int:
-        """How deep the domain nests."""
-        return self.inner.depth
-
     def size(self) -> Any:
-        """How many coordinates the domain has."""
+        """The number of coordinates of the domain."""
         return self.inner.size()
 
-    def cosize(self) -> int:
+    def on_domain(self, operation: Callable[[Any], Any]) -> Any:
+        """The same outer map and offset over what ``operation`` makes of ``inner``."""
+        return ComposedLayout(self.outer, self.offset, operation(self.inner))
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Any:
+        """The same with ``fn`` applied to every integer of the layouts and the offset."""
+        outer = self.outer.map_integers(fn) if isinstance(self.outer, LayoutLike) else self.outer
+        inner = self.inner.map_integers(fn) if isinstance(self.inner, LayoutLike) else self.inner
+        return ComposedLayout(outer, _mapped(fn, self.offset), inner)
+
+    def parts(self) -> tuple[Any, ...]:
+        """The layouts among the outer and the inner map."""
+        both = (self.outer, self.inner)
+        return tuple([p for x in both if isinstance(x, LayoutLike) for p in x.parts()])
+
+    def cosize(self) -> Any:
         """The largest offset less the smallest, plus 1, where ``outer`` gives integers."""
-        offsets = [self(i) for i in range(self.size())]
-        return max(offsets) - min(offsets) + 1
+        return late("cosize")(self)
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -81,7 +89,7 @@ class ComposedLayout(Drawable):
     def __getitem__(self, key: Any) -> ComposedLayout:
         """Mode ``key``, the others at 0; for a coordinate with None the slice, its offset kept."""
         if isinstance(key, tuple):
-            return self.sliced(tuple([None if k == slice(None) else k for k in key]))
+            return self.sliced(opened(key))
         return ComposedLayout(self.outer, self.offset, self.inner[key])
 
     def sliced(self, crd: IntTuple) -> ComposedLayout:
@@ -93,27 +101,29 @@ class ComposedLayout(Drawable):
             return self
         if isinstance(self.inner, ComposedLayout):
             return ComposedLayout(self.outer, self.offset, self.inner.sliced(crd))
-        rest, offset = slice_and_offset(crd, self.inner)
+        rest, offset = moved_slice(crd, self.inner)
+        if isinstance(rest, ComposedLayout) and is_xor(self.offset):
+            return ComposedLayout(self.outer, self.offset + rest.offset, rest.inner)
         return ComposedLayout(self.outer, add(offset, self.offset), rest)
 
     def compose(self, other: Any) -> ComposedLayout:
         """``composition(self, other)``: the same outer map on a recomposed domain."""
-        from .composition import composition
-
-        return composition(self, other)
+        result: ComposedLayout = late("composition")(self, other)
+        return result
 
     __matmul__ = compose
 
     def offsets(self) -> Any:
         """The whole table, as :meth:`Layout.offsets`, of whatever ``outer`` gives."""
         table = self.inner.offsets()
-        return _mapped(lambda x: self.outer(_value(add(x, self.offset))), table)
+        return _over(lambda x: self.outer(shifted(x, self.offset)), table)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ComposedLayout):
             return NotImplemented
-        mine, theirs = (self.outer, self.offset), (other.outer, other.offset)
-        return mine == theirs and bool(self.inner == other.inner)
+        if not same(self.offset, other.offset) or not self.outer == other.outer:
+            return False
+        return bool(self.inner == other.inner)
 
     def __hash__(self) -> int:
         return hash((self.outer, self.offset, self.inner))
@@ -127,7 +137,53 @@ class ComposedLayout(Drawable):
         return f"{self.outer} o {shown} o {self.inner}"
 
 
-def _mapped(fn: Any, table: Any) -> Any:
-    if isinstance(table, list):
-        return [_mapped(fn, row) for row in table]
-    return fn(table)
+def moved_slice(crd: IntTuple, layout: Layout) -> tuple[Any, Any]:
+    """The open modes of a layout, and an offset that adds to what they give.
+
+    XOR strides add to theirs by XOR, so those modes keep the offset to themselves.
+    """
+    rest, offset = cut(crd, layout)
+    if not is_xor(offset):
+        return rest, finished(offset)
+    return ComposedLayout(IDENTITY, offset, rest), 0
+
+
+IDENTITY = Layout(1, 1)  # n -> n: the last leaf is not bounded
+
+
+def over_coordinates(layout: Layout) -> ComposedLayout:
+    """A layout as a composed one over its coordinates, an integer for each mode.
+
+    Tiling rearranges coordinates, and those an index buffer does not mind.
+
+    >>> print(over_coordinates(Layout((4, (2, 3)))))
+    (4,(2,3)):(1,(4,8)) o 0 o (4,(2,3)):(1@0,(1@1,2@1))
+    """
+    shape = layout.shape
+    if not isinstance(shape, tuple):
+        return ComposedLayout(layout, 0, Layout(shape, 1))
+    strides = [
+        map_leaves(lambda d, i=i: d * E(i), compact_stride(mode)) for i, mode in enumerate(shape)
+    ]
+    return ComposedLayout(layout, 0, make(shape, tuple(strides)))
+
+
+def lift(layout: Layout, mode: int) -> Layout | None:
+    """A layout of positions in mode ``mode`` as one of coordinates; None if a stride cannot be."""
+    strides = [
+        d * E(mode) if not is_stride(d) else lifted(d, (mode,)) for _, d in layout._leaves
+    ]  # fmt: skip
+    if any(d is None for d in strides):
+        return None
+    left = iter(strides)
+    return make(layout.shape, map_leaves(lambda _: next(left), layout.shape))
+
+
+def _mapped(fn: Callable[[Any], Any], x: Any) -> Any:
+    if isinstance(x, tuple) and not is_stride(x):
+        return type(x)([_mapped(fn, part) for part in x])
+    return map_integers(fn, x)
+
+
+def _over(fn: Callable[[Any], Any], table: Any) -> Any:
+    return [_over(fn, row) for row in table] if isinstance(table, list) else fn(table)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from .basis import ScaledBasis
 from .errors import LayoutTypeError, LayoutValueError, text
-from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, unflatten
-from .layout import Layout
-from .stride import ScaledBasis
+from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, shape_of, unflatten
+from .layout import Layout, as_like, make
+from .like import symbolically
+from .normal import Arithmetic, arithmetic, by_stride, require_known, simplified
+from .protocol import is_zero
+from .relations import known
+from .symbols import same
 
 
 def make_identity_layout(shape: IntTuple) -> Layout:
@@ -19,6 +24,7 @@ def make_identity_layout(shape: IntTuple) -> Layout:
     >>> print(L, L(1, 5))
     (4,(2,3)):(1@0,(1@0@1,1@1@1)) (1,(1,2))
     """
+    shape = shape_of("make_identity_layout", shape)
     if not isinstance(shape, tuple):
         return Layout(shape, ScaledBasis(1, (0,)))
     return Layout(shape, _bases(shape, ()))
@@ -41,6 +47,7 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
     >>> print(make_ordered_layout((2, (3, 4)), (1, 0)))
     (2,(3,4)):(12,(1,3))
     """
+    shape = shape_of("make_ordered_layout", shape)
     ranks = list(flatten(_spread(order, shape, order)))
     extents = flatten(shape)
     strides: list[Any] = [0] * len(extents)
@@ -63,27 +70,36 @@ def _spread(order: IntTuple, shape: IntTuple, whole: IntTuple) -> IntTuple:
     return tuple([_spread(order, s, whole) for s in shape]) if isinstance(shape, tuple) else order
 
 
-def make_layout_like(layout: Layout) -> Layout:
+def make_layout_like(layout: Any) -> Layout:
     """The compact layout of the same shape, its modes in the order of the strides of ``layout``.
 
-    Modes of stride 0 keep it. CUTLASS: cute/layout.hpp.
+    Modes of stride 0 keep it. Of a composed layout or a tensor it is a plain layout all the same:
+    the order of its domain. CUTLASS: cute/layout.hpp.
 
     >>> print(make_layout_like(Layout((4, 2, 8), (0, 10, 1))))
     (4,2,8):(0,8,1)
     """
-    leaves = layout._leaves
-    if not all(isinstance(d, int) for _, d in leaves):
+    layout = as_like("make_layout_like", layout)
+    while not isinstance(layout, Layout):
+        layout = layout.inner if hasattr(layout, "inner") else layout.layout
+    result: Layout = symbolically(_make_layout_like, layout)
+    return result
+
+
+def _make_layout_like(layout: Layout) -> Layout:
+    require_known("make_layout_like", layout)
+    leaves = simplified(layout)._leaves
+    if arithmetic(layout) is not Arithmetic.INTEGER:
         raise LayoutTypeError(f"make_layout_like: expected integer strides, got {layout}")
     strides: list[Any] = [0] * len(leaves)
     current: Any = 1
-    for i in sorted(range(len(leaves)), key=lambda i: abs(leaves[i][1])):
-        if leaves[i][1] != 0:
-            strides[i] = current
-            current = current * leaves[i][0]
-    return Layout(layout.shape, unflatten(iter(strides), layout.shape))
+    for i, _ in by_stride([(i, abs(d)) for i, (_, d) in enumerate(leaves) if not is_zero(d)]):
+        strides[i] = current
+        current = current * leaves[i][0]
+    return make(layout.shape, unflatten(iter(strides), layout.shape))
 
 
-def with_shape(layout: Layout, shape: IntTuple) -> Layout:
+def with_shape(layout: Any, shape: IntTuple) -> Any:
     """The same function of linear coordinates on another shape of the same size.
 
     Raises :class:`LayoutValueError` if the sizes differ or the new shape cuts through a mode.
@@ -91,10 +107,14 @@ def with_shape(layout: Layout, shape: IntTuple) -> Layout:
     >>> print(with_shape(Layout(24, 2), (4, (2, 3))))
     (4,(2,3)):(2,(8,16))
     """
-    if product(shape) != layout.size():
+    shape = shape_of("with_shape", shape)
+    if type(layout) is not Layout:
+        like = as_like("with_shape", layout)
+        return like.on_domain(lambda inner: with_shape(inner, shape))
+    if not known(product(shape) == layout.size()):
         raise LayoutValueError(
             f"with_shape: {text(shape)} has {product(shape)} elements, {layout} {layout.size()}"
         )
-    if congruent(shape, layout.shape) and shape == layout.shape:
+    if congruent(shape, layout.shape) and same(shape, layout.shape):
         return layout
-    return layout.compose(Layout(shape, compact_stride(shape)))  # type: ignore[return-value]
+    return layout.compose(Layout(shape, compact_stride(shape)))

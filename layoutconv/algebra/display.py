@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .errors import LayoutError
-from .stride import Immutable
+from .values import Immutable
 
 _DRAW: list[Callable[..., Any]] = []
 

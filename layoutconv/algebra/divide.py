@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import by_mode
-from .complement import complement
-from .composed import ComposedLayout
-from .composition import as_composed, compose
-from .errors import LayoutTypeError, LayoutValueError, text
-from .layout import Layout, make, make_layout, make_plain
-from .tensor import Tensor
+from .complement import ascending, by_path, complement, first_lost, gaps, sorted_modes
+from .composed import ComposedLayout, over_coordinates
+from .composition import compose
+from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact
+from .f2_compose import without_carry
+from .layout import Layout, as_layout, as_like, make, make_all_plain, make_layout, make_plain
+from .like import symbolically
+from .normal import Arithmetic, arithmetic, by_mode, from_plain, modes_for
+from .protocol import is_integer
 
 
 def logical_divide(a: Any, tiler: Any) -> Any:
@@ -19,37 +21,87 @@ def logical_divide(a: Any, tiler: Any) -> Any:
     ``tiler`` is a layout of positions in ``a``, an integer (``n:1``), None (``a`` as it is), or a
     tuple of these that divides mode by mode; modes after the tuple are kept. Where the tiler does
     not divide the size the last tile reaches beyond ``a``, as in CuTe, to be predicated. A
-    ComposedLayout or a Tensor is divided in its domain.
+    composed layout or a tensor is divided in its domain, and so is a gather.
 
-    Raises :class:`LayoutValueError` if the tiler has no complement or the composition is inexact.
+    Raises :class:`LayoutValueError` if tiles meet or leave positions out, or if the composition is
+    inexact.
 
     >>> print(logical_divide(Layout((4, 2, 3), (2, 1, 8)), Layout(4, 2)))
     ((2,2),(2,3)):((4,1),(2,8))
     >>> print(logical_divide(Layout((9, 8), (8, 1)), (3, None)))
     ((3,3),8):((8,24),1)
     """
-    if type(tiler) is int and type(a) is Layout and a._plain and type(a.shape) is int:
-        return _cut(a.shape, a.stride, tiler)
-    a = as_composed(a)
-    if isinstance(a, ComposedLayout | Tensor):
-        return inside(a, lambda layout: logical_divide(layout, tiler))
-    if not isinstance(a, Layout):
-        raise LayoutTypeError(f"logical_divide: {a!r} is not a layout")
+    if type(a) is not Layout:
+        like = as_like("logical_divide", a)
+        return like.on_domain(lambda inner: logical_divide(inner, tiler))
+    if a._plain:
+        if type(tiler) is int and type(a.shape) is int:
+            return _cut(a.shape, a.stride, tiler)
+        return _logical_divide(a, tiler)
+    return by_coordinates(logical_divide, _logical_divide, a, tiler)
+
+
+def by_coordinates(public: Any, operation: Any, a: Layout, tiler: Any) -> Any:
+    """``operation`` on a layout, or on the coordinates that it takes, where that is always exact.
+
+    An index buffer does not mind in which order its coordinates come. For XOR strides this is the
+    way out where modes of their kind do not exist.
+    """
+    kind = arithmetic(a)
+    if kind is Arithmetic.XOR:
+        try:
+            result = operation(a, tiler)
+            return without_carry(result) if isinstance(tiler, tuple) else result
+        except LayoutError:
+            return ComposedLayout(a, 0, public(over_coordinates(a).inner, tiler))
+    if kind is Arithmetic.OPAQUE and isinstance(tiler, tuple):
+        return ComposedLayout(a, 0, public(over_coordinates(a).inner, tiler))
+    return symbolically(operation, a, tiler)
+
+
+def _logical_divide(a: Layout, tiler: Any) -> Any:
     if tiler is None:
         return a
     if isinstance(tiler, tuple):
         return by_mode(logical_divide, "logical_divide", a, tiler)
     tile = as_tile("logical_divide", tiler)
-    rest = complement(tile, a.size() if tile._plain else a.shape)
+    if a._plain and tile._plain:
+        return _divide_plain(a, tile, tiler)
+    rest = complement(tile, a.size() if arithmetic(tile) is not Arithmetic.COORDINATE else a.shape)
+    lost = _lost(tile)
+    if lost is not None and lost < a.size():
+        _refuse(a, tiler, tile, lost)
     whole = make((tile.shape, rest.shape), (tile.stride, rest.stride))
     return compose(a, whole, "logical_divide", (a, tiler))
 
 
-def inside(x: Any, operation: Any) -> Any:
-    """``operation`` on the domain of a composed layout or of a tensor."""
-    if isinstance(x, Tensor):
-        return Tensor(x.engine, operation(x.layout), x.offset)
-    return ComposedLayout(x.outer, x.offset, operation(x.inner))
+def _divide_plain(a: Layout, tile: Layout, tiler: Any) -> Any:
+    """The same for plain integers, the modes of the tile sorted once."""
+    size, ordered = a.size(), sorted_modes(tile)
+    leaves, current = gaps((a, tiler), ordered, "logical_divide")
+    if current < size:
+        leaves.append((-(-size // current), current))
+    lost = first_lost(ordered)
+    if lost is not None and lost < size:
+        _refuse(a, tiler, tile, lost)
+    rest = from_plain(leaves)
+    whole = make_all_plain((tile.shape, rest.shape), (tile.stride, rest.stride))
+    return compose(a, whole, "logical_divide", (a, tiler))
+
+
+def _refuse(a: Layout, tiler: Any, tile: Layout, lost: Any) -> None:
+    why = f"position {lost} is in no tile: {tile} cannot fill the gap before its next mode"
+    inexact("logical_divide", (a, tiler), why, witness=lost)
+
+
+def _lost(tile: Layout) -> Any:
+    kind = arithmetic(tile)
+    if kind is Arithmetic.INTEGER:
+        return first_lost(ascending(tile))
+    if kind is Arithmetic.COORDINATE:
+        found = [first_lost(ordered) for ordered in by_path(tile, []).values()]
+        return next((lost for lost in found if lost is not None), None)
+    return None
 
 
 def _cut(extent: int, stride: int, tile: int) -> Layout:
@@ -65,8 +117,12 @@ def as_tile(name: str, tiler: Any) -> Layout:
     """A tiler that is not a tuple, as a layout; ``name`` is the operation's, for the error."""
     if isinstance(tiler, Layout):
         return tiler
-    if isinstance(tiler, int):
+    if is_integer(tiler):
         return Layout(tiler, 1)
+    if isinstance(tiler, str):
+        found = as_like(name, tiler)
+        if isinstance(found, Layout):
+            return found
     raise LayoutTypeError(f"{name}: {tiler!r} is no tiler (a layout, an int, None or a tuple)")
 
 
@@ -78,24 +134,27 @@ def zipped_divide(a: Any, tiler: Any) -> Any:
     >>> print(zipped_divide(Layout((9, 8), (8, 1)), (3, 4)))
     ((3,4),(3,2)):((8,1),(24,4))
     """
-    a = as_composed(a)
-    if isinstance(a, ComposedLayout | Tensor):
-        return inside(a, lambda layout: zipped_divide(layout, tiler))
+    if type(a) is not Layout:
+        return as_like("zipped_divide", a).on_domain(lambda inner: zipped_divide(inner, tiler))
+    if a._plain:
+        return _zipped_divide(a, tiler)
+    return by_coordinates(zipped_divide, _zipped_divide, a, tiler)
+
+
+def _zipped_divide(a: Layout, tiler: Any) -> Any:
     return unzipped(logical_divide, "zipped_divide", a, tiler)
 
 
-def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Layout:
+def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Any:
     """Split mode by mode, and gather the first halves in mode 0 and the second in mode 1."""
     if tiler is None:
         return make((1, a.shape), (0, a.stride))
     if not isinstance(tiler, tuple):
         return splitter(a, tiler)
-    if len(tiler) > a.rank:
-        raise LayoutValueError(
-            f"{name}: the tiler {text(tiler)} has {len(tiler)} modes, {a} only {a.rank}"
-        )
-    modes = list(a)
-    halves = [unzipped(splitter, name, m, t) for m, t in zip(modes, tiler)]  # noqa: B905
+    modes = modes_for(name, a, tiler)
+    halves = [
+        as_layout(name, unzipped(splitter, name, m, t)) for m, t in zip(modes, tiler, strict=False)
+    ]
     rest = modes[len(tiler) :]
     shapes = [h.shape for h in halves]
     strides = [h.stride for h in halves]
@@ -105,13 +164,27 @@ def unzipped(splitter: Any, name: str, a: Layout, tiler: Any) -> Layout:
     )
 
 
+def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:
+    """``splitter`` on each mode, the first halves gathered in mode 0 and the second in mode 1.
+
+    ``hier_unzip(logical_divide, a, tiler)`` is ``zipped_divide(a, tiler)``.
+
+    >>> print(hier_unzip(logical_divide, Layout((8, 24)), (4, 8)))
+    ((4,8),(2,3)):((1,8),(4,64))
+    """
+    if type(a) is not Layout:
+        like = as_like("hier_unzip", a)
+        return like.on_domain(lambda inner: hier_unzip(splitter, inner, tiler))
+    return symbolically(lambda x: unzipped(splitter, "hier_unzip", x, tiler), a, name="hier_unzip")
+
+
 def tiled_divide(a: Any, tiler: Any) -> Any:
     """As :func:`zipped_divide`, the rest as modes of their own: ``((tile, ...), rest, ...)``.
 
     >>> print(tiled_divide(Layout((9, 8), (8, 1)), (3, 4)))
     ((3,4),3,2):((8,1),24,4)
     """
-    return _unpacked(zipped_divide(a, tiler), (False, True))
+    return unpacked(zipped_divide(a, tiler), (False, True))
 
 
 def flat_divide(a: Any, tiler: Any) -> Any:
@@ -120,14 +193,17 @@ def flat_divide(a: Any, tiler: Any) -> Any:
     >>> print(flat_divide(Layout((9, 8), (8, 1)), (3, 4)))
     (3,4,3,2):(8,1,24,4)
     """
-    return _unpacked(zipped_divide(a, tiler), (True, True))
+    return unpacked(zipped_divide(a, tiler), (True, True))
 
 
-def _unpacked(zipped: Any, unpack: tuple[bool, bool]) -> Any:
+def unpacked(zipped: Any, unpack: tuple[bool, bool]) -> Any:
     """The modes of a rank-2 layout, those of a half that is to be unpacked one by one."""
-    if isinstance(zipped, ComposedLayout | Tensor):
-        return inside(zipped, lambda layout: _unpacked(layout, unpack))
+    if type(zipped) is not Layout:
+        return zipped.on_domain(lambda inner: unpacked(inner, unpack))
     modes: list[Layout] = []
     for half, apart in zip(zipped, unpack, strict=True):
         modes += list(half) if apart else [half]
-    return make_layout(modes)
+    result = make_layout(modes)
+    if zipped.assumptions:
+        result.assume(zipped.assumptions)
+    return result

@@ -8,14 +8,15 @@ from typing import Any, NoReturn
 class LayoutError(Exception):
     """An operation has no exact result, or its input is malformed.
 
-    Raised as one of its two subclasses, so that ``except ValueError`` and ``except TypeError`` work
+    Raised as one of its subclasses, so that ``except ValueError`` and ``except TypeError`` work
     too. Where an operation has no exact result the error carries the proof:
 
     ``operation``  its name;
     ``operands``   what it was called with;
     ``witness``    a coordinate at which the definition and ``best`` differ (see each operation);
     ``exact``      what the definition gives there;
-    ``best``       the closest layout there is.
+    ``best``       the closest layout there is;
+    ``unknown``    the relation that could not be decided, where symbols are involved.
 
     >>> from layoutconv.algebra import Layout, composition
     >>> try:
@@ -34,6 +35,7 @@ class LayoutError(Exception):
         witness: Any = None,
         exact: Any = None,
         best: Any = None,
+        unknown: Any = None,
     ) -> None:
         super().__init__(message)
         self.operation = operation
@@ -41,6 +43,7 @@ class LayoutError(Exception):
         self.witness = witness
         self.exact = exact
         self.best = best
+        self.unknown = unknown
 
 
 class LayoutValueError(LayoutError, ValueError):

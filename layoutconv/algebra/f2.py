@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import has_f2
+from .budget import Budget
+from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError, inexact, text
-from .int_tuple import IntTuple, flatten, idx2crd, product, unflatten
-from .layout import Layout, make
-from .stride import F2
-
-Columns = tuple[int, ...]
+from .f2_compose import bit_columns, is_linear_below
+from .f2_span import Columns, Span, apply_columns
+from .int_tuple import IntTuple, flatten, product, unflatten
+from .layout import Layout, as_like, make
+from .like import values_of
+from .normal import Arithmetic, arithmetic, simplified
+from .protocol import xor
+from .swizzle import Swizzle
+from .xor import F2
 
 
 def to_f2(layout: Any) -> Columns:
@@ -28,29 +33,73 @@ def to_f2(layout: Any) -> Columns:
 
     >>> to_f2(Layout((4, 2), (2, 1)))
     (2, 4, 1)
-    >>> from .composed import ComposedLayout
-    >>> from .swizzle import Swizzle
     >>> to_f2(ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 2))))
     (1, 2, 5)
     """
+    if not isinstance(layout, Swizzle):
+        layout = values_of(as_like("to_f2", layout))
     size = layout.size()
     if not isinstance(size, int) or size & (size - 1):
         raise LayoutValueError(f"to_f2: the size {size} of {layout} is not a power of two")
-    columns = tuple([int(layout(1 << i)) for i in range(size.bit_length() - 1)])
-    if isinstance(layout, Layout) and is_linear(layout):
+    columns = _columns(layout)
+    if columns is not None:
         return columns
-    for i in range(size):  # a composed layout: nothing is known of its outer map
-        value = apply_columns(columns, i)
-        if layout(i) != value:
-            low = i & -i
+    first = layout(0)
+    if not isinstance(first, int):
+        raise LayoutTypeError(f"to_f2: {layout} gives {first}, not integers")
+    found = tuple([int(layout(1 << i)) for i in range(size.bit_length() - 1)])
+    budget = Budget("to_f2", (layout,))
+    for x, y in _pairs(size):
+        budget.spend(4)
+        at = layout(x ^ y)
+        if at != apply_columns(found, x ^ y):
             inexact(
                 "to_f2",
                 (layout,),
-                f"it is not linear: at {low} ^ {i ^ low} it is {layout(i)}, the XOR {value}",
-                witness=(low, i ^ low),
-                exact=layout(i),
+                f"it is not linear: at {x} ^ {y} it is {at}, the XOR {layout(x) ^ layout(y)}",
+                witness=(x, y),
+                exact=at,
             )
-    return columns
+    return found
+
+
+def _columns(layout: Any) -> Columns | None:
+    """The columns where the kind of a layout shows that it is linear; None where it does not."""
+    if isinstance(layout, Swizzle):
+        return tuple([layout(1 << i) for i in range(layout.size().bit_length() - 1)])
+    if isinstance(layout, ComposedLayout):
+        inner = _columns(layout.inner)
+        if inner is None or type(layout.offset) is not int or layout.offset:
+            return None
+        outer, reach = layout.outer, 0
+        for column in inner:
+            reach |= column
+        if isinstance(outer, Swizzle) or (
+            isinstance(outer, Layout) and _adds(outer) and is_linear_below(outer, reach)
+        ):
+            return tuple([int(outer(column)) for column in inner])
+        return None
+    if isinstance(layout, Layout) and _adds(layout):
+        if any(s & (s - 1) for s, _ in layout._leaves):
+            return None
+        leaves = bit_columns(simplified(layout))
+        return None if leaves is None else tuple([c for leaf in leaves for c in leaf])
+    return None
+
+
+def _adds(layout: Layout) -> bool:
+    return arithmetic(layout) in (Arithmetic.INTEGER, Arithmetic.XOR)
+
+
+def _pairs(size: int) -> Any:
+    """Pairs of positions: bits first, where integers show that they carry, then all the rest."""
+    yield 0, 0
+    bits = [1 << i for i in range(size.bit_length() - 1)]
+    for i, x in enumerate(bits):
+        for y in bits[:i]:
+            yield x, y
+    for i in range(1, size):
+        yield i & -i, i & (i - 1)
 
 
 def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
@@ -62,7 +111,7 @@ def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
     >>> print(from_f2((1, 2, 4)), from_f2((1, 2, 5), (4, 2)), from_f2((2, 4, 1)))
     8:1 (4,2):(f1,f5) (4,2):(2,1)
     """
-    columns = tuple([int(c) for c in columns])
+    columns = tuple([_integer(c) for c in columns])
     if shape is None:
         shape = 1 << len(columns)
     if product(shape) != 1 << len(columns) or any(s & (s - 1) for s in flatten(shape)):
@@ -89,22 +138,19 @@ def from_f2(columns: Any, shape: IntTuple = None) -> Layout:
 def f2_layout(layout: Any) -> Layout:
     """A composed layout of a swizzle, or a Swizzle, as a plain layout with XOR strides.
 
-    >>> from .composed import ComposedLayout
-    >>> from .swizzle import Swizzle
     >>> print(f2_layout(ComposedLayout(Swizzle(3, 0, 3), 0, Layout((8, 8)))))
     (8,8):(f1,f9)
     """
-    shape = layout.shape if hasattr(layout, "shape") else layout.size()
-    return from_f2(to_f2(layout), shape)
+    if isinstance(layout, Swizzle):
+        return from_f2(to_f2(layout), layout.size())
+    layout = as_like("f2_layout", layout)
+    return from_f2(to_f2(layout), layout.shape)
 
 
-def apply_columns(columns: Columns, x: int) -> int:
-    """The matrix times the bits of x."""
-    result = 0
-    for i, column in enumerate(columns):
-        if x >> i & 1:
-            result ^= column
-    return result
+def _integer(column: Any) -> int:
+    if not isinstance(column, int) or column < 0:
+        raise LayoutTypeError(f"from_f2: the column {column!r} is no integer >= 0")
+    return int(column)
 
 
 def _leaf_of(columns: list[int], kind: Any) -> tuple[IntTuple, IntTuple]:
@@ -122,178 +168,92 @@ def _leaf_of(columns: list[int], kind: Any) -> tuple[IntTuple, IntTuple]:
     return tuple([s for s, _ in modes]), tuple([kind(d) for _, d in modes])
 
 
-def is_linear(layout: Layout) -> bool:
-    """Whether a layout is linear by the look of it: powers of two, and XOR or no carries."""
-    taken = 0
-    kinds = set()
-    for s, d in layout._leaves:
-        if not isinstance(s, int) or s & (s - 1):
-            return False
-        if isinstance(d, int):
-            if d < 0:
-                return False
-            for bit in range(s.bit_length() - 1):
-                if taken & d << bit:
-                    return False
-                taken |= d << bit
-        kinds.add(isinstance(d, F2))
-    return len(kinds) == 1
-
-
-def compose_f2(a: Layout, b: Layout) -> Layout:
-    """Composition where a side has F2 strides: the strides are forced, then all is verified.
-
-    By bits where both sides are linear; else each leaf of b is split where its function leaves the
-    multiples of its first value, as far as its divisors allow, and every coordinate is compared.
-    """
-    if is_linear(b) and _linear_up_to(a, b):
-        columns = [int(a(int(b(1 << i)))) for i in range(b.size().bit_length() - 1)]
-        return _as_f2(from_f2(columns, b.shape))
-    extents = [s for s, _ in b._leaves]
-    best = []
-    for i, s in enumerate(extents):
-        crd = [0] * len(extents)
-        values = []
-        for x in range(s):
-            crd[i] = x
-            values.append(int(a(_plain(b(unflatten(iter(crd), b.shape))))))
-        best.append(_factored(values))
-    shapes = [tuple(s for s, _ in m) if len(m) > 1 else m[0][0] for m in best]
-    strides = [tuple(d for _, d in m) if len(m) > 1 else m[0][1] for m in best]
-    result = make(unflatten(iter(shapes), b.shape), unflatten(iter(strides), b.shape))
-    for i in range(b.size()):
-        crd_b = idx2crd(i, b.shape)
-        exact = int(a(_plain(b(crd_b))))
-        if result(crd_b) != exact:
-            inexact(
-                "composition",
-                (a, b),
-                f"at {text(crd_b)} the function is {exact}, the XOR over modes {result(crd_b)}",
-                witness=crd_b,
-                exact=exact,
-                best=result,
-            )
-    return result
-
-
-def _plain(x: Any) -> Any:
-    return x if isinstance(x, tuple) else int(x)
-
-
-def _linear_up_to(a: Layout, b: Layout) -> bool:
-    """Whether ``a`` is linear on all values of ``b``, which may exceed its last extent."""
-    reach = 0
-    for i in range(b.size().bit_length() - 1):
-        value = b(1 << i)
-        if not isinstance(value, int):
-            return False
-        reach |= value
-    extents = [s for s, _ in a._leaves]
-    if not extents:
-        return True
-    place = 1
-    for s in extents[:-1]:
-        place *= s
-    last = max(extents[-1], 1 << (reach // place).bit_length())
-    leaves = [*a._leaves[:-1], (last, a._leaves[-1][1])]
-    return is_linear(make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves])))
-
-
 def _as_f2(layout: Layout) -> Layout:
     """Integer strides as F2 strides: the operands had some, so the result keeps to them."""
-    if has_f2(layout):
+    if arithmetic(layout) is Arithmetic.XOR:
         return layout
     strides = iter([F2(d) for _, d in layout._leaves])
     return make(layout.shape, unflatten(strides, layout.shape))
 
 
-def _factored(values: list[int]) -> list[tuple[int, F2]]:
-    """Modes with F2 strides for a table, if there are any; one mode of its first step otherwise."""
+def span_of(a: Layout) -> Span:
+    """The span of the values of an XOR layout, its extents rounded up to powers of two.
 
-    def search(step: int) -> list[tuple[int, F2]] | None:
-        """Modes for the table from place ``step`` on."""
-        rest = len(values) // step
-        if rest == 1:
-            return []
-        stride = F2(values[step])
-        for extent in range(rest, 1, -1):
-            if rest % extent or any(int(x * stride) != values[x * step] for x in range(extent)):
-                continue
-            outer = search(step * extent)
-            if outer is not None and _matches(values, step, [(extent, stride), *outer]):
-                return [(extent, stride), *outer]
-        return None
-
-    if len(values) == 1:
-        return [(1, F2(0))]
-    return search(1) or [(len(values), F2(values[1]))]
+    Differences of coordinates below 3 are all numbers below 4, so what is different for the
+    rounded extents is what is different for the layout itself.
+    """
+    return Span(tuple([c for leaf in bit_columns(a) or [] for c in leaf]))
 
 
-def _matches(values: list[int], step: int, modes: list[tuple[int, F2]]) -> bool:
-    for x in range(len(values) // step):
-        total, rest = 0, x
-        for extent, stride in modes:
-            total ^= int(rest % extent * stride)
-            rest //= extent
-        if total != values[x * step]:
-            return False
-    return True
+def is_bitwise(a: Layout) -> bool:
+    """Tell if positions of a layout are made of the bits of its coordinates.
+
+    All extents are powers of two but the last one that is not 1.
+    """
+    extents = [s for s, _ in a._leaves if s != 1]
+    return all(s & (s - 1) == 0 for s in extents[:-1])
 
 
-class _Span:
-    """The values that XORs of some columns reach, and which columns reach each of them."""
-
-    def __init__(self, columns: Columns) -> None:
-        self.rows: dict[int, tuple[int, int]] = {}  # leading bit -> value, columns
-        self.kernel: list[int] = []
-        for i, column in enumerate(columns):
-            value, used = self.reduced(column)
-            used ^= 1 << i
-            if value:
-                self.rows[value.bit_length()] = value, used
-            else:
-                self.kernel.append(used)
-
-    def reduced(self, value: int) -> tuple[int, int]:
-        """``value`` less what the span holds of it, and the columns that make up that part."""
-        used = 0
-        for lead in sorted(self.rows, reverse=True):
-            if value.bit_length() == lead:
-                row, columns = self.rows[lead]
-                value ^= row
-                used ^= columns
-        return value, used
+def integer_strides(a: Layout) -> Layout | None:
+    """An XOR layout as one of integers, where no sum carries; None where one does."""
+    strides = [_column_of(d) for _, d in a._leaves]
+    same = make(a.shape, unflatten(iter(strides), a.shape))
+    return same if bit_columns(same) is not None else None
 
 
-def _linear_columns(name: str, a: Layout) -> Columns:
-    if not is_linear(a):
-        raise LayoutTypeError(f"{name}: {a} is not linear over F2 (extents not powers of two?)")
-    return to_f2(a)
+def _column_of(d: Any) -> int:
+    """The bits of an XOR stride, or of a plain 0 among them."""
+    return int(d.value) if isinstance(d, F2) else int(d)
 
 
 def right_inverse_f2(a: Layout) -> Layout:
     """The longest R with ``a(R(k)) == k``: solve for bit after bit of k."""
-    span = _Span(_linear_columns("right_inverse", a))
+    span = span_of(a)
     columns: list[int] = []
     while True:
         value, used = span.reduced(1 << len(columns))
         if value:
-            return _as_f2(from_f2(columns))
+            break
         columns.append(used)
+    size = 1
+    for s, _ in a._leaves:
+        size *= s
+    return _as_f2(_shortened(columns, size))
+
+
+def _shortened(columns: list[int], size: int) -> Layout:
+    """The layout of the columns, as far as its values stay below ``size``."""
+    layout = from_f2(tuple(columns))
+    reach = 0
+    for column in columns:
+        reach |= column
+    if reach < size:
+        return layout
+    budget = Budget("right_inverse", (layout,))
+    good = 0
+    while apply_columns(tuple(columns), good) < size:
+        budget.spend()
+        good += 1
+    leaves: list[tuple[int, int]] = []
+    for s, d in layout._leaves:
+        s = min(s, good)
+        good //= s
+        leaves.append((s, _column_of(d)))
+        if s < layout._leaves[len(leaves) - 1][0]:
+            break
+    return make(tuple([s for s, _ in leaves]), tuple([F2(d) for _, d in leaves]))
 
 
 def left_inverse_f2(a: Layout) -> Layout:
     """The L with ``L(a(i)) == i``, 0 on a complement of the image."""
-    columns = _linear_columns("left_inverse", a)
-    span = _Span(columns)
-    if span.kernel:
-        inexact(
-            "left_inverse",
-            (a,),
-            f"its positions 0 and {span.kernel[0]} have the same offset",
-            witness=(0, span.kernel[0]),
-        )
-    width = max((c.bit_length() for c in columns), default=0)
+    span = span_of(a)
+    still = _still(a)
+    moving = [difference for difference in span.kernel if difference & ~still]
+    if moving:
+        i, j = _meeting(a, moving[0])
+        why = f"its positions {i} and {j} have the same offset"
+        inexact("left_inverse", (a,), why, witness=(i, j))
+    width = max((row.bit_length() for row, _ in span.rows.values()), default=0)
     result = [0] * width  # bits that lead no row of the span are free
     for lead in sorted(span.rows):
         row, used = span.rows[lead]
@@ -301,14 +261,38 @@ def left_inverse_f2(a: Layout) -> Layout:
     return _as_f2(from_f2(result))
 
 
+def _still(a: Layout) -> int:
+    """The bits of coordinates that strides of 0 do not move."""
+    found = at = 0
+    for s, d in a._leaves:
+        bits = (s - 1).bit_length()
+        if not xor(d):
+            found |= ((1 << bits) - 1) << at
+        at += bits
+    return found
+
+
+def _meeting(a: Layout, difference: int) -> tuple[int, int]:
+    """Two positions whose coordinates differ by the bits of ``difference``."""
+    i = j = 0
+    place = 1
+    for s, _ in a._leaves:
+        bits = (s - 1).bit_length()
+        part = difference & ((1 << bits) - 1)
+        difference >>= bits
+        low = part if part < s else 1 << (bits - 1)
+        i, j = i + place * low, j + place * (low ^ part)
+        place *= s
+    return i, j
+
+
 def nullspace_f2(a: Layout) -> Layout:
     """The kernel of the matrix."""
-    return _as_f2(from_f2(_Span(_linear_columns("nullspace", a)).kernel))
+    return _as_f2(from_f2(span_of(a).kernel))
 
 
 def complement_f2(a: Layout, bound: int) -> Layout:
     """The bits below ``bound`` that lead no value of ``a``: together they reach each once."""
-    columns = _linear_columns("complement", a)
-    span = _Span(columns)
-    top = max([bound - 1, *columns], default=0).bit_length()
+    span = span_of(a)
+    top = max(bound - 1, *[row for row, _ in span.rows.values()], 0).bit_length()
     return _as_f2(from_f2([1 << bit for bit in range(top) if bit + 1 not in span.rows]))

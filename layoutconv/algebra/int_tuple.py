@@ -2,6 +2,7 @@
 
 A leaf is anything that has ``+ - * // %``: an ``int``, an integer array, a value of a kernel that
 is being traced. Tuples are Python tuples. Orders are colexicographic: the first mode runs fastest.
+Where a shape is asked for, a layout or a tensor stands for its own, and a string for what it says.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from .errors import LayoutTypeError, LayoutValueError, text
+from .late import late
+from .values import Shaped
 
 IntTuple = Any  # int | tuple[IntTuple, ...]: recursive aliases help neither readers nor checkers
 
@@ -38,64 +41,105 @@ def unflatten(leaves: Iterator[Any], profile: IntTuple) -> IntTuple:
     return next(leaves)
 
 
+def shape_of(name: str, x: Any) -> IntTuple:
+    """The shape that ``x`` stands for: its own if it is a layout or a tensor, or what it says.
+
+    ``name`` is the operation's, for the error. Anything that may be a leaf is returned as it is.
+
+    >>> shape_of("rank", "(4,8):(8,1)")
+    (4, 8)
+    """
+    if isinstance(x, (tuple, int)):  # a union takes twice as long
+        return x
+    if isinstance(x, Shaped):
+        return x.shape
+    if isinstance(x, str):
+        return shape_of(name, late("parse")(x))
+    if isinstance(x, list | set | dict | float | bytes):
+        hint = "; write it as a tuple" if isinstance(x, list) else ""
+        raise LayoutTypeError(f"{name}: {x!r} is no shape{hint}")
+    return x
+
+
 def product(t: IntTuple) -> Any:
-    """The product of the leaves of ``t``; 1 for the empty tuple.
+    """The product of the leaves of ``t``; 1 for the empty tuple. A layout gives its size.
 
     >>> product((4, (2, 3)))
     24
     """
     if not isinstance(t, tuple):
-        return t
+        return t if isinstance(t, int) else _product_of(shape_of("product", t))
     result: Any = 1
     for mode in t:
         result = result * (product(mode) if isinstance(mode, tuple) else mode)
     return result
 
 
-def rank(t: IntTuple) -> int:
-    """How many top-level modes ``t`` has; an integer has one.
+def _product_of(shape: IntTuple) -> Any:
+    return product(shape) if isinstance(shape, tuple) else shape
 
-    >>> rank((4, (2, 3))), rank(24)
-    (2, 1)
+
+def at_mode(name: str, shape: IntTuple, mode: Any) -> IntTuple:
+    """The part of a shape at a mode: an index, or a sequence of them from the outside in."""
+    for i in (mode,) if isinstance(mode, int) else mode:
+        if not isinstance(shape, tuple) or not -len(shape) <= i < len(shape):
+            raise LayoutTypeError(f"{name}: the shape {text(shape)} has no mode {i}")
+        shape = shape[i]
+    return shape
+
+
+def rank(t: IntTuple, mode: Any = None) -> int:
+    """The number of top-level modes of ``t``, or of one of its modes; an integer has one.
+
+    >>> rank((4, (2, 3))), rank(24), rank("(4,8):(8,1)"), rank((4, (2, 3, 5)), mode=[1])
+    (2, 1, 2, 3)
     """
+    t = shape_of("rank", t)
+    if mode is not None:
+        t = at_mode("rank", t, mode)
     return len(t) if isinstance(t, tuple) else 1
 
 
-def depth(t: IntTuple) -> int:
-    """How deep ``t`` nests; an integer has depth 0.
+def depth(t: IntTuple, mode: Any = None) -> int:
+    """The levels of nesting of ``t``, or of one of its modes; an integer has depth 0.
 
-    >>> depth((4, (2, 3))), depth(24)
-    (2, 0)
+    >>> depth((4, (2, 3))), depth(24), depth((4, (2, 3)), mode=1)
+    (2, 0, 1)
     """
-    return 1 + max((depth(mode) for mode in t), default=0) if isinstance(t, tuple) else 0
+    t = shape_of("depth", t)
+    if mode is not None:
+        t = at_mode("depth", t, mode)
+    return 1 + max(map(depth, t), default=0) if isinstance(t, tuple) else 0
 
 
 def congruent(a: IntTuple, b: IntTuple) -> bool:
-    """Whether ``a`` and ``b`` have the same profile.
+    """Tell if ``a`` and ``b`` have the same profile.
 
     >>> congruent((4, (2, 3)), (1, (4, 8)))
     True
     >>> congruent((4, 2, 3), (1, (4, 8)))
     False
     """
+    a, b = shape_of("congruent", a), shape_of("congruent", b)
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(congruent, a, b))
     return not isinstance(a, tuple) and not isinstance(b, tuple)
 
 
 def compatible(a: IntTuple, b: IntTuple) -> bool:
-    """Whether every coordinate of shape ``a`` is one of shape ``b``: ``b`` refines ``a``.
+    """Tell if every coordinate of shape ``a`` is one of shape ``b``: ``b`` refines ``a``.
 
     >>> compatible((4, 6), (4, (2, 3))), compatible(24, (4, 6)), compatible((4, 6), 24)
     (True, True, False)
     """
+    a, b = shape_of("compatible", a), shape_of("compatible", b)
     if isinstance(a, tuple):
         return isinstance(b, tuple) and len(a) == len(b) and all(map(compatible, a, b))
     return bool(a == product(b))
 
 
 def map_leaves(fn: Any, *ts: IntTuple) -> IntTuple:
-    """``fn`` over the leaves of congruent tuples, in their profile.
+    """Apply ``fn`` to the leaves of congruent tuples, in their profile.
 
     >>> map_leaves(lambda s, d: s * d, (4, (2, 3)), (1, (4, 8)))
     (4, (8, 24))
@@ -159,6 +203,10 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     5
     """
     if stride is None:
+        if type(shape) is not tuple and not isinstance(shape, int):
+            if callable(shape):
+                return shape(crd)
+            shape = shape_of("crd2idx", shape)
         stride = compact_stride(shape)
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or (
@@ -170,7 +218,7 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
             )
         terms = [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
         return sum_of(terms)
-    if crd is None or is_no_integer(crd):
+    if type(crd) is not int and (crd is None or is_no_integer(crd)):
         raise LayoutTypeError(
             f"crd2idx: the coordinate {crd!r} of the shape {text(shape)} is no integer"
             + ("; `layout[...]` and slice_ take None" if crd is None else "")
@@ -181,13 +229,18 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
 
 
 def is_no_integer(c: Any) -> bool:
-    """Whether a coordinate is of a kind that only looks like one: a float, an array of them, ..."""
-    if isinstance(c, float | complex | str | list):
+    """Tell if a coordinate only looks like one: a float, a bool, an array of them, ..."""
+    if isinstance(c, float | complex | str | bytes | list | dict | set | bool):
         return True
-    if getattr(getattr(c, "dtype", None), "kind", "i") in "fc":  # NumPy
+    dtype = getattr(c, "dtype", None)
+    if dtype is None:
+        return False
+    kind = getattr(dtype, "kind", None)  # NumPy
+    if kind is not None:
+        return kind not in "iu" if isinstance(kind, str) else False
+    if getattr(dtype, "is_floating_point", False) or getattr(dtype, "is_complex", False):  # torch
         return True
-    is_floating_point = getattr(c, "is_floating_point", None)  # torch
-    return callable(is_floating_point) and bool(is_floating_point())
+    return str(dtype) == "torch.bool"
 
 
 def split_and_sum(crd: Any, leaves: Any) -> Any:
@@ -216,19 +269,24 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     """The coordinate of ``shape`` at the colexicographic position ``idx``, the last leaf unbounded.
 
     So ``crd2idx(idx2crd(i, shape), shape) == i`` for every integer ``i``, also outside the shape,
-    as in CuTe (pycute wraps around there). A tuple ``idx`` is taken by mode.
+    as in CuTe (pycute wraps around there). A tuple ``idx`` is taken by mode; a layout stands for
+    its shape.
 
     >>> idx2crd(21, (4, (2, 3)))
     (1, (1, 2))
     >>> idx2crd(27, (4, (2, 3))), idx2crd((3, 5), (4, (2, 3)))
     ((3, (0, 3)), (3, (1, 2)))
     """
+    if type(shape) is not tuple and not isinstance(shape, int):
+        shape = shape_of("idx2crd", shape)
     if isinstance(idx, tuple):
         if not isinstance(shape, tuple) or len(idx) != len(shape):
             raise LayoutTypeError(
                 f"idx2crd: {text(idx)} does not have the profile of the shape {text(shape)}"
             )
         return tuple([idx2crd(i, s) for i, s in zip(idx, shape, strict=True)])
+    if type(idx) is not int and (idx is None or is_no_integer(idx)):
+        raise LayoutTypeError(f"idx2crd: the position {idx!r} of {text(shape)} is no integer")
     if not isinstance(shape, tuple):
         return idx
     extents = flatten(shape)
@@ -245,37 +303,42 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
 def crd2crd(crd: IntTuple, dst_shape: IntTuple, src_shape: IntTuple = None) -> IntTuple:
     """The coordinate of ``dst_shape`` that is ``crd`` of ``src_shape``: same colexicographic place.
 
-    By mode where the profiles agree; ``src_shape`` is needed only where a tuple becomes an integer.
+    A tuple is taken mode by mode where the destination is one too, as in CuTe; a coordinate that is
+    outside its mode there is refused. ``src_shape`` is needed only where a tuple becomes an
+    integer. pycute has the arguments in this order, CuTe C++ the source first.
 
     >>> crd2crd((1, 5), (4, (2, 3)))
     (1, (1, 2))
     >>> crd2crd((1, (1, 2)), (4, 6), (4, (2, 3)))
     (1, 5)
-    >>> crd2crd((3, 5), (8, 3), (4, 6))
-    (7, 2)
+    >>> crd2crd((1, 2), (4, 8), (8, 4)), crd2crd((3, 5), 24, (4, 6))
+    ((1, 2), 23)
     """
-    if src_shape is not None:
-        if product(src_shape) != product(dst_shape):
-            raise LayoutValueError(
-                f"crd2crd: the shapes {text(src_shape)} and {text(dst_shape)} differ in size"
-            )
-        if isinstance(crd, tuple) and not compatible(dst_shape, src_shape):
-            return idx2crd(crd2idx(crd, src_shape), dst_shape)
+    dst = shape_of("crd2crd", dst_shape)
+    src = None if src_shape is None else shape_of("crd2crd", src_shape)
     if not isinstance(crd, tuple):
-        return idx2crd(crd, dst_shape)
-    if isinstance(dst_shape, tuple) and len(dst_shape) == len(crd):
-        sources = src_shape if isinstance(src_shape, tuple) else (None,) * len(crd)
-        return tuple([crd2crd(c, d, s) for c, d, s in zip(crd, dst_shape, sources, strict=True)])
-    if isinstance(dst_shape, tuple) or src_shape is None:
+        if isinstance(dst, int) and isinstance(crd, int) and not 0 <= crd < dst:
+            raise LayoutValueError(f"crd2crd: {crd} is no coordinate of the mode {dst}")
+        return idx2crd(crd, dst)
+    if src is not None and (not isinstance(src, tuple) or len(src) != len(crd)):
+        raise LayoutTypeError(f"crd2crd: {text(crd)} does not have the profile of {text(src)}")
+    if isinstance(dst, tuple):
+        if len(dst) != len(crd):
+            raise LayoutTypeError(f"crd2crd: {text(crd)} does not have the profile of {text(dst)}")
+        sources = (None,) * len(crd) if src is None else src
+        return tuple([crd2crd(c, d, s) for c, d, s in zip(crd, dst, sources, strict=True)])
+    if src is None:
         raise LayoutTypeError(
-            f"crd2crd: {text(crd)} does not have the profile of {text(dst_shape)}; "
+            f"crd2crd: {text(crd)} does not have the profile of {text(dst)}; "
             "say which shape it is a coordinate of (src_shape)"
         )
-    return crd2idx(crd, src_shape)
+    if product(src) != product(dst):
+        raise LayoutValueError(f"crd2crd: the shapes {text(src)} and {text(dst)} differ in size")
+    return crd2idx(crd, src)
 
 
 def has_none(t: IntTuple) -> bool:
-    """Whether a coordinate leaves a mode open."""
+    """Tell if a coordinate leaves a mode open."""
     return any(map(has_none, t)) if isinstance(t, tuple) else t is None
 
 

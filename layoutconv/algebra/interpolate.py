@@ -10,25 +10,27 @@ from __future__ import annotations
 
 from math import gcd
 
+from .budget import Budget
+
 Row = list[int]
 Point = tuple[int, list[int], int]  # what is left of n, its digits so far, the value
 
 
-def interpolate(points: dict[int, int]) -> list[tuple[int, int]] | None:
+def interpolate(points: dict[int, int], budget: Budget) -> list[tuple[int, int]] | None:
     """The leaves of a layout with ``L(n) == points[n]`` for all n, or None if there is none.
 
     The last leaf is as long as it takes to hold the largest n.
 
-    >>> interpolate({0: 0, 2: 1, 3: 2, 5: 3})
+    >>> interpolate({0: 0, 2: 1, 3: 2, 5: 3}, Budget("left_inverse", ()))
     [(2, 1), (3, 1)]
-    >>> interpolate({0: 0, 1: 1, 2: 3, 3: 2}) is None
+    >>> interpolate({0: 0, 1: 1, 2: 3, 3: 2}, Budget("left_inverse", ())) is None
     True
     """
     items: list[Point] = [(n, [], value) for n, value in points.items() if n or value]
-    return _search([], items)
+    return _search([], items, budget)
 
 
-def _search(extents: list[int], items: list[Point]) -> list[tuple[int, int]] | None:
+def _search(extents: list[int], items: list[Point], budget: Budget) -> list[tuple[int, int]] | None:
     strides = _solve([[*digits, q, value] for q, digits, value in items], len(extents) + 1)
     if strides is not None:
         last = max((q for q, _, _ in items), default=0) + 1
@@ -38,9 +40,10 @@ def _search(extents: list[int], items: list[Point]) -> list[tuple[int, int]] | N
         return None  # another digit would tell nothing apart
     limit = max(high, 1 - low)
     for extent in range(2, limit + 1):
+        budget.spend(len(items) * (1 + len(extents)))
         finer = [(q // extent, [*digits, q % extent], value) for q, digits, value in items]
         if _may_work(finer):
-            found = _search([*extents, extent], finer)
+            found = _search([*extents, extent], finer, budget)
             if found is not None:
                 return found
     return None

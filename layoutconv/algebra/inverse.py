@@ -1,48 +1,108 @@
-"""Inverses: what leads from offsets, or coordinates, back to the positions of a layout."""
+"""Inverses: the layouts that lead from offsets, or coordinates, back to positions."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import from_leaves, from_plain, has_f2, is_zero, merge, normal_form
-from .errors import LayoutTypeError, inexact
-from .f2 import left_inverse_f2, nullspace_f2, right_inverse_f2
+from .basis import ScaledBasis
+from .budget import Budget
+from .composed import ComposedLayout
+from .composition import at_present, compose
+from .errors import LayoutBudgetError, LayoutTypeError, LayoutValueError, inexact
+from .f2 import integer_strides, is_bitwise, left_inverse_f2, nullspace_f2, right_inverse_f2
+from .int_tuple import map_leaves
 from .interpolate import interpolate
-from .layout import Layout, make
-from .packing import Path
-from .stride import ScaledBasis
+from .inverse_composed import left_inverse_of_composed, right_inverse_of_composed
+from .inverse_table import right_inverse_of_table
+from .layout import Layout, as_like, make
+from .like import present, symbolically
+from .normal import (
+    Arithmetic,
+    arithmetic,
+    by_stride,
+    from_leaves,
+    from_plain,
+    merge,
+    merge_plain,
+    normal_form,
+    require_known,
+    simplified,
+)
+from .protocol import Path, is_integer, is_zero, terms
+from .sums import collision, solution
+from .swizzle import Swizzle
+from .xor import F2
 
-Mode = tuple[int, int, int]  # extent, stride, and the place: how far the mode moves the position
+Mode = tuple[Any, Any, Any]  # stride, extent, and the place: how far the mode moves the position
 
 
-def right_inverse(a: Layout) -> Layout:
+def right_inverse(a: Any) -> Any:
     """The longest layout ``R`` with ``a(R(k)) == k`` for every k below ``size(R)``.
 
     The longest there is if no two positions of ``a`` share an offset (modes of stride 0 aside);
     otherwise the longest whose modes are modes of ``a`` or the beginnings of such. For scaled bases
-    R takes coordinates: it has a mode for each mode of them. CUTLASS: cute/layout.hpp.
+    R takes coordinates: it has a mode for each mode of them. A tensor stands for its layout. Of a
+    composed layout it is composed of the inverses of its parts, as in CuTe. CUTLASS:
+    cute/layout.hpp.
+
+    Raises :class:`LayoutValueError` where position 0 has another offset than 0, as in a gather.
 
     >>> print(right_inverse(Layout((4, 8), (8, 1))))
     (8,4):(4,1)
     >>> print(right_inverse(Layout((3, 4), (1, 2))))
     (2,4):(1,3)
+    >>> print(right_inverse(ComposedLayout(Swizzle(1, 0, 2), 0, Layout((4, 2), (2, 1)))))
+    (2,4):(4,1) o 0 o S<1,0,2> o 0 o 8:1
     """
-    if has_f2(a):
-        return right_inverse_f2(a)
+    if type(a) is Layout and a._plain:
+        return from_plain(_right(a, _sorted_placed(a)))
+    if isinstance(a, Swizzle):
+        return a
+    a = as_like("right_inverse", a)
+    if isinstance(a, ComposedLayout):
+        return symbolically(_right_of_composed, a, name="right_inverse")
+    if not isinstance(a, Layout):
+        return right_inverse(a.layout)
+    return symbolically(_right_inverse, a)
+
+
+def _right_of_composed(a: ComposedLayout) -> Any:
+    return right_inverse_of_composed(at_present("right_inverse", a), right_inverse)
+
+
+def _left_of_composed(a: ComposedLayout) -> Any:
+    return left_inverse_of_composed(at_present("left_inverse", a), left_inverse)
+
+
+def _right_inverse(a: Layout) -> Layout:
+    require_known("right_inverse", a)
+    kind = arithmetic(a)
+    if kind is Arithmetic.OPAQUE:
+        return right_inverse_of_table("right_inverse", a)
+    if kind is Arithmetic.XOR:
+        if is_bitwise(a):
+            return right_inverse_f2(a)
+        integers = integer_strides(a)
+        if integers is None:
+            return right_inverse_of_table("right_inverse", a)
+        a = integers
     by_path = _modes_by_path("right_inverse", a)
-    if not by_path:
-        return from_plain(_right(_placed(a)))
-    return _over_coordinates({path: _right(modes) for path, modes in by_path.items()})
+    leaves = {path: _right(a, modes) for path, modes in by_path.items()}
+    return from_leaves(leaves[()]) if () in leaves else over_coordinates(leaves)
 
 
-def left_inverse(a: Layout) -> Layout:
+def left_inverse(a: Any) -> Any:
     """A layout ``L`` with ``L(a(i)) == i`` for every position i of ``a``.
 
     Between the offsets of ``a`` it is free: there it stays where it is, as in CuTe. Modes of ``a``
     of stride 0 do not count: their coordinate comes back as 0. For scaled bases L takes
-    coordinates.
+    coordinates. A tensor stands for its layout. Of a composed layout it is composed of the inverses
+    of its parts, as in CuTe.
 
-    Raises :class:`LayoutValueError` if no layout does that: two positions share an offset (the
+    Where strides do not divide each other, as CuTe asks of them, a layout through all points is
+    searched for.
+
+    Raises :class:`LayoutValueError` if none is found: two positions share an offset (the
     ``witness``), or the offsets are too irregular for one. CUTLASS: cute/layout.hpp.
 
     >>> print(left_inverse(Layout((4, 8), (1, 5))), left_inverse(Layout(4, 2)))
@@ -50,199 +110,293 @@ def left_inverse(a: Layout) -> Layout:
     >>> print(left_inverse(Layout((2, 2), (2, 3))))
     (2,3):(1,1)
     """
-    if has_f2(a):
-        return left_inverse_f2(a)
+    if type(a) is Layout and a._plain:
+        return from_plain(_left(a, _sorted_placed(a)))
+    if isinstance(a, Swizzle):
+        return a
+    a = as_like("left_inverse", a)
+    if isinstance(a, ComposedLayout):
+        return symbolically(_left_of_composed, a, name="left_inverse")
+    if not isinstance(a, Layout):
+        return left_inverse(a.layout)
+    return symbolically(_left_inverse, a)
+
+
+def _left_inverse(a: Layout) -> Layout:
+    require_known("left_inverse", a)
+    kind = arithmetic(a)
+    if kind is Arithmetic.OPAQUE:
+        raise LayoutTypeError(
+            f"left_inverse: {a} has strides that are no multiples; no layout undoes a function"
+        )
+    if kind is Arithmetic.XOR:
+        if is_bitwise(a):
+            return left_inverse_f2(a)
+        integers = integer_strides(a)
+        if integers is None:
+            return _left_of_table(a)
+        a = integers
     by_path = _modes_by_path("left_inverse", a)
-    if not by_path:
-        return from_plain(_left(a, _placed(a)))
-    return _over_coordinates({path: _left(a, modes) for path, modes in by_path.items()})
+    leaves = {path: _left(a, modes) for path, modes in by_path.items()}
+    return from_leaves(leaves[()]) if () in leaves else over_coordinates(leaves)
 
 
-def nullspace(a: Layout) -> Layout:
+def _left_of_table(a: Layout) -> Layout:
+    """The left inverse of XOR strides over positions that are not their bits."""
+    budget = Budget("left_inverse", (a,), 20_000)
+    size = int(a.size())
+    budget.spend(size)
+    points: dict[int, int] = {}
+    still = make(a.shape, map_leaves(lambda _, d: int(is_zero(d)), a.shape, a.stride))
+    for i in range(size):
+        if still(i):  # a mode of stride 0 comes back as 0
+            continue
+        if i != points.setdefault(int(a(i)), i):
+            why = f"its positions {points[int(a(i))]} and {i} have the same offset"
+            inexact("left_inverse", (a,), why, witness=(points[int(a(i))], i))
+    leaves = interpolate(points, budget)
+    if leaves is None:
+        why = "no layout takes every offset to its position"
+        inexact("left_inverse", (a,), why, witness=tuple(sorted(points))[:16])
+    return from_leaves(normal_form(from_leaves(leaves)))
+
+
+def nullspace(a: Any) -> Any:
     """The positions that ``a`` maps to 0 by strides of 0; for F2 strides all of its kernel.
 
-    ``a(N(j)) == 0`` for all j, and ``size(N) * size(filter(a)) == size(a)``. CUTLASS:
-    cute/layout.hpp.
+    ``a(N(j)) == 0`` for all j. A tensor stands for its layout, of a composed layout it is the
+    nullspace of the domain. CUTLASS: cute/layout.hpp.
+
+    Raises :class:`LayoutValueError` where ``a(0)`` is not 0, as in a gather or with an offset: then
+    no layout of positions begins there.
 
     >>> print(nullspace(Layout((4, 2, 3), (1, 0, 0))))
     (2,3):(4,8)
     """
-    if has_f2(a):
+    a = as_like("nullspace", a)
+    if isinstance(a, ComposedLayout):
+        _starts_at_zero("nullspace", a)
+        return _nullspace_of_domain(a.inner)
+    if not isinstance(a, Layout):
+        return nullspace(a.layout)
+    return symbolically(_nullspace, a)
+
+
+def _nullspace_of_domain(a: Any) -> Any:
+    if isinstance(a, ComposedLayout):
+        return _nullspace_of_domain(a.inner)
+    return symbolically(_still_modes, a, name="nullspace")
+
+
+def _nullspace(a: Layout) -> Layout:
+    if arithmetic(a) is Arithmetic.OPAQUE:
+        _starts_at_zero("nullspace", a)
+    return _still_modes(a)
+
+
+def _still_modes(a: Layout) -> Layout:
+    kind = arithmetic(a)
+    if kind is Arithmetic.XOR and all(s & (s - 1) == 0 for s, _ in a._leaves):
         return nullspace_f2(a)
-    place = 1
+    place: Any = 1
     leaves = []
     for s, d in a._leaves:
-        if is_zero(d) and s != 1:
+        if is_zero(d) and not (type(s) is int and s == 1):
             leaves.append((s, place))
         place = place * s
     return from_leaves(leaves)
 
 
-def max_common_layout(a: Layout, b: Layout) -> Layout:
-    """The longest ``R`` along which both are the identity: ``a(R(i)) == i == b(R(i))``.
-
-    What one vectorised copy from a tensor of layout ``a`` to one of layout ``b`` can move. CUTLASS:
-    cute/layout.hpp.
-
-    >>> print(max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (8, 1))))
-    (8,4):(4,1)
-    >>> print(max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1))))
-    8:4
-    """
-    from .composition import compose
-
-    done: list[tuple[int, int]] = []
-    size = 1
-    for extent, stride in right_inverse(b)._leaves:
-        low, high = 1, extent  # the identity on a beginning is one on every shorter beginning
-        while low < high:
-            middle = (low + high + 1) // 2
-            candidate = from_leaves([*done, (middle, stride)])
-            if _is_identity(a, candidate, compose):
-                low = middle
-            else:
-                high = middle - 1
-        if low > 1:
-            done.append((low, stride))
-            size *= low
-        if low < extent:
-            break
-    return from_leaves(merge(done))
+def _starts_at_zero(name: str, a: Any) -> None:
+    first = a(0)
+    zero = all(x == 0 for x in first) if isinstance(first, tuple) else first == 0
+    if not zero:
+        raise LayoutValueError(f"{name}: position 0 of {a} is at {first}, not at 0", witness=0)
 
 
-def _is_identity(a: Layout, candidate: Layout, compose: Any) -> bool:
-    try:
-        return merge(compose(a, candidate)._leaves) in ([(candidate.size(), 1)], [])
-    except ValueError:
-        return False
-
-
-def max_common_vector(a: Layout, b: Layout) -> int:
-    """How many elements a copy from ``a`` to ``b`` can move at once: the size of the common layout.
-
-    >>> max_common_vector(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
-    8
-    """
-    return int(max_common_layout(a, b).size())
-
-
-def _placed(a: Layout) -> list[Mode]:
+def _sorted_placed(a: Layout) -> list[Mode]:
+    """The modes of a layout of plain integers, ascending by stride."""
     result = []
     place = 1
     for s, d in a._leaves:
-        if s != 1 and d != 0:
-            result.append((s, d, place))
+        if d and s != 1:
+            result.append((d, s, place))
         place *= s
+    result.sort()
     return result
+
+
+def placed(a: Layout) -> list[Mode]:
+    """The modes of a layout that move, each with its place."""
+    result = []
+    place: Any = 1
+    for s, d in a._leaves:
+        if not is_zero(d) and not (type(s) is int and s == 1):
+            result.append((d, s, place))
+        place = place * s
+    return by_stride(result, 0)
 
 
 def _modes_by_path(name: str, a: Layout) -> dict[Path, list[Mode]]:
-    """The modes of each mode of the coordinates that ``a`` gives; {} if it gives integers."""
-    if a._plain or not any(isinstance(d, ScaledBasis) for _, d in a._leaves):
-        if not a._plain and not all(isinstance(x, int) for leaf in a._leaves for x in leaf):
-            raise LayoutTypeError(f"{name}: expected integer, F2 or scaled-basis strides, got {a}")
-        return {}
+    """The modes of each mode of the coordinates that ``a`` gives; ``()`` is that of integers."""
+    a = simplified(a)
+    if arithmetic(a) is Arithmetic.INTEGER:
+        return {(): placed(a)}
     result: dict[Path, list[Mode]] = {}
-    place = 1
+    place: Any = 1
     for s, d in a._leaves:
-        if not is_zero(d):
+        if type(s) is int and s == 1:  # it moves nothing, but says which coordinates there are
+            for path, _ in terms(d) or ():
+                result.setdefault(path, [])
+        elif not is_integer(d):
             if not isinstance(d, ScaledBasis):
                 raise LayoutTypeError(f"{name}: {a} has strides that are no scaled bases")
-            modes = result.setdefault(d.path, [])
-            if s != 1:
-                modes.append((s, d.value, place))
-        place *= s
-    return result
+            result.setdefault(d.path, []).append((d.value, s, place))
+        place = place * s
+    for path in result:
+        if any(path != other and path == other[: len(path)] for other in result):
+            raise LayoutTypeError(f"{name}: {a} gives mode {path} as an integer and as a tuple")
+    return {path: by_stride(modes, 0) for path, modes in result.items()}
 
 
-def _over_coordinates(leaves_by_path: dict[Path, list[tuple[int, int]]]) -> Layout:
+def over_coordinates(leaves_by_path: dict[Path, list[tuple[Any, Any]]]) -> Layout:
     """A layout whose coordinate has each path as a mode; modes in between have extent 1."""
-    top: dict[int, dict[Path, list[tuple[int, int]]]] = {}
+    top: dict[int, dict[Path, list[tuple[Any, Any]]]] = {}
     for path, leaves in leaves_by_path.items():
         top.setdefault(path[0], {})[path[1:]] = leaves
     modes = []
     for i in range(max(top) + 1):
         inner = top.get(i, {(): []})
-        mode = from_leaves(inner[()]) if () in inner else _over_coordinates(inner)
-        modes.append(mode)
+        modes.append(from_leaves(inner[()]) if () in inner else over_coordinates(inner))
     return make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
 
 
-def _right(modes: list[Mode]) -> list[tuple[int, int]]:
+def _right(a: Layout, modes: list[Mode]) -> list[tuple[Any, Any]]:
     """The leaves of the right inverse of integer modes."""
-    result: list[tuple[int, int]] = []
-    current = 1
-    for d, s, place in sorted([(d, s, p) for s, d, p in modes]):
+    result: list[tuple[Any, Any]] = []
+    current: Any = 1
+    for d, s, place in modes:
         if d > current:
             break
         if d < current:  # an overlap, or a negative stride
-            return _right_in_general(modes)
+            return _right_in_general(a, _at_present("right_inverse", a, modes))
         result.append((s, place))
         current = d * s
     return merge(result)
 
 
-def _right_in_general(modes: list[Mode]) -> list[tuple[int, int]]:
-    if any(d < 0 for _, d, _ in modes):
-        position: dict[int, int] = {0: 0}
-        size = 1
-        for s, d, place in modes:
-            size *= s
-            position = {n + i * d: p + i * place for n, p in position.items() for i in range(s)}
-        if len(position) == size:
-            return merge(_table_prefix(position))
-    return merge(_longest_chain([mode for mode in modes if mode[1] > 0]))
+def _at_present(name: str, a: Layout, modes: list[Mode]) -> list[Mode]:
+    """Modes of integers that have a value."""
+    if all(type(x) is int for mode in modes for x in mode):
+        return modes
+    at_present(name, a)  # notes, or refuses
+    return sorted([(present(d), present(s), present(p)) for d, s, p in modes])
 
 
-def _table_prefix(position: dict[int, int]) -> list[tuple[int, int]]:
-    """The leaves of the longest layout R with ``R(k) == position[k]``: they are forced."""
+def _right_in_general(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
+    if any(d < 0 for d, _, _ in modes):
+        budget = Budget("right_inverse", (a,))
+        if collision([(s, d) for d, s, _ in modes], budget) is None:
+            return merge(_forced(modes, budget))
+    return merge(_longest_chain([mode for mode in modes if mode[0] > 0]))
+
+
+def _forced(modes: list[Mode], budget: Budget) -> list[tuple[int, int]]:
+    """The leaves of the longest layout of positions whose offsets are 0, 1, 2, ...: all forced."""
+    pairs = [(s, d) for d, s, _ in modes]
     leaves: list[tuple[int, int]] = []
-    values = [0]
-    while len(values) in position:
-        size, step = len(values), position[len(values)]
-        longer = list(values)
-        while all(position.get(len(longer) + k) == len(longer) // size * step + v
-                  for k, v in enumerate(values)):  # fmt: skip
-            longer += [len(longer) // size * step + v for v in values]
-        if len(longer) == size:
+    done = 1
+    # The function on positions of the modes themselves, and the places that those stand for.
+    own = Layout(tuple([s for s, _ in pairs]), tuple([d for _, d in pairs]))
+    size = int(own.size())
+    places = []
+    place = 1
+    for _, s, real in modes:
+        places.append((place, real))
+        place *= s
+    while done < size:
+        found = solution(done, pairs, budget)
+        if found is None:
             break
-        leaves.append((len(longer) // size, step))
-        values = longer
-    return leaves
+        step = sum(c * own_place for c, (own_place, _) in zip(found, places, strict=True))
+        extent = longest(own, leaves, step, size // done, size)
+        if extent < 2:
+            break
+        leaves.append((extent, step))
+        done *= extent
+    return [(s, _real_step(d, modes)) for s, d in leaves]
+
+
+def _real_step(position: int, modes: list[Mode]) -> int:
+    total = 0
+    for _, s, real in modes:
+        total += position % s * real
+        position //= s
+    return total
+
+
+def longest(a: Layout, done: list[tuple[int, Any]], stride: Any, most: int, size: int) -> int:
+    """The largest n for which ``a`` composed with ``done`` and ``n:stride`` is the identity."""
+    low, high = 1, most  # the identity on a beginning is one on every shorter beginning
+    middle = most  # which is the answer most of the time
+    while low < high:
+        candidate = from_leaves([*done, (middle, stride)])
+        reach = sum((s - 1) * int(d) for s, d in candidate._leaves)
+        if reach < size and is_identity(a, candidate):
+            low = middle
+        else:
+            high = middle - 1
+        middle = (low + high + 1) // 2
+    return low
+
+
+def is_identity(a: Layout, candidate: Layout) -> bool:
+    """Tell if ``a`` composed with ``candidate`` is the identity on its size."""
+    try:
+        whole = compose(a, candidate)
+    except LayoutBudgetError:
+        raise
+    except LayoutValueError:
+        return False
+    if not isinstance(whole, Layout):
+        return all(whole(i) == i for i in range(int(candidate.size())))
+    if whole._plain:
+        plain = merge_plain(whole._leaves)
+        return not plain or (len(plain) == 1 and plain[0][1] == 1)
+    form = merge(whole._leaves)
+    return not form or (len(form) == 1 and form[0][1] in (1, F2(1)))
 
 
 def _longest_chain(modes: list[Mode]) -> list[tuple[int, int]]:
     """The beginnings of modes that continue each other from 1 as far as possible."""
-    ordered = sorted(modes, key=lambda mode: mode[1])
     chains: dict[int, list[Mode]] = {}  # the modes that lead to the stride of each that is reached
-    for s, d, place in ordered:
+    for d, s, place in modes:
         if d == 1:
-            chains[1] = max(chains.get(1, []), [(s, 1, place)])
+            chains[1] = max(chains.get(1, []), [(1, s, place)])
             continue
         for d_before in sorted(chains, reverse=True):
             before = chains[d_before]
-            s_before = before[-1][0]
+            s_before = before[-1][1]
             if d_before < d and d % d_before == 0 and d // d_before <= s_before:
-                longer = [*before, (s, d, place)]
-                if d not in chains or chains[d][-1][0] < s:
-                    chains[d] = longer
+                if d not in chains or chains[d][-1][1] < s:
+                    chains[d] = [*before, (d, s, place)]
                 break
     if not chains:
         return []
     best = max(chains.values(), key=lambda chain: chain[-1][0] * chain[-1][1])
-    ends = [d for _, d, _ in best[1:]] + [best[-1][0] * best[-1][1]]
-    return [(end // d, place) for (_, d, place), end in zip(best, ends, strict=True)]
+    ends = [d for d, _, _ in best[1:]] + [best[-1][0] * best[-1][1]]
+    return [(end // d, place) for (d, _, place), end in zip(best, ends, strict=True)]
 
 
-def _left(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
+def _left(a: Layout, modes: list[Mode]) -> list[tuple[Any, Any]]:
     """The leaves of the left inverse of integer modes; ``a`` is named in the error."""
-    shapes: list[int] = []
-    strides = [0]
-    reach = 1
-    last = 1
-    for d, s, place in sorted([(d, s, p) for s, d, p in modes]):
+    shapes: list[Any] = []
+    strides: list[Any] = [0]
+    reach: Any = 1
+    last: Any = 1
+    for d, s, place in modes:
         if d <= 0 or d % reach or d < reach * last:
-            return _left_in_general(a, modes)
+            return _left_in_general(a, _at_present("left_inverse", a, modes))
         shapes.append(d // reach)
         strides.append(place)
         reach, last = d, s
@@ -250,27 +404,56 @@ def _left(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
 
 
 def _left_in_general(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
-    position: dict[int, int] = {0: 0}
-    for s, d, place in modes:
-        longer: dict[int, int] = {}
-        for i in range(s):
-            for n, p in position.items():
-                at, here = n + i * d, p + i * place
-                if at in longer:
-                    inexact(
-                        "left_inverse",
-                        (a,),
-                        f"its positions {longer[at]} and {here} have the same offset {at}",
-                        witness=(longer[at], here),
-                    )
-                longer[at] = here
-        position = longer
-    leaves = interpolate(position)
-    if leaves is None:
-        inexact(
-            "left_inverse",
-            (a,),
-            "no layout takes every offset to its position",
-            witness=tuple(sorted(position)),
-        )
-    return normal_form(from_leaves(leaves))
+    budget = Budget("left_inverse", (a,))
+    apart = collision([(s, d) for d, s, _ in modes], budget)
+    if apart is not None:
+        here = sum(max(x, 0) * p for x, (_, _, p) in zip(apart, modes, strict=True))
+        there = sum(max(-x, 0) * p for x, (_, _, p) in zip(apart, modes, strict=True))
+        offset = sum(max(x, 0) * d for x, (d, _, _) in zip(apart, modes, strict=True))
+        here, there = sorted((here, there))
+        why = f"its positions {here} and {there} have the same offset {offset}"
+        inexact("left_inverse", (a,), why, witness=(here, there))
+    proved = True
+    for points in _points(modes):
+        try:
+            leaves = interpolate(points, Budget("left_inverse", (a,), 4_500))
+        except LayoutBudgetError:
+            proved = False
+            break
+        if leaves is None:
+            break
+        found = from_leaves(leaves)
+        if _undoes(found, modes):
+            return normal_form(found)
+    why = "no layout takes every offset to its position"
+    if not proved:
+        why = f"its strides do not divide each other, and {why} as far as was searched"
+    inexact("left_inverse", (a,), why, witness=tuple(sorted(points))[:16])
+
+
+def _points(modes: list[Mode]) -> Any:
+    """Some offsets and their positions, then all of them if they are not many."""
+    size = 1
+    for _, s, _ in modes:
+        size *= s
+    for few in (3, size):
+        points = {0: 0}
+        for d, s, place in modes:
+            steps = sorted({*range(min(s, few)), s - 1})
+            points = {n + i * d: p + i * place for n, p in points.items() for i in steps}
+            if len(points) > 600:
+                break
+        yield points
+        if size > 600:
+            return
+
+
+def _undoes(found: Layout, modes: list[Mode]) -> bool:
+    """Tell if a layout takes every offset of the modes to its position."""
+    shape, stride = tuple([s for _, s, _ in modes]), tuple([d for d, _, _ in modes])
+    try:
+        whole = compose(found, Layout(shape, stride))
+    except LayoutValueError:
+        return False
+    wanted = Layout(shape, tuple([p for _, _, p in modes]))
+    return all(merge(x._leaves) == merge(y._leaves) for x, y in zip(whole, wanted, strict=True))

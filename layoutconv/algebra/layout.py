@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from .arrays import at_array, fitting, has_array, is_array
 from .checks import checked_shape, checked_stride
-from .display import Drawable
 from .errors import LayoutTypeError, text
 from .int_tuple import (
     IntTuple,
     compact_stride,
     crd2idx,
-    depth,
     has_none,
     is_no_integer,
+    map_leaves,
     paired_leaves,
     product,
     rank,
-    slice_tuple,
     split_and_sum,
 )
-from .stride import F2, ScaledBasis, stride_text
+from .late import late
+from .like import LayoutLike
+from .protocol import is_integer, is_zero, map_integers, zero_of
+from .relations import Relation
+from .stride import finished, stride_text
+from .symbols import same
 
 if TYPE_CHECKING:
     from .composed import ComposedLayout
 
+Leaf = tuple[Any, Any]  # an extent and its stride
 
-class Layout(Drawable):
+
+class Layout(LayoutLike):
     """A function from coordinates to offsets: the inner product with ``stride`` on ``shape``.
 
     ``shape`` is an integer >= 1 or a nested tuple of them, ``stride`` has the same profile and is
     by default compact, the first mode fastest. Leaves may be ``int``, symbolic integers, values of
-    a kernel that is being traced; stride leaves also scaled bases, :class:`F2`, custom strides.
-    A coordinate is an integer (taken colexicographically, the last leaf unbounded), a tuple of the
-    profile of ``shape``, or arrays of either. A runtime extent (:class:`SymInt`) may be 0.
+    a kernel that is being traced; stride leaves also scaled bases, :class:`F2`, custom strides and
+    any other :class:`Stride`. A coordinate is an integer (taken colexicographically, the last leaf
+    unbounded), a tuple of the profile of ``shape``, or arrays of either. A runtime extent
+    (:class:`SymInt`) may be 0.
 
     Raises :class:`LayoutTypeError` for a different profile or a leaf that is no integer and
     :class:`LayoutValueError` for an extent below 1. CUTLASS: cute/layout.hpp.
@@ -44,41 +51,53 @@ class Layout(Drawable):
     (4,(2,3)):(1,(4,8)) 21 23 (2,3):(4,8)
     """
 
-    __slots__ = ("_leaves", "_normal", "_plain", "shape", "stride")
+    __slots__ = ("_assumed", "_flat", "_normal", "_plain", "shape", "stride")
 
     shape: IntTuple
     stride: IntTuple
     _plain: bool  # every leaf is exactly an int
-    _leaves: Any  # the leaves of shape, each with its stride
-    _normal: Any  # the normal form of .coalesce.normal_form, made when first asked for
+    _flat: list[Leaf]  # the leaves of shape, each with its stride; made when first asked for
+    _normal: list[Leaf]  # the normal form of .normal.normal_form, made when first asked for
+    _assumed: tuple[Relation, ...]
 
     def __init__(self, shape: IntTuple, stride: IntTuple = None) -> None:
-        leaves: list[tuple[Any, Any]] = []
         if stride is None:
-            stride, last = _compact(shape, 1, leaves)
+            stride, last = _compact(shape, 1)
             plain = last > 0
         else:
-            plain = _walk(shape, stride, leaves)
+            plain = _is_plain(shape, stride)
         if not plain:
             shape = checked_shape(shape)
             stride = compact_stride(shape) if stride is None else checked_stride(stride, shape)
-            leaves = paired_leaves(shape, stride)
-            plain = all(type(s) is int and type(d) is int for s, d in leaves)
+            plain = _is_plain(shape, stride)
         _SHAPE(self, shape)
         _STRIDE(self, stride)
-        _LEAVES(self, leaves)
         _PLAIN(self, plain)
-        _NORMAL(self, None)
+
+    @property
+    def _leaves(self) -> list[Leaf]:
+        try:
+            return self._flat
+        except AttributeError:  # a slot that nothing was put into yet
+            leaves = paired_leaves(self.shape, self.stride)
+            FLAT(self, leaves)
+            return leaves
 
     def __reduce__(self) -> Any:
         return Layout, (self.shape, self.stride)
 
     def __call__(self, *crd: Any) -> Any:
-        """The offset of a coordinate: ``L(i)``, ``L(i, j)``, ``L((i, (j, k)))``, or of arrays."""
+        """The offset of a coordinate: ``L(i)``, ``L(i, j)``, ``L((i, (j, k)))``, or of arrays.
+
+        Arrays are evaluated in an integer type that holds the offsets.
+        """
         c = crd[0] if len(crd) == 1 else crd
         if self._plain:
             if type(c) is int:
-                leaves = self._leaves
+                try:
+                    leaves = self._flat
+                except AttributeError:
+                    leaves = self._leaves
                 offset = 0
                 for s, d in leaves:
                     offset += c % s * d
@@ -88,12 +107,54 @@ class Layout(Drawable):
                 return offset
             if type(c) is tuple:
                 at = _plain_offset(c, self.shape, self.stride)
-                return crd2idx(c, self.shape, self.stride) if at is None else at
-        return _value(
-            crd2idx(c, self.shape, self.stride)
-            if isinstance(c, tuple) or c is None or is_no_integer(c)
-            else split_and_sum(c, self._leaves)
-        )
+                if at is not None:
+                    return at
+        return finished(self.raw(c))
+
+    def raw(self, c: IntTuple) -> Any:
+        """The sum of strides at a coordinate, before it is made an offset or a coordinate."""
+        if has_array(c):
+            c = _checked_arrays(c)
+            if has_array(c):
+                c = fitting(c, self.shape, self.stride)
+                if self._plain and is_array(c):
+                    return at_array(c, self._leaves)
+                if not self._plain:
+                    return crd2idx(c, self.shape, _with_zeros(self.shape, self.stride))
+        if isinstance(c, tuple) or c is None or is_no_integer(c):
+            return crd2idx(c, self.shape, self.stride)
+        return split_and_sum(c, self._leaves)
+
+    def on_domain(self, operation: Callable[[Any], Any]) -> Any:
+        """What ``operation`` makes of the layout."""
+        return operation(self)
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Layout:
+        """The layout with ``fn`` applied to every integer of its shape and its strides."""
+        stride = map_leaves(lambda _, d: map_integers(fn, d), self.shape, self.stride)
+        return make(map_leaves(fn, self.shape), stride)
+
+    def parts(self) -> tuple[Layout, ...]:
+        """The layout itself."""
+        return (self,)
+
+    @property
+    def assumptions(self) -> tuple[Relation, ...]:
+        """What this result took for granted of the symbols in it: ``()`` if nothing.
+
+        >>> from layoutconv.algebra import SymInt, composition
+        >>> W = SymInt(64, "W")
+        >>> composition(Layout((W, 3), (3, 1)), 8).assumptions
+        (W > 7,)
+        """
+        try:
+            return self._assumed
+        except AttributeError:
+            return ()
+
+    def assume(self, relations: tuple[Relation, ...]) -> None:
+        """Note what the operation that has just made this layout took for granted."""
+        _ASSUMED(self, relations)
 
     def __getitem__(self, key: Any) -> Layout:
         """Mode ``key``; modes for a slice; what a coordinate with None (or ``:``) leaves open."""
@@ -104,7 +165,8 @@ class Layout(Drawable):
                     f"Layout: the coordinate {text(key)} leaves no mode of {self} open; "
                     "call the layout for the offset there"
                 )
-            return slice_(key, self)
+            sliced: Layout = late("slice_")(key, self)
+            return sliced
         if not isinstance(self.shape, tuple):
             if isinstance(key, int) and key in (0, -1):
                 return self
@@ -124,7 +186,9 @@ class Layout(Drawable):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Layout):
             return NotImplemented
-        return bool(self.shape == other.shape and self.stride == other.stride)
+        if self._plain and other._plain:
+            return bool(self.shape == other.shape and self.stride == other.stride)
+        return same(self.shape, other.shape) and same(self.stride, other.stride)
 
     def __hash__(self) -> int:
         return hash((self.shape, self.stride))
@@ -139,21 +203,15 @@ class Layout(Drawable):
         """``a @ b`` is ``composition(a, b)``."""
         return self.compose(other)
 
-    @property
-    def rank(self) -> int:
-        """How many top-level modes there are."""
-        return rank(self.shape)
-
-    @property
-    def depth(self) -> int:
-        """How deep the shape nests; an integer has depth 0."""
-        return depth(self.shape)
-
     def size(self) -> Any:
         """How many coordinates the domain has."""
         if self._plain:
             result = 1
-            for s, _ in self._leaves:
+            try:
+                leaves = self._flat
+            except AttributeError:
+                leaves = self._leaves
+            for s, _ in leaves:
                 result *= s
             return result
         return product(self.shape)
@@ -171,21 +229,17 @@ class Layout(Drawable):
             for s, d in self._leaves:
                 result += (s - 1) * (d if d > 0 else -d)
             return result
-        from .analysis import coshape
-
-        return product(coshape(self))
+        return product(late("coshape")(self))
 
     def compose(self, other: Any) -> Layout | ComposedLayout:
         """``composition(self, other)``: the function ``c -> self(other(c))`` as a layout."""
-        from .composition import composition
-
-        return composition(self, other)
+        result: Layout | ComposedLayout = late("composition")(self, other)
+        return result
 
     def coalesce(self, profile: Any = None) -> Layout:
         """``coalesce(self, profile)``: the same function with as few modes as possible."""
-        from .coalesce import coalesce
-
-        return coalesce(self, profile)
+        result: Layout = late("coalesce")(self, profile)
+        return result
 
     def offsets(self) -> Any:
         """The whole table: nested lists with ``offsets()[i][j] == self(i, j)``, one level a mode.
@@ -197,8 +251,7 @@ class Layout(Drawable):
         >>> Layout(4, 2).offsets()
         [0, 2, 4, 6]
         """
-        columns = [_column(mode) for mode in self]
-        return _outer_sum(columns) if columns else 0
+        return late("table_of")(self)
 
 
 def _plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | None:
@@ -226,92 +279,53 @@ def _plain_offset(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> int | Non
     return offset
 
 
-def _column(mode: Layout) -> list[Any] | range:
-    """The offsets of one mode, in the order of its linear coordinate."""
-    if not mode._plain:
-        return [mode(i) for i in range(mode.size())]
-    from .coalesce import merge
+def _is_plain(shape: IntTuple, stride: IntTuple) -> bool:
+    """Tell if profiles agree, every leaf is exactly an int and every extent positive.
 
-    column: list[int] | range = range(1)
-    for s, d in merge(mode._leaves):
-        if len(column) == 1:
-            column = range(0, s * d, d) if d else [0] * s
-        else:
-            column = [offset for i in range(s) for offset in _moved(column, i * d)]
-    return column
-
-
-def _moved(column: list[Any] | range, offset: Any) -> list[Any] | range:
-    if type(offset) is not int:
-        return [offset + x for x in column]
-    if type(column) is range:  # which needs no additions
-        return range(column.start + offset, column.stop + offset, column.step)
-    return list(map(offset.__add__, column))
-
-
-def _outer_sum(columns: list[list[Any] | range]) -> Any:
-    first, *rest = columns
-    if not rest:
-        return list(first)
-    if len(rest) == 1:
-        if type(first) is range and type(rest[0]) is not range:
-            return [list(row) for row in zip(*[_moved(first, b) for b in rest[0]])]  # noqa: B905
-        return [list(_moved(rest[0], a)) for a in first]
-    inner = _outer_sum(rest)
-    return [_shifted(inner, a) for a in first]
-
-
-def _shifted(table: Any, offset: Any) -> Any:
-    if isinstance(table, list):
-        return [_shifted(row, offset) for row in table]
-    return offset + table
-
-
-def _walk(shape: IntTuple, stride: IntTuple, leaves: list[tuple[Any, Any]]) -> bool:
-    """Collect the leaves; False if anything is not a plain integer or the profiles differ."""
-    if type(shape) is int:
-        if type(stride) is not int or shape < 1:
-            return False
-        leaves.append((shape, stride))
-        return True
-    if type(shape) is not tuple or type(stride) is not tuple or len(shape) != len(stride):
+    Two levels without a call and without pairs: half of the time of constructing a layout is here.
+    """
+    if type(shape) is not tuple or type(stride) is not tuple:
+        return type(shape) is int and type(stride) is int and shape > 0
+    if len(shape) != len(stride):
         return False
-    for s, d in zip(shape, stride):  # noqa: B905
+    i = 0
+    for s in shape:
+        d = stride[i]
+        i += 1
         if type(s) is int and type(d) is int:
             if s < 1:
                 return False
-            leaves.append((s, d))
-        elif not _walk(s, d, leaves):
+            continue
+        if type(s) is not tuple or type(d) is not tuple or len(s) != len(d):
+            return False
+        for extent in s:
+            if type(extent) is not int or extent < 1:
+                break
+        else:
+            for step in d:
+                if type(step) is not int:
+                    return False
+            continue
+        if not _is_plain(s, d):
             return False
     return True
 
 
-def _compact(shape: IntTuple, current: int, leaves: list[tuple[Any, Any]]) -> tuple[IntTuple, int]:
+def _compact(shape: IntTuple, current: int) -> tuple[IntTuple, int]:
     """Compact strides from ``current`` on, and what comes next; (None, 0) if not all plain."""
     if type(shape) is not tuple:
-        if type(shape) is not int or shape < 1:
-            return None, 0
-        leaves.append((shape, current))
-        return current, current * shape
+        return (current, current * shape) if type(shape) is int and shape > 0 else (None, 0)
     strides = []
     for s in shape:
         if type(s) is int and s > 0:
-            leaves.append((s, current))
             strides.append(current)
             current *= s
         else:
-            stride, current = _compact(s, current, leaves)
+            stride, current = _compact(s, current)
             if not current:
                 return None, 0
             strides.append(stride)
     return tuple(strides), current
-
-
-def _value(result: Any) -> Any:
-    """A sum of strides as the coordinate or the offset that it stands for."""
-    if isinstance(result, ScaledBasis):
-        return result.as_tuple()
-    return result.value if isinstance(result, F2) else result
 
 
 def _strides_text(shape: IntTuple, stride: IntTuple) -> str:
@@ -323,19 +337,19 @@ def _strides_text(shape: IntTuple, stride: IntTuple) -> str:
 _SETTERS: Any = vars(Layout)  # the slots themselves: twice as fast as object.__setattr__
 _SHAPE = _SETTERS["shape"].__set__
 _STRIDE = _SETTERS["stride"].__set__
-_LEAVES = _SETTERS["_leaves"].__set__
+FLAT = _SETTERS["_flat"].__set__
 _PLAIN = _SETTERS["_plain"].__set__
-_NORMAL = _SETTERS["_normal"].__set__
+_ASSUMED = _SETTERS["_assumed"].__set__
+NORMAL = _SETTERS["_normal"].__set__
 _NEW = Layout.__new__
 
 
 def make(shape: IntTuple, stride: IntTuple) -> Layout:
     """A layout of leaves that are known to be good: no check, for results of operations."""
-    leaves: list[tuple[Any, Any]] = []
-    if _walk(shape, stride, leaves):
-        return make_plain(shape, stride, leaves)
-    self = make_plain(shape, stride, paired_leaves(shape, stride))
-    _PLAIN(self, False)
+    self = _NEW(Layout)
+    _SHAPE(self, shape)
+    _STRIDE(self, stride)
+    _PLAIN(self, _is_plain(shape, stride))
     return self
 
 
@@ -344,59 +358,104 @@ def make_plain(shape: IntTuple, stride: IntTuple, leaves: list[tuple[int, int]])
     self = _NEW(Layout)
     _SHAPE(self, shape)
     _STRIDE(self, stride)
-    _LEAVES(self, leaves)
+    FLAT(self, leaves)
     _PLAIN(self, True)
-    _NORMAL(self, None)
     return self
 
 
-def make_layout(*modes: Layout | Iterable[Layout]) -> Layout:
-    """A layout with the given layouts as its modes; one iterable of layouts works too.
+def make_all_plain(shape: IntTuple, stride: IntTuple) -> Layout:
+    """A layout of plain integers, whose leaves are collected when they are asked for."""
+    self = _NEW(Layout)
+    _SHAPE(self, shape)
+    _STRIDE(self, stride)
+    _PLAIN(self, True)
+    return self
 
-    >>> print(make_layout(Layout(4, 1), Layout((2, 3), (4, 8))))
-    (4,(2,3)):(1,(4,8))
+
+def make_layout(*modes: Any) -> Layout:
+    """A layout of a shape and strides, or one with the given layouts as its modes.
+
+    A shape alone is compact, the first mode fastest; ``LayoutRight`` in place of strides has
+    the last mode fastest. Of layouts one iterable works too, in which an integer or a string stands
+    for what it says. CUTLASS: cute/layout.hpp.
+
+    >>> print(make_layout((4, 8), (8, 1)), make_layout(4, 2), make_layout((4, (2, 3))))
+    (4,8):(8,1) 4:2 (4,(2,3)):(1,(4,8))
+    >>> print(make_layout(Layout(4, 1), Layout((2, 3), (4, 8))), make_layout(["4:2", 3]))
+    (4,(2,3)):(1,(4,8)) (4,3):(2,1)
     """
-    if len(modes) == 1 and not isinstance(modes[0], Layout):
+    if modes and _is_shape(modes[0]):
+        return _of_shape(*modes)
+    if (
+        len(modes) == 1
+        and isinstance(modes[0], Iterable)
+        and not isinstance(modes[0], Layout | str)
+    ):
         modes = tuple(modes[0])
-    for i, mode in enumerate(modes):
-        if not isinstance(mode, Layout):
-            raise LayoutTypeError(f"make_layout: mode {i} is {mode!r}, not a Layout")
-    return make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))  # type: ignore[union-attr]
+    if not all(type(mode) is Layout for mode in modes):
+        modes = tuple([as_layout(f"make_layout: mode {i}", mode) for i, mode in enumerate(modes)])
+    return make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
 
 
-def slice_(crd: IntTuple, target: Any) -> Any:
-    """The modes that ``crd`` leaves open with None, as CuTe does: *without* the offset of the rest.
+def _is_shape(x: Any) -> bool:
+    """Tell if an operand is a shape: integers at every leaf, and at least one."""
+    if isinstance(x, tuple):
+        return bool(x) and all(map(_is_shape, x))
+    return is_integer(x) and not isinstance(x, str)
 
-    ``target`` is a layout, a composed layout (whose slice does have the offset) or a tuple.
-    :func:`slice_and_offset` gives both parts.
 
-    >>> print(slice_((None, 2), Layout((4, (2, 3)), (1, (4, 8)))))
-    (4):(1)
-    >>> print(slice_((1, (None, None)), Layout((4, (2, 3)), (1, (4, 8)))))
-    (2,3):(4,8)
+def _of_shape(shape: IntTuple, stride: Any = None, *rest: Any) -> Layout:
+    if rest or isinstance(stride, LayoutLike | str):
+        shown = ", ".join(map(text, (shape, stride, *rest)))
+        raise LayoutTypeError(f"make_layout({shown}): expected a shape and a stride, or layouts")
+    if hasattr(stride, "strides"):
+        stride = stride.strides(shape)
+    return Layout(shape, stride)
+
+
+def as_like(name: str, x: Any) -> Any:
+    """``x`` as a layout, a composed layout or a tensor; a shape is a compact layout.
+
+    Raises :class:`LayoutTypeError` for anything else; ``name`` says who asks.
     """
-    if crd is None:
-        return target
-    if isinstance(target, Layout):
-        return make(slice_tuple(crd, target.shape), slice_tuple(crd, target.stride))
-    if hasattr(target, "sliced"):
-        return target.sliced(crd)
-    return slice_tuple(crd, target)
+    if isinstance(x, LayoutLike):
+        return x
+    if isinstance(x, str):
+        return as_like(name, late("parse")(x))
+    if isinstance(x, tuple) or is_integer(x):
+        return Layout(x)
+    as_layout_like = getattr(x, "as_layout_like", None)
+    if callable(as_layout_like) and not isinstance(x, type):
+        return as_layout_like()
+    raise LayoutTypeError(f"{name}: {x!r} is not a layout")
 
 
-def slice_and_offset(crd: IntTuple, layout: Layout) -> tuple[Layout, Any]:
-    """The modes that ``crd`` leaves open, and the offset of the coordinate at which it is fixed.
-
-    ``layout(c) == offset + rest(open modes of c)`` for every ``c`` that agrees with ``crd``.
-
-    >>> rest, offset = slice_and_offset((None, 3), Layout((4, 8), (8, 1)))
-    >>> print(rest, offset)
-    (4):(8) 3
-    """
-    return slice_(crd, layout), layout(_closed(crd))
+def as_layout(name: str, x: Any) -> Layout:
+    """``x`` as a plain layout; a composed layout and a tensor are refused."""
+    found = as_like(name, x)
+    if not isinstance(found, Layout):
+        raise LayoutTypeError(f"{name}: {found} is a {type(found).__name__}, not a plain layout")
+    return found
 
 
-def _closed(crd: IntTuple) -> IntTuple:
-    if isinstance(crd, tuple):
-        return tuple([_closed(c) for c in crd])
-    return 0 if crd is None else crd
+def _with_zeros(shape: IntTuple, stride: IntTuple) -> IntTuple:
+    """Strides with every 0 made the zero of the others: arrays of zeros do not show it."""
+    leaves = [d for _, d in paired_leaves(shape, stride)]
+    zeros = [zero_of(d) for d in leaves if not is_zero(d)] or list(map(zero_of, leaves))
+    zero = next((z for z in zeros if z != 0), 0)
+
+    def filled(_: Any, d: Any) -> Any:
+        return zero if is_zero(d) and type(zero_of(d)) is not type(zero) else d
+
+    return map_leaves(filled, shape, stride)
+
+
+def _checked_arrays(c: IntTuple) -> IntTuple:
+    """A coordinate with the integers of array libraries made plain, and no arrays of floats."""
+    if isinstance(c, tuple):
+        return type(c)([_checked_arrays(part) for part in c])
+    if not is_array(c):
+        return c
+    if is_no_integer(c):
+        raise LayoutTypeError(f"Layout: the coordinate {c!r} is no array of integers")
+    return int(c) if c.ndim == 0 and hasattr(c.dtype, "kind") else c

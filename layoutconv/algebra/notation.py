@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from .composed import ComposedLayout
 from .errors import LayoutValueError
 from .int_tuple import IntTuple
-from .layout import Layout
+from .layout import Layout, make_layout
+from .orders import LayoutLeft, LayoutRight
 from .packing import sum_of_bases
 from .stride import F2, ScaledBasis, basis_terms
 from .swizzle import Swizzle
@@ -21,8 +22,14 @@ DEEPEST = 64  # levels of parentheses, and maps of a chain
 MOST_MODES = 64  # a scaled basis names one of so many modes
 MOST_BITS = 64  # of each number of a swizzle
 
-_TOKEN = re.compile(r"_?-?[0-9]+|S[wW]?<|\S")
-_INTEGER = re.compile(r"_?-?[0-9]+")
+# C++ writes static integers `_4{}` and `Int<4>{}`, and prints a pointer between swizzle and layout.
+_STATIC = r"(?:Int|C)<-?[0-9]+>(?:\{\})?|_-?[0-9]+(?:\{\})?"
+_POINTER = r"(?:smem|gmem|rmem|tmem)_ptr\[[0-9]+b\]\([^()\s]*\)|ptr\[[0-9]+b\]\([^()\s]*\)"
+_NAME = r"make_[a-z]+|Layout(?:Left|Right)(?:\{\})?"
+_TOKEN = re.compile(rf"{_STATIC}|{_POINTER}|{_NAME}|-?[0-9]+|S[wW]?<|\S")
+_INTEGER = re.compile(rf"(?:{_STATIC}|-?[0-9]+)")
+_DIGITS = re.compile(r"-?[0-9]+")
+_TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
 _AFTER = ("o", "O", "∘")
 _WIDTH = 120  # columns of the text that an error shows
 
@@ -31,7 +38,10 @@ def parse(notation: str) -> Any:
     """What ``str`` of a layout, a composed layout or a swizzle says; a shape alone is compact.
 
     Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1`` and XOR strides ``f5``.
-    CuTe's underscores (``_4``) are read too. Index buffers and symbolic names have no notation.
+    What CuTe C++ and the CuTe DSL print is read too, and what C++ writes: ``_4``, ``Int<4>{}``,
+    ``make_shape(4, 8)``, ``make_layout(shape, stride)`` and ``make_layout(shape, LayoutRight{})``;
+    a swizzle in front of a pointer moves bytes there, and elements here. Index buffers and
+    symbolic names have no notation.
     A text has at most 4,000 characters and 64 levels of parentheses.
 
     Raises :class:`LayoutValueError` that points at the first character that does not fit.
@@ -40,6 +50,10 @@ def parse(notation: str) -> Any:
     Layout(((2, 2), (4, 2)), ((1, 8), (2, 16)))
     >>> parse("S<3,3,3> o 0 o (8,64):(64,1)")
     ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))
+    >>> parse("make_layout(make_shape(_4{}, Int<8>{}), LayoutRight{})")
+    Layout((4, 8), (8, 1))
+    >>> print(parse("Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)"))
+    S<3,3,3> o 0 o (8,64):(64,1)
     >>> parse("(4,2):(1,4) ]")
     Traceback (most recent call last):
         ...
@@ -124,20 +138,53 @@ class _Parser:
             if callable(offset):
                 self.next = places[len(parts)]
                 self.fail("an offset: an integer or a coordinate")
-            result = ComposedLayout(self.as_function(parts.pop()), offset, result)
+            outer = self.as_function(parts.pop())
+            if isinstance(offset, _Pointer):
+                outer, offset = offset.of_elements(outer), 0
+            result = ComposedLayout(outer, offset, result)
         return result
 
     def part(self) -> Any:
         """A swizzle, a layout, or a lone tuple."""
         if self.peek() in ("S<", "Sw<", "SW<"):
             return self.swizzle()
+        if self.peek() == "make_layout":
+            return self.make_layout()
+        if re.fullmatch(_POINTER, self.peek()):
+            self.take()
+            return _Pointer(self.tokens[self.next - 1][0])
         shape = self.tree(self.integer)
         if self.peek() != ":":
             return shape
         self.take()
         return Layout(shape, self.tree(self.stride))
 
+    def make_layout(self, depth: int = 0) -> Layout:
+        """C++'s ``make_layout`` of a shape, with strides or an order, or of layouts."""
+        if depth == DEEPEST:
+            self.fail(f"at most {DEEPEST} levels of parentheses")
+        self.take()
+        self.expect("(")
+        operands: list[Any] = []
+        while self.peek() != ")":
+            if self.peek() == "make_layout":
+                operands.append(self.make_layout(depth + 1))
+            elif self.peek().startswith("Layout") and len(operands) == 1:
+                operands.append(LayoutRight if "Right" in self.peek() else LayoutLeft)
+                self.take()
+            else:
+                first = not operands or isinstance(operands[0], Layout)
+                operands.append(self.part() if first else self.tree(self.stride))
+            if self.peek() != ")":
+                self.expect(",")
+        self.take()
+        if not operands or any(isinstance(x, ComposedLayout | Swizzle) for x in operands):
+            self.fail("a shape and a stride, or layouts")
+        return _made(operands)
+
     def as_function(self, part: Any) -> Any:
+        if isinstance(part, _Pointer):
+            self.fail("a layout")
         return part if callable(part) else Layout(part)
 
     def swizzle(self) -> Swizzle:
@@ -150,7 +197,11 @@ class _Parser:
         return Swizzle(*numbers)
 
     def tree(self, leaf: Any, depth: int = 0) -> IntTuple:
-        if self.peek() != "(":
+        if self.peek() in _TUPLES:
+            self.take()
+            if self.peek() != "(":
+                self.fail("'('")
+        elif self.peek() != "(":
             return leaf()
         if depth == DEEPEST:
             self.fail(f"at most {DEEPEST} levels of parentheses")
@@ -195,7 +246,7 @@ class _Parser:
         token = self.peek()
         if not _INTEGER.fullmatch(token):
             self.fail("an integer")
-        value = int(token.lstrip("_"))
+        value = int(_DIGITS.findall(token)[0])
         low = least is not None and (value < least or (least == 0 and "-" in token))
         if low or (most is not None and value > most):
             bounds = f">= {least}" if most is None else f"from {least} to {most}"
@@ -220,3 +271,26 @@ class _Parser:
         found = found if token else "the end"
         why = f"{self.reader}expected {expected}, found {found}"
         raise LayoutValueError(pointed(why, self.written, at))
+
+
+class _Pointer:
+    """The pointer that CuTe prints between a swizzle of bytes and a layout of elements."""
+
+    def __init__(self, token: str) -> None:
+        self.bits = int(_DIGITS.findall(token)[0])
+
+    def of_elements(self, outer: Any) -> Any:
+        """A swizzle of bytes as one of elements; what is no swizzle stays."""
+        if not isinstance(outer, Swizzle):
+            return outer
+        base = outer.base + 3 - (self.bits.bit_length() - 1)
+        if self.bits not in (1, 2, 4, 8, 16, 32, 64, 128) or (base < 0 and outer.bits):
+            raise LayoutValueError(f"parse: {outer} moves parts of elements of {self.bits} bits")
+        return Swizzle(outer.bits, max(base, 0), outer.shift)
+
+
+def _made(operands: list[Any]) -> Layout:
+    """``make_layout`` of what was read: one shape, a shape and strides, or layouts."""
+    if all(isinstance(x, Layout) for x in operands):
+        return make_layout(*operands)
+    return make_layout(*operands[:2]) if len(operands) < 3 else make_layout(*operands)

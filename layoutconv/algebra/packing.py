@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .stride import ArithmeticTuple, ScaledBasis, basis_terms
+from .basis import ScaledBasis, basis_terms, sum_of_bases
 
 Path = tuple[int, ...]
 
@@ -48,14 +48,3 @@ class Packing:
             if value:
                 terms.append(ScaledBasis(value, path))
         return sum_of_bases(terms)
-
-
-def sum_of_bases(terms: list[ScaledBasis]) -> Any:
-    """The stride that these add up to, in the simplest kind that holds it."""
-    if len(terms) == 1:
-        return terms[0]
-    total: Any = 0
-    for term in terms:
-        total = total + term
-    assert isinstance(total, int | ArithmeticTuple)
-    return total

@@ -4,69 +4,114 @@ from __future__ import annotations
 
 from typing import Any
 
-from .coalesce import by_mode
-from .complement import complement
+from .basis import ScaledBasis
+from .complement import ascending, by_path, endless_gaps, gaps, sorted_modes
 from .composition import compose
 from .construct import make_ordered_layout
-from .divide import _unpacked, as_tile, unzipped
+from .divide import as_tile, unpacked, unzipped
 from .errors import LayoutTypeError, LayoutValueError, text
-from .int_tuple import IntTuple, product
-from .layout import Layout, make, make_layout
+from .extent import cosize
+from .f2 import complement_f2
+from .int_tuple import IntTuple, map_leaves, product, shape_of
+from .layout import Layout, as_like, make, make_all_plain, make_layout
+from .like import symbolically
+from .normal import Arithmetic, arithmetic, by_mode, from_plain, require_known
+from .protocol import terms
 
 
-def logical_product(a: Layout, tiler: Any) -> Layout:
+def logical_product(a: Any, tiler: Any) -> Any:
     """``(a, complement of a o tiler)``: mode 0 is ``a``, mode 1 runs over its copies.
 
     ``tiler`` is a layout of the copies, an integer (``n:1``), None (``a`` as it is), or a tuple of
-    these that repeats mode by mode; modes after the tuple are kept. CUTLASS: cute/layout.hpp.
+    these that repeats mode by mode; modes after the tuple are kept. Copies never meet: those that
+    do not fit into the gaps of ``a`` follow after it. A composed layout or a tensor is repeated in
+    its domain. CUTLASS: cute/layout.hpp.
 
     Raises :class:`LayoutValueError` if ``a`` has no complement or the composition is inexact.
 
     >>> print(logical_product(Layout((2, 2), (4, 1)), Layout(6, 1)))
     ((2,2),(2,3)):((4,1),(2,8))
-    >>> print(logical_product(Layout(4), 3))
-    (4,3):(1,4)
+    >>> print(logical_product(Layout((8, 64), (72, 1)), 3))
+    ((8,64),3):((72,1),576)
     """
-    if not isinstance(a, Layout):
-        raise LayoutTypeError(f"logical_product: {a!r} is not a layout")
+    if type(a) is not Layout:
+        like = as_like("logical_product", a)
+        return like.on_domain(lambda inner: logical_product(inner, tiler))
+    return _logical_product(a, tiler) if a._plain else symbolically(_logical_product, a, tiler)
+
+
+def _logical_product(a: Layout, tiler: Any) -> Layout:
     if tiler is None:
         return a
     if isinstance(tiler, tuple):
         return by_mode(logical_product, "logical_product", a, tiler)
     tile = as_tile("logical_product", tiler)
-    rest = complement(a, a.size() * tile.cosize())
-    copies = compose(rest, tile, "logical_product", (a, tiler))
+    copies = compose(_starts(a, tile, (a, tiler)), tile, "logical_product", (a, tiler))
+    if a._plain and copies._plain:
+        return make_all_plain((a.shape, copies.shape), (a.stride, copies.stride))
+    if not isinstance(copies, Layout):
+        raise LayoutTypeError(f"logical_product: {tiler} is no layout of copies")
     return make((a.shape, copies.shape), (a.stride, copies.stride))
 
 
-def zipped_product(a: Layout, tiler: Any) -> Layout:
+def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
+    """The starts of as many copies of ``a`` as anybody asks for."""
+    if a._plain:
+        leaves, current = gaps(operands, sorted_modes(a), "logical_product")
+        leaves.append((2, current))  # or more: the last one has no end
+        return from_plain(leaves)
+    require_known("logical_product", a)
+    kind = arithmetic(a)
+    if kind is Arithmetic.INTEGER:
+        leaves = endless_gaps(operands, ascending(a))
+        return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
+    if kind is Arithmetic.COORDINATE:
+        found = by_path(a, [path for _, d in a._leaves for path, _ in terms(d) or ()])
+        modes = [
+            [(s, ScaledBasis(d, path)) for s, d in endless_gaps(operands, ordered)]
+            for path, ordered in found.items()
+        ]
+        return make(*(tuple([tuple([leaf[i] for leaf in mode]) for mode in modes]) for i in (0, 1)))
+    if kind is Arithmetic.XOR:
+        reach = max(int(cosize(a)) - 1, 1).bit_length()
+        return complement_f2(a, int(cosize(tile)) << reach)
+    raise LayoutTypeError(f"logical_product: {a} has strides of which no copies are known")
+
+
+def zipped_product(a: Any, tiler: Any) -> Any:
     """``((a, ...), (copies, ...))``: the product of each mode, the halves gathered.
 
     >>> print(zipped_product(Layout((2, 3), (1, 1)), (4, 5)))
     ((2,3),(4,5)):((1,1),(2,3))
     """
+    if type(a) is not Layout:
+        return as_like("zipped_product", a).on_domain(lambda inner: zipped_product(inner, tiler))
+    return _zipped_product(a, tiler) if a._plain else symbolically(_zipped_product, a, tiler)
+
+
+def _zipped_product(a: Layout, tiler: Any) -> Layout:
     return unzipped(logical_product, "zipped_product", a, tiler)
 
 
-def tiled_product(a: Layout, tiler: Any) -> Layout:
+def tiled_product(a: Any, tiler: Any) -> Any:
     """As :func:`zipped_product`, the copies as modes of their own: ``((a, ...), copies, ...)``.
 
     >>> print(tiled_product(Layout((2, 3), (1, 1)), (4, 5)))
     ((2,3),4,5):((1,1),2,3)
     """
-    return _unpacked(zipped_product(a, tiler), (False, True))
+    return unpacked(zipped_product(a, tiler), (False, True))
 
 
-def flat_product(a: Layout, tiler: Any) -> Layout:
+def flat_product(a: Any, tiler: Any) -> Any:
     """As :func:`zipped_product`, everything as modes of their own: ``(a, ..., copies, ...)``.
 
     >>> print(flat_product(Layout((2, 3), (1, 1)), (4, 5)))
     (2,3,4,5):(1,1,2,3)
     """
-    return _unpacked(zipped_product(a, tiler), (True, True))
+    return unpacked(zipped_product(a, tiler), (True, True))
 
 
-def blocked_product(block: Layout, tiler: Layout) -> Layout:
+def blocked_product(block: Any, tiler: Any) -> Any:
     """``block`` repeated over ``tiler``, mode by mode, a block being contiguous in each mode.
 
     The rank is the larger of the two; mode i is ``(block mode i, copies of mode i)``. CUTLASS:
@@ -75,10 +120,10 @@ def blocked_product(block: Layout, tiler: Layout) -> Layout:
     >>> print(blocked_product(Layout((2, 5), (5, 1)), Layout((3, 4), (1, 3))))
     ((2,3),(5,4)):((5,10),(1,30))
     """
-    return _zipped_modes(*_product_by_rank("blocked_product", block, tiler))
+    return _ranked("blocked_product", block, tiler, raked=False)
 
 
-def raked_product(block: Layout, tiler: Layout) -> Layout:
+def raked_product(block: Any, tiler: Any) -> Any:
     """``block`` repeated over ``tiler``, mode by mode, the blocks interleaved.
 
     Mode i is ``(copies of mode i, block mode i)``. CUTLASS: cute/layout.hpp.
@@ -86,17 +131,26 @@ def raked_product(block: Layout, tiler: Layout) -> Layout:
     >>> print(raked_product(Layout((2, 5), (5, 1)), Layout((3, 4), (1, 3))))
     ((3,2),(4,5)):((10,5),(30,1))
     """
-    blocks, copies = _product_by_rank("raked_product", block, tiler)
-    return _zipped_modes(copies, blocks)
+    return _ranked("raked_product", block, tiler, raked=True)
 
 
-def _product_by_rank(name: str, block: Any, tiler: Any) -> tuple[Layout, Layout]:
-    for x in (block, tiler):
-        if not isinstance(x, Layout):
-            raise LayoutTypeError(f"{name}: {x!r} is not a layout")
+def _ranked(name: str, block: Any, tiler: Any, *, raked: bool) -> Any:
+    if type(block) is not Layout:
+        like = as_like(name, block)
+        return like.on_domain(lambda inner: _ranked(name, inner, tiler, raked=raked))
+    tile = as_like(name, tiler)
+    if not isinstance(tile, Layout):
+        raise LayoutTypeError(f"{name}: {tiler!r} is not a layout of copies")
+    if block._plain and tile._plain:
+        return _by_rank(block, tile, raked)
+    return symbolically(_by_rank, block, tile, raked, name=name, shown=(block, tile))
+
+
+def _by_rank(block: Layout, tiler: Layout, raked: bool) -> Layout:
     rank = max(block.rank, tiler.rank)
     both = logical_product(_appended(block, rank), _appended(tiler, rank))
-    return both[0], both[1]
+    first, second = (both[1], both[0]) if raked else (both[0], both[1])
+    return make_layout([make_layout(x, y) for x, y in zip(first, second, strict=True)])
 
 
 def _appended(layout: Layout, rank: int) -> Layout:
@@ -105,34 +159,46 @@ def _appended(layout: Layout, rank: int) -> Layout:
     return make_layout(modes + [make(1, 0)] * (rank - len(modes)))
 
 
-def _zipped_modes(first: Layout, second: Layout) -> Layout:
-    return make_layout([make_layout(x, y) for x, y in zip(first, second, strict=True)])
-
-
-def tile_to_shape(block: Layout, shape: IntTuple, order: IntTuple = None) -> Layout:
+def tile_to_shape(block: Any, shape: IntTuple, order: IntTuple = None) -> Any:
     """``block`` repeated to fill ``shape``; the copies run over its modes in ``order``.
 
     ``shape`` has at least the rank of ``block``, and each of its modes is a multiple of the
-    block's. The default order is colexicographic. CUTLASS: cute/layout.hpp.
+    block's. The default order is colexicographic. A composed layout, the swizzled block of shared
+    memory above all, and a tensor are repeated in their domain. CUTLASS: cute/layout.hpp.
 
     >>> print(tile_to_shape(Layout((2, 2), (1, 2)), (4, 8), (1, 0)))
     ((2,2),(2,4)):((1,16),(2,4))
+    >>> print(tile_to_shape("S<3,3,3> o 0 o (8,64):(64,1)", (128, 64, 3)))
+    S<3,3,3> o 0 o ((8,16),(64,1),(1,3)):((64,512),(1,0),(0,8192))
     """
-    target = shape if isinstance(shape, tuple) else (shape,)
-    if not isinstance(block, Layout):
-        raise LayoutTypeError(f"tile_to_shape: {block!r} is not a layout")
-    if block.rank > len(target):
-        raise LayoutValueError(f"tile_to_shape: {block} has more modes than {text(shape)}")
-    padded = _appended(block, len(target))
-    extents = [product(m.shape) for m in padded]
-    wanted = [product(s) for s in target]
-    for i, (extent, total) in enumerate(zip(extents, wanted, strict=True)):
-        if total % extent:
-            raise LayoutValueError(
-                f"tile_to_shape: mode {i} of {text(shape)} is {total}, not a multiple of the "
-                f"{extent} of {block}"
-            )
-    copies = tuple([total // extent for extent, total in zip(extents, wanted, strict=True)])
+    if type(block) is not Layout:
+        like = as_like("tile_to_shape", block)
+        return like.on_domain(lambda inner: tile_to_shape(inner, shape, order))
+    target = shape_of("tile_to_shape", shape)
+    target = target if isinstance(target, tuple) else (target,)
     if order is None:
         order = tuple(range(len(target)))
-    return blocked_product(padded, make_ordered_layout(copies, order))
+    if block._plain:
+        return _tile_to_shape(block, target, order)
+    return symbolically(_tile_to_shape, block, target, order)
+
+
+def _tile_to_shape(block: Layout, target: tuple[Any, ...], order: IntTuple) -> Layout:
+    if block.rank > len(target):
+        raise LayoutValueError(f"tile_to_shape: {block} has more modes than {text(target)}")
+    padded = _appended(block, len(target))
+    copies = []
+    for i, (mode, whole) in enumerate(zip(padded, target, strict=True)):
+        extent, total = product(mode.shape), product(whole)
+        if total % extent:
+            raise LayoutValueError(
+                f"tile_to_shape: mode {i} of {text(target)} is {total}, not a multiple of the "
+                f"{extent} of {block}"
+            )
+        copies.append(total // extent)
+    ordered = make_ordered_layout(tuple(copies), order)
+    steps = map_leaves(
+        lambda s, d: 0 if type(s) is int and s == 1 else d, ordered.shape, ordered.stride
+    )
+    result: Layout = blocked_product(padded, make(ordered.shape, steps))
+    return result

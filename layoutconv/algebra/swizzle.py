@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from .arrays import is_array, type_range, widened
 from .display import Drawable
 from .errors import LayoutTypeError, LayoutValueError
+from .symbols import Symbolic
 
 _SET = object.__setattr__
 
@@ -50,6 +52,10 @@ class Swizzle(Drawable):
 
     def __call__(self, x: Any) -> Any:
         """The swizzled offset; ``x`` may be an array. It uses ``& ^ // *`` alone."""
+        if isinstance(x, Symbolic):
+            raise LayoutTypeError(f"Swizzle: the bits of {x} are not known")
+        if is_array(x) and x.ndim and type_range(x)[1] < self.size():
+            x = widened(x)
         picked = x & self.mask
         if self.shift >= 0:
             return x ^ (picked // (1 << self.shift))

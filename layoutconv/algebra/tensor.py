@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .composed import ComposedLayout
-from .display import Drawable
+from .composed import ComposedLayout, moved_slice
 from .errors import LayoutTypeError
 from .int_tuple import IntTuple, has_none
-from .layout import Layout, slice_and_offset
-from .stride import add
+from .layout import Layout, as_like
+from .like import LayoutLike
+from .protocol import map_integers
+from .slices import opened
+from .stride import add, shifted
+from .symbols import same
 
 _SET = object.__setattr__
 
 
-class Tensor(Drawable):
+class Tensor(LayoutLike):
     """The function ``c -> engine[offset + layout(c)]``.
 
     ``engine`` is anything that is indexed by what the layout gives: a list, a one-dimensional NumPy
     or torch array, or for layouts of scaled bases an array with as many modes. The tensor is a
     view: a slice shares the engine, and ``tensor[c] = value`` writes into it.
 
+    It is a sequence of its elements, in the order of linear coordinates: ``len`` is its size.
+    Operations on layouts (coalesce, divide, compose, tile) give a view of the same engine.
+
     >>> rows = Tensor(list(range(24)), Layout((4, 6), (6, 1)))
     >>> rows[1, 2], rows[2, None][3]
     (8, 15)
-    >>> print(rows[None, 2])
-    (4):(6) + 2 over list
+    >>> print(rows[None, 2], list(rows[None, 2]), 14 in rows[None, 2])
+    (4):(6) + 2 over list [2, 8, 14, 20] True
     """
 
     __slots__ = ("engine", "layout", "offset")
@@ -35,6 +42,8 @@ class Tensor(Drawable):
     offset: Any
 
     def __init__(self, engine: Any, layout: Any, offset: Any = 0) -> None:
+        if isinstance(layout, str | tuple | int):
+            layout = as_like("Tensor", layout)
         if not isinstance(layout, Layout | ComposedLayout):
             raise LayoutTypeError(f"Tensor: layout is {layout!r}, not a layout")
         if not hasattr(engine, "__getitem__"):
@@ -56,21 +65,32 @@ class Tensor(Drawable):
         """The strides of the layout, where it is a plain one."""
         return self.layout.stride
 
-    @property
-    def rank(self) -> int:
-        """How many top-level modes there are."""
-        return self.layout.rank
-
     def size(self) -> Any:
-        """How many elements there are."""
+        """The number of elements."""
         return self.layout.size()
 
+    def on_domain(self, operation: Callable[[Any], Any]) -> Any:
+        """The same engine and offset over what ``operation`` makes of the layout."""
+        return Tensor(self.engine, operation(self.layout), self.offset)
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Any:
+        """The same with ``fn`` applied to every integer of the layout and the offset."""
+        return Tensor(self.engine, self.layout.map_integers(fn), map_integers(fn, self.offset))
+
+    def parts(self) -> tuple[Any, ...]:
+        """The layouts that it consists of."""
+        found: tuple[Any, ...] = self.layout.parts()
+        return found
+
     def __len__(self) -> int:
-        return len(self.layout)
+        return int(self.size())
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self(i) for i in range(len(self)))
 
     def at(self, *crd: Any) -> Any:
         """Where in the engine the element of a coordinate is."""
-        place = add(self.layout(*crd), self.offset)
+        place = shifted(self.layout(*crd), self.offset)
         return tuple(place) if isinstance(place, tuple) else place
 
     def __call__(self, *crd: Any) -> Any:
@@ -79,11 +99,11 @@ class Tensor(Drawable):
 
     def __getitem__(self, crd: Any) -> Any:
         """An element; with None (or ``:``) for some modes the tensor of those, the rest fixed."""
-        crd = _open(crd)
+        crd = opened(crd)
         return self.sliced(crd) if has_none(crd) else self(crd)
 
     def __setitem__(self, crd: Any, value: Any) -> None:
-        crd = _open(crd)
+        crd = opened(crd)
         if has_none(crd):
             raise LayoutTypeError(f"Tensor: cannot assign to the slice {crd}; assign elements")
         self.engine[self._checked(self.at(crd))] = value
@@ -94,7 +114,7 @@ class Tensor(Drawable):
             return self
         if isinstance(self.layout, ComposedLayout):
             return Tensor(self.engine, self.layout.sliced(crd), self.offset)
-        rest, offset = slice_and_offset(crd, self.layout)
+        rest, offset = moved_slice(crd, self.layout)
         return Tensor(self.engine, rest, add(offset, self.offset))
 
     def compose(self, other: Any) -> Tensor:
@@ -113,8 +133,9 @@ class Tensor(Drawable):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tensor):
             return NotImplemented
-        mine, theirs = (self.layout, self.offset), (other.layout, other.offset)
-        return self.engine is other.engine and mine == theirs
+        if self.engine is not other.engine or not same(self.offset, other.offset):
+            return False
+        return bool(self.layout == other.layout)
 
     def __hash__(self) -> int:
         return hash((id(self.engine), self.layout, self.offset))
@@ -125,9 +146,3 @@ class Tensor(Drawable):
     def __str__(self) -> str:
         shift = f" + {self.offset}" if not isinstance(self.offset, int) or self.offset else ""
         return f"{self.layout}{shift} over {type(self.engine).__name__}"
-
-
-def _open(crd: Any) -> Any:
-    if isinstance(crd, tuple):
-        return tuple([_open(c) for c in crd])
-    return None if isinstance(crd, slice) and crd == slice(None) else crd

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .composed import ComposedLayout
-from .composition import as_composed
+from .composed import ComposedLayout, over_coordinates
 from .divide import zipped_divide
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple, idx2crd, product
 from .inverse import left_inverse
-from .layout import Layout, slice_and_offset
+from .layout import Layout, as_layout, as_like
+from .normal import Arithmetic, arithmetic
+from .slices import slice_and_offset
 from .stride import add
 from .tensor import Tensor
 
@@ -39,7 +40,7 @@ def local_tile(x: Any, tiler: Any, crd: IntTuple, proj: IntTuple = None) -> Any:
     return _sliced(divided, (_all_open(divided, 0), _padded(divided, 1, crd)))
 
 
-def local_partition(x: Any, threads: Layout, index: int, proj: IntTuple = None) -> Any:
+def local_partition(x: Any, threads: Any, index: int, proj: IntTuple = None) -> Any:
     """What thread ``index`` owns of ``x``: one element of each tile of the shape of ``threads``.
 
     ``threads`` maps coordinates to thread indices; ``proj`` as in :func:`local_tile`. CUTLASS:
@@ -49,6 +50,7 @@ def local_partition(x: Any, threads: Layout, index: int, proj: IntTuple = None) 
     >>> print(local_partition(tensor, Layout((2, 4), (4, 1)), 5))
     (2,2):(16,4) + 9 over list
     """
+    threads = as_layout("local_partition", threads)
     extents = tuple([product(mode.shape) for mode in threads])
     crd = idx2crd(left_inverse(threads)(index), extents)
     if threads(crd) != index:
@@ -69,19 +71,30 @@ def domain_offset(crd: IntTuple, x: Any) -> Any:
     >>> print(domain_offset((1, 2), Tensor(list(range(32)), Layout((4, 8), (8, 1)))))
     (4,8):(8,1) + 10 over list
     """
-    x = as_composed(x)
+    x = as_like("domain_offset", x)
     if isinstance(x, Tensor):
-        inner = as_composed(x.layout)
+        inner = _moving(x.layout)
         if isinstance(inner, ComposedLayout):
             return Tensor(x.engine, domain_offset(crd, inner), x.offset)
         return Tensor(x.engine, inner, add(x.offset, inner(crd)))
+    x = _moving(x)
     if isinstance(x, ComposedLayout):
-        if isinstance(x.inner, ComposedLayout):
-            return ComposedLayout(x.outer, x.offset, domain_offset(crd, x.inner))
-        return ComposedLayout(x.outer, add(x.inner(crd), x.offset), x.inner)
-    if isinstance(x, Layout):
-        return x, x(crd)
-    raise LayoutTypeError(f"domain_offset: {x!r} is neither a layout nor a tensor")
+        inner = _moving(x.inner)
+        if isinstance(inner, ComposedLayout):
+            return ComposedLayout(x.outer, x.offset, domain_offset(crd, inner))
+        return ComposedLayout(x.outer, add(inner(crd), x.offset), inner)
+    return x, x(crd)
+
+
+def _moving(x: Any) -> Any:
+    """A layout whose values move by as much from every coordinate, or a composed one over those.
+
+    The coordinates of an index buffer move so, and those of a layout that adds without carry.
+    """
+    additive = (Arithmetic.INTEGER, Arithmetic.COORDINATE, Arithmetic.TRACED)
+    if not isinstance(x, Layout) or arithmetic(x) in additive:
+        return x
+    return over_coordinates(x)
 
 
 def _sliced(x: Any, crd: IntTuple) -> Any:

@@ -6,13 +6,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..algebra import ComposedLayout, CopyAtom, Layout, MmaAtom, Swizzle, Tensor
+from ..algebra import (
+    ComposedLayout,
+    CopyAtom,
+    Layout,
+    MmaAtom,
+    Swizzle,
+    Tensor,
+    TiledCopy,
+    TiledMma,
+)
 from ..algebra.notation import visible_lines
 from ..errors import ArgumentError, ArgumentTypeError
 from ..view.gemm_view import GemmView
 from .figure import Figure
 from .layouts import composed_figure, layout_figure, swizzle_figure, tensor_figure
-from .threads import copy_figure, mma_figure, thread_value_figure
+from .threads import (
+    copy_figure,
+    mma_figure,
+    thread_value_figure,
+    tiled_copy_figure,
+    tiled_mma_figure,
+)
 from .views import view_figure
 
 # What can be drawn: by which function, and the options that make sense for it.
@@ -23,6 +38,8 @@ _FIGURES: dict[type, tuple[Callable[..., Figure], tuple[str, ...]]] = {
     Tensor: (tensor_figure, ()),
     MmaAtom: (mma_figure, ()),
     CopyAtom: (copy_figure, ()),
+    TiledMma: (tiled_mma_figure, ()),
+    TiledCopy: (tiled_copy_figure, ()),
     GemmView: (view_figure, ("row",)),
 }
 
@@ -43,8 +60,9 @@ def draw(
     The result shows itself: as SVG in a notebook, as text where it is printed.
 
     Args:
-        obj: ``Layout``, ``ComposedLayout``, ``Swizzle``, ``Tensor``, ``MmaAtom``, ``CopyAtom`` or
-            ``GemmView``. Modes 0 and 1 are rows and columns, further modes panels.
+        obj: ``Layout``, ``ComposedLayout``, ``Swizzle``, ``Tensor``, ``MmaAtom``, ``CopyAtom``,
+            ``TiledMma``, ``TiledCopy`` or ``GemmView``. Modes 0 and 1 are rows and columns, further
+            modes panels.
         path: where to write the picture as well: ``.svg``, ``.html``, ``.tex`` (TikZ) or ``.txt``.
         format: ``"svg"``, ``"html"``, ``"tikz"`` or ``"text"``, for a path with another suffix.
         tv: the extents (M, N) of a tile of which ``obj`` is a thread-value layout.

@@ -36,7 +36,7 @@ _OPERANDS = {
     "coalesce": "LT", "filter": "LT", "flatten_layout": "L", "group_modes": "LNN",
     "right_inverse": "L", "left_inverse": "L", "nullspace": "L", "max_common_layout": "LL",
     "make_ordered_layout": "TT", "make_identity_layout": "T", "make_layout_like": "L",
-    "make_layout": "L*", "layout_add": "LL",
+    "make_layout": "T*", "layout_add": "LL",
     "upcast": "LN", "downcast": "LN", "recast": "LNN",
     "Layout": "TT", "Swizzle": "NNN",
 }  # fmt: skip
@@ -105,7 +105,7 @@ class _Evaluation:
             return node
         operands = [self.of(operand) for operand in node.operands]
         function = operations()[node.name]
-        kinds = _OPERANDS[node.name].replace("L*", "L" * len(operands))
+        kinds = _OPERANDS[node.name].replace("T*", "T" * len(operands))
         try:
             inspect.signature(function).bind(*operands)
         except TypeError:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
-from ..algebra import LayoutValueError
+from ..algebra import LayoutLeft, LayoutRight, LayoutValueError
 from ..algebra.notation import DEEPEST, parse_part, pointed
 
 LONGEST = 2000  # characters of an expression
@@ -19,6 +19,9 @@ MOST_CALLS = 64  # operations in an expression, so that trees of them are not to
 
 _CALL = re.compile(r"([A-Za-z][A-Za-z0-9_]+)\s*\(")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]+")
+_TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
+_ORDER = re.compile(r"Layout(Left|Right)(?:\{\})?(?![A-Za-z0-9_(])")
+_STATIC = re.compile(r"(?:Int|C)<(-?[0-9]+)>(?:\{\})?|_(-?[0-9]+)\{\}")
 _BLANK = re.compile(r"(None|_)(?![A-Za-z0-9_(])")
 _AFTER_SHAPE = re.compile(r"\s*(:|[oO∘](?!\w))")  # a stride, or the offset of a composed layout
 _INTEGER = re.compile("_?(-?[0-9]+)")
@@ -81,11 +84,17 @@ class _Parser:
         self.next()
         start = self.at
         if name := _CALL.match(self.expression, start):
+            if name[1] in _TUPLES:
+                self.at = name.end() - 1
+                return self.items()[0]
             if name[1] not in self.names:
                 self.fail(f"an operation{self.suggestion(name[1], '?')}", repr(name[1]))
             self.count_call()
             self.at = name.end() - 1
             return Call(name[1], self.items()[0], start)
+        if order := _ORDER.match(self.expression, start):
+            self.at = order.end()
+            return LayoutRight if order[1] == "Right" else LayoutLeft
         if blank := _BLANK.match(self.expression, start):
             self.at = blank.end()
             return None
@@ -136,7 +145,10 @@ class _Parser:
             self.fail("a layout")
         if number := _INTEGER.fullmatch(self.expression, start, stop):
             return int(number[1])
-        if name := _NAME.match(self.expression, start, stop):
+        if static := _STATIC.fullmatch(self.expression, start, stop):
+            return int(static[1] or static[2])
+        name = _NAME.match(self.expression, start, stop)
+        if name and self.expression[name.end() : name.end() + 1] != "<":
             self.at = start
             self.fail(f"a layout{self.suggestion(name[0], '(...)?')}", repr(name[0][:40]))
         return parse_part(self.expression, start, stop)

@@ -10,9 +10,9 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ..algebra import ComposedLayout
-from ..algebra.coalesce import has_f2
+from ..algebra import F2, ComposedLayout
 from ..algebra.errors import text
+from ..algebra.int_tuple import paired_leaves
 from ..base.caches import remembered
 from .figure import Cell, Figure
 from .layouts import maps_coordinates
@@ -91,7 +91,9 @@ def _said(value: Any) -> str:
         strided = hasattr(value, "stride")
         composed = isinstance(value, ComposedLayout) and not maps_coordinates(value)
         # Where this is no sum over modes it is counted, coordinate by coordinate.
-        summed = strided and not has_f2(value)
+        summed = strided and not any(
+            isinstance(d, F2) for _, d in paired_leaves(value.shape, value.stride)
+        )
         if (strided or composed) and (summed or value.size() <= _COUNTED):
             with suppress(TypeError, ValueError):  # coordinates span no memory
                 said.append(("cosize", text(value.cosize())))

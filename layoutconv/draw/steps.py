@@ -76,7 +76,7 @@ def summary(operation: str) -> str:
     """What an operation is for: the first paragraph of its docstring.
 
     >>> summary("group_modes")
-    'Modes `begin` to `end` (exclusive) as one mode.'
+    'Modes `begin` to `end` (exclusive) as one mode; of a tuple as one entry.'
     """
     first = (inspect.getdoc(operations()[operation]) or "").split("\n\n")[0].replace("\n", " ")
     return re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"`\1`", first).replace("``", "`")

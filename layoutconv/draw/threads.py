@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..algebra import CopyAtom, LayoutValueError, MmaAtom, upcast
+from ..algebra import CopyAtom, LayoutValueError, MmaAtom, TiledCopy, TiledMma, size, upcast
 from ..algebra.int_tuple import product
 from ..errors import ArgumentError
 from .axis import mode_axis
@@ -38,6 +38,23 @@ def mma_figure(atom: MmaAtom, *, limit: int) -> Figure:
     c = _grid(f"C: {atom.c}", atom.c, (M, N), lambda m, n: m + M * n, ("m", "n"), limit)
     threads = f"{atom.threads} threads"
     return Figure(f"{atom.name}: {M}x{N}x{K}, {threads}", ((None, b), (a, c)))
+
+
+def tiled_mma_figure(mma: TiledMma, *, limit: int) -> Figure:
+    """A, B and C of the tile that all threads compute together, as :func:`mma_figure`."""
+    tile = (mma.get_tile_size(0), mma.get_tile_size(1), mma.get_tile_size(2))
+    a, b, c = (mma.layout_tv(operand) for operand in "ABC")
+    whole = MmaAtom(str(mma), tile, mma.size, a, b, c, mma.atom.a_bits, mma.atom.c_bits)
+    return mma_figure(whole, limit=limit)
+
+
+def tiled_copy_figure(copy: TiledCopy, *, limit: int) -> Figure:
+    """The tile of a copy, of which each cell names its thread and value."""
+    extents = tuple(int(size(t)) for t in copy.tiler)
+    rows = extents[0]
+    return thread_value_figure(
+        copy.layout_tv, limit=limit, tv=(rows, int(product(extents)) // rows)
+    )
 
 
 def copy_figure(atom: CopyAtom, *, limit: int) -> Figure:

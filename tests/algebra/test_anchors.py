@@ -60,7 +60,7 @@ def test_associativity_holds_only_without_carries():
 def test_complements():
     with pytest.raises(LayoutError) as caught:
         complement(L((2, 2), (3, 2)), 24)
-    assert caught.value.witness == 1
+    assert caught.value.witness == 3  # the mode that steps into the one below it
     assert complement(complement(L(4, 2), 24), 24) == L(4, 2)
     assert complement(L(4, 1), 3) == L(1, 0)
     assert complement(L(4, 0), 6) == L(6, 1)

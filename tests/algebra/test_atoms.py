@@ -9,8 +9,11 @@ from layoutconv.algebra import (
     copy_atom,
     copy_names,
     is_injective,
+    mfma_atom,
+    mfma_names,
     mma_atom,
     mma_names,
+    smem_atom,
     wgmma_atom,
 )
 
@@ -34,6 +37,15 @@ def test_every_element_is_held_once(name):
         ("m16n8k16.s8", 4),
         ("m16n8k8.tf32", 1),
         ("m16n8k4.tf32", 1),
+        ("m16n8k8.bf16", 2),
+        ("m16n8k32.e4m3", 4),
+        ("m16n8k32.s4", 8),
+        ("m16n8k64.u4", 8),
+        ("m16n8k128.b1", 32),
+        ("m16n8k256.b1", 32),
+        ("m16n8k4.f64", 1),
+        ("m16n8k8.f64", 1),
+        ("m16n8k16.f64", 1),
     ],
 )
 def test_fragments_are_where_the_ptx_isa_says(name, per_register):
@@ -54,6 +66,68 @@ def test_fragments_are_where_the_ptx_isa_says(name, per_register):
             )
         for v in range(4):
             assert atom.c(lane, v) == group + 8 * (v // 2) + m * (2 * tid + v % 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "packed"), [("m8n8k16.s8", 4), ("m8n8k32.u4", 8), ("m8n8k128.b1", 32)]
+)
+def test_fragments_of_eight_rows(name, packed):
+    atom = mma_atom(name)
+    for lane in range(32):
+        group, tid = divmod(lane, 4)
+        for i in range(packed):
+            assert atom.a(lane, i) == atom.b(lane, i) == group + 8 * (packed * tid + i)
+        assert [atom.c(lane, v) for v in range(2)] == [group + 8 * (2 * tid + v) for v in range(2)]
+
+
+def test_quad_pairs():
+    """PTX, m8n8k4: lanes 0-3 and 16-19 work together; by rows or by columns."""
+    for name in [name for name in mma_names() if name.startswith("m8n8k4.f16")]:
+        atom = mma_atom(name)
+        assert [atom.thr_id(t) for t in range(8)] == [0, 1, 2, 3, 16, 17, 18, 19]
+        for t in range(8):
+            lane, high = t % 4, 4 * (t // 4)
+            for i in range(4):
+                by_k = lane + high + 8 * i
+                across = i % 4 + high + 8 * lane
+                assert atom.a(t, i) == (across if ".n" in name else by_k)
+                assert atom.b(t, i) == (across if ".nt" in name or ".tt" in name else by_k)
+            for i in range(8):
+                row, column = (lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1)
+                if name.endswith("acc16"):
+                    row, column = lane + high, i
+                assert atom.c(t, i) == row + 8 * column
+
+
+@pytest.mark.parametrize("name", mfma_names())
+def test_mfma_fragments(name):
+    atom = mfma_atom(name)
+    m, n, k = atom.shape
+    held = k * m // 64
+    for lane in range(64):
+        group, row = divmod(lane, m)
+        for v in range(held):
+            assert atom.a(lane, v) == atom.b(lane, v) == row + m * (group * held + v)
+        for v in range(m * n // 64):
+            block, i = divmod(v, 4)
+            assert atom.c(lane, v) == 4 * group + i + 256 // m * block + m * row
+    for fragment, size in ((atom.a, m * k), (atom.b, n * k), (atom.c, m * n)):
+        assert sorted(fragment(i) for i in range(fragment.size())) == list(range(size))
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32])
+@pytest.mark.parametrize("swizzle", ["INTER", "SW32", "SW64", "SW128"])
+def test_shared_memory_atoms_permute_16_byte_units(bits, swizzle):
+    """The unit of row r that is at place u of it was unit u ^ r, counted in the swizzle's bits."""
+    units = {"INTER": 1, "SW32": 2, "SW64": 4, "SW128": 8}[swizzle]
+    unit = 128 // bits
+    by_k, by_mn = smem_atom(f"K_{swizzle}", bits), smem_atom(f"MN_{swizzle}", bits)
+    rows = {1: 8, 2: 4, 4: 2, 8: 1}[units]  # that share 128 bytes
+    for r in range(8):
+        for u in range(units):
+            for e in range(unit):
+                place = unit * units * r + unit * (u ^ (r // rows % units)) + e
+                assert by_k(r, unit * u + e) == by_mn(unit * u + e, r) == place
 
 
 def test_f64_fragments():
@@ -91,8 +165,11 @@ def test_ldmatrix_hands_out_every_bit_of_the_rows(name):
     atom = copy_atom(name)
     matrices = int(name.split(".")[1][1:])
     bits = 8 * 8 * 16 * matrices
-    assert sorted(atom.destination(i) for i in range(atom.destination.size())) == list(range(bits))
-    assert {atom.source(i) for i in range(atom.source.size())} == set(range(bits))
+    registers, rows = atom.destination, atom.source
+    if name.startswith("st"):
+        registers, rows = rows, registers
+    assert sorted(registers(i) for i in range(registers.size())) == list(range(bits))
+    assert {rows(i) for i in range(rows.size())} == set(range(bits))
     for lane in range(32):
         for matrix in range(matrices):
             # Row lane / 4 and columns 2 (lane % 4) + {0, 1} of each matrix, or transposed.
@@ -101,13 +178,21 @@ def test_ldmatrix_hands_out_every_bit_of_the_rows(name):
                 if name.endswith("trans"):
                     row, column = column, row
                 value = 16 * i + 32 * matrix
-                assert atom.destination(lane, value) == 1024 * matrix + 128 * row + 16 * column
+                assert registers(lane, value) == 1024 * matrix + 128 * row + 16 * column
 
 
 def test_unknown_names_are_answered_with_the_known():
-    for lookup, name in ((mma_atom, "m16n8k16.f64"), (mma_atom, "m16n8k16.e4m3"), (copy_atom, "x")):
+    for lookup, name in (
+        (mma_atom, "m16n8k32.f64"),
+        (mma_atom, "m16n8k4.e4m3"),
+        (mfma_atom, "mfma.4x4x4.f16"),
+        (copy_atom, "x"),
+    ):
         with pytest.raises(LayoutValueError, match="there are"):
             lookup(name)
+    for name in ("K", "N_SW128", "K_SW256"):
+        with pytest.raises(LayoutValueError, match="there are"):
+            smem_atom(name)
     for n in (0, 12, 264):
         with pytest.raises(LayoutValueError):
             wgmma_atom(n)

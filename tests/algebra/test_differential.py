@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from oracle import coordinates, evaluate, flat_strides, leaves
-from strategies import random_layout
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError
+from layoutconv.testing.oracle import coordinates, evaluate, flat_strides, leaves
+from layoutconv.testing.random_layouts import random_layout
 
 PAIRS = 400
 

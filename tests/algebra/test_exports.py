@@ -61,7 +61,8 @@ def test_the_algebra_imports_the_standard_library_alone():
 
 
 def test_every_exported_function_says_what_it_does_with_an_example():
-    records = {"CopyAtom", "MmaAtom", "GlobalAccess", "SharedAccess"}  # shown by their makers
+    records = {"CopyAtom", "CopyUnit", "Footprint", "GlobalAccess", "MmaAtom", "SharedAccess"}
+    records |= {"ThrCopy", "ThrMma", "TiledCopy", "TiledMma"}  # all are shown by their makers
     for name in algebra.__all__:
         value = getattr(algebra, name)
         assert value.__doc__, name

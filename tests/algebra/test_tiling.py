@@ -17,7 +17,6 @@ from layoutconv.algebra import (
     domain_offset,
     downcast,
     flat_divide,
-    greatest_common_domain,
     left_inverse,
     local_partition,
     local_tile,
@@ -158,13 +157,3 @@ def test_constructors():
         with_shape(Layout((4, 6), (1, 5)), (3, 8))
     with pytest.raises(LayoutError):
         make_ordered_layout((2, 3), (1, 2, 3))
-
-
-def test_greatest_common_domain():
-    assert greatest_common_domain((4, 6), (8, 3)) == (4, 2, 3)
-    assert greatest_common_domain(24, (24, 1)) == 24
-    with pytest.raises(LayoutError) as caught:
-        greatest_common_domain((4, 6), (6, 4))
-    assert caught.value.witness == (4, 6)
-    with pytest.raises(LayoutError):
-        greatest_common_domain((4, 6), 25)

@@ -16,9 +16,13 @@ from layoutconv import (
     Swizzle,
     Tensor,
     copy_atom,
+    make_identity_tensor,
+    make_tiled_copy_C,
+    make_tiled_mma,
     mma_atom,
     mma_names,
     parse,
+    universal_copy,
     wgmma_atom,
 )
 from layoutconv.algebra.int_tuple import product
@@ -168,7 +172,7 @@ def test_a_tensor_shows_its_values() -> None:
 def test_fragments_of_an_atom_tile_its_matrices(name: str) -> None:
     atom = mma_atom(name)
     M, N, K = atom.shape
-    b, a, c = grids(draw(atom))
+    b, a, c = grids(draw(atom, limit=256))
     places = {
         "a": (a, atom.a, lambda i, j: i + M * j),
         "b": (b, atom.b, lambda k, n: n + N * k),
@@ -182,6 +186,18 @@ def test_fragments_of_an_atom_tile_its_matrices(name: str) -> None:
             pairs.add((thread, value))
         assert len(pairs) == fragment.size()
     assert (len(a.rows), len(b.columns), len(a.columns)) == (len(c.rows), len(c.columns), K)
+
+
+def test_tiles_of_threads_are_drawn_as_their_partitions() -> None:
+    mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    copy = make_tiled_copy_C(universal_copy(2), mma)
+    c = grids(draw(mma, limit=128))[2]
+    (written,) = grids(draw(copy, limit=128))
+    whole = make_identity_tensor((32, 16))
+    for i, j, cell in placed(c):
+        thread, value = (int(line[1:]) for line in cell.label.split("\n"))
+        assert mma.get_slice(thread).partition_C(whole)(value) == (i, j)
+        assert written.cells[i][j].label == cell.label
 
 
 def test_what_every_thread_reads_has_no_colour_of_a_thread() -> None:

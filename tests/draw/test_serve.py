@@ -105,7 +105,7 @@ def test_the_policy_names_the_script_and_the_style_and_nothing_else(server: Serv
     ("expression", "heading", "told"),
     [
         ("(4,3):(1,8) @ 6:1", "There is no such layout", "At 4 it is 8, but the closest layout"),
-        ("complement((2,2):(1,3), 24)", "There is no such layout", "offset 2 can only be reached"),
+        ("complement((2,2):(3,2), 24)", "There is no such layout", "copies would meet"),
         ("(4,2):(1,4) ]", "This is no layout", "expected the end"),
         ("zipped_divide(4:1, (2,2))", "This is no layout", "has 2 modes"),
         ("S<2,0,3> @ (3,4):(1@0,1@1)", "This cannot be drawn", "ArithmeticTuple"),

@@ -1,0 +1,353 @@
+"""Strides whose values are coordinates: scaled unit vectors, and their sums.
+
+CUTLASS: cute/numeric/arithmetic_tuple.hpp; Cecka, *CuTe Layout Representation and Algebra* (2026),
+on integer semimodules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .errors import LayoutTypeError
+from .protocol import Bounds, Path, Stride, Terms, is_integer, is_zero
+from .symbols import Symbolic, same
+
+_SET = object.__setattr__
+
+
+class ArithmeticTuple(Stride, tuple[Any, ...]):  # type: ignore[misc]
+    """A coordinate that can be added to: by mode, the shorter one padded with zeros.
+
+    Zeros at the end say nothing: a coordinate is equal to one that has more of them.
+
+    >>> ArithmeticTuple((1, 2)) + ArithmeticTuple((0, 0, 3))
+    ArithmeticTuple((1, 2, 3))
+    >>> 2 * ArithmeticTuple((1, (2, 3)))
+    ArithmeticTuple((2, ArithmeticTuple((4, 6))))
+    >>> ArithmeticTuple((1, 0)) == E(0), ArithmeticTuple((1,)) == (1, 0)
+    (True, True)
+    """
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Any:  # type: ignore[override]
+        return add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return add(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return add(self, scaled(-1, other))
+
+    def __rsub__(self, other: Any) -> Any:
+        return add(other, scaled(-1, self))
+
+    def __neg__(self) -> Any:
+        return scaled(-1, self)
+
+    def __mul__(self, c: Any) -> Any:  # type: ignore[override]
+        return scaled(c, self)
+
+    def __rmul__(self, c: Any) -> Any:  # type: ignore[override]
+        return scaled(c, self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ScaledBasis):
+            other = other.as_tuple()
+        if not isinstance(other, tuple):
+            return NotImplemented
+        return same(_trimmed(self), _trimmed(other))
+
+    def __ne__(self, other: object) -> bool:
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
+
+    def __hash__(self) -> int:
+        return hash(_trimmed(self))
+
+    def __reduce__(self) -> Any:
+        return ArithmeticTuple, (tuple(self),)
+
+    def __repr__(self) -> str:
+        return f"ArithmeticTuple({tuple.__repr__(self)})"
+
+    def __str__(self) -> str:
+        return "(" + ",".join(map(str, self)) + ")"
+
+    def at(self, c: Any) -> Any:
+        """``c`` times this coordinate."""
+        return scaled(c, self)
+
+    def zero(self) -> Any:
+        """Zeros in the place of its components."""
+        return scaled(0, self)
+
+    def is_zero(self) -> bool:
+        """Tell if every component is 0."""
+        return not self.terms()
+
+    def can_merge(self, extent: Any, following: Any) -> bool:
+        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
+        return _same_terms(self.times(extent), following)
+
+    def times(self, n: Any) -> Any:
+        """``n`` times this coordinate."""
+        return scaled(n, self)
+
+    scale = times
+
+    def plus(self, other: Any) -> Any:
+        """The sum with a stride of coordinates; None for any other."""
+        return _sum_of_strides(self, other)
+
+    def terms(self) -> Terms | None:
+        """The components that are not 0, by path."""
+        return _terms_of(self)
+
+    def xor(self) -> int | None:
+        """None: coordinates add with carries."""
+        return None
+
+    def bounds(self, low: Any, high: Any) -> Bounds | None:
+        """The extremes of its multiples, by path."""
+        return _bounds_of(self.terms() or (), low, high)
+
+    def divisor(self) -> int:
+        """1: coordinates are no multiples of an integer."""
+        return 1
+
+    def lifted(self, path: Path) -> Any:
+        """The same values as mode ``path`` of a coordinate."""
+        return sum_of_bases([ScaledBasis(v, path + p) for p, v in self.terms() or ()])
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Any:
+        """The coordinate with ``fn`` applied to its components."""
+        return ArithmeticTuple([
+            ArithmeticTuple(x).map_integers(fn) if isinstance(x, tuple) else fn(x) for x in self
+        ])  # fmt: skip
+
+
+def _trimmed(t: Any) -> Any:
+    """A coordinate as a plain tuple without zeros at the end, nested ones without those as well."""
+    if not isinstance(t, tuple):
+        return t
+    parts = [_trimmed(part) for part in t]
+    while parts and (parts[-1] == () or (isinstance(parts[-1], int) and parts[-1] == 0)):
+        parts.pop()
+    return tuple(parts)
+
+
+class ScaledBasis(Stride):
+    """``value * E(*path)``: the unit vector of one (nested) mode, scaled.
+
+    Its text is CuTe's, which lifts the value from the innermost mode outwards: ``1@1@0`` is mode 1
+    inside mode 0.
+
+    >>> 3 * E(1)
+    3*E(1)
+    >>> print(3 * E(1), E(0, 1))
+    3@1 1@1@0
+    >>> 2 * E(0) + 5 * E(2)
+    ArithmeticTuple((2, 0, 5))
+    """
+
+    __slots__ = ("path", "value")
+
+    value: Any
+    path: Path
+
+    def __init__(self, value: Any, path: Path) -> None:
+        _SET(self, "value", value)
+        _SET(self, "path", path)
+
+    def __reduce__(self) -> Any:
+        return ScaledBasis, (self.value, self.path)
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, Stride | tuple):
+            return NotImplemented
+        return ScaledBasis(other * self.value, self.path)
+
+    __rmul__ = __mul__
+
+    def at(self, c: Any) -> Any:
+        """``c`` times the stride."""
+        return self * c
+
+    def __add__(self, other: Any) -> Any:
+        return add(self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return add(other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return add(self, scaled(-1, other))
+
+    def __rsub__(self, other: Any) -> Any:
+        return add(other, scaled(-1, self))
+
+    def __neg__(self) -> ScaledBasis:
+        return ScaledBasis(-self.value, self.path)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, ArithmeticTuple):
+            return other == self.as_tuple()
+        if not isinstance(other, ScaledBasis):
+            return NotImplemented
+        return self.path == other.path and same(self.value, other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.as_tuple())
+
+    def __repr__(self) -> str:
+        basis = f"E({', '.join(map(str, self.path))})"
+        return basis if type(self.value) is int and self.value == 1 else f"{self.value!r}*{basis}"
+
+    def __str__(self) -> str:
+        shown = str(self.value)
+        if any(sign in shown[1:] for sign in "+-"):
+            shown = f"({shown})"
+        return f"{shown}@" + "@".join(map(str, reversed(self.path)))
+
+    def as_tuple(self) -> Any:
+        """The vector itself: the value in its mode, zeros before it."""
+        result = self.value
+        for mode in reversed(self.path):
+            result = ArithmeticTuple((0,) * mode + (result,))
+        return result
+
+    def zero(self) -> Any:
+        """The basis, scaled by 0."""
+        return ScaledBasis(0, self.path)
+
+    def is_zero(self) -> bool:
+        """Tell if the scale is 0."""
+        return is_integer(self.value) and is_zero(self.value)
+
+    def can_merge(self, extent: Any, following: Any) -> bool:
+        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
+        return _same_terms(self.times(extent), following)
+
+    def times(self, n: Any) -> Any:
+        """The basis, scaled by ``n`` more."""
+        return ScaledBasis(n * self.value, self.path)
+
+    scale = times
+
+    def plus(self, other: Any) -> Any:
+        """The sum with a stride of coordinates; None for any other."""
+        return _sum_of_strides(self, other)
+
+    def terms(self) -> Terms | None:
+        """The scale at the path; None where it is a traced value."""
+        return _terms_of(self)
+
+    def bounds(self, low: Any, high: Any) -> Bounds | None:
+        """The extremes of its multiples, at its path."""
+        found = self.terms()
+        return None if found is None else _bounds_of(found, low, high)
+
+    def lifted(self, path: Path) -> Any:
+        """The same values as mode ``path`` of a coordinate."""
+        return ScaledBasis(self.value, path + self.path)
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Any:
+        """The same basis, scaled by what ``fn`` gives for the scale."""
+        return ScaledBasis(fn(self.value), self.path)
+
+
+def E(*path: Any) -> ScaledBasis:
+    """The unit vector of mode ``path``: ``E(1)`` of mode 1, ``E(0, 1)`` of mode 1 inside mode 0.
+
+    A list is a path, too, as in the CuTe DSL.
+
+    >>> print(3 * E(1), E(0, 1), E([0, 1]))
+    3@1 1@1@0 1@1@0
+    """
+    if len(path) == 1 and isinstance(path[0], list | tuple):
+        path = tuple(path[0])
+    if not path or not all(type(p) is int and p >= 0 for p in path):
+        raise LayoutTypeError(f"E: expected modes (ints >= 0), got {path}")
+    return ScaledBasis(1, path)
+
+
+def add(a: Any, b: Any) -> Any:
+    """The sum of two coordinates; a plain 0 is the zero of every kind."""
+    if isinstance(a, ScaledBasis):
+        a = a.as_tuple()
+    if isinstance(b, ScaledBasis):
+        b = b.as_tuple()
+    a_tuple, b_tuple = isinstance(a, tuple), isinstance(b, tuple)
+    if a_tuple and b_tuple:
+        if len(a) < len(b):
+            a, b = b, a
+        return ArithmeticTuple([add(x, y) for x, y in zip(a, b)] + list(a[len(b) :]))  # noqa: B905
+    if not a_tuple and not b_tuple:
+        return a + b
+    zero, other = (b, a) if a_tuple else (a, b)
+    if is_integer(zero) and is_zero(zero):
+        return other
+    raise LayoutTypeError(f"cannot add the integer {zero} to the coordinate {other}")
+
+
+def scaled(c: Any, x: Any) -> Any:
+    """``c * x`` for a coordinate ``x``, by mode."""
+    if isinstance(x, tuple):
+        return ArithmeticTuple([scaled(c, mode) for mode in x])
+    return c * x
+
+
+def basis_terms(d: Any, path: Path = ()) -> list[ScaledBasis]:
+    """The scaled bases that a stride is the sum of; none for a plain 0.
+
+    >>> basis_terms(ArithmeticTuple((2, 0, (1, 3))))
+    [2*E(0), E(2, 0), 3*E(2, 1)]
+    """
+    if isinstance(d, ScaledBasis):
+        return [ScaledBasis(d.value, path + d.path)]
+    if isinstance(d, tuple):
+        return [term for i, mode in enumerate(d) for term in basis_terms(mode, (*path, i))]
+    return [ScaledBasis(d, path)] if path and not (isinstance(d, int) and d == 0) else []
+
+
+def sum_of_bases(terms: list[ScaledBasis]) -> Any:
+    """The stride that these add up to, in the simplest kind that holds it."""
+    if len(terms) == 1:
+        return terms[0]
+    total: Any = 0
+    for term in terms:
+        total = add(total, term)
+    return total
+
+
+def _terms_of(d: Any) -> Terms | None:
+    found = basis_terms(d)
+    if not all(is_integer(term.value) for term in found):
+        return None
+    return tuple([
+        (term.path, term.value) for term in found
+        if isinstance(term.value, Symbolic) or term.value != 0
+    ])  # fmt: skip
+
+
+def _same_terms(d: Any, e: Any) -> bool:
+    mine = _terms_of(d)
+    theirs = () if isinstance(e, int) and e == 0 else e.terms() if hasattr(e, "terms") else None
+    if mine is None or theirs is None or [p for p, _ in mine] != [p for p, _ in theirs]:
+        return False
+    return all(is_zero(x - y) for (_, x), (_, y) in zip(mine, theirs, strict=True))
+
+
+def _sum_of_strides(d: Any, e: Any) -> Any:
+    theirs = e.terms() if hasattr(e, "terms") else None
+    mine = _terms_of(d)
+    if mine is None or theirs is None or any(path == () for path, _ in theirs):
+        return None
+    total = add(d, sum_of_bases([ScaledBasis(v, p) for p, v in theirs]))
+    left = [ScaledBasis(v, p) for p, v in _terms_of(total) or ()]
+    return sum_of_bases(left)
+
+
+def _bounds_of(found: Terms, low: Any, high: Any) -> Bounds:
+    return {p: (low * v, high * v) if v >= 0 else (high * v, low * v) for p, v in found}

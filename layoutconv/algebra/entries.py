@@ -1,0 +1,287 @@
+"""The entries of a tuple and the modes of a layout, by CuTe's names: get, append, select, take.
+
+Each function takes an int tuple, a layout, a composed layout or a tensor. An entry of a tuple is
+what a mode of a layout is: an integer counts as a tuple of one. CUTLASS: cute/layout.hpp and
+cute/algorithm/tuple_algorithms.hpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from .errors import LayoutTypeError, text
+from .int_tuple import IntTuple, flatten, map_leaves, product, shape_of
+from .int_tuple import unflatten as _unflatten
+from .layout import Layout, as_like, make, make_layout
+from .like import LayoutLike
+
+Mode = int | Sequence[int] | None  # a mode, the path of a nested one, or all
+
+
+def get(x: Any, mode: Mode = None) -> Any:
+    """The entry of a tuple, or the mode of a layout, at an index or a path of them.
+
+    C++ writes ``get<1,0>(x)``, the DSL ``get(x, mode=[1, 0])``.
+
+    Raises :class:`LayoutTypeError` where there is no such entry.
+
+    >>> print(get(Layout((4, (2, 3)), (6, (3, 1))), mode=[1, 0]), get((4, (2, 3)), 1))
+    2:3 (2, 3)
+    """
+    for i in path_of(mode):
+        entries = _entries("get", x)
+        if not -len(entries) <= i < len(entries):
+            raise LayoutTypeError(f"get: {_shown(x)} has no entry {i}")
+        x = x.on_domain(itemgetter(i)) if isinstance(x, LayoutLike) else entries[i]
+    return x
+
+
+def path_of(mode: Mode) -> tuple[int, ...]:
+    """A mode as a path: an index, or a sequence of them, from the outside in.
+
+    >>> path_of(None), path_of(1), path_of([1, 0])
+    ((), (1,), (1, 0))
+    """
+    if mode is None:
+        return ()
+    path = (mode,) if isinstance(mode, int) else tuple(mode)
+    if not all(type(i) is int for i in path):
+        raise LayoutTypeError(f"mode: expected an index or a sequence of them, got {mode!r}")
+    return path
+
+
+def shape(x: Any, mode: Mode = None) -> IntTuple:
+    """The shape of a layout, a tensor or a tuple, or that of one mode.
+
+    >>> shape(Layout((4, (2, 3))), mode=[1])
+    (2, 3)
+    """
+    return get(shape_of("shape", x), mode)
+
+
+def stride(x: Any, mode: Mode = None) -> IntTuple:
+    """The strides of a layout or a tensor, or those of one mode.
+
+    >>> stride(Layout((4, (2, 3)), (6, (3, 1))), mode=[1, 0])
+    3
+    """
+    like = as_like("stride", x)
+    found = getattr(get(like, mode), "stride", None)
+    if found is None:
+        raise LayoutTypeError(f"stride: {like} has no strides of its own")
+    return found
+
+
+def append(x: Any, entry: Any = None, rank: int | None = None) -> Any:
+    """``x`` with ``entry`` as a new last entry, or with as many as it takes to have ``rank``.
+
+    Without an entry those are ``1:0``, for a tuple 1: C++'s ``append<3>(x)``.
+
+    >>> print(append(Layout((2, 3), (1, 2)), Layout(4, 6)), append((2, 3), 1, 4))
+    (2,3,4):(1,2,6) (2, 3, 1, 1)
+    """
+    return _extended("append", x, entry, rank, lambda entries, new: [*entries, *new])
+
+
+def prepend(x: Any, entry: Any = None, rank: int | None = None) -> Any:
+    """``x`` with ``entry`` as a new first entry, or with as many as it takes to have ``rank``.
+
+    >>> print(prepend(Layout((2, 3), (1, 2)), Layout(4, 6)), prepend((2, 3), 1, 4))
+    (4,2,3):(6,1,2) (1, 1, 2, 3)
+    """
+    return _extended("prepend", x, entry, rank, lambda entries, new: [*new, *entries])
+
+
+def _extended(
+    name: str, x: Any, entry: Any, rank: int | None, joined: Callable[[Any, Any], list[Any]]
+) -> Any:
+    def extended(inner: Any) -> Any:
+        entries = _entries(name, inner)
+        count = 1 if rank is None else rank - len(entries)
+        if count < 0:
+            raise LayoutTypeError(f"{name}: {_shown(inner)} has more than {rank} entries")
+        new = entry
+        if new is None:
+            new = make(1, 0) if isinstance(inner, LayoutLike) else 1
+        return _joined(inner, joined(entries, [new] * count))
+
+    return _on_domain(x, extended)
+
+
+def replace(x: Any, mode: int, entry: Any) -> Any:
+    """``x`` with another entry in the place of entry ``mode``. C++: ``replace<I>(x, entry)``.
+
+    >>> print(replace(Layout((2, 3), (1, 2)), 0, Layout(5, 7)), replace((2, 3), 1, (4, 5)))
+    (5,3):(7,2) (2, (4, 5))
+    """
+
+    def replaced(inner: Any) -> Any:
+        entries = _entries("replace", inner)
+        _checked("replace", inner, entries, [mode])
+        return _joined(inner, [entry if i == mode else e for i, e in enumerate(entries)])
+
+    return _on_domain(x, replaced)
+
+
+def select(x: Any, mode: Mode) -> Any:
+    """The entries of ``x`` at these indices, in this order. C++: ``select<0,2>(x)``.
+
+    >>> print(select(Layout((2, 3, 4), (1, 2, 6)), mode=[0, 2]), select((2, 3, 4), [2, 0]))
+    (2,4):(1,6) (4, 2)
+    """
+
+    def selected(inner: Any) -> Any:
+        entries, chosen = _entries("select", inner), path_of(mode)
+        _checked("select", inner, entries, chosen)
+        return _joined(inner, [entries[i] for i in chosen])
+
+    return _on_domain(x, selected)
+
+
+def take(x: Any, begin: int, end: int) -> Any:
+    """The entries ``begin`` to ``end`` (exclusive) of ``x``. C++: ``take<B,E>(x)``.
+
+    >>> print(take(Layout((2, 3, 4), (1, 2, 6)), 1, 3), take((2, 3, 4), 0, 2))
+    (3,4):(2,6) (2, 3)
+    """
+    return select(x, range(begin, end))
+
+
+def concat(*xs: Any) -> Any:
+    """The entries of all operands side by side; those of layouts make a layout. C++: tuple_cat.
+
+    >>> print(concat(Layout(2, 1), Layout(3, 2)), concat((1, 2), (3,)))
+    (2,3):(1,2) (1, 2, 3)
+    """
+    entries = [entry for x in xs for entry in _entries("concat", x)]
+    return make_layout(entries) if any(isinstance(x, LayoutLike) for x in xs) else tuple(entries)
+
+
+def wrap(x: Any) -> Any:
+    """A tuple as it is, an integer in a tuple of one; a layout of depth 0 with one mode.
+
+    >>> wrap(3), wrap((3, 4)), str(wrap(Layout(4, 2)))
+    ((3,), (3, 4), '(4):(2)')
+    """
+    return _on_domain(x, lambda inner: _joined(inner, _entries("wrap", inner)))
+
+
+def unwrap(x: Any) -> Any:
+    """``x`` without tuples of one around it.
+
+    >>> unwrap(((3,),)), str(unwrap(Layout(((4,),), ((2,),))))
+    (3, '4:2')
+    """
+
+    def unwrapped(inner: Any) -> Any:
+        while isinstance(shape_of("unwrap", inner), tuple) and len(_entries("", inner)) == 1:
+            inner = _entries("unwrap", inner)[0]
+        return inner
+
+    return _on_domain(x, unwrapped)
+
+
+def unflatten(x: Any, profile: IntTuple) -> Any:
+    """The entries of ``x``, all of depth 0, in the nesting of ``profile``.
+
+    >>> print(unflatten(Layout((2, 2, 3)), ((1, 1), 1)), unflatten((2, 2, 3), ((1, 1), 1)))
+    ((2,2),3):((1,2),4) ((2, 2), 3)
+    """
+    if not isinstance(x, tuple | str | LayoutLike):
+        return _unflatten(iter(x), profile)
+
+    def nested(inner: Any) -> Any:
+        entries = list(_entries("unflatten", inner))
+        places = len(flatten(profile))
+        if len(entries) != places:
+            raise LayoutTypeError(
+                f"unflatten: {_shown(inner)} has {len(entries)} entries, {text(profile)} {places}"
+            )
+        return _nested(iter(entries), profile, isinstance(inner, LayoutLike))
+
+    return _on_domain(x, nested)
+
+
+def _nested(entries: Any, profile: IntTuple, layouts: bool) -> Any:
+    if not isinstance(profile, tuple):
+        return next(entries)
+    parts = [_nested(entries, part, layouts) for part in profile]
+    return make_layout(parts) if layouts else tuple(parts)
+
+
+def transform_leaf(fn: Callable[..., Any], *ts: IntTuple) -> IntTuple:
+    """``fn`` of the leaves of congruent tuples, in their nesting.
+
+    >>> transform_leaf(lambda x: x + 1, (1, (2, 3)))
+    (2, (3, 4))
+    """
+    return map_leaves(fn, *[shape_of("transform_leaf", t) for t in ts])
+
+
+def repeat_like(x: Any, profile: IntTuple) -> IntTuple:
+    """``x`` at every leaf of ``profile``.
+
+    >>> repeat_like(7, (1, (2, 3)))
+    (7, (7, 7))
+    """
+    return map_leaves(lambda _: x, shape_of("repeat_like", profile))
+
+
+def product_each(x: Any) -> Any:
+    """The size of every entry of a shape; of an integer itself.
+
+    >>> product_each(((2, 3), 4)), product_each(Layout((2, (3, 4))))
+    ((6, 4), (2, 12))
+    """
+    found = shape_of("product_each", x)
+    return tuple(map(product, found)) if isinstance(found, tuple) else found
+
+
+def product_like(x: Any, profile: IntTuple) -> IntTuple:
+    """The sizes of the parts of a shape that are leaves of ``profile``.
+
+    >>> product_like(((2, 3), (4, 5)), (1, (1, 1)))
+    (6, (4, 5))
+    """
+    return _product_like(shape_of("product_like", x), shape_of("product_like", profile))
+
+
+def _product_like(found: IntTuple, profile: IntTuple) -> IntTuple:
+    if not isinstance(profile, tuple):
+        return product(found)
+    if not isinstance(found, tuple) or len(found) != len(profile):
+        raise LayoutTypeError(f"product_like: {text(found)} is not nested as {text(profile)}")
+    return tuple([_product_like(s, p) for s, p in zip(found, profile, strict=True)])
+
+
+def _entries(name: str, x: Any) -> list[Any]:
+    """The entries of a tuple or the modes of a layout; of an integer, or depth 0, itself."""
+    if isinstance(x, str):
+        x = as_like(name, x)
+    if isinstance(x, LayoutLike):
+        while not isinstance(x, Layout):
+            x = x.inner if hasattr(x, "inner") else x.layout  # type: ignore[attr-defined]
+        return list(x) if isinstance(x.shape, tuple) else [x]
+    return list(x) if isinstance(x, tuple) else [x]
+
+
+def _joined(like: Any, entries: list[Any]) -> Any:
+    return make_layout(entries) if isinstance(like, LayoutLike) else tuple(entries)
+
+
+def _on_domain(x: Any, operation: Callable[[Any], Any]) -> Any:
+    if isinstance(x, str):
+        x = as_like("", x)
+    return x.on_domain(operation) if isinstance(x, LayoutLike) else operation(x)
+
+
+def _checked(name: str, x: Any, entries: list[Any], chosen: Sequence[int]) -> None:
+    wrong = [i for i in chosen if not -len(entries) <= i < len(entries)]
+    if wrong:
+        raise LayoutTypeError(f"{name}: {_shown(x)} has no entry {wrong[0]}")
+
+
+def _shown(x: Any) -> str:
+    return str(x) if isinstance(x, LayoutLike) else text(x)

@@ -1,0 +1,327 @@
+"""Composition where a side adds by XOR.
+
+Three ways, from the general to the slow. By bits: where both sides are linear in the bits of their
+coordinates the result is, and its columns are those of the product of two matrices. By digits:
+where no mode of ``b`` leaves its digit of ``a`` and no sum carries, each mode is scaled by itself.
+By table: the strides are forced, and every coordinate is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .budget import Budget
+from .errors import LayoutTypeError, inexact, text
+from .int_tuple import idx2crd, unflatten
+from .layout import Layout, make
+from .normal import Arithmetic, arithmetic, simplified
+from .protocol import xor
+from .xor import F2, carryless
+
+Columns = list[int]  # the value of each bit of a coordinate
+Mode = tuple[int, int]  # an extent and the value of a stride
+
+
+def compose_f2(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) -> Layout:
+    """The layout of ``a(b(c))``, of XOR strides if one is, else of integers; or an error.
+
+    >>> from layoutconv.algebra import composition
+    >>> print(composition(Layout((8, 8), (F2(1), F2(9))), Layout((4, 4), (2, 16))))
+    (4,4):(f2,f18)
+    """
+    a, b = simplified(a), simplified(b)
+    leaves = _by_bits(a, b)
+    if leaves is None:
+        leaves = _by_digits(a, b)
+    if leaves is not None and all(modes is not None for modes in leaves):
+        return _assembled(b, [modes or [] for modes in leaves], F2)
+    return _by_table(a, b, Budget(operation, operands), (operation, operands))
+
+
+def bit_columns(layout: Layout) -> list[Columns] | None:
+    """The columns of each leaf where the layout is linear in the bits of its coordinates.
+
+    None where it is not: integers whose sums carry, of negative strides.
+
+    >>> bit_columns(Layout((4, 2), (1, 8))), bit_columns(Layout((4, 2), (1, 2)))
+    ([[1, 2], [8]], None)
+    """
+    by_xor = arithmetic(layout) is Arithmetic.XOR
+    taken = 0
+    result = []
+    for s, d in layout._leaves:
+        value: Any = xor(d) if by_xor else d
+        bits = (s - 1).bit_length()
+        columns = [value << k for k in range(bits)]
+        if not by_xor and value:
+            mask = 0
+            for column in columns:
+                mask |= column
+            if value < 0 or not is_carry_free(value, s) or taken & mask:
+                return None
+            taken |= mask
+        result.append(columns)
+    return result
+
+
+def without_carry(layout: Any) -> Any:
+    """``layout``, made mode by mode from one of XOR strides, if its modes still add by XOR."""
+    if not isinstance(layout, Layout) or arithmetic(layout) is Arithmetic.XOR:
+        return layout
+    if arithmetic(layout) is not Arithmetic.INTEGER or bit_columns(simplified(layout)) is None:
+        raise LayoutTypeError(f"the modes of {layout} add with carries")
+    return layout
+
+
+def is_carry_free(d: int, extent: int) -> bool:
+    """Tell if ``c * d`` is the carry-less product for every ``c < extent``.
+
+    The smallest number that overlaps with itself when it is moved by g bits is ``1 + 2^g``.
+
+    >>> is_carry_free(8, 100), is_carry_free(5, 4), is_carry_free(5, 6)
+    (True, True, False)
+    """
+    while d:
+        low = d & -d
+        d ^= low
+        if d and extent > (d & -d) // low + 1:
+            return False
+    return True
+
+
+def _by_bits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
+    """The modes of each leaf of b, None for a leaf that has none; None if this way is closed."""
+    columns = bit_columns(b)
+    if columns is None:
+        return None
+    reach = 0
+    for leaf in columns:
+        for column in leaf:
+            reach |= column
+    if not is_linear_below(a, reach):
+        return None
+    return [
+        _runs([int(a(column)) for column in leaf], s)
+        for leaf, (s, _) in zip(columns, b._leaves, strict=True)
+    ]
+
+
+def is_linear_below(a: Layout, reach: int) -> bool:
+    """Tell if ``a`` is linear in the bits of all positions whose bits are in ``reach``."""
+    used: list[tuple[Any, Any]] = []
+    for i, (s, d) in enumerate(a._leaves):
+        if reach < s or i == len(a._leaves) - 1:
+            used.append((reach + 1, d))
+            break
+        if s & (s - 1):
+            return False
+        used.append((s, d))
+        reach >>= s.bit_length() - 1
+    shape, stride = tuple([s for s, _ in used]), tuple([d for _, d in used])
+    return bit_columns(make(shape, stride)) is not None
+
+
+def _runs(columns: Columns, extent: int) -> list[Mode] | None:
+    """The modes of a leaf whose bits have these columns, or None: only the last may be odd.
+
+    A mode goes on while each column is twice the one before.
+    """
+    modes: list[Mode] = []
+    at = 0
+    while at < len(columns):
+        end = at + 1
+        while end < len(columns) and columns[end] == 2 * columns[end - 1]:
+            end += 1
+        if end == len(columns):
+            return [*modes, (extent, columns[at])]
+        if extent % (1 << (end - at)):
+            return None
+        modes.append((1 << (end - at), columns[at]))
+        extent >>= end - at
+        at = end
+    return modes or [(extent, 0)]
+
+
+def _by_digits(a: Layout, b: Layout) -> list[list[Mode] | None] | None:
+    """The modes of each leaf of b, each within one digit of ``a``; None if this way is closed."""
+    if arithmetic(a) is not Arithmetic.XOR or arithmetic(b) is Arithmetic.XOR or not a._leaves:
+        return None
+    extents = [s for s, _ in a._leaves]
+    values = [xor(d) or 0 for _, d in a._leaves]
+    taken = [0] * len(extents)
+    used = [0] * len(extents)
+    result: list[list[Mode] | None] = []
+    for s, d in b._leaves:
+        steps = _steps(extents, s, d)
+        if steps is None:
+            return None
+        modes = []
+        for digit, extent, step in steps:
+            mask = 0
+            for k in range((extent - 1).bit_length()):
+                mask |= step << k
+            used[digit] += (extent - 1) * step
+            if digit < len(extents) - 1 and used[digit] >= extents[digit]:
+                return None
+            if values[digit] and (not is_carry_free(step, extent) or taken[digit] & mask):
+                return None
+            taken[digit] |= mask
+            modes.append((extent, carryless(step, values[digit])))
+        result.append(modes)
+    return result
+
+
+def _steps(extents: list[int], s: int, d: int) -> list[tuple[int, int, int]] | None:
+    """The digits that ``s:d`` moves in: which, how often, in which steps."""
+    if d < 0:
+        return None
+    if d == 0 or s == 1:
+        return [(0, s, 0)] if d == 0 else None
+    steps: list[tuple[int, int, int]] = []
+    for i, extent in enumerate(extents):
+        if i == len(extents) - 1 or (s - 1) * d < extent:
+            return [*steps, (i, s, d)]
+        if d >= extent:
+            if d % extent:
+                return None
+            d //= extent
+            continue
+        if extent % d or s % (extent // d):
+            return None
+        steps.append((i, extent // d, d))
+        s, d = s // (extent // d), 1
+    return steps
+
+
+def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, ...]]) -> Layout:
+    """The layout whose strides are forced, compared with the function everywhere."""
+    values = [_along(a, b, i, budget) for i in range(len(b._leaves))]
+    proofs = []
+    for kind, split in ((F2, factored), (int, _split_integers)):
+        modes: list[list[Mode]] = []
+        at: Any = None
+        for i, (value, (s, _)) in enumerate(zip(values, b._leaves, strict=True)):
+            step = value(1) if s > 1 else 0
+            found = split(value, s) if kind is int or step >= 0 else None
+            modes.append(found or [(s, step if kind is int else max(step, 0))])
+            if found is None and at is None:
+                product = carryless if kind is F2 else int.__mul__
+                at = _only(
+                    b, i, next(x for x in range(s) if value(x) != product(x, modes[i][0][1]))
+                )
+        best = _assembled(b, modes, kind)
+        if at is None:
+            at = _first_difference(a, b, best, budget)
+        if at is None:
+            return best
+        proofs.append((best, at))
+    best, witness = proofs[0]
+    exact = int(a(b(witness)))
+    inexact(
+        *said,
+        f"at {text(witness)} the function is {exact}, the sum over modes {best(witness)}",
+        witness=witness,
+        exact=exact,
+        best=best,
+    )
+
+
+def _only(b: Layout, leaf: int, x: int) -> Any:
+    digits = [x if i == leaf else 0 for i in range(len(b._leaves))]
+    return unflatten(iter(digits), b.shape)
+
+
+def _along(a: Layout, b: Layout, leaf: int, budget: Budget) -> Callable[[int], int]:
+    """``a o b`` along one leaf of b, each value computed once."""
+    known: dict[int, int] = {}
+
+    def value(x: int) -> int:
+        if x not in known:
+            budget.spend()
+            known[x] = int(a(b(_only(b, leaf, x))))
+        return known[x]
+
+    return value
+
+
+def _first_difference(a: Layout, b: Layout, result: Layout, budget: Budget) -> Any:
+    size = int(b.size())
+    for i in (*_corners(b, size), *range(size)):
+        budget.spend(2)
+        crd = idx2crd(i, b.shape)
+        if result(crd) != int(a(b(crd))):
+            return crd
+    return None
+
+
+def _corners(b: Layout, size: int) -> list[int]:
+    """The ends of the modes, where most differences show."""
+    found = [size - 1]
+    place = 1
+    for s, _ in b._leaves:
+        found += [(s - 1) * place, size - 1 - (s - 1) * place]
+        place *= s
+    return found
+
+
+def _split_integers(value: Callable[[int], int], size: int) -> list[Mode] | None:
+    """Modes with integer strides along a leaf, if there are any."""
+    modes: list[Mode] = []
+    place = 1
+    while place < size:
+        step = value(place)
+        extent = 1
+        while extent * place < size and value(extent * place) == extent * step:
+            extent += 1
+        if (size // place) % extent:
+            return None
+        modes.append((extent, step))
+        place *= extent
+    return modes or [(size, 0)]
+
+
+def factored(value: Callable[[int], int], size: int) -> list[Mode] | None:
+    """Modes with XOR strides for a table, if there are any.
+
+    >>> factored([0, 1, 5, 4].__getitem__, 4)
+    [(2, 1), (2, 5)]
+    """
+
+    def search(step: int) -> list[Mode] | None:
+        """Modes from place ``step`` on."""
+        rest = size // step
+        if rest == 1:
+            return []
+        stride = value(step)
+        if stride < 0:
+            return None
+        good = 1
+        while good < rest and value(good * step) == carryless(good, stride):
+            good += 1
+        for extent in range(good, 1, -1):
+            if rest % extent:
+                continue
+            outer = search(step * extent)
+            if outer is not None and _matches(value, step, rest, [(extent, stride), *outer]):
+                return [(extent, stride), *outer]
+        return None
+
+    return search(1) if size > 1 else [(1, 0)]
+
+
+def _matches(value: Callable[[int], int], step: int, count: int, modes: list[Mode]) -> bool:
+    for x in range(count):
+        total, rest = 0, x
+        for extent, stride in modes:
+            total ^= carryless(rest % extent, stride)
+            rest //= extent
+        if total != value(x * step):
+            return False
+    return True
+
+
+def _assembled(b: Layout, leaves: list[list[Mode]], kind: Any) -> Layout:
+    shapes = [tuple([s for s, _ in m]) if len(m) > 1 else m[0][0] for m in leaves]
+    strides = [tuple([kind(d) for _, d in m]) if len(m) > 1 else kind(m[0][1]) for m in leaves]
+    return make(unflatten(iter(shapes), b.shape), unflatten(iter(strides), b.shape))

@@ -1,0 +1,47 @@
+"""Linear algebra over F2: matrices as columns of bits, and what their XORs span."""
+
+from __future__ import annotations
+
+Columns = tuple[int, ...]
+
+
+def apply_columns(columns: Columns, x: int) -> int:
+    """The matrix times the bits of x."""
+    result = 0
+    for i, column in enumerate(columns):
+        if x >> i & 1:
+            result ^= column
+    return result
+
+
+class Span:
+    """The values that XORs of some columns reach, and which columns reach each of them.
+
+    ``rows`` has a value for each leading bit, and the columns that make it up; ``kernel`` the
+    choices of columns whose XOR is 0.
+
+    >>> span = Span((1, 2, 3))
+    >>> span.kernel, span.reduced(7)
+    ([7], (4, 3))
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self.rows: dict[int, tuple[int, int]] = {}  # leading bit -> value, columns
+        self.kernel: list[int] = []
+        for i, column in enumerate(columns):
+            value, used = self.reduced(column)
+            used ^= 1 << i
+            if value:
+                self.rows[value.bit_length()] = value, used
+            else:
+                self.kernel.append(used)
+
+    def reduced(self, value: int) -> tuple[int, int]:
+        """``value`` less what the span holds of it, and the columns that make up that part."""
+        used = 0
+        for lead in sorted(self.rows, reverse=True):
+            if value >> (lead - 1) & 1:
+                row, columns = self.rows[lead]
+                value ^= row
+                used ^= columns
+        return value, used

@@ -1,0 +1,320 @@
+"""Strides that apply a function to the coordinate first: index buffers above all.
+
+CUTLASS: gather_tensor.hpp of example 59.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from math import gcd
+from typing import Any
+
+from .arrays import is_array, widened
+from .errors import LayoutTypeError, LayoutValueError
+from .int_tuple import sum_of
+from .protocol import (
+    Bounds,
+    Path,
+    Stride,
+    Terms,
+    bounds,
+    can_merge,
+    divisor,
+    is_integer,
+    is_zero,
+    lifted,
+    map_integers,
+    plus,
+    scale,
+    terms,
+    times,
+    xor,
+    zero_of,
+)
+from .values import Immutable
+
+_SET = object.__setattr__
+
+
+class CustomStride(Stride):
+    """A stride that applies ``func`` to the coordinate: ``c * CustomStride(f, d) == f(c) * d``.
+
+    What operations may know of ``func`` it says itself, by methods that it need not have:
+    ``step()``, the integer that its values are the coordinate's multiples of, if they are, and
+    ``bounds(low, high)``, the extremes of its values at these coordinates.
+
+    >>> 2 * CustomStride(IndexedGather([7, 5, 3]), 10)
+    30
+    """
+
+    __slots__ = ("func", "stride")
+
+    func: Any
+    stride: Any
+
+    def __init__(self, func: Any, stride: Any = 1) -> None:
+        if not callable(func):
+            raise LayoutTypeError(f"CustomStride: func has to be callable, got {func!r}")
+        _SET(self, "func", func)
+        _SET(self, "stride", stride)
+
+    def __reduce__(self) -> Any:
+        return CustomStride, (self.func, self.stride)
+
+    def at(self, c: Any) -> Any:
+        """``func(c) * stride``, arrays in a type that holds the product."""
+        value = self.func(c)
+        return (widened(value) if is_array(value) else value) * self.stride
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CustomStride):
+            return NotImplemented
+        return bool(self.func == other.func and self.stride == other.stride)
+
+    def __hash__(self) -> int:
+        return hash((self.func, self.stride))
+
+    def __repr__(self) -> str:
+        return f"CustomStride({self.func!r}, {self.stride!r})"
+
+    def __str__(self) -> str:
+        return f"{self.func}*{self.stride}"
+
+    def _additive(self) -> Any:
+        """The stride that this one is, if ``func`` is a multiple; None otherwise."""
+        step = getattr(self.func, "step", None)
+        factor = step() if callable(step) else None
+        return times(factor, self.stride) if factor is not None and is_integer(factor) else None
+
+    def zero(self) -> Any:
+        """The zero of the stride."""
+        return zero_of(self.stride)
+
+    def is_zero(self) -> bool:
+        """Tell if the stride is 0, or ``func`` always is."""
+        return is_zero(self.stride) or (self._additive() is not None and is_zero(self._additive()))
+
+    def can_merge(self, extent: Any, following: Any) -> bool:
+        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
+        mine = self._additive()
+        if mine is None:
+            return self.is_zero() and is_zero(following)
+        other = following._additive() if isinstance(following, CustomStride) else following
+        return other is not None and can_merge(extent, mine, other)
+
+    def scale(self, n: Any) -> Any:
+        """The stride of every n-th coordinate, where ``func`` is a multiple."""
+        if self._additive() is None:
+            return self if self.is_zero() else None
+        return CustomStride(self.func, scale(n, self.stride))
+
+    def times(self, n: Any) -> Any:
+        """The stride whose values are n times as large."""
+        return CustomStride(self.func, times(n, self.stride))
+
+    def plus(self, other: Any) -> Any:
+        """The sum with a stride of the same function, or of two that are multiples."""
+        if isinstance(other, CustomStride) and self.func == other.func:
+            both = plus(self.stride, other.stride)
+            return None if both is None else CustomStride(self.func, both)
+        mine = self._additive()
+        theirs = other._additive() if isinstance(other, CustomStride) else other
+        if mine is None or theirs is None:
+            return SummedStride((self, other)) if xor(other) is None else None
+        return plus(mine, theirs)
+
+    def terms(self) -> Terms | None:
+        """The components, where ``func`` is a multiple."""
+        mine = self._additive()
+        if mine is None:
+            return () if self.is_zero() else None
+        return terms(mine)
+
+    def xor(self) -> int | None:
+        """0 for the zero stride; None otherwise."""
+        return 0 if self.is_zero() else None
+
+    def bounds(self, low: Any, high: Any) -> Bounds | None:
+        """The extremes of its values, where those of ``func`` are known."""
+        ask = getattr(self.func, "bounds", None)
+        found = ask(low, high) if callable(ask) else None
+        return None if found is None else bounds(self.stride, *found)
+
+    def divisor(self) -> int:
+        """A positive integer that divides all values: a divisor of the stride."""
+        mine = self._additive()
+        return divisor(self.stride if mine is None else mine)
+
+    def lifted(self, path: Path) -> Any:
+        """The same values as mode ``path`` of a coordinate."""
+        inner = lifted(self.stride, path)
+        return None if inner is None else CustomStride(self.func, inner)
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Any:
+        """The same function, times what ``fn`` gives for the stride."""
+        return CustomStride(self.func, map_integers(fn, self.stride))
+
+
+class SummedStride(Stride):
+    """The sum of strides of different kinds at one coordinate.
+
+    >>> 2 * SummedStride((CustomStride(IndexedGather([7, 5, 3]), 10), 100))
+    230
+    """
+
+    __slots__ = ("addends",)
+
+    addends: tuple[Any, ...]
+
+    def __init__(self, addends: tuple[Any, ...]) -> None:
+        _SET(self, "addends", addends)
+
+    def __reduce__(self) -> Any:
+        return SummedStride, (self.addends,)
+
+    def at(self, c: Any) -> Any:
+        """The sum of the values of the addends."""
+        return sum_of([c * d for d in self.addends])
+
+    def __eq__(self, other: object) -> bool:
+        return self.addends == other.addends if isinstance(other, SummedStride) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((SummedStride, self.addends))
+
+    def __repr__(self) -> str:
+        return f"SummedStride({self.addends!r})"
+
+    def __str__(self) -> str:
+        return "+".join(map(str, self.addends))
+
+    def times(self, n: Any) -> Any:
+        """The stride whose values are n times as large."""
+        parts = tuple([times(n, d) for d in self.addends])
+        return None if any(part is None for part in parts) else SummedStride(parts)
+
+    def plus(self, other: Any) -> Any:
+        """The sum with one more."""
+        return SummedStride((*self.addends, other)) if xor(other) is None else None
+
+    def divisor(self) -> int:
+        """A common divisor of those of the addends."""
+        return gcd(*map(divisor, self.addends))
+
+    def lifted(self, path: Path) -> Any:
+        """The same values as mode ``path`` of a coordinate."""
+        return None
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Any:
+        """The sum of the addends with ``fn`` applied to their integers."""
+        return SummedStride(tuple([map_integers(fn, d) for d in self.addends]))
+
+
+class IndexedGather(Immutable):
+    """The function ``i -> index[i]`` of an index buffer.
+
+    ``index`` is a sequence, a NumPy or torch array, or a kernel's pointer. An integer position
+    outside a buffer whose length is known is refused, where Python would wrap a negative one
+    around; positions that are arrays follow the rules of their library.
+
+    >>> IndexedGather([7, 5, 3])(2)
+    3
+    >>> IndexedGather([7, 5, 3])(-1)
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutValueError: IndexedGather: position -1 is outside an index of 3
+    """
+
+    __slots__ = ("index",)
+
+    index: Any
+
+    def __init__(self, index: Any) -> None:
+        if not hasattr(index, "__getitem__"):
+            raise LayoutTypeError(f"IndexedGather: expected an index buffer, got {index!r}")
+        _SET(self, "index", tuple(index) if type(index) is list else index)
+
+    def __reduce__(self) -> Any:
+        return IndexedGather, (self.index,)
+
+    def __call__(self, i: Any) -> Any:
+        if isinstance(i, int):
+            if hasattr(self.index, "__len__") and not 0 <= i < len(self.index):
+                raise LayoutValueError(
+                    f"IndexedGather: position {i} is outside an index of {len(self.index)}"
+                )
+            value = self.index[i]
+            return value.item() if is_array(value) and value.ndim == 0 else value
+        if is_array(i) and type(self.index) is tuple:
+            library = sys.modules[type(i).__module__.partition(".")[0]]
+            return library.asarray(self.index)[i]
+        return self.index[i]
+
+    def bounds(self, low: Any, high: Any) -> tuple[int, int] | None:
+        """The smallest and the largest entry from position ``low`` to ``high``."""
+        if not hasattr(self.index, "__len__") or not 0 <= low <= high < len(self.index):
+            return None
+        part = self.index[low : high + 1]
+        if is_array(part):
+            return int(part.min()), int(part.max())
+        return (min(part), max(part)) if all(isinstance(x, int) for x in part) else None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IndexedGather):
+            return NotImplemented
+        a, b = self.index, other.index
+        return a is b or (type(a) is tuple and type(b) is tuple and a == b)
+
+    def __hash__(self) -> int:
+        return hash(self.index) if type(self.index) is tuple else id(self.index)
+
+    def __repr__(self) -> str:
+        return f"IndexedGather({self.index!r})"
+
+    def __str__(self) -> str:
+        return "gather"
+
+
+class StridedGather(Immutable):
+    """The function ``i -> i * stride``: what an ``IndexedGather`` of a regular index would be.
+
+    >>> 3 * CustomStride(StridedGather(4), 10)
+    120
+    """
+
+    __slots__ = ("stride",)
+
+    stride: Any
+
+    def __init__(self, stride: Any) -> None:
+        _SET(self, "stride", stride)
+
+    def __reduce__(self) -> Any:
+        return StridedGather, (self.stride,)
+
+    def __call__(self, i: Any) -> Any:
+        return i * self.stride
+
+    def step(self) -> Any:
+        """The integer that a coordinate is multiplied by."""
+        return self.stride
+
+    def bounds(self, low: Any, high: Any) -> tuple[Any, Any] | None:
+        """The smallest and the largest multiple of the coordinates ``low`` to ``high``."""
+        found = bounds(self.stride, low, high)
+        return None if found is None else found.get(())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StridedGather):
+            return NotImplemented
+        return bool(self.stride == other.stride)
+
+    def __hash__(self) -> int:
+        return hash((StridedGather, self.stride))
+
+    def __repr__(self) -> str:
+        return f"StridedGather({self.stride!r})"
+
+    def __str__(self) -> str:
+        return f"strided({self.stride})"

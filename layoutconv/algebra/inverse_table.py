@@ -1,0 +1,73 @@
+"""Right inverses of functions that nothing is known of but their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .basis import basis_terms
+from .budget import Budget
+from .errors import LayoutTypeError, LayoutValueError
+from .layout import Layout
+from .normal import from_leaves, merge
+from .stride import finished
+
+Table = list[Any]  # what a leaf adds to the offset at each of its coordinates
+
+
+def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layout:
+    """The longest layout of positions with the offsets 0, 1, 2, ..., found by looking.
+
+    Where two positions share an offset it takes the first. ``relative`` counts offsets from that of
+    position 0.
+
+    Raises :class:`LayoutTypeError` for values that are no integers, :class:`LayoutValueError` where
+    position 0 is not at 0.
+
+    >>> from layoutconv.algebra import CustomStride, IndexedGather
+    >>> print(right_inverse_of_table("", Layout((4, 2), (CustomStride(IndexedGather([0, 2, 1, 3])), 8))))
+    (2,2):(2,1)
+    """  # noqa: E501
+    budget = Budget(name, (a,))
+    first = a(0)
+    if not isinstance(first, int):
+        if basis_terms(first) or isinstance(first, tuple):
+            raise LayoutTypeError(
+                f"{name}: {a} gives coordinates by functions; take a mode of them"
+            )
+        raise LayoutTypeError(f"{name}: {a} gives {first!r}, no integer")
+    if first and not relative:
+        raise LayoutValueError(f"{name}: position 0 of {a} is at {first}, not at 0", witness=0)
+    place = _finder(a, first, budget)
+    leaves: list[tuple[int, int]] = []
+    values = [0]
+    while True:
+        done, step = len(values), place(len(values))
+        if step is None:
+            break
+        longer = list(values)
+        while all(place(len(longer) + k) == len(longer) // done * step + v
+                  for k, v in enumerate(values)):  # fmt: skip
+            start = len(longer) // done * step
+            longer += [start + v for v in values]
+        if len(longer) == done:
+            break
+        leaves.append((len(longer) // done, step))
+        values = longer
+    return from_leaves(merge(leaves))
+
+
+def _finder(a: Any, first: int, budget: Budget) -> Any:
+    """The function from an offset to the first position that has it, or None."""
+    size = int(a.size())
+    found: dict[int, int] = {}
+    looked = 0
+
+    def place(offset: int) -> int | None:
+        nonlocal looked
+        while offset not in found and looked < size:
+            budget.spend(2)
+            found.setdefault(int(finished(a(looked))) - first, looked)
+            looked += 1
+        return found.get(offset)
+
+    return place

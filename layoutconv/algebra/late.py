@@ -1,0 +1,34 @@
+"""The one list of imports that come late: what the methods of a class ask of files above it.
+
+A layout has methods such as ``compose``, whose operation is in a file that imports layouts. These
+names are looked up when they are first asked for, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "coalesce": "coalesce",  # Layout.coalesce
+    "composition": "composition",  # Layout.compose, `a @ b`
+    "table_of": "table",  # Layout.offsets
+    "coshape": "extent",  # Layout.cosize
+    "cosize": "extent",  # ComposedLayout.cosize
+    "slice_": "slices",  # `layout[:, 3]`
+    "parse": "notation",  # a string is the layout that it says
+}
+_FOUND: dict[str, Any] = {}
+
+
+def late(name: str) -> Any:
+    """The function of that name.
+
+    >>> late("coalesce").__module__
+    'layoutconv.algebra.coalesce'
+    """
+    found = _FOUND.get(name)
+    if found is None:
+        found = getattr(import_module(f".{_HOMES[name]}", __package__), name)
+        _FOUND[name] = found
+    return found

@@ -1,0 +1,189 @@
+"""The LayoutLike protocol: what every operation takes, and the one place that says how.
+
+A layout, a composed layout and a tensor have a shape, and a value at every coordinate of it. An
+operation on the coordinates (coalesce, divide, compose, tile) is written for layouts and applied
+*inside* the others: what comes after the domain, a swizzle, an index buffer, an engine, stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from .display import Drawable
+from .errors import LayoutBudgetError, LayoutValueError, text
+from .int_tuple import IntTuple, crd2idx, depth, flatten, idx2crd, product, rank
+from .protocol import is_stride, map_integers
+from .relations import Relation, recording
+from .symbols import Symbolic, symbolic_of, symint_of
+from .symint import SymInt
+from .values import Shaped
+
+Self = TypeVar("Self", bound="LayoutLike")
+
+
+class LayoutLike(Shaped, Drawable):
+    """A shape, and a value at each of its coordinates."""
+
+    __slots__ = ()
+
+    def on_domain(self: Self, operation: Callable[[Any], Any]) -> Self:
+        """The same values over what ``operation`` makes of the layout that is the domain."""
+        raise NotImplementedError
+
+    def map_integers(self: Self, fn: Callable[[Any], Any]) -> Self:
+        """The same with ``fn`` applied to every integer that it is made of."""
+        raise NotImplementedError
+
+    def parts(self) -> tuple[Any, ...]:
+        """The layouts that it consists of."""
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> int:
+        """The number of top-level modes."""
+        return rank(self.shape)
+
+    @property
+    def depth(self) -> int:
+        """The levels of nesting of the shape; an integer has depth 0."""
+        return depth(self.shape)
+
+    def size(self) -> Any:
+        """The number of coordinates of the domain."""
+        return product(self.shape)
+
+    def get_hier_coord(self, index: Any) -> IntTuple:
+        """The coordinate of a position in the profile of the shape.
+
+        >>> from .layout import Layout
+        >>> Layout((4, (2, 4)), (8, (4, 1))).get_hier_coord(10)
+        (2, (0, 1))
+        """
+        return idx2crd(index, self.shape)
+
+    def get_flat_coord(self, index: Any) -> IntTuple:
+        """The coordinate of a position with an integer for each leaf of the shape."""
+        return flatten(idx2crd(index, self.shape))
+
+    def get_1d_coord(self, crd: IntTuple) -> Any:
+        """The position of a coordinate, colexicographically."""
+        return crd2idx(crd, self.shape)
+
+    @property
+    def assumptions(self) -> tuple[Relation, ...]:
+        """What this result took for granted of the symbols in it, beyond what they say themselves.
+
+        Empty for a result that holds for all values of its symbols. See
+        :func:`~layoutconv.assuming`.
+        """
+        found: list[Relation] = []
+        for part in self.parts():
+            found += [r for r in part.assumptions if r not in found]
+        return tuple(found)
+
+
+def is_symbolic(x: Any) -> bool:
+    """Tell if an operand has integers with a name in it."""
+    if type(x) is int or x is None:
+        return False
+    if isinstance(x, SymInt | Symbolic):
+        return True
+    if isinstance(x, tuple):
+        return any(map(is_symbolic, x))
+    if not isinstance(x, LayoutLike) and not is_stride(x):
+        return False
+    if getattr(x, "_plain", False):
+        return False
+    found = []
+
+    def look(integer: Any) -> Any:
+        if isinstance(integer, SymInt | Symbolic):
+            found.append(integer)
+        return integer
+
+    x.map_integers(look)
+    return bool(found)
+
+
+def symbolically(
+    operation: Callable[..., Any], *operands: Any, name: str = "", shown: tuple[Any, ...] = ()
+) -> Any:
+    """``operation(*operands)``; where they are symbolic the result says what it took for granted.
+
+    A kernel's integers are computed with by name, and become kernel's integers again. ``name`` and
+    ``shown`` are for the error of a relation that is unknown: the operation, and its operands.
+    """
+    if not any(map(is_symbolic, operands)):
+        return operation(*operands)
+    inherited = [r for x in operands for r in getattr(x, "assumptions", ())]
+    with recording() as record:
+        named = [_mapped(_named, x) for x in operands]
+        try:
+            result = _mapped(symint_of, operation(*named))
+        except LayoutBudgetError as error:
+            if error.operation != "expression":
+                raise
+            result = operation(*[_mapped(present, x) for x in named])
+        except LayoutValueError as error:
+            error.best, error.exact = (
+                _mapped(symint_of, error.best),
+                _mapped(symint_of, error.exact),
+            )
+            error.witness = _mapped(symint_of, error.witness)
+            if error.unknown is None or error.operation:
+                raise
+            _undecided(name or operation.__name__.strip("_"), shown or operands, error)
+    taken = [*inherited, *record.relations]
+    return _noted(result, tuple(dict.fromkeys(taken))) if taken else result
+
+
+def _undecided(name: str, operands: tuple[Any, ...], error: LayoutValueError) -> NoReturn:
+    """Say in which operation a relation is unknown."""
+    raise LayoutValueError(
+        f"{name}({', '.join(map(text, operands))}): {error}",
+        operation=name,
+        operands=operands,
+        unknown=error.unknown,
+    ) from None
+
+
+def _named(x: Any) -> Any:
+    return symbolic_of(x) if isinstance(x, SymInt) else x
+
+
+def _mapped(fn: Callable[[Any], Any], x: Any) -> Any:
+    """``x`` with ``fn`` applied to all integers in it."""
+    if isinstance(x, LayoutLike):
+        return x.map_integers(fn)
+    if isinstance(x, tuple) and not is_stride(x):
+        return type(x)([_mapped(fn, part) for part in x])
+    if isinstance(x, int | Symbolic) and not isinstance(x, bool):
+        return fn(x)
+    return map_integers(fn, x) if is_stride(x) else x
+
+
+def _noted(x: Any, relations: tuple[Relation, ...]) -> Any:
+    if isinstance(x, tuple):
+        return tuple([_noted(part, relations) for part in x])
+    for part in x.parts() if isinstance(x, LayoutLike) else ():
+        part.assume(relations)
+    return x
+
+
+def present(x: Any) -> Any:
+    """The present value of a kernel's integer, which the record notes that a result rests on."""
+    if not isinstance(x, Symbolic):
+        return x
+    if x.value is None:
+        raise LayoutValueError(f"no layout is known to be exact for all values of {x}")
+    bool(x == x.value)
+    return x.value
+
+
+def values_of(layout: Any) -> Any:
+    """``layout`` with the present values of a kernel's integers, for questions about today's."""
+    return layout.map_integers(lambda x: int(x) if isinstance(x, SymInt) else x)
+
+
+__all__ = ["IntTuple", "LayoutLike", "is_symbolic", "symbolically", "values_of"]

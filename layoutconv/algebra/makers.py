@@ -1,0 +1,255 @@
+"""Layouts and tensors that CuTe has a function to make: of bases, of coordinates, of parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .basis import ScaledBasis
+from .composed import IDENTITY, ComposedLayout
+from .construct import make_identity_layout
+from .entries import get
+from .errors import LayoutTypeError
+from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
+from .layout import Layout, as_layout, as_like, make, make_layout
+from .like import symbolically
+from .normal import by_stride, simplified
+from .protocol import is_zero
+from .swizzle import Swizzle
+from .tensor import Tensor
+
+
+class Coordinates:
+    """The engine of a tensor of coordinates: at each place there is the place itself.
+
+    >>> Coordinates()[1, 2]
+    (1, 2)
+    """
+
+    __slots__ = ()
+
+    def __getitem__(self, place: Any) -> Any:
+        return place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Coordinates)
+
+    def __hash__(self) -> int:
+        return hash(Coordinates)
+
+
+COORDINATES = Coordinates()
+
+
+def make_tensor(engine: Any, layout: Any) -> Tensor:
+    """A tensor: an engine, which holds values, and a layout of places in it.
+
+    >>> make_tensor([10, 11, 12, 13], "(2,2):(2,1)")[1, 0]
+    12
+    """
+    return Tensor(engine, layout)
+
+
+def make_identity_tensor(shape: IntTuple) -> Tensor:
+    """The tensor that holds its own coordinates, for predicates: C++'s ``make_coord_tensor``.
+
+    Tiled and partitioned as the data is, it tells which element of it a thread has.
+
+    >>> make_identity_tensor((4, 8))[1, 2]
+    (1, 2)
+    """
+    return Tensor(COORDINATES, make_identity_layout(shape))
+
+
+def tiler_to_layout(tiler: Any) -> Layout:
+    """The coordinates that a tiler takes, as a layout of scaled bases.
+
+    >>> print(tiler_to_layout((4, 5)), tiler_to_layout((4, "2:3")))
+    (4,5):(1@0,1@1) (4,2):(1@0,3@1)
+    """
+    if not isinstance(tiler, tuple):
+        return as_layout("tiler_to_layout", tiler)
+    modes = []
+    for i, tile in enumerate(tiler):
+        mode = tiler_to_layout(tile) if isinstance(tile, tuple) else as_layout("tiler", tile)
+        strides = map_leaves(lambda _, d, i=i: _within(d, i), mode.shape, mode.stride)
+        modes.append(make(mode.shape, strides))
+    return make_layout(modes)
+
+
+def _within(d: Any, i: int) -> Any:
+    if isinstance(d, ScaledBasis):
+        return ScaledBasis(d.value, (i, *d.path))
+    return ScaledBasis(d, (i,))
+
+
+def make_basis_like(profile: IntTuple) -> IntTuple:
+    """The scaled basis of every leaf of ``profile``: the strides of an identity layout.
+
+    >>> print(*make_basis_like((4, 8)))
+    1@0 1@1
+    """
+    return make_identity_layout(profile).stride
+
+
+def basis_get(basis: ScaledBasis, x: Any) -> Any:
+    """The entry of ``x`` that a scaled basis points at.
+
+    >>> from .stride import E
+    >>> basis_get(E(1), (4, 8)), basis_get(E(1, 0), (4, (8, 2)))
+    (8, 8)
+    """
+    return get(x, basis.path)
+
+
+def basis_value(basis: Any) -> Any:
+    """The factor of a scaled basis; of an integer itself.
+
+    >>> from .stride import E
+    >>> basis_value(3 * E(1)), basis_value(3)
+    (3, 3)
+    """
+    return basis.value if isinstance(basis, ScaledBasis) else basis
+
+
+def make_fragment_like(layout: Any) -> Layout:
+    """The compact layout of registers for a partition: mode 0 first, the rest in stride order.
+
+    >>> print(make_fragment_like(Layout((4, (2, 3)), (6, (3, 0)))))
+    (4,(2,3)):(1,(12,4))
+    """
+    layout = as_like("make_fragment_like", layout)
+    while not isinstance(layout, Layout):
+        layout = layout.inner if hasattr(layout, "inner") else layout.layout
+    result: Layout = symbolically(_make_fragment_like, layout)
+    return result
+
+
+def _make_fragment_like(layout: Layout) -> Layout:
+    if layout.rank < 2 or not isinstance(layout.shape, tuple):
+        return Layout(layout.shape)
+    first, *rest = layout.shape
+    leaves = paired_leaves(tuple(rest), simplified(layout).stride[1:])
+    strides: list[Any] = [0] * len(leaves)
+    current = product(first)
+    for i, _ in by_stride([(i, abs(d)) for i, (_, d) in enumerate(leaves)]):
+        strides[i] = current
+        current = current * leaves[i][0]
+    return make(layout.shape, (compact_stride(first), *unflatten(iter(strides), tuple(rest))))
+
+
+def filter_zeros(layout: Any) -> Any:
+    """The same modes, those of stride 0 with an extent of 1: each offset once, the rank kept.
+
+    >>> print(filter_zeros(Layout((2, 3), (0, 1))))
+    (1,3):(0,1)
+    """
+    if type(layout) is not Layout:
+        return as_like("filter_zeros", layout).on_domain(filter_zeros)
+    shape = map_leaves(lambda s, d: 1 if is_zero(d) else s, layout.shape, layout.stride)
+    return make(shape, layout.stride)
+
+
+def sort(layout: Any) -> Any:
+    """The leaves of a layout in one level, by their strides: another order of the same offsets.
+
+    >>> print(sort(Layout((4, 8), (8, 1))))
+    (8,4):(1,8)
+    """
+    if type(layout) is not Layout:
+        return as_like("sort", layout).on_domain(sort)
+    leaves = symbolically(lambda a: tuple(by_stride(a._leaves)), layout)
+    return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
+
+
+def leading_dim(shape: Any, stride: IntTuple = None) -> Any:
+    """The mode of stride 1, or its path where modes are nested; None if there is none.
+
+    >>> leading_dim((4, 8), (8, 1)), leading_dim(Layout((4, (2, 8)), (16, (8, 1))))
+    (1, (1, 1))
+    """
+    layout = Layout(shape, stride) if stride is not None else as_layout("leading_dim", shape)
+    path = _unit_path(layout.shape, layout.stride)
+    return path[0] if path is not None and len(path) == 1 else path
+
+
+def _unit_path(shape: IntTuple, stride: IntTuple) -> tuple[int, ...] | None:
+    if not isinstance(shape, tuple):
+        return () if type(stride) is int and stride == 1 else None
+    for i, (s, d) in enumerate(zip(shape, stride, strict=True)):
+        inner = _unit_path(s, d)
+        if inner is not None:
+            return (i, *inner)
+    return None
+
+
+def is_major(mode: int, layout: Any) -> bool:
+    """Tell if the stride of a mode, or of its first leaf, is 1.
+
+    >>> is_major(1, Layout((4, 8), (8, 1))), is_major(0, Layout((4, 8), (8, 1)))
+    (True, False)
+    """
+    leaves = get(as_layout("is_major", layout), mode)._leaves
+    return bool(leaves) and type(leaves[0][1]) is int and leaves[0][1] == 1
+
+
+def make_swizzle(bits: int, base: int, shift: int) -> Swizzle:
+    """``Swizzle(bits, base, shift)``.
+
+    >>> print(make_swizzle(3, 3, 3))
+    S<3,3,3>
+    """
+    return Swizzle(bits, base, shift)
+
+
+def make_composed_layout(last: Any, offset: Any, first: Any) -> ComposedLayout:
+    """``last o offset o first``: the layout, then the offset, then a swizzle or another layout.
+
+    The DSL calls ``last`` the inner and ``first`` the outer layout.
+
+    >>> print(make_composed_layout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1))))
+    S<3,3,3> o 0 o (8,64):(64,1)
+    """
+    return ComposedLayout(last, offset, as_like("make_composed_layout", first))
+
+
+def get_swizzle_portion(layout: Any) -> Swizzle:
+    """The swizzle of a composed layout; of any other the one that moves nothing.
+
+    >>> print(get_swizzle_portion("S<3,3,3> o 0 o (8,64):(64,1)"), get_swizzle_portion((8, 64)))
+    S<3,3,3> S<0,4,3>
+    """
+    like = as_like("get_swizzle_portion", layout)
+    like = like.layout if isinstance(like, Tensor) else like
+    if isinstance(like, ComposedLayout) and isinstance(like.outer, Swizzle):
+        return like.outer
+    return Swizzle(0, 4, 3)
+
+
+def get_nonswizzle_portion(layout: Any) -> Any:
+    """A layout without its swizzle; the offset stays.
+
+    >>> print(get_nonswizzle_portion("S<3,3,3> o 0 o (8,64):(64,1)"))
+    (8,64):(64,1)
+    """
+    like = as_like("get_nonswizzle_portion", layout)
+    if isinstance(like, Tensor):
+        return Tensor(like.engine, get_nonswizzle_portion(like.layout), like.offset)
+    if not isinstance(like, ComposedLayout) or not isinstance(like.outer, Swizzle):
+        return like
+    if type(like.offset) is int and like.offset == 0:
+        return like.inner
+    return ComposedLayout(IDENTITY, like.offset, like.inner)
+
+
+def size_in_bytes(element_bits: int, layout: Any) -> int:
+    """The bytes from the first offset to the end of the last element.
+
+    >>> size_in_bytes(16, Layout((4, 8))), size_in_bytes(4, Layout(3))
+    (64, 2)
+    """
+    like = as_like("size_in_bytes", layout)
+    while not hasattr(like, "cosize"):
+        like = like.layout
+    if type(element_bits) is not int or element_bits < 1:
+        raise LayoutTypeError(f"size_in_bytes: expected bits of an element, got {element_bits!r}")
+    return int(-(-like.cosize() * element_bits // 8))

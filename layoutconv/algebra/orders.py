@@ -1,0 +1,53 @@
+"""The orders that compact strides come in, and the tuples that C++ makes, by its names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .int_tuple import IntTuple
+from .shapes import prefix_product, suffix_product
+from .values import Immutable
+
+
+class StrideOrder(Immutable):
+    """An order of compact strides: ``LayoutLeft``, the first mode fastest, or ``LayoutRight``.
+
+    ``make_layout(shape, LayoutRight)``, in C++ ``LayoutRight{}``, has the last mode fastest.
+
+    >>> LayoutLeft.strides((4, (2, 3))), LayoutRight.strides((4, (2, 3)))
+    ((1, (4, 8)), (6, (3, 1)))
+    """
+
+    __slots__ = ("name", "strides")
+
+    name: str
+    strides: Callable[[IntTuple], IntTuple]
+
+    def __init__(self, name: str, strides: Callable[[IntTuple], IntTuple]) -> None:
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "strides", strides)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
+LayoutLeft = StrideOrder("LayoutLeft", prefix_product)
+LayoutRight = StrideOrder("LayoutRight", suffix_product)
+
+
+def make_shape(*modes: Any) -> tuple[Any, ...]:
+    """A tuple of its arguments, which is all that a shape is in Python.
+
+    ``make_stride``, ``make_coord`` and ``make_tile`` are the same function.
+
+    >>> make_shape(4, make_shape(2, 3))
+    (4, (2, 3))
+    """
+    return modes
+
+
+make_stride = make_coord = make_tile = make_shape

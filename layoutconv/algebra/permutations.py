@@ -1,0 +1,194 @@
+"""The image of a layout, and layouts as permutations: their cycles, order and parity."""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any, NamedTuple
+
+from .analysis import contiguity, is_injective, is_surjective
+from .budget import table_size
+from .composed import ComposedLayout
+from .errors import LayoutTypeError, inexact
+from .int_tuple import IntTuple, idx2crd
+from .layout import Layout, as_like
+from .normal import normal_form
+from .relations import known
+from .slices import slice_
+from .symbols import same
+from .table import flat_table
+
+
+def image(layout: Any) -> list[Any]:
+    """The offsets that a layout reaches, each once, ascending.
+
+    Raises :class:`LayoutBudgetError` for more than 2^20 coordinates.
+
+    >>> image(Layout((4, 2), (2, 0)))
+    [0, 2, 4, 6]
+    """
+    return sorted(set(_values("image", layout)))
+
+
+def offset_table(layout: Any) -> dict[Any, list[IntTuple]]:
+    """For each offset, ascending, the coordinates that have it.
+
+    >>> offset_table(Layout((2, 2), (1, 1)))
+    {0: [(0, 0)], 1: [(1, 0), (0, 1)], 2: [(1, 1)]}
+    """
+    result: dict[Any, list[IntTuple]] = {}
+    shape = _asked("offset_table", layout).shape
+    for i, offset in enumerate(_values("offset_table", layout)):
+        result.setdefault(offset, []).append(idx2crd(i, shape))
+    return dict(sorted(result.items()))
+
+
+class Footprint(NamedTuple):
+    """The memory that a layout reaches: first and last offset, how many there are, and holes.
+
+    ``span`` is how many offsets there are from the first to the last, ``distinct`` how many of
+    them are reached, ``reuse`` how many coordinates each of those has on average.
+    """
+
+    first: int
+    last: int
+    span: int
+    distinct: int
+    holes: int
+    reuse: float
+
+
+def footprint(layout: Any) -> Footprint:
+    """What of memory a layout reaches, and how often.
+
+    >>> footprint(Layout((4, 2), (2, 0)))
+    Footprint(first=0, last=6, span=7, distinct=4, holes=3, reuse=2.0)
+    """
+    values = _values("footprint", layout)
+    low, high, distinct = min(values), max(values), len(set(values))
+    span = high - low + 1
+    return Footprint(low, high, span, distinct, span - distinct, len(values) / distinct)
+
+
+def functionally_equal(a: Any, b: Any) -> bool:
+    """Tell if two layouts have one size and the same offset at every linear coordinate.
+
+    >>> functionally_equal(Layout((2, 2)), Layout(4)), functionally_equal(Layout((2, 2)), Layout(8))
+    (True, False)
+    """
+    a, b = _asked("functionally_equal", a), _asked("functionally_equal", b)
+    if not known(a.size() == b.size()):
+        return False
+    if isinstance(a, Layout) and isinstance(b, Layout):
+        one, two = a.coalesce(), b.coalesce()
+        if same(tuple(normal_form(one)), tuple(normal_form(two))):
+            return True
+    return _values("functionally_equal", a) == _values("functionally_equal", b)
+
+
+def is_bijective(layout: Any) -> bool:
+    """Tell if the offsets are 0 to size - 1, each once: a permutation.
+
+    >>> is_bijective(Layout((4, 8), (8, 1))), is_bijective(Layout((4, 8), (1, 5)))
+    (True, False)
+    """
+    a = _asked("is_bijective", layout)
+    return is_injective(a) and is_surjective(a, int(a.size()))
+
+
+def is_contiguous(layout: Any) -> bool:
+    """Tell if the offsets are consecutive, each reached once, wherever they begin.
+
+    >>> is_contiguous(Layout(4, -1)), is_contiguous(Layout(4, 2))
+    (True, False)
+    """
+    a = _asked("is_contiguous", layout)
+    return is_injective(a) and is_surjective(a)
+
+
+def mode_contiguity(layout: Any) -> list[int]:
+    """:func:`contiguity` of every mode, the others at 0.
+
+    >>> mode_contiguity(Layout((4, 8), (1, 4)))
+    [4, 1]
+    """
+    return [contiguity(mode) for mode in _asked("mode_contiguity", layout)]
+
+
+def slice_contiguity(layout: Any, crd: IntTuple) -> int:
+    """:func:`contiguity` of the modes that ``crd`` leaves open with None.
+
+    >>> slice_contiguity(Layout((4, 8), (8, 1)), (2, None))
+    8
+    """
+    return contiguity(slice_(crd, _asked("slice_contiguity", layout)))
+
+
+def cycles(layout: Any) -> list[list[int]]:
+    """The cycles of a layout that permutes its positions, each from its smallest on.
+
+    Raises :class:`LayoutValueError` for a layout that is no permutation.
+
+    >>> cycles(Layout((2, 2), (2, 1)))
+    [[0], [1, 2], [3]]
+    """
+    values = _permutation("cycles", layout)
+    seen: set[int] = set()
+    result = []
+    for start in range(len(values)):
+        if start in seen:
+            continue
+        cycle = [start]
+        while values[cycle[-1]] != start:
+            cycle.append(values[cycle[-1]])
+        seen.update(cycle)
+        result.append(cycle)
+    return result
+
+
+def fixed_points(layout: Any) -> list[int]:
+    """The positions that a layout maps to themselves.
+
+    >>> fixed_points(Layout((2, 2), (2, 1)))
+    [0, 3]
+    """
+    return [i for i, offset in enumerate(_values("fixed_points", layout)) if i == offset]
+
+
+def permutation_order(layout: Any) -> int:
+    """How often a permutation has to be applied until every position is back.
+
+    >>> permutation_order(Layout((2, 4), (4, 1)))
+    3
+    """
+    return lcm(*map(len, cycles(layout)))
+
+
+def permutation_parity(layout: Any) -> int:
+    """0 for an even permutation, 1 for an odd one.
+
+    >>> permutation_parity(Layout((2, 2), (2, 1)))
+    1
+    """
+    return sum(len(cycle) - 1 for cycle in cycles(layout)) % 2
+
+
+def _asked(name: str, x: Any) -> Any:
+    found = as_like(name, x)
+    return found if isinstance(found, Layout | ComposedLayout) else found.layout
+
+
+def _values(name: str, x: Any) -> list[Any]:
+    a = _asked(name, x)
+    table_size(name, a, a.size())
+    values = flat_table(a)
+    if not all(isinstance(v, int) for v in values):
+        raise LayoutTypeError(f"{name}: {a} gives coordinates, no offsets")
+    return values
+
+
+def _permutation(name: str, x: Any) -> list[int]:
+    values = _values(name, x)
+    wrong = next((i for i, v in enumerate(values) if not 0 <= v < len(values)), None)
+    if wrong is not None or len(set(values)) != len(values):
+        inexact(name, (_asked(name, x),), "it does not permute its positions", witness=wrong)
+    return values

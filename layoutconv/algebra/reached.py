@@ -1,0 +1,102 @@
+"""The set of values of a layout that is no sum of multiples: of index buffers, of functions."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+from .budget import EVALUATIONS, Budget
+from .errors import LayoutTypeError
+from .fold import separated
+from .layout import Layout
+from .normal import Arithmetic, arithmetic
+from .packing import Packing
+from .protocol import terms
+from .stride import finished
+
+
+def values_of_image(name: str, a: Any) -> set[Any]:
+    """The set of all values; each leaf of a sum is evaluated once.
+
+    >>> from layoutconv.algebra import CustomStride, IndexedGather
+    >>> sorted(values_of_image("", Layout((3, 2), (CustomStride(IndexedGather([4, 0, 4])), 1))))
+    [0, 1, 4, 5]
+    """
+    plain = separated(a)
+    budget = Budget(name, (a,), EVALUATIONS)
+    if plain is None or arithmetic(plain[0]) is Arithmetic.XOR or not isinstance(plain[1], int):
+        budget.spend(int(a.size()))
+        return {_hashable(finished(a(i))) for i in range(int(a.size()))}
+    layout, constant = plain
+    sums: set[Any] = {constant}
+    for s, d in layout._leaves:
+        budget.spend(s)
+        values = {finished(c * d) for c in range(s)}
+        budget.spend(len(values) * len(sums))
+        sums = {_hashable(x + v) for x in sums for v in values}
+    return sums
+
+
+def _hashable(x: Any) -> Any:
+    if not isinstance(x, int | tuple):
+        raise LayoutTypeError(f"a layout gives {x!r}, which is no integer")
+    return x
+
+
+def values_apart(layout: Layout, budget: Budget) -> bool:
+    """Tell if no two coordinates of a layout with functions for strides share a value.
+
+    A leaf decides its own coordinate if its values differ and either lie further apart than all
+    others reach together, or differ by what the others' common divisor does not divide.
+    """
+    tables = [_table(s, d, budget) for s, d in layout._leaves if s != 1]
+    tables = _packed(tables)
+    if any(len(set(table)) < len(table) for table in tables):
+        return False
+    changed = True
+    while changed and tables:
+        changed = False
+        for i, table in enumerate(tables):
+            if _decides(table, tables[:i] + tables[i + 1 :]):
+                tables.pop(i)
+                changed = True
+                break
+    sums = {0}
+    count = 1
+    for table in tables:
+        budget.spend(len(sums) * len(table))
+        sums = {x + v for x in sums for v in table}
+        count *= len(table)
+        if len(sums) < count:
+            return False
+    return True
+
+
+def _decides(table: list[int], others: list[list[int]]) -> bool:
+    if not others:
+        return True
+    ordered = sorted(table)
+    apart = min(y - x for x, y in zip(ordered, ordered[1:]))  # noqa: B905, RUF007
+    if apart > sum(max(other) - min(other) for other in others):
+        return True
+    common = gcd(*[v - other[0] for other in others for v in other])
+    return common > 0 and len({v % common for v in table}) == len(table)
+
+
+def _table(s: int, d: Any, budget: Budget) -> list[Any]:
+    if terms(d) is None:
+        budget.spend(s)
+    else:
+        budget.spend(s // 8)
+    return [finished(c * d) for c in range(s)]
+
+
+def _packed(tables: list[list[Any]]) -> list[list[int]]:
+    """Tables of coordinates as tables of integers whose sums are equal where theirs are."""
+    flat = [v for table in tables for v in table]
+    if all(isinstance(v, int) for v in flat):
+        return tables
+    if not all(isinstance(v, tuple) or (isinstance(v, int) and v == 0) for v in flat):
+        raise LayoutTypeError("a layout gives integers at some coordinates and tuples at others")
+    packing = Packing(flat, 4 * max(1, len(tables)))
+    return [[packing.pack(v) for v in table] for table in tables]

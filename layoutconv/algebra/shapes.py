@@ -1,0 +1,285 @@
+"""Arithmetic of shapes and coordinates by CuTe's names: ceil_div, shape_div, elem_less, dice.
+
+Where a shape is asked for a layout or a tensor stands for its own. CUTLASS: cute/int_tuple.hpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .errors import LayoutTypeError, LayoutValueError, inexact, text
+from .int_tuple import IntTuple, flatten, idx2crd, map_leaves, product, shape_of
+from .relations import known
+from .symbols import ceil_div as _ceil_div
+
+
+def ceil_div(a: Any, b: Any) -> IntTuple:
+    """``a / b`` rounded up, by leaf; entries of ``a`` after those of ``b`` stay as they are.
+
+    >>> ceil_div((9, 10, 7), (4, 4)), ceil_div(9, 4), ceil_div((9, (4, 6)), (4, 8))
+    ((3, 3, 7), 3, (3, 3))
+    """
+    return _by_leaf("ceil_div", _ceil_div, shape_of("ceil_div", a), shape_of("ceil_div", b))
+
+
+def round_up(a: Any, b: Any) -> IntTuple:
+    """The next multiples of ``b`` from ``a`` on, by leaf.
+
+    >>> round_up((9, 10), (4, 4)), round_up(9, 4)
+    ((12, 12), 12)
+    """
+    return _by_leaf(
+        "round_up", lambda x, y: _ceil_div(x, y) * y, shape_of("round_up", a), shape_of("", b)
+    )
+
+
+def _by_leaf(name: str, fn: Any, a: IntTuple, b: IntTuple) -> IntTuple:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        if len(b) > len(a):
+            raise LayoutTypeError(f"{name}: {text(b)} has more entries than {text(a)}")
+        done = [_by_leaf(name, fn, x, y) for x, y in zip(a, b, strict=False)]
+        return (*done, *a[len(b) :])
+    if isinstance(b, tuple):
+        raise LayoutTypeError(f"{name}: {text(b)} is nested, {text(a)} is not")
+    if not known(b > 0):
+        raise LayoutValueError(f"{name}: expected a divisor >= 1, got {text(b)}")
+    return fn(product(a), b)
+
+
+def shape_div(a: Any, b: Any) -> IntTuple:
+    """``a`` with ``b`` elements of it in one, the first leaves first.
+
+    An integer ``b`` that is larger than a leaf uses it up, and goes on with the next one.
+
+    Raises :class:`LayoutValueError` where neither of a leaf and its divisor divides the other.
+
+    >>> shape_div((12, 4), (4, 8)), shape_div((4, 6), 8), shape_div(12, (2, 3))
+    ((3, 1), (1, 3), 2)
+    """
+    a, b = shape_of("shape_div", a), shape_of("shape_div", b)
+    if isinstance(a, tuple):
+        if isinstance(b, tuple):
+            if len(a) != len(b):
+                raise LayoutTypeError(f"shape_div: {text(a)} and {text(b)} differ in rank")
+            return tuple([shape_div(x, y) for x, y in zip(a, b, strict=True)])
+        result = []
+        for x in a:
+            result.append(shape_div(x, b))
+            b = shape_div(b, product(x))
+        return tuple(result)
+    b = product(b)
+    if known(a % b == 0):
+        return a // b
+    if known(b % a == 0):
+        return 1
+    raise LayoutValueError(f"shape_div: neither of {text(a)} and {text(b)} divides the other")
+
+
+def evenly_divides(a: Any, b: Any) -> bool:
+    """Tell if each leaf of ``b`` divides the entry of ``a`` in its place.
+
+    >>> evenly_divides((12, (4, 2)), (4, 8)), evenly_divides((12, 8), (5, 8))
+    (True, False)
+    """
+    a, b = shape_of("evenly_divides", a), shape_of("evenly_divides", b)
+    if isinstance(b, tuple):
+        return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
+    return known(product(a) % b == 0)
+
+
+def elem_scale(a: Any, b: Any) -> IntTuple:
+    """The leaves of ``a``, each times the size of the entry of ``b`` in its place.
+
+    >>> elem_scale((2, 3), (4, (5, 6)))
+    (8, 90)
+    """
+    a, b = shape_of("elem_scale", a), shape_of("elem_scale", b)
+    if not isinstance(a, tuple):
+        return a * product(b)
+    if not isinstance(b, tuple) or len(a) != len(b):
+        raise LayoutTypeError(f"elem_scale: {text(a)} and {text(b)} differ in rank")
+    return tuple([elem_scale(x, y) for x, y in zip(a, b, strict=True)])
+
+
+def inner_product(a: IntTuple, b: IntTuple) -> Any:
+    """The sum of the products of the leaves of congruent tuples.
+
+    >>> inner_product((1, (2, 3)), (4, (5, 6)))
+    32
+    """
+    terms = flatten(map_leaves(lambda x, y: x * y, a, b))
+    result: Any = terms[0] if terms else 0
+    for term in terms[1:]:
+        result = result + term
+    return result
+
+
+def prefix_product(a: Any, init: Any = 1) -> IntTuple:
+    """The product of all leaves before each leaf: compact strides, the first mode fastest.
+
+    >>> prefix_product((3, (2, 4)))
+    (1, (3, 6))
+    """
+    return _running(shape_of("prefix_product", a), init, forwards=True)
+
+
+def suffix_product(a: Any, init: Any = 1) -> IntTuple:
+    """The product of all leaves after each leaf: compact strides, the last mode fastest.
+
+    >>> suffix_product((3, (2, 4)))
+    (8, (4, 1))
+    """
+    return _running(shape_of("suffix_product", a), init, forwards=False)
+
+
+compact_col_major = prefix_product
+compact_row_major = suffix_product
+
+
+def _running(shape: IntTuple, init: Any, *, forwards: bool) -> IntTuple:
+    current = init
+
+    def walked(part: IntTuple) -> IntTuple:
+        nonlocal current
+        if not isinstance(part, tuple):
+            before, current = current, current * part
+            return before
+        done = [walked(p) for p in (part if forwards else part[::-1])]
+        return tuple(done if forwards else done[::-1])
+
+    return walked(shape)
+
+
+def dice(crd: IntTuple, x: Any) -> IntTuple:
+    """The entries of a tuple at which ``crd`` is not None: what :func:`slice_` drops.
+
+    >>> dice((None, 1, (1, None)), (4, 5, (6, 7)))
+    (5, 6)
+    """
+    found = shape_of("dice", x)
+    return _diced(crd, found) if isinstance(crd, tuple) else None if crd is None else found
+
+
+def _diced(crd: IntTuple, found: IntTuple) -> tuple[Any, ...]:
+    if crd is None:
+        return ()
+    if not isinstance(crd, tuple):
+        return (found,)
+    if not isinstance(found, tuple) or len(crd) != len(found):
+        raise LayoutTypeError(f"dice: {text(crd)} does not have the profile of {text(found)}")
+    return tuple([entry for c, s in zip(crd, found, strict=True) for entry in _diced(c, s)])
+
+
+def coordinates(shape: Any) -> Iterator[IntTuple]:
+    """Every coordinate of a shape in the order of its position, the first mode fastest.
+
+    >>> list(coordinates((2, (2, 1))))
+    [(0, (0, 0)), (1, (0, 0)), (0, (1, 0)), (1, (1, 0))]
+    """
+    found = shape_of("coordinates", shape)
+    return (idx2crd(i, found) for i in range(int(product(found))))
+
+
+def increment(crd: IntTuple, shape: Any) -> IntTuple:
+    """The coordinate after ``crd``, the first mode fastest; after the last one the first.
+
+    >>> increment((3, 0), (4, 2)), increment((3, 1), (4, 2))
+    ((0, 1), (0, 0))
+    """
+    found = shape_of("increment", shape)
+    digits = list(flatten(crd))
+    extents = flatten(found)
+    if len(digits) != len(extents):
+        raise LayoutTypeError(f"increment: {text(crd)} has another profile than {text(found)}")
+    for i, s in enumerate(extents):
+        digits[i] = digits[i] + 1 if digits[i] + 1 < s else 0
+        if digits[i]:
+            break
+    left = iter(digits)
+    return map_leaves(lambda _: next(left), found)
+
+
+def elem_less(a: IntTuple, b: IntTuple) -> Any:
+    """Tell if every leaf of ``a`` is below the entry of ``b`` in its place: a bounds check.
+
+    >>> elem_less((3, (1, 2)), (4, (2, 3))), elem_less((3, 8), (4, 8))
+    (True, False)
+    """
+    a, b = shape_of("elem_less", a), shape_of("elem_less", b)
+    if not isinstance(a, tuple) and not isinstance(b, tuple):
+        return a < b
+    if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):
+        raise LayoutTypeError(f"elem_less: {text(a)} and {text(b)} have different profiles")
+    result: Any = True
+    for x, y in zip(a, b, strict=True):
+        result = elem_less(x, y) & result
+    return result
+
+
+def lex_less(a: IntTuple, b: IntTuple) -> bool:
+    """Tell if ``a`` comes before ``b``, the first leaf being the most significant.
+
+    >>> lex_less((1, 9), (2, 0)), lex_less((1, 9), (1, 9))
+    (True, False)
+    """
+    return flatten(a) < flatten(b)
+
+
+def colex_less(a: IntTuple, b: IntTuple) -> bool:
+    """Tell if ``a`` comes before ``b``, the last leaf being the most significant: layouts' order.
+
+    >>> colex_less((1, 9), (2, 0)), colex_less((2, 0), (1, 9))
+    (False, True)
+    """
+    return flatten(a)[::-1] < flatten(b)[::-1]
+
+
+def weakly_congruent(a: Any, b: Any) -> bool:
+    """Tell if ``b`` is nested as ``a`` is, or deeper: a coordinate like ``a`` fits a shape ``b``.
+
+    >>> weakly_congruent((4, 8), (4, (2, 4))), weakly_congruent((4, (2, 4)), (4, 8))
+    (True, False)
+    """
+    a, b = shape_of("weakly_congruent", a), shape_of("weakly_congruent", b)
+    if not isinstance(a, tuple):
+        return True
+    return isinstance(b, tuple) and len(a) == len(b) and all(map(weakly_congruent, a, b))
+
+
+def common_refinement(a: Any, b: Any) -> IntTuple:
+    """The coarsest shape that refines both: coordinates of either are coordinates of it.
+
+    It is the join under :func:`compatible`. Raises :class:`LayoutValueError` if there is none.
+
+    >>> common_refinement(((2, 3), 20), (6, (4, 5))), common_refinement(30, (2, 15))
+    (((2, 3), (4, 5)), (2, 15))
+    """
+    a, b = shape_of("common_refinement", a), shape_of("common_refinement", b)
+    if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
+        return tuple([common_refinement(x, y) for x, y in zip(a, b, strict=True)])
+    nested = (isinstance(a, tuple), isinstance(b, tuple))
+    if nested == (True, True) or not known(product(a) == product(b)):
+        why = "no shape has the coordinates of both"
+        inexact("common_refinement", (text(a), text(b)), why, witness=(product(a), product(b)))
+    return b if nested[1] else a
+
+
+def common_coarsening(a: Any, b: Any) -> IntTuple:
+    """The finest shape that both refine: its coordinates are coordinates of either.
+
+    It is the meet under :func:`compatible`. Raises :class:`LayoutValueError` if sizes differ.
+
+    >>> common_coarsening((4, (3, 5)), ((2, 2), 15)), common_coarsening((2, 3), (3, 2))
+    ((4, 15), 6)
+    """
+    a, b = shape_of("common_coarsening", a), shape_of("common_coarsening", b)
+    if not known(product(a) == product(b)):
+        why = "the sizes differ"
+        inexact("common_coarsening", (text(a), text(b)), why, witness=(product(a), product(b)))
+    if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):
+        return product(a)
+    pairs = list(zip(a, b, strict=True))
+    if not all(known(product(x) == product(y)) for x, y in pairs):
+        return product(a)
+    return tuple([common_coarsening(x, y) for x, y in pairs])

@@ -1,0 +1,138 @@
+"""Slices: the modes that a coordinate leaves open, and the offset of those that it fixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .arrays import fitting, has_array
+from .errors import LayoutTypeError, text
+from .int_tuple import IntTuple, crd2idx, paired_leaves, slice_tuple, sum_of
+from .layout import Layout, _checked_arrays, as_like, make, make_all_plain
+from .like import LayoutLike
+from .protocol import zero_of
+from .stride import finished
+
+
+def slice_(crd: IntTuple, target: Any) -> Any:
+    """The modes that ``crd`` leaves open with None, as CuTe does: *without* the offset of the rest.
+
+    ``target`` is a layout, a composed layout or a tensor (whose slices do have the offset), or a
+    tuple. :func:`slice_and_offset` gives both parts.
+
+    >>> print(slice_((None, 2), Layout((4, (2, 3)), (1, (4, 8)))))
+    (4):(1)
+    >>> print(slice_((1, (None, None)), Layout((4, (2, 3)), (1, (4, 8)))))
+    (2,3):(4,8)
+    """
+    if isinstance(target, tuple | int):
+        return target if crd is None else slice_tuple(crd, target)
+    target = as_like("slice_", target)
+    return target if crd is None else slice_and_offset(crd, target)[0]
+
+
+def slice_and_offset(crd: IntTuple, layout: Any) -> tuple[Any, Any]:
+    """The modes that ``crd`` leaves open, and the offset of the coordinate at which it is fixed.
+
+    ``layout(c) == offset + rest(open modes of c)`` for every ``c`` that agrees with ``crd``; XOR
+    strides add by XOR. A composed layout and a tensor keep the offset, and give 0 here.
+
+    >>> rest, offset = slice_and_offset((None, 3), Layout((4, 8), (8, 1)))
+    >>> print(rest, offset)
+    (4):(8) 3
+    """
+    if type(layout) is Layout:
+        if layout._plain and type(crd) is tuple:
+            shapes: list[IntTuple] = []
+            strides: list[IntTuple] = []
+            at = _plain_slice(crd, layout.shape, layout.stride, shapes, strides)
+            if at is not None:
+                return make_all_plain(tuple(shapes), tuple(strides)), at
+        rest, total = cut(crd, layout)
+        return rest, finished(total)
+    layout = as_like("slice_and_offset", layout)
+    if isinstance(layout, Layout):
+        return slice_and_offset(crd, layout)
+    return layout.sliced(crd), 0
+
+
+def cut(crd: IntTuple, layout: Layout) -> tuple[Layout, Any]:
+    """The open modes of a layout, and the sum of what its strides give in the others."""
+    if crd is None:
+        return layout, 0
+    if has_array(crd):
+        crd = fitting(_checked_arrays(crd), layout.shape, layout.stride)
+    if not isinstance(crd, tuple):
+        return make((), ()), layout.raw(crd)
+    shapes: list[IntTuple] = []
+    strides: list[IntTuple] = []
+    terms: list[Any] = []
+    _collect(crd, layout.shape, layout.stride, shapes, strides, terms)
+    return make(tuple(shapes), tuple(strides)), sum_of(terms)
+
+
+def _collect(
+    crd: IntTuple,
+    shape: IntTuple,
+    stride: IntTuple,
+    shapes: list[IntTuple],
+    strides: list[IntTuple],
+    terms: list[Any],
+) -> None:
+    if crd is None:
+        shapes.append(shape)
+        strides.append(stride)
+        for _, d in paired_leaves(shape, stride):  # a coordinate keeps its modes
+            zero = zero_of(d)
+            if type(zero) is not int:
+                terms.append(zero)
+    elif not isinstance(crd, tuple):
+        terms.append(crd2idx(crd, shape, stride))
+    elif not isinstance(shape, tuple) or len(crd) != len(shape):
+        raise LayoutTypeError(f"slice_: {text(crd)} does not have the profile of {text(shape)}")
+    else:
+        for c, s, d in zip(crd, shape, stride, strict=True):
+            _collect(c, s, d, shapes, strides, terms)
+
+
+def _plain_slice(
+    crd: IntTuple,
+    shape: IntTuple,
+    stride: IntTuple,
+    shapes: list[IntTuple],
+    strides: list[IntTuple],
+) -> int | None:
+    """The offset of plain integers, the open modes put into the lists; None for all else."""
+    if type(shape) is not tuple or len(crd) != len(shape):
+        return None
+    offset = 0
+    for c, s, d in zip(crd, shape, stride):  # noqa: B905
+        if c is None:
+            shapes.append(s)
+            strides.append(d)
+        elif type(c) is int:
+            if type(s) is int:
+                offset += c * d
+                continue
+            leaf, step = 1, 0
+            for leaf, step in paired_leaves(s, d):
+                offset += c % leaf * step
+                c //= leaf
+            offset += c * leaf * step
+        elif type(c) is tuple:
+            inner = _plain_slice(c, s, d, shapes, strides)
+            if inner is None:
+                return None
+            offset += inner
+        else:
+            return None
+    return offset
+
+
+def opened(crd: Any) -> Any:
+    """A coordinate with None for ``:``."""
+    if isinstance(crd, tuple):
+        return tuple([opened(c) for c in crd])
+    return None if isinstance(crd, slice) and crd == slice(None) else crd
+
+
+__all__ = ["LayoutLike", "cut", "opened", "slice_", "slice_and_offset"]

@@ -1,0 +1,334 @@
+"""Integers without a value: extents and strides that have a name, and what is computed from them.
+
+A :class:`Symbolic` is an exact expression. Where an operation has to know how two of them compare,
+it asks; if the answer does not follow from the names' minima and from what was said with
+:func:`assuming`, the operation is refused, with the relation that is unknown.
+
+The integers of kernels, :class:`~layoutconv.SymInt`, have a name *and* a value. Operations compute
+with their names as well. A question that their names do not answer is answered by their values, and
+written down: the result says what it took for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .errors import LayoutTypeError, LayoutValueError
+from .polynomial import (
+    Frozen,
+    Name,
+    Poly,
+    add,
+    constant,
+    evaluate,
+    freeze,
+    is_constant,
+    multiply,
+    names_of,
+    of_atom,
+    show,
+)
+from .relations import Relation, holds, is_divided, product, quotient, record, remainder
+from .symint import SymInt
+from .values import Immutable
+
+if TYPE_CHECKING:
+    import ast
+
+_SET = object.__setattr__
+
+
+class Symbolic(Immutable):
+    """An integer expression over names, such as ``2*H*W`` or ``W//8``.
+
+    It computes with integers and others of its kind, and is equal to what it is the same expression
+    as. A comparison that holds for all values of the names, or for none, is that answer; any other
+    raises :class:`~layoutconv.LayoutValueError` when its truth is asked for.
+
+    >>> H, W = symbols("H W")
+    >>> H * (W + 2) - 2 * H, (4 * H * W) // (2 * W), (8 * W + 5) % 8
+    (H*W, 2*H, 5)
+    >>> bool(H * W >= W)
+    True
+    """
+
+    __slots__ = ("terms", "value")
+
+    terms: Frozen
+    value: int | None  # of a kernel's integer; None for a name that stands for any
+
+    def __init__(self, terms: Frozen, value: int | None = None) -> None:
+        _SET(self, "terms", terms)
+        _SET(self, "value", value)
+
+    def __reduce__(self) -> Any:
+        return Symbolic, (self.terms, self.value)
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def __str__(self) -> str:
+        return show(dict(self.terms))
+
+    __repr__ = __str__
+
+    def _sympy_(self) -> Any:
+        """The same expression in sympy, which asks for it by this name."""
+        from sympy import Symbol, sympify
+
+        names = {n: Symbol(n, integer=True) for n in names_of(dict(self.terms))}
+        return sympify(str(self), locals=names)
+
+    def __bool__(self) -> bool:
+        return not (self == 0)  # noqa: SIM201  # the relation that errors name
+
+    def __neg__(self) -> Any:
+        return self * -1
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return self if self >= 0 else -self
+
+    def __add__(self, other: Any) -> Any:
+        return _apply(self, other, add, int.__add__)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return _apply(self, other, _minus, int.__sub__)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _apply(other, self, _minus, int.__sub__)
+
+    def __mul__(self, other: Any) -> Any:
+        return _apply(self, other, product, int.__mul__)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _apply(self, other, quotient, int.__floordiv__)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _apply(other, self, quotient, int.__floordiv__)
+
+    def __mod__(self, other: Any) -> Any:
+        return _apply(self, other, remainder, int.__mod__)
+
+    def __rmod__(self, other: Any) -> Any:
+        return _apply(other, self, remainder, int.__mod__)
+
+    def __eq__(self, other: object) -> Any:
+        return _relation("==", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _relation("!=", self, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return _relation("<", self, other)
+
+    def __le__(self, other: Any) -> Any:
+        return _relation("<=", self, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return _relation(">", self, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return _relation(">=", self, other)
+
+
+def symbols(names: str, minimum: int | None = 1) -> Any:
+    """Integers without a value, by their names: one for one name, a tuple for several.
+
+    They are extents unless you say otherwise: at least 1. ``minimum`` is the smallest integer that
+    they may stand for, None if there is none.
+
+    Raises :class:`~layoutconv.LayoutValueError` for what is no name.
+
+    >>> H, W = symbols("H W")
+    >>> from layoutconv.algebra import Layout, logical_divide
+    >>> print(logical_divide(Layout((H, W), (W, 1)), (2, 8)))
+    ((2,(H+1)//2),(8,(W+7)//8)):((W,2*W),(1,8))
+    """
+    found = names.replace(",", " ").split()
+    if not found or not all(name.isidentifier() for name in found):
+        raise LayoutValueError(f"symbols: expected names, got {names!r}")
+    made = tuple([Symbolic(freeze(of_atom(Name(name, minimum)))) for name in found])
+    return made[0] if len(made) == 1 else made
+
+
+def poly_of(x: Any) -> Poly:
+    """The polynomial of an integer, with or without a name."""
+    return dict(x.terms) if isinstance(x, Symbolic) else constant(int(x))
+
+
+def _value_of(x: Any) -> int | None:
+    return x.value if isinstance(x, Symbolic) else int(x)
+
+
+def _relation(sign: str, left: Any, right: Any) -> Any:
+    if isinstance(right, SymInt):
+        right = symbolic_of(right)
+    if not isinstance(right, int | Symbolic):
+        return NotImplemented
+    a, b = poly_of(left), poly_of(right)
+    difference = add(a, b, -1)
+    if is_constant(difference):
+        return holds(sign, difference.get((), 0))
+    now = _value_of(left), _value_of(right)
+    order = None if now[0] is None or now[1] is None else now[0] - now[1]
+    return Relation(sign, freeze(a), freeze(b), order)
+
+
+def _minus(a: Poly, b: Poly) -> Poly:
+    return add(a, b, -1)
+
+
+def _apply(
+    a: Any, b: Any, on_polys: Callable[[Poly, Poly], Poly], on_values: Callable[[int, int], int]
+) -> Any:
+    """An operation on two operands of which one is symbolic."""
+    for x in (a, b):
+        if not isinstance(x, int | Symbolic):
+            if hasattr(x, "dtype"):
+                raise LayoutTypeError(f"an array and {a if x is b else b} do not mix")
+            return NotImplemented
+    a, b = (symbolic_of(x) if isinstance(x, SymInt) else x for x in (a, b))
+    values = _value_of(a), _value_of(b)
+    value = None
+    if values[0] is not None and values[1] is not None:
+        value = on_values(values[0], values[1])
+    return made(on_polys(poly_of(a), poly_of(b)), value)
+
+
+def made(p: Poly, value: int | None = None) -> Any:
+    """The integer that a polynomial is: an int if it is constant, else a :class:`Symbolic`."""
+    return p.get((), 0) if is_constant(p) else Symbolic(freeze(p), value)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Tell if two trees of leaves are alike: symbols by name, nothing that has to be decided.
+
+    >>> H, W = symbols("H W")
+    >>> same((H, (2, W)), (H, (2, W))), same((H, 2), (W, 2))
+    (True, False)
+    """
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, Symbolic) or isinstance(b, Symbolic):
+        return isinstance(a, Symbolic) and isinstance(b, Symbolic) and a.terms == b.terms
+    return bool(a == b)
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """``a / b`` rounded up, for ``b > 0``.
+
+    >>> W = symbols("W")
+    >>> ceil_div(9, 4), ceil_div(W, 8), ceil_div(6 * W, 3)
+    (3, (W+7)//8, 2*W)
+    """
+    if isinstance(a, Symbolic) or isinstance(b, Symbolic):
+        if is_divided(poly_of(b), poly_of(a)):
+            return a // b
+        return (a + b - 1) // b
+    return -(-a // b)
+
+
+_OPERATIONS: dict[str, Callable[[Poly, Poly], Poly]] = {
+    "Add": add,
+    "Sub": _minus,
+    "Mult": product,
+    "FloorDiv": quotient,
+    "Mod": remainder,
+}
+
+
+def symbolic_of(x: SymInt) -> Symbolic | int:
+    """A kernel's integer as an expression that has a value.
+
+    >>> symbolic_of(SymInt(24, "2*H*W"))
+    2*H*W
+    """
+    import ast  # 3 ms, which an import of the algebra has no use for
+
+    noted = record()
+    try:
+        p = _poly_of_text(ast.parse(x.expr, mode="eval").body, x)
+    except (SyntaxError, LayoutValueError):
+        p = of_atom(Name(x.expr, _minimum_of(x)))
+    if noted is not None:
+        for name in names_of(p):
+            if x.runtime or name not in noted.runtime:
+                noted.runtime[name] = x.runtime
+    return Symbolic(freeze(p), int(x)) if not is_constant(p) else int(x)
+
+
+def _minimum_of(x: SymInt) -> int | None:
+    return min(int(x), 1) if x >= 0 else None
+
+
+def _poly_of_text(node: ast.AST, x: SymInt) -> Poly:
+    """The polynomial of the expression that a kernel's integer came from."""
+    kind = type(node).__name__
+    if kind == "Name":
+        name = node.id  # type: ignore[attr-defined]
+        return of_atom(Name(name, _minimum_of(x) if name == x.expr else 1))
+    if kind == "Constant" and type(node.value) is int:  # type: ignore[attr-defined]
+        return constant(node.value)  # type: ignore[attr-defined]
+    if kind == "UnaryOp" and type(node.op).__name__ == "USub":  # type: ignore[attr-defined]
+        return multiply(_poly_of_text(node.operand, x), constant(-1))  # type: ignore[attr-defined]
+    if kind == "BinOp":
+        operation = _OPERATIONS.get(type(node.op).__name__)  # type: ignore[attr-defined]
+        if operation:
+            left = _poly_of_text(node.left, x)  # type: ignore[attr-defined]
+            return operation(left, _poly_of_text(node.right, x))  # type: ignore[attr-defined]
+    raise LayoutValueError(f"{x.expr} is no expression of integers")
+
+
+def symint_of(x: Any) -> Any:
+    """An expression that has a value as a kernel's integer; any other as it is."""
+    if not isinstance(x, Symbolic) or x.value is None:
+        return x
+    noted = record()
+    flags = noted.runtime if noted else {}
+    runtime = any(flags.get(name, True) for name in names_of(dict(x.terms)))
+    return SymInt(x.value, str(x), runtime)
+
+
+def value_at(x: Any, values: dict[str, int]) -> Any:
+    """An integer with the names that have a value replaced by it."""
+    if not isinstance(x, Symbolic):
+        return x
+    p = dict(x.terms)
+    missing = set(names_of(p)) - set(values)
+    if missing:
+        raise LayoutValueError(f"substitute: {x} has names without a value: {sorted(missing)}")
+    return evaluate(p, values)
+
+
+def from_sympy(x: Any) -> Any:
+    """A sympy expression as an integer, or None if it is none."""
+    if getattr(x, "is_Integer", False):
+        return int(x)
+    if getattr(x, "is_Symbol", False):
+        if x.is_integer is False:
+            return None
+        minimum = 1 if x.is_positive else 0 if x.is_nonnegative else None
+        return made(of_atom(Name(str(x), minimum)))
+    parts = [from_sympy(part) for part in getattr(x, "args", ())]
+    if not parts or any(part is None for part in parts):
+        return None
+    kind = type(x).__name__
+    if kind in ("Add", "Mul"):
+        result = parts[0]
+        for part in parts[1:]:
+            result = result + part if kind == "Add" else result * part
+        return result
+    if kind == "Pow" and type(parts[1]) is int and parts[1] >= 0:
+        result = 1
+        for _ in range(parts[1]):
+            result = result * parts[0]
+        return result
+    return parts[0] % parts[1] if kind == "Mod" else None

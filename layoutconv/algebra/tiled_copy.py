@@ -1,0 +1,311 @@
+"""``TiledCopy``: a copy atom repeated over threads and values, and what each thread has of a tile.
+
+A tiled copy is a layout (thread, value) -> position of a tile, divided by the threads and values
+of its atom: the atom's own source and destination say which of them a thread reads and writes.
+CUTLASS: cute/atom/copy_atom.hpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .casts import upcast
+from .coalesce import coalesce, filter
+from .composition import composition
+from .construct import with_shape
+from .divide import zipped_divide
+from .entries import prepend, product_each
+from .errors import LayoutTypeError, LayoutValueError
+from .int_tuple import IntTuple, product
+from .inverse import left_inverse, right_inverse
+from .layout import Layout, as_layout, as_like, make_layout
+from .like import LayoutLike
+from .products import logical_product, raked_product
+from .slices import slice_
+from .tiled_mma import TiledMma
+
+
+@dataclass(frozen=True)
+class CopyUnit:
+    """A copy instruction in units of elements: who reads and who writes which of them.
+
+    ``source``, ``destination`` and ``reference`` map (thread, value) to elements of what one
+    instruction moves; the reference is the one that a tiled copy's layout speaks of.
+    """
+
+    source: Layout
+    destination: Layout
+    reference: Layout
+
+    @property
+    def threads(self) -> int:
+        """The number of threads of one instruction."""
+        return int(self.reference[0].size())
+
+    @property
+    def values(self) -> int:
+        """The number of elements of each thread."""
+        return int(self.reference[1].size())
+
+
+def universal_copy(values: int = 1) -> CopyUnit:
+    """A copy of one thread that moves ``values`` elements at once, as loads and stores do.
+
+    >>> print(universal_copy(8).source)
+    (1,8):(0,1)
+    """
+    if type(values) is not int or values < 1:
+        raise LayoutValueError(f"universal_copy: expected values >= 1, got {values!r}")
+    layout = Layout((1, values), (0, 1))
+    return CopyUnit(layout, layout, layout)
+
+
+def copy_unit(atom: Any, element_bits: int = 16) -> CopyUnit:
+    """An ``ldmatrix`` or ``stmatrix`` atom, whose layouts count bits, in units of elements.
+
+    >>> from .atoms import copy_atom
+    >>> print(copy_unit(copy_atom("ldmatrix.x4")).destination)
+    (32,(2,4)):(2,(1,64))
+    """
+    source = upcast(atom.source, element_bits)
+    destination = upcast(atom.destination, element_bits)
+    store = atom.name.startswith("stmatrix")
+    return CopyUnit(source, destination, source if store else destination)
+
+
+@dataclass(frozen=True)
+class TiledCopy:
+    """A copy unit, (thread, value) -> position of a tile, and the tiler of that tile.
+
+    Make it with :func:`make_tiled_copy`, :func:`make_tiled_copy_tv` or their kin.
+    """
+
+    unit: CopyUnit
+    layout_tv: Layout
+    tiler: tuple[Any, ...]
+    fragment: tuple[int, ...] | None = None  # of an mma's thread in one tile: values, rest, rest
+
+    @property
+    def size(self) -> int:
+        """The number of threads."""
+        return int(self.layout_tv[0].size())
+
+    def thrfrg(self, tensor: Any, target: Layout) -> Any:
+        """``tensor`` as ``((threads, (values, repeats)), (rest, ...))`` of an atom's layout."""
+        like = as_like("TiledCopy", tensor)
+        if like.rank < len(self.tiler):
+            raise LayoutTypeError(f"TiledCopy: {like} has less modes than the tiler {self.tiler}")
+        tiles = zipped_divide(like, self.tiler)
+        by_atom = zipped_divide(self.layout_tv, (self.unit.threads, self.unit.values))
+        moved = composition(right_inverse(self.unit.reference), target)
+        moved = with_shape(moved, target.shape) if moved.shape != target.shape else moved
+        of_atom = composition(by_atom[0], moved)
+        rests = by_atom[1]
+        values = make_layout(of_atom[1], rests[1])
+        positions = make_layout(
+            coalesce(make_layout(of_atom[0], rests[0])),
+            make_layout(coalesce(values[0]), coalesce(values[1])),
+        )
+        return composition(tiles, (positions, None))
+
+    def get_slice(self, thread: int) -> ThrCopy:
+        """What one thread has of source and destination."""
+        if type(thread) is not int or not 0 <= thread < self.size:
+            raise LayoutValueError(f"TiledCopy: no thread {thread!r} of {self.size}")
+        return ThrCopy(self, thread)
+
+    def retile(self, tensor: Any) -> Any:
+        """A fragment ``(values, rest, rest)`` of an mma's thread, in the modes of this copy.
+
+        A copy made for an mma knows how its values go through the fragment: what is retiled are the
+        elements of ``partition_S`` or ``partition_D``, in their order. Any other takes the rests of
+        the fragment to go through the tile in order, as CuTe always does.
+
+        >>> from .atoms import mma_atom
+        >>> from .makers import make_identity_tensor
+        >>> from .tiled_mma import make_tiled_mma
+        >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1), (32, 32, 16))
+        >>> copy = make_tiled_copy_C(universal_copy(2), mma)
+        >>> print(copy.retile(mma.get_slice(0).partition_C(make_identity_tensor((128, 64)))).layout)
+        ((2,(2,2)),4,2):((1@1,(8@0,16@1)),32@0,32@1)
+        """
+        like = as_like("TiledCopy.retile", tensor)
+        held = int(like.on_domain(lambda x: x[0]).size())
+        if self.fragment is not None and self.fragment[0] == held:
+            by_value = zipped_divide(Layout(product(self.fragment)), self.unit.values)
+            return _retiled(like, self.fragment, by_value)
+        inverse = with_shape(right_inverse(self.layout_tv), _extents(self.tiler))
+        of_fragment = upcast(inverse, self.size * held)
+        places = logical_product(Layout(held), right_inverse(of_fragment))
+        by_value = zipped_divide(places, Layout(self.unit.values))
+        return _retiled(like, prepend(product_each(of_fragment.shape), held), by_value)
+
+
+@dataclass(frozen=True)
+class ThrCopy:
+    """One thread's part of a :class:`TiledCopy`."""
+
+    copy: TiledCopy
+    thread: int
+
+    def partition_S(self, tensor: Any) -> Any:
+        """What the thread reads of ``tensor``: ``((values, repeats), rest, ...)``.
+
+        >>> from .makers import make_identity_tensor
+        >>> copy = make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8))
+        >>> part = copy.get_slice(3).partition_S(make_identity_tensor((32, 64)))
+        >>> part.shape, part[(0, 0), 0, 0]
+        (((1, 8), 2, 1), (0, 24))
+        """
+        return self._partition(tensor, self.copy.unit.source)
+
+    def partition_D(self, tensor: Any) -> Any:
+        """What the thread writes of ``tensor``: ``((values, repeats), rest, ...)``."""
+        return self._partition(tensor, self.copy.unit.destination)
+
+    def _partition(self, tensor: Any, target: Layout) -> Any:
+        divided = self.copy.thrfrg(tensor, target)
+        return slice_(((self.thread, None), (None,) * len(divided.shape[1])), divided)
+
+
+def _retiled(fragment: Any, tiler: Any, by_value: Layout) -> Any:
+    """The tiles of a fragment composed with the values of a copy; one tile has all first modes."""
+    modes = composition(zipped_divide(fragment, tiler), (by_value, None))
+    return slice_((None, (0, *[None] * (len(modes.shape[1]) - 1))), modes)
+
+
+def make_tiled_copy_tv(unit: CopyUnit, threads: Any, values: Any = 1) -> TiledCopy:
+    """A tiled copy in which ``threads`` are side by side, each with a block of ``values``.
+
+    >>> print(make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8)).layout_tv)
+    ((8,16),8):((128,1),16)
+    """
+    tiler, layout = make_layout_tv(threads, values)
+    return make_tiled_copy(unit, layout, tiler)
+
+
+def make_layout_tv(threads: Any, values: Any) -> tuple[IntTuple, Layout]:
+    """The tile of threads that own blocks of values: its tiler, and (thread, value) -> position.
+
+    >>> tiler, layout = make_layout_tv(Layout((4, 8), (8, 1)), Layout((2, 2), (2, 1)))
+    >>> print(tiler, layout)
+    (8, 16) ((8,4),(2,2)):((16,2),(8,1))
+    """
+    threads, values = as_layout("make_layout_tv", threads), as_layout("make_layout_tv", values)
+    whole = raked_product(threads, values)
+    layout = composition(right_inverse(whole), Layout((threads.size(), values.size())))
+    return product_each(whole.shape), layout
+
+
+def make_tiled_copy(unit: CopyUnit, layout_tv: Any, tiler: Any) -> TiledCopy:
+    """A tiled copy of (thread, value) -> position of a tile, colexicographically.
+
+    Raises :class:`LayoutValueError` where the atom does not divide its threads and values.
+
+    >>> print(make_tiled_copy(universal_copy(), Layout((128, 8), (8, 1)), (16, 64)).layout_tv)
+    (128,8):(8,1)
+    """
+    layout = as_layout("make_tiled_copy", layout_tv)
+    tiler = tiler if isinstance(tiler, tuple) else (tiler,)
+    threads, values = (int(mode.size()) for mode in layout)
+    if threads % unit.threads or values % unit.values:
+        raise LayoutValueError(
+            f"make_tiled_copy: {layout} has {threads} threads of {values} values, which an atom "
+            f"of {unit.threads} threads of {unit.values} values does not divide"
+        )
+    return TiledCopy(unit, layout, tiler)
+
+
+def make_cotiled_copy(unit: CopyUnit, layout_tv: Any, data: Any) -> TiledCopy:
+    """A tiled copy of (thread, value) -> *offset* in the layout of the data.
+
+    >>> data = Layout((16, 16), (16, 1))
+    >>> print(make_cotiled_copy(universal_copy(), Layout((32, 8), (8, 1)), data).layout_tv)
+    ((2,16),8):((16,1),32)
+    """
+    layout, data = as_layout("make_cotiled_copy", layout_tv), as_layout("make_cotiled_copy", data)
+    extents = product_each(data.shape)
+    positions = composition(left_inverse(data), layout)
+    tiler = []
+    for i in range(len(extents)):
+        only = Layout(extents, tuple([int(j == i) for j in range(len(extents))]))
+        tiler.append(filter(composition(only, positions)))
+    in_tile = composition(Layout(extents), tuple(tiler))
+    layout = composition(left_inverse(in_tile), positions)
+    return make_tiled_copy(unit, layout, tuple(tiler))
+
+
+def make_tiled_copy_A(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
+    """A copy whose threads get the fragments of A that a tiled mma wants.
+
+    >>> from .atoms import mma_atom
+    >>> from .tiled_mma import make_tiled_mma
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> print(make_tiled_copy_A(universal_copy(4), mma).layout_tv)
+    ((4,8,2,2),((2,2,2),(1,1))):((64,1,16,0),((32,8,256),(0,0)))
+    """
+    return _for_operand(unit, mma, "A")
+
+
+def make_tiled_copy_B(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
+    """A copy whose threads get the fragments of B that a tiled mma wants.
+
+    >>> from .atoms import mma_atom
+    >>> from .tiled_mma import make_tiled_mma
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> make_tiled_copy_B(universal_copy(2), mma).tiler
+    (16, 16)
+    """
+    return _for_operand(unit, mma, "B")
+
+
+def make_tiled_copy_C(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
+    """A copy whose threads have the fragments of C, and D, of a tiled mma.
+
+    >>> from .atoms import mma_atom
+    >>> from .tiled_mma import make_tiled_mma
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> make_tiled_copy_C(universal_copy(2), mma).tiler
+    (32, 16)
+    """
+    return _for_operand(unit, mma, "C")
+
+
+def make_tiled_copy_S(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
+    """A copy whose threads have what those of another copy read.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(make_tiled_copy_S(universal_copy(4), copy).layout_tv)
+    ((8,16),(8,1)):((128,1),(16,0))
+    """
+    return _like(unit, copy, copy.unit.source)
+
+
+def make_tiled_copy_D(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
+    """A copy whose threads have what those of another copy write.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(make_tiled_copy_D(universal_copy(4), copy).layout_tv)
+    ((8,16),(8,1)):((128,1),(16,0))
+    """
+    return _like(unit, copy, copy.unit.destination)
+
+
+def _for_operand(unit: CopyUnit, mma: TiledMma, operand: str) -> TiledCopy:
+    i, j = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}[operand]
+    tiler = (mma.get_tile_size(i), mma.get_tile_size(j))
+    copy = make_tiled_copy(unit, mma.layout_tv(operand), tiler)
+    values, rests = mma.thrfrg(operand, Layout(tiler))[1]
+    fragment = (int(values.size()), *[int(rest.size()) for rest in rests])
+    return TiledCopy(unit, copy.layout_tv, copy.tiler, fragment)
+
+
+def _like(unit: CopyUnit, copy: TiledCopy, target: Layout) -> TiledCopy:
+    reference = Layout(_extents(copy.tiler))
+    (threads, values), _ = copy.thrfrg(reference, target)
+    return make_tiled_copy(unit, make_layout(threads, values), copy.tiler)
+
+
+def _extents(tiler: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple([int(t.size() if isinstance(t, LayoutLike) else product(t)) for t in tiler])

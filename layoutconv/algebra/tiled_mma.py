@@ -1,0 +1,219 @@
+"""``TiledMma``: an mma atom repeated over threads and over a tile, and what each thread has of it.
+
+Every operand is divided by the tile, each tile by the atom, and the atom's positions are composed
+with its fragment: what comes out is the tensor again, with the modes (thread, value). CUTLASS:
+cute/atom/mma_atom.hpp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .atoms import MmaAtom
+from .composition import composition
+from .divide import logical_divide, zipped_divide
+from .errors import LayoutTypeError, LayoutValueError, text
+from .int_tuple import IntTuple, product
+from .inverse import right_inverse
+from .layout import Layout, as_layout, as_like, make_layout
+from .like import LayoutLike
+from .products import tiled_product
+from .slices import slice_
+
+_MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}  # those of (M, N, K) that an operand has
+
+
+@dataclass(frozen=True)
+class TiledMma:
+    """An mma atom, the layout of atoms over (M, N, K), and a permutation of the tile.
+
+    ``atom_layout`` says where the threads of each atom are: its size is how many atoms run side by
+    side. ``permutation`` has a tiler for each of M, N and K, or None for as many as the atoms are.
+    Make it with :func:`make_tiled_mma`.
+    """
+
+    atom: MmaAtom
+    atom_layout: Layout
+    permutation: tuple[Any, Any, Any]
+
+    @property
+    def thr_layout_vmnk(self) -> Layout:
+        """The thread index of each (thread of an atom, atom in M, in N, in K)."""
+        result: Layout = tiled_product(self.atom.thr_id, self.atom_layout)
+        return result
+
+    @property
+    def size(self) -> int:
+        """The number of threads."""
+        return int(self.thr_layout_vmnk.size())
+
+    @property
+    def shape_mnk(self) -> tuple[int, int, int]:
+        """The shape of the atom."""
+        return self.atom.shape
+
+    def get_tile_size(self, mode: int) -> int:
+        """The extent in M (0), N (1) or K (2) of the tile that all threads compute together.
+
+        >>> from .atoms import mma_atom
+        >>> make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).get_tile_size(0)
+        32
+        """
+        tiler = self.permutation[mode]
+        if tiler is None:
+            return self.atom.shape[mode] * int(self.atom_layout[mode].size())
+        return int(tiler.size() if isinstance(tiler, Layout) else product(tiler))
+
+    def thrfrg(self, operand: str, tensor: Any) -> Any:
+        """``tensor`` as ``((thread of an atom, (atom, atom)), (value, (rest, rest)))``.
+
+        ``operand`` is "A", "B" or "C": (M, K), (N, K) or (M, N) are the first modes of its tensor.
+        """
+        i, j = _modes(operand)
+        like = as_like(f"TiledMma: {operand}", tensor)
+        if like.rank < 2:
+            raise LayoutTypeError(f"TiledMma: {operand} is {like}, which has no two modes")
+        permuted = logical_divide(like, (self.permutation[i], self.permutation[j]))
+        atoms = zipped_divide(permuted, (Layout(self.atom.shape[i]), Layout(self.atom.shape[j])))
+        fragments = composition(atoms, (self.atom.fragment(operand), None))
+        vmnk = self.thr_layout_vmnk
+        tile = (Layout(vmnk[1 + i].size()), Layout(vmnk[1 + j].size()))
+        return _by_threads(fragments, tile)
+
+    def layout_tv(self, operand: str) -> Layout:
+        """(thread, value) to the position in the operand's tile, colexicographically.
+
+        ``operand`` is "A" (M, K), "B" (N, K) or "C" (M, N). CuTe: ``get_layoutA_TV``,
+        ``tv_layout_A_tiled``.
+
+        >>> from .atoms import mma_atom
+        >>> print(make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).layout_tv("C"))
+        ((4,8,2,2),((2,2),(1,1))):((64,1,16,256),((32,8),(0,0)))
+        """
+        i, j = _modes(operand)
+        whole = Layout((self.get_tile_size(i), self.get_tile_size(j)))
+        threads, values = self.thrfrg(operand, whole)
+        result = make_layout(self._of_thread(threads, i, j), values)
+        return result
+
+    def _of_thread(self, threads: Layout, i: int, j: int) -> Layout:
+        """The thread modes ``(V, (atom, atom))`` of an operand over thread indices."""
+        vmnk = self.thr_layout_vmnk
+        modes: list[Any] = [threads[0], Layout(vmnk[1].shape, 0), Layout(vmnk[2].shape, 0)]
+        modes.append(Layout(vmnk[3].shape, 0))
+        modes[1 + i], modes[1 + j] = threads[1][0], threads[1][1]
+        over_vmnk = make_layout(modes)
+        found: Layout = composition(over_vmnk, right_inverse(vmnk))
+        return found
+
+    def get_slice(self, thread: int) -> ThrMma:
+        """What one thread has of the operands."""
+        if type(thread) is not int or not 0 <= thread < self.size:
+            raise LayoutValueError(f"TiledMma: no thread {thread!r} of {self.size}")
+        return ThrMma(self, thread)
+
+    def partition_shape(self, operand: str, tile: IntTuple) -> IntTuple:
+        """The shape of a partition of an operand of shape ``tile``: (values, rest, rest).
+
+        >>> from .atoms import mma_atom
+        >>> make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).partition_shape("C", (32, 32))
+        ((2, 2), 1, 2)
+        """
+        found = self.get_slice(0).partition(operand, Layout(tile))
+        return found.shape if isinstance(found, LayoutLike) else found[0].shape
+
+    def __str__(self) -> str:
+        return f"TiledMma({self.atom.name}, {self.atom_layout})"
+
+
+@dataclass(frozen=True)
+class ThrMma:
+    """One thread's part of a :class:`TiledMma`."""
+
+    mma: TiledMma
+    thread: int
+
+    def partition(self, operand: str, tensor: Any) -> Any:
+        """The elements of ``tensor`` that this thread has: ``(values, rest, rest, ...)``.
+
+        A tensor gives a tensor, a composed layout a composed one; of a plain layout, which has no
+        place for an offset, the modes alone.
+        """
+        i, j = _modes(operand)
+        divided = self.mma.thrfrg(operand, tensor)
+        v, *mnk = _digits(self.mma.thr_layout_vmnk, self.thread)
+        rest = divided.shape[1][1]
+        open_rest = (None,) * (len(rest) if isinstance(rest, tuple) else 1)
+        return slice_(((v, (mnk[i], mnk[j])), (None, open_rest)), divided)
+
+    def partition_A(self, tensor: Any) -> Any:
+        """:meth:`partition` of an (M, K) tensor.
+
+        >>> from .atoms import mma_atom
+        >>> from .makers import make_identity_tensor
+        >>> thread = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).get_slice(5)
+        >>> part = thread.partition_A(make_identity_tensor((32, 16)))
+        >>> print(part.layout, part[0, 0, 0])
+        ((2,2,2),1,1):((1@1,8@0,8@1),0,0) (1, 2)
+        """
+        return self.partition("A", tensor)
+
+    def partition_B(self, tensor: Any) -> Any:
+        """:meth:`partition` of an (N, K) tensor."""
+        return self.partition("B", tensor)
+
+    def partition_C(self, tensor: Any) -> Any:
+        """:meth:`partition` of an (M, N) tensor."""
+        return self.partition("C", tensor)
+
+
+def make_tiled_mma(
+    atom: MmaAtom, atom_layout: Any = (1, 1, 1), permutation: Any = (None, None, None)
+) -> TiledMma:
+    """An mma atom repeated over threads by ``atom_layout`` (M, N, K), and a permutation of tiles.
+
+    Raises :class:`LayoutTypeError` for an atom layout that is no layout of at most three modes.
+
+    >>> from .atoms import mma_atom
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> print(mma.thr_layout_vmnk, mma.size)
+    (32,2,2,1):(1,32,64,0) 128
+    """
+    layout = as_layout("make_tiled_mma", atom_layout)
+    modes = list(layout) if isinstance(layout.shape, tuple) else [layout]
+    if len(modes) > 3 or len(permutation) != 3:
+        raise LayoutTypeError(
+            f"make_tiled_mma: expected modes M, N, K, got {layout} and {text(tuple(permutation))}"
+        )
+    modes += [Layout(1, 0)] * (3 - len(modes))
+    modes = [Layout(1, 0) if mode.size() == 1 else mode for mode in modes]
+    return TiledMma(atom, make_layout(modes), tuple(permutation))  # type: ignore[arg-type]
+
+
+def _modes(operand: str) -> tuple[int, int]:
+    if operand not in _MODES:
+        raise LayoutValueError(f"TiledMma: expected the operand A, B or C, got {operand!r}")
+    return _MODES[operand]
+
+
+def _by_threads(fragments: Any, tile: tuple[Layout, Layout]) -> Any:
+    """``((V, values), (rest, ...))`` as ``((V, (atom, atom)), (values, (rest, ...)))``."""
+
+    def regrouped(inner: Layout) -> Layout:
+        (thread, values), rests = inner[0], zipped_divide(inner[1], tile)
+        return make_layout(make_layout(thread, rests[0]), make_layout(values, rests[1]))
+
+    return fragments.on_domain(regrouped)
+
+
+def _digits(layout: Layout, index: int) -> list[int]:
+    """The coordinate of a thread index, an integer for each mode of a layout of threads."""
+    for i in range(int(layout.size())):
+        if layout(i) == index:
+            digits = []
+            for mode in layout:
+                digits.append(i % int(mode.size()))
+                i //= int(mode.size())
+            return digits
+    raise LayoutValueError(f"TiledMma: {layout} has no thread {index}")

@@ -1,0 +1,29 @@
+"""Immutable values: attributes are set once, in ``__init__``."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+
+class Immutable:
+    """A value whose attributes nobody can change."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # a NumPy array on the left lets our own operators answer
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot delete {name}")
+
+
+class Shaped(Immutable):
+    """A value that stands for its ``shape`` where a shape is asked for: a layout, a tensor."""
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> Any:
+        """The shape of the domain."""
+        raise NotImplementedError

@@ -1,0 +1,152 @@
+"""Strides that add without carry: a layout of them is linear in the bits of its coordinate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .errors import LayoutTypeError
+from .protocol import Bounds, Stride, is_zero, xor
+
+_SET = object.__setattr__
+
+
+class F2(Stride):
+    """A stride whose sums have no carries: ``+`` is XOR and ``c * F2(d)`` the carry-less product.
+
+    Bit ``i`` of ``c`` adds ``d << i``, so a layout of such strides is linear in the bits of its
+    coordinate: a swizzle is one. Equal to no integer, for it adds differently.
+
+    >>> row, col = F2(9), F2(1)
+    >>> [int(r * row + c * col) for r in range(3) for c in range(3)]
+    [0, 1, 2, 9, 8, 11, 18, 19, 16]
+    """
+
+    __slots__ = ("value",)
+
+    value: Any
+
+    def __init__(self, value: Any) -> None:
+        if isinstance(value, bool | float | str) or (isinstance(value, int) and value < 0):
+            raise LayoutTypeError(f"F2: expected an integer >= 0, got {value!r}")
+        _SET(self, "value", value)
+
+    def __reduce__(self) -> Any:
+        return F2, (self.value,)
+
+    def __mul__(self, c: Any) -> Any:
+        if isinstance(c, Stride | tuple):
+            return NotImplemented
+        c, d = (c, self.value) if isinstance(self.value, int) else (self.value, c)
+        if not isinstance(d, int) or d < 0:
+            raise LayoutTypeError(f"F2: the carry-less product of {c} and {d} is not defined")
+        return F2(carryless(c, d))
+
+    __rmul__ = __mul__
+
+    def at(self, c: Any) -> Any:
+        """``c`` times the stride."""
+        return self * c
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, F2):
+            return F2(self.value ^ other.value)
+        if isinstance(other, int) and (other == 0 or self.is_zero()):
+            return self if other == 0 else other  # a zero is that of every kind
+        raise LayoutTypeError(f"F2: cannot add {other!r} to {self}; make both F2, or neither")
+
+    __radd__ = __add__
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.value == other.value) if isinstance(other, F2) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((F2, self.value))
+
+    def __index__(self) -> int:
+        return int(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __repr__(self) -> str:
+        return f"F2({self.value!r})"
+
+    def __str__(self) -> str:
+        return f"f{self.value}"
+
+    def zero(self) -> Any:
+        """The zero that adds without carry."""
+        return F2(0)
+
+    def is_zero(self) -> bool:
+        """Tell if the value is 0."""
+        return isinstance(self.value, int) and self.value == 0
+
+    def can_merge(self, extent: Any, following: Any) -> bool:
+        """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride.
+
+        The bits of a coordinate below 3 are not the bits of its place: only an extent that is a
+        power of two goes on.
+        """
+        if self.is_zero():
+            return is_zero(following)
+        value = xor(following)
+        if value is None or not isinstance(extent, int) or not isinstance(self.value, int):
+            return False
+        return extent & (extent - 1) == 0 and extent * self.value == value
+
+    def scale(self, n: Any) -> Any:
+        """The stride of every n-th coordinate, where n is a power of two; None otherwise."""
+        if self.is_zero():
+            return self
+        if isinstance(n, int) and n > 0 and n & (n - 1) == 0 and isinstance(self.value, int):
+            return F2(n * self.value)
+        return None
+
+    times = scale
+
+    def plus(self, other: Any) -> Any:
+        """The XOR of the two, where the other is of this kind."""
+        value = xor(other)
+        return None if value is None or self.xor() is None else F2(self.value ^ value)
+
+    def xor(self) -> int | None:
+        """The value, where it is known."""
+        return self.value if isinstance(self.value, int) else None
+
+    def terms(self) -> Any:
+        """Nothing for the zero; None otherwise, since twice a value is not its double."""
+        return () if self.is_zero() else None
+
+    def bounds(self, low: Any, high: Any) -> Bounds | None:
+        """The extremes of its values at coordinates that are not negative."""
+        d = self.xor()
+        if d is None or not isinstance(low, int) or not isinstance(high, int) or low < 0:
+            return None
+        if low == high:
+            return {(): (carryless(low, d), carryless(low, d))}
+        top = (1 << (high.bit_length() + d.bit_length())) - 1
+        return {(): (0, top if d else 0)}
+
+    def divisor(self) -> int:
+        """The lowest bit of the value."""
+        return self.value & -self.value if isinstance(self.value, int) else 1
+
+    def map_integers(self, fn: Callable[[Any], Any]) -> Any:
+        """The stride of what ``fn`` gives for the value."""
+        return F2(fn(self.value))
+
+
+def carryless(c: Any, d: int) -> Any:
+    """The carry-less product: the XOR of ``c << i`` over the bits ``i`` of ``d``.
+
+    >>> carryless(3, 3), carryless(5, 8)
+    (5, 40)
+    """
+    result: Any = c * 0
+    while d:
+        low = d & -d
+        result = result ^ (c * low)
+        d ^= low
+    return result

@@ -1,0 +1,363 @@
+"""The meaning of layouts and of operations on them, written from the definitions, as slow as it is.
+
+Nothing here uses the code under test, not even to evaluate a layout: values are read off the
+attributes of an object (``shape``, ``stride``, ``outer``, ``offset``, ``inner``, ``engine``) and
+added up by the definitions of CuTe's documentation and of Cecka's paper (arXiv 2603.02298).
+
+A value is an integer, or for coordinates a dict of its components that are not 0, by path.
+"""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+from typing import Any
+
+
+def leaves(tree: Any) -> Any:
+    """The leaves of a nested tuple."""
+    return [leaf for mode in tree for leaf in leaves(mode)] if isinstance(tree, tuple) else [tree]
+
+
+def nested(flat: Any, profile: Any) -> Any:
+    """``flat`` leaves in the nesting of ``profile``."""
+    left = iter(flat)
+
+    def fill(part: Any) -> Any:
+        return tuple(map(fill, part)) if isinstance(part, tuple) else next(left)
+
+    return fill(profile)
+
+
+def volume(shape: Any) -> Any:
+    """The number of coordinates of a shape."""
+    size = 1
+    for s in leaves(shape):
+        size *= s
+    return size
+
+
+def coordinates(shape: Any) -> Any:
+    """Every coordinate of the flattened shape, the first leaf fastest."""
+    extents = [range(s) for s in reversed(leaves(shape))]
+    return [c[::-1] for c in itertools.product(*extents)]
+
+
+def flat_strides(shape: Any, stride: Any) -> Any:
+    """The strides of the leaves of ``shape``."""
+    if not isinstance(shape, tuple):
+        return [stride]
+    return [d for s, t in zip(shape, stride, strict=True) for d in flat_strides(s, t)]
+
+
+def kind_of(x: Any) -> Any:
+    """The name of a class, which is all that is asked of it."""
+    return type(x).__name__
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+def components(v: Any, path: Any = ()) -> Any:
+    """A coordinate, as a tuple or a dict or a basis, as the dict of its components."""
+    if isinstance(v, dict):
+        return {p: x for p, x in v.items() if x}
+    if kind_of(v) == "ScaledBasis":
+        return {path + v.path: v.value} if v.value else {}
+    if isinstance(v, tuple):
+        found: dict[Any, Any] = {}
+        for i, part in enumerate(v):
+            found |= components(part, (*path, i))
+        return found
+    return {path: v} if v else {}
+
+
+def plain(v: Any) -> Any:
+    """A value in its one form: an integer, or the dict of a coordinate that is not 0."""
+    if isinstance(v, int) and not isinstance(v, bool):
+        return int(v)
+    found = components(v)
+    return found.get((), 0) if set(found) <= {()} else found
+
+
+def plus(v: Any, w: Any) -> Any:
+    """The sum of two values, or of two tuples of integers."""
+    if isinstance(v, tuple):
+        return tuple(x + y for x, y in zip(v, w, strict=True))
+    if isinstance(v, int) and isinstance(w, int):
+        return v + w
+    a, b = components(v), components(w)
+    return plain({p: a.get(p, 0) + b.get(p, 0) for p in {*a, *b}})
+
+
+def times(c: Any, v: Any) -> Any:
+    """``c`` times a value, or a tuple of integers."""
+    if isinstance(v, tuple):
+        return tuple(c * x for x in v)
+    return c * v if isinstance(v, int) else {p: c * x for p, x in v.items() if c * x}
+
+
+def carryless(c: Any, d: Any) -> Any:
+    """The product of polynomials over F2 whose coefficients are the bits of c and d."""
+    total = 0
+    for i in range(c.bit_length() if c >= 0 else 64):
+        if c >> i & 1:
+            total ^= d << i
+    return total
+
+
+def of_stride(c: Any, d: Any) -> Any:
+    """What a stride gives at a coordinate; XOR strides are for :func:`total`."""
+    kind = kind_of(d)
+    if isinstance(d, int):
+        return int(c) * int(d)
+    if kind in ("ScaledBasis", "ArithmeticTuple"):
+        return plain(times(c, components(d)))
+    if kind == "CustomStride":
+        return of_stride(applied(d.func, c), d.stride)
+    if kind == "SummedStride":
+        parts = [of_stride(c, part) for part in d.addends]
+        result = 0
+        for part in parts:
+            result = plus(result, part)
+        return result
+    return plain(d.oracle(c))  # a stride of the tests' own
+
+
+def applied(func: Any, c: Any) -> Any:
+    """The value of the function of a custom stride."""
+    if kind_of(func) == "IndexedGather":
+        return int(func.index[c])
+    if kind_of(func) == "StridedGather":
+        return c * func.stride
+    return func(c)
+
+
+def total(digits: Any, strides: Any) -> Any:
+    """The value of a layout at the digits of its leaves."""
+    result = 0
+    if any(kind_of(d) == "F2" and d.value for d in strides):
+        for c, d in zip(digits, strides, strict=True):
+            result ^= carryless(c, int(d.value)) if kind_of(d) == "F2" else of_stride(c, d)
+        return result
+    for c, d in zip(digits, strides, strict=True):
+        result = plus(result, 0 if kind_of(d) == "F2" else of_stride(c, d))
+    return result
+
+
+def split(n: Any, shape: Any) -> Any:
+    """The digits of an integer in a shape: by floor division, the last one unbounded."""
+    extents = leaves(shape)
+    digits = []
+    for s in extents[:-1]:
+        digits.append(n % s)
+        n //= s
+    return [*digits, n] if extents else []
+
+
+def spread(crd: Any, shape: Any) -> Any:
+    """The digits of a coordinate: a tuple, an integer, or a value with components by mode."""
+    if isinstance(crd, dict):
+        if not isinstance(shape, tuple):
+            raise ValueError("a coordinate of an integer shape")
+        result = []
+        for i, s in enumerate(shape):
+            inner = {p[1:]: x for p, x in crd.items() if p[0] == i}
+            result += spread(inner.get((), 0) if set(inner) <= {()} else inner, s)
+        return result
+    if isinstance(crd, tuple):
+        return [d for c, s in zip(crd, shape, strict=True) for d in spread(c, s)]
+    return split(crd, shape)
+
+
+def value(f: Any, crd: Any) -> Any:
+    """The value of a function of the algebra at a coordinate or an integer."""
+    kind = kind_of(f)
+    if kind == "Swizzle":
+        ones = (1 << f.bits) - 1
+        if f.shift >= 0:
+            return crd ^ ((crd & (ones << (f.base + f.shift))) >> f.shift)
+        return crd ^ ((crd & (ones << f.base)) << -f.shift)
+    if kind == "ComposedLayout":
+        inner = value(f.inner, crd)
+        if kind_of(f.offset) == "F2":
+            return value(f.outer, inner ^ int(f.offset.value))
+        return value(f.outer, plus(inner, plain(f.offset)))
+    if kind == "Tensor":
+        return int(f.engine[plus(value(f.layout, crd), plain(f.offset))])
+    if kind == "Layout":
+        return total(spread(crd, f.shape), flat_strides(f.shape, f.stride))
+    return plain(f(crd))
+
+
+def table(f: Any, stride: Any = None, paths: Any = None) -> Any:
+    """The values at every linear coordinate; of a shape and a stride as vectors by path."""
+    if stride is None:
+        return [value(f, i) for i in range(volume(f.shape))]
+    return [evaluate(f, stride, i, paths or ((),)) for i in range(volume(f))]
+
+
+def image(f: Any) -> Any:
+    """The values that occur, hashable."""
+    return {hashable(v) for v in table(f)}
+
+
+def hashable(v: Any) -> Any:
+    """A value that may be put into a set."""
+    return v if isinstance(v, int) else tuple(sorted(v.items()))
+
+
+# ---- layouts as tables of vectors --------------------------------------------------------------
+
+
+def vector(d: Any, paths: Any) -> Any:
+    """A stride as a vector: integers under the path (), scaled bases under their own."""
+    if isinstance(d, int):
+        return tuple(d if p == () else 0 for p in paths)
+    found = components(d)
+    return tuple(found.get(p, 0) for p in paths)
+
+
+def paths_of(*strides: Any) -> Any:
+    """Every path that a stride leaf of these trees has a component at, and ()."""
+    found = {()}
+    for stride in strides:
+        for d in leaves(stride) if kind_of(stride) == "tuple" else [stride]:
+            found |= set(components(d)) if not isinstance(d, int) else set()
+    return sorted(found)
+
+
+def evaluate(shape: Any, stride: Any, n: Any, paths: Any = ((),)) -> Any:
+    """The vector of a layout at any integer."""
+    result = (0,) * len(paths)
+    for digit, d in zip(split(n, shape), flat_strides(shape, stride), strict=True):
+        result = plus(result, times(digit, vector(d, paths)))
+    return result
+
+
+def factorizations(n: Any) -> Any:
+    """Every ordered factorization of n into factors above 1."""
+    if n == 1:
+        return [()]
+    return [(f, *rest) for f in range(2, n + 1) if n % f == 0 for rest in factorizations(n // f)]
+
+
+def is_layout(values: Any, add: Any = plus, multiply: Any = times) -> Any:
+    """Tell if a list of values is the table of some layout that adds so; 0 comes first."""
+    zero = multiply(0, values[0])
+    if values[0] != zero:
+        return False
+    return any(sums_up(values, extents, zero, add, multiply) for extents in
+               factorizations(len(values)))  # fmt: skip
+
+
+def sums_up(values: Any, extents: Any, zero: Any, add: Any = plus, multiply: Any = times) -> Any:
+    """Tell if values are the sums of the digits in these extents."""
+    for i, v in enumerate(values):
+        result, n, place = zero, i, 1
+        for e in extents:
+            result = add(result, multiply(n % e, values[place]))
+            n, place = n // e, place * e
+        if result != v:
+            return False
+    return True
+
+
+def xor(v: Any, w: Any) -> Any:
+    """The sum of XOR layouts."""
+    return v ^ w
+
+
+def composition_exists(function: Any, shape: Any, add: Any = plus, multiply: Any = times) -> Any:
+    """Tell if some layout whose shape refines ``shape`` is ``function`` of its coordinates."""
+    extents = leaves(shape)
+    columns = []
+    for i, s in enumerate(extents):
+        column = [function(tuple(x if j == i else 0 for j in range(len(extents))))
+                  for x in range(s)]  # fmt: skip
+        if not is_layout(column, add, multiply):
+            return False
+        columns.append(column)
+    for c in coordinates(shape):
+        result = multiply(0, function((0,) * len(extents)))
+        for column, x in zip(columns, c, strict=True):
+            result = add(result, column[x])
+        if result != function(c):
+            return False
+    return True
+
+
+def exists(function: Any, shape: Any, values: Any, by_xor: Any) -> Any:
+    """Tell if a layout is a function: by sums, or by XOR where the operands add so."""
+    if composition_exists(function, shape):
+        return True
+    if not by_xor or not all(isinstance(v, int) and v >= 0 for v in values):
+        return False
+    return composition_exists(function, shape, xor, lambda c, v: carryless(c, v))
+
+
+def refines(coarse: Any, fine: Any) -> Any:
+    """Tell if every coordinate of the first shape is one of the second."""
+    if isinstance(coarse, tuple):
+        if not isinstance(fine, tuple) or len(coarse) != len(fine):
+            return False
+        return all(map(refines, coarse, fine))
+    return volume(fine) == coarse
+
+
+def forced_complement(distinct: Any, bound: Any) -> Any:
+    """The starts of copies that reach every offset once: forced, or None where one collides."""
+    shifted = [o - min(distinct) for o in distinct]
+    reached: set[int] = set()
+    starts: list[int] = []
+    n = 0
+    while n < max(bound, max(shifted) + 1):
+        copy = {n + o for o in shifted}
+        if reached & copy:
+            return None
+        reached |= copy
+        starts.append(n)
+        while n in reached:
+            n += 1
+    return starts
+
+
+def solved(rows: Any) -> Any:
+    """A solution of linear equations (coefficients, right-hand side), free unknowns at 0."""
+    rows = [[Fraction(x) for x in row] for row in rows]
+    unknowns = len(rows[0]) - 1
+    pivots: list[Any] = []
+    for column in range(unknowns):
+        row = next((r for r in rows if r[column] and not any(r is p for _, p in pivots)), None)
+        if row is None:
+            continue
+        row[:] = [x / row[column] for x in row]
+        pivots.append((column, row))
+        for other in rows:
+            if other is not row and other[column]:
+                factor = other[column]
+                other[:] = [x - factor * y for x, y in zip(other, row, strict=True)]
+    if any(row[-1] and not any(row[:-1]) for row in rows):
+        return None
+    solution = [Fraction(0)] * unknowns
+    for column, row in pivots:
+        solution[column] = row[-1]
+    return solution
+
+
+def interpolated(points: Any) -> Any:
+    """Tell if a layout goes through points: try all extents, and solve for the strides."""
+    span = max(abs(n) for n in points) + 1
+    for size in range(1, span + 1):
+        for extents in factorizations(size):
+            rows = []
+            for n, result in points.items():
+                row = []
+                for e in extents:
+                    row.append(n % e)
+                    n //= e
+                rows.append([*row, n, result])
+            solution = solved(rows)
+            if solution is not None and all(x.denominator == 1 for x in solution):
+                return True
+    return False

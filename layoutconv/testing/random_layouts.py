@@ -1,0 +1,209 @@
+"""Random operands of every kind: as small as those in which libraries go wrong.
+
+Each function takes a ``random.Random``, so that a case is its seed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..algebra import (
+    F2,
+    ComposedLayout,
+    CustomStride,
+    E,
+    IndexedGather,
+    Layout,
+    Stride,
+    StridedGather,
+    Swizzle,
+    SymInt,
+    Tensor,
+)
+from .oracle import flat_strides, leaves, nested, volume
+
+EXTENTS = [1, 2, 3, 4, 5, 6, 8]
+STRIDES = [*range(10), 12, 16]
+SIGNED = [*STRIDES, 0, -1, -2, -3, -8]
+STRIDE_KINDS = ("int", "symbolic", "basis", "F2", "gather", "strided", "user")
+OPERAND_KINDS = ("layout", "swizzled", "offset", "tensor", "shape", "string")
+
+
+class Cyclic(Stride):
+    """A stride of a user's own, of which the protocol knows no more than its values."""
+
+    __slots__ = ("period", "step")
+
+    period: int
+    step: int
+
+    def __init__(self, period: Any, step: Any) -> None:
+        object.__setattr__(self, "period", period)
+        object.__setattr__(self, "step", step)
+
+    def at(self, c: Any) -> Any:
+        return c % self.period * self.step
+
+    oracle = at
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Cyclic) and self.__str__() == str(other)
+
+    def __hash__(self) -> int:
+        return hash((self.period, self.step))
+
+    def __str__(self) -> str:
+        return f"cyclic({self.period},{self.step})"
+
+    __repr__ = __str__
+
+
+def random_layout(
+    rng: Any, max_rank: Any, strides: Any = STRIDES, *, nested: Any = False, basis: Any = False
+) -> Any:
+    """A layout of rank <= ``max_rank`` with these strides, an integer shape for rank 0 and 1."""
+    rank = rng.randint(1, max_rank)
+    shape = [rng.choice(EXTENTS) for _ in range(rank)]
+    stride = [rng.choice(strides) for _ in range(rank)]
+    if basis:
+        stride = [d * E(rng.randrange(2)) if d else 0 for d in stride]
+    if rank == 1 and rng.random() < 0.5:
+        return Layout(shape[0], stride[0])
+    if nested and rank > 2 and rng.random() < 0.7:
+        cut = rng.randint(0, rank - 2)
+        shape[cut : cut + 2] = [tuple(shape[cut : cut + 2])]
+        stride[cut : cut + 2] = [tuple(stride[cut : cut + 2])]
+    return Layout(tuple(shape), tuple(stride))
+
+
+def of_kind(
+    rng: Any, kind: Any, max_rank: Any = 3, max_size: Any = 64, strides: Any = SIGNED
+) -> Any:
+    """A layout whose strides are of one kind, at least one of them truly."""
+    while True:
+        layout = random_layout(rng, max_rank, strides, nested=True)
+        if layout.size() <= max_size:
+            break
+    extents, steps = leaves(layout.shape), flat_strides(layout.shape, layout.stride)
+    if kind == "int":
+        return layout
+    if kind == "symbolic":
+        return named(rng, extents, steps, layout.shape)
+    chosen = [rng.random() < 0.6 for _ in steps]
+    chosen[rng.randrange(len(steps))] = True
+    if kind == "basis":
+        new = [basis_stride(rng, d) for d in steps]
+    elif kind == "F2":
+        if rng.random() < 0.5:
+            extents = [rng.choice([1, 2, 4, 8]) for _ in extents]
+            extents = extents if volume(tuple(extents)) <= max_size else [2] * len(extents)
+        new = [F2(abs(d)) if c or d else 0 for d, c in zip(steps, chosen, strict=True)]
+    elif kind == "gather":
+        new = [CustomStride(IndexedGather(entries(rng, s)), d or 1) if c else d
+               for s, d, c in zip(extents, steps, chosen, strict=True)]  # fmt: skip
+    elif kind == "strided":
+        new = [CustomStride(StridedGather(rng.choice([1, 2, 3])), d) if c else d
+               for d, c in zip(steps, chosen, strict=True)]  # fmt: skip
+    else:
+        new = [Cyclic(rng.randint(1, 5), d) if c else d
+               for d, c in zip(steps, chosen, strict=True)]  # fmt: skip
+    return Layout(nested(extents, layout.shape), nested(new, layout.shape))
+
+
+def basis_stride(rng: Any, d: Any) -> Any:
+    """A scaled basis, now and then a nested one or a sum, or 0."""
+    if not d:
+        return 0
+    if rng.random() < 0.1:
+        return d * E(0) + rng.choice(STRIDES[1:]) * E(1)
+    return d * E(rng.randrange(2))
+
+
+def entries(rng: Any, length: Any) -> Any:
+    """The index of a gather: in order from 0, a permutation, or anything."""
+    way = rng.random()
+    if way < 0.3:
+        return list(range(length))
+    if way < 0.6:
+        return rng.sample(range(length), length)
+    return [rng.randint(-2, 9) for _ in range(length)]
+
+
+def named(rng: Any, extents: Any, steps: Any, shape: Any) -> Any:
+    """A layout of a kernel's integers: some extents have names, some strides are their products."""
+    names = [SymInt(s, "ABCDH"[i]) if s > 1 and rng.random() < 0.7 else s
+             for i, s in enumerate(extents)]  # fmt: skip
+    if not any(isinstance(s, SymInt) for s in names):
+        extents = [max(2, extents[0]), *extents[1:]]
+        names[0] = SymInt(extents[0], "A")
+    if rng.random() < 0.6:
+        order = rng.sample(range(len(names)), len(names))
+        current = 1
+        steps = list(steps)
+        for i in order:
+            steps[i] = current
+            current = current * names[i]
+    return Layout(nested(names, shape), nested(steps, shape))
+
+
+def operand(rng: Any, kind: Any, strides: Any, max_size: Any = 64) -> Any:
+    """An operand of one kind over a layout whose strides are of one kind."""
+    layout = of_kind(rng, strides, max_size=max_size)
+    if kind == "layout":
+        return layout
+    if kind == "shape":
+        return layout.shape
+    if kind == "string":
+        return str(layout)
+    if kind == "tensor":
+        return tensor_over(rng, layout)
+    if kind == "swizzled":
+        bits = rng.randint(0, 3)
+        shift = rng.choice([1, -1]) * rng.randint(bits, 4)
+        offset = rng.choice([0, 0, 0, 8, 16, 5])
+        return ComposedLayout(Swizzle(bits, rng.randint(0, 3), shift), offset, layout)
+    return composed_over(rng, layout)
+
+
+def composed_over(rng: Any, layout: Any) -> Any:
+    """A layout, or an index buffer, after an offset and a layout that leads to its coordinates."""
+    reach = reached(layout)
+    if isinstance(reach, int):
+        outer = random_layout(rng, 2, SIGNED)
+        return ComposedLayout(outer, rng.choice([0, 0, 3, -2]), layout)
+    outer = Layout(tuple([s + 3 for s in reach]), tuple([rng.choice(SIGNED) for _ in reach]))
+    return ComposedLayout(outer, rng.choice([0, (1, 2), (-1, 1)]), layout)
+
+
+def reached(layout: Any) -> Any:
+    """The extents of the coordinates that a layout gives, or 0 for integers."""
+    paths = [
+        getattr(d, "path", None) or (len(d) - 1,)
+        for d in flat_strides(layout.shape, layout.stride)
+        if hasattr(d, "path") or isinstance(d, tuple)
+    ]
+    return [8, 8] if paths else 0
+
+
+class Unbounded:
+    """An engine without end: what it holds at a place tells the place."""
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, dict):
+            return 1000 + sum((path[0] + 1) * 1009 * x for path, x in place.items())
+        if isinstance(place, tuple):
+            return 1000 + sum((i + 1) * 1009 * x for i, x in enumerate(place))
+        return 1000 + place
+
+
+def tensor_over(rng: Any, layout: Any) -> Any:
+    """A tensor of a layout, now and then with an offset."""
+    return Tensor(Unbounded(), layout, 0 if reached(layout) else rng.choice([0, 7]))
+
+
+def domain(x: Any) -> Any:
+    """The layout that the operand ``x`` is over."""
+    kind = type(x).__name__
+    return (
+        domain(x.inner) if kind == "ComposedLayout" else domain(x.layout) if kind == "Tensor" else x
+    )

@@ -1,0 +1,17 @@
+"""The law of each operation, as a check of one random case; no test framework is needed.
+
+A law makes its operands, applies the operation, and compares the result with the definition over
+its whole domain. It returns ``"exact"``, ``"refused"`` where the operation rightly has no result,
+or raises :class:`LawError`: the result is wrong, or was refused although there is one.
+"""
+
+from . import casts, compositions, inverses, products, questions, same_function, tiles
+from .running import LawError
+
+_ROOMS = (same_function, questions, tiles, compositions, products, inverses, casts)
+
+LAWS = {
+    name[4:]: law for room in _ROOMS for name, law in vars(room).items() if name.startswith("law_")
+}
+
+__all__ = ["LAWS", "LawError"]
