@@ -11,11 +11,11 @@ import torch
 from ..base.memory import allocator
 from ..conv.k_major_filter import turned, turned_filter
 from ..kernels.compile.store import as_argument
-from ..ops.sparse_passes import turned_over
 from ..view.epilogue import Epilogue, Residual
 from ..view.gemm_view import GemmView
 from .filter_choice import reads_turned, worth_turning
 from .fp32_precision import multiplied_now
+from .map_passes import turned_over
 from .map_views import Over, kind_over
 from .plan import NOTHING, Launcher, aligned_to, launcher_of, launcher_over, plan_of
 from .select import ALIGNED

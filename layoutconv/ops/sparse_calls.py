@@ -17,6 +17,7 @@ import torch
 
 from ..base.memory import allocator
 from ..gpu.launch import Launch, OverMap
+from ..gpu.map_passes import conv_over, pairs_over
 from ..gpu.map_views import Over, map_view
 from ..tensors.tensor_checks import check_indices
 from . import sparse_operators as operators
@@ -24,7 +25,6 @@ from .call_cache import Signatures
 from .dense_operators import has_gradient, keep, through_epilogue
 from .dense_passes import epilogue_of
 from .execute import execute_cpu
-from .sparse_passes import conv_over, pairs_over
 from .torch_internals import is_constant, is_plain, wants_gradient
 
 if TYPE_CHECKING:

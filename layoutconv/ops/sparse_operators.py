@@ -25,6 +25,7 @@ from ..base.caches import remembered
 from ..base.outlive import to_be_kept
 from ..conv.k_major_filter import turned_filter
 from ..gpu.filter_choice import reads_turned, worth_turning
+from ..gpu.map_passes import Rows, conv_over, pairs_over, turned_over
 from ..gpu.map_views import map_view
 from ..sparse.maps import pairs_operator
 from ..sparse.maps.kernel_map import KernelMap, reversed_index
@@ -34,7 +35,6 @@ from ..view.gemm_view import GemmView
 from .dense_operators import EPILOGUE, around, autocast, keep, through_epilogue
 from .dense_passes import epilogue_of
 from .execute import execute
-from .sparse_passes import Rows, conv_over, pairs_over, turned_over
 
 if TYPE_CHECKING:
     from torch import Tensor

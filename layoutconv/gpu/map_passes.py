@@ -11,10 +11,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ..conv.k_major_filter import turned
-from ..gpu.map_views import Buffers, Over
 from ..sparse.maps.tap_pairs import Pairs
 from ..sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from ..view.gemm_view import GemmView
+from .map_views import Buffers, Over
 
 if TYPE_CHECKING:
     from torch import Tensor
