@@ -111,11 +111,11 @@ def test_an_editable_install_is_a_plain_path(tmp_path: Path) -> None:
 # A user's program, and what type checkers say of it: an error of line 6 alone.
 SCRIPT = """
 import layoutconv as lc
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
-tile = Tile(64, 64, 64)
+tile = TileConfig((64, 64, 64))
 tile.no_such_attribute(1)
-print(tile.threads + lc.Layout((4, 8)).rank)
+print(tile.mma_threads + lc.Layout((4, 8)).rank)
 """
 
 

@@ -31,7 +31,7 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     # What does not change from tile to tile would be held all the time, in registers of the sums.
-    sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.lasting else ""
+    sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.persistent else ""
     kernel = ImplicitGemm(view, spec)
     data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
     vector_a, vector_b, vector_d = spec.vectors
@@ -41,7 +41,7 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
         _address(data.argument, vector_b),
         _tensor(view.d, out.argument, vector_d),
         *(_index(layout) for layout in (view.a, view.b, view.d)),
-        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.lasting + len(kernel.names))),
+        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.persistent + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
         tuple(_address(OUTPUT[name].element) for name in steps.columns) or None,
         tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,

@@ -13,7 +13,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from layoutconv.planning.tile import WARP, WARPGROUP
+from layoutconv.planning.schedule import WARP, WARPGROUP
 
 from .k_tiles import WORD
 from .operand import Operand, Row

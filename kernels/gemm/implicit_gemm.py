@@ -23,8 +23,8 @@ from layoutconv.planning.kernel_spec import (
     stores_whole_rows,
     suits_warpgroups,
 )
+from layoutconv.planning.schedule import WARP, Load
 from layoutconv.planning.structural_zeros import runs_of
-from layoutconv.planning.tile import WARP
 from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b
 from layoutconv.planning.tma_tiled import memory_of_b
 from layoutconv.view.gemm_view import GemmView
@@ -64,7 +64,7 @@ class ImplicitGemm:
         self.runs = runs_of(view, spec)
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
         self.steps = Steps(spec.epilogue)
-        self.resident, self.early = spec.resident, starts_early(spec.arch)
+        self.resident, self.early = spec.ctas_per_sm, starts_early(spec.arch)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
         self._check()
@@ -86,7 +86,7 @@ class ImplicitGemm:
         stream: Any,
     ):
         splits, split_stride, *of_view = integers
-        if cutlass.const_expr(self.tile.lasting):
+        if cutlass.const_expr(self.tile.persistent):
             most, *of_view = of_view
         values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
         fast = {
@@ -98,10 +98,8 @@ class ImplicitGemm:
         groups = product(map_leaves(lambda s: args.integer(s, Int32), shapes[2:]))
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
-        if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
-            m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         ctas = m_tiles * n_tiles
-        if cutlass.const_expr(self.tile.lasting):
+        if cutlass.const_expr(self.tile.persistent):
             ctas = cutlass.min(ctas, Int32(most))
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
         pixels = self._map_of_a(pointer_a, args)
@@ -123,20 +121,15 @@ class ImplicitGemm:
             copy,
             boxes,
         ).launch(
-            grid=[ctas, Int32(splits) * self.tile.parts, groups],
-            block=[self.tile.launched, 1, 1],
-            cluster=self.cluster,
+            grid=[ctas, Int32(splits) * self.tile.cluster_k, groups],
+            block=[self.tile.threads, 1, 1],
+            cluster=[1, self.tile.cluster_k, 1] if self.tile.cluster_k > 1 else None,
             min_blocks_per_mp=self.resident,
             preferred_smem_carveout=self.spec.carveout(self.resident),
-            smem=self.spec.shared_bytes,
+            smem=self.spec.smem_bytes,
             stream=stream,
             use_pdl=self._early(m_tiles * n_tiles * Int32(splits) * groups),
         )
-
-    @property
-    def cluster(self) -> list[int] | None:
-        sizes = [self.tile.sharing, self.tile.parts, 1]
-        return sizes if max(sizes) > 1 else None
 
     @cute.kernel
     def kernel(
@@ -160,7 +153,7 @@ class ImplicitGemm:
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
         beside = None
-        if cutlass.const_expr(tile.lasting and tile.teams == 1):
+        if cutlass.const_expr(tile.persistent and not tile.pingpong):
             size = tile.epilogue_bytes(spec.staged_bytes)
             beside = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
@@ -169,9 +162,6 @@ class ImplicitGemm:
         # CTAs that share rows of A run side by side: their gathers meet in L2.
         n_tiles = -(-self.view.n // tile.n)
         m_tile, n_tile = cta // n_tiles, cta % n_tiles
-        if cutlass.const_expr(tile.sharing > 1):  # neighbours are one below the other
-            cluster, number = cta // tile.sharing, cta % tile.sharing
-            m_tile, n_tile = cluster // n_tiles * tile.sharing + number, cluster % n_tiles
         if cutlass.const_expr(spec.skip and index_a is not None):
             # Rows with many taps come last in a kernel map: they start first, or all wait for them.
             m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - m_tile
@@ -200,14 +190,14 @@ class ImplicitGemm:
         if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
             acc.fill(0)
             wait_for_others(self.early)
-        elif cutlass.const_expr(tile.lasting):
+        elif cutlass.const_expr(tile.persistent):
             k_tiles = self._k_tiles(operand_a, operand_b)
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
             wait_for_others(self.early)
             extras = self._extras(numbers, columns, sources, statistics, group)
             epilogue: Any = self._epilogue()
             results = acc, mainloop.multiplier.mma, operand_d
-            if cutlass.const_expr(tile.teams > 1):
+            if cutlass.const_expr(tile.pingpong):
                 epilogue.start(cta, tid)
                 store = partial(epilogue, *results, extras=extras)
             else:
@@ -226,39 +216,36 @@ class ImplicitGemm:
                 if cutlass.const_expr(spec.kept):
                     kept_rows = self._keep(smem, producer_a, operand_d, m0, tid)
                 k_tiles = self._present(mainloop, k_tiles, producer_a, m0, tid)
-            if cutlass.const_expr(tile.parts > 1):
-                k_tiles = k_tiles.of_part(tile.parts, part)
+            if cutlass.const_expr(tile.cluster_k > 1):
+                k_tiles = k_tiles.of_part(tile.cluster_k, part)
             begin, count = 0, k_tiles.count
             if cutlass.const_expr(spec.split):
                 share = (count + splits - 1) // splits
                 begin = part * share
                 count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
             nothing = Int32(count) == 0
-            if cutlass.const_expr(tile.parts > 1):  # some k-tile is multiplied then, and forgotten
+            if cutlass.const_expr(
+                tile.cluster_k > 1
+            ):  # some k-tile is multiplied then, and forgotten
                 count = cutlass.max(Int32(count), Int32(1))
             mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
         let_dependents_start(self.early)
-        if cutlass.const_expr(not tile.lasting):
+        if cutlass.const_expr(not tile.persistent):
             all_columns = self.view.n * cute.arch.grid_dim()[2]
             if cutlass.const_expr(self.steps.statistics):
                 statistics = statistics + Int64(m_tile) * (2 * all_columns)
             extras = self._extras(numbers, columns, sources, statistics, group)
             epilogue = self._epilogue()
             base, mma = mainloop.s_a.base, mainloop.multiplier.mma
-            exists = cutlass.Boolean(True)
-            if cutlass.const_expr(tile.sharing > 1):  # a tile may only make a cluster whole
-                rows = operand_a.row_count if along_a == 1 else operand_a.col_count
-                exists = _is_row(m0, rows)
-            if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
-                if cutlass.const_expr(tile.parts > 1) and nothing:
+            if cutlass.const_expr(not tile.warp_specialized) or tid < tile.mma_threads:
+                if cutlass.const_expr(tile.cluster_k > 1) and nothing:
                     acc.fill(0)
                 epilogue(acc, mma, operand_d, base, m0, n0, tid, extras, kept_rows)
             if cutlass.const_expr(epilogue.sums_beside):
-                number = cutlass.select_(exists, tid - tile.threads, Int32(-1))
-                epilogue.sum_beside(operand_d, base, n0, number, extras)
+                epilogue.sum_beside(operand_d, base, n0, tid - tile.mma_threads, extras)
 
     def _k_tiles(self, a: Operand, b: Operand) -> KTiles:
-        found = KTiles.of(a, b, self.tile.k, self.tile.taps)
+        found = KTiles.of(a, b, self.tile.k, self.tile.halo_taps)
         return found.in_order() if self.runs else found
 
     def _extras(
@@ -271,7 +258,7 @@ class ImplicitGemm:
         )  # fmt: skip
 
     def _epilogue(self) -> Any:
-        return (Epilogue if self.tile.teams == 1 else RegisterEpilogue)(
+        return (Epilogue if not self.tile.pingpong else RegisterEpilogue)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=self.spec.split == "atomic",
         )  # fmt: skip
@@ -294,45 +281,43 @@ class ImplicitGemm:
 
     def _check(self) -> None:
         """What a tile of warpgroups wants of the view."""
-        tile, columns = self.tile, self.view.k // self.tile.taps
-        if tile.taps > 1 and columns % tile.k:
+        tile, columns = self.tile, self.view.k // self.tile.halo_taps
+        if tile.halo_taps > 1 and columns % tile.k:
             raise ValueError(
                 f"{tile}: expected whole k-tiles of the first tap that shares rows, got {columns} "
                 "columns of a tap"
             )
-        if tile.parts > 1 and (self.spec.split or Steps(self.spec.epilogue).statistics):
+        if tile.cluster_k > 1 and (self.spec.split or Steps(self.spec.epilogue).statistics):
             raise ValueError(f"{tile}: expected whole sums, stored without statistics")
-        rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
-        if tile.parts > 1 and tile.m // tile.parts % rows:
+        rows = tile.mma_threads * self.spec.vectors[2] // tile.n  # that are stored at once
+        if tile.cluster_k > 1 and tile.m // tile.cluster_k % rows:
             raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
-        if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
-            raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
         if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
             # A stage is given back while the next is multiplied: nobody would ever.
             raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
         whole = not self.spec.split and len(self.view.a.shape) == 2 and self.view.k > 0
         counts = Steps(self.spec.epilogue).statistics
-        if tile.lasting and (not whole or self.spec.skip or (counts and tile.teams == 1)):
+        if tile.persistent and (not whole or self.spec.skip or (counts and not tile.pingpong)):
             raise ValueError(
                 f"{tile}: expected whole sums of every tap, of one group, stored without "
                 "statistics, but by teams"
             )
-        if tile.holding and not self._holds_all():
+        if tile.b_resident and not self._holds_all():
             raise ValueError(
                 f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
                 f"and n = {self.view.n}"
             )
-        if tile.teams > 1 and not self._epilogue().suits():
+        if tile.pingpong and not self._epilogue().suits():
             raise ValueError(
                 f"{tile}: expected results of 16 bits, stored by whole vectors, without residuals"
             )
         in_whole = self.view.n <= tile.n and stores_whole_rows(self.view)
-        if tile.teams > 1 and counts and not in_whole:
+        if tile.pingpong and counts and not in_whole:
             raise ValueError(f"{tile}: expected statistics of all columns, in whole rows of D")
-        if tile.producers == WARP and not all(self.maps):
+        if tile.load is Load.TMA_WARP and not all(self.maps):
             raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
         spec = self.spec
-        if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
+        if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
             vector = min(spec.vectors[:2]) * BYTES[spec.dtype]
             raise ValueError(
                 f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of "
@@ -342,11 +327,13 @@ class ImplicitGemm:
     def _holds_all(self) -> bool:
         """Whether CTAs that hold B's k-tiles have room for all of a sum, and of every column."""
         tile = self.tile
-        k_tiles = sum(run.k_tiles for run in self.runs) or -(-self.view.k // tile.taps // tile.k)
-        return tile.holding == k_tiles and self.view.n <= tile.n
+        k_tiles = sum(run.k_tiles for run in self.runs) or -(
+            -self.view.k // tile.halo_taps // tile.k
+        )
+        return tile.b_resident == k_tiles and self.view.n <= tile.n
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
-        if not self.tile.producers:
+        if not self.tile.warp_specialized:
             return MainloopSm80(self.spec, self.data, smem)
         window = window_of(self.view, self.tile)
         return MainloopSm90(self.spec, self.data, smem, window, self.maps, self.runs)
@@ -425,7 +412,7 @@ class ImplicitGemm:
             smem.allocate_array(Int32, behind // 4)
         if d.gather:
             rows = KeptRows(smem, tile.m)
-            rows.fill(d, first, tile.launched, tid)
+            rows.fill(d, first, tile.threads, tid)
         entries = self.spec.kept - (tile.m if d.gather else 0)
         channels = producer.operand.vector_extent
         producer.kept = KeptIndex(smem, entries, tile.m, producer.apart, channels)
@@ -441,7 +428,7 @@ class ImplicitGemm:
     ) -> KTiles:
         """Those of the taps that some row of the CTA's tile has."""
         operand, base, tile = producer.operand, producer.shared.base, self.tile
-        warps = tile.launched // WARP
+        warps = tile.threads // WARP
         if operand.gather:
             unit = KTiles.of_units(operand, tile.k, []).unit
             kept = producer.kept
@@ -452,11 +439,6 @@ class ImplicitGemm:
             return k_tiles
         own = found.own if operand.gather and mainloop.leaves_out else []
         return KTiles.of_units(operand, tile.k, found.all, own)
-
-
-def _is_row(m: Any, rows: Any) -> Any:
-    """Whether a number is that of a row; one beyond 2^31 has become negative, and is none."""
-    return (m | (rows - 1 - m)) >= 0
 
 
 def _tuple(found: tuple[Any, ...] | None) -> tuple[Any, ...]:

@@ -43,7 +43,7 @@ class MainloopSm80:
 
     def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
         """This thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM."""
-        return Producer(operand, shared, self.data.element, self.tile.threads, tid, first)
+        return Producer(operand, shared, self.data.element, self.tile.mma_threads, tid, first)
 
     # -- the loop --------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from cutlass.cute.nvgpu import warpgroup
 
 from layoutconv.planning.halo_reuse import Window
 from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.schedule import WARP, WARPGROUP
 from layoutconv.planning.structural_zeros import BLOCK_BYTES, COLUMNS, Blocks, Columns, Run
-from layoutconv.planning.tile import WARP, WARPGROUP
 from layoutconv.planning.tma_im2col import Im2col
 from layoutconv.planning.tma_tiled import Boxes
 
@@ -61,7 +61,7 @@ class MainloopSm90:
         self.maps, self.runs = maps, runs
         self.by_runs = bool(runs)
         if not runs:
-            taps, blocks = spec.tile.taps, spec.tile.k * data.bytes // BLOCK_BYTES
+            taps, blocks = spec.tile.halo_taps, spec.tile.k * data.bytes // BLOCK_BYTES
             every = Columns(0, spec.tile.n), Blocks(0, blocks)
             self.runs = (Run(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
         # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
@@ -69,24 +69,24 @@ class MainloopSm90:
         self.along = (1, 1) if self.rounds else spec.along
         in_registers = self.rounds and not maps[0]
         widths = {part.width for run in runs for part in run.columns}
-        columns = COLUMNS if widths - {0, spec.tile.n} else spec.tile.n // spec.tile.warps_n
+        columns = COLUMNS if widths - {0, spec.tile.n} else spec.tile.n // spec.tile.warps[1]
         of = data, spec.tile, self.along, in_registers, columns
         self.multiplier = WarpgroupMultiplier(*of)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, self.along, lambda along: "matrices")
-        self.barriers = smem.allocate_array(Int64, spec.tile.barriers)
+        self.barriers = smem.allocate_array(Int64, spec.tile.mbarriers)
 
     @property
     def storing(self) -> int:
         """How many threads store what they have rounded."""
-        return self.tile.producers if self.rounds and not self.maps[1] else 0
+        return self.tile.producer_threads if self.rounds and not self.maps[1] else 0
 
     @property
     def leaves_out(self) -> bool:
         """Whether a warpgroup leaves out taps that its rows lack, and those of others have: one
         with ``OWN_ROWS`` rows and all columns. Not with A in registers: it was slower by 5%."""
         tile = self.tile
-        alone = tile.warps_n == 1 and tile.m * WARPGROUP == OWN_ROWS * tile.threads
-        return alone and tile.warps_m > 4 and not self.multiplier.rounds
+        alone = tile.warps[1] == 1 and tile.m * WARPGROUP == OWN_ROWS * tile.mma_threads
+        return alone and tile.warps[0] > 4 and not self.multiplier.rounds
 
     @property
     def fences(self) -> bool:
@@ -98,7 +98,7 @@ class MainloopSm90:
     @property
     def copying(self) -> int:
         """How many threads copy: where all comes by tensor maps, one warp."""
-        return WARP if all(self.maps) else self.tile.producers
+        return WARP if all(self.maps) else self.tile.producer_threads
 
     def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
         """A thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM.
@@ -106,10 +106,10 @@ class MainloopSm90:
         Only producers copy. But all threads know the rows of some producer, and so, together, what
         a tile may leave out.
         """
-        tile, threads = self.tile, self.tile.producers
+        tile, threads = self.tile, self.tile.producer_threads
         if self.rounds and shared is self.s_b:
             return RoundingProducer(operand, shared, tile, tid % threads, first)
-        halo = tile.taps > 1 and shared is self.s_a
+        halo = tile.halo_taps > 1 and shared is self.s_a
         used = tile.m + self.window.halo if halo else None
         of = operand, shared, self.data.element, threads, tid % threads, first, used
         lines = operand.along == 1 and (not operand.gather or self.gathers_lines)
@@ -127,7 +127,7 @@ class MainloopSm90:
         self, made: tuple[Any, Any], found: Boxes, first: Any, group: Any, tid: Any
     ) -> BoxProducer:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
-        number = tid - self.tile.workers
+        number = tid - self.tile.consumer_threads
         return BoxProducer(made, found, self.s_b, number, first, group, self.spec)
 
     def pixel_producer(
@@ -141,7 +141,7 @@ class MainloopSm90:
         tid: Any,
     ) -> PixelProducer:
         """A thread's share of copying tiles by an im2col tensor map, made by the host."""
-        of = atom, found, args, shared, tid - self.tile.workers
+        of = atom, found, args, shared, tid - self.tile.consumer_threads
         if self.along == (0, 0):
             return SumProducer(*of, self.tile.k, first, group)
         return RowProducer(*of, self.tile.m, first, group)
@@ -164,9 +164,9 @@ class MainloopSm90:
         count = cutlass.max(Int32(count), Int32(1))
         produce = partial(self.produce, a, b, k_tiles)
         consume = partial(self.consume, a, b, k_tiles)
-        if tid < tile.threads:
+        if tid < tile.mma_threads:
             consume(begin, count, tid, acc, 0, 0)
-        elif tid < tile.threads + self.copying:
+        elif tid < tile.mma_threads + self.copying:
             produce(begin, count, tid, Int32(0), Int32(1))
 
     @cute.jit
@@ -184,22 +184,18 @@ class MainloopSm90:
         by_maps: Any = const_expr([p for p in (a, b) if isinstance(p, MapProducer)])
         for producer in by_maps:
             producer.prefetch()
-        asynchronous = const_expr(0 if all(self.maps) else tile.producers)
+        asynchronous = const_expr(0 if all(self.maps) else tile.producer_threads)
         arrivals = const_expr(asynchronous + self.storing // 32 + any(self.maps))
         if tid == 0:
             for stage in range_constexpr(tile.stages):
                 cute.arch.mbarrier_init(full + stage, arrivals)
-                cute.arch.mbarrier_init(empty + stage, tile.threads // 32 * tile.sharing)
-            if const_expr(tile.holding):
+                cute.arch.mbarrier_init(empty + stage, tile.mma_threads // 32)
+            if const_expr(tile.b_resident):
                 cute.arch.mbarrier_init(self._held, 1)
-            for team in range_constexpr(tile.teams if tile.teams > 1 else 0):
-                cute.arch.mbarrier_init(self._turns + team, tile.threads // 32)
+            for team in range_constexpr(tile.consumers if tile.pingpong else 0):
+                cute.arch.mbarrier_init(self._turns + team, tile.mma_threads // 32)
         cute.arch.mbarrier_init_fence()
-        if const_expr(tile.sharing > 1):
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
-        else:
-            cute.arch.sync_threads()
+        cute.arch.sync_threads()
 
     @property
     def _held(self) -> Any:
@@ -209,7 +205,7 @@ class MainloopSm90:
     @property
     def _turns(self) -> Any:
         """The barriers of teams, each told by the other."""
-        return self.barriers + (self.tile.barriers - self.tile.teams)
+        return self.barriers + (self.tile.mbarriers - self.tile.consumers)
 
     def wait_for_turn(self, team: Any, turn: Any) -> None:
         """Until the other team has waited for all stages of its tile; the first for nobody, once.
@@ -220,17 +216,17 @@ class MainloopSm90:
 
     def _moving(self, a: Any, b: Any) -> list[MapProducer]:
         """Those who copy by tensor maps into stages."""
-        both = (a,) if self.tile.holding else (a, b)
+        both = (a,) if self.tile.b_resident else (a, b)
         return [producer for producer in both if isinstance(producer, MapProducer)]
 
     @cute.jit
     def hold(self, b: BoxProducer | PixelProducer, k_tiles: KTiles, tid: Any):
         """Copy all k-tiles of B, which stay."""
         tile, apart = const_expr(self.tile), const_expr(self.window.columns)
-        counts = const_expr([run.k_tiles or tile.holding for run in self.runs])
+        counts = const_expr([run.k_tiles or tile.b_resident for run in self.runs])
         sizes = const_expr([b.bytes_of(run.columns) for run in self.runs])
         size = const_expr(sum(n * each for n, each in zip(counts, sizes, strict=True)))
-        expect(self._held, size, tid - tile.workers)
+        expect(self._held, size, tid - tile.consumer_threads)
         first, slot, advance, copy = Int32(k_tiles.first(0)), Int32(0), k_tiles.advance, b.copy
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
@@ -312,14 +308,14 @@ class MainloopSm90:
         cute.arch.mbarrier_wait(empty + stage, parity)
         if const_expr(by_maps):
             size = const_expr(sum(p.bytes_of(columns) for p in by_maps))
-            expect(full + stage, size, tid - self.tile.workers)
+            expect(full + stage, size, tid - self.tile.consumer_threads)
         for producer in by_maps:
             producer.copy(first, stage, self.window.columns, full + stage, columns)
         if const_expr(not self.maps[0]):
             a.copy(first, stage)
-        for tap in range_constexpr(0 if self.maps[1] else self.tile.taps):
+        for tap in range_constexpr(0 if self.maps[1] else self.tile.halo_taps):
             column = first + tap * self.window.columns
-            b.copy(column, stage * self.tile.taps + tap, (tap, place))
+            b.copy(column, stage * self.tile.halo_taps + tap, (tap, place))
         if const_expr(not all(self.maps)):
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
         if const_expr(self.storing):
@@ -342,7 +338,7 @@ class MainloopSm90:
         place: int,
     ) -> None:
         """What copies of B take of a k-tile, for each of the taps that share rows."""
-        for tap in range(self.tile.taps):
+        for tap in range(self.tile.halo_taps):
             b.read_ahead(first + tap * self.window.columns, (tap, place))
 
     @cute.jit
@@ -366,13 +362,13 @@ class MainloopSm90:
         """
         tile = const_expr(self.tile)
         full, empty = self.barriers, self.barriers + tile.stages
-        windows = const_expr((tile.m, tile.taps, self.window.rows))
+        windows = const_expr((tile.m, tile.halo_taps, self.window.rows))
         of = self.multiplier, tid, a, b, windows, acc
         wait = const_expr(_wait if self.fences else _wait_for_maps)
         advance, is_own = k_tiles.advance, k_tiles.is_own
         some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
         slot = Int32(0)
-        if const_expr(tile.holding):
+        if const_expr(tile.b_resident):
             wait(self._held, 0)
         for number in range_constexpr(len(self.runs)):
             run = const_expr(self.runs[number])
@@ -388,29 +384,26 @@ class MainloopSm90:
                 multiply(stage, slot, None)
                 before, slot = Int32(stage), slot + 1
                 stage, parity = _next(stage, parity, tile.stages)
-            for k_tile in cutlass.range(int(number == 0), end, 1, unroll=1):
+            for _ in cutlass.range(int(number == 0), end, 1, unroll=1):
                 wait(full + stage, parity)
-                # Where others are told, only of stages that they copy into again: so nobody is told
-                # of anything once he has multiplied the last k-tile, and may leave.
-                told = const_expr(tile.sharing == 1) or k_tile + tile.stages <= count
                 if const_expr(some):
                     first = advance(first)
                     if is_own(first):
-                        multiply(stage, slot, (empty + before, told))
+                        multiply(stage, slot, empty + before)
                     else:
                         warpgroup.wait_group(0)
                         _arrive(empty + before, tid)
                 else:
-                    multiply(stage, slot, (empty + before, told))
+                    multiply(stage, slot, empty + before)
                 before, slot = stage, slot + 1
                 stage, parity = _next(stage, parity, tile.stages)
-        if const_expr(tile.teams > 1):
-            other = 1 - cute.arch.thread_idx()[0] // tile.threads
+        if const_expr(tile.pingpong):
+            other = 1 - cute.arch.thread_idx()[0] // tile.mma_threads
             _arrive(self._turns + other, tid)
         warpgroup.wait_group(0)
-        if const_expr(tile.lasting):  # the last stage as well: copies for another tile follow
+        if const_expr(tile.persistent):  # the last stage as well: copies for another tile follow
             _arrive(empty + before, tid)
-        if const_expr(tile.teams == 1):
+        if const_expr(not tile.pingpong):
             sync(self.tile)
         return stage, parity
 
@@ -419,12 +412,12 @@ class MainloopSm90:
         """Multiply a k-tile, and fetch what is next of it while products are running.
 
         It is in a ``stage``; B's, where all are held, has that of its number, a ``slot``.
-        ``before``, a barrier and whether it is told, is of the k-tile before, when the products of
-        that are done; the first has none.
+        ``before`` is the empty mbarrier of the k-tile before, at which the warp arrives when the
+        products of that are done; the first has none.
         """
         groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
         mma, of_b = operands.mma, stage
-        if const_expr(self.tile.holding):
+        if const_expr(self.tile.b_resident):
             of_b = slot
         operands.fetch(0, stage)
         for i in range_constexpr(len(groups)):
@@ -437,13 +430,9 @@ class MainloopSm90:
             warpgroup.commit_group()
             warpgroup.wait_group(in_flight)
             if const_expr(before is not None and i + 1 == in_flight):
-                barrier, told = before
                 if const_expr(operands.sets):  # lanes have read it by themselves
                     cute.arch.sync_warp()
-                if const_expr(self.tile.sharing > 1):
-                    _arrive_at_all(barrier, tid, told, self.tile.sharing)
-                else:
-                    _arrive(barrier, tid)
+                _arrive(before, tid)
             if const_expr(i + 1 < len(groups)):
                 operands.fetch(i + 1, stage)
 
@@ -476,10 +465,3 @@ def _next(stage: Any, parity: Any, stages: int) -> tuple[Any, Any]:
     following = stage + 1
     wrapped = Int32(following == stages)
     return following * (1 - wrapped), parity ^ wrapped
-
-
-@cute.jit
-def _arrive_at_all(barrier: Any, tid: Any, told: Any, ctas: int):
-    """A warp arrives at the barriers in one place of all CTAs of the cluster, if they are told."""
-    if told and tid % 32 < ctas:
-        cute.arch.mbarrier_arrive(barrier, tid % 32)

@@ -20,7 +20,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 from .k_tiles import KTiles
 from .mainloop_sm90 import MainloopSm90
@@ -32,7 +32,7 @@ class TilesOfCta:
     CTAs that share rows of A run side by side, as where each has one tile.
     """
 
-    def __init__(self, tile: Tile, m: Any, n: int) -> None:
+    def __init__(self, tile: TileConfig, m: Any, n: int) -> None:
         self.tile, self.across = tile, -(-n // tile.n)
         self.count = Int32((m + tile.m - 1) // tile.m) * self.across
         self.first, _, _ = cute.arch.block_idx()
@@ -71,8 +71,8 @@ def compute(
     mainloop.prepare(a, b, tid)
     count, each = cutlass.max(Int32(k_tiles.count), Int32(1)), tiles.each
     tile, hold = mainloop.tile, mainloop.hold
-    workers, holding, teams = tile.workers, tile.holding, tile.teams
-    team, number = tid // tile.threads, tid % tile.threads
+    workers, holding, teams = tile.consumer_threads, tile.b_resident, tile.consumers
+    team, number = tid // tile.mma_threads, tid % tile.mma_threads
     if cutlass.const_expr(teams == 1):
         team, number = 0, tid
     copy = partial(_copy, mainloop, producers, k_tiles, count, tid)

@@ -9,29 +9,29 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from layoutconv.planning.kernel_spec import Spec
-from layoutconv.planning.tile import LINE_BYTES, Tile, line_bytes
+from layoutconv.planning.tile import LINE_BYTES, TileConfig, line_bytes
 
 from .mma_atoms import Data
 
 VECTOR_BYTES = 16
 
 
-def sync(tile: Tile) -> None:
+def sync(tile: TileConfig) -> None:
     """Wait for all threads that multiply; they have a barrier of their own where others copy."""
-    if tile.producers:
-        cute.arch.barrier(barrier_id=1, number_of_threads=tile.threads)
+    if tile.warp_specialized:
+        cute.arch.barrier(barrier_id=1, number_of_threads=tile.mma_threads)
     else:
         cute.arch.sync_threads()
 
 
-def release_tile(tile: Tile) -> None:
+def release_tile(tile: TileConfig) -> None:
     """Those who multiply let those who copied read what they wrote; they wait for nobody."""
-    cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.launched)
+    cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.threads)
 
 
-def wait_for_tile(tile: Tile) -> None:
+def wait_for_tile(tile: TileConfig) -> None:
     """Those who copied wait until the others have released the tile."""
-    cute.arch.barrier(barrier_id=2, number_of_threads=tile.launched)
+    cute.arch.barrier(barrier_id=2, number_of_threads=tile.threads)
 
 
 def shared_tiles(
@@ -45,8 +45,8 @@ def shared_tiles(
     if tile.k not in (line // 2, line):
         raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
     found = []
-    of_b = tile.holding or tile.stages
-    of_both = (tile.copied_rows, tile.stages), (tile.n, of_b * tile.taps)
+    of_b = tile.b_resident or tile.stages
+    of_both = (tile.a_rows, tile.stages), (tile.n, of_b * tile.halo_taps)
     for (rows, stages), mode in zip(of_both, along, strict=True):
         shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
         found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int16, Int32, const_expr, range_constexpr
+from cutlass import Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import compact_stride
 from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.schedule import WARP
 from layoutconv.planning.structural_zeros import Columns
-from layoutconv.planning.tile import WARP
 from layoutconv.planning.tma_tiled import Boxes
 
 from ..common.arguments import Extent
@@ -37,8 +37,7 @@ def tensor_map(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any,
     tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=memory.stride))
     swizzle = swizzle_of(found.box[0] * data.bytes)
     shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(found))
-    alone = spec.tile.sharing == 1
-    op = cpasync.CopyBulkTensorTileG2SOp() if alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    op = cpasync.CopyBulkTensorTileG2SOp()
     made = cpasync.make_tiled_tma_atom(op, tensor, shared, found.box)
     named, modes = len(made.tma_tensor.iterator), len(memory.shape)
     if named != modes:
@@ -56,14 +55,13 @@ def _in_shared_memory(found: Boxes) -> Any:
 class MapProducer:
     """Copies tiles of an operand by a tensor map; an mbarrier is told of the ``bytes`` of a stage.
 
-    The warp with ``tid`` below 32 does, by a thread that it elects. ``sharing`` CTAs of a cluster
-    get every copy.
+    The warp with ``tid`` below 32 does, by a thread that it elects.
     """
 
     tiles = 1  # nothing waits in registers
 
-    def __init__(self, atom: Any, shared: SharedTile, tid: Any, taps: int, sharing: int) -> None:
-        self.atom, self.shared, self.taps, self.sharing = atom, shared, taps, sharing
+    def __init__(self, atom: Any, shared: SharedTile, tid: Any, taps: int) -> None:
+        self.atom, self.shared, self.taps = atom, shared, taps
         self.copies = tid < WARP
 
     def bytes_of(self, columns: tuple[Columns, ...]) -> int:
@@ -97,18 +95,14 @@ class MapProducer:
         return cute.make_tensor(pointer, layout)
 
     def bring(self, there: Any, here: Any, full: Any) -> None:
-        """One copy, of which ``full`` is told in every CTA that it comes to."""
+        """One copy, whose bytes complete at the mbarrier ``full``."""
         here, there = (cute.group_modes(box, 0, cute.rank(box)) for box in (here, there))
         to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
-        every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
-        cute.copy(self.atom, since, to, tma_bar_ptr=full, **every)
+        cute.copy(self.atom, since, to, tma_bar_ptr=full)
 
 
 class BoxProducer(MapProducer):
-    """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B.
-
-    Of CTAs that share tiles of B, each brings as many of the lines to all.
-    """
+    """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B."""
 
     def __init__(
         self,
@@ -121,9 +115,8 @@ class BoxProducer(MapProducer):
         spec: Spec,
     ) -> None:
         atom, self.tensor = made
-        super().__init__(atom, shared, tid, spec.tile.taps, spec.tile.sharing)
+        super().__init__(atom, shared, tid, spec.tile.halo_taps)
         self.found, self.first, self.group, self.along = found, first, group, spec.along[1]
-        self.share = cute.arch.block_idx_in_cluster() if spec.tile.sharing > 1 else 0
 
     def bytes_of(self, columns: tuple[Columns, ...]) -> int:
         return sum(len(self._panels(part)) for part in columns) * self.shared.panel_bytes
@@ -149,7 +142,6 @@ class BoxProducer(MapProducer):
         """A box of memory."""
         crd = [self.first, first_k]
         crd[self.along] = crd[self.along] + panel * self.shared.line
-        crd[1 - self.along] = crd[1 - self.along] + self.share * self.found.rows
         group = (self.group,) if len(self.found.layout.shape) > 2 else ()
         corner = self.found.corner(*crd, *group, divisor=Extent)
         moved = cute.domain_offset(tuple(map(Int32, corner)), self.tensor)
@@ -159,7 +151,6 @@ class BoxProducer(MapProducer):
         """A box of shared memory."""
         shared = self.shared
         at = slot * shared.stage_bytes + panel * shared.panel_bytes
-        at = at + self.share * (self.found.rows * shared.line_bytes)
         return self._tile(at, _in_shared_memory(self.found))
 
 

@@ -91,7 +91,7 @@ class PixelProducer(MapProducer):
         group: Any,
     ) -> None:
         """Of tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
-        super().__init__(atom, shared, tid, taps=1, sharing=1)
+        super().__init__(atom, shared, tid, taps=1)
         self.found, self.args = found, args
         self.pieces, self.pixels = found.copies(rows)
         self.start(first, group)

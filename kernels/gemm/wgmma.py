@@ -13,8 +13,9 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, TFloat32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
+from layoutconv.planning.schedule import WARPGROUP
 from layoutconv.planning.structural_zeros import Columns, Run
-from layoutconv.planning.tile import WARPGROUP, Tile
+from layoutconv.planning.tile import TileConfig
 
 from .cp_async import Producer
 from .fragments import Fragments
@@ -53,7 +54,7 @@ class WarpgroupMultiplier:
     """
 
     def __init__(
-        self, data: Data, tile: Tile, along: tuple[int, int], rounds: bool, columns: int
+        self, data: Data, tile: TileConfig, along: tuple[int, int], rounds: bool, columns: int
     ) -> None:
         self.data, self.accumulator, self.columns = data, data.accumulator, columns
         self.along, self.rounds, self.tile = along, rounds, tile
@@ -71,10 +72,10 @@ class WarpgroupMultiplier:
         else:  # A and B might differ
             operands = data.element, data.element
         op = OPERATIONS[data.name](*operands, self.accumulator, shape, source, *majors)
-        atoms = (tile.warps_m // 4, tile.warps_n, 1)
+        atoms = (tile.warps[0] // 4, tile.warps[1], 1)
         return cute.make_tiled_mma(cute.make_mma_atom(op), cute.make_layout(atoms))
 
-    def accumulators(self, tile: Tile) -> Any:
+    def accumulators(self, tile: TileConfig) -> Any:
         return cute.make_rmem_tensor(self.mma.partition_shape_C((tile.m, tile.n)), self.accumulator)
 
     def part(self, acc: Any, columns: Columns) -> Any:

@@ -1,8 +1,10 @@
 """Choices that were measured: a file for each in the cache folder, and a table in the package.
 
 A choice belongs to a GPU by name, a kernel but for its tile, a class of sizes, and a version of the
-package. Its file is named by a digest of that, written beside and moved into place: who reads sees
-all of it or nothing, and processes that write at once do not disturb each other.
+package. It is written with the version of its format (``planning/tile_json.py``): older ones are
+migrated, and what cannot be read is measured again, with a warning. Its file is named by a digest
+of that, written beside and moved into place: who reads sees all of it or nothing, and processes
+that write at once do not disturb each other.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import json
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import log2
@@ -25,7 +28,8 @@ from ..errors import ArgumentError
 from ..kernels.compile.store import cache_directory
 from ..planning.cost_model import Machine, Problem, runs_here
 from ..planning.kernel_key import signature
-from ..planning.tile import Tile
+from ..planning.tile import TileConfig
+from ..planning.tile_json import FORMAT, tile_from_json, tile_to_json
 from ..view.gemm_view import GemmView
 
 VARIABLE = "LAYOUTCONV_TUNE"
@@ -40,7 +44,7 @@ class Choice:
         microseconds: of the winner; ``model_microseconds`` of what the cost model had picked.
     """
 
-    tile: Tile
+    tile: TileConfig
     splits: int
     problem: str
     microseconds: float
@@ -69,7 +73,7 @@ def key_of(
     classes = tuple(size_class(extent) for extent in (problem.m, problem.n, problem.k))
     kernel = signature(view, along), problem.dtype, out_dtype, vectors, along
     rest = problem.channels, problem.staged_bytes, problem.groups
-    flags = problem.splittable, problem.sparse
+    flags = problem.splittable, problem.skips_taps
     return hashlib.sha256(repr((kernel, classes, rest, flags)).encode()).hexdigest()
 
 
@@ -82,7 +86,7 @@ def size_class(extent: int) -> int:
     return round(log2(max(1, extent)))
 
 
-def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | None:
+def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int] | None:
     """The tile and the number of parts that are remembered: on disk, or in the package's table.
 
     What cannot run here, as after a change of the family, is not found.
@@ -99,7 +103,7 @@ def remember(key: str, machine: Machine, choice: Choice) -> None:
     """Keep a choice on disk, in place of the one before. Raises ``OSError`` where that fails."""
     path = _folder(machine.name or machine.arch) / f"{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"gpu": machine.name or machine.arch, **asdict(choice)}
+    content = {"gpu": machine.name or machine.arch, **_as_json(choice)}
     temporary = path.with_name(f"tmp{os.getpid()}-{secrets.token_hex(8)}.tmp")
     try:
         temporary.write_text(json.dumps(content, indent=1))
@@ -118,7 +122,7 @@ def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
     for key, choice in choices.items():
         own.pop(key, None)
         if choice.microseconds < choice.model_microseconds:
-            own[key] = asdict(choice)
+            own[key] = _as_json(choice)
     table[gpu] = dict(sorted(own.items()))
     path.write_text(json.dumps(table, indent=1) + "\n")
     return len(own)
@@ -148,21 +152,42 @@ def _folder(gpu: str) -> Path:
 
 def _read(path: Path) -> Choice | None:
     try:
-        return _parse(json.loads(path.read_text()))
+        content = json.loads(path.read_text())
     except (OSError, ValueError):  # not there, or damaged: it is measured again
         return None
+    return _parse(content)
+
+
+def _as_json(choice: Choice) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "tile": tile_to_json(choice.tile),
+        "splits": choice.splits,
+        "problem": choice.problem,
+        "microseconds": choice.microseconds,
+        "model_microseconds": choice.model_microseconds,
+    }
 
 
 def _parse(content: Any) -> Choice | None:
+    """A choice of any format that can be read; of another, a warning and None."""
+    if not isinstance(content, dict):
+        return None
+    version = content.get("format", 1)
     try:
         return Choice(
-            Tile(**content["tile"]),
+            tile_from_json(content["tile"], version),
             int(content["splits"]),
             str(content["problem"]),
             float(content["microseconds"]),
             float(content["model_microseconds"]),
         )
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError) as error:
+        warnings.warn(
+            f"a tuned choice of format {version} is ignored, and may be tuned again: "
+            f"{type(error).__name__}: {error}",
+            stacklevel=2,
+        )
         return None
 
 

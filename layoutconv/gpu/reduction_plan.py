@@ -318,7 +318,7 @@ class _Plan:
         )
         self.device, self.accumulator = device, what.accumulator
         self.launches = []
-        found = schedule(nest, dtype, accumulator, out_dtype, aligned, machine.multiprocessors)
+        found = schedule(nest, dtype, accumulator, out_dtype, aligned, machine.sm_count)
         for launch in found:
             last = not launch.workspace
             operation: Any = what.function or ("sum" if not last and name == "mean" else name)

@@ -32,7 +32,7 @@ from ..planning.kernel_spec import (
 )
 from ..planning.legality import UnsupportedViewError, check_view
 from ..planning.structural_zeros import Run, leaves_bounds, runs_of
-from ..planning.tile import WARPGROUP, Tile
+from ..planning.tile import TileConfig, specialized
 from ..planning.tma_im2col import is_mapped
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
@@ -42,7 +42,7 @@ from .measured_choices import find, key_of, wanted
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
 _PRESENT = 0.5
-_ANY_TILE = Tile(64, 64, 16)
+_ANY_TILE = TileConfig((64, 64, 16))
 MOST_ROWS = 2**31
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
 
@@ -78,7 +78,7 @@ def choose_kernel(
     atomic: bool = False,
     structure: str = "",
     aligned: tuple[int, int, int] = ALIGNED,
-    tile: Tile | None = None,
+    tile: TileConfig | None = None,
     splits: int | None = None,
     sizes: tuple[int, int] | None = None,
     measures: bool = True,
@@ -104,24 +104,24 @@ def choose_kernel(
         dtype=kind,
         staged_bytes=staged_bytes(kind, out_kind, structure),
         groups=view.l,
-        sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
+        skips_taps=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
         gathered=index_buffer(view.a) is not None,
         # Parts are added up as floating-point numbers, and stored without saturation.
         splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
-        whole=not (counts or atomic),
-        warpgroups=suits_warpgroups(kind, vectors, along),
-        mapped=_is_mapped(view, of_any_tile),
-        runs=bool(_runs(view, of_any_tile)),
-        lasts=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
-        stays=(
+        clusters=not (counts or atomic),
+        wgmma=suits_warpgroups(kind, vectors, along),
+        tma=_has_tma(view, of_any_tile),
+        zero_tiles=bool(_runs(view, of_any_tile)),
+        persistent=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
+        register_store=(
             BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure
             and (not counts or stores_whole_rows(view))
         ),
-        counts=counts,
+        statistics=counts,
         **_shared_rows(view, of_any_tile),
     )  # fmt: skip
-    plain = None if tile or problem.runs or problem.window_runs else unfolded(view)
+    plain = None if tile or problem.zero_tiles or problem.zero_tiles_halo else unfolded(view)
     if plain is not None:  # no tile would leave out what is outside the filter
         return choose_kernel(
             plain, dtype, device, out_dtype, precision=precision, atomic=atomic,
@@ -142,15 +142,15 @@ def choose_kernel(
     if splits and problem.splittable:
         parts = splits
     tile = tile or chosen
-    if tile.taps > 1:
+    if tile.halo_taps > 1:
         view = _widened(view, tile)
-    parts = _without_empty_parts(view.k // tile.taps, tile, parts)
+    parts = _without_empty_parts(view.k // tile.halo_taps, tile, parts)
     split = "" if parts == 1 else "atomic" if atomic else "partial"
     sums = torch.float64 if dtype == torch.float64 else torch.float32
     if split:
         out_kind = _name(sums)
         vectors = (*vectors[:2], min(vectors[2], 16 // sums.itemsize))
-    skip = not split and tile.taps == 1 and can_skip(view, along, tile)
+    skip = not split and tile.halo_taps == 1 and can_skip(view, along, tile)
     spec = Spec(kind, out_kind, tile, machine.arch, vectors, along, structure, split, skip)
     spec = replace(spec, kept=kept_entries(view, spec))
     return Choice(view, spec, parts, sums, machine, problem, key)
@@ -213,23 +213,23 @@ def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
     runs = _runs(wide, spec, taps)
     half_lines = -(-wide.k // taps // (64 // BYTES[spec.dtype]))
     return {
-        "taps": taps,
-        "widening": wide.m / view.m,
-        "mapped_windows": _is_mapped(wide, spec, taps),
-        "window_runs": bool(runs),
+        "halo_taps": taps,
+        "halo_growth": wide.m / view.m,
+        "tma_halo": _has_tma(wide, spec, taps),
+        "zero_tiles_halo": bool(runs),
         "k_tiles": sum(run.k_tiles for run in runs) or half_lines,
     }
 
 
-def _widened(view: GemmView, tile: Tile) -> GemmView:
+def _widened(view: GemmView, tile: TileConfig) -> GemmView:
     """The view whose rows serve the taps of a tile."""
     wide = widened(view)
-    if wide is None or flatten(wide.a.shape[1])[-1] != tile.taps:
-        raise UnsupportedViewError(f"{tile}: expected a view whose rows {tile.taps} taps share")
+    if wide is None or flatten(wide.a.shape[1])[-1] != tile.halo_taps:
+        raise UnsupportedViewError(f"{tile}: expected a view with {tile.halo_taps} halo taps")
     return wide
 
 
-def _without_empty_parts(k: int, tile: Tile, splits: int) -> int:
+def _without_empty_parts(k: int, tile: TileConfig, splits: int) -> int:
     """How many parts there are if all but the last have equally many k-tiles."""
     k_tiles = max(1, -(-k // tile.k))
     return -(-k_tiles // -(-k_tiles // splits))
@@ -275,7 +275,7 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
     return 0
 
 
-def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
+def _has_tma(view: GemmView, spec: Spec, taps: int = 1) -> bool:
     """Whether tensor maps bring both operands to the tiles that are made for them.
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
@@ -294,7 +294,7 @@ def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
 def _with_tile(view: GemmView, spec: Spec, taps: int, columns: int = 128) -> Spec:
     line = 128 // BYTES[spec.dtype]
     k = line if taps == 1 and _channels(view, spec.along) % line == 0 else line // 2
-    return replace(spec, tile=Tile(128, columns, k, 8, 1, 4, producers=WARPGROUP, taps=taps))
+    return replace(spec, tile=specialized((128, columns, k), (8, 1), 4, halo_taps=taps))
 
 
 def _is_dense(layout: Any) -> bool:

@@ -18,7 +18,7 @@ from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
-from .tile import HALO, Tile
+from .tile import HALO, TileConfig
 
 
 def widened(view: GemmView) -> GemmView | None:
@@ -77,17 +77,18 @@ class Window(NamedTuple):
         return self.rows * (self.taps - 1)
 
 
-def window_of(view: GemmView, tile: Tile) -> Window:
+def window_of(view: GemmView, tile: TileConfig) -> Window:
     """What a tile shares of a view, which is a widened one if it has several taps.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
+    >>> from .tile import specialized
     >>> view = widened(dgrad_views(ConvProblem((1, 9, 9, 32), (64, 3, 3), dilation=(1, 4)))[0])
-    >>> window_of(view, Tile(128, 32, 32, 4, 1, 4, 128, taps=3))
+    >>> window_of(view, specialized((128, 32, 32), (4, 1), 4, halo_taps=3))
     Window(taps=3, rows=4, columns=192)
     """
-    if tile.taps == 1:
+    if tile.halo_taps == 1:
         return Window(1, 0, 0)
-    return Window(tile.taps, rows_of_a_tap(view), int(view.k) // tile.taps)
+    return Window(tile.halo_taps, rows_of_a_tap(view), int(view.k) // tile.halo_taps)
 
 
 class _Map(NamedTuple):

@@ -11,7 +11,8 @@ from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
 from ..view.vectors import contiguous_extent
-from .tile import WARP, Tile
+from .schedule import WARP
+from .tile import TileConfig
 
 VECTOR_BYTES = 16
 ASYNC_BYTES = 4  # the least that cp.async moves
@@ -54,7 +55,7 @@ class Spec:
 
     dtype: str
     out_dtype: str
-    tile: Tile
+    tile: TileConfig
     arch: str
     vectors: tuple[int, int, int]
     along: tuple[int, int] = (1, 1)
@@ -65,7 +66,13 @@ class Spec:
 
     @classmethod
     def of(
-        cls, view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str, epilogue: str = ""
+        cls,
+        view: GemmView,
+        dtype: str,
+        out_dtype: str,
+        tile: TileConfig,
+        arch: str,
+        epilogue: str = "",
     ) -> Spec:
         """The spec of an unsplit kernel for tensors that are aligned to 16 bytes."""
         vectors, along = vectors_of(view, dtype, out_dtype)
@@ -76,7 +83,7 @@ class Spec:
         return int(self.arch.removeprefix("sm_").rstrip("a"))
 
     @property
-    def shared_bytes(self) -> int:
+    def smem_bytes(self) -> int:
         """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
         of an index buffer."""
         return self.own_bytes + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
@@ -84,18 +91,18 @@ class Spec:
     @property
     def own_bytes(self) -> int:
         """Of these, without what is kept."""
-        return self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
+        return self.tile.smem_bytes(BYTES[self.dtype], self.staged_bytes)
 
     @property
-    def resident(self) -> int:
-        """How many CTAs a multiprocessor should hold, by its registers and its shared memory.
+    def ctas_per_sm(self) -> int:
+        """CTAs that an SM should hold (occupancy), by its registers and its shared memory.
 
         One for data with twice the fragments or with accumulators of 64 bits: they get as many
         registers as they take.
         """
         if self.dtype in ("float32", "float64"):
             return 1
-        return max(1, min(self.tile.resident, SHARED // (self.shared_bytes + RESERVED)))
+        return max(1, min(self.tile.ctas_per_sm, SHARED // (self.smem_bytes + RESERVED)))
 
     def carveout(self, resident: int) -> int:
         """The share of a multiprocessor's shared memory that so many CTAs take, in percent.
@@ -104,23 +111,23 @@ class Spec:
         """
         if self.dtype in ("float32", "float64"):
             return 100
-        return min(100, -(-100 * resident * (self.shared_bytes + RESERVED) // SHARED))
+        return min(100, -(-100 * resident * (self.smem_bytes + RESERVED) // SHARED))
 
     def rows_of_sums(self, m: int, most: int) -> int:
         """How many rows of partial sums statistics of ``m`` rows have: one of each tile; of teams,
         one of each warp, of ``most`` CTAs at most."""
         tile = self.tile
         tiles = -(-m // tile.m)
-        if tile.teams == 1:
+        if not tile.pingpong:
             return tiles
-        return min(tiles, most) * tile.workers // WARP
+        return min(tiles, most) * tile.consumer_threads // WARP
 
     @property
     def staged_bytes(self) -> int:
         return staged_bytes(self.dtype, self.out_dtype, self.epilogue)
 
 
-def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
+def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
     """Whether tiles should leave out the taps that none of their rows has.
 
     They should of a kernel map, where most taps of a row are absent: of a gathered A whose index
@@ -153,13 +160,15 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
 
     >>> import torch
     >>> from layoutconv.sparse import kernel_map_view
-    >>> def of(channels, *tile):
+    >>> from .tile import specialized
+    >>> def of(channels, m, n, k, stages):
     ...     view = kernel_map_view(torch.empty(27, 999, dtype=torch.int32).T, channels, 64)
-    ...     spec = Spec.of(view, "float16", "float16", Tile(*tile), "sm_90a")
+    ...     tile = specialized((m, n, k), (4, 1), stages)
+    ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return kept_entries(view, replace(spec, skip=True))
-    >>> of(64, 128, 64, 64, 4, 1, 4, 128), of(48, 128, 64, 64, 4, 1, 4, 128)
+    >>> of(64, 128, 64, 64, 4), of(48, 128, 64, 64, 4)
     (3456, 0)
-    >>> of(64, 64, 64, 64, 4, 1, 7, 128)  # beside these stages there is no room for two CTAs
+    >>> of(64, 64, 64, 64, 7)  # beside these stages there is no room for two CTAs
     0
     """
     if not spec.skip or not any(map(gathers, stages(view.a))):
@@ -171,7 +180,7 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
     found = replace(spec, kept=spec.tile.m * of_row)
     room = LESS_SHARED.get(spec.arch_number, SHARED)
     before, after = (
-        min(of.tile.resident, room // (of.shared_bytes + RESERVED)) for of in (spec, found)
+        min(of.tile.ctas_per_sm, room // (of.smem_bytes + RESERVED)) for of in (spec, found)
     )
     return found.kept if 0 < before == after else 0
 

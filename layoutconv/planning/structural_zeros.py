@@ -87,25 +87,27 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> from layoutconv.conv.stride_folding import folded_fprop_view
-    >>> from .tile import Tile
-    >>> from .window import widened
+    >>> from .halo_reuse import widened
+    >>> from .schedule import Load
+    >>> from .tile import specialized
     >>> problem = ConvProblem((1, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
-    >>> def example(view, tile):
+    >>> def example(view, *tile, **more):
+    ...     tile = specialized(*tile, Load.TMA_WARP, **more)
     ...     for run in runs_of(view, Spec.of(view, "float16", "float16", tile, "sm_90a")):
     ...         print(*run[:3], *map(tuple, (*run.columns, *run.blocks)))
-    >>> example(dgrad_views(problem, side_by_side=(1,))[0], Tile(128, 128, 64, 8, 1, 3, 32))
-    >>> example(dgrad_views(problem, side_by_side=(0, 1))[0], Tile(128, 128, 64, 8, 1, 3, 32))
+    >>> example(dgrad_views(problem, side_by_side=(1,))[0], (128, 128, 64), (8, 1), 3)
+    >>> example(dgrad_views(problem, side_by_side=(0, 1))[0], (128, 128, 64), (8, 1), 3)
     128 2 64 (0, 128) (0, 4)
     0 2 64 (64, 64) (0, 4)
     >>> folded = widened(folded_fprop_view(problem))  # of two taps, that one half are zeros
-    >>> example(folded, Tile(128, 64, 64, 4, 1, 3, 32, 2))
+    >>> example(folded, (128, 64, 64), (4, 1), 3, halo_taps=2)
     0 3 64 (0, 64) (0, 64) (2, 2) (0, 4)
-    >>> example(folded, Tile(128, 64, 32, 4, 1, 3, 32, 2))
+    >>> example(folded, (128, 64, 32), (4, 1), 3, halo_taps=2)
     0 3 64 (0, 0) (0, 64) (0, 0) (0, 2)
     32 3 64 (0, 64) (0, 64) (0, 2) (0, 2)
     """
     tile, window = spec.tile, window_of(view, spec.tile)
-    alone = tile.parts == tile.sharing == tile.warps_n == 1 and not (spec.split or spec.skip)
+    alone = tile.cluster_k == tile.warps[1] == 1 and not (spec.split or spec.skip)
     whole = view.n <= tile.n and (tile.n < COLUMNS or tile.n % COLUMNS == 0)
     channels = int(flatten(view.a.shape[1])[0])
     found = memory_of_b(view, spec) if alone and whole and channels % tile.k == 0 else None
@@ -113,8 +115,8 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
         return ()
     every = Columns(0, tile.n), Blocks(0, tile.k * BYTES[spec.dtype] // BLOCK_BYTES)
     parts = dict[tuple[tuple[Columns, Blocks], ...], list[int]]()
-    for k in range(0, view.k // tile.taps, tile.k):
-        taps = [k + tap * window.columns for tap in range(tile.taps)]
+    for k in range(0, view.k // tile.halo_taps, tile.k):
+        taps = [k + tap * window.columns for tap in range(tile.halo_taps)]
         part = tuple(_present(found, spec, view.n, k, every) for k in taps)
         parts.setdefault(part, []).append(k)
     if {found for part in parts for found in part} == {every}:

@@ -210,10 +210,10 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     the map brings the first.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
-    >>> from .tile import Tile
+    >>> from .tile import specialized
     >>> def example(C, K, groups=1):
     ...     view = fprop_view(ConvProblem((1, 9, 9, C), (32, K, K), groups=groups))
-    ...     tile = Tile(128, 64, 64, 8, 1, 4, 128)
+    ...     tile = specialized((128, 64, 64), (8, 1), 4)
     ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return im2col_of_a(view, spec) is not None
     >>> example(64, 3), example(96, 3), example(96, 1), example(96, 1, groups=2)
@@ -226,7 +226,7 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
         return _of_a_sum(view, spec, 0)
     if tile.m > MOST_PIXELS or not (found := pixels_of(view, spec.along)[0]):
         return None
-    if tile.taps > 1:
+    if tile.halo_taps > 1:
         found = found.of_first_tap(window_of(view, tile).halo)
     channels, *taps = found.columns
     stored = found.channels[0]
@@ -241,10 +241,11 @@ def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
     A line of a tile lies within one tap, or there is one.
 
     >>> from layoutconv.conv import ConvProblem, wgrad_view
-    >>> from .tile import Tile
+    >>> from .tile import specialized
     >>> def example(C, K):
     ...     view = wgrad_view(ConvProblem((1, 9, 9, C), (32, K, K)))
-    ...     spec = Spec.of(view, "float16", "float16", Tile(128, 64, 64, 8, 1, 4, 128), "sm_90a")
+    ...     tile = specialized((128, 64, 64), (8, 1), 4)
+    ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return im2col_of_b(view, spec) is not None
     >>> example(64, 3), example(96, 3), example(96, 1)
     (True, False, True)
@@ -261,7 +262,7 @@ def is_mapped(view: GemmView, spec: Spec) -> bool:
 def _copies(spec: Spec, operand: int) -> bool:
     """Whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
     vector = spec.vectors[operand] * BYTES[spec.dtype]
-    return bool(spec.tile.producers and vector == VECTOR_BYTES and has_map(spec.dtype))
+    return bool(spec.tile.warp_specialized and vector == VECTOR_BYTES and has_map(spec.dtype))
 
 
 def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
@@ -270,7 +271,7 @@ def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
     wgmma turns 16 bits.
     """
     found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
-    if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.taps > 1:
+    if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.halo_taps > 1:
         return None
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
     whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1

@@ -77,9 +77,9 @@ def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
     only as the slowest of them, as then what is outside is outside the mode.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-    >>> from .tile import Tile
+    >>> from .tile import specialized
     >>> def example(view, k=64):
-    ...     tile = Tile(128, 64, k, 8, 1, 4, 128)
+    ...     tile = specialized((128, 64, k), (8, 1), 4)
     ...     found = memory_of_b(view, Spec.of(view, "float16", "float16", tile, "sm_90a"))
     ...     return found and (str(found.layout), found.box)
     >>> example(fprop_view(ConvProblem((1, 8, 8, 64), (40, 3, 3))))
@@ -94,7 +94,11 @@ def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
     ('(96,32,3):(1,288,96) o (-32,0,1) o (64,(32,2)):(1@0,(1@1,64@0))', (64, 32, 1))
     """
     tile, size, along = spec.tile, BYTES[spec.dtype], spec.along[1]
-    if not tile.producers or not has_map(spec.dtype) or spec.vectors[1] * size != VECTOR_BYTES:
+    if (
+        not tile.warp_specialized
+        or not has_map(spec.dtype)
+        or spec.vectors[1] * size != VECTOR_BYTES
+    ):
         return None
     if size > 2 and along != 1:  # those who copy turn it: wgmma does not turn 32 bits
         return None
@@ -103,7 +107,6 @@ def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
         return None
     sides = [tile.n, tile.k]
     sides[along] = line_bytes(sides[along] * size) // size
-    sides[1 - along] //= tile.sharing
     b = _Digits.of(*chain).merged(1 - along, sides)
     lines, rows = (_covered(b.sides[mode], sides[mode]) for mode in (along, 1 - along))
     if len(lines) != 1 or not rows or not b.ends_with_k(tile.k):

@@ -29,7 +29,7 @@ from layoutconv.kernels.gemm.k_tiles import KTiles
 from layoutconv.kernels.gemm.mma_atoms import Multiplier
 from layoutconv.kernels.gemm.operand import Column, Operand
 from layoutconv.kernels.gemm.smem_tile import SharedTile
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
 from layoutconv.view.epilogue import Bias, Epilogue, Residual
@@ -168,7 +168,7 @@ class Problem:
     def compile(self, compile_: Any) -> Compiled:
         case = self.case()
         return compile_(
-            case.view, self.kind.dtype, Tile(64, self.n, half_line(self.kind.dtype), 2, 2, 3),
+            case.view, self.kind.dtype, TileConfig((64, self.n, half_line(self.kind.dtype))),
             self.kind.arch, self.out,
             kind=self.kind.name, epilogue=case.epilogue.structure, split=self.split,
             skip=self.skip,

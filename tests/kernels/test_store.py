@@ -24,15 +24,16 @@ from layoutconv.kernels.compile import build, store
 from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
 from layoutconv.planning.kernel_key import runtime_integers, signature
 from layoutconv.planning.kernel_spec import Spec
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 
 from ..machine import DeviceTensor, HostLaunch, host
 from .launcher import compiled_view, storage
+from .tiles import retiled
 
 ROOT = Path(__file__).parents[2]
-TILE = Tile(16, 16, 32, 1, 1, 2)
+TILE = TileConfig((16, 16, 32), (1, 1), 2)
 VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
 SPEC = Spec.of(VIEW, "float16", "float16", TILE, "sm_80")
 ARGUMENTS = VIEW, SPEC
@@ -212,7 +213,7 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels.compile import build
 from layoutconv.planning.kernel_spec import Spec
 from layoutconv.kernels.compile.store import load_kernel
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 view = fprop_view(ConvProblem((9, 55, 8), (8, 1)))  # of another size than here
 compiled = []
 original = build.build
@@ -274,10 +275,10 @@ def test_the_key_has_all_of_the_spec() -> None:
         key(),
         key(dtype="bfloat16"),
         key(out_dtype="float32"),
-        key(tile=replace(TILE, m=32)),
-        key(tile=replace(TILE, n=32)),
-        key(tile=replace(TILE, k=64)),
-        key(tile=replace(TILE, m=32, warps_m=2)),
+        key(tile=retiled(TILE, m=32)),
+        key(tile=retiled(TILE, n=32)),
+        key(tile=retiled(TILE, k=64)),
+        key(tile=retiled(TILE, m=32, warps_m=2)),
         key(tile=replace(TILE, stages=3)),
         key(arch="sm_86"),
         *(key(vectors=(a, b, d)) for a, b, d in ((4, 8, 8), (8, 4, 8), (8, 8, 4))),

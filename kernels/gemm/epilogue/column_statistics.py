@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float16, Float32, Int32, const_expr, range_constexpr
 
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 from ..mma_atoms import load_matrices, multiply_16_bit
 from ..smem_tile import sync
@@ -40,7 +40,7 @@ class Columns:
 class SumsByRow:
     """Of elements of any type: every thread adds up its own columns over its rows."""
 
-    def __init__(self, tile: Tile, vector: int) -> None:
+    def __init__(self, tile: TileConfig, vector: int) -> None:
         self.tile, self.vector = tile, vector
         self.sums = cute.make_rmem_tensor((vector, 2), Float32)
         self.sums.fill(0.0)
@@ -56,7 +56,7 @@ class SumsByRow:
     def write(self, base: Any, tid: Any, columns: Columns):
         """Add up the threads' sums in shared memory from ``base`` on, which nothing else needs."""
         across = const_expr(self.tile.n // self.vector)
-        parts = const_expr(self.tile.threads // across)
+        parts = const_expr(self.tile.mma_threads // across)
         shared = _shared(base, self.tile.n, parts)
         sync(self.tile)
         row, column = tid // across, (tid & (across - 1)) * self.vector
@@ -73,7 +73,7 @@ class SumsOfFragments:
     partial sums of its own.
     """
 
-    def __init__(self, tile: Tile) -> None:
+    def __init__(self, tile: TileConfig) -> None:
         self.groups = tile.n // COLUMNS_OF_LANES
         self.sums = cute.make_rmem_tensor((2, 2, self.groups), Float32)
         self.sums.fill(0.0)
@@ -110,12 +110,14 @@ class SumsOfMatrices:
     wait behind all those stores then, nor does anybody wait for them. Else all warps sum.
     """
 
-    def __init__(self, tile: Tile, dtype: Any, swizzle: tuple[int, int, int]) -> None:
+    def __init__(self, tile: TileConfig, dtype: Any, swizzle: tuple[int, int, int]) -> None:
         self.tile, self.dtype, self.swizzle = tile, dtype, swizzle
-        self.warps = (tile.producers if tile.sums_beside else tile.threads) // 32
+        self.warps = (
+            tile.producer_threads if tile.statistics_by_producers else tile.mma_threads
+        ) // 32
         self.groups = tile.n // BLOCK
         # Warps that share the rows of a group.
-        self.parts = 1 if tile.sums_beside else max(1, self.warps // self.groups)
+        self.parts = 1 if tile.statistics_by_producers else max(1, self.warps // self.groups)
 
     @cute.jit
     def write(self, base: Any, tid: Any, columns: Columns):
@@ -196,11 +198,11 @@ def _either(number: Any, even: Any, odd: Any) -> Any:
 
 
 @cute.jit
-def _finish(tile: Tile, shared: Any, parts: int, tid: Any, columns: Columns):
+def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: Columns):
     """Add up the parts in their order, a thread for each column and kind."""
     sync(tile)
-    for turn in range_constexpr(-(-2 * tile.n // tile.threads)):
-        number = tid + turn * tile.threads
+    for turn in range_constexpr(-(-2 * tile.n // tile.mma_threads)):
+        number = tid + turn * tile.mma_threads
         kind, column = number // tile.n, number % tile.n
         if (number < 2 * tile.n) & (column < columns.count):
             total = Float32(0.0)

@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from layoutconv.planning.tile import WARP
+from layoutconv.planning.schedule import WARP
 
 from ..operand import Operand
 from .column_statistics import COLUMNS_OF_LANES, LANES_OF_ROW, Columns, SumsOfFragments
@@ -40,8 +40,11 @@ class RegisterEpilogue(Epilogue):
 
     def start(self, cta: Any, tid: Any) -> None:
         """Before the first tile."""
-        self.warp, self.tid = (cta * self.tile.workers + tid) // WARP, tid % self.tile.threads
-        self.multiplies = tid < self.tile.workers
+        self.warp, self.tid = (
+            (cta * self.tile.consumer_threads + tid) // WARP,
+            tid % self.tile.mma_threads,
+        )
+        self.multiplies = tid < self.tile.consumer_threads
         self.sums: Any = SumsOfFragments(self.tile) if self.steps.statistics else None
 
     @cute.jit

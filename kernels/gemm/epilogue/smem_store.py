@@ -9,7 +9,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 from ..operand import Column, Operand, Row
 from ..smem_index import KeptRows
@@ -49,21 +49,28 @@ class Epilogue:
     """
 
     def __init__(
-        self, tile: Tile, dtype: Any, accumulator: Any, vector: int, steps: Steps, *, atomic: bool
+        self,
+        tile: TileConfig,
+        dtype: Any,
+        accumulator: Any,
+        vector: int,
+        steps: Steps,
+        *,
+        atomic: bool,
     ) -> None:
         self.tile, self.dtype, self.vector = tile, dtype, vector
         self.steps, self.atomic = steps, atomic
         floating = accumulator if accumulator.is_float else Float32
         self.work = floating if steps else accumulator
-        self.by_row = bool(steps.sources) or tile.parts > 1
+        self.by_row = bool(steps.sources) or tile.cluster_k > 1
         self.by_fragment = bool(steps) and not self.by_row
         self.staged = staged_type(dtype, self.work, steps)
-        if tile.parts > 1:
+        if tile.cluster_k > 1:
             self.staged = accumulator
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
         self.sums_by_row = steps.statistics and not matrices
         # Whether those who copied sum columns, while the others store.
-        self.sums_beside = steps.statistics and matrices and tile.sums_beside
+        self.sums_beside = steps.statistics and matrices and tile.statistics_by_producers
 
     def shared_layout(self) -> tuple[Any, Any]:
         """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""
@@ -103,7 +110,7 @@ class Epilogue:
         table = self._row_table(base)
         if const_expr(self._in_table(d)):
             self._fill(table, d, m0, tid)
-        if const_expr(self.tile.parts > 1):
+        if const_expr(self.tile.cluster_k > 1):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
         else:
@@ -112,7 +119,7 @@ class Epilogue:
             release_tile(self.tile)
 
         across = const_expr(self.tile.n // self.vector)
-        threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
+        threads = cute.make_ordered_layout((self.tile.mma_threads // across, across), order=(1, 0))
         bits = const_expr(self.vector * self.dtype.width)
         atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
         read = cute.make_copy_atom(
@@ -135,7 +142,7 @@ class Epilogue:
             index = _index(d, rows, column, kept, numbers)
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
-                if const_expr(self.tile.parts > 1):
+                if const_expr(self.tile.cluster_k > 1):
                     self._add_up([t[None, batch[i], 0] for t in shares], vectors[None, i])
                 else:
                     cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])
@@ -152,7 +159,7 @@ class Epilogue:
                 elif const_expr(self.steps.statistics and self._may_count(d)):
                     self._clear(source[None, batch[i], 0], there)
                 self._store(atom, out, d.at(d.pointer, offset), there)
-        if const_expr(self.tile.parts > 1):  # nobody leaves while others read what he has
+        if const_expr(self.tile.cluster_k > 1):  # nobody leaves while others read what he has
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
         if const_expr(self.sums_by_row):
@@ -193,8 +200,8 @@ class Epilogue:
 
     @cute.jit
     def _fill(self, table: Any, d: Operand, m0: Any, tid: Any):
-        for part in range_constexpr(-(-self.tile.m // self.tile.threads)):
-            number = tid + part * self.tile.threads
+        for part in range_constexpr(-(-self.tile.m // self.tile.mma_threads)):
+            number = tid + part * self.tile.mma_threads
             row = d.row(m0 + number)
             offset, mask = Int64(row.linear), Int64(row.mask)
             if number < self.tile.m:
@@ -263,17 +270,18 @@ class Epilogue:
 
     def _own_rows(self, tensor: Any) -> Any:
         """Those of a tensor (m, n) that this CTA finishes."""
-        if self.tile.parts == 1:
+        if self.tile.cluster_k == 1:
             return tensor
-        rows = self.tile.m // self.tile.parts
+        rows = self.tile.m // self.tile.cluster_k
         return cute.local_tile(tensor, (rows, self.tile.n), (cute.arch.block_idx_in_cluster(), 0))
 
     def _own_rows_of_all(self, smem: Any) -> list[Any]:
         """The same in the memory of every CTA of the cluster."""
-        if self.tile.parts == 1:
+        if self.tile.cluster_k == 1:
             return []
         pointers = [
-            cute.arch.map_dsmem_ptr(smem.iterator, Int32(part)) for part in range(self.tile.parts)
+            cute.arch.map_dsmem_ptr(smem.iterator, Int32(part))
+            for part in range(self.tile.cluster_k)
         ]
         return [self._own_rows(cute.make_tensor(p, smem.layout)) for p in pointers]
 
