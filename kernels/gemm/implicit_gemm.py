@@ -16,14 +16,9 @@ from cutlass import Int32, Int64
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.planning.halo_reuse import window_of
 from layoutconv.planning.kernel_key import divisors, runtime_integers
-from layoutconv.planning.kernel_spec import (
-    ASYNC_BYTES,
-    BYTES,
-    Spec,
-    stores_whole_rows,
-    suits_warpgroups,
-)
-from layoutconv.planning.schedule import WARP, Load
+from layoutconv.planning.kernel_spec import BYTES, Spec
+from layoutconv.planning.legality import check
+from layoutconv.planning.schedule import WARP
 from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b
 from layoutconv.planning.tma_tiled import memory_of_b
@@ -57,6 +52,7 @@ class ImplicitGemm:
     """
 
     def __init__(self, view: GemmView, spec: Spec) -> None:
+        check(view, spec)
         self.view, self.spec, self.tile = view, spec, spec.tile
         self.memory_of_b = memory_of_b(view, spec)
         self.im2col = im2col_of_a(view, spec), im2col_of_b(view, spec)
@@ -67,7 +63,6 @@ class ImplicitGemm:
         self.resident, self.early = spec.ctas_per_sm, starts_early(spec.arch)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
-        self._check()
 
     @cute.jit
     def __call__(
@@ -278,59 +273,6 @@ class ImplicitGemm:
         if self.resident > 1:
             return ctas > CROWD * self.resident
         return ctas >= FEW if any(self.im2col) else True
-
-    def _check(self) -> None:
-        """What a tile of warpgroups wants of the view."""
-        tile, columns = self.tile, self.view.k // self.tile.halo_taps
-        if tile.halo_taps > 1 and columns % tile.k:
-            raise ValueError(
-                f"{tile}: expected whole k-tiles of the first tap that shares rows, got {columns} "
-                "columns of a tap"
-            )
-        if tile.cluster_k > 1 and (self.spec.split or Steps(self.spec.epilogue).statistics):
-            raise ValueError(f"{tile}: expected whole sums, stored without statistics")
-        rows = tile.mma_threads * self.spec.vectors[2] // tile.n  # that are stored at once
-        if tile.cluster_k > 1 and tile.m // tile.cluster_k % rows:
-            raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
-        if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
-            # A stage is given back while the next is multiplied: nobody would ever.
-            raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
-        whole = not self.spec.split and len(self.view.a.shape) == 2 and self.view.k > 0
-        counts = Steps(self.spec.epilogue).statistics
-        if tile.persistent and (not whole or self.spec.skip or (counts and not tile.pingpong)):
-            raise ValueError(
-                f"{tile}: expected whole sums of every tap, of one group, stored without "
-                "statistics, but by teams"
-            )
-        if tile.b_resident and not self._holds_all():
-            raise ValueError(
-                f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
-                f"and n = {self.view.n}"
-            )
-        if tile.pingpong and not self._epilogue().suits():
-            raise ValueError(
-                f"{tile}: expected results of 16 bits, stored by whole vectors, without residuals"
-            )
-        in_whole = self.view.n <= tile.n and stores_whole_rows(self.view)
-        if tile.pingpong and counts and not in_whole:
-            raise ValueError(f"{tile}: expected statistics of all columns, in whole rows of D")
-        if tile.load is Load.TMA_WARP and not all(self.maps):
-            raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
-        spec = self.spec
-        if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
-            vector = min(spec.vectors[:2]) * BYTES[spec.dtype]
-            raise ValueError(
-                f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of "
-                f"tf32 an A that runs along k, mode 1, got {spec.dtype} along {spec.along[0]}"
-            )
-
-    def _holds_all(self) -> bool:
-        """Whether CTAs that hold B's k-tiles have room for all of a sum, and of every column."""
-        tile = self.tile
-        k_tiles = sum(run.k_tiles for run in self.runs) or -(
-            -self.view.k // tile.halo_taps // tile.k
-        )
-        return tile.b_resident == k_tiles and self.view.n <= tile.n
 
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.warp_specialized:

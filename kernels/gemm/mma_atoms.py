@@ -108,8 +108,6 @@ class Multiplier:
         # What fragments are counted in: of 8-bit data, pairs.
         self.unit = Float16 if data.bytes == 1 else data.element
         if data.element is Float64:
-            if tile.mma_threads % 128:  # fewer than 8 threads along n: their rows' swizzles differ
-                raise ValueError(f"{tile}: fp64 takes a multiple of 4 warps")
             op: Any = MmaUniversalOp(Float64)
             atoms, permutation, self.k = (16, tile.mma_threads // 16, 1), None, 1
         else:

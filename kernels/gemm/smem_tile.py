@@ -9,7 +9,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 
 from layoutconv.planning.kernel_spec import Spec
-from layoutconv.planning.tile import LINE_BYTES, TileConfig, line_bytes
+from layoutconv.planning.tile import TileConfig, line_bytes
 
 from .mma_atoms import Data
 
@@ -41,10 +41,7 @@ def shared_tiles(
 
     ``read`` says how what runs along a mode is read.
     """
-    tile, line = spec.tile, LINE_BYTES // data.bytes
-    if tile.k not in (line // 2, line):
-        raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
-    found = []
+    tile, found = spec.tile, []
     of_b = tile.b_resident or tile.stages
     of_both = (tile.a_rows, tile.stages), (tile.n, of_b * tile.halo_taps)
     for (rows, stages), mode in zip(of_both, along, strict=True):
@@ -76,12 +73,6 @@ class SharedTile:
         self.dtype, self.bytes = dtype, dtype.width // 8
         self.rows, self.columns, self.read = rows, columns, read
         row_bytes = columns * self.bytes
-        least = LINE_BYTES if read == "words" else LINE_BYTES // 2
-        if row_bytes % least:
-            raise ValueError(
-                f"a tile with {columns} of {dtype} side by side in shared memory: expected a "
-                f"multiple of {least} bytes, got {row_bytes}"
-            )
         self.line_bytes = line_bytes(row_bytes)
         self.line = self.line_bytes // self.bytes
         self.panel_bytes = rows * self.line_bytes

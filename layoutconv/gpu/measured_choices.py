@@ -26,7 +26,7 @@ from typing import Any
 from .. import __version__
 from ..errors import ArgumentError
 from ..kernels.compile.store import cache_directory
-from ..planning.cost_model import Machine, Problem, runs_here
+from ..planning.cost_model import Machine, Problem, suits
 from ..planning.kernel_key import signature
 from ..planning.tile import TileConfig
 from ..planning.tile_json import FORMAT, tile_from_json, tile_to_json
@@ -95,8 +95,8 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int]
     choice = _read(_folder(name) / f"{key}.json") or _parse(_shipped().get(name, {}).get(key))
     if choice is None:
         return None
-    runs = runs_here(problem, choice.tile, choice.splits, machine)
-    return (choice.tile, choice.splits) if runs else None
+    fits = suits(problem, choice.tile, choice.splits, machine)
+    return (choice.tile, choice.splits) if fits else None
 
 
 def remember(key: str, machine: Machine, choice: Choice) -> None:

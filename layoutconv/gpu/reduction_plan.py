@@ -14,8 +14,8 @@ import torch
 from ..algebra.int_tuple import flatten
 from ..algebra.layout import Layout
 from ..errors import ArgumentError, ArgumentTypeError
-from ..planning.legality import UnsupportedViewError
 from ..planning.loop_nest import Nest, make_nest
+from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import Stored
 from ..view.gemm_view import OperandLayout, follow, stages
 from ..view.reduction_view import ReductionView

@@ -7,6 +7,7 @@ which comes here first.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -16,7 +17,8 @@ from ..algebra.int_tuple import flatten
 from ..base.devices import check_driver
 from ..errors import ArgumentTypeError
 from ..kernels.compile.store import architecture
-from ..planning.cost_model import MACHINES, Machine, Problem, choose
+from ..planning import legality
+from ..planning.cost_model import MACHINES, Machine, Problem, ranked
 from ..planning.halo_reuse import widened
 from ..planning.kernel_key import index_buffer
 from ..planning.kernel_spec import (
@@ -30,10 +32,10 @@ from ..planning.kernel_spec import (
     suits_warpgroups,
     vectors_of,
 )
-from ..planning.legality import UnsupportedViewError, check_view
 from ..planning.structural_zeros import Run, leaves_bounds, runs_of
 from ..planning.tile import TileConfig, specialized
 from ..planning.tma_im2col import is_mapped
+from ..planning.view_rules import UnsupportedViewError, check_view
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
 from ..view.gemm_view import GemmView, locate, stages
@@ -138,22 +140,33 @@ def choose_kernel(
         )  # fmt: skip
     if measured is None and sizes is not None:
         problem = replace(problem, m=sizes[0], groups=sizes[1])
-    chosen, parts = measured or choose(problem, machine)
-    if splits and problem.splittable:
-        parts = splits
-    tile = tile or chosen
+    sums = torch.float64 if dtype == torch.float64 else torch.float32
+    of_any_tile = replace(of_any_tile, epilogue=structure)
+    pairs = chain([measured] if measured else [], ranked(problem, machine))
+    for chosen, parts in pairs:  # the first, unless no kernel runs it
+        parts = splits if splits and problem.splittable else parts
+        kernel = _kernel_of(view, of_any_tile, tile or chosen, parts, _name(sums), atomic=atomic)
+        if tile is not None:
+            legality.check(*kernel[:2], machine.smem_per_cta)
+        if tile is not None or not legality.reasons(*kernel[:2], machine.smem_per_cta):
+            break
+    return Choice(*kernel, sums, machine, problem, key)
+
+
+def _kernel_of(
+    view: GemmView, spec: Spec, tile: TileConfig, parts: int, sums: str, *, atomic: bool
+) -> tuple[GemmView, Spec, int]:
+    """The view and the spec with a tile, and the slices of a sum, without empty ones."""
     if tile.halo_taps > 1:
         view = _widened(view, tile)
     parts = _without_empty_parts(view.k // tile.halo_taps, tile, parts)
     split = "" if parts == 1 else "atomic" if atomic else "partial"
-    sums = torch.float64 if dtype == torch.float64 else torch.float32
     if split:
-        out_kind = _name(sums)
-        vectors = (*vectors[:2], min(vectors[2], 16 // sums.itemsize))
-    skip = not split and tile.halo_taps == 1 and can_skip(view, along, tile)
-    spec = Spec(kind, out_kind, tile, machine.arch, vectors, along, structure, split, skip)
-    spec = replace(spec, kept=kept_entries(view, spec))
-    return Choice(view, spec, parts, sums, machine, problem, key)
+        vectors = (*spec.vectors[:2], min(spec.vectors[2], 16 // BYTES[sums]))
+        spec = replace(spec, out_dtype=sums, vectors=vectors)
+    skip = not split and tile.halo_taps == 1 and can_skip(view, spec.along, tile)
+    spec = replace(spec, tile=tile, split=split, skip=skip)
+    return view, replace(spec, kept=kept_entries(view, spec)), parts
 
 
 def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, hypot, log2
 
@@ -143,7 +144,16 @@ def choose(problem: Problem, machine: Machine) -> tuple[TileConfig, int]:
     >>> choose(few_outputs, MACHINES["sm_90a"])[1] > 16
     True
     """
-    return min(_pairs(problem, machine), key=lambda pair: _time(problem, pair[0], pair[1], machine))
+    return next(ranked(problem, machine))
+
+
+def ranked(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int]]:
+    """Yield what ``choose`` picks from, tiles and numbers of slices, the fastest expected first."""
+    pairs = _pairs(problem, machine)
+    times = [_time(problem, *pair, machine) for pair in pairs]
+    first = times.index(min(times))
+    yield pairs[first]
+    yield from (pairs[i] for i in sorted(range(len(pairs)), key=times.__getitem__) if i != first)
 
 
 def shortlist(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]]:
@@ -205,25 +215,17 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]]:
     return [pair for pair in pairs if leaves_zeros_out(problem, *pair)] or pairs
 
 
-def runs_here(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> bool:
-    """Whether a tile, and so many parts of a sum, are for a problem and a machine.
+def suits(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> bool:
+    """A tile that was chosen once is still one for a problem and a machine.
 
-    What was chosen once may not be, after a change of the family.
+    After a change of the table it may not be. What the tile asks of the view, ``legality`` says.
     """
-    runs = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes) <= machine.smem_per_cta
-    runs = runs and (splits == 1 or problem.splittable) and tile.halo_taps in (1, problem.halo_taps)
-    runs = runs and (tile.cluster_k == 1 or problem.clusters)
-    runs = runs and (tile.load is not Load.TMA_WARP or problem.tma)
-    if tile.persistent:
-        runs = (
-            runs
-            and problem.persistent
-            and _persistent_epilogue_fits(problem, tile.n, pingpong=tile.pingpong)
-        )
-        runs = runs and tile.b_resident in (0, problem.k_tiles)
+    fits = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes) <= machine.smem_per_cta
+    fits = fits and (splits == 1 or problem.splittable)
+    fits = fits and tile.halo_taps in (1, problem.halo_taps)
     if problem.zero_tiles or problem.zero_tiles_halo:
-        runs = runs and leaves_zeros_out(problem, tile, splits)
-    return runs
+        fits = fits and leaves_zeros_out(problem, tile, splits)
+    return fits
 
 
 def leaves_zeros_out(problem: Problem, tile: TileConfig, splits: int) -> bool:

@@ -17,9 +17,9 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView
-from .legality import UnsupportedViewError
 from .loop_nest import Form, Nest, in_vectors, make_nest, split, together
 from .reduction_schedule import BYTES, LANES, THREADS, Launch, schedule
+from .view_rules import UnsupportedViewError
 
 WARPS = 8  # of a CTA
 UNROLLED = 64  # products of one element of the batch that a kernel has no loop for

@@ -20,7 +20,7 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.stride import ScaledBasis
 
 from ..view.gemm_view import OperandLayout, gathers, stages
-from .legality import UnsupportedViewError
+from .view_rules import UnsupportedViewError
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from .legality import UnsupportedViewError
 from .loop_nest import Nest, in_vectors, split, together
+from .view_rules import UnsupportedViewError
 
 WARPS = 16  # of a CTA
 LANES = 32

@@ -70,20 +70,14 @@ class Load(_Choice):
     [0, 128, 64, 32]
     """
 
-    CP_ASYNC = "cp.async"
-    CP_ASYNC_WARPGROUP = "cp.async by a warpgroup"
-    CP_ASYNC_HALF_WARPGROUP = "cp.async by half a warpgroup"
-    TMA_WARP = "TMA by a warp"
+    CP_ASYNC = "cp.async", 0
+    CP_ASYNC_WARPGROUP = "cp.async by a warpgroup", WARPGROUP
+    CP_ASYNC_HALF_WARPGROUP = "cp.async by half a warpgroup", HALF_WARPGROUP
+    TMA_WARP = "TMA by a warp", WARP
 
-    @property
-    def producer_threads(self) -> int:
-        """The threads of a CTA that only load."""
-        return _PRODUCER_THREADS[self]
+    def __init__(self, words: str, producer_threads: int) -> None:
+        self.words = words
+        self.producer_threads = producer_threads  # threads of a CTA that only load
 
-
-_PRODUCER_THREADS = {
-    Load.CP_ASYNC: 0,
-    Load.CP_ASYNC_WARPGROUP: WARPGROUP,
-    Load.CP_ASYNC_HALF_WARPGROUP: HALF_WARPGROUP,
-    Load.TMA_WARP: WARP,
-}
+    def __str__(self) -> str:
+        return self.words

@@ -21,6 +21,7 @@ from ..gpu.select import ALIGNED, multiplied_as
 from ..ops import dense_calls
 from ..planning.cost_model import shortlist
 from ..planning.tile import TileConfig
+from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, expected
 from ..view.gemm_view import GemmView
 from .precompile import Need, compile_kernels
@@ -149,9 +150,10 @@ class Race:
         }
         chooser = Plan(view, *self._of, **self._options, bind=False)
         self.key, self.machine = chooser.key, chooser.machine
-        self._pairs, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
+        offered, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
         # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
         self._options["structure"] = ""
+        self._pairs = [pair for pair in offered if self._is_legal(pair)] or offered
 
     @property
     def needs(self) -> list[Need]:
@@ -178,6 +180,13 @@ class Race:
         dense_calls.forget()
         map_views.forget()
         return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
+
+    def _is_legal(self, pair: tuple[TileConfig, int]) -> bool:
+        try:
+            self._plan(pair, bind=False)
+        except UnsupportedViewError:
+            return False
+        return True
 
     def _plan(self, pair: tuple[TileConfig, int], *, bind: bool) -> Plan:
         tile, splits = pair

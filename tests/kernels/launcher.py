@@ -19,8 +19,8 @@ from layoutconv.kernels.compile.build import build
 from layoutconv.kernels.compile.store import as_argument
 from layoutconv.planning.kernel_key import index_buffer, runtime_integers, signature
 from layoutconv.planning.kernel_spec import Spec, kept_entries, vectors_of
-from layoutconv.planning.legality import check_view
 from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.view_rules import check_view
 from layoutconv.tensors.epilogue_in_torch import convert
 from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView, OperandLayout, locate, stages

@@ -322,7 +322,7 @@ def test_one_stage_is_for_one_k_tile(view: GemmView) -> None:
 
 def test_one_warp_does_not_copy_vectors() -> None:
     for view in (NOT_MAPPED["gathered"], wgrad_view(ConvProblem((1, 9, 96), (64, 3)))):
-        with pytest.raises(ValueError, match="tensor maps of A and of B for one warp"):
+        with pytest.raises(ValueError, match="TMA descriptors of A and of B for a producer warp"):
             compile_view(view, F16, replace(WIDE, load=Load.TMA_WARP), "sm_90a")
     with pytest.raises(ValueError, match="a load by producers where warps are specialized"):
         replace(WIDE, load=Load.CP_ASYNC)

@@ -300,7 +300,7 @@ def test_ping_pong_and_a_resident_b_are_of_persistent_kernels(changes: dict[str,
 @pytest.mark.parametrize(
     ("view", "tile", "options", "message"),
     [
-        (fprop_view(PLANES), replace(TILE, b_resident=8), {}, "as many k-tiles as a sum has"),
+        (fprop_view(PLANES), replace(TILE, b_resident=8), {}, "k-tiles of a resident B as a sum"),
         (fprop_view(WIDE), replace(TILE, b_resident=3), {}, "and all columns"),
         (fprop_view(PLANES), TEAMS, {"out": F32}, "expected results of 16 bits"),
         (

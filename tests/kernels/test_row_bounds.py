@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from layoutconv.algebra import ComposedLayout, E, Layout, SymInt
-from layoutconv.planning.legality import check_view
 from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.view_rules import check_view
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import filter_operand, indexed_rows, row_major
 

@@ -175,10 +175,14 @@ def test_a_number_becomes_the_nearest_of_a_type_and_stays_within_it(dtype: torch
 @pytest.mark.parametrize(
     ("name", "tile", "message"),
     [
-        ("float64", TileConfig((32, 32, 8), (2, 1), 2), "fp64 takes a multiple of 4 warps"),
+        (
+            "float64",
+            TileConfig((32, 32, 8), (2, 1), 2),
+            "multistage tile with a multiple of 4",
+        ),
         ("tfloat32", TileConfig((32, 16, 16), (1, 1), 2), "a multiple of 128 bytes, got 64"),
         ("float16", TileConfig((16, 32, 32), (1, 1), 2), "a multiple of 64 bytes, got 32"),
-        ("float16", TileConfig((32, 32, 16), (1, 1), 2), "k must be 32 or 64"),
+        ("float16", TileConfig((32, 32, 16), (1, 1), 2), "k of 32 or 64"),
     ],
 )
 def test_a_tile_that_a_type_cannot_have_is_refused(

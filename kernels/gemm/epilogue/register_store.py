@@ -32,12 +32,6 @@ class RegisterEpilogue(Epilogue):
     Steps need no more than the column.
     """
 
-    def suits(self) -> bool:
-        """Whether that is so, and vectors are whole."""
-        whole = self.vector * BITS == 8 * STORE_BYTES and self.dtype.width == BITS
-        lines = self.tile.n % (COLUMNS_OF_LANES * LANES_OF_ROW) == 0
-        return whole and lines and not (self.by_row or self.atomic)
-
     def start(self, cta: Any, tid: Any) -> None:
         """Before the first tile."""
         self.warp, self.tid = (
