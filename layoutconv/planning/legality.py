@@ -17,9 +17,9 @@ from .kernel_spec import (
     stores_whole_rows,
     suits_warpgroups,
 )
-from .schedule import WARPGROUP, Load
+from .schedule import WARP, WARPGROUP, Load
 from .structural_zeros import runs_of
-from .tile import LINE_BYTES
+from .tile import LINE_BYTES, OTHER_WITHOUT_FRAGMENTS, REGISTERS
 from .tile_table import WARPGROUP_TYPES
 from .tma_im2col import is_mapped
 from .view_rules import UnsupportedViewError, check_view
@@ -83,12 +83,24 @@ def _of_type(spec: Spec) -> Iterator[str]:
         yield f"a multistage tile with a multiple of 4 warps for float64, got {tile.warps}"
     if tile.warp_specialized and (spec.arch != "sm_90a" or spec.dtype not in WARPGROUP_TYPES):
         yield f"wgmma for warp-specialised tiles, got {spec.dtype} on {spec.arch}"
+    least_registers = tile.m * tile.n // tile.mma_threads + OTHER_WITHOUT_FRAGMENTS
+    if tile.warp_specialized and (given := _registers_given(spec)) < least_registers:
+        yield f"{least_registers} registers a thread, got {given}, {spec.ctas_per_sm} CTAs per SM"
     if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
         vector = min(spec.vectors[:2]) * size
         yield (
             f"vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of tf32 an A that runs "
             f"along k, mode 1, got {spec.dtype} along {spec.along[0]}"
         )
+
+
+def _registers_given(spec: Spec) -> int:
+    """Return the registers that the compiler may use for a thread at the occupancy of a spec.
+
+    An SM has four partitions, and gives warps of each registers by eights.
+    """
+    warps = -(-spec.ctas_per_sm * spec.tile.threads // WARP)
+    return REGISTERS // 4 // (-(-warps // 4) * WARP) // 8 * 8
 
 
 def _of_copies(view: GemmView, spec: Spec) -> Iterator[str]:
