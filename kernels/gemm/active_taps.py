@@ -17,7 +17,7 @@ from layoutconv.planning.schedule import WARP, WARPGROUP
 
 from .k_tiles import WORD
 from .operand import Operand, Row
-from .smem_index import KeptIndex
+from .smem_index import SmemIndex
 
 OWN_ROWS = 64  # of a warpgroup that multiplies by one instruction at a time
 
@@ -46,7 +46,7 @@ def units_of_index(
     base: Any,
     warps: int,
     tid: Any,
-    kept: KeptIndex | None = None,
+    kept: SmemIndex | None = None,
 ) -> Units:
     """The units that the index buffer has for some of ``rows`` rows from ``first`` on.
 

@@ -12,14 +12,14 @@ from cutlass.cute.nvgpu import cpasync
 from layoutconv.planning.kernel_spec import ASYNC_BYTES
 
 from .operand import Column, Operand, Row
-from .smem_index import KeptIndex
+from .smem_index import SmemIndex
 from .smem_tile import SharedTile
 
 THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
 THREADS_PER_LINE = 8  # so that a warp's copies are of whole lines: half as many requests to L2
 
 
-class Producer:
+class CpAsyncLoad:
     """Copies tiles of one operand into shared memory, a few vectors a thread.
 
     Where k runs along memory, a thread keeps its rows for the whole main loop; per k-tile it
@@ -69,7 +69,7 @@ class Producer:
             first = first + self.column_number
             self.columns = [operand.column(first + step) for step, _ in self.segments]
         self.index = None
-        self.kept: KeptIndex | None = None
+        self.kept: SmemIndex | None = None
         if operand.gather:
             self.index = cute.make_rmem_tensor((len(self.row_steps), len(self.segments)), Int32)
         self.bytes = vector * dtype.width // 8

@@ -14,7 +14,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from layoutconv.algebra.int_tuple import map_leaves, product
-from layoutconv.planning.halo_reuse import window_of
+from layoutconv.planning.halo_reuse import halo_of
 from layoutconv.planning.kernel_key import divisors, runtime_integers
 from layoutconv.planning.kernel_spec import BYTES, Spec
 from layoutconv.planning.legality import check
@@ -27,7 +27,7 @@ from layoutconv.view.gemm_view import GemmView
 from ..common.arguments import Arguments
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from .active_taps import units_of_index, units_of_rows
-from .cp_async import Producer
+from .cp_async import CpAsyncLoad
 from .epilogue.ops import Steps
 from .epilogue.register_store import RegisterEpilogue
 from .epilogue.smem_store import Epilogue, Extras
@@ -37,9 +37,9 @@ from .mainloop_sm90 import MainloopSm90
 from .mma_atoms import MULTIPLY, OUTPUT
 from .operand import Operand
 from .scheduler import TilesOfCta, compute
-from .smem_index import KeptIndex, KeptRows
-from .tma import MapProducer, tensor_map
-from .tma_im2col_copy import im2col_map
+from .smem_index import SmemIndex, SmemRows
+from .tma import TmaLoad, tiled_tma_atom
+from .tma_im2col_copy import im2col_tma_atom
 
 CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
 FEW = 132  # CTAs that fill a GPU once
@@ -198,19 +198,19 @@ class ImplicitGemm:
             else:
                 store = partial(epilogue, *results, beside, tid=tid, extras=extras, kept=None)
             tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
-            producers = partial(self._producers, *of)
+            producers = partial(self._loads, *of)
             compute(mainloop, tiles, producers, k_tiles, tid, acc, store)
             if cutlass.const_expr(self.steps.statistics):
                 epilogue.end(operand_d, extras)
         else:
             k_tiles = self._k_tiles(operand_a, operand_b)
             of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
-            producer_a, producer_b = self._producers(*of, m0, n0)
+            load_a, load_b = self._loads(*of, m0, n0)
             wait_for_others(self.early)  # no memory is touched before
             if cutlass.const_expr(spec.skip):
                 if cutlass.const_expr(spec.kept):
-                    kept_rows = self._keep(smem, producer_a, operand_d, m0, tid)
-                k_tiles = self._present(mainloop, k_tiles, producer_a, m0, tid)
+                    kept_rows = self._keep(smem, load_a, operand_d, m0, tid)
+                k_tiles = self._present(mainloop, k_tiles, load_a, m0, tid)
             if cutlass.const_expr(tile.cluster_k > 1):
                 k_tiles = k_tiles.of_part(tile.cluster_k, part)
             begin, count = 0, k_tiles.count
@@ -223,7 +223,7 @@ class ImplicitGemm:
                 tile.cluster_k > 1
             ):  # some k-tile is multiplied then, and forgotten
                 count = cutlass.max(Int32(count), Int32(1))
-            mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
+            mainloop(load_a, load_b, k_tiles, begin, count, tid, acc)
         let_dependents_start(self.early)
         if cutlass.const_expr(not tile.persistent):
             all_columns = self.view.n * cute.arch.grid_dim()[2]
@@ -277,22 +277,22 @@ class ImplicitGemm:
     def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
         if not self.tile.warp_specialized:
             return MainloopSm80(self.spec, self.data, smem)
-        window = window_of(self.view, self.tile)
+        window = halo_of(self.view, self.tile)
         return MainloopSm90(self.spec, self.data, smem, window, self.maps, self.runs)
 
     def _map_of_a(self, pointer: Any, args: Arguments) -> Any:
         """What the kernel takes of A's tensor map, if there is one."""
         found, _ = self.im2col
-        return found and im2col_map(found, args, pointer, self.spec, self.data, 0)
+        return found and im2col_tma_atom(found, args, pointer, self.spec, self.data, 0)
 
     def _map_of_b(self, pointer: Any, args: Arguments) -> tuple[Any, Any]:
         """What the kernel takes of B's tensor map, if there is one."""
         if self.memory_of_b is not None:
-            return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
+            return tiled_tma_atom(self.memory_of_b, pointer, self.spec, self.data)
         _, found = self.im2col
-        return found and im2col_map(found, args, pointer, self.spec, self.data, 1), None
+        return found and im2col_tma_atom(found, args, pointer, self.spec, self.data, 1), None
 
-    def _producers(
+    def _loads(
         self,
         mainloop: MainloopSm80 | MainloopSm90,
         a: Operand,
@@ -302,15 +302,15 @@ class ImplicitGemm:
         tid: Any,
         m0: Any,
         n0: Any,
-    ) -> tuple[Producer | MapProducer, Producer | MapProducer]:
+    ) -> tuple[CpAsyncLoad | TmaLoad, CpAsyncLoad | TmaLoad]:
         """A thread's share of copying the tiles of A and of B, from a row and a column on."""
         pixels, *boxes = maps
         return (
-            self._producer_a(mainloop, a, pixels, m0, group, tid),
-            self._producer_b(mainloop, b, tuple(boxes), n0, group, tid),
+            self._load_a(mainloop, a, pixels, m0, group, tid),
+            self._load_b(mainloop, b, tuple(boxes), n0, group, tid),
         )
 
-    def _producer_a(
+    def _load_a(
         self,
         mainloop: MainloopSm80 | MainloopSm90,
         operand: Operand,
@@ -318,14 +318,14 @@ class ImplicitGemm:
         first: Any,
         group: Any,
         tid: Any,
-    ) -> Producer | MapProducer:
+    ) -> CpAsyncLoad | TmaLoad:
         found, _ = self.im2col
         if found is None or isinstance(mainloop, MainloopSm80):
-            return mainloop.producer(operand, mainloop.s_a, first, tid)
+            return mainloop.cp_async_load(operand, mainloop.s_a, first, tid)
         of = found, operand.args, mainloop.s_a
-        return mainloop.pixel_producer(atom, *of, first, group, tid)
+        return mainloop.tma_im2col_load(atom, *of, first, group, tid)
 
-    def _producer_b(
+    def _load_b(
         self,
         mainloop: MainloopSm80 | MainloopSm90,
         operand: Operand,
@@ -333,17 +333,17 @@ class ImplicitGemm:
         first: Any,
         group: Any,
         tid: Any,
-    ) -> Producer | MapProducer:
+    ) -> CpAsyncLoad | TmaLoad:
         boxes, (_, pixels) = self.memory_of_b, self.im2col
         if isinstance(mainloop, MainloopSm90):
             if boxes is not None:
-                return mainloop.box_producer(made, boxes, first, group, tid)
+                return mainloop.tma_tiled_load(made, boxes, first, group, tid)
             if pixels is not None:
                 of = pixels, operand.args, mainloop.s_b
-                return mainloop.pixel_producer(made[0], *of, first, group, tid)
-        return mainloop.producer(operand, mainloop.s_b, first, tid)
+                return mainloop.tma_im2col_load(made[0], *of, first, group, tid)
+        return mainloop.cp_async_load(operand, mainloop.s_b, first, tid)
 
-    def _keep(self, smem: Any, producer: Any, d: Operand, first: Any, tid: Any) -> KeptRows | None:
+    def _keep(self, smem: Any, producer: Any, d: Operand, first: Any, tid: Any) -> SmemRows | None:
         """Shared memory for what the tile takes of index buffers; that of D is read.
 
         Behind the stages, and behind what the epilogue's tile takes beyond them.
@@ -353,11 +353,11 @@ class ImplicitGemm:
         if behind:
             smem.allocate_array(Int32, behind // 4)
         if d.gather:
-            rows = KeptRows(smem, tile.m)
+            rows = SmemRows(smem, tile.m)
             rows.fill(d, first, tile.threads, tid)
         entries = self.spec.kept - (tile.m if d.gather else 0)
         channels = producer.operand.vector_extent
-        producer.kept = KeptIndex(smem, entries, tile.m, producer.apart, channels)
+        producer.kept = SmemIndex(smem, entries, tile.m, producer.apart, channels)
         return rows
 
     def _present(

@@ -19,7 +19,7 @@ from cutlass import Int32, const_expr, range_constexpr
 from layoutconv.planning.kernel_spec import Spec
 from layoutconv.planning.tile import MOST_REGISTERS
 
-from .cp_async import Producer
+from .cp_async import CpAsyncLoad
 from .fragments import Fragments
 from .k_tiles import KTiles
 from .mma_atoms import Data, Multiplier
@@ -41,15 +41,24 @@ class MainloopSm80:
 
     # -- what the loop works on ------------------------------------------------------------------
 
-    def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
+    def cp_async_load(
+        self, operand: Operand, shared: SharedTile, first: Any, tid: Any
+    ) -> CpAsyncLoad:
         """This thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM."""
-        return Producer(operand, shared, self.data.element, self.tile.mma_threads, tid, first)
+        return CpAsyncLoad(operand, shared, self.data.element, self.tile.mma_threads, tid, first)
 
     # -- the loop --------------------------------------------------------------------------------
 
     @cute.jit
     def __call__(
-        self, a: Producer, b: Producer, k_tiles: KTiles, begin: Any, count: Any, tid: Any, acc: Any
+        self,
+        a: CpAsyncLoad,
+        b: CpAsyncLoad,
+        k_tiles: KTiles,
+        begin: Any,
+        count: Any,
+        tid: Any,
+        acc: Any,
     ):
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
@@ -126,7 +135,7 @@ class MainloopSm80:
         spread = self.data.bytes == 2 and (self.tile.m, self.tile.n) == SPREAD
         return range(1, 3) if spread and k_blocks > 3 else range(1)
 
-    def _copies_first(self, a: Producer) -> bool:
+    def _copies_first(self, a: CpAsyncLoad) -> bool:
         """Whether copies go before the fragments of the second k-block are read.
 
         Addresses beside the fragments of two k-blocks are more than a thread's registers hold where
@@ -137,7 +146,7 @@ class MainloopSm80:
         full = self.tile.registers > MOST_REGISTERS - 8
         return full and (self.data.bytes == 4 or len(a.operand.fields) > 1)
 
-    def _fragments(self, producer: Producer, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
+    def _fragments(self, producer: CpAsyncLoad, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
         """What loads this thread's fragments of a k-block from a stage, and the fragments."""
         multiply, along = self.multiplier, producer.operand.along
         found = Fragments(producer.shared, multiply.mma, multiply.unit, tid, is_a=is_a, along=along)
@@ -145,7 +154,7 @@ class MainloopSm80:
 
 
 def _share(
-    a: Producer, b: Producer, columns: list[list[Column]], part: int, parts: int
+    a: CpAsyncLoad, b: CpAsyncLoad, columns: list[list[Column]], part: int, parts: int
 ) -> list[Callable[[Any, Any], None]]:
     """What issues a part of a k-tile's copies, number so and so of so many: A's come first.
 

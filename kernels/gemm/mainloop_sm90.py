@@ -23,7 +23,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, TFloat32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import warpgroup
 
-from layoutconv.planning.halo_reuse import Window
+from layoutconv.planning.halo_reuse import Halo
 from layoutconv.planning.kernel_spec import Spec
 from layoutconv.planning.schedule import WARP, WARPGROUP
 from layoutconv.planning.structural_zeros import BLOCK_BYTES, COLUMNS, Blocks, Columns, Run
@@ -32,14 +32,14 @@ from layoutconv.planning.tma_tiled import Boxes
 
 from ..common.arguments import Arguments
 from .active_taps import OWN_ROWS
-from .cp_async import THREADS_PER_LINE, THREADS_PER_ROW, Producer
+from .cp_async import THREADS_PER_LINE, THREADS_PER_ROW, CpAsyncLoad
 from .k_tiles import KTiles
 from .mma_atoms import Data
 from .operand import Operand
 from .smem_tile import SharedTile, shared_tiles, sync
-from .tf32_rounding import RoundingProducer
-from .tma import BoxProducer, MapProducer, expect
-from .tma_im2col_copy import PixelProducer, RowProducer, SumProducer
+from .tf32_rounding import RoundingLoad
+from .tma import TmaLoad, TmaTiledLoad, expect
+from .tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad, TmaSumLoad
 from .wgmma import KTileOperands, WarpgroupMultiplier
 
 GATHERED_ROWS = 128  # of a tile that is gathered by whole lines: rows are looked up more often
@@ -53,11 +53,11 @@ class MainloopSm90:
         spec: Spec,
         data: Data,
         smem: Any,
-        window: Window,
+        window: Halo,
         maps: tuple[bool, bool],
         runs: tuple[Run, ...],
     ) -> None:
-        self.spec, self.tile, self.data, self.window = spec, spec.tile, data, window
+        self.spec, self.tile, self.data, self.halo = spec, spec.tile, data, window
         self.maps, self.runs = maps, runs
         self.by_runs = bool(runs)
         if not runs:
@@ -100,7 +100,9 @@ class MainloopSm90:
         """How many threads copy: where all comes by tensor maps, one warp."""
         return WARP if all(self.maps) else self.tile.producer_threads
 
-    def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
+    def cp_async_load(
+        self, operand: Operand, shared: SharedTile, first: Any, tid: Any
+    ) -> CpAsyncLoad:
         """A thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM.
 
         Only producers copy. But all threads know the rows of some producer, and so, together, what
@@ -108,12 +110,12 @@ class MainloopSm90:
         """
         tile, threads = self.tile, self.tile.producer_threads
         if self.rounds and shared is self.s_b:
-            return RoundingProducer(operand, shared, tile, tid % threads, first)
+            return RoundingLoad(operand, shared, tile, tid % threads, first)
         halo = tile.halo_taps > 1 and shared is self.s_a
-        used = tile.m + self.window.halo if halo else None
+        used = tile.m + self.halo.halo if halo else None
         of = operand, shared, self.data.element, threads, tid % threads, first, used
         lines = operand.along == 1 and (not operand.gather or self.gathers_lines)
-        return Producer(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
+        return CpAsyncLoad(*of, THREADS_PER_LINE if lines else THREADS_PER_ROW)
 
     @property
     def gathers_lines(self) -> bool:
@@ -123,14 +125,14 @@ class MainloopSm90:
         """
         return self.tile.m <= GATHERED_ROWS and (not self.rounds or self.spec.skip)
 
-    def box_producer(
+    def tma_tiled_load(
         self, made: tuple[Any, Any], found: Boxes, first: Any, group: Any, tid: Any
-    ) -> BoxProducer:
+    ) -> TmaTiledLoad:
         """A thread's share of copying tiles of B by a tensor map, ``made`` by the host."""
         number = tid - self.tile.consumer_threads
-        return BoxProducer(made, found, self.s_b, number, first, group, self.spec)
+        return TmaTiledLoad(made, found, self.s_b, number, first, group, self.spec)
 
-    def pixel_producer(
+    def tma_im2col_load(
         self,
         atom: Any,
         found: Im2col,
@@ -139,18 +141,18 @@ class MainloopSm90:
         first: Any,
         group: Any,
         tid: Any,
-    ) -> PixelProducer:
+    ) -> TmaIm2colLoad:
         """A thread's share of copying tiles by an im2col tensor map, made by the host."""
         of = atom, found, args, shared, tid - self.tile.consumer_threads
         if self.along == (0, 0):
-            return SumProducer(*of, self.tile.k, first, group)
-        return RowProducer(*of, self.tile.m, first, group)
+            return TmaSumLoad(*of, self.tile.k, first, group)
+        return TmaRowsLoad(*of, self.tile.m, first, group)
 
     @cute.jit
     def __call__(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer | PixelProducer,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -172,8 +174,8 @@ class MainloopSm90:
     @cute.jit
     def prepare(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer | PixelProducer,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         tid: Any,
     ):
         """Barriers, and tensor maps, before anything is copied; all threads wait for that."""
@@ -181,7 +183,7 @@ class MainloopSm90:
         full, empty = self.barriers, self.barriers + tile.stages
         # Copies tell of themselves; a warp tells that its threads have stored what they rounded,
         # and a thread how many bytes come by a tensor map.
-        by_maps: Any = const_expr([p for p in (a, b) if isinstance(p, MapProducer)])
+        by_maps: Any = const_expr([p for p in (a, b) if isinstance(p, TmaLoad)])
         for producer in by_maps:
             producer.prefetch()
         asynchronous = const_expr(0 if all(self.maps) else tile.producer_threads)
@@ -214,15 +216,15 @@ class MainloopSm90:
         """
         cute.arch.mbarrier_wait(self._turns + team, turn ^ (1 - team))
 
-    def _moving(self, a: Any, b: Any) -> list[MapProducer]:
+    def _moving(self, a: Any, b: Any) -> list[TmaLoad]:
         """Those who copy by tensor maps into stages."""
         both = (a,) if self.tile.b_resident else (a, b)
-        return [producer for producer in both if isinstance(producer, MapProducer)]
+        return [producer for producer in both if isinstance(producer, TmaLoad)]
 
     @cute.jit
-    def hold(self, b: BoxProducer | PixelProducer, k_tiles: KTiles, tid: Any):
+    def hold(self, b: TmaTiledLoad | TmaIm2colLoad, k_tiles: KTiles, tid: Any):
         """Copy all k-tiles of B, which stay."""
-        tile, apart = const_expr(self.tile), const_expr(self.window.columns)
+        tile, apart = const_expr(self.tile), const_expr(self.halo.columns)
         counts = const_expr([run.k_tiles or tile.b_resident for run in self.runs])
         sizes = const_expr([b.bytes_of(run.columns) for run in self.runs])
         size = const_expr(sum(n * each for n, each in zip(counts, sizes, strict=True)))
@@ -240,8 +242,8 @@ class MainloopSm90:
     @cute.jit
     def produce(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer | PixelProducer,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -283,8 +285,8 @@ class MainloopSm90:
     @cute.jit
     def _bring(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer | PixelProducer,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         advance: Any,
         tid: Any,
         full: Any,
@@ -310,11 +312,11 @@ class MainloopSm90:
             size = const_expr(sum(p.bytes_of(columns) for p in by_maps))
             expect(full + stage, size, tid - self.tile.consumer_threads)
         for producer in by_maps:
-            producer.copy(first, stage, self.window.columns, full + stage, columns)
+            producer.copy(first, stage, self.halo.columns, full + stage, columns)
         if const_expr(not self.maps[0]):
             a.copy(first, stage)
         for tap in range_constexpr(0 if self.maps[1] else self.tile.halo_taps):
-            column = first + tap * self.window.columns
+            column = first + tap * self.halo.columns
             b.copy(column, stage * self.tile.halo_taps + tap, (tap, place))
         if const_expr(not all(self.maps)):
             cute.arch.cp_async_mbarrier_arrive_noinc(full + stage)
@@ -332,20 +334,20 @@ class MainloopSm90:
 
     def _read(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer | PixelProducer,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         first: Any,
         place: int,
     ) -> None:
         """What copies of B take of a k-tile, for each of the taps that share rows."""
         for tap in range(self.tile.halo_taps):
-            b.read_ahead(first + tap * self.window.columns, (tap, place))
+            b.read_ahead(first + tap * self.halo.columns, (tap, place))
 
     @cute.jit
     def consume(
         self,
-        a: Producer | PixelProducer,
-        b: Producer | BoxProducer | PixelProducer,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
         k_tiles: KTiles,
         begin: Any,
         count: Any,
@@ -362,7 +364,7 @@ class MainloopSm90:
         """
         tile = const_expr(self.tile)
         full, empty = self.barriers, self.barriers + tile.stages
-        windows = const_expr((tile.m, tile.halo_taps, self.window.rows))
+        windows = const_expr((tile.m, tile.halo_taps, self.halo.rows))
         of = self.multiplier, tid, a, b, windows, acc
         wait = const_expr(_wait if self.fences else _wait_for_maps)
         advance, is_own = k_tiles.advance, k_tiles.is_own

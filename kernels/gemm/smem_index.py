@@ -21,7 +21,7 @@ from .operand import Operand
 WORD_BYTES = 4
 
 
-class KeptIndex:
+class SmemIndex:
     """The entries of every tap for ``rows`` rows of a tile, of ``channels`` columns a tap.
 
     A producer's thread copies rows that lie ``apart`` rows apart. Its entries of a tap lie side by
@@ -51,7 +51,7 @@ class KeptIndex:
         cute.autovec_copy(kept, entries)
 
 
-class KeptRows:
+class SmemRows:
     """The entries of D's index buffer for ``rows`` rows of a tile."""
 
     def __init__(self, smem: Any, rows: int) -> None:

@@ -9,7 +9,7 @@ from cutlass import Float32, Int32
 
 from layoutconv.planning.tile import LINE_BYTES, TileConfig
 
-from .cp_async import Producer
+from .cp_async import CpAsyncLoad
 from .mma_atoms import round_to_tf32
 from .operand import Operand
 from .smem_tile import SharedTile
@@ -20,7 +20,7 @@ PRODUCTS, WORDS = 128 * 128, 32
 ROWS = 8  # after so many, the swizzle is the same again
 
 
-class RoundingProducer(Producer):
+class RoundingLoad(CpAsyncLoad):
     """Copies tiles of an operand, rounded to nearest, into shared memory where k runs along rows.
 
     ``read_ahead`` loads a k-tile's vectors, ``copy`` stores them: what lies between hides how long

@@ -24,7 +24,7 @@ from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
 
 
-def tensor_map(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
+def tiled_tma_atom(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
     """What a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its coordinates.
 
     The host makes it for every launch, of constants and ``pointer``.
@@ -52,7 +52,7 @@ def _in_shared_memory(found: Boxes) -> Any:
     return cute.make_layout(found.box, stride=compact_stride(found.box))
 
 
-class MapProducer:
+class TmaLoad:
     """Copies tiles of an operand by a tensor map; an mbarrier is told of the ``bytes`` of a stage.
 
     The warp with ``tid`` below 32 does, by a thread that it elects.
@@ -101,7 +101,7 @@ class MapProducer:
         cute.copy(self.atom, since, to, tma_bar_ptr=full)
 
 
-class BoxProducer(MapProducer):
+class TmaTiledLoad(TmaLoad):
     """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B."""
 
     def __init__(

@@ -24,12 +24,12 @@ from layoutconv.planning.tma_im2col import Im2col
 from ..common.arguments import Arguments, Extent
 from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
-from .tma import MapProducer
+from .tma import TmaLoad
 
 Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *offsets)
 
 
-def im2col_map(
+def im2col_tma_atom(
     found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: Data, operand: int
 ) -> Any:
     """What a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
@@ -76,7 +76,7 @@ def _distance(stride: Any, args: Arguments, data: Data) -> Any:
     return cute.assume(taken, divby=vector)
 
 
-class PixelProducer(MapProducer):
+class TmaIm2colLoad(TmaLoad):
     """Copies tiles of an operand by an im2col tensor map."""
 
     def __init__(
@@ -135,7 +135,7 @@ class PixelProducer(MapProducer):
         return cute.make_layout((self.pixels, self.shared.line), stride=stride)
 
 
-class RowProducer(PixelProducer):
+class TmaRowsLoad(TmaIm2colLoad):
     """The pixels are rows of the GEMM."""
 
     def start(self, first: Any, group: Any) -> None:
@@ -147,7 +147,7 @@ class RowProducer(PixelProducer):
         return self.corners[piece], self.found.column(first_k, self.group, Extent)
 
 
-class SumProducer(PixelProducer):
+class TmaSumLoad(TmaIm2colLoad):
     """The pixels are summed over: columns of the GEMM."""
 
     def start(self, first: Any, group: Any) -> None:

@@ -17,10 +17,10 @@ from layoutconv.planning.schedule import WARPGROUP
 from layoutconv.planning.structural_zeros import Columns, Run
 from layoutconv.planning.tile import TileConfig
 
-from .cp_async import Producer
+from .cp_async import CpAsyncLoad
 from .fragments import Fragments
 from .mma_atoms import Data, round_to_tf32
-from .tma import MapProducer
+from .tma import TmaLoad
 
 ARCH = 90
 SETS = 4  # of rounded fragments, at most: one is read while the others are multiplied
@@ -98,8 +98,8 @@ class KTileOperands:
         self,
         multiplier: WarpgroupMultiplier,
         tid: Any,
-        a: Producer | MapProducer,
-        b: Producer | MapProducer,
+        a: CpAsyncLoad | TmaLoad,
+        b: CpAsyncLoad | TmaLoad,
         windows: tuple[int, int, int],
         acc: Any,
         run: Run,

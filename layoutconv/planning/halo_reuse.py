@@ -51,12 +51,12 @@ def widened(view: GemmView) -> GemmView | None:
     )
 
 
-def rows_of_a_tap(view: GemmView) -> int:
+def halo_rows_per_tap(view: GemmView) -> int:
     """How many rows further the next of a widened view's slowest taps is.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> problem = ConvProblem((1, 9, 32), (32, 3), padding=2, dilation=2)
-    >>> rows_of_a_tap(widened(fprop_view(problem)))
+    >>> halo_rows_per_tap(widened(fprop_view(problem)))
     2
     """
     domain = stages(view.a)[0].layout
@@ -64,7 +64,7 @@ def rows_of_a_tap(view: GemmView) -> int:
     return int(tap.value) // int(row.value)
 
 
-class Window(NamedTuple):
+class Halo(NamedTuple):
     """The taps that share a tile's rows: how many; rows and columns from one to the next."""
 
     taps: int
@@ -77,18 +77,18 @@ class Window(NamedTuple):
         return self.rows * (self.taps - 1)
 
 
-def window_of(view: GemmView, tile: TileConfig) -> Window:
+def halo_of(view: GemmView, tile: TileConfig) -> Halo:
     """What a tile shares of a view, which is a widened one if it has several taps.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> from .tile import specialized
     >>> view = widened(dgrad_views(ConvProblem((1, 9, 9, 32), (64, 3, 3), dilation=(1, 4)))[0])
-    >>> window_of(view, specialized((128, 32, 32), (4, 1), 4, halo_taps=3))
-    Window(taps=3, rows=4, columns=192)
+    >>> halo_of(view, specialized((128, 32, 32), (4, 1), 4, halo_taps=3))
+    Halo(taps=3, rows=4, columns=192)
     """
     if tile.halo_taps == 1:
-        return Window(1, 0, 0)
-    return Window(tile.halo_taps, rows_of_a_tap(view), int(view.k) // tile.halo_taps)
+        return Halo(1, 0, 0)
+    return Halo(tile.halo_taps, halo_rows_per_tap(view), int(view.k) // tile.halo_taps)
 
 
 class _Map(NamedTuple):

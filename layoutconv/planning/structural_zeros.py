@@ -19,7 +19,7 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.stride import ScaledBasis
 
 from ..view.gemm_view import GemmView, stages
-from .halo_reuse import window_of
+from .halo_reuse import halo_of
 from .kernel_spec import BYTES, Spec
 from .tma_im2col import is_mapped
 from .tma_tiled import Boxes, memory_of_b
@@ -106,7 +106,7 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
     0 3 64 (0, 0) (0, 64) (0, 0) (0, 2)
     32 3 64 (0, 64) (0, 64) (0, 2) (0, 2)
     """
-    tile, window = spec.tile, window_of(view, spec.tile)
+    tile, window = spec.tile, halo_of(view, spec.tile)
     alone = tile.cluster_k == tile.warps[1] == 1 and not (spec.split or spec.skip)
     whole = view.n <= tile.n and (tile.n < COLUMNS or tile.n % COLUMNS == 0)
     channels = int(flatten(view.a.shape[1])[0])

@@ -21,7 +21,7 @@ from layoutconv.algebra.stride import ArithmeticTuple, E, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
-from .halo_reuse import window_of
+from .halo_reuse import halo_of
 from .kernel_spec import BYTES, VECTOR_BYTES, Spec
 from .tile import line_bytes
 from .tma_tiled import has_map, memory_of_b
@@ -227,7 +227,7 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     if tile.m > MOST_PIXELS or not (found := pixels_of(view, spec.along)[0]):
         return None
     if tile.halo_taps > 1:
-        found = found.of_first_tap(window_of(view, tile).halo)
+        found = found.of_first_tap(halo_of(view, tile).halo)
     channels, *taps = found.columns
     stored = found.channels[0]
     ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels

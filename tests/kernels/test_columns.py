@@ -14,7 +14,7 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.conv.k_major_filter import turned
 from layoutconv.conv.stride_folding import folded_fprop_view, folds
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
-from layoutconv.planning.halo_reuse import widened, window_of
+from layoutconv.planning.halo_reuse import halo_of, widened
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.structural_zeros import COLUMNS, Blocks, Columns, Run, runs_of
 from layoutconv.planning.tile import TileConfig, specialized
@@ -64,7 +64,7 @@ def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> 
     wide = widened(view)
     if wide is not None and data.draw(st.booleans(), "taps share rows"):
         view, tile = wide, replace(tile, halo_taps=int(wide.a.inner.shape[1][-1]))
-    spec, window = spec_of(view, dtype, tile, "sm_90a"), window_of(view, tile)
+    spec, window = spec_of(view, dtype, tile, "sm_90a"), halo_of(view, tile)
     runs = runs_of(view, spec)
     channels = int(flatten(view.a.shape[1])[0])
     if view.n > tile.n or channels % tile.k or not is_mapped(view, spec):

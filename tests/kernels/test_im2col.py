@@ -14,7 +14,7 @@ from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
 from layoutconv.kernels.gemm import mainloop_sm90, tma_im2col_copy
-from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.schedule import Load
@@ -383,7 +383,7 @@ def a_box_that_ends_too_early(patch: Patch) -> None:
 
 
 def bytes_of_b_alone(patch: Patch) -> None:
-    patch.setattr(PixelProducer, "bytes_of", lambda self, columns: 0)
+    patch.setattr(TmaIm2colLoad, "bytes_of", lambda self, columns: 0)
 
 
 def no_waiting_for_a_full_stage(patch: Patch) -> None:

@@ -14,7 +14,7 @@ import torch
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
-from layoutconv.kernels.gemm.tma_im2col_copy import SumProducer
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaSumLoad
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
@@ -204,8 +204,8 @@ Patch = pytest.MonkeyPatch
 
 
 def the_same_pixels_for_every_k_tile(patch: Patch) -> None:
-    corner = SumProducer.corner
-    patch.setattr(SumProducer, "corner", lambda self, first_k, *of: corner(self, 0, *of))
+    corner = TmaSumLoad.corner
+    patch.setattr(TmaSumLoad, "corner", lambda self, first_k, *of: corner(self, 0, *of))
 
 
 @pytest.mark.parametrize(

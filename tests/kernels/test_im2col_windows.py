@@ -14,10 +14,10 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.gpu.select import _shared_rows
 from layoutconv.kernels.gemm import implicit_gemm
-from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer, RowProducer
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad
 from layoutconv.planning import tma_im2col
 from layoutconv.planning.cost_model import MACHINES, Problem, choose, rate_of
-from layoutconv.planning.halo_reuse import widened, window_of
+from layoutconv.planning.halo_reuse import halo_of, widened
 from layoutconv.planning.kernel_spec import Spec, vectors_of
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import HALO, REGISTERS, TileConfig, specialized
@@ -89,7 +89,7 @@ def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
                 continue
             taps = int(view.a.shape[1][-1])
             tile = replace((TILE, TWO_PIECES)[seen % 2], halo_taps=taps)
-            spec, window = spec_of(view, F16, tile, "sm_90a"), window_of(view, tile)
+            spec, window = spec_of(view, F16, tile, "sm_90a"), halo_of(view, tile)
             found = im2col_of_a(view, spec)
             if found is None:  # taps as far apart as an offset of the map could not say
                 assert window.halo >= 32
@@ -229,7 +229,7 @@ Patch = pytest.MonkeyPatch
 
 
 def bytes_of_rows_alone(patch: Patch) -> None:
-    patch.setattr(PixelProducer, "bytes_of", lambda self, columns: 64 * 64)
+    patch.setattr(TmaIm2colLoad, "bytes_of", lambda self, columns: 64 * 64)
 
 
 def pieces_that_start_in_any_row(patch: Patch) -> None:
@@ -237,13 +237,13 @@ def pieces_that_start_in_any_row(patch: Patch) -> None:
 
 
 def one_piece_twice(patch: Patch) -> None:
-    corner = RowProducer.corner
-    patch.setattr(RowProducer, "corner", lambda self, k, panel, piece: corner(self, k, panel, 0))
+    corner = TmaRowsLoad.corner
+    patch.setattr(TmaRowsLoad, "corner", lambda self, k, panel, piece: corner(self, k, panel, 0))
 
 
 def one_tap_of_b_for_all(patch: Patch) -> None:
-    known = implicit_gemm.window_of
-    patch.setattr(implicit_gemm, "window_of", lambda *of: known(*of)._replace(columns=0))
+    known = implicit_gemm.halo_of
+    patch.setattr(implicit_gemm, "halo_of", lambda *of: known(*of)._replace(columns=0))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from layoutconv.gpu.phase_choice import arranged_dgrad
 from layoutconv.kernels.gemm import mainloop_sm90
 from layoutconv.kernels.gemm.epilogue import smem_store
 from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
-from layoutconv.kernels.gemm.tma_im2col_copy import RowProducer
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaRowsLoad
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.schedule import KernelSchedule, Load, TileScheduler
@@ -246,9 +246,9 @@ def the_ring_starts_anew(patch: Patch) -> None:
 
 
 def every_tile_reads_the_rows_of_the_first(patch: Patch) -> None:
-    start = RowProducer.start
+    start = TmaRowsLoad.start
     first = cute.arch.block_idx
-    patch.setattr(RowProducer, "start", lambda self, _, group: start(self, first()[0], group))
+    patch.setattr(TmaRowsLoad, "start", lambda self, _, group: start(self, first()[0], group))
 
 
 @pytest.mark.parametrize(

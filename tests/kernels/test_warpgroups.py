@@ -12,7 +12,7 @@ import torch
 from layoutconv.algebra import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.kernels.gemm import mainloop_sm90
-from layoutconv.planning.halo_reuse import rows_of_a_tap, widened
+from layoutconv.planning.halo_reuse import halo_rows_per_tap, widened
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tile_table import HOPPER, tile_of
@@ -223,7 +223,7 @@ def test_rows_that_several_taps_share(name: str) -> None:
         )
         ran = check_view_runs(wide, TYPES[number % 2], tile, arch="sm_90a")
         assert ran.launch.shared_bytes == tile.smem_bytes(2, 2)
-        assert rows_of_a_tap(wide) == problem.dilation[-1]
+        assert halo_rows_per_tap(wide) == problem.dilation[-1]
         assert copies(compiled_view(wide, TYPES[number % 2], tile, "sm_90a")) == [1, taps, 0]
     if name == "rows on rows":  # the widened view is one like any other
         check(wide, number)

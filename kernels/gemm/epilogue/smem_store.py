@@ -12,7 +12,7 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 from layoutconv.planning.tile import TileConfig
 
 from ..operand import Column, Operand, Row
-from ..smem_index import KeptRows
+from ..smem_index import SmemRows
 from ..smem_tile import release_tile, sync, wait_for_tile
 from .column_statistics import Columns, SumsByRow, SumsOfMatrices
 from .convert import converted
@@ -94,7 +94,7 @@ class Epilogue:
         n0: Any,
         tid: Any,
         extras: Extras,
-        kept: KeptRows | None,
+        kept: SmemRows | None,
     ):
         """``base`` is shared memory that the main loop is done with. ``kept``: if there is one,
         what D's index buffer has for the tile's rows."""
@@ -328,7 +328,7 @@ class Epilogue:
 
 
 def _index(
-    d: Operand, rows: list[Row], column: Column, kept: KeptRows | None, numbers: list[Any]
+    d: Operand, rows: list[Row], column: Column, kept: SmemRows | None, numbers: list[Any]
 ) -> list[Any]:
     """What D's index buffer has for some rows, by their numbers in the tile; None without one."""
     if kept is not None:
