@@ -36,7 +36,7 @@ from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .mma_atoms import MULTIPLY, OUTPUT
 from .operand import Operand
-from .scheduler import TilesOfCta, compute
+from .scheduler import StaticPersistent
 from .smem_index import SmemIndex, SmemRows
 from .tma import TmaLoad, tiled_tma_atom
 from .tma_im2col_copy import im2col_tma_atom
@@ -197,9 +197,8 @@ class ImplicitGemm:
                 store = partial(epilogue, *results, extras=extras)
             else:
                 store = partial(epilogue, *results, beside, tid=tid, extras=extras, kept=None)
-            tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
-            producers = partial(self._loads, *of)
-            compute(mainloop, tiles, producers, k_tiles, tid, acc, store)
+            tiles = StaticPersistent(tile, operand_d.row_count, self.view.n)
+            tiles.run(mainloop, partial(self._loads, *of), k_tiles, tid, acc, store)
             if cutlass.const_expr(self.steps.statistics):
                 epilogue.end(operand_d, extras)
         else:

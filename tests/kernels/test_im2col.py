@@ -13,7 +13,7 @@ import torch
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
-from layoutconv.kernels.gemm import mainloop_sm90, tma_im2col_copy
+from layoutconv.kernels.gemm import pipeline, tma_im2col_copy
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
@@ -387,7 +387,7 @@ def bytes_of_b_alone(patch: Patch) -> None:
 
 
 def no_waiting_for_a_full_stage(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "_wait_for_maps", lambda full, parity: None)
+    patch.setattr(pipeline, "wait_full", lambda mbarrier, phase, fence: None)
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import Any
 import cutlass.cute as cute
 import pytest
 import torch
-from cutlass import Int32
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.stride_folding import folded_fprop_view
 from layoutconv.gpu.phase_choice import arranged_dgrad
-from layoutconv.kernels.gemm import mainloop_sm90
+from layoutconv.kernels.gemm import consumer
+from layoutconv.kernels.gemm.consumer import Consumer
 from layoutconv.kernels.gemm.epilogue import smem_store
-from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
+from layoutconv.kernels.gemm.pipeline import Pipeline, PipelineState
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaRowsLoad
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.halo_reuse import widened
@@ -216,19 +216,19 @@ Patch = pytest.MonkeyPatch
 
 
 def the_last_stage_is_not_given_back(patch: Patch) -> None:
-    consume = MainloopSm90.consume
+    multiply = Consumer.multiply
 
     def once(self: Any, *of: Any) -> Any:
-        lasting, self.tile = self.tile, replace(self.tile, scheduler=TileScheduler.SINGLE_TILE)
-        found = consume(self, *of)
-        self.tile = lasting
+        tile, self.tile = self.tile, replace(self.tile, scheduler=TileScheduler.SINGLE_TILE)
+        found = multiply(self, *of)
+        self.tile = tile
         return found
 
-    patch.setattr(MainloopSm90, "consume", once)
+    patch.setattr(Consumer, "multiply", once)
 
 
 def no_waiting_for_others_before_a_tile_turns(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "sync", lambda tile: None)
+    patch.setattr(consumer, "sync", lambda tile: None)
 
 
 def no_waiting_for_others_after_it(patch: Patch) -> None:
@@ -236,13 +236,13 @@ def no_waiting_for_others_after_it(patch: Patch) -> None:
 
 
 def the_ring_starts_anew(patch: Patch) -> None:
-    consume = MainloopSm90.consume
+    multiply = Consumer.multiply
 
     def anew(self: Any, *of: Any) -> Any:
-        *rest, _, _ = of
-        return consume(self, *rest, Int32(0), Int32(0))
+        *rest, state = of
+        return multiply(self, *rest, PipelineState.of_consumer(state.stages))
 
-    patch.setattr(MainloopSm90, "consume", anew)
+    patch.setattr(Consumer, "multiply", anew)
 
 
 def every_tile_reads_the_rows_of_the_first(patch: Patch) -> None:
@@ -276,7 +276,7 @@ def test_without_a_guard_the_machine_finds_a_fault(
 
 def test_a_team_that_does_not_wait_for_its_turn(monkeypatch: Patch) -> None:
     """It would take stages that were full a lap before for full ones."""
-    monkeypatch.setattr(MainloopSm90, "wait_for_turn", lambda self, team, turn: None)
+    monkeypatch.setattr(Pipeline, "wait_for_turn", lambda self, consumer, turn: None)
     view, dtype, tile, *_ = RUN["teams"]
     case = Case.of(view, dtype)
     compiled = compile_view(view, dtype, tile, "sm_90a")

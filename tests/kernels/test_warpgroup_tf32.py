@@ -13,7 +13,7 @@ from cutlass import Float32, Int32
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.k_major_filter import turned
-from layoutconv.kernels.gemm import mainloop_sm90, tf32_rounding, wgmma
+from layoutconv.kernels.gemm import consumer, tf32_rounding, wgmma
 from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
 from layoutconv.kernels.gemm.wgmma import KTileOperands
 from layoutconv.planning import tma_tiled
@@ -251,7 +251,7 @@ def fragments_that_are_overwritten_too_early(patch: Patch) -> None:
 
 
 def fragments_that_nobody_fences(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90.warpgroup, "fence", lambda: None)
+    patch.setattr(consumer.warpgroup, "fence", lambda: None)
 
 
 def nobody_fences_what_threads_rounded(patch: Patch) -> None:

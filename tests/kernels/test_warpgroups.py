@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cutlass.cute as cute
 import pytest
 import torch
 
 from layoutconv.algebra import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.kernels.gemm import mainloop_sm90
+from layoutconv.kernels.gemm import consumer, pipeline
+from layoutconv.kernels.gemm.pipeline import PipelineState
 from layoutconv.planning.halo_reuse import halo_rows_per_tap, widened
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, specialized
@@ -271,27 +271,35 @@ Patch = pytest.MonkeyPatch
 
 
 def no_waiting_for_a_full_stage(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "_wait", lambda full, parity: None)
+    patch.setattr(pipeline, "wait_full", lambda mbarrier, phase, fence: None)
 
 
 def no_fence_between_copies_and_products(patch: Patch) -> None:
+    wait = pipeline.wait_full
     patch.setattr(
-        mainloop_sm90, "_wait", lambda full, parity: cute.arch.mbarrier_wait(full, parity)
+        pipeline, "wait_full", lambda mbarrier, phase, fence: wait(mbarrier, phase, fence=False)
     )
 
 
 def the_same_parity_every_time_around(patch: Patch) -> None:
-    following = mainloop_sm90._next
-    patch.setattr(mainloop_sm90, "_next", lambda s, p, n: (following(s, p, n)[0], p))
+    following = PipelineState.next
+    patch.setattr(
+        PipelineState, "next", lambda s: PipelineState(s.stages, following(s).index, s.phase)
+    )
 
 
 def a_ring_that_is_too_long(patch: Patch) -> None:
-    following = mainloop_sm90._next
-    patch.setattr(mainloop_sm90, "_next", lambda s, p, n: following(s, p, n + 1))
+    following = PipelineState.next
+
+    def later(state: PipelineState) -> PipelineState:
+        found = following(PipelineState(state.stages + 1, state.index, state.phase))
+        return PipelineState(state.stages, found.index, found.phase)
+
+    patch.setattr(PipelineState, "next", later)
 
 
 def an_epilogue_that_does_not_wait_for_all_products(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "sync", lambda tile: None)
+    patch.setattr(consumer, "sync", lambda tile: None)
 
 
 @pytest.mark.parametrize(
