@@ -9,14 +9,14 @@ import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
 
 from layoutconv.planning.kernel_key import index_buffer
-from layoutconv.planning.kernel_spec import VECTOR_BYTES, Spec
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, OperandLayout, stages
 
 from ..gemm.implicit_gemm import ImplicitGemm
 from ..gemm.mma_atoms import MULTIPLY, OUTPUT
 
 
-def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
+def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
     """The compiled kernel, a TVM-FFI function.
 
     ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What

@@ -15,7 +15,7 @@ from cutlass import Int32
 
 from layoutconv.planning.schedule import WARP, WARPGROUP
 
-from .k_tiles import WORD
+from .k_tiles import WORD, KTiles
 from .operand import Operand, Row
 from .smem_index import SmemIndex
 
@@ -28,6 +28,24 @@ class Units(NamedTuple):
 
     all: list[Int32]
     own: list[Int32]
+
+
+def active_k_tiles(mainloop: Any, k_tiles: KTiles, load: Any, first: Any, tid: Any) -> KTiles:
+    """Return the k-tiles of the taps that some row of the CTA's tile has.
+
+    ``load`` is that of A, from row ``first`` on, with the part of the index buffer that is kept.
+    """
+    operand, base, tile = load.operand, load.shared.base, mainloop.tile
+    warps = tile.threads // WARP
+    if operand.gather:
+        unit = KTiles.of_units(operand, tile.k, []).unit
+        found = units_of_index(operand, first, tile.m, unit, base, warps, tid, load.kept)
+    elif operand.fields:
+        found = units_of_rows(load.rows, base, warps, tid)
+    else:  # no tap is ever outside
+        return k_tiles
+    own = found.own if operand.gather and mainloop.leaves_out else []
+    return KTiles.of_units(operand, tile.k, found.all, own)
 
 
 def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> Units:

@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.tile import MOST_REGISTERS
 
 from .cp_async import CpAsyncLoad
@@ -32,7 +32,7 @@ SPREAD = (256, 128)  # of a tile whose copies do not go at once
 class MainloopSm80:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
-    def __init__(self, spec: Spec, data: Data, smem: Any) -> None:
+    def __init__(self, spec: KernelSpec, data: Data, smem: Any) -> None:
         self.tile, self.data = spec.tile, data
         self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, spec.along, self.multiplier.read)

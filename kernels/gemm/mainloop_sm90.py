@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, TFloat32, const_expr
 
 from layoutconv.planning.halo_reuse import Halo
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.schedule import WARP, WARPGROUP
 from layoutconv.planning.structural_zeros import BLOCK_BYTES, COLUMNS, Blocks, Columns, Run
 from layoutconv.planning.tma_im2col import Im2col
@@ -67,7 +67,7 @@ class MainloopSm90:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: KernelSpec,
         data: Data,
         smem: Any,
         halo: Halo,

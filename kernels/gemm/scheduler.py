@@ -29,13 +29,15 @@ Loads = Callable[[Any, Any], tuple[Any, Any]]  # of A and of B, of the tile at a
 
 
 class SingleTile:
-    """The scheduler of one output tile per CTA: the tile at ``m_tile``, ``n_tile``.
+    """The scheduler of one output tile per CTA: the tile at ``m_tile``, ``n_tile`` of a ``group``.
+
+    Of a sum that CTAs share, in slices or in a cluster, this CTA has the share number ``rank``.
 
     CTAs that share rows of A run side by side: their gathers meet in L2.
     """
 
     def __init__(self, tile: TileConfig, n: int, *, last_first: bool) -> None:
-        cta, _, _ = cute.arch.block_idx()
+        cta, self.rank, self.group = cute.arch.block_idx()
         n_tiles = -(-n // tile.n)
         self.m_tile, self.n_tile = cta // n_tiles, cta % n_tiles
         if last_first:

@@ -8,7 +8,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32
 
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.tile import TileConfig, line_bytes
 
 from .mma_atoms import Data
@@ -35,7 +35,7 @@ def wait_for_tile(tile: TileConfig) -> None:
 
 
 def shared_tiles(
-    smem: Any, spec: Spec, data: Data, along: tuple[int, int], read: Callable[[int], str]
+    smem: Any, spec: KernelSpec, data: Data, along: tuple[int, int], read: Callable[[int], str]
 ) -> Any:
     """Shared memory for all stages of A and of B, with the modes that run ``along`` it.
 

@@ -14,7 +14,7 @@ from cutlass import Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import compact_stride
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.schedule import WARP
 from layoutconv.planning.structural_zeros import Columns
 from layoutconv.planning.tma_tiled import Boxes
@@ -24,7 +24,7 @@ from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
 
 
-def tiled_tma_atom(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
+def tiled_tma_atom(found: Boxes, pointer: Any, spec: KernelSpec, data: Data) -> tuple[Any, Any]:
     """What a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its coordinates.
 
     The host makes it for every launch, of constants and ``pointer``.
@@ -112,7 +112,7 @@ class TmaTiledLoad(TmaLoad):
         tid: Any,
         first: Any,
         group: Any,
-        spec: Spec,
+        spec: KernelSpec,
     ) -> None:
         atom, self.tensor = made
         super().__init__(atom, shared, tid, spec.tile.halo_taps)

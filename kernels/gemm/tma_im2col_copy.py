@@ -16,7 +16,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import product
-from layoutconv.planning.kernel_spec import VECTOR_BYTES, Spec
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.planning.structural_zeros import Columns
 from layoutconv.planning.tile import line_bytes
 from layoutconv.planning.tma_im2col import Im2col
@@ -30,7 +30,7 @@ Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *
 
 
 def im2col_tma_atom(
-    found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: Data, operand: int
+    found: Im2col, args: Arguments, pointer: Any, spec: KernelSpec, data: Data, operand: int
 ) -> Any:
     """What a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
 

@@ -1,4 +1,4 @@
-"""What runs a GEMM view on a GPU: the problem that it is, the tile, the kernel's ``Spec``.
+"""What runs a GEMM view on a GPU: the problem that it is, the tile, the kernel's ``KernelSpec``.
 
 No kernel is loaded or launched here, unless the user wants tiles to be measured: that is ``gpu``,
 which comes here first.
@@ -24,7 +24,7 @@ from ..planning.kernel_key import index_buffer
 from ..planning.kernel_spec import (
     ARCHES,
     BYTES,
-    Spec,
+    KernelSpec,
     can_skip,
     kept_entries,
     staged_bytes,
@@ -62,7 +62,7 @@ class Choice(NamedTuple):
     """
 
     view: GemmView
-    spec: Spec
+    spec: KernelSpec
     splits: int
     sums: torch.dtype
     machine: Machine
@@ -98,7 +98,7 @@ def choose_kernel(
         vectors, along = (1, 1, vectors[2]), (1, 1)
     check_view(view, along)
     whole = expected(view).writes_all and _is_dense(view.d)
-    of_any_tile = Spec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
+    of_any_tile = KernelSpec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
     counts = "statistics" in structure.split()
     problem = Problem(
         view.m, view.n, _summed(view, along),
@@ -154,8 +154,8 @@ def choose_kernel(
 
 
 def _kernel_of(
-    view: GemmView, spec: Spec, tile: TileConfig, parts: int, sums: str, *, atomic: bool
-) -> tuple[GemmView, Spec, int]:
+    view: GemmView, spec: KernelSpec, tile: TileConfig, parts: int, sums: str, *, atomic: bool
+) -> tuple[GemmView, KernelSpec, int]:
     """The view and the spec with a tile, and the slices of a sum, without empty ones."""
     if tile.halo_taps > 1:
         view = _widened(view, tile)
@@ -213,7 +213,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
+def _shared_rows(view: GemmView, spec: KernelSpec) -> dict[str, Any]:
     """Of a problem: how many taps share the rows of a tile, how many rows more that takes, and
     whether tensor maps bring these tiles.
 
@@ -288,7 +288,7 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
     return 0
 
 
-def _has_tma(view: GemmView, spec: Spec, taps: int = 1) -> bool:
+def _has_tma(view: GemmView, spec: KernelSpec, taps: int = 1) -> bool:
     """Whether tensor maps bring both operands to the tiles that are made for them.
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
@@ -296,7 +296,7 @@ def _has_tma(view: GemmView, spec: Spec, taps: int = 1) -> bool:
     return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
 
 
-def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
+def _runs(view: GemmView, spec: KernelSpec, taps: int = 1) -> tuple[Run, ...]:
     """Of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
     columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
     if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
@@ -304,7 +304,7 @@ def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
     return runs_of(view, _with_tile(view, spec, taps, columns))
 
 
-def _with_tile(view: GemmView, spec: Spec, taps: int, columns: int = 128) -> Spec:
+def _with_tile(view: GemmView, spec: KernelSpec, taps: int, columns: int = 128) -> KernelSpec:
     line = 128 // BYTES[spec.dtype]
     k = line if taps == 1 and _channels(view, spec.along) % line == 0 else line // 2
     return replace(spec, tile=specialized((128, columns, k), (8, 1), 4, halo_taps=taps))

@@ -34,7 +34,7 @@ ARCHES: dict[str, tuple[int, float]] = {
 
 
 @dataclass(frozen=True)
-class Spec:
+class KernelSpec:
     """Types, tile, machine, and how memory is read and written.
 
     Args:
@@ -73,7 +73,7 @@ class Spec:
         tile: TileConfig,
         arch: str,
         epilogue: str = "",
-    ) -> Spec:
+    ) -> KernelSpec:
         """The spec of an unsplit kernel for tensors that are aligned to 16 bytes."""
         vectors, along = vectors_of(view, dtype, out_dtype)
         return cls(dtype, out_dtype, tile, arch, vectors, along, epilogue)
@@ -153,7 +153,7 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
     return fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
 
 
-def kept_entries(view: GemmView, spec: Spec) -> int:
+def kept_entries(view: GemmView, spec: KernelSpec) -> int:
     """How many entries of index buffers a CTA keeps: those of its rows, or none.
 
     Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit a multiprocessor.
@@ -164,7 +164,7 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
     >>> def of(channels, m, n, k, stages):
     ...     view = kernel_map_view(torch.empty(27, 999, dtype=torch.int32).T, channels, 64)
     ...     tile = specialized((m, n, k), (4, 1), stages)
-    ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
+    ...     spec = KernelSpec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return kept_entries(view, replace(spec, skip=True))
     >>> of(64, 128, 64, 64, 4), of(48, 128, 64, 64, 4)
     (3456, 0)

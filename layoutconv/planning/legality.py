@@ -1,7 +1,7 @@
 """Legality: what a tile may run. One function says it; chooser, races and kernels ask it.
 
 What no tile may be, whatever it runs, is an error of ``TileConfig``; what no tile may run, in
-``view_rules.py``. Between them are the rules of a tile for a view and its ``Spec``: they are here.
+``view_rules.py``. Here are the rules between them: of a tile for a view and its ``KernelSpec``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .kernel_spec import (
     ASYNC_BYTES,
     BYTES,
     VECTOR_BYTES,
-    Spec,
+    KernelSpec,
     stores_whole_rows,
     suits_warpgroups,
 )
@@ -29,7 +29,7 @@ HALF_LINE = LINE_BYTES // 2
 REGISTER_STORE_COLUMNS = 32  # that lanes of a warp exchange to store whole vectors
 
 
-def reasons(view: GemmView, spec: Spec, smem_limit: int | None = None) -> list[str]:
+def reasons(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> list[str]:
     """Return why the kernel of a spec cannot run a view: what is expected, and what came; or none.
 
     Args:
@@ -42,7 +42,7 @@ def reasons(view: GemmView, spec: Spec, smem_limit: int | None = None) -> list[s
     >>> from .tile import specialized
     >>> tile = specialized((64, 64, 64), (4, 1), 3, Load.TMA_WARP)
     >>> def example(view):
-    ...     return reasons(view, Spec.of(view, "float16", "float16", tile, "sm_90a"))
+    ...     return reasons(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a"))
     >>> example(fprop_view(ConvProblem((1, 9, 64), (64, 3))))
     []
     >>> example(wgrad_view(ConvProblem((1, 9, 96), (64, 3))))
@@ -56,7 +56,7 @@ def reasons(view: GemmView, spec: Spec, smem_limit: int | None = None) -> list[s
     return found or [*_of_tma(view, spec)]
 
 
-def check(view: GemmView, spec: Spec, smem_limit: int | None = None) -> None:
+def check(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> None:
     """Refuse a view that the template, or the tile of a spec, cannot run.
 
     Raises ``UnsupportedViewError``, which names the tile, what was expected and what came.
@@ -66,7 +66,7 @@ def check(view: GemmView, spec: Spec, smem_limit: int | None = None) -> None:
         raise UnsupportedViewError(f"{spec.tile!r}: expected {reason}")
 
 
-def _of_type(spec: Spec) -> Iterator[str]:
+def _of_type(spec: KernelSpec) -> Iterator[str]:
     """Lines of shared memory, and instructions, of a type of data."""
     tile, size = spec.tile, BYTES[spec.dtype]
     if tile.k * size not in (HALF_LINE, LINE_BYTES):
@@ -94,7 +94,7 @@ def _of_type(spec: Spec) -> Iterator[str]:
         )
 
 
-def _registers_given(spec: Spec) -> int:
+def _registers_given(spec: KernelSpec) -> int:
     """Return the registers that the compiler may use for a thread at the occupancy of a spec.
 
     An SM has four partitions, and gives warps of each registers by eights.
@@ -103,7 +103,7 @@ def _registers_given(spec: Spec) -> int:
     return REGISTERS // 4 // (-(-warps // 4) * WARP) // 8 * 8
 
 
-def _of_copies(view: GemmView, spec: Spec) -> Iterator[str]:
+def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     """Threads of a multistage tile divide the vectors of its operands."""
     tile = spec.tile
     if tile.warp_specialized or not view.k:
@@ -120,7 +120,7 @@ def _of_copies(view: GemmView, spec: Spec) -> Iterator[str]:
             )
 
 
-def _of_epilogue(view: GemmView, spec: Spec) -> Iterator[str]:
+def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     """Rows that threads store at once, in whole vectors."""
     tile, vector = spec.tile, spec.vectors[2]
     if tile.n & (tile.n - 1):
@@ -139,7 +139,7 @@ def _of_epilogue(view: GemmView, spec: Spec) -> Iterator[str]:
             yield "statistics of all columns, in whole rows of D, for ping-pong"
 
 
-def _of_k(view: GemmView, spec: Spec) -> Iterator[str]:
+def _of_k(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     """K-tiles and stages."""
     tile = spec.tile
     columns = view.k // tile.halo_taps
@@ -152,7 +152,7 @@ def _of_k(view: GemmView, spec: Spec) -> Iterator[str]:
         yield f"one k-tile for one stage, got k = {columns}"
 
 
-def _of_cluster(spec: Spec) -> Iterator[str]:
+def _of_cluster(spec: KernelSpec) -> Iterator[str]:
     """Sums that a cluster splits along k."""
     tile, vector = spec.tile, spec.vectors[2]
     if tile.cluster_k == 1:
@@ -164,7 +164,7 @@ def _of_cluster(spec: Spec) -> Iterator[str]:
         yield f"a multiple of {at_once} rows for each CTA of a cluster, got {tile.m}"
 
 
-def _of_persistence(view: GemmView, spec: Spec) -> Iterator[str]:
+def _of_persistence(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     """What CTAs that compute several tiles sum and store."""
     tile = spec.tile
     if not tile.persistent:
@@ -177,7 +177,7 @@ def _of_persistence(view: GemmView, spec: Spec) -> Iterator[str]:
         )
 
 
-def _of_tma(view: GemmView, spec: Spec) -> Iterator[str]:
+def _of_tma(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     """Operands that TMA descriptors describe, and a B that stays in shared memory."""
     tile = spec.tile
     if tile.load is Load.TMA_WARP and not is_mapped(view, spec):

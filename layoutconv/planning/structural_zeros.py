@@ -20,7 +20,7 @@ from layoutconv.algebra.stride import ScaledBasis
 
 from ..view.gemm_view import GemmView, stages
 from .halo_reuse import halo_of
-from .kernel_spec import BYTES, Spec
+from .kernel_spec import BYTES, KernelSpec
 from .tma_im2col import is_mapped
 from .tma_tiled import Boxes, memory_of_b
 
@@ -79,7 +79,7 @@ def leaves_bounds(view: GemmView) -> bool:
     return min(least) < 0 or any(at >= int(n) for at, n in zip(most, extents, strict=True))
 
 
-def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
+def runs_of(view: GemmView, spec: KernelSpec) -> tuple[Run, ...]:
     """The runs of all k-tiles; () where all have all columns and blocks.
 
     The first has a tap of all columns, which sums begin with. Nothing is known where threads copy,
@@ -93,7 +93,7 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
     >>> problem = ConvProblem((1, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
     >>> def example(view, *tile, **more):
     ...     tile = specialized(*tile, Load.TMA_WARP, **more)
-    ...     for run in runs_of(view, Spec.of(view, "float16", "float16", tile, "sm_90a")):
+    ...     for run in runs_of(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a")):
     ...         print(*run[:3], *map(tuple, (*run.columns, *run.blocks)))
     >>> example(dgrad_views(problem, side_by_side=(1,))[0], (128, 128, 64), (8, 1), 3)
     >>> example(dgrad_views(problem, side_by_side=(0, 1))[0], (128, 128, 64), (8, 1), 3)
@@ -160,7 +160,7 @@ def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int]
 
 
 def _present(
-    found: Boxes, spec: Spec, n: int, k: int, every: tuple[Columns, Blocks]
+    found: Boxes, spec: KernelSpec, n: int, k: int, every: tuple[Columns, Blocks]
 ) -> tuple[Columns, Blocks]:
     """Of a k-tile, from the first instruction's columns that are in memory to the last; and so of
     its blocks, where they lie along memory."""

@@ -22,7 +22,7 @@ from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
 from .halo_reuse import halo_of
-from .kernel_spec import BYTES, VECTOR_BYTES, Spec
+from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
 from .tma_tiled import has_map, memory_of_b
 
@@ -202,7 +202,7 @@ def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im
     return im2col(view.a) if along[0] == 1 else None, None
 
 
-def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
+def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
     """A as an im2col matrix whose tiles a kernel copies by a tensor map; None where it does not.
 
     A tile's k lies within one tap, or there is one: what is past the last channel are zeros. Where
@@ -214,7 +214,7 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     >>> def example(C, K, groups=1):
     ...     view = fprop_view(ConvProblem((1, 9, 9, C), (32, K, K), groups=groups))
     ...     tile = specialized((128, 64, 64), (8, 1), 4)
-    ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
+    ...     spec = KernelSpec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return im2col_of_a(view, spec) is not None
     >>> example(64, 3), example(96, 3), example(96, 1), example(96, 1, groups=2)
     (True, False, True, False)
@@ -235,7 +235,7 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     return found if whole and found.fits else None
 
 
-def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
+def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
     """B as an im2col matrix, where it runs across the sum; None where no map describes it.
 
     A line of a tile lies within one tap, or there is one.
@@ -245,7 +245,7 @@ def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
     >>> def example(C, K):
     ...     view = wgrad_view(ConvProblem((1, 9, 9, C), (32, K, K)))
     ...     tile = specialized((128, 64, 64), (8, 1), 4)
-    ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
+    ...     spec = KernelSpec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return im2col_of_b(view, spec) is not None
     >>> example(64, 3), example(96, 3), example(96, 1)
     (True, False, True)
@@ -253,19 +253,19 @@ def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
     return _of_a_sum(view, spec, 1) if spec.along == (0, 0) and _copies(spec, 1) else None
 
 
-def is_mapped(view: GemmView, spec: Spec) -> bool:
+def is_mapped(view: GemmView, spec: KernelSpec) -> bool:
     """Whether tensor maps bring both operands to a kernel: no thread copies anything."""
     of_b = memory_of_b(view, spec) or im2col_of_b(view, spec)
     return of_b is not None and im2col_of_a(view, spec) is not None
 
 
-def _copies(spec: Spec, operand: int) -> bool:
+def _copies(spec: KernelSpec, operand: int) -> bool:
     """Whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
     vector = spec.vectors[operand] * BYTES[spec.dtype]
     return bool(spec.tile.warp_specialized and vector == VECTOR_BYTES and has_map(spec.dtype))
 
 
-def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
+def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
     """Of sums over pixels, an operand of which every line of a tile lies within one tap.
 
     wgmma turns 16 bits.

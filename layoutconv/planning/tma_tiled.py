@@ -20,7 +20,7 @@ from layoutconv.algebra.stride import ArithmeticTuple, E
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, Stage, gathers, stages
-from .kernel_spec import BYTES, VECTOR_BYTES, Spec
+from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
 
 # Whether the type CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 rounds fp32 data to nearest on their way.
@@ -67,7 +67,7 @@ class Boxes:
         return tuple(ArithmeticTuple(self.layout.offset) + moved)
 
 
-def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
+def memory_of_b(view: GemmView, spec: KernelSpec) -> Boxes | None:
     """B's tiles as boxes of its memory; None where producers have to copy it vector by vector.
 
     What a map says has to hold for every call of a kernel, so extents and strides are constants. A
@@ -80,7 +80,7 @@ def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
     >>> from .tile import specialized
     >>> def example(view, k=64):
     ...     tile = specialized((128, 64, k), (8, 1), 4)
-    ...     found = memory_of_b(view, Spec.of(view, "float16", "float16", tile, "sm_90a"))
+    ...     found = memory_of_b(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a"))
     ...     return found and (str(found.layout), found.box)
     >>> example(fprop_view(ConvProblem((1, 8, 8, 64), (40, 3, 3))))
     ('(576,40):(1,576) o (0,0) o (40,576):(1@1,1@0)', (64, 64))

@@ -18,7 +18,7 @@ from torch import Tensor
 from layoutconv.kernels.compile.build import build
 from layoutconv.kernels.compile.store import as_argument
 from layoutconv.planning.kernel_key import index_buffer, runtime_integers, signature
-from layoutconv.planning.kernel_spec import Spec, kept_entries, vectors_of
+from layoutconv.planning.kernel_spec import KernelSpec, kept_entries, vectors_of
 from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.view_rules import check_view
 from layoutconv.tensors.epilogue_in_torch import convert
@@ -61,7 +61,7 @@ DTYPES = list(NAMES)
 class Compiled:
     """A kernel as host code, PTX and machine code."""
 
-    spec: Spec
+    spec: KernelSpec
     function: Any
     ptx: str
     cubin: bytes
@@ -75,7 +75,7 @@ def spec_of(
     arch: str = "sm_80",
     out: Any = None,
     **rest: Any,
-) -> Spec:
+) -> KernelSpec:
     """The spec for data of ``dtype``, and results of the same or ``out``; ``rest`` are its fields.
 
     ``aligned``, bytes that the three tensors start at multiples of, may be among them.
@@ -85,7 +85,7 @@ def spec_of(
     vectors, along = vectors_of(view, kind, dtype_name(out or dtype), aligned)
     if not view.k:  # sums of nothing, as an executor does it
         vectors, along = (1, 1, vectors[2]), (1, 1)
-    spec = Spec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
+    spec = KernelSpec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
     return replace(spec, kept=kept_entries(view, spec))
 
 

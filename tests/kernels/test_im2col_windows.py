@@ -18,7 +18,7 @@ from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad
 from layoutconv.planning import tma_im2col
 from layoutconv.planning.cost_model import MACHINES, Problem, choose, rate_of
 from layoutconv.planning.halo_reuse import halo_of, widened
-from layoutconv.planning.kernel_spec import Spec, vectors_of
+from layoutconv.planning.kernel_spec import KernelSpec, vectors_of
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import HALO, REGISTERS, TileConfig, specialized
 from layoutconv.planning.tile_table import MAPPED_WINDOWS, WINDOWS
@@ -184,7 +184,7 @@ def shared_rows(problem: ConvProblem, direction: Any, **changes: Any) -> dict[st
     (view,) = [direction(problem)] if direction is fprop_view else direction(problem)
     arch, kind = changes.get("arch", "sm_90a"), changes.get("kind", "float16")
     vectors, along = vectors_of(view, kind, kind, changes.get("aligned", (16, 16, 16)))
-    return _shared_rows(view, Spec(kind, kind, TILE, arch, vectors, along))
+    return _shared_rows(view, KernelSpec(kind, kind, TILE, arch, vectors, along))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.kernels.compile import build, store
 from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
 from layoutconv.planning.kernel_key import runtime_integers, signature
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
@@ -35,7 +35,7 @@ from .tiles import retiled
 ROOT = Path(__file__).parents[2]
 TILE = TileConfig((16, 16, 32), (1, 1), 2)
 VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
-SPEC = Spec.of(VIEW, "float16", "float16", TILE, "sm_80")
+SPEC = KernelSpec.of(VIEW, "float16", "float16", TILE, "sm_80")
 ARGUMENTS = VIEW, SPEC
 
 
@@ -211,7 +211,7 @@ import torch, tvm_ffi
 import cutlass
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels.compile import build
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.kernels.compile.store import load_kernel
 from layoutconv.planning.tile import TileConfig
 view = fprop_view(ConvProblem((9, 55, 8), (8, 1)))  # of another size than here
@@ -219,7 +219,7 @@ compiled = []
 original = build.build
 build.build = lambda *a: compiled.append(a) or original(*a)
 start = time.perf_counter()
-spec = Spec.of(view, "float16", "float16", {TILE!r}, "sm_80")
+spec = KernelSpec.of(view, "float16", "float16", {TILE!r}, "sm_80")
 assert callable(load_kernel(view, spec))
 print(len(compiled), time.perf_counter() - start)
 """

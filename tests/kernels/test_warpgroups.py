@@ -78,7 +78,7 @@ def test_operands_that_run_along_rows(number: int) -> None:
     K = 24 - 4 * (number % 2)  # 20 are no whole vectors: no tensor map brings these
     problem = ConvProblem((2, 7, 5, 40), (K, 2, 3), stride=(1, 2), padding=1)
     ran = check(wgrad_view(problem), number, out=torch.float32)
-    assert ran.launch.block == (small_tile(number).launched, 1, 1)
+    assert ran.launch.block == (small_tile(number).threads, 1, 1)
     for view in dgrad_views(problem):
         check(view, number)
 

@@ -235,7 +235,7 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
     index = torch.arange(600, dtype=torch.int32)[:, None].expand(600, 27).contiguous()
     sparse = kernel_map_view(index, 16, 16)
     specs = [
-        store.Spec.of(sparse, "float16", "float16", TileConfig((m, 32, 32), (4, 1)), "sm_80")
+        store.KernelSpec.of(sparse, "float16", "float16", TileConfig((m, 32, 32), (4, 1)), "sm_80")
         for m in (64, 128)
     ]
     request = precompile._dump((sparse, specs[0]))
