@@ -21,7 +21,7 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
 
     ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What
     a kernel does not have is None, index buffers, say. ``integers`` are how many CTAs share a sum
-    and the elements between their results (1, 0 if none do); of CTAs that last, how many
+    and the elements between their results (1, 0 if none do); of a persistent kernel, how many CTAs
     there are at most; then the view's ``runtime_integers``.
     The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).

@@ -2,7 +2,7 @@
 
 A row has a tap if that is inside the bounds, which its mask says, or, of a kernel map, if the index
 buffer has a row for it. The latter is read once, tap by tap, by threads that have a row each: what
-the main loop will read again, from the caches or from what is kept (``kept_index.py``).
+the main loop will read again, from the caches or from what is kept (``smem_index.py``).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def units_of_index(
 
 
 def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
-    """What all threads have found; of none, unit 0, whose rows read zeros.
+    """Return what all threads have found; of none, unit 0, whose rows read zeros.
 
     If number ``i`` looked at row ``i % rows``, also what there is of those near the thread.
 

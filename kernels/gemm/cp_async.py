@@ -87,7 +87,7 @@ class CpAsyncLoad:
         return self.shared.rows, self.shared.columns
 
     def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
-        """How many threads share a row; this thread's first row, and which vector of it."""
+        """Return how many threads share a row; this thread's first row, and which vector of it."""
         across = min(per_row, max(self.threads_per_row, threads // rows))
         return across, tid // across, tid & (across - 1)
 
@@ -114,7 +114,7 @@ class CpAsyncLoad:
     def _vectors(
         self, first_k: Any, columns: list[Column] | None = None, some: range | None = None
     ) -> Iterator[tuple[int, int, Any, Any]]:
-        """Of this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
+        """Yield this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
 
         ``columns`` are those of the k-tile, if they are known; ``some``: the numbers of its rows.
         """

@@ -22,7 +22,7 @@ Load = CpAsyncLoad | TmaLoad
 
 
 class LoadKinds:
-    """How the operands of a view are loaded by the kernel of a spec.
+    """The instructions that load the operands of a view, in the kernel of a spec.
 
     A by an im2col TMA descriptor; B by a tiled or an im2col one; what none describes, by cp.async.
 

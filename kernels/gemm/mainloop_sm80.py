@@ -136,7 +136,7 @@ class MainloopSm80:
         return range(1, 3) if spread and k_blocks > 3 else range(1)
 
     def _copies_first(self, a: CpAsyncLoad) -> bool:
-        """Whether copies go before the fragments of the second k-block are read.
+        """Return whether copies go before the fragments of the second k-block are read.
 
         Addresses beside the fragments of two k-blocks are more than a thread's registers hold where
         accumulators and rows leave few (256x64): up to 9 words spilled, every k-tile. Of 16-bit
@@ -147,7 +147,7 @@ class MainloopSm80:
         return full and (self.data.bytes == 4 or len(a.operand.fields) > 1)
 
     def _fragments(self, producer: CpAsyncLoad, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
-        """What loads this thread's fragments of a k-block from a stage, and the fragments."""
+        """Return the loader of this thread's fragments of a k-block, and the fragments."""
         multiply, along = self.multiplier, producer.operand.along
         found = Fragments(producer.shared, multiply.mma, multiply.unit, tid, is_a=is_a, along=along)
         return found.load, found.tensor
@@ -156,7 +156,7 @@ class MainloopSm80:
 def _share(
     a: CpAsyncLoad, b: CpAsyncLoad, columns: list[list[Column]], part: int, parts: int
 ) -> list[Callable[[Any, Any], None]]:
-    """What issues a part of a k-tile's copies, number so and so of so many: A's come first.
+    """Return what issues a part of a k-tile's copies, number so and so of so many: A's come first.
 
     Parts share ``columns``; one part of all finds them beside its copies.
     """

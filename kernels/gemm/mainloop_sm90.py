@@ -81,7 +81,7 @@ class MainloopSm90:
             taps, blocks = spec.tile.halo_taps, spec.tile.k * data.bytes // BLOCK_BYTES
             every = Columns(0, spec.tile.n), Blocks(0, blocks)
             self.runs = (Run(0, 0, 0, (every[0],) * taps, (every[1],) * taps),)
-        # What is rounded by those who copy it, they turn as well: wgmma does not turn 32 bits.
+        # What producers round, they transpose as well: wgmma does not transpose 32 bits.
         self.rounds = data.element is TFloat32
         self.along = (1, 1) if self.rounds else spec.along
         in_registers = self.rounds and not tma[0]
@@ -95,21 +95,23 @@ class MainloopSm90:
 
     @property
     def storing(self) -> int:
-        """How many threads store what they have rounded."""
+        """Return how many threads store what they have rounded."""
         return self.tile.producer_threads if self.rounds and not self.tma[1] else 0
 
     @property
     def leaves_out(self) -> bool:
-        """Whether a warpgroup leaves out taps that its rows lack, and those of others have: one
-        with ``OWN_ROWS`` rows and all columns. Not with A in registers: it was slower by 5%."""
+        """Return whether a warpgroup leaves out taps that its rows lack, and those of others have:
+        one with ``OWN_ROWS`` rows and all columns. Not with A in registers: it was slower by 5%.
+        """
         tile = self.tile
         alone = tile.warps[1] == 1 and tile.m * WARPGROUP == OWN_ROWS * tile.mma_threads
         return alone and tile.warps[0] > 4 and not self.multiplier.rounds
 
     @property
     def fences(self) -> bool:
-        """Whether wgmma reads by itself what threads wrote to shared memory: not what tensor maps
-        bring, nor an A that those who multiply read into registers."""
+        """Return whether wgmma reads by itself what threads wrote to shared memory: not what tensor
+        maps bring, nor an A that consumers read into registers.
+        """
         a_by_threads = not self.tma[0] and not self.multiplier.rounds
         return a_by_threads or not self.tma[1]
 
@@ -137,7 +139,7 @@ class MainloopSm90:
 
     @property
     def gathers_lines(self) -> bool:
-        """Whether gathered rows are copied by whole lines.
+        """Return whether gathered rows are copied by whole lines.
 
         In tf32 halves are up to 8% faster (128x128, example 59); kernel maps were raced by lines.
         """

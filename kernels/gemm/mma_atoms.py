@@ -1,4 +1,4 @@
-"""How each type of data is multiplied: the instruction, and what it takes in registers.
+"""MMA atoms: the instruction that multiplies each type of data, and what it takes in registers.
 
 A new type is a new row of ``MULTIPLY``. Tensor cores take k-blocks of 32 bytes a row, whatever the
 type; 8-bit data have the fragments of 16-bit data, two to an element. The element of 4-bit data is
@@ -122,7 +122,7 @@ class Multiplier:
         self.mma = cute.make_tiled_mma(op, cute.make_layout(atoms), permutation_mnk=permutation)
 
     def read(self, along: int) -> str:
-        """How fragments of an operand that runs along a mode are read from shared memory."""
+        """Return how fragments of an operand that runs along a mode are read from shared memory."""
         if self.data.element is Float64:
             return "rows" if along == 1 else "lines"
         return "words" if along == 0 and self.data.bytes == 4 else "matrices"
@@ -232,8 +232,8 @@ def _one(tensor: Any) -> Any:
 
 
 def _split(block: Any, arch: int) -> tuple[Any, Any]:
-    """What of fp32 data is finite, and what tensor cores, which cut the last 13 bits off, leave of
-    it, rounded to tf32: of an infinity, and of what is no number, zeros both.
+    """Return what of fp32 data is finite, and what tensor cores, which cut the last 13 bits off,
+    leave of it, rounded to tf32: of an infinity, and of what is no number, zeros both.
     """
     finite, rest = cute.make_fragment_like(block), cute.make_fragment_like(block)
     as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)

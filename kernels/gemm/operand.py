@@ -50,7 +50,7 @@ class Field:
 
 @dataclass
 class Row:
-    """What is known of one row."""
+    """A row of an operand: where it starts, and which taps it has."""
 
     linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
     behind: Any  # what the row adds to the offset behind the index buffer
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass
 class Column:
-    """What one column adds to any row."""
+    """A column of an operand: what it adds to any row."""
 
     linear: Any  # to Row.linear
     behind: Any  # to the offset behind the index buffer
@@ -118,7 +118,8 @@ class Operand:
     # -- while compiling: which bounds are checked, and how --------------------------------------
 
     def _checks(self) -> tuple[list[Field], list[int], list[int]]:
-        """How bounds are checked: by fields of the mask, by row alone, coordinate by coordinate.
+        """Return how bounds are checked: by fields of the mask, by row alone, coordinate by
+        coordinate.
 
         A mode that the row does not move is inside by construction (``check_view`` sees to that).
         """
@@ -159,7 +160,8 @@ class Operand:
         return deltas
 
     def _strays(self) -> bool:
-        """Whether a row of the domain can be outside the bounds by itself, whatever the column.
+        """Return whether a row of the domain can be outside the bounds by itself, whatever the
+        column.
 
         Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
         """
@@ -188,7 +190,7 @@ class Operand:
         return self.col_shape, stride
 
     def _row_step(self) -> Any:
-        """How far rows lie apart in memory where all are the same distance apart, else None.
+        """Return how far rows lie apart in memory where all are the same distance apart, else None.
 
         Decided on letters, not on numbers: it holds for every size that the kernel serves.
         """
@@ -208,7 +210,8 @@ class Operand:
         return self.args.stride(stride[0], Int64)
 
     def _uniform(self) -> bool:
-        """Whether the columns of one tap follow each other in memory, and are there or not at once.
+        """Return whether the columns of one tap follow each other in memory, and are there or not
+        at once.
 
         Always so where a vector has several elements.
         """
@@ -222,7 +225,7 @@ class Operand:
     # -- the two parts of every coordinate -------------------------------------------------------
 
     def _group(self, domain: Layout, group: Any) -> Any:
-        """What the coordinate of the mode L adds; None if there is no such mode."""
+        """Return what the coordinate of the mode L adds; None if there is no such mode."""
         if len(domain.shape) < 3:
             return None
         shape = map_leaves(self.args.divisor, domain.shape[2])
@@ -323,7 +326,7 @@ class Operand:
         return word if col.valid is None else word | (Int32(col.valid) - 1)
 
     def load_index(self, row: Row, col: Column, *, written: bool) -> Int32:
-        """What the index buffer holds for row + column, -1 where that is outside.
+        """Return what the index buffer holds for row + column, -1 where that is outside.
 
         Without a branch, so that many loads are in flight: what is outside reads entry 0. Only if
         rows are ``written`` does it matter what one past the last holds.

@@ -1,7 +1,7 @@
-"""What a CTA's tile takes of index buffers, kept in shared memory.
+"""The kernel-map tile in shared memory: what a CTA takes of index buffers.
 
-That of A is read anyhow, to find out which taps the rows have (``present.py``). Producers that read
-it again, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map with 64
+That of A is read anyhow, to find out which taps the rows have (``active_taps.py``). Producers that
+read it again, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map with 64
 channels on an H200, and a quarter with 32. That of D, the rows to store to, comes at the same time:
 nobody waits for it at the end, when there is nothing else to do.
 """

@@ -25,12 +25,12 @@ def sync(tile: TileConfig) -> None:
 
 
 def release_tile(tile: TileConfig) -> None:
-    """Those who multiply let those who copied read what they wrote; they wait for nobody."""
+    """Consumers arrive: producers may read the tile that they wrote."""
     cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.threads)
 
 
 def wait_for_tile(tile: TileConfig) -> None:
-    """Those who copied wait until the others have released the tile."""
+    """Producers wait until consumers have released the tile."""
     cute.arch.barrier(barrier_id=2, number_of_threads=tile.threads)
 
 
@@ -51,7 +51,7 @@ def shared_tiles(
 
 
 def swizzle_of(line_bytes: int) -> Any:
-    """How vectors of lines lie that warps read as matrices, or wgmma by descriptors."""
+    """Return how vectors of lines lie that warps read as matrices, or wgmma by descriptors."""
     return cute.make_swizzle(line_bytes.bit_length() - 5, 4, 3)
 
 

@@ -1,7 +1,7 @@
-"""From global to shared memory by tensor maps: one thread copies a whole k-tile of B.
+"""TMA tiled loads: one thread copies a whole k-tile of B from global to shared memory.
 
 Of producers' copies B's are two thirds where a tile is 128x256, an instruction and an address for
-every 16 bytes. By a map they are one instruction for every panel of a tile (``shared.py``), and
+every 16 bytes. By TMA they are one instruction for every panel of a tile (``smem_tile.py``), and
 their borders cost nothing.
 """
 
@@ -25,7 +25,8 @@ from .smem_tile import SharedTile, swizzle_of
 
 
 def tiled_tma_atom(found: Boxes, pointer: Any, spec: KernelSpec, data: Data) -> tuple[Any, Any]:
-    """What a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its coordinates.
+    """Return what a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its
+    coordinates.
 
     The host makes it for every launch, of constants and ``pointer``.
     """
@@ -53,7 +54,7 @@ def _in_shared_memory(found: Boxes) -> Any:
 
 
 class TmaLoad:
-    """Copies tiles of an operand by a tensor map; an mbarrier is told of the ``bytes`` of a stage.
+    """Loads tiles of an operand by TMA; an mbarrier expects the ``bytes_of`` a stage.
 
     The warp with ``tid`` below 32 does, by a thread that it elects.
     """
@@ -65,7 +66,7 @@ class TmaLoad:
         self.copies = tid < WARP
 
     def bytes_of(self, columns: tuple[Columns, ...]) -> int:
-        """What comes to a CTA for a stage; of B's tiles, one for a tap, some ``columns``."""
+        """Return what comes to a CTA for a stage; of B's tiles, one for a tap, some ``columns``."""
         return self.taps * self.shared.stage_bytes
 
     @cute.jit
@@ -122,7 +123,7 @@ class TmaTiledLoad(TmaLoad):
         return sum(len(self._panels(part)) for part in columns) * self.shared.panel_bytes
 
     def _panels(self, columns: Columns) -> range:
-        """Those that are copied: a panel of lines along k has a part of every column."""
+        """The panels that are loaded: one of lines along k has a part of every column."""
         shared = self.shared
         if self.along == 1:
             return range(shared.stage_bytes // shared.panel_bytes if columns.width else 0)

@@ -1,9 +1,9 @@
-"""From global to shared memory by im2col tensor maps: one thread copies a whole k-tile.
+"""TMA im2col loads: one thread copies a whole k-tile from global to shared memory.
 
 A copy names a pixel to start at, a channel and a tap. Where rows are pixels, the pixel stays the
 same for the whole main loop; where the sum runs over pixels, the channel and the tap do, one of
-each for every panel of a tile (``shared.py``). Rows that are more than a copy brings come in pieces
-of the same size. No row is looked at, no border, and no address is computed but that one.
+each for every panel of a tile (``smem_tile.py``). Rows that are more than a copy brings come in
+pieces of the same size. No row is looked at, no border, and no address is computed but that one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *
 def im2col_tma_atom(
     found: Im2col, args: Arguments, pointer: Any, spec: KernelSpec, data: Data, operand: int
 ) -> Any:
-    """What a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
+    """Return what a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
 
     It is made for every launch.
     """
@@ -90,7 +90,7 @@ class TmaIm2colLoad(TmaLoad):
         first: Any,
         group: Any,
     ) -> None:
-        """Of tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
+        """Take tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
         super().__init__(atom, shared, tid, taps=1)
         self.found, self.args = found, args
         self.pieces, self.pixels = found.copies(rows)
@@ -101,7 +101,7 @@ class TmaIm2colLoad(TmaLoad):
         return panels * self.pieces * self.pixels * self.shared.line_bytes
 
     def start(self, first: Any, group: Any) -> None:
-        """What stays the same for the whole main loop."""
+        """Return what stays the same for the whole main loop."""
         raise NotImplementedError
 
     def corner(self, first_k: Any, panel: int, piece: int) -> Corner:

@@ -1,8 +1,8 @@
 """Hopper's warpgroups: what they multiply, and how that reaches the tensor cores.
 
 wgmma reads both operands from shared memory by itself. Of tf32 it would cut the last bits off: what
-is there has been rounded by tensor maps, or, of B, by those who copied it; any other A is read and
-rounded by those who multiply, and wgmma takes it from registers.
+is there has been rounded by TMA, or, of B, by its producer; any other A is read and rounded by
+consumers, and wgmma takes it from registers.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class WarpgroupMultiplier:
 
 
 class KTileOperands:
-    """What a thread's instructions take of a k-tile, in groups that are committed together.
+    """Operands of a thread's ``wgmma`` for a k-tile, in groups that are committed together.
 
     ``windows``: of so many rows of A, how many there are, and how many rows lie between them. Each
     is multiplied by what a ``run`` has of a tile of B of its own, and added to these columns of
@@ -130,11 +130,11 @@ class KTileOperands:
 
     @property
     def in_flight(self) -> int:
-        """How many groups may be multiplied while the next is fetched."""
+        """Return how many groups may be multiplied while the next is fetched."""
         return max(1, self.sets - 1)
 
     def fetch(self, group: int, stage: Any) -> None:
-        """What a group takes from registers: read and rounded."""
+        """Return what a group takes from registers: read and rounded."""
         if not self.sets:
             return
         ((tap, block),) = self.groups[group]

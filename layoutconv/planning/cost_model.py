@@ -157,8 +157,9 @@ def ranked(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int
 
 
 def shortlist(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]]:
-    """What is worth a trial, the expected winner first: the tiles that the model takes for at most
-    ``FAR`` times as slow, with the number of parts that suits each best, half and twice as many.
+    """Return what is worth a trial, the expected winner first: the tiles that the model takes for
+    at most ``FAR`` times as slow, with the number of parts that suits each best, half and twice as
+    many.
 
     >>> tried = shortlist(Problem(10**6, 128, 1728, 64, "float16", 2), MACHINES["sm_86"])
     >>> tried[0] == choose(Problem(10**6, 128, 1728, 64, "float16", 2), MACHINES["sm_86"])
@@ -229,7 +230,8 @@ def suits(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> 
 
 
 def leaves_zeros_out(problem: Problem, tile: TileConfig, splits: int) -> bool:
-    """Whether zeros of B are not multiplied: an infinity of A would make of them what is no number.
+    """Return whether zeros of B are not multiplied: an infinity of A would make of them what is no
+    number.
 
     Where there are no zeros, or no tile can leave them out, that is said of none.
     """
@@ -264,7 +266,7 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
 
 
 def _is_kept(problem: Problem, k: int) -> bool:
-    """Whether tiles keep what they take of an index buffer, where k-tiles lie within a tap."""
+    """Return whether tiles keep their part of an index buffer: k-tiles lie within a tap."""
     return problem.skips_taps and problem.channels > 0 and problem.channels % k == 0
 
 
@@ -359,7 +361,7 @@ def _persistent_epilogue_fits(problem: Problem, n: int, *, pingpong: bool) -> bo
 def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[int]:
     """Sizes of clusters that are worth a thought: every CTA has a few k-tiles, and rows to store.
 
-    Where there are fewer CTAs than multiprocessors; others have sums enough. Only on Hopper, where
+    Where there are fewer CTAs than SMs; others have sums enough. Only on Hopper, where
     the exchange was measured and what it brings.
     """
     other = machine.arch != "sm_90a" or problem.dtype == "float64" or tile.persistent
@@ -408,9 +410,9 @@ def _time(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> 
     resident = max(1, min(machine.smem_per_sm // shared, tile.ctas_per_sm))
     m = ceil(problem.m * problem.halo_growth) if tile.halo_taps > 1 else problem.m
     ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * splits * tile.cluster_k
-    whole = 2 * tile.cluster_k  # a cluster stays within some neighbouring multiprocessors
-    per_multiprocessor = -(-ctas // (machine.sm_count // whole * whole))
-    waves, rest = divmod(per_multiprocessor, resident)
+    whole = 2 * tile.cluster_k  # a cluster stays within some neighbouring SMs
+    ctas_per_sm = -(-ctas // (machine.sm_count // whole * whole))
+    waves, rest = divmod(ctas_per_sm, resident)
     rate = rate_of(problem, tile) * machine.products
     products = (
         tile.m * tile.n * -(-problem.k // (splits * tile.cluster_k)) * COST.get(problem.dtype, 1.0)

@@ -52,7 +52,7 @@ def widened(view: GemmView) -> GemmView | None:
 
 
 def halo_rows_per_tap(view: GemmView) -> int:
-    """How many rows further the next of a widened view's slowest taps is.
+    """Return how many rows further the next of a widened view's slowest taps is.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> problem = ConvProblem((1, 9, 32), (32, 3), padding=2, dilation=2)
@@ -73,12 +73,12 @@ class Halo(NamedTuple):
 
     @property
     def halo(self) -> int:
-        """How many rows a tile has more."""
+        """Return how many rows a tile has more."""
         return self.rows * (self.taps - 1)
 
 
 def halo_of(view: GemmView, tile: TileConfig) -> Halo:
-    """What a tile shares of a view, which is a widened one if it has several taps.
+    """Return what a tile shares of a view, which is a widened one if it has several taps.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> from .tile import specialized
@@ -148,7 +148,7 @@ def _first_map(layout: OperandLayout) -> _Map | None:
 
 
 def _rows_of_a_tap(a: _Map) -> int | None:
-    """How many rows the second mode of k is at a time, if both, and they alone, move a mode."""
+    """Return the rows that a tap is apart, if both, and they alone, move a mode."""
     if len(a.columns) < 2:
         return None
     row, tap = a.row_steps[0], a.column_steps[1]
@@ -162,7 +162,7 @@ def _rows_of_a_tap(a: _Map) -> int | None:
 
 
 def _ends_with_its_line(d: _Map, extent: Any) -> bool:
-    """Whether D has no place for rows past the last of a line of so many."""
+    """Return whether D has no place for rows past the last of a line of so many."""
     step = d.row_steps[0]
     (mode,) = step.path
     alone = all(other.path != step.path for other in d.row_steps[1:])

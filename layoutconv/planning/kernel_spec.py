@@ -1,4 +1,4 @@
-"""What a kernel is compiled for beside the structure of its view. Needs no compiler."""
+"""The spec of a kernel: what it is compiled for beside the structure of its view."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tile import TileConfig
 
 VECTOR_BYTES = 16
 ASYNC_BYTES = 4  # the least that cp.async moves
-SHARED = 228 << 10  # bytes of a multiprocessor, of the largest
+SHARED = 228 << 10  # bytes of an SM, of the largest
 LESS_SHARED = {80: 164 << 10, 87: 164 << 10} | dict.fromkeys((86, 89, 120, 121), 100 << 10)
 MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
 ENTRY_BYTES = 4  # of an index buffer
@@ -90,7 +90,7 @@ class KernelSpec:
 
     @property
     def own_bytes(self) -> int:
-        """Of these, without what is kept."""
+        """The same without what is kept of an index buffer."""
         return self.tile.smem_bytes(BYTES[self.dtype], self.staged_bytes)
 
     @property
@@ -105,17 +105,18 @@ class KernelSpec:
         return max(1, min(self.tile.ctas_per_sm, SHARED // (self.smem_bytes + RESERVED)))
 
     def carveout(self, resident: int) -> int:
-        """The share of a multiprocessor's shared memory that so many CTAs take, in percent.
+        """The share of an SM's shared memory that so many CTAs take, in percent.
 
-        All where the compiler was told of one, so that it has registers enough, and two may fit.
+        All where the compiler was given an occupancy of one, for registers enough, and two may fit.
         """
         if self.dtype in ("float32", "float64"):
             return 100
         return min(100, -(-100 * resident * (self.smem_bytes + RESERVED) // SHARED))
 
     def rows_of_sums(self, m: int, most: int) -> int:
-        """How many rows of partial sums statistics of ``m`` rows have: one of each tile; of teams,
-        one of each warp, of ``most`` CTAs at most."""
+        """Return how many rows of partial sums statistics of ``m`` rows have: one of each tile;
+        of ping-pong consumers, one of each warp, of ``most`` CTAs at most.
+        """
         tile = self.tile
         tiles = -(-m // tile.m)
         if not tile.pingpong:
@@ -128,7 +129,7 @@ class KernelSpec:
 
 
 def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
-    """Whether tiles should leave out the taps that none of their rows has.
+    """Return whether tiles should leave out the taps that none of their rows has.
 
     They should of a kernel map, where most taps of a row are absent: of a gathered A whose index
     buffer has an entry for every row and tap. Otherwise that pays where neighbouring rows have the
@@ -154,9 +155,9 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
 
 
 def kept_entries(view: GemmView, spec: KernelSpec) -> int:
-    """How many entries of index buffers a CTA keeps: those of its rows, or none.
+    """Return how many entries of index buffers a CTA keeps: those of its rows, or none.
 
-    Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit a multiprocessor.
+    Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit an SM.
 
     >>> import torch
     >>> from layoutconv.sparse import kernel_map_view
@@ -186,7 +187,7 @@ def kept_entries(view: GemmView, spec: KernelSpec) -> int:
 
 
 def stores_whole_rows(view: GemmView) -> bool:
-    """Whether a row of D has all columns, or none: its columns are one mode.
+    """Return whether a row of D has all columns, or none: its columns are one mode.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
     >>> problem = ConvProblem((2, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
@@ -198,9 +199,10 @@ def stores_whole_rows(view: GemmView) -> bool:
 
 
 def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int]) -> bool:
-    """Whether a warpgroup can copy A and B for others that multiply by Hopper's instructions.
+    """Return whether a warpgroup can copy A and B for others that multiply by Hopper's
+    instructions.
 
-    Vectors have to be as long as cp.async moves: an mbarrier is told of nothing else. Of tf32,
+    Vectors have to be as long as cp.async moves: nothing else arrives at an mbarrier. Of tf32,
     which those instructions do not turn, A has to run along k; B is turned by those who round it.
 
     >>> suits_warpgroups("float16", (2, 8), (1, 0)), suits_warpgroups("float16", (1, 8), (1, 0))
@@ -213,7 +215,9 @@ def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int
 
 
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
-    """Of an element while the epilogue turns its tile: wide if something comes after that."""
+    """The bytes of an element while the epilogue turns its tile: wide if something comes after
+    that.
+    """
     size = BYTES[out_dtype]
     wide = 8 if dtype == "float64" else 4
     return wide if size == 1 or "residual" in epilogue else size
@@ -222,7 +226,8 @@ def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
 def vectors_of(
     view: GemmView, dtype: str, out_dtype: str, aligned: tuple[int, int, int] = (16, 16, 16)
 ) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """How many elements of A, B and D are one access, and the modes of A and B that run along it.
+    """Return how many elements of A, B and D are one access, and the modes of A and B that run
+    along it.
 
     ``aligned``: bytes that the start of each tensor is a multiple of.
 

@@ -165,7 +165,7 @@ def _of_cluster(spec: KernelSpec) -> Iterator[str]:
 
 
 def _of_persistence(view: GemmView, spec: KernelSpec) -> Iterator[str]:
-    """What CTAs that compute several tiles sum and store."""
+    """Return what CTAs that compute several tiles sum and store."""
     tile = spec.tile
     if not tile.persistent:
         return

@@ -1,4 +1,6 @@
-"""What k-tiles lack of B: columns, of residues side by side; parts of k, of cells side by side.
+"""Zero-tile skipping: N-ranges and K-ranges of B that are structurally zero.
+
+They are neither loaded nor multiplied.
 
 Residues of a strided gradient that are columns of one view share the rows that they read. But a tap
 reaches some of them, and is zeros in B for the others. Where those are whole lines of a tile, or
@@ -57,7 +59,7 @@ class Run(NamedTuple):
 
 
 def leaves_bounds(view: GemmView) -> bool:
-    """Whether some of B is outside of its memory: zeros, which k-tiles may lack.
+    """Return whether some of B is outside of its memory: zeros, which k-tiles may lack.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from layoutconv.conv.stride_folding import folded_fprop_view
@@ -162,8 +164,9 @@ def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int]
 def _present(
     found: Boxes, spec: KernelSpec, n: int, k: int, every: tuple[Columns, Blocks]
 ) -> tuple[Columns, Blocks]:
-    """Of a k-tile, from the first instruction's columns that are in memory to the last; and so of
-    its blocks, where they lie along memory."""
+    """Return, of a k-tile, from the first instruction's columns that are in memory to the last; and
+    so of its blocks, where they lie along memory.
+    """
     end, count, (line, *rows) = spec.tile.n, every[1].number, found.box
     piece, length, box = line, spec.tile.k, found.box
     if spec.along[1] == 1:  # rows of a box whose columns differ in their first digit

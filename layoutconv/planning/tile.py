@@ -23,7 +23,7 @@ ROWS, ROW_REGISTERS = 4, 4  # of A that a thread loads within that; what each fu
 
 @dataclass(frozen=True, repr=False)
 class TileConfig:
-    """How a CTA computes a tile of D: sizes, warps, stages and named choices.
+    """Configuration of the tile of D that a CTA computes: sizes, warps, stages and named choices.
 
     Args:
         mma: the CTA tile (m, n, k): m x n outputs, k products of each at a time.

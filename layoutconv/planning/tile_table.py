@@ -63,7 +63,7 @@ MAPPED_WINDOWS = {
     (128, 128, 4, 1): (1.80, 2.0, 4, 0),  # more than two taps gain nothing
 }
 # Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
-# microseconds of a wave beside its products. As many fit a multiprocessor as it has registers for.
+# microseconds of a wave beside its products. As many fit an SM as it has registers for.
 ONE_WARP = {
     (64, 128, 4, 1): (1.05, 1.0),
     (128, 64, 4, 1): (0.95, 1.4),
@@ -113,7 +113,7 @@ WARPGROUP_TYPES = (
     "float16", "bfloat16", "tfloat32", "int8", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
-# those that fill a multiprocessor alone a store that nothing else hides.
+# those that fill an SM alone a store that nothing else hides.
 SLOW_START = {
     (256, 64, 4, 1): 5.4,
     (256, 64, 8, 1): 3.3,
@@ -127,7 +127,7 @@ SLOW_START = {
 HALF_LINE_RATE = 0.85
 MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough for a barrier
 # Tiles of kernel maps, whose rows are gathered, for data of 16 and 8 bits: their rates, stages, and
-# who copies. Two of 128x128 fit a multiprocessor if half a warpgroup does.
+# loads. Two of 128x128 fit an SM if half a warpgroup loads.
 GATHERED = {
     (128, 32, 4, 1): (0.59, 4, Load.CP_ASYNC_WARPGROUP),
     (64, 64, 4, 1): (0.93, 3, Load.CP_ASYNC_WARPGROUP),
@@ -137,7 +137,7 @@ GATHERED = {
     (64, 256, 4, 2): (1.30, 5, Load.CP_ASYNC_WARPGROUP),
     (128, 256, 8, 1): (1.68, 4, Load.CP_ASYNC_WARPGROUP),
 }
-# The same for tf32, of which those who copy may round B.
+# The same for tf32, of which producers may round B.
 ROUNDED_GATHERED = {
     (128, 32, 4, 1): (0.57, 4, Load.CP_ASYNC_WARPGROUP),
     (64, 64, 4, 1): (0.81, 4, Load.CP_ASYNC_WARPGROUP),

@@ -1,11 +1,11 @@
-"""What the tensor memory accelerator copies of an im2col matrix: pixels of a tensor in memory.
+"""TMA im2col: the pixels of a tensor that the tensor memory accelerator copies.
 
 An *im2col tensor map* knows a bounding box of pixels. One instruction names a pixel to start at,
 offsets and a channel, and brings that many channels of so many pixels, the offsets further each:
 pixels follow each other through the box, w first, then h, d and the images, and what is outside the
 tensor is zeros. Rows of A are the pixels, offsets those of a tap, and padding is where the box
 begins and ends. A filter's gradient is a sum over pixels: there they are the columns of both
-operands, of which one has taps. ``pixels.py`` copies so. Needs no compiler.
+operands, of which one has taps. ``kernels/gemm/tma_im2col_copy.py`` copies so. Needs no compiler.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Im2col:
         return (channel + group * self.group_step if self.group_step else channel, *offsets)
 
     def copies(self, rows: int) -> tuple[int, int]:
-        """How many copies bring the pixels of a tile of so many rows, and how many pixels each.
+        """Return how many copies bring the pixels of a tile of so many rows, and how many pixels
+        each.
 
         >>> from layoutconv.conv import ConvProblem, fprop_view
         >>> found = im2col(fprop_view(ConvProblem((1, 9, 9, 64), (32, 3, 3))).a)
@@ -110,7 +111,8 @@ class Im2col:
 
     @property
     def fits(self) -> bool:
-        """Whether a map has room for the numbers that are no constants: ends of boxes, strides.
+        """Return whether a map has room for the numbers that are no constants: ends of boxes,
+        strides.
 
         Of no pixels at all, no map is made.
         """
@@ -254,19 +256,19 @@ def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
 
 
 def is_mapped(view: GemmView, spec: KernelSpec) -> bool:
-    """Whether tensor maps bring both operands to a kernel: no thread copies anything."""
+    """Return whether tensor maps bring both operands to a kernel: no thread copies anything."""
     of_b = memory_of_b(view, spec) or im2col_of_b(view, spec)
     return of_b is not None and im2col_of_a(view, spec) is not None
 
 
 def _copies(spec: KernelSpec, operand: int) -> bool:
-    """Whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
+    """Return whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
     vector = spec.vectors[operand] * BYTES[spec.dtype]
     return bool(spec.tile.warp_specialized and vector == VECTOR_BYTES and has_map(spec.dtype))
 
 
 def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
-    """Of sums over pixels, an operand of which every line of a tile lies within one tap.
+    """The operand, of sums over pixels, of which every line of a tile lies within one tap.
 
     wgmma turns 16 bits.
     """
@@ -301,7 +303,7 @@ def _leaves(shape: Any, stride: Any, mode: int) -> list[tuple[Any, Any]]:
 
 
 def _are_coordinates(steps: list[Any], domain: Stage) -> bool:
-    """Whether steps are constants, each of one mode, from a constant offset on."""
+    """Return whether steps are constants, each of one mode, from a constant offset on."""
     offset = flatten(domain.offset) if domain.offset else ()
     return not any(map(is_runtime, offset)) and all(
         isinstance(d, ScaledBasis) and len(d.path) == 1 and not is_runtime(d.value) for d in steps
@@ -314,7 +316,7 @@ def _offset(domain: Stage, modes: int) -> dict[int, int]:
 
 
 def _has_room(found: Im2col, taps: list[tuple[Any, Any]]) -> bool:
-    """Whether the hardware has room for the constants: corners, steps, and offsets of taps."""
+    """Return whether the hardware has room for the constants: corners, steps, offsets of taps."""
     bits = BITS[len(found.modes) - 1]
     sign = 1 << (bits - 1)
     reach = [(int(extent) - 1) * abs(int(d.value)) for extent, d in taps]

@@ -38,7 +38,7 @@ class Columns:
 
 
 class SumsByRow:
-    """Of elements of any type: every thread adds up its own columns over its rows."""
+    """Column sums of elements of any type: a thread adds up its own columns over its rows."""
 
     def __init__(self, tile: TileConfig, vector: int) -> None:
         self.tile, self.vector = tile, vector
@@ -67,7 +67,8 @@ class SumsByRow:
 
 
 class SumsOfFragments:
-    """Of what lanes hold of a team's tiles, two columns of every eight: each adds up its own rows.
+    """Column sums of a ping-pong consumer's fragments: a lane adds up its rows, of two columns in
+    every eight.
 
     It does so from tile to tile. At the end lanes of a warp add theirs up, and a warp has a row of
     partial sums of its own.
@@ -100,7 +101,7 @@ class SumsOfFragments:
 
 
 class SumsOfMatrices:
-    """Of fp16 and bf16 in a turned tile: tensor cores sum blocks of 16 rows and 16 columns.
+    """Column sums of fp16 and bf16 in a turned tile: tensor cores sum blocks of 16 x 16.
 
     Of the products of 8 columns' transpose with these the diagonal has the sums of squares; under
     the transpose stand rows of ones, whose products are the sums. That is a twelfth of the
@@ -152,8 +153,8 @@ class SumsOfMatrices:
             _finish(tile, shared, parts, tid, columns)
 
     def _block_sums(self, base: Any, group: Any, part: Any, lane: Any) -> Any:
-        """Of a column of each half of a group's 16, the sum and that of squares: of the column that
-        is as far as the lane's row in the products, if the lane is on the diagonal.
+        """Return, of a column of each half of a group's 16, the sum and that of squares: of the
+        column that is as far as the lane's row in the products, if the lane is on the diagonal.
 
         Products are added to ``CHAINS`` sums in turns, as each waits for the one before it.
         """

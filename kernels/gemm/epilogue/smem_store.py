@@ -24,7 +24,7 @@ BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in regist
 
 @dataclass
 class Extras:
-    """What an epilogue reads and writes besides D.
+    """Tensors and numbers that an epilogue reads and writes besides D.
 
     ``columns`` and ``sources`` are pointers; ``first_column`` is where a group's columns start;
     ``statistics`` points to the CTA's own row of partial sums, (2, all columns).
@@ -69,7 +69,7 @@ class Epilogue:
             self.staged = accumulator
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
         self.sums_by_row = steps.statistics and not matrices
-        # Whether those who copied sum columns, while the others store.
+        # Producers sum columns, while consumers store.
         self.sums_beside = steps.statistics and matrices and tile.statistics_by_producers
 
     def shared_layout(self) -> tuple[Any, Any]:
@@ -78,7 +78,7 @@ class Epilogue:
         return layout, cute.make_swizzle(*self._swizzle())
 
     def _swizzle(self) -> tuple[int, int, int]:
-        """Of byte addresses: which 16-byte vector of a row, by the number of the row."""
+        """The swizzle of byte addresses: the 16-byte vector of a row, by the row's number."""
         vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # of a row
         row_bits = vectors.bit_length() - 1
         return min(3, row_bits), 4, row_bits
@@ -173,7 +173,7 @@ class Epilogue:
 
     @cute.jit
     def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras):
-        """What those who copied do meanwhile, if ``sums_beside``; others have no number ``tid``."""
+        """Sum columns by the producer's threads, if ``sums_beside``; of others, ``tid`` < 0."""
         if tid >= 0:
             wait_for_tile(self.tile)
             self._sums().write(base, tid, self._columns(d, n0, extras))
@@ -189,7 +189,7 @@ class Epilogue:
     # -- the rows of D ---------------------------------------------------------------------------
 
     def _in_table(self, d: Operand) -> bool:
-        """Whether rows are computed once for all threads: not if that is one multiplication."""
+        """Return whether rows are computed once for all threads: not if it is one product."""
         return d.row_step is None and not d.gather and not d.live
 
     def _row_table(self, base: Any) -> Any:
@@ -255,7 +255,7 @@ class Epilogue:
         return self.work(at[0])
 
     def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:
-        """What the tensors like D have at an offset; at 0 where D has nothing there."""
+        """Return what the tensors like D have at an offset; at 0 where D has nothing there."""
         safe = cutlass.select_(there, Int64(offset), Int64(0))
 
         def source(number: int) -> Any:
@@ -269,7 +269,7 @@ class Epilogue:
     # -- sums that CTAs share --------------------------------------------------------------------
 
     def _own_rows(self, tensor: Any) -> Any:
-        """Those of a tensor (m, n) that this CTA finishes."""
+        """The rows of a tensor (m, n) that this CTA finishes."""
         if self.tile.cluster_k == 1:
             return tensor
         rows = self.tile.m // self.tile.cluster_k
@@ -286,7 +286,7 @@ class Epilogue:
         return [self._own_rows(cute.make_tensor(p, smem.layout)) for p in pointers]
 
     def _add_up(self, parts: list[Any], total: Any) -> None:
-        """What CTAs of a cluster have of a vector, in their order: the same in every CTA."""
+        """Return what CTAs of a cluster have of a vector, in their order: the same in every CTA."""
         held = [cute.make_fragment_like(total) for _ in parts]
         for part, values in zip(parts, held, strict=True):
             cute.autovec_copy(part, values)
@@ -315,7 +315,7 @@ class Epilogue:
             )
 
     def _may_count(self, d: Operand) -> bool:
-        """Whether what is not stored may be no zero: sums of rows past the last are."""
+        """Return whether what is not stored may be no zero: sums of rows past the last are."""
         return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
 
     @cute.jit
@@ -330,7 +330,9 @@ class Epilogue:
 def _index(
     d: Operand, rows: list[Row], column: Column, kept: SmemRows | None, numbers: list[Any]
 ) -> list[Any]:
-    """What D's index buffer has for some rows, by their numbers in the tile; None without one."""
+    """Return what D's index buffer has for some rows, by their numbers in the tile; None without
+    one.
+    """
     if kept is not None:
         found = [kept[number] for number in numbers]
         if column.valid is None:
