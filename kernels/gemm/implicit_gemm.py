@@ -6,6 +6,7 @@ operands' layouts (``Operand``); there is one prologue, one main loop and one ep
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -167,7 +168,7 @@ class ImplicitGemm:
             d = d + cute.assume(Int64(single.rank) * split[1], divby=spec.vectors[2])
         of_d = Operand(
             self.view.d, args, d, index_d, group=group, along=1, vector=spec.vectors[2],
-            column_tile=tile.n, hoist_rows=True,
+            column_tile=tile.n,
         )  # fmt: skip
         atoms = atom_a, atom_b, coordinates_b
         loads = Loads(self.kinds, mainloop, (of_a, of_b), atoms, group, tid)
@@ -185,8 +186,8 @@ class ImplicitGemm:
             if cutlass.const_expr(self.steps.statistics):
                 all_columns = self.view.n * cute.arch.grid_dim()[2]
                 statistics = statistics + Int64(single.m_tile) * (2 * all_columns)
-            extras = self._extras(reads, statistics, group)
-            self._store(mainloop, acc, of_d, single, nothing, rows, extras)
+            extras = replace(self._extras(reads, statistics, group), rows=rows)
+            self._store(mainloop, acc, of_d, single, nothing, extras)
 
     # -- the mainloop and the epilogue of a CTA --------------------------------------------------
 
@@ -235,7 +236,6 @@ class ImplicitGemm:
         d: Operand,
         single: SingleTile,
         nothing: Any,
-        rows: SmemRows | None,
         extras: Extras,
     ):
         """Store one output tile; sum its columns, if a producer can do so meanwhile."""
@@ -245,7 +245,7 @@ class ImplicitGemm:
         if cutlass.const_expr(not tile.warp_specialized) or tid < tile.mma_threads:
             if cutlass.const_expr(tile.cluster_k > 1) and nothing:
                 acc.fill(0)
-            epilogue(acc, mma, d, base, single.m0, single.n0, tid, extras, rows)
+            epilogue(acc, mma, d, base, single.m0, single.n0, tid, extras)
         if cutlass.const_expr(epilogue.sums_beside):
             epilogue.sum_beside(d, base, single.n0, tid - tile.mma_threads, extras)
 
@@ -267,7 +267,7 @@ class ImplicitGemm:
             epilogue.start(cute.arch.block_idx()[0], tid)
             store = partial(epilogue, *results, extras=extras)
         else:
-            store = partial(epilogue, *results, epilogue_smem, tid=tid, extras=extras, kept=None)
+            store = partial(epilogue, *results, epilogue_smem, tid=tid, extras=extras)
         tiles = StaticPersistent(self.tile, d.row_count, self.view.n)
         tiles.run(mainloop, loads, k_tiles, tid, acc, store)
         if self.steps.statistics:
@@ -290,7 +290,7 @@ class ImplicitGemm:
         of_a, of_b = (
             Operand(
                 layout, args, pointer, index, group=group, along=along, vector=vector,
-                column_tile=tile.k if along else side, hoist_rows=along == 1,
+                column_tile=tile.k if along else side,
             )
             for (layout, side), pointer, index, along, vector in zip(
                 sides, pointers, indices, spec.along, spec.vectors, strict=False

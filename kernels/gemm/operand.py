@@ -75,8 +75,8 @@ class Operand:
     ``layout`` maps (m, k), or (m, k, l); ``along`` is the mode that runs along memory, 1 or 0.
     ``pointer`` is the memory of its storage, ``index`` that of its index buffer, if it has one.
     Columns are read in vectors of ``vector`` contiguous elements, and come in tiles of
-    ``column_tile``. ``group`` is the coordinate of the mode L, if there is one. ``hoist_rows`` is
-    whether rows are what stays along k.
+    ``column_tile``. ``group`` is the coordinate of the mode L, if there is one. ``hoist_rows``:
+    rows are what stays along k, as k, or n of D, runs along memory.
     """
 
     def __init__(
@@ -90,10 +90,9 @@ class Operand:
         vector: int,
         column_tile: int,
         group: Any,
-        hoist_rows: bool,
     ) -> None:
         self.args, self.pointer, self.index, self.vector = args, pointer, index, vector
-        self.along, self.hoist_rows = along, hoist_rows
+        self.along, self.hoist_rows = along, along == 1
         domain, *rest = stages(layout)
         at = next((i for i, s in enumerate(rest) if gathers(s)), len(rest) - 1)
         self.fold, self.gather, self.storage = rest[:at], rest[at:-1], rest[-1]

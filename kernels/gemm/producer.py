@@ -67,7 +67,7 @@ class Producer:
             run = const_expr(self.runs[number])
             if const_expr(self.by_runs):
                 first, advance = Int32(run.k), partial(_further, run.step)
-            load_one = partial(self._load_one, pipeline, advance, tid, run.columns)
+            load_one = partial(self._load_one, pipeline, (advance, run.columns), tid)
             end = run.k_tiles if const_expr(self.by_runs) else count
             for k_tile in cutlass.range(0, end, ahead, unroll=1):
                 first, later, state = load_one(0, count - k_tile, first, later, state)
@@ -101,9 +101,8 @@ class Producer:
     def _load_one(
         self,
         pipeline: PipelineProducer,
-        advance: Any,
+        order: tuple[Any, tuple[Columns, ...]],
         tid: Any,
-        columns: tuple[Columns, ...],
         place: Any,
         left: Any,
         first: Any,
@@ -113,8 +112,10 @@ class Producer:
         """Load a k-tile, of which B is held in a ``place``; then read what later ones take.
 
         Returns the columns of the next, and of the last of B that was read; and the next state.
-        ``left``: how many there are from this k-tile on.
+        ``order``: how to come to the next, and B's columns of this one; ``left``: how many there
+        are from this k-tile on.
         """
+        advance, columns = order
         # Names of their own: what a dynamic branch reaches through an object, the DSL would carry.
         a, b, mainloop = self.a, self.b, self.mainloop
         read_a, read_b, ahead = a.read_ahead, self._read_b, const_expr(b.tiles)

@@ -130,7 +130,7 @@ def test_a_kept_kernel_launches_what_the_compiled_one_does(
     pointers = [int.from_bytes(argument, "little") for argument in second.arguments[:3]]
     assert pointers == [1 << 20, 2 << 20, 3 << 20]
     assert (first.grid, first.block) == ((2, 1, 1), (32, 1, 1))
-    assert first.shared_bytes == TILE.shared_bytes(2, 2)
+    assert first.shared_bytes == TILE.smem_bytes(2, 2)
 
 
 def test_threads_compile_a_kernel_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ class Extras:
     """Tensors and numbers that an epilogue reads and writes besides D.
 
     ``columns`` and ``sources`` are pointers; ``first_column`` is where a group's columns start;
-    ``statistics`` points to the CTA's own row of partial sums, (2, all columns).
+    ``statistics`` points to the CTA's own row of partial sums, (2, all columns); ``rows`` are what
+    D's index buffer has for the tile's rows, if that is in shared memory.
     """
 
     numbers: tuple[Any, ...]
@@ -36,6 +37,7 @@ class Extras:
     statistics: Any
     first_column: Any
     all_columns: Any
+    rows: SmemRows | None = None
 
 
 class Epilogue:
@@ -94,10 +96,8 @@ class Epilogue:
         n0: Any,
         tid: Any,
         extras: Extras,
-        kept: SmemRows | None,
     ):
-        """``base`` is shared memory that the main loop is done with. ``kept``: if there is one,
-        what D's index buffer has for the tile's rows."""
+        """Store a tile; ``base`` is shared memory that the mainloop is done with."""
         layout, swizzle = self.shared_layout()
         smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
         x = acc.load()
@@ -139,7 +139,7 @@ class Epilogue:
             batch = const_expr(range(start, min(start + BATCH, count)))
             numbers = [where[(0, 0), i, 0][0] for i in batch]
             rows = [self._row(d, table, m0, number) for number in numbers]
-            index = _index(d, rows, column, kept, numbers)
+            index = _index(d, rows, column, extras.rows, numbers)
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
                 if const_expr(self.tile.cluster_k > 1):
