@@ -22,23 +22,23 @@ from layoutconv.view.gemm_view import GemmView
 def no_loads() -> Iterator[None]:
     """Kernels that are compiled in this context load nothing; none of them is kept on disk."""
     from layoutconv.kernels.compile import store
-    from layoutconv.kernels.gemm.cp_async import Producer
-    from layoutconv.kernels.gemm.tf32_rounding import RoundingProducer
-    from layoutconv.kernels.gemm.tma import BoxProducer, MapProducer
-    from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer
+    from layoutconv.kernels.gemm.cp_async import CpAsyncLoad
+    from layoutconv.kernels.gemm.tf32_rounding import RoundingLoad
+    from layoutconv.kernels.gemm.tma import TmaLoad, TmaTiledLoad
+    from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad
 
     with (
         TemporaryDirectory() as folder,
         patch.dict(os.environ, LAYOUTCONV_CACHE_DIR=folder),
         patch.object(store, "_loaded", {}),
-        patch.object(Producer, "copy_rows", _nothing),
-        patch.object(Producer, "read_ahead", _nothing),
-        patch.object(RoundingProducer, "copy", _nothing),
-        patch.object(RoundingProducer, "read_ahead", _nothing),
-        patch.object(MapProducer, "bring", _nothing),
-        patch.object(MapProducer, "bytes_of", _no_bytes),
-        patch.object(BoxProducer, "bytes_of", _no_bytes),
-        patch.object(PixelProducer, "bytes_of", _no_bytes),
+        patch.object(CpAsyncLoad, "copy_rows", _nothing),
+        patch.object(CpAsyncLoad, "read_ahead", _nothing),
+        patch.object(RoundingLoad, "copy", _nothing),
+        patch.object(RoundingLoad, "read_ahead", _nothing),
+        patch.object(TmaLoad, "bring", _nothing),
+        patch.object(TmaLoad, "bytes_of", _no_bytes),
+        patch.object(TmaTiledLoad, "bytes_of", _no_bytes),
+        patch.object(TmaIm2colLoad, "bytes_of", _no_bytes),
     ):
         yield
 

@@ -35,13 +35,13 @@ from layoutconv.gpu import measured_choices, select
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning.cost_model import MACHINES
-from layoutconv.planning.kernel_spec import Spec
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.tile import TileConfig
 
 Start = Callable[..., "subprocess.Popen[str]"]
 ROOT = Path(__file__).parents[1]
 VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
-SPEC = Spec.of(VIEW, "float16", "float16", Tile(16, 16, 32, 1, 1, 2), "sm_80")
+SPEC = KernelSpec.of(VIEW, "float16", "float16", TileConfig((16, 16, 32), (1, 1), 2), "sm_80")
 TUNE = ["tune", "--conv", "2,8,8,16", "--filter", "16,3,3", "--pass", "fprop"]
 INTERRUPTED = "layoutconv: interrupted; what was finished is kept, start again to go on"
 PREAMBLE = f"""

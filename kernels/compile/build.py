@@ -9,19 +9,19 @@ import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
 
 from layoutconv.planning.kernel_key import index_buffer
-from layoutconv.planning.kernel_spec import VECTOR_BYTES, Spec
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, OperandLayout, stages
 
 from ..gemm.implicit_gemm import ImplicitGemm
 from ..gemm.mma_atoms import MULTIPLY, OUTPUT
 
 
-def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
+def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
     """The compiled kernel, a TVM-FFI function.
 
     ``f(a, b, d, index_a, index_b, index_d, integers, numbers, columns, sources, statistics)``. What
     a kernel does not have is None, index buffers, say. ``integers`` are how many CTAs share a sum
-    and the elements between their results (1, 0 if none do); of CTAs that last, how many
+    and the elements between their results (1, 0 if none do); of a persistent kernel, how many CTAs
     there are at most; then the view's ``runtime_integers``.
     The rest is what the epilogue reads and writes, tuples but for ``statistics``. With a folder
     ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
@@ -31,7 +31,7 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     # What does not change from tile to tile would be held all the time, in registers of the sums.
-    sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.lasting else ""
+    sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.persistent else ""
     kernel = ImplicitGemm(view, spec)
     data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
     vector_a, vector_b, vector_d = spec.vectors
@@ -41,7 +41,7 @@ def build(view: GemmView, spec: Spec, dump: str | None = None) -> Any:
         _address(data.argument, vector_b),
         _tensor(view.d, out.argument, vector_d),
         *(_index(layout) for layout in (view.a, view.b, view.d)),
-        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.lasting + len(kernel.names))),
+        tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.persistent + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
         tuple(_address(OUTPUT[name].element) for name in steps.columns) or None,
         tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,

@@ -39,7 +39,7 @@ from layoutconv.base.caches import unloaded_by
 from layoutconv.base.devices import ON_THE_CPU
 from layoutconv.errors import DeviceError
 from layoutconv.planning.kernel_key import signature
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.view.gemm_view import GemmView
 
 __all__ = ["KernelKey", "architecture", "as_argument", "cache_directory", "load", "load_kernel"]
@@ -63,7 +63,7 @@ class KernelKey:
     """What determines a kernel: the view's structure, and its spec."""
 
     view: str
-    spec: Spec
+    spec: KernelSpec
 
     @property
     def digest(self) -> str:
@@ -128,7 +128,7 @@ def architecture(capability: tuple[int, int]) -> str:
     return ARCHITECTURES[capability]
 
 
-def load_kernel(view: GemmView, spec: Spec) -> Callable[..., None]:
+def load_kernel(view: GemmView, spec: KernelSpec) -> Callable[..., None]:
     """A kernel as ``build`` makes it: from memory, from disk, or compiled now.
 
     No GPU is needed. The launch goes to torch's current stream.
@@ -156,7 +156,7 @@ def as_argument(numbers: tuple[float, ...]) -> Any:
     return tvm_ffi.convert(numbers)
 
 
-def is_kept(view: GemmView, spec: Spec) -> bool:
+def is_kept(view: GemmView, spec: KernelSpec) -> bool:
     """Whether ``load_kernel`` would find a kernel on disk."""
     folder = usable_folder()
     digest = KernelKey(signature(view, spec.along), spec).digest

@@ -2,7 +2,7 @@
 
 A row has a tap if that is inside the bounds, which its mask says, or, of a kernel map, if the index
 buffer has a row for it. The latter is read once, tap by tap, by threads that have a row each: what
-the main loop will read again, from the caches or from what is kept (``kept_index.py``).
+the main loop will read again, from the caches or from what is kept (``smem_index.py``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from layoutconv.planning.tile import WARP, WARPGROUP
+from layoutconv.planning.schedule import WARP, WARPGROUP
 
-from .k_tiles import WORD
+from .k_tiles import WORD, KTiles
 from .operand import Operand, Row
-from .smem_index import KeptIndex
+from .smem_index import SmemIndex
 
 OWN_ROWS = 64  # of a warpgroup that multiplies by one instruction at a time
 
@@ -28,6 +28,24 @@ class Units(NamedTuple):
 
     all: list[Int32]
     own: list[Int32]
+
+
+def active_k_tiles(mainloop: Any, k_tiles: KTiles, load: Any, first: Any, tid: Any) -> KTiles:
+    """Return the k-tiles of the taps that some row of the CTA's tile has.
+
+    ``load`` is that of A, from row ``first`` on, with the part of the index buffer that is kept.
+    """
+    operand, base, tile = load.operand, load.shared.base, mainloop.tile
+    warps = tile.threads // WARP
+    if operand.gather:
+        unit = KTiles.of_units(operand, tile.k, []).unit
+        found = units_of_index(operand, first, tile.m, unit, base, warps, tid, load.kept)
+    elif operand.fields:
+        found = units_of_rows(load.rows, base, warps, tid)
+    else:  # no tap is ever outside
+        return k_tiles
+    own = found.own if operand.gather and mainloop.leaves_out else []
+    return KTiles.of_units(operand, tile.k, found.all, own)
 
 
 def units_of_rows(rows: list[Row], base: Any, warps: int, tid: Any) -> Units:
@@ -46,7 +64,7 @@ def units_of_index(
     base: Any,
     warps: int,
     tid: Any,
-    kept: KeptIndex | None = None,
+    kept: SmemIndex | None = None,
 ) -> Units:
     """The units that the index buffer has for some of ``rows`` rows from ``first`` on.
 
@@ -77,7 +95,7 @@ def units_of_index(
 
 
 def _of_all(words: list[Any], base: Any, warps: int, tid: Any, rows: int = 0) -> Units:
-    """What all threads have found; of none, unit 0, whose rows read zeros.
+    """Return what all threads have found; of none, unit 0, whose rows read zeros.
 
     If number ``i`` looked at row ``i % rows``, also what there is of those near the thread.
 

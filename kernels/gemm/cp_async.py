@@ -12,14 +12,14 @@ from cutlass.cute.nvgpu import cpasync
 from layoutconv.planning.kernel_spec import ASYNC_BYTES
 
 from .operand import Column, Operand, Row
-from .smem_index import KeptIndex
+from .smem_index import SmemIndex
 from .smem_tile import SharedTile
 
 THREADS_PER_ROW = 4  # each moves 16 of 64 contiguous bytes; more threads a row, more rows a thread
 THREADS_PER_LINE = 8  # so that a warp's copies are of whole lines: half as many requests to L2
 
 
-class Producer:
+class CpAsyncLoad:
     """Copies tiles of one operand into shared memory, a few vectors a thread.
 
     Where k runs along memory, a thread keeps its rows for the whole main loop; per k-tile it
@@ -69,7 +69,7 @@ class Producer:
             first = first + self.column_number
             self.columns = [operand.column(first + step) for step, _ in self.segments]
         self.index = None
-        self.kept: KeptIndex | None = None
+        self.kept: SmemIndex | None = None
         if operand.gather:
             self.index = cute.make_rmem_tensor((len(self.row_steps), len(self.segments)), Int32)
         self.bytes = vector * dtype.width // 8
@@ -87,7 +87,7 @@ class Producer:
         return self.shared.rows, self.shared.columns
 
     def _place(self, threads: int, tid: Any, rows: int, per_row: int) -> tuple[int, Any, Any]:
-        """How many threads share a row; this thread's first row, and which vector of it."""
+        """Return how many threads share a row; this thread's first row, and which vector of it."""
         across = min(per_row, max(self.threads_per_row, threads // rows))
         return across, tid // across, tid & (across - 1)
 
@@ -114,7 +114,7 @@ class Producer:
     def _vectors(
         self, first_k: Any, columns: list[Column] | None = None, some: range | None = None
     ) -> Iterator[tuple[int, int, Any, Any]]:
-        """Of this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
+        """Yield this thread's vectors of a k-tile: steps from its first, memory, and a predicate.
 
         ``columns`` are those of the k-tile, if they are known; ``some``: the numbers of its rows.
         """

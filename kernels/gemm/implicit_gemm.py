@@ -6,6 +6,7 @@ operands' layouts (``Operand``); there is one prologue, one main loop and one ep
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,60 +15,61 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from layoutconv.algebra.int_tuple import map_leaves, product
-from layoutconv.planning.halo_reuse import window_of
+from layoutconv.planning.halo_reuse import halo_of
 from layoutconv.planning.kernel_key import divisors, runtime_integers
-from layoutconv.planning.kernel_spec import (
-    ASYNC_BYTES,
-    BYTES,
-    Spec,
-    stores_whole_rows,
-    suits_warpgroups,
-)
+from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.legality import check
 from layoutconv.planning.structural_zeros import runs_of
-from layoutconv.planning.tile import WARP
-from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b
-from layoutconv.planning.tma_tiled import memory_of_b
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
-from .active_taps import units_of_index, units_of_rows
-from .cp_async import Producer
+from .active_taps import active_k_tiles
 from .epilogue.ops import Steps
 from .epilogue.register_store import RegisterEpilogue
 from .epilogue.smem_store import Epilogue, Extras
 from .k_tiles import KTiles
+from .loads import LoadKinds, Loads
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
 from .mma_atoms import MULTIPLY, OUTPUT
 from .operand import Operand
-from .scheduler import TilesOfCta, compute
-from .smem_index import KeptIndex, KeptRows
-from .tma import MapProducer, tensor_map
-from .tma_im2col_copy import im2col_map
+from .scheduler import SingleTile, StaticPersistent
+from .smem_index import SmemRows, keep_index
 
-CROWD = 320  # CTAs, for each that a multiprocessor holds, which fill any GPU more than once
+CROWD = 320  # CTAs, for each that an SM holds, which fill any GPU more than once
 FEW = 132  # CTAs that fill a GPU once
 
 
 class ImplicitGemm:
-    """The kernel of one kind of ``GemmView``: its structure and static integers, and a ``Spec``.
+    """The kernel of one kind of ``GemmView``, its structure and static integers, and a spec.
 
     The values of the view's runtime integers (image count, spatial extents, rows) do not matter.
+
+    Warp roles: those of its mainloop. ``MainloopSm80`` is multistage: all warps load, multiply and
+    store. ``MainloopSm90`` is warp-specialised: a producer loads, consumers multiply and store.
+
+    Timeline of a CTA::
+
+        rows, masks | wait for the kernel before (PDL) | active taps | mainloop | epilogue
+
+    The grid: output tiles, those that share rows of A side by side; slices of split-K times CTAs of
+    a cluster along k; groups. A persistent kernel has as many CTAs as fit the GPU, and its
+    ``StaticPersistent`` scheduler loops over tiles.
+
+    Constraints: ``planning/legality.py``, which refuses others before anything is compiled.
     """
 
-    def __init__(self, view: GemmView, spec: Spec) -> None:
+    def __init__(self, view: GemmView, spec: KernelSpec) -> None:
+        check(view, spec)
         self.view, self.spec, self.tile = view, spec, spec.tile
-        self.memory_of_b = memory_of_b(view, spec)
-        self.im2col = im2col_of_a(view, spec), im2col_of_b(view, spec)
-        self.maps = self.im2col[0] is not None, bool(self.memory_of_b or self.im2col[1])
-        self.runs = runs_of(view, spec)
         self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
+        self.kinds = LoadKinds(view, spec, self.data)
+        self.runs = runs_of(view, spec)
         self.steps = Steps(spec.epilogue)
-        self.resident, self.early = spec.resident, starts_early(spec.arch)
+        self.ctas_per_sm, self.pdl = spec.ctas_per_sm, starts_early(spec.arch)
         self.names = list(runtime_integers(view))
         self.dividing = divisors(view)
-        self._check()
 
     @cute.jit
     def __call__(
@@ -86,7 +88,7 @@ class ImplicitGemm:
         stream: Any,
     ):
         splits, split_stride, *of_view = integers
-        if cutlass.const_expr(self.tile.lasting):
+        if cutlass.const_expr(self.tile.persistent):
             most, *of_view = of_view
         values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
         fast = {
@@ -98,14 +100,12 @@ class ImplicitGemm:
         groups = product(map_leaves(lambda s: args.integer(s, Int32), shapes[2:]))
         n_tiles = -(-self.view.n // self.tile.n)
         m_tiles = Int32((m + self.tile.m - 1) // self.tile.m)
-        if cutlass.const_expr(self.tile.sharing > 1):  # whole clusters
-            m_tiles = (m_tiles + self.tile.sharing - 1) // self.tile.sharing * self.tile.sharing
         ctas = m_tiles * n_tiles
-        if cutlass.const_expr(self.tile.lasting):
+        if cutlass.const_expr(self.tile.persistent):
             ctas = cutlass.min(ctas, Int32(most))
         pointer_a, pointer_b = (_pointer(t, self.data.element) for t in (a, b))
-        pixels = self._map_of_a(pointer_a, args)
-        copy, boxes = self._map_of_b(pointer_b, args)
+        atom_a = self.kinds.atom_of_a(pointer_a, args)
+        atom_b, coordinates_b = self.kinds.atom_of_b(pointer_b, args)
         self.kernel(
             pointer_a,
             pointer_b,
@@ -119,24 +119,19 @@ class ImplicitGemm:
             columns,
             sources,
             statistics,
-            pixels,
-            copy,
-            boxes,
+            atom_a,
+            atom_b,
+            coordinates_b,
         ).launch(
-            grid=[ctas, Int32(splits) * self.tile.parts, groups],
-            block=[self.tile.launched, 1, 1],
-            cluster=self.cluster,
-            min_blocks_per_mp=self.resident,
-            preferred_smem_carveout=self.spec.carveout(self.resident),
-            smem=self.spec.shared_bytes,
+            grid=[ctas, Int32(splits) * self.tile.cluster_k, groups],
+            block=[self.tile.threads, 1, 1],
+            cluster=[1, self.tile.cluster_k, 1] if self.tile.cluster_k > 1 else None,
+            min_blocks_per_mp=self.ctas_per_sm,
+            preferred_smem_carveout=self.spec.carveout(self.ctas_per_sm),
+            smem=self.spec.smem_bytes,
             stream=stream,
-            use_pdl=self._early(m_tiles * n_tiles * Int32(splits) * groups),
+            use_pdl=self._starts_early(m_tiles * n_tiles * Int32(splits) * groups),
         )
-
-    @property
-    def cluster(self) -> list[int] | None:
-        sizes = [self.tile.sharing, self.tile.parts, 1]
-        return sizes if max(sizes) > 1 else None
 
     @cute.kernel
     def kernel(
@@ -153,317 +148,192 @@ class ImplicitGemm:
         columns: Any,
         sources: Any,
         statistics: Any,
-        pixels: Any,
-        copy: Any,
-        boxes: Any,
+        atom_a: Any,
+        atom_b: Any,
+        coordinates_b: Any,
     ):
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
-        beside = None
-        if cutlass.const_expr(tile.lasting and tile.teams == 1):
+        epilogue_smem = None
+        if cutlass.const_expr(tile.persistent and not tile.pingpong):
             size = tile.epilogue_bytes(spec.staged_bytes)
-            beside = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
+            epilogue_smem = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
         tid, _, _ = cute.arch.thread_idx()
-        cta, part, group = cute.arch.block_idx()
-        # CTAs that share rows of A run side by side: their gathers meet in L2.
-        n_tiles = -(-self.view.n // tile.n)
-        m_tile, n_tile = cta // n_tiles, cta % n_tiles
-        if cutlass.const_expr(tile.sharing > 1):  # neighbours are one below the other
-            cluster, number = cta // tile.sharing, cta % tile.sharing
-            m_tile, n_tile = cluster // n_tiles * tile.sharing + number, cluster % n_tiles
-        if cutlass.const_expr(spec.skip and index_a is not None):
-            # Rows with many taps come last in a kernel map: they start first, or all wait for them.
-            m_tile = cute.arch.grid_dim()[0] // n_tiles - 1 - m_tile
-        m0, n0 = m_tile * tile.m, n_tile * tile.n
-
-        vector_a, vector_b, vector_d = spec.vectors
-        along_a, along_b = spec.along
-        operand_a = Operand(
-            self.view.a, args, a, index_a, group=group, along=along_a, vector=vector_a,
-            column_tile=tile.k if along_a else tile.m, hoist_rows=along_a == 1,
+        last_first = spec.skip and index_a is not None
+        single = SingleTile(tile, self.view.n, last_first=last_first)
+        group = single.group
+        of_a, of_b = self._operands(args, (a, b), (index_a, index_b), group)
+        if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every slice
+            d = d + cute.assume(Int64(single.rank) * split[1], divby=spec.vectors[2])
+        of_d = Operand(
+            self.view.d, args, d, index_d, group=group, along=1, vector=spec.vectors[2],
+            column_tile=tile.n,
         )  # fmt: skip
-        operand_b = Operand(
-            self.view.b, args, b, index_b, group=group, along=along_b, vector=vector_b,
-            column_tile=tile.k if along_b else tile.n, hoist_rows=along_b == 1,
-        )  # fmt: skip
-        splits, split_stride = split
-        if cutlass.const_expr(spec.split == "partial"):  # a result of its own for every part
-            d = d + cute.assume(Int64(part) * split_stride, divby=vector_d)
-        operand_d = Operand(
-            self.view.d, args, d, index_d, group=group, along=1, vector=vector_d,
-            column_tile=tile.n, hoist_rows=True,
-        )  # fmt: skip
-
-        acc, nothing = mainloop.multiplier.accumulators(tile), cutlass.Boolean(False)
-        kept_rows = None
-        if cutlass.const_expr(self.view.k == 0 and along_a == 1):  # sums of nothing
-            acc.fill(0)
-            wait_for_others(self.early)
-        elif cutlass.const_expr(tile.lasting):
-            k_tiles = self._k_tiles(operand_a, operand_b)
-            of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
-            wait_for_others(self.early)
-            extras = self._extras(numbers, columns, sources, statistics, group)
-            epilogue: Any = self._epilogue()
-            results = acc, mainloop.multiplier.mma, operand_d
-            if cutlass.const_expr(tile.teams > 1):
-                epilogue.start(cta, tid)
-                store = partial(epilogue, *results, extras=extras)
-            else:
-                store = partial(epilogue, *results, beside, tid=tid, extras=extras, kept=None)
-            tiles = TilesOfCta(tile, operand_d.row_count, self.view.n)
-            producers = partial(self._producers, *of)
-            compute(mainloop, tiles, producers, k_tiles, tid, acc, store)
-            if cutlass.const_expr(self.steps.statistics):
-                epilogue.end(operand_d, extras)
+        atoms = atom_a, atom_b, coordinates_b
+        loads = Loads(self.kinds, mainloop, (of_a, of_b), atoms, group, tid)
+        acc = mainloop.multiplier.accumulators(tile)
+        reads = numbers, columns, sources
+        if cutlass.const_expr(tile.persistent):
+            k_tiles = self._k_tiles(of_a, of_b)
+            wait_for_others(self.pdl)
+            extras = self._extras(reads, statistics, group)
+            self._persist(mainloop, loads, k_tiles, acc, of_d, epilogue_smem, extras)
+            let_dependents_start(self.pdl)
         else:
-            k_tiles = self._k_tiles(operand_a, operand_b)
-            of = mainloop, operand_a, operand_b, (pixels, copy, boxes), group, tid
-            producer_a, producer_b = self._producers(*of, m0, n0)
-            wait_for_others(self.early)  # no memory is touched before
-            if cutlass.const_expr(spec.skip):
-                if cutlass.const_expr(spec.kept):
-                    kept_rows = self._keep(smem, producer_a, operand_d, m0, tid)
-                k_tiles = self._present(mainloop, k_tiles, producer_a, m0, tid)
-            if cutlass.const_expr(tile.parts > 1):
-                k_tiles = k_tiles.of_part(tile.parts, part)
-            begin, count = 0, k_tiles.count
-            if cutlass.const_expr(spec.split):
-                share = (count + splits - 1) // splits
-                begin = part * share
-                count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
-            nothing = Int32(count) == 0
-            if cutlass.const_expr(tile.parts > 1):  # some k-tile is multiplied then, and forgotten
-                count = cutlass.max(Int32(count), Int32(1))
-            mainloop(producer_a, producer_b, k_tiles, begin, count, tid, acc)
-        let_dependents_start(self.early)
-        if cutlass.const_expr(not tile.lasting):
-            all_columns = self.view.n * cute.arch.grid_dim()[2]
+            nothing, rows = self._sum(mainloop, loads, of_d, smem, single, split, acc)
+            let_dependents_start(self.pdl)
             if cutlass.const_expr(self.steps.statistics):
-                statistics = statistics + Int64(m_tile) * (2 * all_columns)
-            extras = self._extras(numbers, columns, sources, statistics, group)
-            epilogue = self._epilogue()
-            base, mma = mainloop.s_a.base, mainloop.multiplier.mma
-            exists = cutlass.Boolean(True)
-            if cutlass.const_expr(tile.sharing > 1):  # a tile may only make a cluster whole
-                rows = operand_a.row_count if along_a == 1 else operand_a.col_count
-                exists = _is_row(m0, rows)
-            if exists and (cutlass.const_expr(not tile.producers) or tid < tile.threads):
-                if cutlass.const_expr(tile.parts > 1) and nothing:
-                    acc.fill(0)
-                epilogue(acc, mma, operand_d, base, m0, n0, tid, extras, kept_rows)
-            if cutlass.const_expr(epilogue.sums_beside):
-                number = cutlass.select_(exists, tid - tile.threads, Int32(-1))
-                epilogue.sum_beside(operand_d, base, n0, number, extras)
+                all_columns = self.view.n * cute.arch.grid_dim()[2]
+                statistics = statistics + Int64(single.m_tile) * (2 * all_columns)
+            extras = replace(self._extras(reads, statistics, group), rows=rows)
+            self._store(mainloop, acc, of_d, single, nothing, extras)
+
+    # -- the mainloop and the epilogue of a CTA --------------------------------------------------
+
+    def _sum(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        loads: Loads,
+        d: Operand,
+        smem: Any,
+        single: SingleTile,
+        split: tuple[Any, Any],
+        acc: Any,
+    ) -> tuple[Any, SmemRows | None]:
+        """Sum one output tile; return if there was nothing to sum, and D's rows, if they are in
+        shared memory."""
+        tile, spec, rank = self.tile, self.spec, single.rank
+        if self.view.k == 0 and spec.along[0] == 1:  # sums of nothing
+            acc.fill(0)
+            wait_for_others(self.pdl)
+            return cutlass.Boolean(False), None
+        k_tiles, rows = self._k_tiles(*loads.operands), None
+        load_a, load_b = loads(single.m0, single.n0)
+        wait_for_others(self.pdl)  # no memory is touched before
+        if spec.skip:
+            if spec.kept:
+                rows = keep_index(spec, smem, load_a, d, single.m0, loads.tid)
+            k_tiles = active_k_tiles(mainloop, k_tiles, load_a, single.m0, loads.tid)
+        if tile.cluster_k > 1:
+            k_tiles = k_tiles.of_part(tile.cluster_k, rank)
+        begin, count = 0, k_tiles.count
+        if spec.split:
+            share = (count + split[0] - 1) // split[0]
+            begin = rank * share
+            count = cutlass.max(0, cutlass.min(Int32(share), Int32(count - begin)))
+        nothing = Int32(count) == 0
+        if tile.cluster_k > 1:  # some k-tile is multiplied then, and forgotten
+            count = cutlass.max(Int32(count), Int32(1))
+        mainloop(load_a, load_b, k_tiles, begin, count, loads.tid, acc)
+        return nothing, rows
+
+    @cute.jit
+    def _store(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        acc: Any,
+        d: Operand,
+        single: SingleTile,
+        nothing: Any,
+        extras: Extras,
+    ):
+        """Store one output tile; sum its columns, if a producer can do so meanwhile."""
+        tile, (tid, _, _) = self.tile, cute.arch.thread_idx()
+        epilogue = self._epilogue()
+        base, mma = mainloop.s_a.base, mainloop.multiplier.mma
+        if cutlass.const_expr(not tile.warp_specialized) or tid < tile.mma_threads:
+            if cutlass.const_expr(tile.cluster_k > 1) and nothing:
+                acc.fill(0)
+            epilogue(acc, mma, d, base, single.m0, single.n0, tid, extras)
+        if cutlass.const_expr(epilogue.sums_beside):
+            epilogue.sum_beside(d, base, single.n0, tid - tile.mma_threads, extras)
+
+    def _persist(
+        self,
+        mainloop: MainloopSm80 | MainloopSm90,
+        loads: Loads,
+        k_tiles: KTiles,
+        acc: Any,
+        d: Operand,
+        epilogue_smem: Any,
+        extras: Extras,
+    ) -> None:
+        """Sum and store all output tiles of a persistent CTA."""
+        assert isinstance(mainloop, MainloopSm90)  # legality: a persistent tile has producers
+        tid, epilogue = loads.tid, self._epilogue()
+        results = acc, mainloop.multiplier.mma, d
+        if self.tile.pingpong:
+            epilogue.start(cute.arch.block_idx()[0], tid)
+            store = partial(epilogue, *results, extras=extras)
+        else:
+            store = partial(epilogue, *results, epilogue_smem, tid=tid, extras=extras)
+        tiles = StaticPersistent(self.tile, d.row_count, self.view.n)
+        tiles.run(mainloop, loads, k_tiles, tid, acc, store)
+        if self.steps.statistics:
+            epilogue.end(d, extras)
+
+    # -- their parts -----------------------------------------------------------------------------
+
+    def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
+        if not self.tile.warp_specialized:
+            return MainloopSm80(self.spec, self.data, smem)
+        halo = halo_of(self.view, self.tile)
+        return MainloopSm90(self.spec, self.data, smem, halo, self.kinds.tma, self.runs)
+
+    def _operands(
+        self, args: Arguments, pointers: tuple[Any, Any], indices: tuple[Any, Any], group: Any
+    ) -> tuple[Operand, Operand]:
+        """A and B as operands; rows are hoisted where k runs along memory."""
+        tile, view, spec = self.tile, self.view, self.spec
+        sides = (view.a, tile.m), (view.b, tile.n)
+        of_a, of_b = (
+            Operand(
+                layout, args, pointer, index, group=group, along=along, vector=vector,
+                column_tile=tile.k if along else side,
+            )
+            for (layout, side), pointer, index, along, vector in zip(
+                sides, pointers, indices, spec.along, spec.vectors, strict=False
+            )
+        )  # fmt: skip
+        return of_a, of_b
 
     def _k_tiles(self, a: Operand, b: Operand) -> KTiles:
-        found = KTiles.of(a, b, self.tile.k, self.tile.taps)
+        found = KTiles.of(a, b, self.tile.k, self.tile.halo_taps)
         return found.in_order() if self.runs else found
 
-    def _extras(
-        self, numbers: Any, columns: Any, sources: Any, statistics: Any, group: Any
-    ) -> Extras:
-        return Extras(
-            _tuple(numbers), _tuple(columns), _tuple(sources), statistics,
-            first_column=group * self.view.n,
-            all_columns=self.view.n * cute.arch.grid_dim()[2],
-        )  # fmt: skip
-
     def _epilogue(self) -> Any:
-        return (Epilogue if self.tile.teams == 1 else RegisterEpilogue)(
+        return (Epilogue if not self.tile.pingpong else RegisterEpilogue)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=self.spec.split == "atomic",
         )  # fmt: skip
 
-    def _early(self, ctas: Any) -> Any:
-        """Whether this kernel starts while the one before it ends.
+    def _extras(self, reads: tuple[Any, Any, Any], statistics: Any, group: Any) -> Extras:
+        # No empty tuple crosses the boundary of a kernel: it is None there.
+        numbers, columns, sources = (found or () for found in reads)
+        return Extras(
+            numbers, columns, sources, statistics,
+            first_column=group * self.view.n,
+            all_columns=self.view.n * cute.arch.grid_dim()[2],
+        )  # fmt: skip
 
-        CTAs that do so crowd on the multiprocessors that are free first: that has cost a third of
-        the time where there are few of them, and room for several on each. With copies of pixels,
-        it has cost a sixth where there are fewer than multiprocessors. Of kernel maps, it never
-        has: all of what they look up first is memory's to wait for.
+    def _starts_early(self, ctas: Any) -> Any:
+        """Return whether this kernel starts while the one before it ends (PDL).
+
+        CTAs that do so crowd on the SMs that are free first: that has cost a third of the time
+        where there are few of them, and room for several on each. With TMA im2col, it has cost a
+        sixth where there are fewer than SMs. For kernel maps, it never has: all of what they look
+        up first is memory's to wait for.
         """
-        if not self.early:
+        if not self.pdl:
             return False
         if self.spec.kept:
             return True
-        if self.resident > 1:
-            return ctas > CROWD * self.resident
-        return ctas >= FEW if any(self.im2col) else True
-
-    def _check(self) -> None:
-        """What a tile of warpgroups wants of the view."""
-        tile, columns = self.tile, self.view.k // self.tile.taps
-        if tile.taps > 1 and columns % tile.k:
-            raise ValueError(
-                f"{tile}: expected whole k-tiles of the first tap that shares rows, got {columns} "
-                "columns of a tap"
-            )
-        if tile.parts > 1 and (self.spec.split or Steps(self.spec.epilogue).statistics):
-            raise ValueError(f"{tile}: expected whole sums, stored without statistics")
-        rows = tile.threads * self.spec.vectors[2] // tile.n  # that are stored at once
-        if tile.parts > 1 and tile.m // tile.parts % rows:
-            raise ValueError(f"{tile}: expected a multiple of {rows} rows for each part")
-        if tile.sharing > 1 and (self.memory_of_b is None or self.spec.skip):
-            raise ValueError(f"{tile}: expected a B that a tensor map describes, of every tap")
-        if tile.stages == 1 and (self.spec.along[0] != 1 or columns > tile.k):
-            # A stage is given back while the next is multiplied: nobody would ever.
-            raise ValueError(f"{tile}: expected one k-tile for one stage, got k = {columns}")
-        whole = not self.spec.split and len(self.view.a.shape) == 2 and self.view.k > 0
-        counts = Steps(self.spec.epilogue).statistics
-        if tile.lasting and (not whole or self.spec.skip or (counts and tile.teams == 1)):
-            raise ValueError(
-                f"{tile}: expected whole sums of every tap, of one group, stored without "
-                "statistics, but by teams"
-            )
-        if tile.holding and not self._holds_all():
-            raise ValueError(
-                f"{tile}: expected as many k-tiles as a sum has, and all columns, of k = {columns} "
-                f"and n = {self.view.n}"
-            )
-        if tile.teams > 1 and not self._epilogue().suits():
-            raise ValueError(
-                f"{tile}: expected results of 16 bits, stored by whole vectors, without residuals"
-            )
-        in_whole = self.view.n <= tile.n and stores_whole_rows(self.view)
-        if tile.teams > 1 and counts and not in_whole:
-            raise ValueError(f"{tile}: expected statistics of all columns, in whole rows of D")
-        if tile.producers == WARP and not all(self.maps):
-            raise ValueError(f"{tile}: expected tensor maps of A and of B for one warp")
-        spec = self.spec
-        if tile.producers and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
-            vector = min(spec.vectors[:2]) * BYTES[spec.dtype]
-            raise ValueError(
-                f"{tile}: expected vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of "
-                f"tf32 an A that runs along k, mode 1, got {spec.dtype} along {spec.along[0]}"
-            )
-
-    def _holds_all(self) -> bool:
-        """Whether CTAs that hold B's k-tiles have room for all of a sum, and of every column."""
-        tile = self.tile
-        k_tiles = sum(run.k_tiles for run in self.runs) or -(-self.view.k // tile.taps // tile.k)
-        return tile.holding == k_tiles and self.view.n <= tile.n
-
-    def _mainloop(self, smem: Any) -> MainloopSm80 | MainloopSm90:
-        if not self.tile.producers:
-            return MainloopSm80(self.spec, self.data, smem)
-        window = window_of(self.view, self.tile)
-        return MainloopSm90(self.spec, self.data, smem, window, self.maps, self.runs)
-
-    def _map_of_a(self, pointer: Any, args: Arguments) -> Any:
-        """What the kernel takes of A's tensor map, if there is one."""
-        found, _ = self.im2col
-        return found and im2col_map(found, args, pointer, self.spec, self.data, 0)
-
-    def _map_of_b(self, pointer: Any, args: Arguments) -> tuple[Any, Any]:
-        """What the kernel takes of B's tensor map, if there is one."""
-        if self.memory_of_b is not None:
-            return tensor_map(self.memory_of_b, pointer, self.spec, self.data)
-        _, found = self.im2col
-        return found and im2col_map(found, args, pointer, self.spec, self.data, 1), None
-
-    def _producers(
-        self,
-        mainloop: MainloopSm80 | MainloopSm90,
-        a: Operand,
-        b: Operand,
-        maps: tuple[Any, Any, Any],
-        group: Any,
-        tid: Any,
-        m0: Any,
-        n0: Any,
-    ) -> tuple[Producer | MapProducer, Producer | MapProducer]:
-        """A thread's share of copying the tiles of A and of B, from a row and a column on."""
-        pixels, *boxes = maps
-        return (
-            self._producer_a(mainloop, a, pixels, m0, group, tid),
-            self._producer_b(mainloop, b, tuple(boxes), n0, group, tid),
-        )
-
-    def _producer_a(
-        self,
-        mainloop: MainloopSm80 | MainloopSm90,
-        operand: Operand,
-        atom: Any,
-        first: Any,
-        group: Any,
-        tid: Any,
-    ) -> Producer | MapProducer:
-        found, _ = self.im2col
-        if found is None or isinstance(mainloop, MainloopSm80):
-            return mainloop.producer(operand, mainloop.s_a, first, tid)
-        of = found, operand.args, mainloop.s_a
-        return mainloop.pixel_producer(atom, *of, first, group, tid)
-
-    def _producer_b(
-        self,
-        mainloop: MainloopSm80 | MainloopSm90,
-        operand: Operand,
-        made: tuple[Any, Any],
-        first: Any,
-        group: Any,
-        tid: Any,
-    ) -> Producer | MapProducer:
-        boxes, (_, pixels) = self.memory_of_b, self.im2col
-        if isinstance(mainloop, MainloopSm90):
-            if boxes is not None:
-                return mainloop.box_producer(made, boxes, first, group, tid)
-            if pixels is not None:
-                of = pixels, operand.args, mainloop.s_b
-                return mainloop.pixel_producer(made[0], *of, first, group, tid)
-        return mainloop.producer(operand, mainloop.s_b, first, tid)
-
-    def _keep(self, smem: Any, producer: Any, d: Operand, first: Any, tid: Any) -> KeptRows | None:
-        """Shared memory for what the tile takes of index buffers; that of D is read.
-
-        Behind the stages, and behind what the epilogue's tile takes beyond them.
-        """
-        tile, rows = self.tile, None
-        behind = self.spec.own_bytes - tile.mainloop_bytes(BYTES[self.spec.dtype])
-        if behind:
-            smem.allocate_array(Int32, behind // 4)
-        if d.gather:
-            rows = KeptRows(smem, tile.m)
-            rows.fill(d, first, tile.launched, tid)
-        entries = self.spec.kept - (tile.m if d.gather else 0)
-        channels = producer.operand.vector_extent
-        producer.kept = KeptIndex(smem, entries, tile.m, producer.apart, channels)
-        return rows
-
-    def _present(
-        self,
-        mainloop: MainloopSm80 | MainloopSm90,
-        k_tiles: KTiles,
-        producer: Any,
-        first: Any,
-        tid: Any,
-    ) -> KTiles:
-        """Those of the taps that some row of the CTA's tile has."""
-        operand, base, tile = producer.operand, producer.shared.base, self.tile
-        warps = tile.launched // WARP
-        if operand.gather:
-            unit = KTiles.of_units(operand, tile.k, []).unit
-            kept = producer.kept
-            found = units_of_index(operand, first, tile.m, unit, base, warps, tid, kept)
-        elif operand.fields:
-            found = units_of_rows(producer.rows, base, warps, tid)
-        else:  # no tap is ever outside
-            return k_tiles
-        own = found.own if operand.gather and mainloop.leaves_out else []
-        return KTiles.of_units(operand, tile.k, found.all, own)
-
-
-def _is_row(m: Any, rows: Any) -> Any:
-    """Whether a number is that of a row; one beyond 2^31 has become negative, and is none."""
-    return (m | (rows - 1 - m)) >= 0
-
-
-def _tuple(found: tuple[Any, ...] | None) -> tuple[Any, ...]:
-    """No empty tuple crosses the boundary of a kernel: it is None there."""
-    return found or ()
+        if self.ctas_per_sm > 1:
+            return ctas > CROWD * self.ctas_per_sm
+        return ctas >= FEW if any(self.kinds.im2col) else True
 
 
 def _pointer(address: Any, dtype: Any) -> Any:
-    """Where memory starts, read as ``dtype`` (fp32 data as tf32)."""
+    """The start of memory, read as ``dtype`` (fp32 data as tf32)."""
     return None if address is None else cute.recast_ptr(address, dtype=dtype)

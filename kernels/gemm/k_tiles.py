@@ -35,7 +35,7 @@ class KTiles:
     """
 
     total: Any  # the length of the sums
-    channels: int  # of a tap; as many as ``total`` where they are not told apart
+    channels: int  # of a tap; as many as ``total`` where taps make no difference
     step: int
     present: list[Any] = field(default_factory=list)  # words of bits; none: all units
     own: list[Any] = field(default_factory=list)
@@ -44,7 +44,9 @@ class KTiles:
 
     @classmethod
     def of(cls, a: Operand, b: Operand, step: int, taps: int = 1) -> KTiles:
-        """Those of all columns; where one serves ``taps``, the slowest, of the first of these."""
+        """The k-tiles of all columns; where one serves ``taps``, the slowest, of the first of
+        these.
+        """
         for operand in (a, b):
             if operand.hoist_rows:
                 total, channels = operand.col_count // taps, operand.vector_extent
@@ -63,7 +65,7 @@ class KTiles:
         return lcm(self.channels, self.step)
 
     def in_order(self) -> KTiles:
-        """Those of the first tap, then those of the next."""
+        """The k-tiles of the first tap, then those of the next."""
         return replace(self, channels=self.total)
 
     def of_part(self, parts: int, part: Any) -> KTiles:
@@ -108,7 +110,7 @@ class KTiles:
         return first
 
     def is_own(self, first: Any) -> Any:
-        """Whether the thread's warpgroup has rows with the unit of a k-tile, by its column."""
+        """Return whether rows of the thread's warpgroup have the unit of the k-tile at a column."""
         unit, _ = divmod(first, Extent(self.unit))
         bit = Int32(0)
         for i, word in enumerate(self.own):

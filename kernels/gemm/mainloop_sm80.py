@@ -16,10 +16,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, const_expr, range_constexpr
 
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.planning.tile import MOST_REGISTERS
 
-from .cp_async import Producer
+from .cp_async import CpAsyncLoad
 from .fragments import Fragments
 from .k_tiles import KTiles
 from .mma_atoms import Data, Multiplier
@@ -32,7 +32,7 @@ SPREAD = (256, 128)  # of a tile whose copies do not go at once
 class MainloopSm80:
     """Multiplies a CTA's tiles of two operands into register accumulators."""
 
-    def __init__(self, spec: Spec, data: Data, smem: Any) -> None:
+    def __init__(self, spec: KernelSpec, data: Data, smem: Any) -> None:
         self.tile, self.data = spec.tile, data
         self.multiplier = Multiplier(data, spec.tile, spec.arch_number)
         self.s_a, self.s_b = shared_tiles(smem, spec, data, spec.along, self.multiplier.read)
@@ -41,15 +41,24 @@ class MainloopSm80:
 
     # -- what the loop works on ------------------------------------------------------------------
 
-    def producer(self, operand: Operand, shared: SharedTile, first: Any, tid: Any) -> Producer:
+    def cp_async_load(
+        self, operand: Operand, shared: SharedTile, first: Any, tid: Any
+    ) -> CpAsyncLoad:
         """This thread's share of copying tiles of ``operand``, from row ``first`` of the GEMM."""
-        return Producer(operand, shared, self.data.element, self.tile.threads, tid, first)
+        return CpAsyncLoad(operand, shared, self.data.element, self.tile.mma_threads, tid, first)
 
     # -- the loop --------------------------------------------------------------------------------
 
     @cute.jit
     def __call__(
-        self, a: Producer, b: Producer, k_tiles: KTiles, begin: Any, count: Any, tid: Any, acc: Any
+        self,
+        a: CpAsyncLoad,
+        b: CpAsyncLoad,
+        k_tiles: KTiles,
+        begin: Any,
+        count: Any,
+        tid: Any,
+        acc: Any,
     ):
         """Accumulate ``count`` k-tiles, from number ``begin`` on, that ``a`` and ``b`` bring."""
         # Names of their own: what a dynamic loop reaches through an object, the DSL would carry.
@@ -126,8 +135,8 @@ class MainloopSm80:
         spread = self.data.bytes == 2 and (self.tile.m, self.tile.n) == SPREAD
         return range(1, 3) if spread and k_blocks > 3 else range(1)
 
-    def _copies_first(self, a: Producer) -> bool:
-        """Whether copies go before the fragments of the second k-block are read.
+    def _copies_first(self, a: CpAsyncLoad) -> bool:
+        """Return whether copies go before the fragments of the second k-block are read.
 
         Addresses beside the fragments of two k-blocks are more than a thread's registers hold where
         accumulators and rows leave few (256x64): up to 9 words spilled, every k-tile. Of 16-bit
@@ -137,17 +146,17 @@ class MainloopSm80:
         full = self.tile.registers > MOST_REGISTERS - 8
         return full and (self.data.bytes == 4 or len(a.operand.fields) > 1)
 
-    def _fragments(self, producer: Producer, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
-        """What loads this thread's fragments of a k-block from a stage, and the fragments."""
+    def _fragments(self, producer: CpAsyncLoad, tid: Any, *, is_a: bool) -> tuple[Any, Any]:
+        """Return the loader of this thread's fragments of a k-block, and the fragments."""
         multiply, along = self.multiplier, producer.operand.along
         found = Fragments(producer.shared, multiply.mma, multiply.unit, tid, is_a=is_a, along=along)
         return found.load, found.tensor
 
 
 def _share(
-    a: Producer, b: Producer, columns: list[list[Column]], part: int, parts: int
+    a: CpAsyncLoad, b: CpAsyncLoad, columns: list[list[Column]], part: int, parts: int
 ) -> list[Callable[[Any, Any], None]]:
-    """What issues a part of a k-tile's copies, number so and so of so many: A's come first.
+    """Return what issues a part of a k-tile's copies, number so and so of so many: A's come first.
 
     Parts share ``columns``; one part of all finds them beside its copies.
     """

@@ -1,4 +1,4 @@
-"""How each type of data is multiplied: the instruction, and what it takes in registers.
+"""MMA atoms: the instruction that multiplies each type of data, and what it takes in registers.
 
 A new type is a new row of ``MULTIPLY``. Tensor cores take k-blocks of 32 bytes a row, whatever the
 type; 8-bit data have the fragments of 16-bit data, two to an element. The element of 4-bit data is
@@ -27,7 +27,7 @@ from cutlass import (
 from cutlass._mlir import dialects
 from cutlass.cute.nvgpu import MmaUniversalOp, warp
 
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 llvm: Any = dialects.llvm
 
@@ -103,33 +103,31 @@ OUTPUT = {
 class Multiplier:
     """The tiled MMA of a CTA for a type, and what is done with fragments before it."""
 
-    def __init__(self, data: Data, tile: Tile, arch: int) -> None:
+    def __init__(self, data: Data, tile: TileConfig, arch: int) -> None:
         self.data, self.arch = data, arch
         # What fragments are counted in: of 8-bit data, pairs.
         self.unit = Float16 if data.bytes == 1 else data.element
         if data.element is Float64:
-            if tile.threads % 128:  # fewer than 8 threads along n: their rows' swizzles differ
-                raise ValueError(f"{tile}: fp64 takes a multiple of 4 warps")
             op: Any = MmaUniversalOp(Float64)
-            atoms, permutation, self.k = (16, tile.threads // 16, 1), None, 1
+            atoms, permutation, self.k = (16, tile.mma_threads // 16, 1), None, 1
         else:
             self.k = 32 // data.bytes
             if data.element is TFloat32:
                 op = warp.MmaTF32Op((16, 8, 8))
             else:
                 op = warp.MmaF16BF16Op(self.unit, Float32, (16, 8, 16))
-            atoms = (tile.warps_m, tile.warps_n, 1)
+            atoms = (tile.warps[0], tile.warps[1], 1)
             # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both.
-            permutation = (16 * tile.warps_m, 16 * tile.warps_n, op.shape_mnk[2])
+            permutation = (16 * tile.warps[0], 16 * tile.warps[1], op.shape_mnk[2])
         self.mma = cute.make_tiled_mma(op, cute.make_layout(atoms), permutation_mnk=permutation)
 
     def read(self, along: int) -> str:
-        """How fragments of an operand that runs along a mode are read from shared memory."""
+        """Return how fragments of an operand that runs along a mode are read from shared memory."""
         if self.data.element is Float64:
             return "rows" if along == 1 else "lines"
         return "words" if along == 0 and self.data.bytes == 4 else "matrices"
 
-    def accumulators(self, tile: Tile) -> Any:
+    def accumulators(self, tile: TileConfig) -> Any:
         shape = self.mma.partition_shape_C((tile.m, tile.n))
         return cute.make_rmem_tensor_like(self.mma.make_fragment_C(shape), self.data.accumulator)
 
@@ -234,8 +232,8 @@ def _one(tensor: Any) -> Any:
 
 
 def _split(block: Any, arch: int) -> tuple[Any, Any]:
-    """What of fp32 data is finite, and what tensor cores, which cut the last 13 bits off, leave of
-    it, rounded to tf32: of an infinity, and of what is no number, zeros both.
+    """Return what of fp32 data is finite, and what tensor cores, which cut the last 13 bits off,
+    leave of it, rounded to tf32: of an infinity, and of what is no number, zeros both.
     """
     finite, rest = cute.make_fragment_like(block), cute.make_fragment_like(block)
     as_float, as_bits = cute.recast_tensor(block, Float32), cute.recast_tensor(block, Int32)

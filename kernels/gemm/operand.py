@@ -50,7 +50,7 @@ class Field:
 
 @dataclass
 class Row:
-    """What is known of one row."""
+    """A row of an operand: where it starts, and which taps it has."""
 
     linear: Any  # Int64 offset in memory, or Int32 position in the index buffer
     behind: Any  # what the row adds to the offset behind the index buffer
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass
 class Column:
-    """What one column adds to any row."""
+    """A column of an operand: what it adds to any row."""
 
     linear: Any  # to Row.linear
     behind: Any  # to the offset behind the index buffer
@@ -75,8 +75,8 @@ class Operand:
     ``layout`` maps (m, k), or (m, k, l); ``along`` is the mode that runs along memory, 1 or 0.
     ``pointer`` is the memory of its storage, ``index`` that of its index buffer, if it has one.
     Columns are read in vectors of ``vector`` contiguous elements, and come in tiles of
-    ``column_tile``. ``group`` is the coordinate of the mode L, if there is one. ``hoist_rows`` is
-    whether rows are what stays along k.
+    ``column_tile``. ``group`` is the coordinate of the mode L, if there is one. ``hoist_rows``:
+    rows are what stays along k, as k, or n of D, runs along memory.
     """
 
     def __init__(
@@ -90,10 +90,9 @@ class Operand:
         vector: int,
         column_tile: int,
         group: Any,
-        hoist_rows: bool,
     ) -> None:
         self.args, self.pointer, self.index, self.vector = args, pointer, index, vector
-        self.along, self.hoist_rows = along, hoist_rows
+        self.along, self.hoist_rows = along, along == 1
         domain, *rest = stages(layout)
         at = next((i for i, s in enumerate(rest) if gathers(s)), len(rest) - 1)
         self.fold, self.gather, self.storage = rest[:at], rest[at:-1], rest[-1]
@@ -118,7 +117,8 @@ class Operand:
     # -- while compiling: which bounds are checked, and how --------------------------------------
 
     def _checks(self) -> tuple[list[Field], list[int], list[int]]:
-        """How bounds are checked: by fields of the mask, by row alone, coordinate by coordinate.
+        """Return how bounds are checked: by fields of the mask, by row alone, coordinate by
+        coordinate.
 
         A mode that the row does not move is inside by construction (``check_view`` sees to that).
         """
@@ -159,7 +159,8 @@ class Operand:
         return deltas
 
     def _strays(self) -> bool:
-        """Whether a row of the domain can be outside the bounds by itself, whatever the column.
+        """Return whether a row of the domain can be outside the bounds by itself, whatever the
+        column.
 
         Not if one mode of the row moves the coordinate's, by ones, from 0, up to the same extent.
         """
@@ -188,7 +189,7 @@ class Operand:
         return self.col_shape, stride
 
     def _row_step(self) -> Any:
-        """How far rows lie apart in memory where all are the same distance apart, else None.
+        """Return how far rows lie apart in memory where all are the same distance apart, else None.
 
         Decided on letters, not on numbers: it holds for every size that the kernel serves.
         """
@@ -208,7 +209,8 @@ class Operand:
         return self.args.stride(stride[0], Int64)
 
     def _uniform(self) -> bool:
-        """Whether the columns of one tap follow each other in memory, and are there or not at once.
+        """Return whether the columns of one tap follow each other in memory, and are there or not
+        at once.
 
         Always so where a vector has several elements.
         """
@@ -222,7 +224,7 @@ class Operand:
     # -- the two parts of every coordinate -------------------------------------------------------
 
     def _group(self, domain: Layout, group: Any) -> Any:
-        """What the coordinate of the mode L adds; None if there is no such mode."""
+        """Return what the coordinate of the mode L adds; None if there is no such mode."""
         if len(domain.shape) < 3:
             return None
         shape = map_leaves(self.args.divisor, domain.shape[2])
@@ -323,7 +325,7 @@ class Operand:
         return word if col.valid is None else word | (Int32(col.valid) - 1)
 
     def load_index(self, row: Row, col: Column, *, written: bool) -> Int32:
-        """What the index buffer holds for row + column, -1 where that is outside.
+        """Return what the index buffer holds for row + column, -1 where that is outside.
 
         Without a branch, so that many loads are in flight: what is outside reads entry 0. Only if
         rows are ``written`` does it matter what one past the last holds.

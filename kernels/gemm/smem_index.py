@@ -1,7 +1,7 @@
-"""What a CTA's tile takes of index buffers, kept in shared memory.
+"""The kernel-map tile in shared memory: what a CTA takes of index buffers.
 
-That of A is read anyhow, to find out which taps the rows have (``present.py``). Producers that read
-it again, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map with 64
+That of A is read anyhow, to find out which taps the rows have (``active_taps.py``). Producers that
+read it again, a k-tile ahead, waited for the caches: a tenth of the time of a kernel map with 64
 channels on an H200, and a quarter with 32. That of D, the rows to store to, comes at the same time:
 nobody waits for it at the end, when there is nothing else to do.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32
 
-from layoutconv.planning.kernel_spec import VECTOR_BYTES
+from layoutconv.planning.kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 
 from ..common.arguments import Extent
 from .operand import Operand
@@ -21,7 +21,27 @@ from .operand import Operand
 WORD_BYTES = 4
 
 
-class KeptIndex:
+def keep_index(
+    spec: KernelSpec, smem: Any, load: Any, d: Operand, first: Any, tid: Any
+) -> SmemRows | None:
+    """Allocate shared memory for what a tile takes of index buffers; read that of D.
+
+    It lies behind the stages, and behind what the epilogue's tile takes beyond them. ``load`` is
+    that of A, from row ``first`` on: it reads its entries there from now on.
+    """
+    tile, rows = spec.tile, None
+    behind = spec.own_bytes - tile.mainloop_bytes(BYTES[spec.dtype])
+    if behind:
+        smem.allocate_array(Int32, behind // 4)
+    if d.gather:
+        rows = SmemRows(smem, tile.m)
+        rows.fill(d, first, tile.threads, tid)
+    entries = spec.kept - (tile.m if d.gather else 0)
+    load.kept = SmemIndex(smem, entries, tile.m, load.apart, load.operand.vector_extent)
+    return rows
+
+
+class SmemIndex:
     """The entries of every tap for ``rows`` rows of a tile, of ``channels`` columns a tap.
 
     A producer's thread copies rows that lie ``apart`` rows apart. Its entries of a tap lie side by
@@ -51,7 +71,7 @@ class KeptIndex:
         cute.autovec_copy(kept, entries)
 
 
-class KeptRows:
+class SmemRows:
     """The entries of D's index buffer for ``rows`` rows of a tile."""
 
     def __init__(self, smem: Any, rows: int) -> None:

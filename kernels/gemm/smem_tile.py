@@ -8,45 +8,42 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32
 
-from layoutconv.planning.kernel_spec import Spec
-from layoutconv.planning.tile import LINE_BYTES, Tile, line_bytes
+from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.tile import TileConfig, line_bytes
 
 from .mma_atoms import Data
 
 VECTOR_BYTES = 16
 
 
-def sync(tile: Tile) -> None:
+def sync(tile: TileConfig) -> None:
     """Wait for all threads that multiply; they have a barrier of their own where others copy."""
-    if tile.producers:
-        cute.arch.barrier(barrier_id=1, number_of_threads=tile.threads)
+    if tile.warp_specialized:
+        cute.arch.barrier(barrier_id=1, number_of_threads=tile.mma_threads)
     else:
         cute.arch.sync_threads()
 
 
-def release_tile(tile: Tile) -> None:
-    """Those who multiply let those who copied read what they wrote; they wait for nobody."""
-    cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.launched)
+def release_tile(tile: TileConfig) -> None:
+    """Consumers arrive: producers may read the tile that they wrote."""
+    cute.arch.barrier_arrive(barrier_id=2, number_of_threads=tile.threads)
 
 
-def wait_for_tile(tile: Tile) -> None:
-    """Those who copied wait until the others have released the tile."""
-    cute.arch.barrier(barrier_id=2, number_of_threads=tile.launched)
+def wait_for_tile(tile: TileConfig) -> None:
+    """Producers wait until consumers have released the tile."""
+    cute.arch.barrier(barrier_id=2, number_of_threads=tile.threads)
 
 
 def shared_tiles(
-    smem: Any, spec: Spec, data: Data, along: tuple[int, int], read: Callable[[int], str]
+    smem: Any, spec: KernelSpec, data: Data, along: tuple[int, int], read: Callable[[int], str]
 ) -> Any:
     """Shared memory for all stages of A and of B, with the modes that run ``along`` it.
 
     ``read`` says how what runs along a mode is read.
     """
-    tile, line = spec.tile, LINE_BYTES // data.bytes
-    if tile.k not in (line // 2, line):
-        raise ValueError(f"{tile}: k must be {line // 2} or {line}, 64 or 128 bytes")
-    found = []
-    of_b = tile.holding or tile.stages
-    of_both = (tile.copied_rows, tile.stages), (tile.n, of_b * tile.taps)
+    tile, found = spec.tile, []
+    of_b = tile.b_resident or tile.stages
+    of_both = (tile.a_rows, tile.stages), (tile.n, of_b * tile.halo_taps)
     for (rows, stages), mode in zip(of_both, along, strict=True):
         shape = (rows, tile.k) if mode == 1 else (tile.k, rows)
         found.append(SharedTile(smem, data.element, *shape, stages, read(mode)))
@@ -54,7 +51,7 @@ def shared_tiles(
 
 
 def swizzle_of(line_bytes: int) -> Any:
-    """How vectors of lines lie that warps read as matrices, or wgmma by descriptors."""
+    """Return how vectors of lines lie that warps read as matrices, or wgmma by descriptors."""
     return cute.make_swizzle(line_bytes.bit_length() - 5, 4, 3)
 
 
@@ -76,12 +73,6 @@ class SharedTile:
         self.dtype, self.bytes = dtype, dtype.width // 8
         self.rows, self.columns, self.read = rows, columns, read
         row_bytes = columns * self.bytes
-        least = LINE_BYTES if read == "words" else LINE_BYTES // 2
-        if row_bytes % least:
-            raise ValueError(
-                f"a tile with {columns} of {dtype} side by side in shared memory: expected a "
-                f"multiple of {least} bytes, got {row_bytes}"
-            )
         self.line_bytes = line_bytes(row_bytes)
         self.line = self.line_bytes // self.bytes
         self.panel_bytes = rows * self.line_bytes

@@ -7,9 +7,9 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from layoutconv.planning.tile import LINE_BYTES, Tile
+from layoutconv.planning.tile import LINE_BYTES, TileConfig
 
-from .cp_async import Producer
+from .cp_async import CpAsyncLoad
 from .mma_atoms import round_to_tf32
 from .operand import Operand
 from .smem_tile import SharedTile
@@ -20,7 +20,7 @@ PRODUCTS, WORDS = 128 * 128, 32
 ROWS = 8  # after so many, the swizzle is the same again
 
 
-class RoundingProducer(Producer):
+class RoundingLoad(CpAsyncLoad):
     """Copies tiles of an operand, rounded to nearest, into shared memory where k runs along rows.
 
     ``read_ahead`` loads a k-tile's vectors, ``copy`` stores them: what lies between hides how long
@@ -29,9 +29,9 @@ class RoundingProducer(Producer):
     """
 
     def __init__(
-        self, operand: Operand, shared: SharedTile, tile: Tile, tid: Any, first: Any
+        self, operand: Operand, shared: SharedTile, tile: TileConfig, tid: Any, first: Any
     ) -> None:
-        super().__init__(operand, shared, Float32, tile.producers, tid, first)
+        super().__init__(operand, shared, Float32, tile.producer_threads, tid, first)
         op = cute.nvgpu.CopyUniversalOp()
         self.atom = cute.make_copy_atom(op, Float32, num_bits_per_copy=8 * self.bytes)
         # In the order in which vectors are loaded, their steps from the first.
@@ -41,9 +41,9 @@ class RoundingProducer(Producer):
             for row_step in self.row_steps
             for step in steps
         ]
-        words = operand.vector * len(self.steps) * tile.taps
+        words = operand.vector * len(self.steps) * tile.halo_taps
         self.tiles = 2 if tile.m * tile.n <= PRODUCTS and words <= WORDS else 1
-        shape = (operand.vector, 1), len(self.steps), (tile.taps, self.tiles)
+        shape = (operand.vector, 1), len(self.steps), (tile.halo_taps, self.tiles)
         self.held = cute.make_rmem_tensor(shape, Float32)
         if operand.along == 0:
             row, column = self.column_number, self.row_number  # of shared memory

@@ -1,7 +1,7 @@
-"""From global to shared memory by tensor maps: one thread copies a whole k-tile of B.
+"""TMA tiled loads: one thread copies a whole k-tile of B from global to shared memory.
 
 Of producers' copies B's are two thirds where a tile is 128x256, an instruction and an address for
-every 16 bytes. By a map they are one instruction for every panel of a tile (``shared.py``), and
+every 16 bytes. By TMA they are one instruction for every panel of a tile (``smem_tile.py``), and
 their borders cost nothing.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int16, Int32, const_expr, range_constexpr
+from cutlass import Int32, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import compact_stride
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.schedule import WARP
 from layoutconv.planning.structural_zeros import Columns
-from layoutconv.planning.tile import WARP
 from layoutconv.planning.tma_tiled import Boxes
 
 from ..common.arguments import Extent
@@ -24,8 +24,9 @@ from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
 
 
-def tensor_map(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any, Any]:
-    """What a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its coordinates.
+def tiled_tma_atom(found: Boxes, pointer: Any, spec: KernelSpec, data: Data) -> tuple[Any, Any]:
+    """Return what a kernel takes of B's ``memory_of_b``: a copy atom with the map, and its
+    coordinates.
 
     The host makes it for every launch, of constants and ``pointer``.
     """
@@ -37,8 +38,7 @@ def tensor_map(found: Boxes, pointer: Any, spec: Spec, data: Data) -> tuple[Any,
     tensor = cute.make_tensor(pointer, cute.make_layout(shape, stride=memory.stride))
     swizzle = swizzle_of(found.box[0] * data.bytes)
     shared = cute.make_composed_layout(swizzle, 0, _in_shared_memory(found))
-    alone = spec.tile.sharing == 1
-    op = cpasync.CopyBulkTensorTileG2SOp() if alone else cpasync.CopyBulkTensorTileG2SMulticastOp()
+    op = cpasync.CopyBulkTensorTileG2SOp()
     made = cpasync.make_tiled_tma_atom(op, tensor, shared, found.box)
     named, modes = len(made.tma_tensor.iterator), len(memory.shape)
     if named != modes:
@@ -53,21 +53,20 @@ def _in_shared_memory(found: Boxes) -> Any:
     return cute.make_layout(found.box, stride=compact_stride(found.box))
 
 
-class MapProducer:
-    """Copies tiles of an operand by a tensor map; an mbarrier is told of the ``bytes`` of a stage.
+class TmaLoad:
+    """Loads tiles of an operand by TMA; an mbarrier expects the ``bytes_of`` a stage.
 
-    The warp with ``tid`` below 32 does, by a thread that it elects. ``sharing`` CTAs of a cluster
-    get every copy.
+    The warp with ``tid`` below 32 does, by a thread that it elects.
     """
 
     tiles = 1  # nothing waits in registers
 
-    def __init__(self, atom: Any, shared: SharedTile, tid: Any, taps: int, sharing: int) -> None:
-        self.atom, self.shared, self.taps, self.sharing = atom, shared, taps, sharing
+    def __init__(self, atom: Any, shared: SharedTile, tid: Any, taps: int) -> None:
+        self.atom, self.shared, self.taps = atom, shared, taps
         self.copies = tid < WARP
 
     def bytes_of(self, columns: tuple[Columns, ...]) -> int:
-        """What comes to a CTA for a stage; of B's tiles, one for a tap, some ``columns``."""
+        """Return what comes to a CTA for a stage; of B's tiles, one for a tap, some ``columns``."""
         return self.taps * self.shared.stage_bytes
 
     @cute.jit
@@ -97,18 +96,14 @@ class MapProducer:
         return cute.make_tensor(pointer, layout)
 
     def bring(self, there: Any, here: Any, full: Any) -> None:
-        """One copy, of which ``full`` is told in every CTA that it comes to."""
+        """One copy, whose bytes complete at the mbarrier ``full``."""
         here, there = (cute.group_modes(box, 0, cute.rank(box)) for box in (here, there))
         to, since = cpasync.tma_partition(self.atom, 0, cute.make_layout(1), here, there)
-        every = {} if self.sharing == 1 else {"mcast_mask": Int16((1 << self.sharing) - 1)}
-        cute.copy(self.atom, since, to, tma_bar_ptr=full, **every)
+        cute.copy(self.atom, since, to, tma_bar_ptr=full)
 
 
-class BoxProducer(MapProducer):
-    """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B.
-
-    Of CTAs that share tiles of B, each brings as many of the lines to all.
-    """
+class TmaTiledLoad(TmaLoad):
+    """Copies tiles of B, all taps of a stage; ``first`` is the tile's first row of B."""
 
     def __init__(
         self,
@@ -118,18 +113,17 @@ class BoxProducer(MapProducer):
         tid: Any,
         first: Any,
         group: Any,
-        spec: Spec,
+        spec: KernelSpec,
     ) -> None:
         atom, self.tensor = made
-        super().__init__(atom, shared, tid, spec.tile.taps, spec.tile.sharing)
+        super().__init__(atom, shared, tid, spec.tile.halo_taps)
         self.found, self.first, self.group, self.along = found, first, group, spec.along[1]
-        self.share = cute.arch.block_idx_in_cluster() if spec.tile.sharing > 1 else 0
 
     def bytes_of(self, columns: tuple[Columns, ...]) -> int:
         return sum(len(self._panels(part)) for part in columns) * self.shared.panel_bytes
 
     def _panels(self, columns: Columns) -> range:
-        """Those that are copied: a panel of lines along k has a part of every column."""
+        """The panels that are loaded: one of lines along k has a part of every column."""
         shared = self.shared
         if self.along == 1:
             return range(shared.stage_bytes // shared.panel_bytes if columns.width else 0)
@@ -149,7 +143,6 @@ class BoxProducer(MapProducer):
         """A box of memory."""
         crd = [self.first, first_k]
         crd[self.along] = crd[self.along] + panel * self.shared.line
-        crd[1 - self.along] = crd[1 - self.along] + self.share * self.found.rows
         group = (self.group,) if len(self.found.layout.shape) > 2 else ()
         corner = self.found.corner(*crd, *group, divisor=Extent)
         moved = cute.domain_offset(tuple(map(Int32, corner)), self.tensor)
@@ -159,7 +152,6 @@ class BoxProducer(MapProducer):
         """A box of shared memory."""
         shared = self.shared
         at = slot * shared.stage_bytes + panel * shared.panel_bytes
-        at = at + self.share * (self.found.rows * shared.line_bytes)
         return self._tile(at, _in_shared_memory(self.found))
 
 

@@ -1,9 +1,9 @@
-"""From global to shared memory by im2col tensor maps: one thread copies a whole k-tile.
+"""TMA im2col loads: one thread copies a whole k-tile from global to shared memory.
 
 A copy names a pixel to start at, a channel and a tap. Where rows are pixels, the pixel stays the
 same for the whole main loop; where the sum runs over pixels, the channel and the tap do, one of
-each for every panel of a tile (``shared.py``). Rows that are more than a copy brings come in pieces
-of the same size. No row is looked at, no border, and no address is computed but that one.
+each for every panel of a tile (``smem_tile.py``). Rows that are more than a copy brings come in
+pieces of the same size. No row is looked at, no border, and no address is computed but that one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cutlass import Int32, Int64, const_expr, range_constexpr
 from cutlass.cute.nvgpu import cpasync
 
 from layoutconv.algebra.int_tuple import product
-from layoutconv.planning.kernel_spec import VECTOR_BYTES, Spec
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.planning.structural_zeros import Columns
 from layoutconv.planning.tile import line_bytes
 from layoutconv.planning.tma_im2col import Im2col
@@ -24,15 +24,15 @@ from layoutconv.planning.tma_im2col import Im2col
 from ..common.arguments import Arguments, Extent
 from .mma_atoms import Data
 from .smem_tile import SharedTile, swizzle_of
-from .tma import MapProducer
+from .tma import TmaLoad
 
 Corner = tuple[tuple[Any, ...], tuple[Any, ...]]  # (*pixel, image), (channel, *offsets)
 
 
-def im2col_map(
-    found: Im2col, args: Arguments, pointer: Any, spec: Spec, data: Data, operand: int
+def im2col_tma_atom(
+    found: Im2col, args: Arguments, pointer: Any, spec: KernelSpec, data: Data, operand: int
 ) -> Any:
-    """What a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
+    """Return what a kernel takes to copy tiles of A, 0, or of B: a copy atom with the map.
 
     It is made for every launch.
     """
@@ -76,7 +76,7 @@ def _distance(stride: Any, args: Arguments, data: Data) -> Any:
     return cute.assume(taken, divby=vector)
 
 
-class PixelProducer(MapProducer):
+class TmaIm2colLoad(TmaLoad):
     """Copies tiles of an operand by an im2col tensor map."""
 
     def __init__(
@@ -90,8 +90,8 @@ class PixelProducer(MapProducer):
         first: Any,
         group: Any,
     ) -> None:
-        """Of tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
-        super().__init__(atom, shared, tid, taps=1, sharing=1)
+        """Take tiles of so many ``rows`` of pixels; ``first`` is the tile's first of the GEMM."""
+        super().__init__(atom, shared, tid, taps=1)
         self.found, self.args = found, args
         self.pieces, self.pixels = found.copies(rows)
         self.start(first, group)
@@ -101,7 +101,7 @@ class PixelProducer(MapProducer):
         return panels * self.pieces * self.pixels * self.shared.line_bytes
 
     def start(self, first: Any, group: Any) -> None:
-        """What stays the same for the whole main loop."""
+        """Return what stays the same for the whole main loop."""
         raise NotImplementedError
 
     def corner(self, first_k: Any, panel: int, piece: int) -> Corner:
@@ -135,7 +135,7 @@ class PixelProducer(MapProducer):
         return cute.make_layout((self.pixels, self.shared.line), stride=stride)
 
 
-class RowProducer(PixelProducer):
+class TmaRowsLoad(TmaIm2colLoad):
     """The pixels are rows of the GEMM."""
 
     def start(self, first: Any, group: Any) -> None:
@@ -147,7 +147,7 @@ class RowProducer(PixelProducer):
         return self.corners[piece], self.found.column(first_k, self.group, Extent)
 
 
-class SumProducer(PixelProducer):
+class TmaSumLoad(TmaIm2colLoad):
     """The pixels are summed over: columns of the GEMM."""
 
     def start(self, first: Any, group: Any) -> None:

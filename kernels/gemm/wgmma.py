@@ -1,8 +1,8 @@
 """Hopper's warpgroups: what they multiply, and how that reaches the tensor cores.
 
 wgmma reads both operands from shared memory by itself. Of tf32 it would cut the last bits off: what
-is there has been rounded by tensor maps, or, of B, by those who copied it; any other A is read and
-rounded by those who multiply, and wgmma takes it from registers.
+is there has been rounded by TMA, or, of B, by its producer; any other A is read and rounded by
+consumers, and wgmma takes it from registers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, TFloat32
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
+from layoutconv.planning.schedule import WARPGROUP
 from layoutconv.planning.structural_zeros import Columns, Run
-from layoutconv.planning.tile import WARPGROUP, Tile
+from layoutconv.planning.tile import TileConfig
 
-from .cp_async import Producer
+from .cp_async import CpAsyncLoad
 from .fragments import Fragments
 from .mma_atoms import Data, round_to_tf32
-from .tma import MapProducer
+from .tma import TmaLoad
 
 ARCH = 90
 SETS = 4  # of rounded fragments, at most: one is read while the others are multiplied
@@ -53,7 +54,7 @@ class WarpgroupMultiplier:
     """
 
     def __init__(
-        self, data: Data, tile: Tile, along: tuple[int, int], rounds: bool, columns: int
+        self, data: Data, tile: TileConfig, along: tuple[int, int], rounds: bool, columns: int
     ) -> None:
         self.data, self.accumulator, self.columns = data, data.accumulator, columns
         self.along, self.rounds, self.tile = along, rounds, tile
@@ -71,10 +72,10 @@ class WarpgroupMultiplier:
         else:  # A and B might differ
             operands = data.element, data.element
         op = OPERATIONS[data.name](*operands, self.accumulator, shape, source, *majors)
-        atoms = (tile.warps_m // 4, tile.warps_n, 1)
+        atoms = (tile.warps[0] // 4, tile.warps[1], 1)
         return cute.make_tiled_mma(cute.make_mma_atom(op), cute.make_layout(atoms))
 
-    def accumulators(self, tile: Tile) -> Any:
+    def accumulators(self, tile: TileConfig) -> Any:
         return cute.make_rmem_tensor(self.mma.partition_shape_C((tile.m, tile.n)), self.accumulator)
 
     def part(self, acc: Any, columns: Columns) -> Any:
@@ -86,7 +87,7 @@ class WarpgroupMultiplier:
 
 
 class KTileOperands:
-    """What a thread's instructions take of a k-tile, in groups that are committed together.
+    """Operands of a thread's ``wgmma`` for a k-tile, in groups that are committed together.
 
     ``windows``: of so many rows of A, how many there are, and how many rows lie between them. Each
     is multiplied by what a ``run`` has of a tile of B of its own, and added to these columns of
@@ -97,8 +98,8 @@ class KTileOperands:
         self,
         multiplier: WarpgroupMultiplier,
         tid: Any,
-        a: Producer | MapProducer,
-        b: Producer | MapProducer,
+        a: CpAsyncLoad | TmaLoad,
+        b: CpAsyncLoad | TmaLoad,
         windows: tuple[int, int, int],
         acc: Any,
         run: Run,
@@ -129,11 +130,11 @@ class KTileOperands:
 
     @property
     def in_flight(self) -> int:
-        """How many groups may be multiplied while the next is fetched."""
+        """Return how many groups may be multiplied while the next is fetched."""
         return max(1, self.sets - 1)
 
     def fetch(self, group: int, stage: Any) -> None:
-        """What a group takes from registers: read and rounded."""
+        """Return what a group takes from registers: read and rounded."""
         if not self.sets:
             return
         ((tap, block),) = self.groups[group]

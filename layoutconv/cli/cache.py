@@ -14,7 +14,7 @@ from ..base.cache_folder import Kernel, cache_directory, cache_limit, printable
 from .text_table import as_json, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..planning.tile import Tile
+    from ..planning.tile import TileConfig
 
 
 class Kept(NamedTuple):
@@ -151,20 +151,20 @@ def size_of(count: int) -> str:
     return f"{count} B"
 
 
-def tile_text(tile: Tile) -> str:
-    """A tile in short: outputs and products, then warps, stages, and CTAs that share sums; or that
-    they last, and how many teams they have.
+def tile_text(tile: TileConfig) -> str:
+    """Return a tile in short: (m, n, k), warps, stages, and the CTAs of a cluster along k; or that
+    its kernel is persistent, with ping-pong consumers.
 
-    >>> from layoutconv.planning.tile import Tile
-    >>> tile_text(Tile(128, 64, 32, 2, 2, 3)), tile_text(Tile(128, 64, 32, 2, 2, 3, parts=4))
+    >>> from layoutconv.planning.tile import TileConfig, persistent
+    >>> tile_text(TileConfig((128, 64, 32))), tile_text(TileConfig((128, 64, 32), cluster_k=4))
     ('128x64x32 2x2 3', '128x64x32 2x2 3 /4')
-    >>> tile_text(Tile(128, 64, 32, 4, 1, 6, 32, lasting=True, teams=2))
-    '128x64x32 4x1 6 lasting x2'
+    >>> tile_text(persistent((128, 64, 32), (4, 1), 6, pingpong=True))
+    '128x64x32 4x1 6 persistent ping-pong'
     """
-    more = f" /{tile.parts}" if tile.parts > 1 else ""
-    if tile.lasting:
-        more = " lasting" + (f" x{tile.teams}" if tile.teams > 1 else "")
-    return f"{tile.m}x{tile.n}x{tile.k} {tile.warps_m}x{tile.warps_n} {tile.stages}{more}"
+    more = f" /{tile.cluster_k}" if tile.cluster_k > 1 else ""
+    if tile.persistent:
+        more = " persistent" + (" ping-pong" if tile.pingpong else "")
+    return f"{tile.m}x{tile.n}x{tile.k} {tile.warps[0]}x{tile.warps[1]} {tile.stages}{more}"
 
 
 def _short(text: str, width: int = 120) -> str:

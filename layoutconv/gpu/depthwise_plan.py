@@ -51,7 +51,7 @@ class DotPlan:
         if self.in_torch:
             aligned = (*aligned[:2], 16)
         kind, stored_kind = (str(of).removeprefix("torch.") for of in (dtype, stored))
-        of_machine = machine.arch, aligned, machine.multiprocessors
+        of_machine = machine.arch, aligned, machine.sm_count
         self.kernels = load_dot(view, kind, stored_kind, *of_machine)
 
     def __call__(

@@ -17,7 +17,7 @@ from ..algebra.int_tuple import flatten
 from ..algebra.symint import is_runtime
 from ..base.caches import BoundedCache, footprint, put_few, remembered
 from ..planning.kernel_key import operands, runtime_integers
-from ..planning.legality import MAX_GROUPS
+from ..planning.view_rules import MAX_GROUPS
 from ..tensors.tensor_checks import Expected, Index, expected
 from ..view.gemm_view import GemmView, stages
 

@@ -1,8 +1,10 @@
 """Choices that were measured: a file for each in the cache folder, and a table in the package.
 
 A choice belongs to a GPU by name, a kernel but for its tile, a class of sizes, and a version of the
-package. Its file is named by a digest of that, written beside and moved into place: who reads sees
-all of it or nothing, and processes that write at once do not disturb each other.
+package. It is written with the version of its format (``planning/tile_json.py``): older ones are
+migrated, and what cannot be read is measured again, with a warning. Its file is named by a digest
+of that, written beside and moved into place: who reads sees all of it or nothing, and processes
+that write at once do not disturb each other.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from math import log2
@@ -22,9 +25,10 @@ from typing import Any
 from .. import __version__
 from ..base.cache_folder import cache_directory, make_folder, read_file, usable_folder, write_file
 from ..errors import ArgumentError
-from ..planning.cost_model import Machine, Problem, runs_here
+from ..planning.cost_model import Machine, Problem, suits
 from ..planning.kernel_key import signature
-from ..planning.tile import Tile
+from ..planning.tile import TileConfig
+from ..planning.tile_json import FORMAT, tile_from_json, tile_to_json
 from ..view.gemm_view import GemmView
 
 VARIABLE = "LAYOUTCONV_TUNE"
@@ -40,7 +44,7 @@ class Choice:
         microseconds: of the winner; ``model_microseconds`` of what the cost model had picked.
     """
 
-    tile: Tile
+    tile: TileConfig
     splits: int
     problem: str
     microseconds: float
@@ -69,7 +73,7 @@ def key_of(
     classes = tuple(size_class(extent) for extent in (problem.m, problem.n, problem.k))
     kernel = signature(view, along), problem.dtype, out_dtype, vectors, along
     rest = problem.channels, problem.staged_bytes, problem.groups
-    flags = problem.splittable, problem.sparse
+    flags = problem.splittable, problem.skips_taps
     return hashlib.sha256(repr((kernel, classes, rest, flags)).encode()).hexdigest()
 
 
@@ -82,7 +86,7 @@ def size_class(extent: int) -> int:
     return round(log2(max(1, extent)))
 
 
-def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | None:
+def find(key: str, problem: Problem, machine: Machine) -> tuple[TileConfig, int] | None:
     """The tile and the number of parts that are remembered: on disk, or in the package's table.
 
     What cannot run here, as after a change of the family, is not found.
@@ -94,8 +98,8 @@ def find(key: str, problem: Problem, machine: Machine) -> tuple[Tile, int] | Non
     choice = choice or _parse(_shipped().get(name, {}).get(key))
     if choice is None:
         return None
-    runs = runs_here(problem, choice.tile, choice.splits, machine)
-    return (choice.tile, choice.splits) if runs else None
+    fits = suits(problem, choice.tile, choice.splits, machine)
+    return (choice.tile, choice.splits) if fits else None
 
 
 def remember(key: str, machine: Machine, choice: Choice) -> None:
@@ -103,7 +107,7 @@ def remember(key: str, machine: Machine, choice: Choice) -> None:
     path = _folder(machine.name or machine.arch) / f"{key}.json"
     make_folder(cache_directory())
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"gpu": machine.name or machine.arch, **asdict(choice)}
+    content = {"gpu": machine.name or machine.arch, **_as_json(choice)}
     write_file(path, json.dumps(content, indent=1).encode())
 
 
@@ -117,7 +121,7 @@ def add_to_table(path: Path, gpu: str, choices: Mapping[str, Choice]) -> int:
     for key, choice in choices.items():
         own.pop(key, None)
         if choice.microseconds < choice.model_microseconds:
-            own[key] = asdict(choice)
+            own[key] = _as_json(choice)
     table[gpu] = dict(sorted(own.items()))
     path.write_text(json.dumps(table, indent=1) + "\n")
     return len(own)
@@ -155,25 +159,37 @@ def _read(path: Path) -> Any:
         return None
 
 
+def _as_json(choice: Choice) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "tile": tile_to_json(choice.tile),
+        "splits": choice.splits,
+        "problem": choice.problem,
+        "microseconds": choice.microseconds,
+        "model_microseconds": choice.model_microseconds,
+    }
+
+
 def _parse(content: Any) -> Choice | None:
+    """A choice of any format that can be read; of another, a warning and None."""
+    if not isinstance(content, dict):
+        return None
+    version = content.get("format", 1)
     try:
-        if not all(_is_number_of_tiles(*item) for item in content["tile"].items()):
-            return None
         return Choice(
-            Tile(**content["tile"]),
+            tile_from_json(content["tile"], version),
             int(content["splits"]),
             str(content["problem"]),
             float(content["microseconds"]),
             float(content["model_microseconds"]),
         )
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
+        warnings.warn(
+            f"a tuned choice of format {version} is ignored, and may be tuned again: "
+            f"{type(error).__name__}: {error}",
+            stacklevel=2,
+        )
         return None
-
-
-def _is_number_of_tiles(name: str, value: Any) -> bool:
-    if name == "lasting":
-        return isinstance(value, bool)
-    return type(value) is int and value >= (name in ("m", "n", "k", "warps_m", "warps_n"))
 
 
 @cache

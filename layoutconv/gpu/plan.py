@@ -11,7 +11,7 @@ import torch
 from ..base.caches import put_few
 from ..kernels.compile.store import as_argument, load_kernel
 from ..planning.kernel_key import index_buffer, runtime_integers
-from ..planning.tile import Tile
+from ..planning.tile import TileConfig
 from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Epilogue
@@ -81,7 +81,7 @@ class Plan:
         atomic: bool = False,
         structure: str = "",
         aligned: tuple[int, int, int] = ALIGNED,
-        tile: Tile | None = None,
+        tile: TileConfig | None = None,
         splits: int | None = None,
         sizes: tuple[int, int] | None = None,
         bind: bool = True,
@@ -100,8 +100,8 @@ class Plan:
         self._only_launches = not self._in_bytes and not self._parts and self._only_device
         index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
         # CTAs that last are as many as there is room for at once.
-        self._most = self.machine.multiprocessors * self.spec.resident
-        ctas = (self._most,) if self.tile.lasting else ()
+        self._most = self.machine.sm_count * self.spec.ctas_per_sm
+        ctas = (self._most,) if self.tile.persistent else ()
         integers = *ctas, *runtime_integers(view).values()
         self._bind(expected(view).d.shape, view.m, index, integers)
 
@@ -332,7 +332,7 @@ def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
     if plan is not None:
         return plan.over(view.buffers, view.m, expected(view).d.shape, kind.integers(numbers))
     plan = _plan(view, key, sizes)
-    if plan.tile.taps == 1:
+    if plan.tile.halo_taps == 1:
         keep_plan(kind, (key, sizes), plan.without_buffers())
     return plan
 

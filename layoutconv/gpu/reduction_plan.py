@@ -14,8 +14,8 @@ from ..algebra.int_tuple import flatten
 from ..algebra.layout import Layout
 from ..base.caches import put_few, remembered
 from ..errors import ArgumentError, ArgumentTypeError
-from ..planning.legality import UnsupportedViewError
 from ..planning.loop_nest import Nest, make_nest
+from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import Stored
 from ..view.gemm_view import OperandLayout, follow, stages
 from ..view.reduction_view import ReductionView
@@ -319,7 +319,7 @@ class _Plan:
         )
         self.device, self.accumulator = device, what.accumulator
         self.launches = []
-        found = schedule(nest, dtype, accumulator, out_dtype, aligned, machine.multiprocessors)
+        found = schedule(nest, dtype, accumulator, out_dtype, aligned, machine.sm_count)
         for launch in found:
             last = not launch.workspace
             operation: Any = what.function or ("sum" if not last and name == "mean" else name)

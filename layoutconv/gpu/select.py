@@ -1,4 +1,4 @@
-"""What runs a GEMM view on a GPU: the problem that it is, the tile, the kernel's ``Spec``.
+"""What runs a GEMM view on a GPU: the problem that it is, the tile, the kernel's ``KernelSpec``.
 
 No kernel is loaded or launched here, unless the user wants tiles to be measured: that is ``gpu``,
 which comes here first.
@@ -7,6 +7,7 @@ which comes here first.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from math import inf, prod
 from typing import Any, NamedTuple
 
@@ -16,13 +17,14 @@ from ..algebra.int_tuple import flatten
 from ..base.devices import check_driver
 from ..errors import ArgumentTypeError
 from ..kernels.compile.store import architecture
-from ..planning.cost_model import MACHINES, Machine, Problem, choose
+from ..planning import legality
+from ..planning.cost_model import MACHINES, Machine, Problem, ranked
 from ..planning.halo_reuse import widened
 from ..planning.kernel_key import index_buffer
 from ..planning.kernel_spec import (
     ARCHES,
     BYTES,
-    Spec,
+    KernelSpec,
     can_skip,
     kept_entries,
     staged_bytes,
@@ -30,10 +32,10 @@ from ..planning.kernel_spec import (
     suits_warpgroups,
     vectors_of,
 )
-from ..planning.legality import UnsupportedViewError, check_view
 from ..planning.structural_zeros import Run, leaves_bounds, runs_of
-from ..planning.tile import WARPGROUP, Tile
+from ..planning.tile import TileConfig, specialized
 from ..planning.tma_im2col import is_mapped
+from ..planning.view_rules import UnsupportedViewError, check_view
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
 from ..view.gemm_view import GemmView, locate, stages
@@ -43,7 +45,7 @@ from .measured_choices import find, key_of, wanted
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
 _PRESENT = 0.5
-_ANY_TILE = Tile(64, 64, 16)
+_ANY_TILE = TileConfig((64, 64, 16))
 MOST_ROWS = 2**31
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
 
@@ -61,7 +63,7 @@ class Choice(NamedTuple):
     """
 
     view: GemmView
-    spec: Spec
+    spec: KernelSpec
     splits: int
     sums: torch.dtype
     machine: Machine
@@ -79,7 +81,7 @@ def choose_kernel(
     atomic: bool = False,
     structure: str = "",
     aligned: tuple[int, int, int] = ALIGNED,
-    tile: Tile | None = None,
+    tile: TileConfig | None = None,
     splits: int | None = None,
     sizes: tuple[int, int] | None = None,
     measures: bool = True,
@@ -97,7 +99,7 @@ def choose_kernel(
         vectors, along = (1, 1, vectors[2]), (1, 1)
     check_view(view, along)
     whole = expected(view).writes_all and _is_dense(view.d)
-    of_any_tile = Spec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
+    of_any_tile = KernelSpec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
     counts = "statistics" in structure.split()
     problem = Problem(
         view.m, view.n, _summed(view, along),
@@ -105,24 +107,24 @@ def choose_kernel(
         dtype=kind,
         staged_bytes=staged_bytes(kind, out_kind, structure),
         groups=view.l,
-        sparse=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
+        skips_taps=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
         gathered=index_buffer(view.a) is not None,
         # Parts are added up as floating-point numbers, and stored without saturation.
         splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
-        whole=not (counts or atomic),
-        warpgroups=suits_warpgroups(kind, vectors, along),
-        mapped=_is_mapped(view, of_any_tile),
-        runs=bool(_runs(view, of_any_tile)),
-        lasts=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
-        stays=(
+        clusters=not (counts or atomic),
+        wgmma=suits_warpgroups(kind, vectors, along),
+        tma=_has_tma(view, of_any_tile),
+        zero_tiles=bool(_runs(view, of_any_tile)),
+        persistent=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
+        register_store=(
             BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure
             and (not counts or stores_whole_rows(view))
         ),
-        counts=counts,
+        statistics=counts,
         **_shared_rows(view, of_any_tile),
     )  # fmt: skip
-    plain = None if tile or problem.runs or problem.window_runs else unfolded(view)
+    plain = None if tile or problem.zero_tiles or problem.zero_tiles_halo else unfolded(view)
     if plain is not None:  # no tile would leave out what is outside the filter
         return choose_kernel(
             plain, dtype, device, out_dtype, precision=precision, atomic=atomic,
@@ -139,22 +141,33 @@ def choose_kernel(
         )  # fmt: skip
     if measured is None and sizes is not None:
         problem = replace(problem, m=sizes[0], groups=sizes[1])
-    chosen, parts = measured or choose(problem, machine)
-    if splits and problem.splittable:
-        parts = splits
-    tile = tile or chosen
-    if tile.taps > 1:
-        view = _widened(view, tile)
-    parts = _without_empty_parts(view.k // tile.taps, tile, parts)
-    split = "" if parts == 1 else "atomic" if atomic else "partial"
     sums = torch.float64 if dtype == torch.float64 else torch.float32
+    of_any_tile = replace(of_any_tile, epilogue=structure)
+    pairs = chain([measured] if measured else [], ranked(problem, machine))
+    for chosen, parts in pairs:  # the first, unless no kernel runs it
+        parts = splits if splits and problem.splittable else parts
+        kernel = _kernel_of(view, of_any_tile, tile or chosen, parts, _name(sums), atomic=atomic)
+        if tile is not None:
+            legality.check(*kernel[:2], machine.smem_per_cta)
+        if tile is not None or not legality.reasons(*kernel[:2], machine.smem_per_cta):
+            break
+    return Choice(*kernel, sums, machine, problem, key)
+
+
+def _kernel_of(
+    view: GemmView, spec: KernelSpec, tile: TileConfig, parts: int, sums: str, *, atomic: bool
+) -> tuple[GemmView, KernelSpec, int]:
+    """The view and the spec with a tile, and the slices of a sum, without empty ones."""
+    if tile.halo_taps > 1:
+        view = _widened(view, tile)
+    parts = _without_empty_parts(view.k // tile.halo_taps, tile, parts)
+    split = "" if parts == 1 else "atomic" if atomic else "partial"
     if split:
-        out_kind = _name(sums)
-        vectors = (*vectors[:2], min(vectors[2], 16 // sums.itemsize))
-    skip = not split and tile.taps == 1 and can_skip(view, along, tile)
-    spec = Spec(kind, out_kind, tile, machine.arch, vectors, along, structure, split, skip)
-    spec = replace(spec, kept=kept_entries(view, spec))
-    return Choice(view, spec, parts, sums, machine, problem, key)
+        vectors = (*spec.vectors[:2], min(spec.vectors[2], 16 // BYTES[sums]))
+        spec = replace(spec, out_dtype=sums, vectors=vectors)
+    skip = not split and tile.halo_taps == 1 and can_skip(view, spec.along, tile)
+    spec = replace(spec, tile=tile, split=split, skip=skip)
+    return view, replace(spec, kept=kept_entries(view, spec)), parts
 
 
 def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
@@ -200,7 +213,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
+def _shared_rows(view: GemmView, spec: KernelSpec) -> dict[str, Any]:
     """Of a problem: how many taps share the rows of a tile, how many rows more that takes, and
     whether tensor maps bring these tiles.
 
@@ -213,23 +226,23 @@ def _shared_rows(view: GemmView, spec: Spec) -> dict[str, Any]:
     runs = _runs(wide, spec, taps)
     half_lines = -(-wide.k // taps // (64 // BYTES[spec.dtype]))
     return {
-        "taps": taps,
-        "widening": wide.m / view.m,
-        "mapped_windows": _is_mapped(wide, spec, taps),
-        "window_runs": bool(runs),
+        "halo_taps": taps,
+        "halo_growth": wide.m / view.m,
+        "tma_halo": _has_tma(wide, spec, taps),
+        "zero_tiles_halo": bool(runs),
         "k_tiles": sum(run.k_tiles for run in runs) or half_lines,
     }
 
 
-def _widened(view: GemmView, tile: Tile) -> GemmView:
+def _widened(view: GemmView, tile: TileConfig) -> GemmView:
     """The view whose rows serve the taps of a tile."""
     wide = widened(view)
-    if wide is None or flatten(wide.a.shape[1])[-1] != tile.taps:
-        raise UnsupportedViewError(f"{tile}: expected a view whose rows {tile.taps} taps share")
+    if wide is None or flatten(wide.a.shape[1])[-1] != tile.halo_taps:
+        raise UnsupportedViewError(f"{tile}: expected a view with {tile.halo_taps} halo taps")
     return wide
 
 
-def _without_empty_parts(k: int, tile: Tile, splits: int) -> int:
+def _without_empty_parts(k: int, tile: TileConfig, splits: int) -> int:
     """How many parts there are if all but the last have equally many k-tiles."""
     k_tiles = max(1, -(-k // tile.k))
     return -(-k_tiles // -(-k_tiles // splits))
@@ -275,7 +288,7 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
     return 0
 
 
-def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
+def _has_tma(view: GemmView, spec: KernelSpec, taps: int = 1) -> bool:
     """Whether tensor maps bring both operands to the tiles that are made for them.
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
@@ -283,7 +296,7 @@ def _is_mapped(view: GemmView, spec: Spec, taps: int = 1) -> bool:
     return spec.arch == "sm_90a" and is_mapped(view, _with_tile(view, spec, taps))
 
 
-def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
+def _runs(view: GemmView, spec: KernelSpec, taps: int = 1) -> tuple[Run, ...]:
     """Of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
     columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
     if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
@@ -291,10 +304,10 @@ def _runs(view: GemmView, spec: Spec, taps: int = 1) -> tuple[Run, ...]:
     return runs_of(view, _with_tile(view, spec, taps, columns))
 
 
-def _with_tile(view: GemmView, spec: Spec, taps: int, columns: int = 128) -> Spec:
+def _with_tile(view: GemmView, spec: KernelSpec, taps: int, columns: int = 128) -> KernelSpec:
     line = 128 // BYTES[spec.dtype]
     k = line if taps == 1 and _channels(view, spec.along) % line == 0 else line // 2
-    return replace(spec, tile=Tile(128, columns, k, 8, 1, 4, producers=WARPGROUP, taps=taps))
+    return replace(spec, tile=specialized((128, columns, k), (8, 1), 4, halo_taps=taps))
 
 
 def _is_dense(layout: Any) -> bool:

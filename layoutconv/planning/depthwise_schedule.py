@@ -1,4 +1,4 @@
-"""How a batch of dot products is cut: vectors, tiles, launches. Needs no compiler.
+"""Schedules of batched dot products: vectors, tiles, launches. Needs no compiler.
 
 ``D[l] = sum_k A[l, k] * B[l, k]``, a view whose every mode but the sum is in the batch. A thread
 takes a vector of the first loop over the batch (channels), a tile of another (cells of a row, taps)
@@ -17,9 +17,9 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView
-from .legality import UnsupportedViewError
 from .loop_nest import Form, Nest, in_vectors, make_nest, split, together
 from .reduction_schedule import BYTES, LANES, THREADS, Launch, schedule
+from .view_rules import UnsupportedViewError
 
 WARPS = 8  # of a CTA
 UNROLLED = 64  # products of one element of the batch that a kernel has no loop for
@@ -31,7 +31,7 @@ Ratio = tuple[int, int]
 
 @dataclass(frozen=True)
 class DotShape:
-    """What a kernel is compiled for.
+    """The key of a depthwise kernel.
 
     ``nest`` is a structure, "n" for every argument; the extents of loops that are tiled count
     tiles. ``sums`` are the extents of the sum where these are unrolled, and () where they are not.
@@ -60,7 +60,7 @@ class DotShape:
 
     @property
     def integers(self) -> int:
-        """How many integers the kernel takes: those of the nest, and nine more."""
+        """Return how many integers the kernel takes: those of the nest, and nine more."""
         return len(self.nest.arguments()) + 9
 
     def place(self, operand: int, t: int, u: int) -> int | tuple[int, int]:
@@ -70,7 +70,7 @@ class DotShape:
 
     @cached_property
     def sharers(self) -> tuple[dict[int | tuple[int, int], list[tuple[int, int]]], ...]:
-        """Of A and of B: the elements of a tile by their place."""
+        """The elements of tiles of A and of B, by their place."""
         found: list[dict[int | tuple[int, int], list[tuple[int, int]]]] = []
         for operand in (0, 1):
             places: dict[int | tuple[int, int], list[tuple[int, int]]] = {}
@@ -238,7 +238,7 @@ def _tiled(nest: Nest) -> int:
 
 
 def _tile(extent: int, most: int, enough: int) -> int:
-    """How many elements of a loop are a thread's: few tiles, and those full.
+    """Return how many elements of a loop are a thread's: few tiles, and those full.
 
     ``enough`` times as many threads as it takes would there be with one.
     """
@@ -249,7 +249,7 @@ def _tile(extent: int, most: int, enough: int) -> int:
 
 
 def _depth(nest: Nest, short: bool) -> int:
-    """How many elements of the first loop of the sum are a thread's at once."""
+    """Return how many elements of the first loop of the sum are a thread's at once."""
     if not nest.inner:
         return 1
     extent = nest.inner[0]

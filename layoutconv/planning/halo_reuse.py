@@ -18,7 +18,7 @@ from layoutconv.algebra.stride import ArithmeticTuple, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
-from .tile import HALO, Tile
+from .tile import HALO, TileConfig
 
 
 def widened(view: GemmView) -> GemmView | None:
@@ -51,12 +51,12 @@ def widened(view: GemmView) -> GemmView | None:
     )
 
 
-def rows_of_a_tap(view: GemmView) -> int:
-    """How many rows further the next of a widened view's slowest taps is.
+def halo_rows_per_tap(view: GemmView) -> int:
+    """Return how many rows further the next of a widened view's slowest taps is.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> problem = ConvProblem((1, 9, 32), (32, 3), padding=2, dilation=2)
-    >>> rows_of_a_tap(widened(fprop_view(problem)))
+    >>> halo_rows_per_tap(widened(fprop_view(problem)))
     2
     """
     domain = stages(view.a)[0].layout
@@ -64,7 +64,7 @@ def rows_of_a_tap(view: GemmView) -> int:
     return int(tap.value) // int(row.value)
 
 
-class Window(NamedTuple):
+class Halo(NamedTuple):
     """The taps that share a tile's rows: how many; rows and columns from one to the next."""
 
     taps: int
@@ -73,21 +73,22 @@ class Window(NamedTuple):
 
     @property
     def halo(self) -> int:
-        """How many rows a tile has more."""
+        """Return how many rows a tile has more."""
         return self.rows * (self.taps - 1)
 
 
-def window_of(view: GemmView, tile: Tile) -> Window:
-    """What a tile shares of a view, which is a widened one if it has several taps.
+def halo_of(view: GemmView, tile: TileConfig) -> Halo:
+    """Return what a tile shares of a view, which is a widened one if it has several taps.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
+    >>> from .tile import specialized
     >>> view = widened(dgrad_views(ConvProblem((1, 9, 9, 32), (64, 3, 3), dilation=(1, 4)))[0])
-    >>> window_of(view, Tile(128, 32, 32, 4, 1, 4, 128, taps=3))
-    Window(taps=3, rows=4, columns=192)
+    >>> halo_of(view, specialized((128, 32, 32), (4, 1), 4, halo_taps=3))
+    Halo(taps=3, rows=4, columns=192)
     """
-    if tile.taps == 1:
-        return Window(1, 0, 0)
-    return Window(tile.taps, rows_of_a_tap(view), int(view.k) // tile.taps)
+    if tile.halo_taps == 1:
+        return Halo(1, 0, 0)
+    return Halo(tile.halo_taps, halo_rows_per_tap(view), int(view.k) // tile.halo_taps)
 
 
 class _Map(NamedTuple):
@@ -147,7 +148,7 @@ def _first_map(layout: OperandLayout) -> _Map | None:
 
 
 def _rows_of_a_tap(a: _Map) -> int | None:
-    """How many rows the second mode of k is at a time, if both, and they alone, move a mode."""
+    """Return the rows that a tap is apart, if both, and they alone, move a mode."""
     if len(a.columns) < 2:
         return None
     row, tap = a.row_steps[0], a.column_steps[1]
@@ -161,7 +162,7 @@ def _rows_of_a_tap(a: _Map) -> int | None:
 
 
 def _ends_with_its_line(d: _Map, extent: Any) -> bool:
-    """Whether D has no place for rows past the last of a line of so many."""
+    """Return whether D has no place for rows past the last of a line of so many."""
     step = d.row_steps[0]
     (mode,) = step.path
     alone = all(other.path != step.path for other in d.row_steps[1:])

@@ -1,4 +1,4 @@
-"""What a kernel depends on in a view: its structure as text, its arguments. Needs no compiler."""
+"""The part of a view that a kernel depends on: its structure as text, and its arguments."""
 
 from __future__ import annotations
 

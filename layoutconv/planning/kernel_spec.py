@@ -1,4 +1,4 @@
-"""What a kernel is compiled for beside the structure of its view. Needs no compiler."""
+"""The spec of a kernel: what it is compiled for beside the structure of its view."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
 from ..view.vectors import contiguous_extent
-from .tile import WARP, Tile
+from .schedule import WARP
+from .tile import TileConfig
 
 VECTOR_BYTES = 16
 ASYNC_BYTES = 4  # the least that cp.async moves
-SHARED = 228 << 10  # bytes of a multiprocessor, of the largest
+SHARED = 228 << 10  # bytes of an SM, of the largest
 LESS_SHARED = {80: 164 << 10, 87: 164 << 10} | dict.fromkeys((86, 89, 120, 121), 100 << 10)
 MOST_UNITS = 352  # that a tile tells apart: taps of a 7x7x7 filter
 ENTRY_BYTES = 4  # of an index buffer
@@ -33,7 +34,7 @@ ARCHES: dict[str, tuple[int, float]] = {
 
 
 @dataclass(frozen=True)
-class Spec:
+class KernelSpec:
     """Types, tile, machine, and how memory is read and written.
 
     Args:
@@ -54,7 +55,7 @@ class Spec:
 
     dtype: str
     out_dtype: str
-    tile: Tile
+    tile: TileConfig
     arch: str
     vectors: tuple[int, int, int]
     along: tuple[int, int] = (1, 1)
@@ -65,8 +66,14 @@ class Spec:
 
     @classmethod
     def of(
-        cls, view: GemmView, dtype: str, out_dtype: str, tile: Tile, arch: str, epilogue: str = ""
-    ) -> Spec:
+        cls,
+        view: GemmView,
+        dtype: str,
+        out_dtype: str,
+        tile: TileConfig,
+        arch: str,
+        epilogue: str = "",
+    ) -> KernelSpec:
         """The spec of an unsplit kernel for tensors that are aligned to 16 bytes."""
         vectors, along = vectors_of(view, dtype, out_dtype)
         return cls(dtype, out_dtype, tile, arch, vectors, along, epilogue)
@@ -76,52 +83,53 @@ class Spec:
         return int(self.arch.removeprefix("sm_").rstrip("a"))
 
     @property
-    def shared_bytes(self) -> int:
+    def smem_bytes(self) -> int:
         """Dynamic shared memory in bytes: stages, reused by the epilogue's tile, and what is kept
         of an index buffer."""
         return self.own_bytes + (2 * VECTOR_BYTES + ENTRY_BYTES * self.kept if self.kept else 0)
 
     @property
     def own_bytes(self) -> int:
-        """Of these, without what is kept."""
-        return self.tile.shared_bytes(BYTES[self.dtype], self.staged_bytes)
+        """The same without what is kept of an index buffer."""
+        return self.tile.smem_bytes(BYTES[self.dtype], self.staged_bytes)
 
     @property
-    def resident(self) -> int:
-        """How many CTAs a multiprocessor should hold, by its registers and its shared memory.
+    def ctas_per_sm(self) -> int:
+        """CTAs that an SM should hold (occupancy), by its registers and its shared memory.
 
         One for data with twice the fragments or with accumulators of 64 bits: they get as many
         registers as they take.
         """
         if self.dtype in ("float32", "float64"):
             return 1
-        return max(1, min(self.tile.resident, SHARED // (self.shared_bytes + RESERVED)))
+        return max(1, min(self.tile.ctas_per_sm, SHARED // (self.smem_bytes + RESERVED)))
 
     def carveout(self, resident: int) -> int:
-        """The share of a multiprocessor's shared memory that so many CTAs take, in percent.
+        """The share of an SM's shared memory that so many CTAs take, in percent.
 
-        All where the compiler was told of one, so that it has registers enough, and two may fit.
+        All where the compiler was given an occupancy of one, for registers enough, and two may fit.
         """
         if self.dtype in ("float32", "float64"):
             return 100
-        return min(100, -(-100 * resident * (self.shared_bytes + RESERVED) // SHARED))
+        return min(100, -(-100 * resident * (self.smem_bytes + RESERVED) // SHARED))
 
     def rows_of_sums(self, m: int, most: int) -> int:
-        """How many rows of partial sums statistics of ``m`` rows have: one of each tile; of teams,
-        one of each warp, of ``most`` CTAs at most."""
+        """Return how many rows of partial sums statistics of ``m`` rows have: one of each tile;
+        of ping-pong consumers, one of each warp, of ``most`` CTAs at most.
+        """
         tile = self.tile
         tiles = -(-m // tile.m)
-        if tile.teams == 1:
+        if not tile.pingpong:
             return tiles
-        return min(tiles, most) * tile.workers // WARP
+        return min(tiles, most) * tile.consumer_threads // WARP
 
     @property
     def staged_bytes(self) -> int:
         return staged_bytes(self.dtype, self.out_dtype, self.epilogue)
 
 
-def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
-    """Whether tiles should leave out the taps that none of their rows has.
+def can_skip(view: GemmView, along: tuple[int, int], tile: TileConfig) -> bool:
+    """Return whether tiles should leave out the taps that none of their rows has.
 
     They should of a kernel map, where most taps of a row are absent: of a gathered A whose index
     buffer has an entry for every row and tap. Otherwise that pays where neighbouring rows have the
@@ -146,20 +154,22 @@ def can_skip(view: GemmView, along: tuple[int, int], tile: Tile) -> bool:
     return fits and bool(shared) and row_step.path not in tapped and 2 * row >= tile.m
 
 
-def kept_entries(view: GemmView, spec: Spec) -> int:
-    """How many entries of index buffers a CTA keeps: those of its rows, or none.
+def kept_entries(view: GemmView, spec: KernelSpec) -> int:
+    """Return how many entries of index buffers a CTA keeps: those of its rows, or none.
 
-    Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit a multiprocessor.
+    Those where tiles leave out taps, k-tiles lie within one, and as many CTAs fit an SM.
 
     >>> import torch
     >>> from layoutconv.sparse import kernel_map_view
-    >>> def of(channels, *tile):
+    >>> from .tile import specialized
+    >>> def of(channels, m, n, k, stages):
     ...     view = kernel_map_view(torch.empty(27, 999, dtype=torch.int32).T, channels, 64)
-    ...     spec = Spec.of(view, "float16", "float16", Tile(*tile), "sm_90a")
+    ...     tile = specialized((m, n, k), (4, 1), stages)
+    ...     spec = KernelSpec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return kept_entries(view, replace(spec, skip=True))
-    >>> of(64, 128, 64, 64, 4, 1, 4, 128), of(48, 128, 64, 64, 4, 1, 4, 128)
+    >>> of(64, 128, 64, 64, 4), of(48, 128, 64, 64, 4)
     (3456, 0)
-    >>> of(64, 64, 64, 64, 4, 1, 7, 128)  # beside these stages there is no room for two CTAs
+    >>> of(64, 64, 64, 64, 7)  # beside these stages there is no room for two CTAs
     0
     """
     if not spec.skip or not any(map(gathers, stages(view.a))):
@@ -171,13 +181,13 @@ def kept_entries(view: GemmView, spec: Spec) -> int:
     found = replace(spec, kept=spec.tile.m * of_row)
     room = LESS_SHARED.get(spec.arch_number, SHARED)
     before, after = (
-        min(of.tile.resident, room // (of.shared_bytes + RESERVED)) for of in (spec, found)
+        min(of.tile.ctas_per_sm, room // (of.smem_bytes + RESERVED)) for of in (spec, found)
     )
     return found.kept if 0 < before == after else 0
 
 
 def stores_whole_rows(view: GemmView) -> bool:
-    """Whether a row of D has all columns, or none: its columns are one mode.
+    """Return whether a row of D has all columns, or none: its columns are one mode.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
     >>> problem = ConvProblem((2, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
@@ -189,9 +199,10 @@ def stores_whole_rows(view: GemmView) -> bool:
 
 
 def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int]) -> bool:
-    """Whether a warpgroup can copy A and B for others that multiply by Hopper's instructions.
+    """Return whether a warpgroup can copy A and B for others that multiply by Hopper's
+    instructions.
 
-    Vectors have to be as long as cp.async moves: an mbarrier is told of nothing else. Of tf32,
+    Vectors have to be as long as cp.async moves: nothing else arrives at an mbarrier. Of tf32,
     which those instructions do not turn, A has to run along k; B is turned by those who round it.
 
     >>> suits_warpgroups("float16", (2, 8), (1, 0)), suits_warpgroups("float16", (1, 8), (1, 0))
@@ -204,7 +215,9 @@ def suits_warpgroups(dtype: str, vectors: tuple[int, ...], along: tuple[int, int
 
 
 def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
-    """Of an element while the epilogue turns its tile: wide if something comes after that."""
+    """The bytes of an element while the epilogue turns its tile: wide if something comes after
+    that.
+    """
     size = BYTES[out_dtype]
     wide = 8 if dtype == "float64" else 4
     return wide if size == 1 or "residual" in epilogue else size
@@ -213,7 +226,8 @@ def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
 def vectors_of(
     view: GemmView, dtype: str, out_dtype: str, aligned: tuple[int, int, int] = (16, 16, 16)
 ) -> tuple[tuple[int, int, int], tuple[int, int]]:
-    """How many elements of A, B and D are one access, and the modes of A and B that run along it.
+    """Return how many elements of A, B and D are one access, and the modes of A and B that run
+    along it.
 
     ``aligned``: bytes that the start of each tensor is a multiple of.
 

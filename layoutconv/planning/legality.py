@@ -1,136 +1,194 @@
-"""What the template asks of a view, refused with a reason before anything is compiled.
+"""Legality: what a tile may run. One function says it; chooser, races and kernels ask it.
 
-The kernel checks the bounds that rows can leave, and what an index buffer holds. Everything else
-has to be inside by construction; that is decided here, on intervals of integers.
+What no tile may be, whatever it runs, is an error of ``TileConfig``; what no tile may run, in
+``view_rules.py``. Here are the rules between them: of a tile for a view and its ``KernelSpec``.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any, NoReturn
+from collections.abc import Iterator
 
-from layoutconv.algebra.int_tuple import flatten, product
-from layoutconv.algebra.stride import CustomStride, ScaledBasis
+from ..view.gemm_view import GemmView
+from .kernel_spec import (
+    ASYNC_BYTES,
+    BYTES,
+    VECTOR_BYTES,
+    KernelSpec,
+    stores_whole_rows,
+    suits_warpgroups,
+)
+from .schedule import WARP, WARPGROUP, Load
+from .structural_zeros import runs_of
+from .tile import LINE_BYTES, OTHER_WITHOUT_FRAGMENTS, REGISTERS
+from .tile_table import WARPGROUP_TYPES
+from .tma_im2col import is_mapped
+from .view_rules import UnsupportedViewError, check_view
 
-from ..view.gemm_view import GemmView, Stage, gathers, stages
-from .kernel_key import operands
-
-Interval = tuple[int, int]  # least and greatest
-MAX_GROUPS = 65535  # the third extent of a grid
+THREADS_PER_ROW = 4  # of a copy: each loads 16 of 64 contiguous bytes
+HALF_LINE = LINE_BYTES // 2
+REGISTER_STORE_COLUMNS = 32  # that lanes of a warp exchange to store whole vectors
 
 
-class UnsupportedViewError(ValueError):
-    """A view is well formed, but this kernel template cannot run it; the CPU executor can."""
+def reasons(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> list[str]:
+    """Return why the kernel of a spec cannot run a view: what is expected, and what came; or none.
 
+    Args:
+        view: of any structure that ``check_view`` takes; widened, if the tile has halo taps.
+        spec: types, tile, machine, and how memory is read and written.
+        smem_limit: bytes of dynamic shared memory that a CTA may have on the machine, if known.
 
-def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
-    """Refuse what the template cannot run; ``along`` is the mode of A and of B that runs in memory.
-
-    Raises ``UnsupportedViewError``, which names the operand, what is asked of it, and what came.
-
-    >>> from layoutconv.algebra import Layout
-    >>> plain = Layout((4, 8), (8, 1))
-    >>> try:
-    ...     check_view(GemmView(plain, plain, plain))
-    ... except UnsupportedViewError as error:
-    ...     print(error)
-    operand `a` of the view: expected a map to coordinates and a map to memory, got (4,8):(8,1)
+    >>> from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+    >>> from .schedule import Load
+    >>> from .tile import specialized
+    >>> tile = specialized((64, 64, 64), (4, 1), 3, Load.TMA_WARP)
+    >>> def example(view):
+    ...     return reasons(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a"))
+    >>> example(fprop_view(ConvProblem((1, 9, 64), (64, 3))))
+    []
+    >>> example(wgrad_view(ConvProblem((1, 9, 96), (64, 3))))
+    ['TMA descriptors of A and of B for a producer warp, got operands that none describes']
     """
-    if view.l > MAX_GROUPS:
-        _refuse("a", f"at most {MAX_GROUPS} groups", view.l)
-    for (name, layout), columns in zip(operands(view), (*along, 1), strict=True):
-        chain = stages(layout)
-        _check_maps(name, chain)
-        for mode in chain[0].layout.shape[:2]:
-            if product(mode) >= 2**31:
-                _refuse(name, "fewer than 2^31 rows and columns", int(product(mode)))
-        _check_bounds(name, chain, 1 - columns)
+    found = [*_of_type(spec), *_of_copies(view, spec), *_of_epilogue(view, spec)]
+    found += [*_of_k(view, spec), *_of_cluster(spec), *_of_persistence(view, spec)]
+    if smem_limit is not None and spec.smem_bytes > smem_limit:
+        found.append(f"{smem_limit} bytes of shared memory at most, got {spec.smem_bytes}")
+    # Whether TMA describes an operand is asked of tiles that pass everything else.
+    return found or [*_of_tma(view, spec)]
 
 
-def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
-    """At least two maps, of flat coordinates; at most one index buffer, right before memory.
+def check(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> None:
+    """Refuse a view that the template, or the tile of a spec, cannot run.
 
-    The kernel takes what the buffer holds for mode 0 of memory, and the other modes as they are.
+    Raises ``UnsupportedViewError``, which names the tile, what was expected and what came.
     """
-    if len(chain) < 2:
-        _refuse(name, "a map to coordinates and a map to memory", chain[0].layout)
-    for stage in chain[1:]:
-        if not isinstance(stage.layout.shape, tuple) or any(
-            isinstance(extent, tuple) for extent in stage.layout.shape
-        ):
-            _refuse(name, "flat coordinates behind the first map", stage.layout)
-    for stage in chain[:-1]:
-        for d in flatten(stage.layout.stride):
-            if len(_path(d)) != 1:
-                _refuse(name, "scaled-basis strides before memory", stage.layout)
-    for stage, following in pairwise(chain):
-        modes = len(following.layout.shape)
-        if any(_path(d)[0] >= modes for d in flatten(stage.layout.stride)):
-            _refuse(name, f"strides in the {modes} modes of the next map", stage.layout)
-        if stage.offset and (not isinstance(stage.offset, tuple) or len(stage.offset) != modes):
-            _refuse(name, f"an offset 0, or one for each of {modes} modes", stage.offset)
-    at = [i for i, stage in enumerate(chain) if gathers(stage)]
-    if at and (at != [len(chain) - 2] or at == [0]):
-        _refuse(
-            name, "at most one index buffer, between a first map and memory", chain[at[0]].layout
+    check_view(view, spec.along)
+    for reason in reasons(view, spec, smem_limit):
+        raise UnsupportedViewError(f"{spec.tile!r}: expected {reason}")
+
+
+def _of_type(spec: KernelSpec) -> Iterator[str]:
+    """Lines of shared memory, and instructions, of a type of data."""
+    tile, size = spec.tile, BYTES[spec.dtype]
+    if tile.k * size not in (HALF_LINE, LINE_BYTES):
+        lengths = HALF_LINE // size, LINE_BYTES // size
+        yield f"k of {lengths[0]} or {lengths[1]}, lines of shared memory, got {tile.k}"
+    for name, rows, mode in zip("AB", (tile.m, tile.n), spec.along, strict=True):
+        turned = mode == 0 and not (tile.warp_specialized and size == 4)
+        # Fragments of 32 bits that run along rows are read word by word, from whole lines.
+        least = LINE_BYTES if size == 4 else HALF_LINE
+        if turned and rows * size % least:
+            yield f"rows of {name} of a multiple of {least} bytes, got {rows * size}"
+    # Fewer than 4 warps have fewer than 8 threads along n: the swizzles of their rows differ.
+    if spec.dtype == "float64" and (tile.warp_specialized or tile.mma_threads % WARPGROUP):
+        yield f"a multistage tile with a multiple of 4 warps for float64, got {tile.warps}"
+    if tile.warp_specialized and (spec.arch != "sm_90a" or spec.dtype not in WARPGROUP_TYPES):
+        yield f"wgmma for warp-specialised tiles, got {spec.dtype} on {spec.arch}"
+    least_registers = tile.m * tile.n // tile.mma_threads + OTHER_WITHOUT_FRAGMENTS
+    if tile.warp_specialized and (given := _registers_given(spec)) < least_registers:
+        yield f"{least_registers} registers a thread, got {given}, {spec.ctas_per_sm} CTAs per SM"
+    if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
+        vector = min(spec.vectors[:2]) * size
+        yield (
+            f"vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of tf32 an A that runs "
+            f"along k, mode 1, got {spec.dtype} along {spec.along[0]}"
         )
-    if at:
-        if chain[at[0]].layout.shape[0] >= 2**31:
-            _refuse(name, "fewer than 2^31 index entries", int(chain[at[0]].layout.shape[0]))
-        first, *rest = chain[at[0]].layout.stride
-        if not isinstance(first, CustomStride) or first.stride.path != (0,):
-            _refuse(name, "an index buffer that is read at mode 0 for mode 0", first)
-        if any(isinstance(d, CustomStride) for d in rest):
-            _refuse(name, "one index buffer", chain[at[0]].layout)
-        modes = len(chain[-1].layout.shape)
-        others = [(d.value, d.path) for d in rest] == [(1, (i,)) for i in range(1, modes)]
-        if first.stride.value != 1 or not others or any(flatten(chain[at[0]].offset)):
-            got = f"{chain[at[0]].layout} + {chain[at[0]].offset}"
-            expected = f"an index buffer for mode 0 of {modes}, and all others as they are"
-            _refuse(name, expected, got)
 
 
-def _path(stride: Any) -> tuple[int, ...]:
-    """The mode that a stride moves, () if that is memory."""
-    basis = stride.stride if isinstance(stride, CustomStride) else stride
-    return basis.path if isinstance(basis, ScaledBasis) else ()
+def _registers_given(spec: KernelSpec) -> int:
+    """Return the registers that the compiler may use for a thread at the occupancy of a spec.
 
-
-def _check_bounds(name: str, chain: tuple[Stage, ...], row_mode: int) -> None:
-    """Follow the intervals of the coordinates through the chain of maps.
-
-    The kernel compares the bounds of modes that rows move, and what an index buffer holds.
+    An SM has four partitions, and gives warps of each registers by eights.
     """
-    domain = chain[0].layout
-    leaves = list(zip(flatten(domain.shape), flatten(domain.stride), strict=True))
-    rows = {d.path[0] for d in flatten(domain.stride[row_mode])}
-    intervals = _images(
-        [((0, max(int(s) - 1, 0)), d) for s, d in leaves], chain[0].offset, chain[1]
-    )
-    for at, stage in enumerate(chain[1:], start=1):
-        for mode, (low, high) in enumerate(intervals):
-            extent = int(stage.layout.shape[mode])
-            checked = (at == 1 and mode in rows) or (mode == 0 and gathers(chain[at - 1]))
-            if not checked and (low < 0 or high >= max(extent, 1)):
-                _refuse(name, f"mode {mode} inside [0, {extent}) of {stage.layout}", (low, high))
-        if at + 1 < len(chain):
-            inside = [(0, max(int(s) - 1, 0)) for s in stage.layout.shape]
-            moved = list(zip(inside, stage.layout.stride, strict=True))
-            intervals = _images(moved, stage.offset, chain[at + 1])
+    warps = -(-spec.ctas_per_sm * spec.tile.threads // WARP)
+    return REGISTERS // 4 // (-(-warps // 4) * WARP) // 8 * 8
 
 
-def _images(moved: list[tuple[Interval, Any]], offset: Any, following: Stage) -> list[Interval]:
-    """The interval of each mode of the next map, if every coordinate runs over its own."""
-    count = len(following.layout.shape)
-    found = [(int(o), int(o)) for o in (offset if isinstance(offset, tuple) else (0,) * count)]
-    for (low, high), d in moved:
-        if isinstance(d, CustomStride):
-            continue  # what an index buffer holds is checked in the kernel
-        mode, step = d.path[0], int(d.value)
-        ends = sorted((low * step, high * step))
-        found[mode] = found[mode][0] + ends[0], found[mode][1] + ends[1]
-    return found
+def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
+    """Threads of a multistage tile divide the vectors of its operands."""
+    tile = spec.tile
+    if tile.warp_specialized or not view.k:
+        return
+    sides = ("A", tile.m), ("B", tile.n)
+    for (name, side), vector, mode in zip(sides, spec.vectors, spec.along, strict=False):
+        rows, columns = (side, tile.k) if mode == 1 else (tile.k, side)
+        per_row = columns // vector
+        across = min(per_row, max(THREADS_PER_ROW, tile.mma_threads // rows))
+        if across == 0 or rows % (tile.mma_threads // across) or per_row % across:
+            yield (
+                f"threads that divide {rows} rows of {per_row} vectors of {name}, got "
+                f"{tile.mma_threads}"
+            )
 
 
-def _refuse(name: str, expected: str, got: Any) -> NoReturn:
-    raise UnsupportedViewError(f"operand `{name}` of the view: expected {expected}, got {got}")
+def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
+    """Rows that threads store at once, in whole vectors."""
+    tile, vector = spec.tile, spec.vectors[2]
+    if tile.n & (tile.n - 1):
+        yield f"a power of two for columns of a tile that is stored, got n = {tile.n}"
+    at_once = tile.mma_threads * vector // tile.n
+    if not at_once or tile.m % at_once:
+        yield f"a multiple of {max(at_once, 1)} rows, that are stored at once, got {tile.m}"
+    words = spec.epilogue.split()
+    if tile.pingpong:
+        whole = vector * BYTES[spec.out_dtype] == VECTOR_BYTES and BYTES[spec.out_dtype] == 2
+        by_row = any(word.startswith("residual") for word in words)
+        if not whole or by_row or tile.n % REGISTER_STORE_COLUMNS or spec.split == "atomic":
+            yield "results of 16 bits, stored by whole vectors, without residuals, for ping-pong"
+        in_whole = view.n <= tile.n and stores_whole_rows(view)
+        if "statistics" in words and not in_whole:
+            yield "statistics of all columns, in whole rows of D, for ping-pong"
+
+
+def _of_k(view: GemmView, spec: KernelSpec) -> Iterator[str]:
+    """K-tiles and stages."""
+    tile = spec.tile
+    columns = view.k // tile.halo_taps
+    if tile.halo_taps > 1 and columns % tile.k:
+        yield f"whole k-tiles of the first halo tap, got {columns} columns of a tap"
+    if tile.halo_taps > 1 and not tile.warp_specialized:
+        yield "a warp-specialised tile for halo taps"
+    if tile.stages == 1 and (spec.along[0] != 1 or columns > tile.k):
+        # A stage is released while the next is multiplied: none ever would be.
+        yield f"one k-tile for one stage, got k = {columns}"
+
+
+def _of_cluster(spec: KernelSpec) -> Iterator[str]:
+    """Sums that a cluster splits along k."""
+    tile, vector = spec.tile, spec.vectors[2]
+    if tile.cluster_k == 1:
+        return
+    if spec.split or "statistics" in spec.epilogue.split():
+        yield "whole sums, stored without statistics, for a cluster along k"
+    at_once = tile.mma_threads * vector // tile.n
+    if at_once and tile.m // tile.cluster_k % at_once:
+        yield f"a multiple of {at_once} rows for each CTA of a cluster, got {tile.m}"
+
+
+def _of_persistence(view: GemmView, spec: KernelSpec) -> Iterator[str]:
+    """Return what CTAs that compute several tiles sum and store."""
+    tile = spec.tile
+    if not tile.persistent:
+        return
+    whole = not spec.split and len(view.a.shape) == 2 and view.k > 0 and not spec.skip
+    if not whole or ("statistics" in spec.epilogue.split() and not tile.pingpong):
+        yield (
+            "whole sums of every tap, of one group, without statistics but with ping-pong, for a "
+            "persistent kernel"
+        )
+
+
+def _of_tma(view: GemmView, spec: KernelSpec) -> Iterator[str]:
+    """Operands that TMA descriptors describe, and a B that stays in shared memory."""
+    tile = spec.tile
+    if tile.load is Load.TMA_WARP and not is_mapped(view, spec):
+        yield (
+            "TMA descriptors of A and of B for a producer warp, got operands that none describes"
+        )
+    elif tile.b_resident:
+        k_tiles = sum(run.k_tiles for run in runs_of(view, spec))
+        k_tiles = k_tiles or -(-view.k // tile.halo_taps // tile.k)
+        if tile.b_resident != k_tiles or view.n > tile.n:
+            yield (
+                f"as many k-tiles of a resident B as a sum has, {k_tiles}, and all columns, "
+                f"{view.n}, got {tile.b_resident} of {tile.n} columns"
+            )

@@ -20,7 +20,7 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.stride import ScaledBasis
 
 from ..view.gemm_view import OperandLayout, gathers, stages
-from .legality import UnsupportedViewError
+from .view_rules import UnsupportedViewError
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Nest:
         return Nest(outer, inner, forms)
 
     def structure(self) -> Nest:
-        """What kernels are compiled for: the nest with "n" for every argument."""
+        """Return what kernels are compiled for: the nest with "n" for every argument."""
         return self.mapped(lambda _: "n")
 
     def arguments(self) -> tuple[Any, ...]:
@@ -171,7 +171,8 @@ def split(nest: Nest, pieces: int, first: int = 0) -> tuple[Nest, Nest]:
 
 
 def together(nest: Nest, operand: int, inner: bool, limit: int) -> int:
-    """How many indices of the first loop, outer or inner, lie side by side in an operand's memory.
+    """Return how many indices of the first loop, outer or inner, lie side by side in an operand's
+    memory.
 
     A power of two up to ``limit``; they are aligned as the memory is, and no bound divides them.
     """

@@ -1,12 +1,12 @@
-"""How a reduction is cut: vectors, lanes and warps that share a result, launches. No compiler."""
+"""Schedules of reductions: vectors, lanes and warps that share a result, launches. No compiler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
 
-from .legality import UnsupportedViewError
 from .loop_nest import Nest, in_vectors, split, together
+from .view_rules import UnsupportedViewError
 
 WARPS = 16  # of a CTA
 LANES = 32
@@ -24,7 +24,7 @@ BYTES = {
 
 @dataclass(frozen=True)
 class ReduceShape:
-    """What a kernel is compiled for, besides the operation.
+    """The key of a reduction's kernel, besides the operation.
 
     ``nest`` is a structure, "n" for every argument. ``inner`` says whether vectors, of ``vector``
     elements, lie along what is reduced; ``stored``, whether what a thread keeps is written at once.
@@ -44,7 +44,7 @@ class ReduceShape:
 
     @property
     def integers(self) -> int:
-        """How many integers the kernel takes: those of the nest, and six more."""
+        """Return how many integers the kernel takes: those of the nest, and six more."""
         return len(self.nest.arguments()) + 6
 
 
@@ -154,7 +154,7 @@ def _one(
 
 
 def _vectors_are_reduced(nest: Nest) -> bool:
-    """Whether the loop that is closest in memory is one over what is reduced."""
+    """Return whether the loop that is closest in memory is one over what is reduced."""
     kept, reduced = (
         [abs(step) for step in steps[:1] if step]
         for steps in (nest.memories[0].outer, nest.memories[0].inner)

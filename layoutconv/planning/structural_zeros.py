@@ -1,4 +1,6 @@
-"""What k-tiles lack of B: columns, of residues side by side; parts of k, of cells side by side.
+"""Zero-tile skipping: N-ranges and K-ranges of B that are structurally zero.
+
+They are neither loaded nor multiplied.
 
 Residues of a strided gradient that are columns of one view share the rows that they read. But a tap
 reaches some of them, and is zeros in B for the others. Where those are whole lines of a tile, or
@@ -19,8 +21,8 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.stride import ScaledBasis
 
 from ..view.gemm_view import GemmView, stages
-from .halo_reuse import window_of
-from .kernel_spec import BYTES, Spec
+from .halo_reuse import halo_of
+from .kernel_spec import BYTES, KernelSpec
 from .tma_im2col import is_mapped
 from .tma_tiled import Boxes, memory_of_b
 
@@ -57,7 +59,7 @@ class Run(NamedTuple):
 
 
 def leaves_bounds(view: GemmView) -> bool:
-    """Whether some of B is outside of its memory: zeros, which k-tiles may lack.
+    """Return whether some of B is outside of its memory: zeros, which k-tiles may lack.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
     >>> from layoutconv.conv.stride_folding import folded_fprop_view
@@ -79,7 +81,7 @@ def leaves_bounds(view: GemmView) -> bool:
     return min(least) < 0 or any(at >= int(n) for at, n in zip(most, extents, strict=True))
 
 
-def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
+def runs_of(view: GemmView, spec: KernelSpec) -> tuple[Run, ...]:
     """The runs of all k-tiles; () where all have all columns and blocks.
 
     The first has a tap of all columns, which sums begin with. Nothing is known where threads copy,
@@ -87,25 +89,27 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views
     >>> from layoutconv.conv.stride_folding import folded_fprop_view
-    >>> from .tile import Tile
-    >>> from .window import widened
+    >>> from .halo_reuse import widened
+    >>> from .schedule import Load
+    >>> from .tile import specialized
     >>> problem = ConvProblem((1, 9, 8, 32), (64, 3, 3), stride=2, padding=1)
-    >>> def example(view, tile):
-    ...     for run in runs_of(view, Spec.of(view, "float16", "float16", tile, "sm_90a")):
+    >>> def example(view, *tile, **more):
+    ...     tile = specialized(*tile, Load.TMA_WARP, **more)
+    ...     for run in runs_of(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a")):
     ...         print(*run[:3], *map(tuple, (*run.columns, *run.blocks)))
-    >>> example(dgrad_views(problem, side_by_side=(1,))[0], Tile(128, 128, 64, 8, 1, 3, 32))
-    >>> example(dgrad_views(problem, side_by_side=(0, 1))[0], Tile(128, 128, 64, 8, 1, 3, 32))
+    >>> example(dgrad_views(problem, side_by_side=(1,))[0], (128, 128, 64), (8, 1), 3)
+    >>> example(dgrad_views(problem, side_by_side=(0, 1))[0], (128, 128, 64), (8, 1), 3)
     128 2 64 (0, 128) (0, 4)
     0 2 64 (64, 64) (0, 4)
     >>> folded = widened(folded_fprop_view(problem))  # of two taps, that one half are zeros
-    >>> example(folded, Tile(128, 64, 64, 4, 1, 3, 32, 2))
+    >>> example(folded, (128, 64, 64), (4, 1), 3, halo_taps=2)
     0 3 64 (0, 64) (0, 64) (2, 2) (0, 4)
-    >>> example(folded, Tile(128, 64, 32, 4, 1, 3, 32, 2))
+    >>> example(folded, (128, 64, 32), (4, 1), 3, halo_taps=2)
     0 3 64 (0, 0) (0, 64) (0, 0) (0, 2)
     32 3 64 (0, 64) (0, 64) (0, 2) (0, 2)
     """
-    tile, window = spec.tile, window_of(view, spec.tile)
-    alone = tile.parts == tile.sharing == tile.warps_n == 1 and not (spec.split or spec.skip)
+    tile, window = spec.tile, halo_of(view, spec.tile)
+    alone = tile.cluster_k == tile.warps[1] == 1 and not (spec.split or spec.skip)
     whole = view.n <= tile.n and (tile.n < COLUMNS or tile.n % COLUMNS == 0)
     channels = int(flatten(view.a.shape[1])[0])
     found = memory_of_b(view, spec) if alone and whole and channels % tile.k == 0 else None
@@ -113,8 +117,8 @@ def runs_of(view: GemmView, spec: Spec) -> tuple[Run, ...]:
         return ()
     every = Columns(0, tile.n), Blocks(0, tile.k * BYTES[spec.dtype] // BLOCK_BYTES)
     parts = dict[tuple[tuple[Columns, Blocks], ...], list[int]]()
-    for k in range(0, view.k // tile.taps, tile.k):
-        taps = [k + tap * window.columns for tap in range(tile.taps)]
+    for k in range(0, view.k // tile.halo_taps, tile.k):
+        taps = [k + tap * window.columns for tap in range(tile.halo_taps)]
         part = tuple(_present(found, spec, view.n, k, every) for k in taps)
         parts.setdefault(part, []).append(k)
     if {found for part in parts for found in part} == {every}:
@@ -158,10 +162,11 @@ def _steady(starts: list[int], step: int, channels: int) -> list[tuple[list[int]
 
 
 def _present(
-    found: Boxes, spec: Spec, n: int, k: int, every: tuple[Columns, Blocks]
+    found: Boxes, spec: KernelSpec, n: int, k: int, every: tuple[Columns, Blocks]
 ) -> tuple[Columns, Blocks]:
-    """Of a k-tile, from the first instruction's columns that are in memory to the last; and so of
-    its blocks, where they lie along memory."""
+    """Return, of a k-tile, from the first instruction's columns that are in memory to the last; and
+    so of its blocks, where they lie along memory.
+    """
     end, count, (line, *rows) = spec.tile.n, every[1].number, found.box
     piece, length, box = line, spec.tile.k, found.box
     if spec.along[1] == 1:  # rows of a box whose columns differ in their first digit

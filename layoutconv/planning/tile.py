@@ -1,194 +1,333 @@
-"""How the template is cut into pieces: CTA tile, warps and pipeline stages."""
+"""A tile of the template: the CTA tile, its warps and stages, its schedule, and what they take."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
-REGISTERS = 65536  # of a multiprocessor
+from .schedule import WARP, WARPGROUP, KernelSchedule, Load, TileScheduler
+
+REGISTERS = 65536  # of an SM
 MOST_REGISTERS = 255  # of a thread
-BARRIER_BYTES = 8
-SUM_BYTES = 4
-MOST_PARTS = 8  # CTAs of a cluster, on any GPU that has clusters
-ROW_BYTES = 16  # of shared memory, for what an epilogue keeps of a row
+MBARRIER_BYTES = 8
+PARTIAL_BYTES = 4  # of a partial sum that a cluster exchanges
+MOST_CLUSTER = 8  # CTAs, on any GPU that has clusters
+ROW_BYTES = 16  # of shared memory, that an epilogue keeps for each row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 OTHER_WITHOUT_FRAGMENTS = 32
-OTHER_BESIDE_MAPS = 48  # where no thread computes addresses of what is copied
-HALO = 32
-WARP = 32
+OTHER_BESIDE_TMA = 48  # where no thread computes addresses of what is loaded
+HALO = 32  # rows of A that a stage has beyond those of the tile, where taps share them
 LINE_BYTES = 128  # of shared memory: all banks once
-HALF_WARPGROUP = 64
-WARPGROUP = 128  # threads that multiply together on Hopper, 64 rows at a time
-ROWS, ROW_REGISTERS = 4, 4  # of A that a thread copies within that; what each further row takes
+ROWS, ROW_REGISTERS = 4, 4  # of A that a thread loads within that; what each further row takes
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A CTA computes ``m x n`` outputs, ``k`` products at a time, with ``warps_m x warps_n`` warps.
+@dataclass(frozen=True, repr=False)
+class TileConfig:
+    """Configuration of the tile of D that a CTA computes: sizes, warps, stages and named choices.
 
-    ``stages`` buffers of shared memory hold the k-tiles in flight; one is enough for sums of one.
-    Beside the warps that multiply, ``producers`` threads only copy, if there are any: then warps
-    multiply in groups of four, each 64 rows at a time, by Hopper's instructions. A warpgroup
-    copies, or half of one, which leaves registers for another CTA; or one warp where all comes by
-    tensor maps. A tile of A then serves ``taps`` taps, for which it has ``HALO`` rows more.
-    ``parts`` CTAs of a cluster share a sum, and each other's memory. Of a cluster of ``sharing``
-    CTAs, one below the other, each copies a share of B's tiles to all. Where CTAs are ``lasting``,
-    each computes several tiles, one after the other, and one warp copies for the next already. Of B
-    they may be ``holding`` all k-tiles, as many as this, which are copied once; stages are of A
-    alone then. And two ``teams`` may take tiles in turn, a warpgroup each: one stores, from
-    registers, while the other multiplies.
+    Args:
+        mma: the CTA tile (m, n, k): m x n outputs, k products of each at a time.
+        warps: warps that multiply a tile, along m and n. Of ``wgmma``, four along m are a
+            warpgroup.
+        stages: buffers of shared memory for the k-tiles in flight; one is enough for sums of one
+            k-tile, where there is a producer.
+        schedule: which warps load and which multiply.
+        load: who copies operands.
+        scheduler: which output tiles a CTA computes.
+        halo_taps: how many taps of the filter one tile of A serves (halo reuse): it has ``HALO``
+            rows more then, and a stage has a tile of B for each tap.
+        cluster_k: CTAs of a cluster that share a sum, split along k; they reduce it through
+            distributed shared memory.
+        b_resident: k-tiles of B that stay in shared memory, loaded once for all output tiles of a
+            persistent CTA: all that there are, or 0. Stages are of A alone then.
 
-    >>> Tile(128, 128, 32, 2, 2, 4).threads
-    128
-    >>> Tile(128, 128, 32, 2, 2, 4).shared_bytes(operand_bytes=2, output_bytes=2)
+    Raises ``ValueError``, which names the tile, what was expected and what came.
+
+    >>> TileConfig((128, 128, 32), stages=4)
+    TileConfig((128, 128, 32), warps=(2, 2), stages=4)
+    >>> TileConfig((128, 128, 32), stages=4).smem_bytes(operand_bytes=2, output_bytes=2)
     65536
+    >>> print(TileConfig((128, 64, 64), (4, 1), 3, KernelSchedule.WARP_SPECIALIZED, Load.TMA_WARP))
+    128x64x64, 4x1 warps, 3 stages, warp-specialized, TMA by a warp
     """
 
-    m: int
-    n: int
-    k: int
-    warps_m: int = 2
-    warps_n: int = 2
+    mma: tuple[int, int, int]
+    warps: tuple[int, int] = (2, 2)
     stages: int = 3
-    producers: int = 0
-    taps: int = 1
-    parts: int = 1
-    sharing: int = 1
-    lasting: bool = False
-    holding: int = 0
-    teams: int = 1
+    schedule: KernelSchedule = KernelSchedule.MULTISTAGE
+    load: Load = Load.CP_ASYNC
+    scheduler: TileScheduler = TileScheduler.SINGLE_TILE
+    halo_taps: int = 1
+    cluster_k: int = 1
+    b_resident: int = 0
 
     def __post_init__(self) -> None:
-        if self.producers and (self.warps_m % 4 or self.n > min(self.threads, 256 * self.warps_n)):
-            raise ValueError(
-                f"tile {self}: warpgroups are 4 warps along m, and have 256 columns at most, and "
-                "as many as they have threads, which store a row each"
+        for reason in self._reasons():
+            raise ValueError(f"{self!r}: expected {reason}")
+
+    def __repr__(self) -> str:
+        changed = [
+            f"{field.name}={getattr(self, field.name)!r}"
+            for field in fields(self)[3:]
+            if getattr(self, field.name) != field.default
+        ]
+        shape = f"{self.mma}, warps={self.warps}, stages={self.stages}"
+        return f"TileConfig({', '.join([shape, *changed])})"
+
+    def __str__(self) -> str:
+        warps, shape = "x".join(map(str, self.warps)), "x".join(map(str, self.mma))
+        words = [shape, f"{warps} warps", f"{self.stages} stages", str(self.schedule)]
+        words += [str(self.load)] if self.producer_threads else []
+        words += ["persistent"] if self.persistent else []
+        words += [f"{self.halo_taps} halo taps"] if self.halo_taps > 1 else []
+        words += [f"cluster of {self.cluster_k} along k"] if self.cluster_k > 1 else []
+        words += ["B resident"] if self.b_resident else []
+        return ", ".join(words)
+
+    def _reasons(self) -> Iterator[str]:
+        """Why no kernel has this tile: for each rule that it breaks, what is expected and what is.
+
+        What a tile asks of a view is in ``legality.py``.
+        """
+        (m, n, _), (warps_m, warps_n) = self.mma, self.warps
+        specialized = self.schedule is not KernelSchedule.MULTISTAGE
+        if specialized != (self.load is not Load.CP_ASYNC):
+            yield "a load by producers where warps are specialized, by all threads elsewhere"
+        if specialized and (warps_m % 4 or n > min(self.mma_threads, 256 * warps_n)):
+            yield (
+                "warpgroups of 4 warps along m, with 256 columns at most, and as many as they have "
+                f"threads, which store a row each, got {warps_m} x {warps_n} warps and n = {n}"
             )
-        if self.m % (16 * self.warps_m) or self.n % (16 * self.warps_n):
-            raise ValueError(f"tile {self}: each warp needs a multiple of 16 rows and 16 columns")
-        if self.parts & (self.parts - 1) or not 1 <= self.parts <= MOST_PARTS:
-            raise ValueError(f"tile {self}: a cluster shares sums in 1, 2, 4 or 8 parts")
-        if self.sharing not in (1, 2) or (self.sharing > 1 and not self.producers):
-            raise ValueError(f"tile {self}: tiles of B are shared by 2 CTAs, of warpgroups")
-        if self.sharing > 1 and self.parts > 1:
-            raise ValueError(f"tile {self}: a cluster shares tiles of B, or sums")
-        if self.producers not in (0, WARP, HALF_WARPGROUP, WARPGROUP):
-            raise ValueError(f"tile {self}: a warp copies, or a warpgroup, or half of one")
-        if self.stages < (1 if self.producers else 2):
-            raise ValueError(f"tile {self}: a pipeline needs at least 2 stages, or producers")
-        alone = self.producers == WARP and self.parts == self.sharing == 1
-        if self.lasting and (not alone or self.stages < 2):
-            raise ValueError(
-                f"tile {self}: CTAs that compute several have one warp that copies, 2 stages or "
-                "more, and share nothing"
+        if specialized and (self.schedule is KernelSchedule.COOPERATIVE) != (
+            self.mma_threads > WARPGROUP
+        ):
+            yield (
+                "one consumer warpgroup to a tile, or a cooperative schedule of two or more, got "
+                f"{warps_m * warps_n} warps"
             )
-        if self.holding and not self.lasting:
-            raise ValueError(f"tile {self}: CTAs that hold what there is of B compute several")
-        in_turn = self.teams == 2 and self.lasting and self.threads == WARPGROUP
-        if self.teams != 1 and not in_turn:
-            raise ValueError(f"tile {self}: two warpgroups take tiles in turn, of CTAs that last")
+        if m % (16 * warps_m) or n % (16 * warps_n):
+            yield f"a multiple of 16 rows and 16 columns for each warp, got {m} x {n}"
+        if self.cluster_k & (self.cluster_k - 1) or not 1 <= self.cluster_k <= MOST_CLUSTER:
+            yield f"a cluster of 1, 2, 4 or 8 CTAs along k, got {self.cluster_k}"
+        if self.stages < (1 if specialized else 2):
+            yield f"2 stages or more, 1 or more with producers, got {self.stages}"
+        tma = self.load is Load.TMA_WARP
+        if self.persistent and (not tma or self.cluster_k > 1 or self.stages < 2):
+            yield (
+                "2 stages or more, TMA by one warp and no cluster for a persistent kernel, got "
+                f"{self.stages} stages, {self.load}, clusters of {self.cluster_k}"
+            )
+        if self.b_resident and not self.persistent:
+            yield "a persistent kernel for a B that stays in shared memory"
+        if self.pingpong and not self.persistent:
+            yield "a persistent kernel for two consumers on alternate tiles (ping-pong)"
+
+    @property
+    def m(self) -> int:
+        """Rows of D."""
+        return self.mma[0]
+
+    @property
+    def n(self) -> int:
+        """Columns of D."""
+        return self.mma[1]
+
+    @property
+    def k(self) -> int:
+        """Products of an output in a k-tile."""
+        return self.mma[2]
+
+    @property
+    def warp_specialized(self) -> bool:
+        """There are producer warps, which only load, and consumers that multiply by ``wgmma``."""
+        return self.schedule is not KernelSchedule.MULTISTAGE
+
+    @property
+    def pingpong(self) -> bool:
+        return self.schedule is KernelSchedule.PINGPONG
+
+    @property
+    def persistent(self) -> bool:
+        return self.scheduler is TileScheduler.STATIC_PERSISTENT
+
+    @property
+    def producer_threads(self) -> int:
+        """Threads that only load: 0, a warp, half a warpgroup or one."""
+        return self.load.producer_threads
+
+    @property
+    def mma_threads(self) -> int:
+        """Threads that multiply one tile."""
+        return WARP * self.warps[0] * self.warps[1]
+
+    @property
+    def consumers(self) -> int:
+        """Groups of threads that multiply, each a tile of its own: two with ping-pong."""
+        return 2 if self.pingpong else 1
+
+    @property
+    def consumer_threads(self) -> int:
+        """Threads that multiply, of all tiles of a CTA at once."""
+        return self.consumers * self.mma_threads
 
     @property
     def threads(self) -> int:
-        """Those that multiply a tile."""
-        return 32 * self.warps_m * self.warps_n
+        """All threads of a CTA.
+
+        >>> TileConfig((128, 128, 32), (2, 2), 4).threads
+        128
+        """
+        return self.consumer_threads + self.producer_threads
 
     @property
-    def workers(self) -> int:
-        """Those that multiply, of all teams."""
-        return self.teams * self.threads
+    def a_rows(self) -> int:
+        """Rows of A in a stage: those of the tile, and the halo's if taps share them."""
+        return self.m + (HALO if self.halo_taps > 1 else 0)
 
     @property
-    def copied_rows(self) -> int:
-        """Rows of a stage's tile of A."""
-        return self.m + (HALO if self.taps > 1 else 0)
+    def statistics_by_producers(self) -> bool:
+        """Producers are enough to sum columns, while the consumers store them."""
+        return self.producer_threads >= WARPGROUP
 
     @property
-    def sums_beside(self) -> bool:
-        """Whether those who copied are enough to sum columns, while the others store them."""
-        return self.producers >= WARPGROUP
-
-    @property
-    def launched(self) -> int:
-        """All threads of a CTA."""
-        return self.workers + self.producers
-
-    @property
-    def resident(self) -> int:
-        """How many CTAs a multiprocessor's registers should hold: the compiler is told so.
+    def ctas_per_sm(self) -> int:
+        """CTAs that an SM's registers should hold; the compiler is given this occupancy.
 
         One register too many has cost a third CTA, and with it 12% (128x64, H200).
 
-        >>> Tile(128, 64, 64, 2, 2).resident, Tile(128, 128, 64, 2, 2).resident
+        >>> TileConfig((128, 64, 64)).ctas_per_sm, TileConfig((128, 128, 64)).ctas_per_sm
         (3, 2)
 
         With fewer than they need, kernels spill: all of 256x32 that copy 8 rows a thread did.
 
-        >>> Tile(256, 32, 32, 4, 1).resident
+        >>> TileConfig((256, 32, 32), (4, 1)).ctas_per_sm
         2
 
-        Where one warp copies, there is room for two that would have been one.
+        Where one warp loads, there is room for two that would have been one.
 
-        >>> [Tile(128, 128, 64, 8, 1, 3, producers).resident for producers in (128, 32)]
+        >>> loads = Load.CP_ASYNC_WARPGROUP, Load.TMA_WARP
+        >>> tiles = [TileConfig((128, 128, 64), (8, 1), 3, KernelSchedule.COOPERATIVE, load)
+        ...     for load in loads]
+        >>> [tile.ctas_per_sm for tile in tiles]
         [1, 2]
         """
-        return max(1, REGISTERS // (self.launched * self.registers))
+        return max(1, REGISTERS // (self.threads * self.registers))
 
     @property
     def registers(self) -> int:
-        """How many registers a thread needs, about; it can have 255.
+        """Registers that a thread needs, about; it can have 255.
 
-        >>> Tile(256, 64, 16, 4, 1).registers, Tile(128, 128, 16, 2, 2).registers
+        >>> TileConfig((256, 64, 16), (4, 1)).registers, TileConfig((128, 128, 16)).registers
         (248, 232)
         """
-        accumulators = self.m * self.n // self.threads
-        if self.producers:
-            by_maps = self.producers == WARP
-            return accumulators + (OTHER_BESIDE_MAPS if by_maps else OTHER_WITHOUT_FRAGMENTS)
-        more_rows = max(0, 4 * self.m // self.threads - ROWS)  # 4 threads share a row
+        accumulators = self.m * self.n // self.mma_threads
+        if self.warp_specialized:
+            tma = self.load is Load.TMA_WARP
+            return accumulators + (OTHER_BESIDE_TMA if tma else OTHER_WITHOUT_FRAGMENTS)
+        more_rows = max(0, 4 * self.m // self.mma_threads - ROWS)  # 4 threads share a row
         return accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
 
-    def shared_bytes(self, operand_bytes: int, output_bytes: int) -> int:
-        """Dynamic shared memory in bytes: the main loop's stages, reused by the epilogue's tile;
-        where CTAs last, that is beside them; teams have none.
+    def smem_bytes(self, operand_bytes: int, output_bytes: int) -> int:
+        """Return the dynamic shared memory in bytes: the mainloop's stages, reused by the epilogue.
 
-        >>> [Tile(128, 64, 64, 4, 1, 2, 32, lasting=i).shared_bytes(2, 2) for i in (False, True)]
+        The epilogue of a persistent kernel has memory of its own beside them; that of ping-pong
+        consumers stores from registers.
+
+        >>> specialized, by_tma = KernelSchedule.WARP_SPECIALIZED, Load.TMA_WARP
+        >>> [TileConfig((128, 64, 64), (4, 1), 2, specialized, by_tma, scheduler).smem_bytes(2, 2)
+        ...     for scheduler in TileScheduler]
         [49184, 67616]
-        >>> Tile(128, 64, 64, 4, 1, 2, 32, lasting=True, teams=2).shared_bytes(2, 2)
+        >>> persistent = TileScheduler.STATIC_PERSISTENT
+        >>> pingpong = KernelSchedule.PINGPONG
+        >>> TileConfig((128, 64, 64), (4, 1), 2, pingpong, by_tma, persistent).smem_bytes(2, 2)
         49200
         """
         mainloop = self.mainloop_bytes(operand_bytes)
-        if self.parts > 1:  # parts of sums
-            output_bytes = max(output_bytes, SUM_BYTES)
-        epilogue = self.epilogue_bytes(output_bytes) if self.teams == 1 else 0
-        if self.lasting:
+        if self.cluster_k > 1:
+            output_bytes = max(output_bytes, PARTIAL_BYTES)
+        epilogue = 0 if self.pingpong else self.epilogue_bytes(output_bytes)
+        if self.persistent:
             return mainloop + epilogue
         return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))
 
     def epilogue_bytes(self, output_bytes: int) -> int:
-        """Of these, what the epilogue takes: its tile, and what it keeps of rows."""
+        """Return the bytes of the epilogue: its tile, and what it keeps for each row."""
         return self.m * (self.n * output_bytes + ROW_BYTES)
 
     def mainloop_bytes(self, operand_bytes: int) -> int:
-        """Of these, what the main loop takes: the stages, and barriers."""
-        held = self.holding * self.bytes_of_b(operand_bytes)
-        return self.stages * self.stage_bytes(operand_bytes) + held + BARRIER_BYTES * self.barriers
+        """Return the bytes of the mainloop: stages, a resident B, and mbarriers."""
+        resident = self.b_resident * self.b_tile_bytes(operand_bytes)
+        stages = self.stages * self.stage_bytes(operand_bytes)
+        return stages + resident + MBARRIER_BYTES * self.mbarriers
 
     @property
-    def barriers(self) -> int:
-        """Of stages, which are full or empty; of B, where it is held; of teams."""
-        teams = self.teams if self.teams > 1 else 0
-        return 2 * self.stages + (self.holding > 0) + teams if self.producers else 0
+    def mbarriers(self) -> int:
+        """Mbarriers of a CTA: full and empty for each stage, one of a resident B, one for each
+        ping-pong consumer."""
+        if not self.warp_specialized:
+            return 0
+        return 2 * self.stages + (self.b_resident > 0) + (self.consumers if self.pingpong else 0)
 
     def stage_bytes(self, operand_bytes: int) -> int:
-        """The k-tiles of a stage."""
-        of_b = 0 if self.holding else self.bytes_of_b(operand_bytes)
-        return self.copied_rows * self.k * operand_bytes + of_b
+        """Return the bytes of a stage: a k-tile of A and, if B is not resident, of B."""
+        b = 0 if self.b_resident else self.b_tile_bytes(operand_bytes)
+        return self.a_rows * self.k * operand_bytes + b
 
-    def bytes_of_b(self, operand_bytes: int) -> int:
-        """A k-tile of B, of every tap."""
-        return self.taps * self.n * self.k * operand_bytes
+    def b_tile_bytes(self, operand_bytes: int) -> int:
+        """Return the bytes of a k-tile of B, of all taps that share the rows of A."""
+        return self.halo_taps * self.n * self.k * operand_bytes
+
+
+def specialized(
+    mma: tuple[int, int, int],
+    warps: tuple[int, int],
+    stages: int,
+    load: Load = Load.CP_ASYNC_WARPGROUP,
+    *,
+    halo_taps: int = 1,
+    cluster_k: int = 1,
+) -> TileConfig:
+    """Return a tile with producers: warp-specialised, or cooperative if its warps are more than one
+    consumer warpgroup.
+
+    >>> for m, warps in ((128, (4, 1)), (256, (8, 1))):
+    ...     print(specialized((m, 64, 64), warps, 3).schedule)
+    warp-specialized
+    cooperative
+    """
+    several = WARP * warps[0] * warps[1] > WARPGROUP
+    schedule = KernelSchedule.COOPERATIVE if several else KernelSchedule.WARP_SPECIALIZED
+    return TileConfig(mma, warps, stages, schedule, load, halo_taps=halo_taps, cluster_k=cluster_k)
+
+
+def persistent(
+    mma: tuple[int, int, int],
+    warps: tuple[int, int],
+    stages: int,
+    *,
+    pingpong: bool = False,
+    halo_taps: int = 1,
+    b_resident: int = 0,
+) -> TileConfig:
+    """Return a tile of a persistent kernel, whose producer is one TMA warp.
+
+    >>> persistent((128, 128, 64), (4, 1), 6, pingpong=True).consumer_threads
+    256
+    """
+    several = WARP * warps[0] * warps[1] > WARPGROUP
+    schedule = KernelSchedule.COOPERATIVE if several else KernelSchedule.WARP_SPECIALIZED
+    return TileConfig(
+        mma,
+        warps,
+        stages,
+        KernelSchedule.PINGPONG if pingpong else schedule,
+        Load.TMA_WARP,
+        TileScheduler.STATIC_PERSISTENT,
+        halo_taps,
+        b_resident=b_resident,
+    )
 
 
 def line_bytes(row_bytes: int) -> int:
-    """The length of the lines that rows of so many bytes of shared memory are cut into."""
+    """Return the length of the lines that rows of so many bytes of shared memory are cut into."""
     return LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2

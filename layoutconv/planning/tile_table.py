@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .tile import HALF_WARPGROUP, WARP, WARPGROUP, Tile
+from .schedule import Load
+from .tile import TileConfig, persistent, specialized
 
 Shape = tuple[int, int, int, int]  # m, n, warps_m, warps_n
 
@@ -62,7 +63,7 @@ MAPPED_WINDOWS = {
     (128, 128, 4, 1): (1.80, 2.0, 4, 0),  # more than two taps gain nothing
 }
 # Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
-# microseconds of a wave beside its products. As many fit a multiprocessor as it has registers for.
+# microseconds of a wave beside its products. As many fit an SM as it has registers for.
 ONE_WARP = {
     (64, 128, 4, 1): (1.05, 1.0),
     (128, 64, 4, 1): (0.95, 1.4),
@@ -70,43 +71,40 @@ ONE_WARP = {
 }
 
 
-class Lasting(NamedTuple):
-    """A tile of CTAs that last: so many rows and columns, warps and teams; whether B is held.
-
-    Its rate, microseconds beside all products, and stages.
-    """
+class PersistentRow(NamedTuple):
+    """A tile of a persistent kernel, its rate, microseconds beside all products, and stages."""
 
     m: int
     n: int
     warps: int
-    teams: int
-    holds: bool
+    pingpong: bool
+    b_resident: bool
     rate: float
     start: float
     stages: int
 
     @property
-    def key(self) -> tuple[int, int, int, int, bool]:
+    def key(self) -> tuple[int, int, int, bool, bool]:
         return self[:5]
 
 
 # Of 16 bits, by the taps that share rows; 3 are three or more.
-LASTING = {
+PERSISTENT = {
     1: [
-        Lasting(128, 128, 4, 2, False, 1.72, 3.0, 6),
-        Lasting(128, 256, 8, 1, False, 1.88, 4.0, 3),
+        PersistentRow(128, 128, 4, True, False, 1.72, 3.0, 6),
+        PersistentRow(128, 256, 8, False, False, 1.88, 4.0, 3),
     ],
     2: [
-        Lasting(256, 64, 8, 1, False, 1.59, 3.0, 5),
-        Lasting(256, 128, 8, 1, False, 1.50, 3.0, 4),
-        Lasting(128, 64, 4, 2, True, 1.76, 3.0, 6),
-        Lasting(128, 128, 4, 2, True, 1.77, 3.0, 6),
+        PersistentRow(256, 64, 8, False, False, 1.59, 3.0, 5),
+        PersistentRow(256, 128, 8, False, False, 1.50, 3.0, 4),
+        PersistentRow(128, 64, 4, True, True, 1.76, 3.0, 6),
+        PersistentRow(128, 128, 4, True, True, 1.77, 3.0, 6),
     ],
     3: [
-        Lasting(256, 64, 8, 1, False, 1.56, 3.0, 5),
-        Lasting(128, 64, 4, 2, False, 1.52, 3.0, 9),
-        Lasting(128, 64, 4, 2, True, 1.66, 3.0, 6),
-        Lasting(128, 32, 4, 2, True, 1.06, 3.0, 5),
+        PersistentRow(256, 64, 8, False, False, 1.56, 3.0, 5),
+        PersistentRow(128, 64, 4, True, False, 1.52, 3.0, 9),
+        PersistentRow(128, 64, 4, True, True, 1.66, 3.0, 6),
+        PersistentRow(128, 32, 4, True, True, 1.06, 3.0, 5),
     ],
 }
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
@@ -115,7 +113,7 @@ WARPGROUP_TYPES = (
     "float16", "bfloat16", "tfloat32", "int8", "float8_e4m3fn", "float8_e5m2",
 )  # fmt: skip
 # Microseconds of a wave beside its products where that is not WAVE: many rows to start with, and of
-# those that fill a multiprocessor alone a store that nothing else hides.
+# those that fill an SM alone a store that nothing else hides.
 SLOW_START = {
     (256, 64, 4, 1): 5.4,
     (256, 64, 8, 1): 3.3,
@@ -129,25 +127,25 @@ SLOW_START = {
 HALF_LINE_RATE = 0.85
 MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough for a barrier
 # Tiles of kernel maps, whose rows are gathered, for data of 16 and 8 bits: their rates, stages, and
-# who copies. Two of 128x128 fit a multiprocessor if half a warpgroup does.
+# loads. Two of 128x128 fit an SM if half a warpgroup loads.
 GATHERED = {
-    (128, 32, 4, 1): (0.59, 4, WARPGROUP),
-    (64, 64, 4, 1): (0.93, 3, WARPGROUP),
-    (128, 64, 4, 1): (1.05, 4, WARPGROUP),
-    (64, 128, 4, 1): (1.25, 4, WARPGROUP),
-    (128, 128, 8, 1): (1.42, 3, HALF_WARPGROUP),
-    (64, 256, 4, 2): (1.30, 5, WARPGROUP),
-    (128, 256, 8, 1): (1.68, 4, WARPGROUP),
+    (128, 32, 4, 1): (0.59, 4, Load.CP_ASYNC_WARPGROUP),
+    (64, 64, 4, 1): (0.93, 3, Load.CP_ASYNC_WARPGROUP),
+    (128, 64, 4, 1): (1.05, 4, Load.CP_ASYNC_WARPGROUP),
+    (64, 128, 4, 1): (1.25, 4, Load.CP_ASYNC_WARPGROUP),
+    (128, 128, 8, 1): (1.42, 3, Load.CP_ASYNC_HALF_WARPGROUP),
+    (64, 256, 4, 2): (1.30, 5, Load.CP_ASYNC_WARPGROUP),
+    (128, 256, 8, 1): (1.68, 4, Load.CP_ASYNC_WARPGROUP),
 }
-# The same for tf32, of which those who copy may round B.
+# The same for tf32, of which producers may round B.
 ROUNDED_GATHERED = {
-    (128, 32, 4, 1): (0.57, 4, WARPGROUP),
-    (64, 64, 4, 1): (0.81, 4, WARPGROUP),
-    (128, 64, 4, 1): (0.87, 4, WARPGROUP),
-    (64, 128, 4, 1): (1.07, 4, WARPGROUP),
-    (128, 128, 8, 1): (1.19, 5, WARPGROUP),
-    (64, 256, 4, 2): (1.15, 5, WARPGROUP),
-    (128, 256, 8, 1): (1.40, 4, WARPGROUP),
+    (128, 32, 4, 1): (0.57, 4, Load.CP_ASYNC_WARPGROUP),
+    (64, 64, 4, 1): (0.81, 4, Load.CP_ASYNC_WARPGROUP),
+    (128, 64, 4, 1): (0.87, 4, Load.CP_ASYNC_WARPGROUP),
+    (64, 128, 4, 1): (1.07, 4, Load.CP_ASYNC_WARPGROUP),
+    (128, 128, 8, 1): (1.19, 5, Load.CP_ASYNC_WARPGROUP),
+    (64, 256, 4, 2): (1.15, 5, Load.CP_ASYNC_WARPGROUP),
+    (128, 256, 8, 1): (1.40, 4, Load.CP_ASYNC_WARPGROUP),
 }
 
 
@@ -158,24 +156,29 @@ def shapes(arch: str, dtype: str, *, gathered: bool = False) -> list[Shape]:
     return [*FAMILY, *HOPPER, *(ROUNDED_ROWS if gathered and dtype == "tfloat32" else ())]
 
 
-def tile_of(shape: Shape, k: int, half_line: int) -> Tile:
+def tile_of(shape: Shape, k: int, half_line: int) -> TileConfig:
     """The tile of a shape, with k-tiles of ``k``, or what suits the shape better."""
     m, n, warps_m, warps_n = shape
+    warps = warps_m, warps_n
     stages = (HOPPER | ROUNDED_ROWS).get(shape)
     if stages:
-        return Tile(m, n, k, warps_m, warps_n, stages, WARPGROUP)
+        return specialized((m, n, k), warps, stages)
     if shape in HALF_LINES:
-        return Tile(m, n, half_line, warps_m, warps_n, HALF_LINES[shape])
-    return Tile(m, n, k, warps_m, warps_n, stages=3)
+        return TileConfig((m, n, half_line), warps, HALF_LINES[shape])
+    return TileConfig((m, n, k), warps, stages=3)
 
 
-def lasting_tile(known: Lasting, k: int, taps: int = 1) -> Tile:
-    """Such a tile, of k-tiles of ``k``, which holds nothing yet."""
-    m, n, warps, teams, *_, stages = known
-    return Tile(m, n, k, warps, 1, stages, WARP, taps, lasting=True, teams=teams)
+def persistent_tile(
+    row: PersistentRow, k: int, halo_taps: int = 1, b_k_tiles: int = 0
+) -> TileConfig:
+    """Return the tile of a row, of k-tiles of ``k``; B has ``b_k_tiles``, if it is resident."""
+    return persistent(
+        (row.m, row.n, k), (row.warps, 1), row.stages, pingpong=row.pingpong,
+        halo_taps=halo_taps, b_resident=b_k_tiles if row.b_resident else 0,
+    )  # fmt: skip
 
 
-def known_of(tile: Tile) -> Lasting:
-    """What is known of a tile of CTAs that last."""
-    key = tile.m, tile.n, tile.warps_m, tile.teams, tile.holding > 0
-    return next(known for known in LASTING[min(tile.taps, 3)] if known.key == key)
+def persistent_row(tile: TileConfig) -> PersistentRow:
+    """Return the row of the table that a persistent tile is made of."""
+    key = tile.m, tile.n, tile.warps[0], tile.pingpong, tile.b_resident > 0
+    return next(row for row in PERSISTENT[min(tile.halo_taps, 3)] if row.key == key)

@@ -1,11 +1,11 @@
-"""What the tensor memory accelerator copies of an im2col matrix: pixels of a tensor in memory.
+"""TMA im2col: the pixels of a tensor that the tensor memory accelerator copies.
 
 An *im2col tensor map* knows a bounding box of pixels. One instruction names a pixel to start at,
 offsets and a channel, and brings that many channels of so many pixels, the offsets further each:
 pixels follow each other through the box, w first, then h, d and the images, and what is outside the
 tensor is zeros. Rows of A are the pixels, offsets those of a tap, and padding is where the box
 begins and ends. A filter's gradient is a sum over pixels: there they are the columns of both
-operands, of which one has taps. ``pixels.py`` copies so. Needs no compiler.
+operands, of which one has taps. ``kernels/gemm/tma_im2col_copy.py`` copies so. Needs no compiler.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from layoutconv.algebra.stride import ArithmeticTuple, E, ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, stages
-from .halo_reuse import window_of
-from .kernel_spec import BYTES, VECTOR_BYTES, Spec
+from .halo_reuse import halo_of
+from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
 from .tma_tiled import has_map, memory_of_b
 
@@ -93,7 +93,8 @@ class Im2col:
         return (channel + group * self.group_step if self.group_step else channel, *offsets)
 
     def copies(self, rows: int) -> tuple[int, int]:
-        """How many copies bring the pixels of a tile of so many rows, and how many pixels each.
+        """Return how many copies bring the pixels of a tile of so many rows, and how many pixels
+        each.
 
         >>> from layoutconv.conv import ConvProblem, fprop_view
         >>> found = im2col(fprop_view(ConvProblem((1, 9, 9, 64), (32, 3, 3))).a)
@@ -110,7 +111,8 @@ class Im2col:
 
     @property
     def fits(self) -> bool:
-        """Whether a map has room for the numbers that are no constants: ends of boxes, strides.
+        """Return whether a map has room for the numbers that are no constants: ends of boxes,
+        strides.
 
         Of no pixels at all, no map is made.
         """
@@ -202,7 +204,7 @@ def pixels_of(view: GemmView, along: tuple[int, int]) -> tuple[Im2col | None, Im
     return im2col(view.a) if along[0] == 1 else None, None
 
 
-def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
+def im2col_of_a(view: GemmView, spec: KernelSpec) -> Im2col | None:
     """A as an im2col matrix whose tiles a kernel copies by a tensor map; None where it does not.
 
     A tile's k lies within one tap, or there is one: what is past the last channel are zeros. Where
@@ -210,11 +212,11 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     the map brings the first.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view
-    >>> from .tile import Tile
+    >>> from .tile import specialized
     >>> def example(C, K, groups=1):
     ...     view = fprop_view(ConvProblem((1, 9, 9, C), (32, K, K), groups=groups))
-    ...     tile = Tile(128, 64, 64, 8, 1, 4, 128)
-    ...     spec = Spec.of(view, "float16", "float16", tile, "sm_90a")
+    ...     tile = specialized((128, 64, 64), (8, 1), 4)
+    ...     spec = KernelSpec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return im2col_of_a(view, spec) is not None
     >>> example(64, 3), example(96, 3), example(96, 1), example(96, 1, groups=2)
     (True, False, True, False)
@@ -226,8 +228,8 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
         return _of_a_sum(view, spec, 0)
     if tile.m > MOST_PIXELS or not (found := pixels_of(view, spec.along)[0]):
         return None
-    if tile.taps > 1:
-        found = found.of_first_tap(window_of(view, tile).halo)
+    if tile.halo_taps > 1:
+        found = found.of_first_tap(halo_of(view, tile).halo)
     channels, *taps = found.columns
     stored = found.channels[0]
     ends = not (is_runtime(stored) or found.group_step or found.start[0]) and stored == channels
@@ -235,16 +237,17 @@ def im2col_of_a(view: GemmView, spec: Spec) -> Im2col | None:
     return found if whole and found.fits else None
 
 
-def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
+def im2col_of_b(view: GemmView, spec: KernelSpec) -> Im2col | None:
     """B as an im2col matrix, where it runs across the sum; None where no map describes it.
 
     A line of a tile lies within one tap, or there is one.
 
     >>> from layoutconv.conv import ConvProblem, wgrad_view
-    >>> from .tile import Tile
+    >>> from .tile import specialized
     >>> def example(C, K):
     ...     view = wgrad_view(ConvProblem((1, 9, 9, C), (32, K, K)))
-    ...     spec = Spec.of(view, "float16", "float16", Tile(128, 64, 64, 8, 1, 4, 128), "sm_90a")
+    ...     tile = specialized((128, 64, 64), (8, 1), 4)
+    ...     spec = KernelSpec.of(view, "float16", "float16", tile, "sm_90a")
     ...     return im2col_of_b(view, spec) is not None
     >>> example(64, 3), example(96, 3), example(96, 1)
     (True, False, True)
@@ -252,25 +255,25 @@ def im2col_of_b(view: GemmView, spec: Spec) -> Im2col | None:
     return _of_a_sum(view, spec, 1) if spec.along == (0, 0) and _copies(spec, 1) else None
 
 
-def is_mapped(view: GemmView, spec: Spec) -> bool:
-    """Whether tensor maps bring both operands to a kernel: no thread copies anything."""
+def is_mapped(view: GemmView, spec: KernelSpec) -> bool:
+    """Return whether tensor maps bring both operands to a kernel: no thread copies anything."""
     of_b = memory_of_b(view, spec) or im2col_of_b(view, spec)
     return of_b is not None and im2col_of_a(view, spec) is not None
 
 
-def _copies(spec: Spec, operand: int) -> bool:
-    """Whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
+def _copies(spec: KernelSpec, operand: int) -> bool:
+    """Return whether a kernel could copy tiles of A, 0, or of B, 1, by im2col maps."""
     vector = spec.vectors[operand] * BYTES[spec.dtype]
-    return bool(spec.tile.producers and vector == VECTOR_BYTES and has_map(spec.dtype))
+    return bool(spec.tile.warp_specialized and vector == VECTOR_BYTES and has_map(spec.dtype))
 
 
-def _of_a_sum(view: GemmView, spec: Spec, operand: int) -> Im2col | None:
-    """Of sums over pixels, an operand of which every line of a tile lies within one tap.
+def _of_a_sum(view: GemmView, spec: KernelSpec, operand: int) -> Im2col | None:
+    """The operand, of sums over pixels, of which every line of a tile lies within one tap.
 
     wgmma turns 16 bits.
     """
     found, size = pixels_of(view, spec.along)[operand], BYTES[spec.dtype]
-    if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.taps > 1:
+    if not found or size != 2 or spec.tile.k > MOST_PIXELS or spec.tile.halo_taps > 1:
         return None
     line = line_bytes((spec.tile.m, spec.tile.n)[operand] * size) // size
     whole = found.columns[0] % line == 0 or product(found.columns[1:]) == 1
@@ -300,7 +303,7 @@ def _leaves(shape: Any, stride: Any, mode: int) -> list[tuple[Any, Any]]:
 
 
 def _are_coordinates(steps: list[Any], domain: Stage) -> bool:
-    """Whether steps are constants, each of one mode, from a constant offset on."""
+    """Return whether steps are constants, each of one mode, from a constant offset on."""
     offset = flatten(domain.offset) if domain.offset else ()
     return not any(map(is_runtime, offset)) and all(
         isinstance(d, ScaledBasis) and len(d.path) == 1 and not is_runtime(d.value) for d in steps
@@ -313,7 +316,7 @@ def _offset(domain: Stage, modes: int) -> dict[int, int]:
 
 
 def _has_room(found: Im2col, taps: list[tuple[Any, Any]]) -> bool:
-    """Whether the hardware has room for the constants: corners, steps, and offsets of taps."""
+    """Return whether the hardware has room for the constants: corners, steps, offsets of taps."""
     bits = BITS[len(found.modes) - 1]
     sign = 1 << (bits - 1)
     reach = [(int(extent) - 1) * abs(int(d.value)) for extent, d in taps]

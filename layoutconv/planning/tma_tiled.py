@@ -1,9 +1,9 @@
-"""What of B the tensor memory accelerator can copy: boxes of memory that a tensor map describes.
+"""TMA tiled: boxes of B's memory that a TMA descriptor (a tensor map) describes.
 
 A filter is memory that no index buffer interrupts. A *tensor map* tells the hardware its extents
 and strides, of up to five modes; one instruction then names a corner, inside or not, and the box
-from there on arrives in shared memory, with zeros for what is outside (``boxes.py``). So a tap that
-some columns lack costs nothing, as of residues side by side. Needs no compiler.
+from there on arrives in shared memory, with zeros for what is outside (``kernels/gemm/tma.py``). So
+a tap that some columns lack costs nothing, as of residues side by side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from layoutconv.algebra.stride import ArithmeticTuple, E
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView, Stage, gathers, stages
-from .kernel_spec import BYTES, VECTOR_BYTES, Spec
+from .kernel_spec import BYTES, VECTOR_BYTES, KernelSpec
 from .tile import line_bytes
 
 # Whether the type CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 rounds fp32 data to nearest on their way.
@@ -32,7 +32,8 @@ MOST_ALONG = 256  # a mode, of a box
 
 
 def has_map(dtype: str) -> bool:
-    """Whether tensor maps copy elements as wgmma should read them: those of tf32 round to nearest.
+    """Return whether tensor maps copy elements as wgmma should read them: those of tf32 round to
+    nearest.
 
     >>> has_map("float16"), has_map("tfloat32"), has_map("float64")
     (True, True, False)
@@ -54,7 +55,7 @@ class Boxes:
 
     @property
     def rows(self) -> int:
-        """Of a box, all but those of its first mode are lines."""
+        """The lines of a box: all of its extents but that of its first mode."""
         return prod(self.box[1:])
 
     def corner(self, *crd: Any, divisor: Callable[[Any], Any] = int) -> tuple[Any, ...]:
@@ -67,7 +68,7 @@ class Boxes:
         return tuple(ArithmeticTuple(self.layout.offset) + moved)
 
 
-def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
+def memory_of_b(view: GemmView, spec: KernelSpec) -> Boxes | None:
     """B's tiles as boxes of its memory; None where producers have to copy it vector by vector.
 
     What a map says has to hold for every call of a kernel, so extents and strides are constants. A
@@ -77,10 +78,10 @@ def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
     only as the slowest of them, as then what is outside is outside the mode.
 
     >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-    >>> from .tile import Tile
+    >>> from .tile import specialized
     >>> def example(view, k=64):
-    ...     tile = Tile(128, 64, k, 8, 1, 4, 128)
-    ...     found = memory_of_b(view, Spec.of(view, "float16", "float16", tile, "sm_90a"))
+    ...     tile = specialized((128, 64, k), (8, 1), 4)
+    ...     found = memory_of_b(view, KernelSpec.of(view, "float16", "float16", tile, "sm_90a"))
     ...     return found and (str(found.layout), found.box)
     >>> example(fprop_view(ConvProblem((1, 8, 8, 64), (40, 3, 3))))
     ('(576,40):(1,576) o (0,0) o (40,576):(1@1,1@0)', (64, 64))
@@ -94,16 +95,19 @@ def memory_of_b(view: GemmView, spec: Spec) -> Boxes | None:
     ('(96,32,3):(1,288,96) o (-32,0,1) o (64,(32,2)):(1@0,(1@1,64@0))', (64, 32, 1))
     """
     tile, size, along = spec.tile, BYTES[spec.dtype], spec.along[1]
-    if not tile.producers or not has_map(spec.dtype) or spec.vectors[1] * size != VECTOR_BYTES:
+    if (
+        not tile.warp_specialized
+        or not has_map(spec.dtype)
+        or spec.vectors[1] * size != VECTOR_BYTES
+    ):
         return None
-    if size > 2 and along != 1:  # those who copy turn it: wgmma does not turn 32 bits
+    if size > 2 and along != 1:  # producers transpose it: wgmma does not transpose 32 bits
         return None
     chain = stages(view.b)
     if len(chain) != 2 or any(map(gathers, chain)) or not all(map(_constant, chain)):
         return None
     sides = [tile.n, tile.k]
     sides[along] = line_bytes(sides[along] * size) // size
-    sides[1 - along] //= tile.sharing
     b = _Digits.of(*chain).merged(1 - along, sides)
     lines, rows = (_covered(b.sides[mode], sides[mode]) for mode in (along, 1 - along))
     if len(lines) != 1 or not rows or not b.ends_with_k(tile.k):
@@ -185,7 +189,7 @@ class _Digits(NamedTuple):
         return _Digits(moved_sides, start, found)
 
     def _stays(self, mode: int) -> bool:
-        """Whether a mode of the coordinate never leaves its bounds."""
+        """Return whether a mode of the coordinate never leaves its bounds."""
         reach = [
             (digit.extent - 1) * digit.step
             for side in self.sides
@@ -196,7 +200,9 @@ class _Digits(NamedTuple):
         return low >= 0 and self.start[mode] + sum(max(0, d) for d in reach) < self.memory[mode][0]
 
     def ends_with_k(self, k_tile: int) -> bool:
-        """Whether columns past the last, of the last k-tile, are outside memory: they are zeros."""
+        """Return whether columns past the last, of the last k-tile, are outside memory: they are
+        zeros.
+        """
         n, (digit, *others), *l = self.sides
         if prod(d.extent for d in (digit, *others)) % k_tile == 0:
             return True
@@ -256,7 +262,9 @@ def _mode(leaves: list[Any]) -> Any:
 
 
 def _fits(found: Boxes, along: int, vector: int) -> bool:
-    """Whether the hardware has room for the numbers of a map, and lines start at whole vectors."""
+    """Return whether the hardware has room for the numbers of a map, and lines start at whole
+    vectors.
+    """
     memory, size = found.layout.outer, VECTOR_BYTES // vector
     steps = [list(flatten(mode)) for mode in found.layout.inner.stride]
     del steps[along][0]  # which lines run along

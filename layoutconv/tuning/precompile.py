@@ -18,10 +18,10 @@ from ..gpu import plan as gpu_plan
 from ..gpu.measured_choices import wanted
 from ..kernels.compile.store import KernelKey, is_kept, load_kernel
 from ..planning.kernel_key import signature
-from ..planning.kernel_spec import Spec
+from ..planning.kernel_spec import KernelSpec
 from ..view.gemm_view import GemmView
 
-Need = tuple[GemmView, Spec]
+Need = tuple[GemmView, KernelSpec]
 
 
 def precompile(
@@ -104,7 +104,7 @@ class _Dry:
         self.needs: list[Need] = []
         self.over = False
 
-    def load(self, view: GemmView, spec: Spec) -> Callable[..., None]:
+    def load(self, view: GemmView, spec: KernelSpec) -> Callable[..., None]:
         self.needs.append((view, spec))
         return _Later(self, _dump((view, spec)))
 

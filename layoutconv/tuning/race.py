@@ -20,7 +20,8 @@ from ..gpu.plan import Plan
 from ..gpu.select import ALIGNED, multiplied_as
 from ..ops import dense_calls, dense_passes
 from ..planning.cost_model import shortlist
-from ..planning.tile import Tile
+from ..planning.tile import TileConfig
+from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import OUTPUTS, PAIRS, PRECISIONS, expected
 from ..view.gemm_view import GemmView
 from .precompile import Need, compile_kernels
@@ -39,7 +40,7 @@ BATCH, BATCHES = 1000.0, 5  # microseconds of a batch of launches, and how many 
 class Trial:
     """A tile, a number of parts, and its time; or why it could not run."""
 
-    tile: Tile
+    tile: TileConfig
     splits: int
     microseconds: float
     error: str = ""
@@ -149,9 +150,10 @@ class Race:
         }
         chooser = Plan(view, *self._of, **self._options, bind=False)
         self.key, self.machine = chooser.key, chooser.machine
-        self._pairs, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
+        offered, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
         # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
         self._options["structure"] = ""
+        self._pairs = [pair for pair in offered if self._is_legal(pair)] or offered
 
     @property
     def needs(self) -> list[Need]:
@@ -179,13 +181,22 @@ class Race:
             forget()
         return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
 
-    def _plan(self, pair: tuple[Tile, int], *, bind: bool) -> Plan:
+    def _is_legal(self, pair: tuple[TileConfig, int]) -> bool:
+        try:
+            self._plan(pair, bind=False)
+        except UnsupportedViewError:
+            return False
+        return True
+
+    def _plan(self, pair: tuple[TileConfig, int], *, bind: bool) -> Plan:
         tile, splits = pair
         view = replace(self.view)
         return Plan(view, *self._of, **self._options, tile=tile, splits=splits, bind=bind)
 
 
-def tune_at_need(view: GemmView, dtype: torch.dtype, **options: Any) -> tuple[Tile, int] | None:
+def tune_at_need(
+    view: GemmView, dtype: torch.dtype, **options: Any
+) -> tuple[TileConfig, int] | None:
     """The winner of a race, for a program that asked for something else than a race.
 
     Where it cannot be held, for want of memory, say, that is a warning, and None.
@@ -198,7 +209,7 @@ def tune_at_need(view: GemmView, dtype: torch.dtype, **options: Any) -> tuple[Ti
     return choice.tile, choice.splits
 
 
-def _try(time: Callable[[tuple[Tile, int]], float], pair: tuple[Tile, int]) -> Trial:
+def _try(time: Callable[[tuple[TileConfig, int]], float], pair: tuple[TileConfig, int]) -> Trial:
     try:
         return Trial(*pair, time(pair))
     except (RuntimeError, ValueError) as error:  # of the compiler, of the driver: the others run
@@ -220,7 +231,7 @@ def _winner(trials: list[Trial], problem: str) -> Choice:
 def _words(plan: Plan) -> str:
     problem = plan.problem
     groups = f" l={problem.groups}" if problem.groups > 1 else ""
-    kind = " sparse" if problem.sparse else ""
+    kind = " sparse" if problem.skips_taps else ""
     return f"m={problem.m} n={problem.n} k={problem.k}{groups} {problem.dtype}{kind}"
 
 

@@ -21,11 +21,11 @@ from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning import cost_model
 from layoutconv.planning.cost_model import MACHINES
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.tuning import precompile, race
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
-CHOICE = measured_choices.Choice(Tile(64, 64, 64, 2, 2, 3), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
+CHOICE = measured_choices.Choice(TileConfig((64, 64, 64)), 1, "m=9 n=8 k=7 float16", 5.0, 6.0)
 
 
 @pytest.fixture(autouse=True)
@@ -191,7 +191,7 @@ def test_tune_adds_to_a_table(clock: None, tmp_path: Path) -> None:
     assert main([*command, "--pass", "fprop"]) == 0
     assert main([*command, "--pass", "wgrad", "--json"]) == 0
     [own] = json.loads(table.read_text()).values()
-    assert [choice["tile"]["m"] for choice in own.values()] == [96, 96]
+    assert [choice["tile"]["mma"][0] for choice in own.values()] == [96, 96]
 
 
 def test_a_table_that_cannot_be_kept_is_refused_before_anything_is_measured(

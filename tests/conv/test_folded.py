@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from layoutconv.conv import ConvProblem
 from layoutconv.conv.stride_folding import folded_fprop_view, folded_taps, folds
 from layoutconv.errors import ArgumentError
-from layoutconv.planning.halo_reuse import rows_of_a_tap, widened
+from layoutconv.planning.halo_reuse import halo_rows_per_tap, widened
 
 from .loops import Passes, Places, problems, sums
 
@@ -38,7 +38,7 @@ def test_folded_lines_are_the_loop_nest(problem):
     _, taps = folded_taps(problem)
     assert (wide is None) == (taps < 2)
     if wide is not None:  # rows between lines are written nowhere
-        assert rows_of_a_tap(wide) == 1
+        assert halo_rows_per_tap(wide) == 1
         assert sums(wide) == want
 
 

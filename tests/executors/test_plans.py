@@ -196,13 +196,17 @@ def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
         problem = ConvProblem((1, rows, 1, 32), (32, 1, 3), padding=(0, 1))
         return gpu_plan.Plan(fprop_view(problem), torch.float16, -1, bind=False)
 
-    assert [plan(rows).problem.taps for rows in (2**20, 2**31 // 3, 2**31 // 3 + 1)] == [3, 3, 1]
-    assert plan(2**31 // 3 + 1).tile.taps == 1
+    assert [plan(rows).problem.halo_taps for rows in (2**20, 2**31 // 3, 2**31 // 3 + 1)] == [
+        3,
+        3,
+        1,
+    ]
+    assert plan(2**31 // 3 + 1).tile.halo_taps == 1
     wide = gpu_plan.Plan(
         fprop_view(ConvProblem((1, 64, 64, 64, 64), (64, 3, 3, 3), padding=1)),
         torch.float16, -1, bind=False,
     )  # fmt: skip
-    assert wide.tile.taps == 3
+    assert wide.tile.halo_taps == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

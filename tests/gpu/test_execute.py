@@ -14,7 +14,7 @@ from layoutconv import execute
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu.plan import Plan
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.reference import Reference
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView, stages
@@ -215,7 +215,9 @@ def test_a_problem_of_real_size(dtype: torch.dtype) -> None:
     )
     if torch.cuda.get_device_capability() in ((8, 0), (9, 0)):  # which have room for it
         out = torch.full(problem.output, torch.nan, dtype=dtype, device="cuda")
-        tile = Tile(256, 128, 128 // dtype.itemsize, 4, 2, 3)  # of 16 bits, its copies are spread
+        tile = TileConfig(
+            (256, 128, 128 // dtype.itemsize), (4, 2)
+        )  # of 16 bits, its copies are spread
         Plan(view, dtype, 0, tile=tile)(a, b, out)
         check(out, want)
 
@@ -233,7 +235,7 @@ def test_gathered_and_scattered_rows_of_real_size(dtype: torch.dtype) -> None:
     out = torch.full(shape(view.d), torch.nan, dtype=dtype, device="cuda")
     execute(view, a, b, out)
     if dtype == torch.float32 and torch.cuda.get_device_capability() == (9, 0):
-        assert Plan(view, dtype, 0).tile.warps_m == 12
+        assert Plan(view, dtype, 0).tile.warps[0] == 12
     there = (gather >= 0).cuda()[:, None]
     dense = by_torch((a[gather.cuda()] * there).view(problem.activation), b, 0, view.k)
     written = scatter >= 0

@@ -60,7 +60,8 @@ def test_forward_passes(name, dtype):
     problem = ConvProblem(*numbers)
     view = arranged_fprop(problem, line_for(x))
     [tile] = chosen([view], x)
-    assert (tile.lasting, tile.teams, tile.taps, tile.holding > 0) == (True, teams, taps, held)
+    assert (tile.persistent, tile.consumers) == (True, teams)
+    assert (tile.halo_taps, tile.b_resident > 0) == (taps, held)
     a, b = x.movedim(1, -1), w.movedim(1, -1)
     out = torch.full(problem.output, nan, device="cuda", dtype=dtype)
     lc.execute(view, as_stored(view, a), b, out)
@@ -86,7 +87,7 @@ def test_strided_gradients(dtype):
     grad = torch.randn_like(y).to(dtype)
     (expected,) = torch.autograd.grad(y, a, grad.double())
     views = arranged_dgrad(problem, columns_for(grad))
-    assert [(tile.teams, tile.holding) for tile in chosen(views, x)] == [(2, 4), (2, 8)]
+    assert [(tile.consumers, tile.b_resident) for tile in chosen(views, x)] == [(2, 4), (2, 8)]
     out = torch.full(problem.activation, nan, device="cuda", dtype=dtype)
     for view in views:
         lc.execute(view, grad.movedim(1, -1).contiguous(), w.movedim(1, -1), out)

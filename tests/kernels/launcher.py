@@ -18,9 +18,9 @@ from torch import Tensor
 from layoutconv.kernels.compile.build import build
 from layoutconv.kernels.compile.store import as_argument
 from layoutconv.planning.kernel_key import index_buffer, runtime_integers, signature
-from layoutconv.planning.kernel_spec import Spec, kept_entries, vectors_of
-from layoutconv.planning.legality import check_view
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.kernel_spec import KernelSpec, kept_entries, vectors_of
+from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.view_rules import check_view
 from layoutconv.tensors.epilogue_in_torch import convert
 from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView, OperandLayout, locate, stages
@@ -61,7 +61,7 @@ DTYPES = list(NAMES)
 class Compiled:
     """A kernel as host code, PTX and machine code."""
 
-    spec: Spec
+    spec: KernelSpec
     function: Any
     ptx: str
     cubin: bytes
@@ -71,11 +71,11 @@ class Compiled:
 def spec_of(
     view: GemmView,
     dtype: torch.dtype,
-    tile: Tile,
+    tile: TileConfig,
     arch: str = "sm_80",
     out: Any = None,
     **rest: Any,
-) -> Spec:
+) -> KernelSpec:
     """The spec for data of ``dtype``, and results of the same or ``out``; ``rest`` are its fields.
 
     ``aligned``, bytes that the three tensors start at multiples of, may be among them.
@@ -85,7 +85,7 @@ def spec_of(
     vectors, along = vectors_of(view, kind, dtype_name(out or dtype), aligned)
     if not view.k:  # sums of nothing, as an executor does it
         vectors, along = (1, 1, vectors[2]), (1, 1)
-    spec = Spec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
+    spec = KernelSpec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
     return replace(spec, kept=kept_entries(view, spec))
 
 
@@ -125,10 +125,10 @@ def half_line(dtype: torch.dtype) -> int:
 SMALL = [(64, 64, 1, 2, 2, 2), (32, 64, 1, 2, 2, 3), (32, 32, 2, 2, 2, 2), (64, 32, 1, 4, 1, 3)]
 
 
-def tile_of(number: int, kind: Kind) -> Tile:
+def tile_of(number: int, kind: Kind) -> TileConfig:
     """A small tile, by number, that runs every pass of a kind of data."""
-    m, n, lines, *rest = SMALL[number % len(SMALL)]
-    return Tile(m, n, lines * half_line(kind.dtype), *rest)
+    m, n, lines, warps_m, warps_n, stages = SMALL[number % len(SMALL)]
+    return TileConfig((m, n, lines * half_line(kind.dtype)), (warps_m, warps_n), stages)
 
 
 def storage(layout: OperandLayout) -> tuple[int, ...]:
@@ -228,7 +228,7 @@ def run_case(
     if epilogue.statistics:
         rows = compiled.spec.rows_of_sums(view.m, most)
         parts = torch.full((rows, 2, view.l * view.n), torch.nan)
-    ctas = (most,) if compiled.spec.tile.lasting else ()
+    ctas = (most,) if compiled.spec.tile.persistent else ()
     launch = launch_of(
         compiled.program, compiled.function, *tensors, *indices,
         as_argument((splits, case.out.numel(), *ctas, *runtime_integers(view).values())),
@@ -316,7 +316,7 @@ def check_exact(case: Case, ran: Ran) -> None:
 def check_view_runs(
     view: GemmView,
     dtype: torch.dtype,
-    tile: Tile,
+    tile: TileConfig,
     *,
     arch: str = "sm_80",
     out: Any = None,
@@ -331,6 +331,6 @@ def check_view_runs(
     return ran
 
 
-def check_kind_runs(view: GemmView, kind: Kind, tile: Tile) -> Ran:
+def check_kind_runs(view: GemmView, kind: Kind, tile: TileConfig) -> Ran:
     """The same for a kind of data."""
     return check_view_runs(view, kind.dtype, tile, arch=kind.arch, out=kind.out, kind=kind.name)

@@ -14,21 +14,23 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.conv.k_major_filter import turned
 from layoutconv.conv.stride_folding import folded_fprop_view, folds
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
-from layoutconv.planning.halo_reuse import widened, window_of
+from layoutconv.planning.halo_reuse import halo_of, widened
+from layoutconv.planning.schedule import Load
 from layoutconv.planning.structural_zeros import COLUMNS, Blocks, Columns, Run, runs_of
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_im2col import is_mapped
 from layoutconv.view.gemm_view import GemmView
 
 from .launcher import check_view_runs, compiled_view, half_line, located, spec_of
 from .test_random import problems
 from .test_tma import copies, known
+from .tiles import retiled
 
 F16, F32 = torch.float16, torch.float32
-TILE = Tile(64, 128, 64, 4, 1, 2, 32)
+TILE = specialized((64, 128, 64), (4, 1), 2, Load.TMA_WARP)
 
 
-def present(there: torch.Tensor, tile: Tile, k: int, block: int) -> tuple[Columns, Blocks]:
+def present(there: torch.Tensor, tile: TileConfig, k: int, block: int) -> tuple[Columns, Blocks]:
     """From the first instruction's columns, of a k-tile at column k of A, to the last of those for
     which some of B is there; and so of its blocks of some elements."""
     of_tile = there[:, k : k + tile.k]
@@ -57,22 +59,22 @@ def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> 
     views = [turned(view) if dtype == F32 else view for view in views]
     views += [folded_fprop_view(problem) if folds(problem) else fprop_view(problem)]
     view = data.draw(st.sampled_from(views), "view")
-    tile = replace(TILE, k=half_line(dtype) * data.draw(st.integers(1, 2)))
-    tile = replace(tile, n=data.draw(st.sampled_from([128, 192, 256])), warps_m=8, m=128)
+    tile = retiled(TILE, k=half_line(dtype) * data.draw(st.integers(1, 2)))
+    tile = retiled(tile, n=data.draw(st.sampled_from([128, 192, 256])), warps_m=8, m=128)
     wide = widened(view)
     if wide is not None and data.draw(st.booleans(), "taps share rows"):
-        view, tile = wide, replace(tile, taps=int(wide.a.inner.shape[1][-1]))
-    spec, window = spec_of(view, dtype, tile, "sm_90a"), window_of(view, tile)
+        view, tile = wide, replace(tile, halo_taps=int(wide.a.inner.shape[1][-1]))
+    spec, window = spec_of(view, dtype, tile, "sm_90a"), halo_of(view, tile)
     runs = runs_of(view, spec)
     channels = int(flatten(view.a.shape[1])[0])
     if view.n > tile.n or channels % tile.k or not is_mapped(view, spec):
         assert runs == ()
         return
-    starts, there = range(0, view.k // tile.taps, tile.k), located(view.b, view.n, view.k)[1]
+    starts, there = range(0, view.k // tile.halo_taps, tile.k), located(view.b, view.n, view.k)[1]
     block = 32 // dtype.itemsize
     every = Columns(0, tile.n), Blocks(0, tile.k // block)
     want = {
-        k: [present(there, tile, k + tap * window.columns, block) for tap in range(tile.taps)]
+        k: [present(there, tile, k + tap * window.columns, block) for tap in range(tile.halo_taps)]
         for k in starts
     }
     if not runs:
@@ -96,24 +98,24 @@ def test_what_is_left_out_is_absent(data: st.DataObject, dtype: torch.dtype) -> 
 VOLUME = ConvProblem((1, 3, 4, 9, 32), (64, 3, 3, 3), 2, 1)
 PLANE = ConvProblem((2, 5, 9, 64), (64, 3, 3), 2, 1)
 FOUR = ConvProblem((1, 5, 9, 64), (64, 4, 4), 2, 1)
-RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int]] = {
+RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int]] = {
     "two modes": (dgrad_views(VOLUME, side_by_side=(1, 2))[1], F16, TILE, 4),
     "channels of an instruction": (
         dgrad_views(PLANE, side_by_side=(1,))[1], torch.bfloat16, replace(TILE, stages=3), 2
     ),
     "of taps that share rows, each its own": (
         known(widened(dgrad_views(PLANE, side_by_side=(1,))[1])),
-        F16, replace(TILE, k=32, taps=2, stages=3), 1,
+        F16, retiled(TILE, k=32, halo_taps=2, stages=3), 1,
     ),
     "the second of three taps has all": (
-        known(widened(dgrad_views(FOUR, side_by_side=(1,))[0])), F16, replace(TILE, taps=3), 1
+        known(widened(dgrad_views(FOUR, side_by_side=(1,))[0])), F16, replace(TILE, halo_taps=3), 1
     ),
     "no tap has all, a warpgroup copies": (
         dgrad_views(ConvProblem((1, 11, 64), (64, 2), 2, 1), side_by_side=(0,))[0],
-        F16, replace(TILE, m=128, warps_m=8, k=32, producers=128), 3,
+        F16, retiled(TILE, m=128, warps_m=8, k=32, load=Load.CP_ASYNC_WARPGROUP), 3,
     ),
     "tf32": (
-        turned(dgrad_views(VOLUME, side_by_side=(1, 2))[0]), F32, replace(TILE, k=32), 2
+        turned(dgrad_views(VOLUME, side_by_side=(1, 2))[0]), F32, retiled(TILE, k=32), 2
     ),
 }  # fmt: skip
 
@@ -126,7 +128,7 @@ def test_what_is_multiplied(name: str) -> None:
     assert len(runs) == count
     # Every run has copies of its own, of A's pixels and of the lines of B that it has.
     panels = sum(c.width for run in runs for c in run.columns) // COLUMNS
-    lines = panels if dtype != F32 else count * tile.taps
+    lines = panels if dtype != F32 else count * tile.halo_taps
     assert copies(compiled_view(view, dtype, tile, "sm_90a")) == [count, lines, 0]
 
 
@@ -134,8 +136,8 @@ def test_views_without_such_columns() -> None:
     for view in (fprop_view(PLANE), dgrad_views(VOLUME, side_by_side=(2,))[0]):
         assert runs_of(view, spec_of(view, F16, TILE, "sm_90a")) == ()
     view = RUN["two modes"][0]
-    for changes in ({"sharing": 2}, {"parts": 2}, {"n": 64}):
-        tile = replace(TILE, **changes)
+    for changes in ({"cluster_k": 2}, {"n": 64}):
+        tile = retiled(TILE, **changes)
         assert runs_of(view, spec_of(view, F16, tile, "sm_90a")) == ()
     assert runs_of(view, spec_of(view, F16, TILE, "sm_90a", aligned=(8, 16, 16))) == ()
     first, *_ = runs_of(view, spec_of(view, F16, TILE, "sm_90a"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 
@@ -20,8 +20,8 @@ WAIT, START = "griddepcontrol.wait", "griddepcontrol.launch_dependents"
 
 INDEX = kernel_map(150, 9, 0.5)
 PROBLEM = ConvProblem((2, 9, 9, 64), (64, 3, 3), padding=1)
-HOPPER, AMPERE = Tile(64, 64, 64, 4, 1, 3, 128), Tile(64, 64, 64, 2, 2, 2)
-CASES: dict[str, tuple[GemmView, Tile]] = {
+HOPPER, AMPERE = specialized((64, 64, 64), (4, 1), 3), TileConfig((64, 64, 64), stages=2)
+CASES: dict[str, tuple[GemmView, TileConfig]] = {
     "fprop": (fprop_view(PROBLEM), HOPPER),
     "wgrad": (wgrad_view(PROBLEM), HOPPER),
     "kernel map": (kernel_map_view(INDEX, 64, 64, kernel_size=(3, 3), in_rows=150), HOPPER),

@@ -15,8 +15,9 @@ from layoutconv.gpu import select
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.schedule import Load
 from layoutconv.planning.structural_zeros import runs_of
-from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
 from layoutconv.planning.tile_table import MAPPED_WINDOWS
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
@@ -37,11 +38,12 @@ from .launcher import (
 from .test_epilogue import check
 from .test_random import few
 from .test_tma import copies, known
+from .tiles import retiled
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
-TILE = Tile(64, 64, 32, 4, 1, 3, 32, taps=2)
-LINES = replace(TILE, k=64, stages=2)
-ALONE = replace(LINES, taps=1)
+TILE = specialized((64, 64, 32), (4, 1), 3, Load.TMA_WARP, halo_taps=2)
+LINES = retiled(TILE, k=64, stages=2)
+ALONE = replace(LINES, halo_taps=1)
 
 UNET = ConvProblem((2, 5, 6, 12, 32), (40, 3, 2, 3), 2, 1)
 MORE = ConvProblem((1, 3, 10, 64), (64, 3, 3), 2, (1, (0, 1)))
@@ -55,16 +57,16 @@ def wide(problem: ConvProblem) -> GemmView:
 
 
 # With how many runs of k-tiles, and how many instructions copy A, B, and vectors.
-RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, list[int]]] = {
+RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int, list[int]]] = {
     "half of a tap's k-tiles": (wide(UNET), F16, TILE, 2, [2, 3, 0]),
     "half of a tap's blocks": (wide(UNET), BF16, LINES, 1, [1, 2, 0]),
     "rows that no taps share": (folded_fprop_view(UNET), F16, ALONE, 2, [2, 2, 0]),
     "k-tiles of a part of a cell": (wide(MORE), F16, TILE, 4, [4, 6, 0]),
-    "two cells in half a line": (wide(FEW), F16, replace(TILE, n=32), 1, [1, 2, 0]),
-    "three taps of three cells": (wide(THREES), F16, replace(TILE, taps=3), 3, [3, 7, 0]),
+    "two cells in half a line": (wide(FEW), F16, retiled(TILE, n=32), 1, [1, 2, 0]),
+    "three taps of three cells": (wide(THREES), F16, replace(TILE, halo_taps=3), 3, [3, 7, 0]),
     "patches": (folded_fprop_view(PATCHES), F16, ALONE, 0, [1, 1, 0]),
-    "tf32": (wide(UNET), F32, replace(TILE, k=16), 4, [4, 6, 0]),
-    "rows of two pieces": (wide(UNET), F16, replace(TILE, m=256, warps_m=8), 2, [4, 3, 0]),
+    "tf32": (wide(UNET), F32, retiled(TILE, k=16), 4, [4, 6, 0]),
+    "rows of two pieces": (wide(UNET), F16, retiled(TILE, m=256, warps_m=8), 2, [4, 3, 0]),
 }  # fmt: skip
 
 
@@ -77,7 +79,9 @@ def test_what_is_multiplied(name: str) -> None:
 
 
 @pytest.mark.parametrize(("problem", "tile"), [(UNET, TILE), (UNET, LINES), (FEW, TILE)])
-def test_what_is_not_finite_reaches_its_windows_alone(problem: ConvProblem, tile: Tile) -> None:
+def test_what_is_not_finite_reaches_its_windows_alone(
+    problem: ConvProblem, tile: TileConfig
+) -> None:
     """Products with zeros would spread it to others."""
     plain, view = Case.of(fprop_view(problem), F16), wide(problem)
     cells = plain.a.view(-1, problem.C)
@@ -106,9 +110,14 @@ def test_any_problem(data: st.DataObject, dtype: torch.dtype, shared: bool) -> N
     found = widened(view) if shared and view.k % k == 0 else None
     if found is not None and found.k // int(found.a.inner.shape[1][-1]) % k == 0:
         taps = int(found.a.inner.shape[1][-1])
-        check_view_runs(found, dtype, replace(TILE, k=k, producers=128, taps=taps), arch="sm_90a")
+        check_view_runs(
+            found,
+            dtype,
+            retiled(TILE, k=k, load=Load.CP_ASYNC_WARPGROUP, halo_taps=taps),
+            arch="sm_90a",
+        )
     else:
-        check_view_runs(view, dtype, Tile(64, 32, k, 2, 2, 2))
+        check_view_runs(view, dtype, TileConfig((64, 32, k), stages=2))
 
 
 def test_what_follows_the_sums() -> None:
@@ -139,7 +148,7 @@ def replace_activation(problem: ConvProblem, extents: tuple[int, ...]) -> ConvPr
 
 def test_memory_that_starts_anywhere() -> None:
     """Threads copy one operand then, and multiply zeros."""
-    view, tile = wide(UNET), replace(TILE, producers=128)
+    view, tile = wide(UNET), replace(TILE, load=Load.CP_ASYNC_WARPGROUP)
     case = Case.of(view, F16)
     compiled = compiled_view(view, F16, tile, "sm_90a", aligned=(16, 8, 16))
     check_exact(case, run_case(case, compiled, shift=(0, 8, 0)))
@@ -150,11 +159,11 @@ def test_memory_that_starts_anywhere() -> None:
 def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
     """Of what the first layer that halves a volume runs, at its size."""
     (m, n, *warps), (_, _, stages, _) = shape, MAPPED_WINDOWS[shape]
-    tile = Tile(m, n, 32, *warps, stages, 32, taps=2)
+    tile = specialized((m, n, 32), warps, stages, Load.TMA_WARP, halo_taps=2)
     compiled = compile_view(wide(LARGE), F16, tile, "sm_90a")
     (kernel,) = read_cubin(compiled.cubin).values()
     assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
-    assert tile.resident * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
+    assert tile.ctas_per_sm * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
 
 
 LARGE = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
@@ -168,6 +177,6 @@ def test_a_plan_leaves_zeros_out(
 ) -> None:
     monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
     chosen = select.choose_kernel(folded_fprop_view(problem), F16, 0)
-    assert (chosen.spec.tile.taps, chosen.spec.tile.producers) == (taps, 32)
-    assert chosen.problem.mapped_windows
+    assert (chosen.spec.tile.halo_taps, chosen.spec.tile.load) == (taps, Load.TMA_WARP)
+    assert chosen.problem.tma_halo
     assert runs_of(chosen.view, chosen.spec)

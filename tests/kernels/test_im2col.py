@@ -13,11 +13,12 @@ import torch
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
-from layoutconv.kernels.gemm import mainloop_sm90, tma_im2col_copy
-from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer
+from layoutconv.kernels.gemm import pipeline, tma_im2col_copy
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
-from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.schedule import Load
+from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
 from layoutconv.planning.tma_im2col import Im2col, im2col, im2col_of_a
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Bias, Epilogue
@@ -40,6 +41,7 @@ from .launcher import (
 )
 from .test_skip import kernel_map
 from .test_tma import HALF, WIDE, copies
+from .tiles import retiled
 
 LINES = ConvProblem((3, 45, 64), (40, 3), padding=((1, 2),))
 PLANES = ConvProblem((2, 13, 9, 64), (40, 2, 3), stride=(1, 2), padding=(1, 2), dilation=(3, 1))
@@ -141,7 +143,9 @@ def test_numbers_that_a_map_has_no_room_for_are_of_another_kernel() -> None:
     assert not of_a(far)
 
 
-def of_a(view: GemmView, tile: Tile = HALF, dtype: torch.dtype = torch.float16, **rest: Any) -> Any:
+def of_a(
+    view: GemmView, tile: TileConfig = HALF, dtype: torch.dtype = torch.float16, **rest: Any
+) -> Any:
     return im2col_of_a(view, spec_of(view, dtype, tile, "sm_90a", **rest))
 
 
@@ -198,9 +202,9 @@ def test_what_no_map_describes(name: str) -> None:
 def test_what_a_kernel_does_not_copy_by_a_map() -> None:
     view = fprop_view(LINES)
     assert of_a(view)
-    assert of_a(view, replace(HALF, k=16), torch.float32)
+    assert of_a(view, retiled(HALF, k=16), torch.float32)
     other = [
-        (view, Tile(64, 64, 32), {}),  # no producers
+        (view, TileConfig((64, 64, 32)), {}),  # no producers
         (view, HALF, {"aligned": (8, 16, 16)}),
         (view, HALF, {"skip": True}),
         (fprop_view(ConvProblem((1, 9, 40), (32, 3))), HALF, {}),  # k-tiles of two taps
@@ -210,7 +214,7 @@ def test_what_a_kernel_does_not_copy_by_a_map() -> None:
         assert of_a(without, tile, **rest) is None
     wide = widened(view)
     assert wide is not None
-    assert of_a(wide, replace(HALF, taps=3))
+    assert of_a(wide, replace(HALF, halo_taps=3))
     assert of_a(fprop_view(ConvProblem((1, 9, 40), (32, 1))))  # zeros behind the last channel
 
 
@@ -218,7 +222,7 @@ def test_what_a_kernel_does_not_copy_by_a_map() -> None:
 
 
 F16, TF32 = torch.float16, torch.float32
-RUN: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
+RUN: dict[str, tuple[GemmView, TileConfig, torch.dtype]] = {
     "2-D": (fprop_view(PLANES), HALF, torch.bfloat16),
     "3-D": (fprop_view(VOLUMES), HALF, F16),
     "groups": (fprop_view(GROUPS), HALF, F16),
@@ -228,15 +232,14 @@ RUN: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
     "one tap, rests of channels": (
         fprop_view(ConvProblem((1, 9, 8, 40), (40, 1, 1), stride=2)), WIDE, F16
     ),
-    "tf32": (fprop_view(VOLUMES), replace(HALF, k=16), TF32),
-    "a cluster for a sum": (fprop_view(LINES), replace(WIDE, parts=2), F16),
-    "one warp that copies": (fprop_view(VOLUMES), replace(HALF, producers=32), F16),
+    "tf32": (fprop_view(VOLUMES), retiled(HALF, k=16), TF32),
+    "a cluster for a sum": (fprop_view(LINES), replace(WIDE, cluster_k=2), F16),
+    "one warp that copies": (fprop_view(VOLUMES), replace(HALF, load=Load.TMA_WARP), F16),
     "one stage, of all of a sum": (
         fprop_view(ConvProblem((2, 9, 8, 64), (40, 1, 1))),
-        Tile(64, 128, 64, 4, 1, 1, producers=32),
+        specialized((64, 128, 64), (4, 1), 1, Load.TMA_WARP),
         F16,
     ),
-    "B for two, in 1-D": (fprop_view(LINES), replace(WIDE, sharing=2), F16),
 }  # fmt: skip
 
 
@@ -259,14 +262,14 @@ def test_types_of_8_bits(kind: str, dtype: torch.dtype, out: torch.dtype) -> Non
 
 def test_b_that_threads_turn_beside_an_a_by_maps() -> None:
     """A gradient in tf32, whose filter runs along n."""
-    view, tile = dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], replace(HALF, k=16)
+    view, tile = dgrad_views(replace(PLANES, filter=(64, 2, 3)))[-1], retiled(HALF, k=16)
     check_view_runs(view, TF32, tile, arch="sm_90a")
     assert copies(compiled_view(view, TF32, tile, "sm_90a")) == [2, 0, 0]  # threads hold two of B
 
 
 def test_b_by_maps_beside_an_a_of_threads() -> None:
     """In tf32, where k-tiles are of two taps: fragments of A are rounded, B comes rounded."""
-    view, tile = fprop_view(ConvProblem((1, 37, 24), (40, 3), padding=1)), replace(HALF, k=16)
+    view, tile = fprop_view(ConvProblem((1, 37, 24), (40, 3), padding=1)), retiled(HALF, k=16)
     check_view_runs(view, TF32, tile, arch="sm_90a")
     maps, others, vectors = copies(compiled_view(view, TF32, tile, "sm_90a"))
     assert (maps, others, vectors > 0) == (0, 1, True)
@@ -281,15 +284,15 @@ def test_parts_that_are_added_later() -> None:
     assert torch.equal(ran.out.double().sum(0), reference(case)[0])
 
 
-@pytest.mark.parametrize("producers", [32, 128])
-def test_an_epilogue_with_statistics(producers: int) -> None:
+@pytest.mark.parametrize("load", [Load.TMA_WARP, Load.CP_ASYNC_WARPGROUP])
+def test_an_epilogue_with_statistics(load: Load) -> None:
     """Summed by the warps that had nothing to copy, or by all but one that did."""
     view = fprop_view(LINES)
     case = Case.of(view, F16)
     bias = integers((40,), torch.float32, 3)
     want = (reference(case)[0] + bias).to(F16).double()
     case.epilogue = Epilogue((Bias(bias),), statistics=True)
-    tile, epilogue = replace(WIDE, producers=producers), case.epilogue.structure
+    tile, epilogue = replace(WIDE, load=load), case.epilogue.structure
     compiled = compiled_view(view, F16, tile, "sm_90a", epilogue=epilogue)
     ran = run_case(case, compiled)
     assert torch.equal(ran.out.double(), want)
@@ -302,27 +305,27 @@ def test_an_epilogue_with_statistics(producers: int) -> None:
 @pytest.mark.parametrize("dtype", [F16, TF32])
 def test_registers_of_a_tile_that_one_warp_copies(dtype: torch.dtype) -> None:
     """Two CTAs share a multiprocessor's, and nothing spills."""
-    tile = Tile(128, 128, 128 // dtype.itemsize, 8, 1, 3, 32)
+    tile = specialized((128, 128, 128 // dtype.itemsize), (8, 1), 3, Load.TMA_WARP)
     view = fprop_view(ConvProblem((1, 4, 4, 64), (256, 3, 3), padding=1))
     compiled = compile_view(view, dtype, tile, "sm_90a")
     (kernel,) = read_cubin(compiled.cubin).values()
     assert (kernel.stack, kernel.opcodes["STL"]) == (0, 0)
-    assert 2 * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
-    assert compiled.spec.resident == 2
+    assert 2 * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
+    assert compiled.spec.ctas_per_sm == 2
 
 
 @pytest.mark.parametrize("view", [fprop_view(LINES), wgrad_view(replace(LINES, filter=(64, 1)))])
 def test_one_stage_is_for_one_k_tile(view: GemmView) -> None:
     with pytest.raises(ValueError, match="expected one k-tile for one stage, got k = "):
-        compile_view(view, F16, Tile(128, 64, 64, 4, 1, 1, 32), "sm_90a")
+        compile_view(view, F16, specialized((128, 64, 64), (4, 1), 1, Load.TMA_WARP), "sm_90a")
 
 
 def test_one_warp_does_not_copy_vectors() -> None:
     for view in (NOT_MAPPED["gathered"], wgrad_view(ConvProblem((1, 9, 96), (64, 3)))):
-        with pytest.raises(ValueError, match="tensor maps of A and of B for one warp"):
-            compile_view(view, F16, replace(WIDE, producers=32), "sm_90a")
-    with pytest.raises(ValueError, match="a warp copies, or a warpgroup, or half of one"):
-        replace(WIDE, producers=96)
+        with pytest.raises(ValueError, match="TMA descriptors of A and of B for a producer warp"):
+            compile_view(view, F16, replace(WIDE, load=Load.TMA_WARP), "sm_90a")
+    with pytest.raises(ValueError, match="a load by producers where warps are specialized"):
+        replace(WIDE, load=Load.CP_ASYNC)
 
 
 # -- maps that round -------------------------------------------------------------------------------
@@ -330,7 +333,7 @@ def test_one_warp_does_not_copy_vectors() -> None:
 
 def check_rounding() -> None:
     """Products with ones tell what became of every number: the nearest of tf32, of two the even."""
-    C, tile = 32, replace(HALF, k=32)
+    C, tile = 32, retiled(HALF, k=32)
     view = fprop_view(ConvProblem((1, 64, C), (C, 1)))
     case = Case.of(view, TF32)
     numbers = torch.randn(64, C, generator=torch.Generator().manual_seed(0))
@@ -380,11 +383,11 @@ def a_box_that_ends_too_early(patch: Patch) -> None:
 
 
 def bytes_of_b_alone(patch: Patch) -> None:
-    patch.setattr(PixelProducer, "bytes_of", lambda self, columns: 0)
+    patch.setattr(TmaIm2colLoad, "bytes_of", lambda self, columns: 0)
 
 
 def no_waiting_for_a_full_stage(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "_wait_for_maps", lambda full, parity: None)
+    patch.setattr(pipeline, "wait_full", lambda mbarrier, phase, fence: None)
 
 
 @pytest.mark.parametrize(

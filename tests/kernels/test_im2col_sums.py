@@ -14,9 +14,10 @@ import torch
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
-from layoutconv.kernels.gemm.tma_im2col_copy import SumProducer
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaSumLoad
 from layoutconv.planning.kernel_key import signature
-from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.schedule import Load
+from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
 from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
 from layoutconv.view.gemm_view import GemmView
 
@@ -41,6 +42,7 @@ from .test_im2col import (
     random_problem,
     taps_that_are_left_out,
 )
+from .tiles import retiled
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 
@@ -77,7 +79,7 @@ def test_a_copy_brings_what_the_layout_says() -> None:
     assert seen > 10**4
 
 
-def of_both(view: GemmView, dtype: torch.dtype = F16, tile: Tile = WIDE, **rest: Any) -> Any:
+def of_both(view: GemmView, dtype: torch.dtype = F16, tile: TileConfig = WIDE, **rest: Any) -> Any:
     """Whether maps bring A, and B."""
     spec = spec_of(view, dtype, tile, "sm_90a", **rest)
     found = im2col_of_a(view, spec) is not None, im2col_of_b(view, spec) is not None
@@ -91,7 +93,7 @@ WHICH: dict[str, tuple[GemmView, dict[str, Any], tuple[bool, bool]]] = {
     "groups": (wgrad_view(GROUPS), {}, (True, True)),
     "rests of channels": (wgrad_view(ConvProblem((1, 9, 40), (24, 1))), {}, (True, True)),
     "lines of two taps": (wgrad_view(ConvProblem((1, 9, 96), (24, 3))), {}, (True, False)),
-    "no producers": (wgrad_view(PLANES), {"tile": Tile(64, 64, 32)}, (False, False)),
+    "no producers": (wgrad_view(PLANES), {"tile": TileConfig((64, 64, 32))}, (False, False)),
     "vectors of 8 bytes": (wgrad_view(PLANES), {"aligned": (16, 8, 16)}, (True, False)),
     "few filters": (wgrad_view(ConvProblem((1, 9, 64), (4, 3))), {}, (False, True)),
     "a stride of 9": (wgrad_view(ConvProblem((1, 19, 64), (8, 3), stride=9)), {}, (True, False)),
@@ -131,14 +133,14 @@ def copies(compiled: Compiled) -> list[int]:
 
 
 # With how many panels a k-tile has.
-RUN: dict[str, tuple[ConvProblem, Tile, torch.dtype, int]] = {
+RUN: dict[str, tuple[ConvProblem, TileConfig, torch.dtype, int]] = {
     "1-D, rests of pixels and of rows": (LINES, WIDE, F16, 2),
-    "2-D, rests of columns": (PLANES, replace(WIDE, n=128, warps_n=2), BF16, 3),
+    "2-D, rests of columns": (PLANES, retiled(WIDE, n=128, warps_n=2), BF16, 3),
     "3-D, two lines of a tap": (VOLUMES, HALF, F16, 2),
     "groups": (GROUPS, HALF, F16, 2),
     "one tap, rests of channels": (ConvProblem((2, 9, 8, 40), (40, 1, 1), stride=2), WIDE, F16, 2),
-    "a cluster for a sum": (LINES, replace(HALF, parts=2), F16, 2),
-    "one warp that copies": (PLANES, replace(HALF, m=128, warps_m=8, producers=32), F16, 3),
+    "a cluster for a sum": (LINES, replace(HALF, cluster_k=2), F16, 2),
+    "one warp that copies": (PLANES, retiled(HALF, m=128, warps_m=8, load=Load.TMA_WARP), F16, 3),
 }  # fmt: skip
 
 
@@ -180,17 +182,20 @@ def test_parts_that_are_added_later(splits: int) -> None:
 
 @pytest.mark.parametrize(
     ("tile", "resident"),
-    [(Tile(128, 256, 64, 8, 1, 4, 128), 1), (Tile(128, 128, 64, 8, 1, 3, 32), 2)],
+    [
+        (specialized((128, 256, 64), (8, 1), 4), 1),
+        (specialized((128, 128, 64), (8, 1), 3, Load.TMA_WARP), 2),
+    ],
 )
-def test_nothing_spills(tile: Tile, resident: int) -> None:
+def test_nothing_spills(tile: TileConfig, resident: int) -> None:
     """Whatever a panel's channel and tap, and the pixels of a k-tile, take of registers."""
     view = wgrad_view(ConvProblem((2, 9, 9, 9, 128), (192, 3, 3, 3), stride=2, padding=1))
     compiled = compile_view(view, F16, tile, "sm_90a", F32, split="partial")
     assert copies(compiled) == [(tile.m + tile.n) // 64, 0, 0]
     (kernel,) = read_cubin(compiled.cubin).values()
     assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
-    assert resident * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
-    assert compiled.spec.resident == resident
+    assert resident * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
+    assert compiled.spec.ctas_per_sm == resident
 
 
 # -- every guard is needed -------------------------------------------------------------------------
@@ -199,8 +204,8 @@ Patch = pytest.MonkeyPatch
 
 
 def the_same_pixels_for_every_k_tile(patch: Patch) -> None:
-    corner = SumProducer.corner
-    patch.setattr(SumProducer, "corner", lambda self, first_k, *of: corner(self, 0, *of))
+    corner = TmaSumLoad.corner
+    patch.setattr(TmaSumLoad, "corner", lambda self, first_k, *of: corner(self, 0, *of))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.gpu.select import _shared_rows
 from layoutconv.kernels.gemm import implicit_gemm
-from layoutconv.kernels.gemm.tma_im2col_copy import PixelProducer, RowProducer
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad
 from layoutconv.planning import tma_im2col
 from layoutconv.planning.cost_model import MACHINES, Problem, choose, rate_of
-from layoutconv.planning.halo_reuse import widened, window_of
-from layoutconv.planning.kernel_spec import Spec, vectors_of
-from layoutconv.planning.tile import HALO, REGISTERS, WARP, WARPGROUP, Tile
+from layoutconv.planning.halo_reuse import halo_of, widened
+from layoutconv.planning.kernel_spec import KernelSpec, vectors_of
+from layoutconv.planning.schedule import Load
+from layoutconv.planning.tile import HALO, REGISTERS, TileConfig, specialized
 from layoutconv.planning.tile_table import MAPPED_WINDOWS, WINDOWS
 from layoutconv.planning.tma_im2col import im2col_of_a
 from layoutconv.view.gemm_view import GemmView
@@ -37,10 +38,11 @@ from .launcher import (
     spec_of,
 )
 from .test_im2col import brought, copies, random_problem
+from .tiles import retiled
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
-TILE = Tile(64, 64, 32, 4, 1, 3, 128, taps=3)
-TWO_PIECES = replace(TILE, m=256, n=32, warps_m=8, stages=2)
+TILE = specialized((64, 64, 32), (4, 1), 3, halo_taps=3)
+TWO_PIECES = retiled(TILE, m=256, n=32, warps_m=8, stages=2)
 
 PLANES = ConvProblem((3, 7, 9, 32), (24, 3, 3), padding=1)
 FAR = ConvProblem((2, 3, 30, 32), (64, 2, 3), padding=(1, (2, 1)), dilation=(1, 2))
@@ -86,8 +88,8 @@ def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
             if view is None or not view.k:
                 continue
             taps = int(view.a.shape[1][-1])
-            tile = replace((TILE, TWO_PIECES)[seen % 2], taps=taps)
-            spec, window = spec_of(view, F16, tile, "sm_90a"), window_of(view, tile)
+            tile = replace((TILE, TWO_PIECES)[seen % 2], halo_taps=taps)
+            spec, window = spec_of(view, F16, tile, "sm_90a"), halo_of(view, tile)
             found = im2col_of_a(view, spec)
             if found is None:  # taps as far apart as an offset of the map could not say
                 assert window.halo >= 32
@@ -118,17 +120,16 @@ def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
 # -- what is run -----------------------------------------------------------------------------------
 
 # With how many instructions copy A, and B. Further ones are in test_warpgroups.
-RUN: dict[str, tuple[GemmView, Tile, torch.dtype, list[int]]] = {
+RUN: dict[str, tuple[GemmView, TileConfig, torch.dtype, list[int]]] = {
     "rows of two pieces": (wide(fprop_view(PLANES)), TWO_PIECES, F16, [2, 3, 0]),
     "a gradient, rows of two pieces": (gradient(FAR), TWO_PIECES, BF16, [2, 3, 0]),
-    "k-tiles of a line": (wide(fprop_view(FEW)), replace(TILE, k=64, stages=2), F16, [1, 3, 0]),
+    "k-tiles of a line": (wide(fprop_view(FEW)), retiled(TILE, k=64, stages=2), F16, [1, 3, 0]),
     "one warp, fewer pixels than a tile": (
-        wide(fprop_view(FEW)), replace(TILE, producers=32), BF16, [1, 3, 0]
+        wide(fprop_view(FEW)), replace(TILE, load=Load.TMA_WARP), BF16, [1, 3, 0]
     ),
-    "B for two": (wide(fprop_view(FEW)), replace(TILE, sharing=2), F16, [1, 3, 0]),
-    "tf32": (wide(fprop_view(FEW)), replace(TILE, k=16, stages=2), F32, [1, 3, 0]),
+    "tf32": (wide(fprop_view(FEW)), retiled(TILE, k=16, stages=2), F32, [1, 3, 0]),
     "k-tiles of two taps, in tf32": (
-        wide(fprop_view(STRADDLING)), replace(TILE, k=16), F32, [0, 0, 3]
+        wide(fprop_view(STRADDLING)), retiled(TILE, k=16), F32, [0, 0, 3]
     ),
 }  # fmt: skip
 
@@ -165,13 +166,14 @@ def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
     """Of the family's tiles; where one warp copies, more CTAs find room."""
     (m, n, *warps), (_, stages) = shape, WINDOWS[shape]
     view = wide(fprop_view(ConvProblem((2, 9, 9, 9, 64), (n, 3, 3, 3), padding=1)))
-    tile = Tile(m, n, 32, *warps, stages, 32 if shape == (128, 64, 4, 1) else 128, taps=3)
+    load = Load.TMA_WARP if shape == (128, 64, 4, 1) else Load.CP_ASYNC_WARPGROUP
+    tile = specialized((m, n, 32), warps, stages, load, halo_taps=3)
     compiled = compile_view(view, F16, tile, "sm_90a")
     (kernel,) = read_cubin(compiled.cubin).values()
     assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
-    assert tile.resident * tile.launched * -(-kernel.registers // 8) * 8 <= REGISTERS
-    room = MACHINES["sm_90a"].shared_per_block
-    assert kernel.static_shared + compiled.spec.shared_bytes <= room
+    assert tile.ctas_per_sm * tile.threads * -(-kernel.registers // 8) * 8 <= REGISTERS
+    room = MACHINES["sm_90a"].smem_per_cta
+    assert kernel.static_shared + compiled.spec.smem_bytes <= room
 
 
 # -- which problems --------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def shared_rows(problem: ConvProblem, direction: Any, **changes: Any) -> dict[st
     (view,) = [direction(problem)] if direction is fprop_view else direction(problem)
     arch, kind = changes.get("arch", "sm_90a"), changes.get("kind", "float16")
     vectors, along = vectors_of(view, kind, kind, changes.get("aligned", (16, 16, 16)))
-    return _shared_rows(view, Spec(kind, kind, TILE, arch, vectors, along))
+    return _shared_rows(view, KernelSpec(kind, kind, TILE, arch, vectors, along))
 
 
 @pytest.mark.parametrize(
@@ -202,23 +204,23 @@ def test_which_problems_have_tiles_that_maps_bring(
     problem: ConvProblem, direction: Any, changes: dict[str, Any], want: bool
 ) -> None:
     found = shared_rows(problem, direction, **changes)
-    assert (found["taps"], found["mapped_windows"]) == (3, want)
+    assert (found["halo_taps"], found["tma_halo"]) == (3, want)
 
 
 def test_the_model_expects_more_of_what_maps_bring() -> None:
-    problem = Problem(10**6, 64, 576, 64, "float16", 2, taps=3, widening=1.02, mapped=True)
-    by_maps = replace(problem, mapped_windows=True)
+    problem = Problem(10**6, 64, 576, 64, "float16", 2, halo_taps=3, halo_growth=1.02, tma=True)
+    by_maps = replace(problem, tma_halo=True)
     for (m, n, *warps), (*_, stages) in MAPPED_WINDOWS.items():
         if not stages:  # of two taps alone
             continue
-        tile = Tile(m, n, 32, *warps, stages, WARP, taps=3)
-        by_threads = replace(tile, stages=4, producers=WARPGROUP)
+        tile = specialized((m, n, 32), warps, stages, Load.TMA_WARP, halo_taps=3)
+        by_threads = replace(tile, stages=4, load=Load.CP_ASYNC_WARPGROUP)
         if (m, n, *warps) in WINDOWS:
             assert rate_of(by_maps, tile) > rate_of(problem, by_threads)
         assert rate_of(by_maps, tile) == rate_of(replace(by_maps, dtype="tfloat32"), tile)
-    for found, producers in ((by_maps, WARP), (problem, WARPGROUP)):
+    for found, load in ((by_maps, Load.TMA_WARP), (problem, Load.CP_ASYNC_WARPGROUP)):
         tile, _ = choose(found, MACHINES["sm_90a"])
-        assert (tile.taps, tile.producers) == (3, producers)
+        assert (tile.halo_taps, tile.load) == (3, load)
 
 
 # -- every guard is needed -------------------------------------------------------------------------
@@ -227,7 +229,7 @@ Patch = pytest.MonkeyPatch
 
 
 def bytes_of_rows_alone(patch: Patch) -> None:
-    patch.setattr(PixelProducer, "bytes_of", lambda self, columns: 64 * 64)
+    patch.setattr(TmaIm2colLoad, "bytes_of", lambda self, columns: 64 * 64)
 
 
 def pieces_that_start_in_any_row(patch: Patch) -> None:
@@ -235,13 +237,13 @@ def pieces_that_start_in_any_row(patch: Patch) -> None:
 
 
 def one_piece_twice(patch: Patch) -> None:
-    corner = RowProducer.corner
-    patch.setattr(RowProducer, "corner", lambda self, k, panel, piece: corner(self, k, panel, 0))
+    corner = TmaRowsLoad.corner
+    patch.setattr(TmaRowsLoad, "corner", lambda self, k, panel, piece: corner(self, k, panel, 0))
 
 
 def one_tap_of_b_for_all(patch: Patch) -> None:
-    known = implicit_gemm.window_of
-    patch.setattr(implicit_gemm, "window_of", lambda *of: known(*of)._replace(columns=0))
+    known = implicit_gemm.halo_of
+    patch.setattr(implicit_gemm, "halo_of", lambda *of: known(*of)._replace(columns=0))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def one_tap_of_b_for_all(patch: Patch) -> None:
     ],
 )
 def test_without_a_guard_the_machine_finds_a_fault(
-    mutation: Callable[[Patch], None], view: GemmView, tile: Tile, monkeypatch: Patch
+    mutation: Callable[[Patch], None], view: GemmView, tile: TileConfig, monkeypatch: Patch
 ) -> None:
     mutation(monkeypatch)
     case = Case.of(view, F16)

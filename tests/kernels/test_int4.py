@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, interleaved
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
 from layoutconv.tensors.packed_int4 import in_pairs, pack_int4
@@ -145,7 +145,7 @@ def test_machine_code_multiplies_on_tensor_cores(
     arch: str, shape: tuple[int, int, int, int]
 ) -> None:
     m, n, warps_m, warps_n = shape
-    tile = Tile(m, n, 64, warps_m, warps_n, 3)
+    tile = TileConfig((m, n, 64), (warps_m, warps_n))
     view = in_pairs(fprop_view(ConvProblem((1, 6, 6, 256), (n, 3, 3), padding=1)))
     compiled = compile_view(view, torch.int8, tile, arch, torch.int32, kind="int4")
     (kernel,) = read_cubin(compiled.cubin).values()

@@ -10,7 +10,7 @@ import torch
 
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.planning.kernel_key import index_buffer, runtime_integers
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 
@@ -18,7 +18,7 @@ from ..machine import DeviceTensor, Memory, launch_of, run
 from .launcher import compiled_view, integers
 
 C = K = 8
-TILE = Tile(32, 16, 32, 2, 1, 2)
+TILE = TileConfig((32, 16, 32), (2, 1), 2)
 COUNT = 2**28 + 1000  # rows of 8 fp16: the last ones begin beyond 2^31 elements and 2^32 bytes
 
 

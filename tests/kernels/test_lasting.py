@@ -9,19 +9,20 @@ from typing import Any
 import cutlass.cute as cute
 import pytest
 import torch
-from cutlass import Int32
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.stride_folding import folded_fprop_view
 from layoutconv.gpu.phase_choice import arranged_dgrad
-from layoutconv.kernels.gemm import mainloop_sm90
+from layoutconv.kernels.gemm import consumer
+from layoutconv.kernels.gemm.consumer import Consumer
 from layoutconv.kernels.gemm.epilogue import smem_store
-from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
-from layoutconv.kernels.gemm.tma_im2col_copy import RowProducer
+from layoutconv.kernels.gemm.pipeline import Pipeline, PipelineState
+from layoutconv.kernels.gemm.tma_im2col_copy import TmaRowsLoad
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.schedule import KernelSchedule, Load, TileScheduler
 from layoutconv.planning.structural_zeros import runs_of
-from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.tile import REGISTERS, TileConfig, persistent
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 
@@ -39,13 +40,15 @@ from .launcher import (
 )
 from .test_epilogue import check
 from .test_tma import known
+from .tiles import retiled
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
-TILE = Tile(64, 64, 64, 4, 1, 2, 32, lasting=True)
-THREE = replace(TILE, k=32, stages=3, taps=3)
-TWO = replace(TILE, n=128, k=32, stages=3, taps=2)
+TILE = persistent((64, 64, 64), (4, 1), 2)
+THREE = retiled(TILE, k=32, stages=3, halo_taps=3)
+TWO = retiled(TILE, n=128, k=32, stages=3, halo_taps=2)
 
-TEAMS = replace(TILE, teams=2)
+PINGPONG = KernelSchedule.PINGPONG
+TEAMS = replace(TILE, schedule=PINGPONG)
 
 PLANES = ConvProblem((3, 7, 9, 64), (40, 3, 3), padding=1)
 WIDE = ConvProblem((1, 9, 9, 64), (136, 1, 3), padding=1)
@@ -66,47 +69,49 @@ def gradient(problem: ConvProblem) -> GemmView:
 
 
 # With how many tiles there are, and how many runs of k-tiles.
-RUN: dict[str, tuple[GemmView, torch.dtype, Tile, int, int]] = {
+RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int, int]] = {
     "dense": (fprop_view(PLANES), F16, TILE, 3, 0),
     "columns of several tiles": (fprop_view(WIDE), BF16, TILE, 6, 0),
     "a k-tile each": (fprop_view(DEEP), F16, replace(TILE, stages=3), 4, 0),
-    "more stages than k-tiles": (fprop_view(DEEP), F16, replace(TILE, k=32, stages=5), 4, 0),
+    "more stages than k-tiles": (fprop_view(DEEP), F16, retiled(TILE, k=32, stages=5), 4, 0),
     "windows": (wide(fprop_view(PLANES)), F16, THREE, 4, 0),
     "windows of two pieces": (
-        wide(fprop_view(TALL)), BF16, replace(THREE, m=256, n=32, warps_m=8, stages=2), 3, 0
+        wide(fprop_view(TALL)), BF16, retiled(THREE, m=256, n=32, warps_m=8, stages=2), 3, 0
     ),
     "a gradient": (wide(gradient(PLANES)), F16, replace(THREE, stages=4), 4, 0),
-    "residues beside each other": (VOLUMES[1], F16, replace(TILE, n=128, stages=3), 4, 4),
+    "residues beside each other": (VOLUMES[1], F16, retiled(TILE, n=128, stages=3), 4, 4),
     "runs of taps": (wide(VOLUMES[0]), F16, TWO, 6, 2),
-    "folded lines": (wide(folded_fprop_view(STRIDED)), F16, replace(TWO, n=64), 3, 2),
-    "B held": (fprop_view(PLANES), F16, replace(TILE, holding=9), 3, 0),
-    "B held, with windows": (wide(fprop_view(PLANES)), F16, replace(THREE, holding=6), 4, 0),
-    "B held, of a gradient": (wide(gradient(PLANES)), F16, replace(THREE, holding=6), 4, 0),
+    "folded lines": (wide(folded_fprop_view(STRIDED)), F16, retiled(TWO, n=64), 3, 2),
+    "B held": (fprop_view(PLANES), F16, replace(TILE, b_resident=9), 3, 0),
+    "B held, with windows": (wide(fprop_view(PLANES)), F16, replace(THREE, b_resident=6), 4, 0),
+    "B held, of a gradient": (wide(gradient(PLANES)), F16, replace(THREE, b_resident=6), 4, 0),
     "B held, of folded lines": (
-        wide(folded_fprop_view(STRIDED)), F16, replace(TWO, n=64, holding=6), 3, 2
+        wide(folded_fprop_view(STRIDED)), F16, retiled(TWO, n=64, b_resident=6), 3, 2
     ),
     "B held, residues beside each other": (
-        VOLUMES[1], F16, replace(TILE, n=128, stages=3, holding=8), 4, 4
+        VOLUMES[1], F16, retiled(TILE, n=128, stages=3, b_resident=8), 4, 4
     ),
     "B held, runs of taps": (
-        wide(VOLUMES[0]), F16, replace(TWO, m=128, warps_m=8, holding=4), 3, 2
+        wide(VOLUMES[0]), F16, retiled(TWO, m=128, warps_m=8, b_resident=4), 3, 2
     ),
     "teams": (fprop_view(PLANES), F16, replace(TEAMS, stages=4), 3, 0),
     "teams, more than tiles": (fprop_view(DEEP), BF16, replace(TEAMS, stages=3), 4, 0),
-    "teams, windows": (wide(fprop_view(PLANES)), F16, replace(THREE, teams=2), 4, 0),
+    "teams, windows": (wide(fprop_view(PLANES)), F16, replace(THREE, schedule=PINGPONG), 4, 0),
     "teams, B held": (
-        VOLUMES[1], F16, replace(TEAMS, n=128, stages=3, holding=8), 4, 4
+        VOLUMES[1], F16, retiled(TEAMS, n=128, stages=3, b_resident=8), 4, 4
     ),
     "teams, B held, runs of taps": (
-        wide(VOLUMES[0]), F16, replace(TWO, teams=2, stages=5, holding=4), 6, 2
+        wide(VOLUMES[0]), F16, retiled(TWO, schedule=PINGPONG, stages=5, b_resident=4), 6, 2
     ),
     "teams of 128 rows": (
-        wide(folded_fprop_view(STRIDED)), F16, replace(TWO, m=128, n=64, teams=2, holding=6), 2, 2
+        wide(folded_fprop_view(STRIDED)),
+        F16, retiled(TWO, m=128, n=64, schedule=PINGPONG, b_resident=6), 2, 2,
     ),
     "teams, B held, counting": (
-        wide(fprop_view(TALL)), BF16, replace(THREE, n=32, teams=2, holding=3), 11, 0
+        wide(fprop_view(TALL)),
+        BF16, retiled(THREE, n=32, schedule=PINGPONG, b_resident=3), 11, 0,
     ),
-    "a filter's gradient": (wgrad_view(LINE), F16, replace(TILE, k=32), 3, 0),
+    "a filter's gradient": (wgrad_view(LINE), F16, retiled(TILE, k=32), 3, 0),
 }  # fmt: skip
 
 
@@ -117,8 +122,8 @@ def test_what_is_multiplied(name: str) -> None:
     ran = check_view_runs(view, dtype, tile, arch="sm_90a", most=2)
     assert -(-view.m // tile.m) * -(-view.n // tile.n) == tiles
     assert len(runs_of(view, spec_of(view, dtype, tile, "sm_90a"))) == runs
-    assert (ran.launch.grid, ran.launch.block) == ((2, 1, 1), (tile.launched, 1, 1))
-    assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)
+    assert (ran.launch.grid, ran.launch.block) == ((2, 1, 1), (tile.threads, 1, 1))
+    assert ran.launch.shared_bytes == tile.smem_bytes(dtype.itemsize, dtype.itemsize)
 
 
 @pytest.mark.parametrize("most", [1, 9])
@@ -154,33 +159,39 @@ def test_statistics_of_teams(name: str, most: int) -> None:
     assert len(ran.statistics) == 8 * ctas
 
 
-LARGE = [(256, 128, 32, 8, 4, 2), (128, 256, 64, 8, 3)]
+LARGE = [(256, 128, 32, 4, 2), (128, 256, 64, 3, 1)]
 
 
 @pytest.mark.parametrize("shape", LARGE, ids=str)
 def test_nothing_spills(shape: tuple[int, ...]) -> None:
-    m, n, k, warps, stages, *taps = shape
-    tile = Tile(m, n, k, warps, 1, stages, 32, *taps, lasting=True)
+    m, n, k, stages, taps = shape
+    tile = persistent((m, n, k), (8, 1), stages, halo_taps=taps)
     down = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
     view = fprop_view(ConvProblem((1, 9, 9, 256), (256, 3, 3)))
-    if taps:
+    if taps > 1:
         view = wide(arranged_dgrad(down, 128)[1])
     compiled = compile_view(view, F16, tile, "sm_90a")
     (kernel,) = read_cubin(compiled.cubin).values()
     assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
-    warps = -(-tile.launched // 32) * compiled.spec.resident  # a quarter of them has a quarter
+    warps = -(-tile.threads // 32) * compiled.spec.ctas_per_sm  # a quarter of them has a quarter
     assert -(-warps // 4) * 32 * -(-kernel.registers // 8) * 8 <= REGISTERS // 4
-    assert kernel.static_shared + compiled.spec.shared_bytes <= MACHINES["sm_90a"].shared_per_block
+    assert kernel.static_shared + compiled.spec.smem_bytes <= MACHINES["sm_90a"].smem_per_cta
 
 
 # -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "changes", [{"producers": 64}, {"producers": 128}, {"sharing": 2}, {"parts": 2}, {"stages": 1}]
+    "changes",
+    [
+        {"load": Load.CP_ASYNC_HALF_WARPGROUP},
+        {"load": Load.CP_ASYNC_WARPGROUP},
+        {"cluster_k": 2},
+        {"stages": 1},
+    ],
 )
-def test_tiles_that_cannot_last(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="CTAs that compute several"):
+def test_tiles_that_cannot_be_persistent(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="2 stages or more, TMA by one warp and no cluster"):
         replace(TILE, **changes)
 
 
@@ -194,7 +205,7 @@ def test_tiles_that_cannot_last(changes: dict[str, int]) -> None:
     ],
     ids=["parts", "skip", "statistics", "groups"],
 )
-def test_what_ctas_that_last_do_not_compute(view: GemmView, options: dict[str, Any]) -> None:
+def test_what_persistent_kernels_do_not_compute(view: GemmView, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="expected whole sums of every tap, of one group"):
         compile_view(view, F16, TILE, "sm_90a", **options)
 
@@ -205,19 +216,19 @@ Patch = pytest.MonkeyPatch
 
 
 def the_last_stage_is_not_given_back(patch: Patch) -> None:
-    consume = MainloopSm90.consume
+    multiply = Consumer.multiply
 
     def once(self: Any, *of: Any) -> Any:
-        lasting, self.tile = self.tile, replace(self.tile, lasting=False)
-        found = consume(self, *of)
-        self.tile = lasting
+        tile, self.tile = self.tile, replace(self.tile, scheduler=TileScheduler.SINGLE_TILE)
+        found = multiply(self, *of)
+        self.tile = tile
         return found
 
-    patch.setattr(MainloopSm90, "consume", once)
+    patch.setattr(Consumer, "multiply", once)
 
 
 def no_waiting_for_others_before_a_tile_turns(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "sync", lambda tile: None)
+    patch.setattr(consumer, "sync", lambda tile: None)
 
 
 def no_waiting_for_others_after_it(patch: Patch) -> None:
@@ -225,19 +236,19 @@ def no_waiting_for_others_after_it(patch: Patch) -> None:
 
 
 def the_ring_starts_anew(patch: Patch) -> None:
-    consume = MainloopSm90.consume
+    multiply = Consumer.multiply
 
     def anew(self: Any, *of: Any) -> Any:
-        *rest, _, _ = of
-        return consume(self, *rest, Int32(0), Int32(0))
+        *rest, state = of
+        return multiply(self, *rest, PipelineState.of_consumer(state.stages))
 
-    patch.setattr(MainloopSm90, "consume", anew)
+    patch.setattr(Consumer, "multiply", anew)
 
 
 def every_tile_reads_the_rows_of_the_first(patch: Patch) -> None:
-    start = RowProducer.start
+    start = TmaRowsLoad.start
     first = cute.arch.block_idx
-    patch.setattr(RowProducer, "start", lambda self, _, group: start(self, first()[0], group))
+    patch.setattr(TmaRowsLoad, "start", lambda self, _, group: start(self, first()[0], group))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +266,7 @@ def test_without_a_guard_the_machine_finds_a_fault(
 ) -> None:
     # Sums so short that a warpgroup could be a tile ahead of the other: stages have room for that.
     view = fprop_view(ConvProblem((4, 9, 11, 64), (64, 1, 1)))
-    tile = replace(TILE, m=128, warps_m=8, k=32, stages=3)
+    tile = retiled(TILE, m=128, warps_m=8, k=32, stages=3)
     mutation(monkeypatch)
     case = Case.of(view, F16)
     compiled = compile_view(view, F16, tile, "sm_90a")
@@ -265,7 +276,7 @@ def test_without_a_guard_the_machine_finds_a_fault(
 
 def test_a_team_that_does_not_wait_for_its_turn(monkeypatch: Patch) -> None:
     """It would take stages that were full a lap before for full ones."""
-    monkeypatch.setattr(MainloopSm90, "wait_for_turn", lambda self, team, turn: None)
+    monkeypatch.setattr(Pipeline, "wait_for_turn", lambda self, consumer, turn: None)
     view, dtype, tile, *_ = RUN["teams"]
     case = Case.of(view, dtype)
     compiled = compile_view(view, dtype, tile, "sm_90a")
@@ -274,18 +285,23 @@ def test_a_team_that_does_not_wait_for_its_turn(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"teams": 3}, {"teams": 2, "lasting": False}, {"holding": 2, "lasting": False}]
+    "changes",
+    [
+        {"schedule": KernelSchedule.PINGPONG, "scheduler": TileScheduler.SINGLE_TILE},
+        {"b_resident": 2, "scheduler": TileScheduler.SINGLE_TILE},
+        {"schedule": KernelSchedule.PINGPONG, "warps": (8, 1), "mma": (128, 64, 64)},
+    ],
 )
-def test_teams_and_what_is_held_are_of_ctas_that_last(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"compute several|of CTAs that last"):
+def test_ping_pong_and_a_resident_b_are_of_persistent_kernels(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"a persistent kernel for|one consumer warpgroup"):
         replace(TILE, **changes)
 
 
 @pytest.mark.parametrize(
     ("view", "tile", "options", "message"),
     [
-        (fprop_view(PLANES), replace(TILE, holding=8), {}, "as many k-tiles as a sum has"),
-        (fprop_view(WIDE), replace(TILE, holding=3), {}, "and all columns"),
+        (fprop_view(PLANES), replace(TILE, b_resident=8), {}, "k-tiles of a resident B as a sum"),
+        (fprop_view(WIDE), replace(TILE, b_resident=3), {}, "and all columns"),
         (fprop_view(PLANES), TEAMS, {"out": F32}, "expected results of 16 bits"),
         (
             fprop_view(WIDE), TEAMS, {"epilogue": Epilogue(statistics=True).structure},
@@ -294,8 +310,8 @@ def test_teams_and_what_is_held_are_of_ctas_that_last(changes: dict[str, Any]) -
     ],
     ids=["k-tiles", "columns", "types", "statistics"],
 )  # fmt: skip
-def test_what_teams_and_ctas_that_hold_do_not_compute(
-    view: GemmView, tile: Tile, options: dict[str, Any], message: str
+def test_what_ping_pong_and_a_resident_b_do_not_compute(
+    view: GemmView, tile: TileConfig, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         compile_view(view, F16, tile, "sm_90a", **options)

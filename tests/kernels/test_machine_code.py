@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
 from layoutconv.planning.cost_model import MACHINES
-from layoutconv.planning.tile import REGISTERS, Tile
+from layoutconv.planning.tile import REGISTERS, TileConfig
 from layoutconv.planning.tile_table import shapes, tile_of
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
@@ -29,14 +28,16 @@ CHANNELS = {"lines": (4, 256), "half lines": (1, 256), "straddling": (0.75, 248)
 class Choice(NamedTuple):
     """One kernel, all of whose machine code is looked at."""
 
-    tile: Tile
+    tile: TileConfig
     arch: str
     dtype: torch.dtype
     kind: str
     channels: str
 
     def __str__(self) -> str:
-        tile = f"{self.tile.m}x{self.tile.n}x{self.tile.k}" + ("p" if self.tile.producers else "")
+        tile = f"{self.tile.m}x{self.tile.n}x{self.tile.k}" + (
+            "p" if self.tile.warp_specialized else ""
+        )
         return f"{tile} {self.arch} {dtype_name(self.dtype)} {self.kind} {self.channels}"
 
 
@@ -76,9 +77,9 @@ def choice(shape: tuple[int, int, int, int], *rest: str | torch.dtype) -> Choice
 def fits(c: Choice) -> bool:
     size = c.dtype.itemsize
     # Of gradients tf32's alone are others: there, on Hopper, threads turn and round the filter.
-    if c.kind == "gradient" and (c.dtype != torch.float32 or not c.tile.producers):
+    if c.kind == "gradient" and (c.dtype != torch.float32 or not c.tile.producer_threads):
         return False
-    return c.tile.shared_bytes(size, size) <= MACHINES[c.arch].shared_per_block
+    return c.tile.smem_bytes(size, size) <= MACHINES[c.arch].smem_per_cta
 
 
 MATRIX = list(
@@ -95,8 +96,10 @@ MATRIX = list(
 
 def pairs(c: Choice) -> set[tuple]:
     """Any two of a choice's tile, architecture, dtype, view and channels."""
-    tile = c.tile.m, c.tile.n, c.tile.producers
-    if c.tile.producers:  # whose loop is the same for all kinds of views: each is in one of them
+    tile = c.tile.m, c.tile.n, c.tile.producer_threads
+    if (
+        c.tile.producer_threads
+    ):  # whose loop is the same for all kinds of views: each is in one of them
         # There are loops of their own for tf32 that threads round, B or A: every tile is looked at.
         own = (
             (tile, c.channels),
@@ -132,41 +135,41 @@ def check_machine_code(c: Choice) -> None:
     assert (kernel.stack, opcodes["LDL"], opcodes["STL"]) == (0, 0, 0)
     assert kernel.registers <= 255
     allocated = -(-kernel.registers // 8) * 8
-    assert allocated * c.tile.launched <= REGISTERS
+    assert allocated * c.tile.threads <= REGISTERS
     size = c.dtype.itemsize
-    dynamic = c.tile.shared_bytes(size, size)
-    assert kernel.static_shared + dynamic <= MACHINES[c.arch].shared_per_block
+    dynamic = c.tile.smem_bytes(size, size)
+    assert kernel.static_shared + dynamic <= MACHINES[c.arch].smem_per_cta
 
     # Copies into shared memory are asynchronous, of 16 bytes, past L1.
     copies = re.findall(r"cp\.async\.c\S+ [^;]*;", compiled.ptx)
     form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
     assert all(re.fullmatch(form, copy) for copy in copies)
-    copying = c.tile.producers or c.tile.threads
+    copying = c.tile.producer_threads or c.tile.mma_threads
     # Filters come to Hopper's instructions by tensor maps, and so do dense inputs whose k-tiles
     # lie within a tap: a thread reads one of each for a k-tile. What else there is of tf32 is
     # rounded on its way: B before it is stored, A after that.
     turned = c.kind == "gradient"
     dense = c.kind in ("dense", "125 taps", "65 taps", "gradient") and c.channels != "straddling"
-    mapped = bool(c.tile.producers) and dense
-    rounds = c.tile.producers and c.dtype == torch.float32
-    rows_copied = (0 if mapped else c.tile.m) + (0 if c.tile.producers else c.tile.n)
+    mapped = bool(c.tile.producer_threads) and dense
+    rounds = c.tile.producer_threads and c.dtype == torch.float32
+    rows_copied = (0 if mapped else c.tile.m) + (0 if c.tile.producer_threads else c.tile.n)
     per_thread = rows_copied * c.tile.k // vector // copying
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
     # prologue. Of tf32 these bring two k-tiles in their loop if they are small, and hold B of both.
     small = c.tile.m * c.tile.n <= 128 * 128 and c.tile.n * c.tile.k <= 32 * copying
     held = 2 if turned and small else 1
     maps = re.findall(r"cp\.async\.bulk\.tensor\.\dd", compiled.ptx)
-    assert len(maps) == held * mapped + bool(c.tile.producers and not turned)
-    pieces = held if c.tile.producers else c.tile.stages
+    assert len(maps) == held * mapped + bool(c.tile.producer_threads and not turned)
+    pieces = held if c.tile.producer_threads else c.tile.stages
     assert len(copies) == opcodes["LDGSTS"] == pieces * per_thread
 
     # Tensor cores do all that there is to multiply, of operands that ldmatrix brings, or that
     # Hopper's read from shared memory: of the first k-tile, and in the loop.
     mma_k = 8 if c.dtype == torch.float32 else 16
     k_blocks = c.tile.k // mma_k
-    rows, columns = c.tile.m // c.tile.warps_m, c.tile.n // c.tile.warps_n
+    rows, columns = c.tile.m // c.tile.warps[0], c.tile.n // c.tile.warps[1]
     fragments = rows // 16 + columns // 16  # of ldmatrix.x4
-    if c.tile.producers:
+    if c.tile.producer_threads:
         assert compiled.ptx.count("wgmma.mma_async") == 2 * k_blocks * (rows // 16)
         read = 2 * k_blocks * (rows // 16) if rounds and not mapped else 0
         assert (opcodes["HMMA"], opcodes["LDSM"]) == (0, read)
@@ -180,7 +183,7 @@ def check_machine_code(c: Choice) -> None:
     # Results leave in 16-byte vectors.
     stores = re.findall(r"st\.global\S*", compiled.ptx)
     assert set(stores) == {"st.global.v4.b32"}
-    assert len(stores) == opcodes["STG"] == c.tile.m * c.tile.n // vector // c.tile.threads
+    assert len(stores) == opcodes["STG"] == c.tile.m * c.tile.n // vector // c.tile.mma_threads
 
 
 @pytest.mark.parametrize("c", covering(), ids=str)
@@ -206,13 +209,3 @@ def test_tf32_is_rounded_by_one_instruction(arch: str) -> None:
     rounds = Counter(re.findall(r"cvt\.\w+\.tf32\.f32", ptx))
     fragments = c.tile.k * (c.tile.m + c.tile.n) // 2 // 32
     assert rounds == {f"cvt.{'rn' if arch == 'sm_90a' else 'rna'}.tf32.f32": fragments}
-
-
-@pytest.mark.parametrize("shape", [(128, 256, 8, 1), (256, 128, 8, 1)], ids=str)
-def test_tiles_that_share_copies_do_not_spill(shape: tuple[int, int, int, int]) -> None:
-    tile = replace(tile_of(shape, 64, 32), sharing=2)
-    compiled = compile_view(VIEWS["dense"](256, 256), torch.float16, tile, "sm_90a")
-    (kernel,) = read_cubin(compiled.cubin).values()
-    assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)
-    assert -(-kernel.registers // 8) * 8 * tile.launched <= REGISTERS
-    assert kernel.opcodes["LDGSTS"] == 0  # no thread copies A either

@@ -20,7 +20,7 @@ from cutlass import Boolean, Float32, Int32
 from layoutconv.algebra import make_ordered_layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.kernels.gemm import active_taps, implicit_gemm, mma_atoms, operand
-from layoutconv.kernels.gemm.cp_async import Producer
+from layoutconv.kernels.gemm.cp_async import CpAsyncLoad
 from layoutconv.kernels.gemm.epilogue import convert as convert_
 from layoutconv.kernels.gemm.epilogue.column_statistics import SumsByRow
 from layoutconv.kernels.gemm.epilogue.ops import Steps
@@ -29,7 +29,7 @@ from layoutconv.kernels.gemm.k_tiles import KTiles
 from layoutconv.kernels.gemm.mma_atoms import Multiplier
 from layoutconv.kernels.gemm.operand import Column, Operand
 from layoutconv.kernels.gemm.smem_tile import SharedTile
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
 from layoutconv.view.epilogue import Bias, Epilogue, Residual
@@ -168,7 +168,7 @@ class Problem:
     def compile(self, compile_: Any) -> Compiled:
         case = self.case()
         return compile_(
-            case.view, self.kind.dtype, Tile(64, self.n, half_line(self.kind.dtype), 2, 2, 3),
+            case.view, self.kind.dtype, TileConfig((64, self.n, half_line(self.kind.dtype))),
             self.kind.arch, self.out,
             kind=self.kind.name, epilogue=case.epilogue.structure, split=self.split,
             skip=self.skip,
@@ -301,12 +301,12 @@ def of_first(change: Callable[..., Any]) -> Callable[[Any], Any]:
     return make
 
 
-def swap_stages(copy: Any, self: Producer, first: Any, stage: Any, **some: Any) -> None:
+def swap_stages(copy: Any, self: CpAsyncLoad, first: Any, stage: Any, **some: Any) -> None:
     copy(self, first, 1 - stage if isinstance(stage, int) else stage, **some)
 
 
 def into_the_stage_that_is_read(
-    copy: Any, self: Producer, first: Any, stage: Any, **some: Any
+    copy: Any, self: CpAsyncLoad, first: Any, stage: Any, **some: Any
 ) -> None:
     if not isinstance(stage, int):
         stage = (stage + 1) % 3
@@ -431,7 +431,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     ),
     "the index is that of the first k-tile": (
         "neighbours",
-        replace(Producer, "read_ahead", lambda f: lambda self, first: f(self, first * 0)),
+        replace(CpAsyncLoad, "read_ahead", lambda f: lambda self, first: f(self, first * 0)),
     ),
     # sums over rows
     "windows beyond the image are read": ("weights", with_operand("B", live=[])),
@@ -469,10 +469,10 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "the barrier after the loop is dropped": ("straddling", without_call(cute.arch, BARRIER, 2)),
     "the epilogue's barrier is dropped": ("dense", without_call(cute.arch, BARRIER, 3)),
     "two stages of A are swapped": (
-        "dense", replace(Producer, "copy_rows", of_first(swap_stages))
+        "dense", replace(CpAsyncLoad, "copy_rows", of_first(swap_stages))
     ),
     "A is copied into the stage that is read": (
-        "dense", replace(Producer, "copy_rows", of_first(into_the_stage_that_is_read))
+        "dense", replace(CpAsyncLoad, "copy_rows", of_first(into_the_stage_that_is_read))
     ),
     "k-tiles go on to the next row of B": ("dense", replace(KTiles, "advance", straight_on)),
     # addresses and numbers

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 from .launcher import (
     DTYPES,
@@ -23,8 +23,8 @@ from .launcher import (
 WORDS = {2: torch.int16, 4: torch.int32}
 
 
-def tile(dtype: torch.dtype) -> Tile:
-    return Tile(32, 32, half_line(dtype), 2, 1, 2)
+def tile(dtype: torch.dtype) -> TileConfig:
+    return TileConfig((32, 32, half_line(dtype)), (2, 1), 2)
 
 
 def tf32(x: Tensor, *, ties_away: bool) -> Tensor:
@@ -119,7 +119,7 @@ def test_the_order_in_which_warps_run_does_not_matter() -> None:
     dtype = torch.float16
     case = Case.of(view, dtype)
     case.a += torch.rand(case.a.shape).to(dtype)  # sums that rounding makes depend on their order
-    kernel = compiled_view(view, dtype, Tile(64, 64, 32, 2, 2, 3))
+    kernel = compiled_view(view, dtype, TileConfig((64, 64, 32)))
     options: list[dict] = [{}, {"seed": 1}, {"seed": 2}, {"independent": False}, {"late": False}]
     first, *others = (run_case(case, kernel, **o).out for o in options)
     assert first.isfinite().all()

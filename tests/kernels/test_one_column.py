@@ -16,7 +16,8 @@ from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.conv.k_major_filter import turned
 from layoutconv.kernels.gemm import tma
 from layoutconv.planning.halo_reuse import widened
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.schedule import Load, TileScheduler
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_tiled import memory_of_b
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
@@ -24,11 +25,12 @@ from layoutconv.view.gemm_view import GemmView
 from ..machine import Fault
 from .launcher import Case, check_view_runs, compile_view, run_case, spec_of
 from .test_skip import kernel_map
+from .tiles import retiled
 
 F16, F32, FP8 = torch.float16, torch.float32, torch.float8_e4m3fn
-TILE = Tile(64, 16, 64, 4, 1, 2, 128)
-ONE_WARP = replace(TILE, producers=32)
-LASTING = replace(ONE_WARP, lasting=True)
+TILE = specialized((64, 16, 64), (4, 1), 2)
+ONE_WARP = replace(TILE, load=Load.TMA_WARP)
+LASTING = replace(ONE_WARP, scheduler=TileScheduler.STATIC_PERSISTENT)
 
 
 def wide(view: GemmView) -> GemmView:
@@ -46,24 +48,24 @@ VOLUME = fprop(1, 3, 4, 9, 64, filter=(3, 3, 3))
 GRADIENT = ConvProblem((1, 7, 9, 1), (32, 3, 3), padding=1)  # of an image with one channel
 MAP = kernel_map_view(kernel_map(100, 27, 0.1), 32, 1, kernel_size=(3, 3, 3))
 
-RUN: dict[str, tuple[GemmView, torch.dtype, Tile]] = {
+RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
     "a head": (HEAD, F16, TILE),
     "one warp copies": (HEAD, F16, ONE_WARP),
     "strided and dilated": (fprop(1, 9, 11, 64, stride=2, dilation=2), F16, TILE),
     "persistent": (VOLUME, F16, LASTING),
-    "persistent, B resident": (fprop(1, 6, 64, filter=(3,)), F16, replace(LASTING, holding=3)),
-    "taps share rows": (wide(HEAD), F16, replace(TILE, k=32, taps=3)),
-    "a cluster shares sums": (HEAD, F16, replace(TILE, parts=2)),
-    "tf32": (HEAD, F32, replace(TILE, k=32)),
-    "tf32, taps share rows": (wide(HEAD), F32, replace(TILE, k=16, stages=3, taps=3)),
+    "persistent, B resident": (fprop(1, 6, 64, filter=(3,)), F16, replace(LASTING, b_resident=3)),
+    "taps share rows": (wide(HEAD), F16, retiled(TILE, k=32, halo_taps=3)),
+    "a cluster shares sums": (HEAD, F16, replace(TILE, cluster_k=2)),
+    "tf32": (HEAD, F32, retiled(TILE, k=32)),
+    "tf32, taps share rows": (wide(HEAD), F32, retiled(TILE, k=16, stages=3, halo_taps=3)),
     "tf32, gradient": (
-        wide(turned(dgrad_views(GRADIENT)[0])), F32, replace(TILE, k=16, stages=3, taps=3)
+        wide(turned(dgrad_views(GRADIENT)[0])), F32, retiled(TILE, k=16, stages=3, halo_taps=3)
     ),
     "gradient": (turned(dgrad_views(replace(GRADIENT, filter=(64, 3, 3)))[0]), F16, TILE),
-    "fp8": (fprop(1, 5, 9, 128), FP8, replace(TILE, k=128)),
-    "int8": (fprop(1, 5, 9, 128), torch.int8, replace(TILE, k=128)),
-    "kernel map": (MAP, F16, replace(TILE, k=32)),
-    "kernel map, tf32": (MAP, F32, replace(TILE, k=32)),
+    "fp8": (fprop(1, 5, 9, 128), FP8, retiled(TILE, k=128)),
+    "int8": (fprop(1, 5, 9, 128), torch.int8, retiled(TILE, k=128)),
+    "kernel map": (MAP, F16, retiled(TILE, k=32)),
+    "kernel map, tf32": (MAP, F32, retiled(TILE, k=32)),
 }  # fmt: skip
 
 

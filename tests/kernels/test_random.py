@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 
 from .launcher import DTYPES, check_view_runs, half_line
@@ -40,14 +40,14 @@ def problems(draw: st.DrawFn, vector: int) -> ConvProblem:
 
 
 @st.composite
-def tiles(draw: st.DrawFn, dtype: torch.dtype, least: int = 16) -> Tile:
+def tiles(draw: st.DrawFn, dtype: torch.dtype, least: int = 16) -> TileConfig:
     """``least`` rows: 32 where A may run along them."""
     warps = [(2, 2), (4, 1)] if dtype == torch.float64 else [(1, 1), (2, 1), (1, 2), (2, 2), (4, 1)]
     warps_m, warps_n = draw(st.sampled_from(warps))
     m, n = 16 * warps_m * draw(st.integers(1, 2)), draw(st.sampled_from([32, 64]))
     m = max(m, least)
     k = half_line(dtype) * draw(st.integers(1, 2))
-    return Tile(m, n, k, warps_m, warps_n, stages=draw(st.integers(2, 4)))
+    return TileConfig((m, n, k), (warps_m, warps_n), draw(st.integers(2, 4)))
 
 
 @st.composite

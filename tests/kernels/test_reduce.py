@@ -289,7 +289,7 @@ def test_functions_of_two_values(modes: int) -> None:
 
 
 def test_loops_are_merged_and_those_without_a_refinement_refused() -> None:
-    from layoutconv.planning.legality import UnsupportedViewError
+    from layoutconv.planning.view_rules import UnsupportedViewError
 
     nest = make_nest(
         [("x", lc.reduction_view((4, 5, 6), (1, 2)).source, 1), ("o", Layout(4), None)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from layoutconv.algebra import ComposedLayout, E, Layout, SymInt
-from layoutconv.planning.legality import check_view
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.view_rules import check_view
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import filter_operand, indexed_rows, row_major
 
 from .launcher import Case, compiled_view, reference, run_case
 
-TILE = Tile(64, 64, 32, 2, 2, 3)
+TILE = TileConfig((64, 64, 32))
 
 
 def shifted_map(rows: int, taps: int, channels: int, shift: int) -> GemmView:

@@ -11,7 +11,7 @@ import torch
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.kernels.gemm.k_tiles import KTiles
 from layoutconv.planning.halo_reuse import widened
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 
@@ -28,22 +28,23 @@ from .launcher import (
 )
 from .test_skip import kernel_map
 from .test_template import grid
+from .tiles import retiled
 
-WARPGROUPS = Tile(64, 64, 64, 4, 1, 3, 128, parts=2)
-WARPS = Tile(64, 32, 32, 2, 2, 2, parts=2)
-FOUR = replace(WARPGROUPS, m=128, warps_m=8, parts=4)
+WARPGROUPS = specialized((64, 64, 64), (4, 1), 3, cluster_k=2)
+WARPS = TileConfig((64, 32, 32), stages=2, cluster_k=2)
+FOUR = retiled(WARPGROUPS, m=128, warps_m=8, cluster_k=4)
 PROBLEM = ConvProblem((2, 7, 5, 40), (72, 2, 3), stride=(1, 2), padding=1)
 
 
 @pytest.mark.parametrize(
-    ("tile", "which"), [(WARPGROUPS, 0), (WARPGROUPS, 1), (replace(FOUR, k=32), 2), (WARPS, 1)]
+    ("tile", "which"), [(WARPGROUPS, 0), (WARPGROUPS, 1), (retiled(FOUR, k=32), 2), (WARPS, 1)]
 )
-def test_passes(tile: Tile, which: int) -> None:
+def test_passes(tile: TileConfig, which: int) -> None:
     view: Any = [fprop_view(PROBLEM), wgrad_view(PROBLEM), dgrad_views(PROBLEM)[1]][which]
     out = torch.float32 if which == 1 else torch.float16
     ran = check_view_runs(view, torch.float16, tile, arch="sm_90a", out=out)
-    assert ran.launch.cluster == (1, tile.parts, 1)
-    assert ran.launch.grid[1] == tile.parts
+    assert ran.launch.cluster == (1, tile.cluster_k, 1)
+    assert ran.launch.grid[1] == tile.cluster_k
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,7 @@ def test_passes(tile: Tile, which: int) -> None:
 )
 def test_other_types(dtype: torch.dtype, kind: str, out: torch.dtype) -> None:
     """Integers beyond what fp32 holds stay exact: parts are of the accumulators' type."""
-    tile = replace(WARPS, k=64 // dtype.itemsize)
+    tile = retiled(WARPS, k=64 // dtype.itemsize)
     view = fprop_view(ConvProblem((1, 6, 7, 48), (40, 3, 3), padding=1))
     check_view_runs(view, dtype, tile, arch="sm_90a", out=out, kind=kind)
 
@@ -66,7 +67,7 @@ def test_gathered_and_scattered() -> None:
 def test_taps_that_share_rows() -> None:
     view = widened(fprop_view(ConvProblem((1, 9, 11, 64), (72, 3, 3), padding=1)))
     assert view is not None
-    tile = Tile(128, 64, 32, 8, 1, 2, 128, taps=3, parts=2)
+    tile = specialized((128, 64, 32), (8, 1), 2, halo_taps=3, cluster_k=2)
     check_view_runs(view, torch.float16, tile, arch="sm_90a")
 
 
@@ -74,7 +75,7 @@ def test_taps_that_share_rows() -> None:
     ("tile", "channels", "there"),
     [(WARPGROUPS, 16, 0.1), (WARPS, 64, 0.1), (FOUR, 32, 0.002), (WARPS, 32, 0.002)],
 )
-def test_taps_that_tiles_lack(tile: Tile, channels: int, there: float) -> None:
+def test_taps_that_tiles_lack(tile: TileConfig, channels: int, there: float) -> None:
     """Some parts of some tiles have nothing to sum."""
     index = kernel_map(150, 27, there)
     index[-70:] = -1
@@ -90,7 +91,7 @@ def test_fewer_k_tiles_than_parts() -> None:
 
 
 @pytest.mark.parametrize(("tile", "residual"), [(WARPGROUPS, True), (WARPS, False)])
-def test_what_follows_sums_comes_after_all_parts(tile: Tile, residual: bool) -> None:
+def test_what_follows_sums_comes_after_all_parts(tile: TileConfig, residual: bool) -> None:
     """A ReLU of a part would be another result."""
     view = fprop_view(ConvProblem((1, 9, 11, 64), (72, 3, 3), padding=1))
     case = Case.of(view, torch.float16, torch.float32)
@@ -107,15 +108,15 @@ def test_what_follows_sums_comes_after_all_parts(tile: Tile, residual: bool) -> 
 
 def test_refused() -> None:
     view = fprop_view(PROBLEM)
-    narrow = replace(WARPGROUPS, m=128, n=32, warps_m=8, parts=4)
+    narrow = retiled(WARPGROUPS, m=128, n=32, warps_m=8, cluster_k=4)
     with pytest.raises(ValueError, match="multiple of 64 rows"):
         compile_view(view, torch.float16, narrow, "sm_90a")
     for rest in ({"split": "partial"}, {"epilogue": "statistics"}):
         with pytest.raises(ValueError, match="whole sums"):
             compile_view(view, torch.float16, WARPS, "sm_90a", torch.float32, **rest)
     for parts in (0, 3, 16):
-        with pytest.raises(ValueError, match="1, 2, 4 or 8 parts"):
-            replace(WARPS, parts=parts)
+        with pytest.raises(ValueError, match="a cluster of 1, 2, 4 or 8 CTAs"):
+            replace(WARPS, cluster_k=parts)
 
 
 def test_a_part_that_is_left_out_shows(monkeypatch: pytest.MonkeyPatch) -> None:

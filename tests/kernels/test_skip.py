@@ -9,7 +9,7 @@ import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, gather_fprop_view
 from layoutconv.planning.kernel_spec import can_skip
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view, tile_taps
 from layoutconv.view.gemm_view import GemmView
 
@@ -24,7 +24,7 @@ PROBLEMS = {
 }
 
 
-def ran_with(view: GemmView, tile: Tile, dtype: torch.dtype, *, skip: bool) -> Ran:
+def ran_with(view: GemmView, tile: TileConfig, dtype: torch.dtype, *, skip: bool) -> Ran:
     case = Case.of(view, dtype)
     ran = run_case(case, compiled_view(view, dtype, tile, skip=skip))
     check_exact(case, ran)
@@ -38,7 +38,7 @@ def products(ran: Ran) -> int:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_taps_that_no_row_has_are_not_multiplied(name: str, dtype: torch.dtype) -> None:
-    tile = Tile(32, 64, half_line(dtype), 1, 2, 3)
+    tile = TileConfig((32, 64, half_line(dtype)), (1, 2))
     for view in dgrad_views(PROBLEMS[name], images_first=True):
         if not view.k:
             continue
@@ -48,7 +48,7 @@ def test_taps_that_no_row_has_are_not_multiplied(name: str, dtype: torch.dtype) 
 
 
 def test_where_tiles_skip() -> None:
-    tile = Tile(64, 64, 32)
+    tile = TileConfig((64, 64, 32))
     problem = ConvProblem((64, 4, 4, 64), (32, 3, 3))
     [images_first], [cells_first] = (
         dgrad_views(problem, images_first=first) for first in (True, False)
@@ -58,7 +58,7 @@ def test_where_tiles_skip() -> None:
     assert not can_skip(images_first, (0, 0), tile)  # no bits for taps
     few = ConvProblem((16, 4, 4, 64), (32, 3, 3))
     assert not can_skip(*dgrad_views(few, images_first=True), (1, 0), tile)
-    assert not can_skip(images_first, (1, 0), Tile(64, 64, 64))  # k-tiles of several taps
+    assert not can_skip(images_first, (1, 0), TileConfig((64, 64, 64)))  # k-tiles of several taps
 
 
 def kernel_map(rows: int, taps: int, share: float, seed: int = 0) -> torch.Tensor:
@@ -85,7 +85,8 @@ MAPS = {  # channels, taps, rows, tile
 @pytest.mark.parametrize("name", MAPS)
 def test_taps_that_a_kernel_map_lacks_are_not_multiplied(name: str) -> None:
     channels, taps, rows, sizes = MAPS[name]
-    tile = Tile(*sizes)
+    m, n, k, warps_m, warps_n, stages = sizes
+    tile = TileConfig((m, n, k), (warps_m, warps_n), stages)
     index = kernel_map(rows, prod(taps), 0.3)
     index[-40:] = -1  # rows, and tiles, without any tap
     view = kernel_map_view(index, channels, 32, kernel_size=taps)
@@ -104,9 +105,9 @@ def test_taps_that_a_kernel_map_lacks_are_not_multiplied(name: str) -> None:
 def test_a_grid_that_is_gathered_has_its_taps() -> None:
     index = torch.arange(2 * 8 * 8, dtype=torch.int32)
     view = gather_fprop_view(ConvProblem((2, 8, 8, 64), (32, 3, 3), padding=1), index)
-    assert not can_skip(view, (1, 1), Tile(64, 64, 32))
+    assert not can_skip(view, (1, 1), TileConfig((64, 64, 32)))
 
 
 def test_more_taps_than_bits_are_all_multiplied() -> None:
     view = kernel_map_view(kernel_map(9, 512, 0.5), 32, 32, kernel_size=8)
-    assert not can_skip(view, (1, 1), Tile(64, 64, 32))
+    assert not can_skip(view, (1, 1), TileConfig((64, 64, 32)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.gpu.select import _without_empty_parts
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 from .launcher import KINDS, Case, Kind, compiled_view, reference, run_case, tile_of
 
@@ -52,7 +52,7 @@ def test_parts_add_up_to_the_sum(name: str) -> None:
 @given(k=st.integers(1, 10**6), splits=st.integers(1, 300), lines=st.integers(1, 2))
 def test_no_part_is_empty(k: int, splits: int, lines: int) -> None:
     """What executors see to: a kernel counts on a k-tile in every part."""
-    tile = Tile(64, 64, 32 * lines)
+    tile = TileConfig((64, 64, 32 * lines))
     parts = _without_empty_parts(k, tile, splits)
     k_tiles = -(-k // tile.k)
     assert 1 <= parts <= splits

@@ -24,18 +24,19 @@ from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.kernels.compile import build, store
 from layoutconv.kernels.compile.store import KernelKey, architecture, cache_directory, load_kernel
 from layoutconv.planning.kernel_key import runtime_integers, signature
-from layoutconv.planning.kernel_spec import Spec
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 
 from ..machine import DeviceTensor, HostLaunch, host
 from .launcher import compiled_view, storage
+from .tiles import retiled
 
 ROOT = Path(__file__).parents[2]
-TILE = Tile(16, 16, 32, 1, 1, 2)
+TILE = TileConfig((16, 16, 32), (1, 1), 2)
 VIEW = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
-SPEC = Spec.of(VIEW, "float16", "float16", TILE, "sm_80")
+SPEC = KernelSpec.of(VIEW, "float16", "float16", TILE, "sm_80")
 ARGUMENTS = VIEW, SPEC
 
 
@@ -130,7 +131,7 @@ def test_a_kept_kernel_launches_what_the_compiled_one_does(
     pointers = [int.from_bytes(argument, "little") for argument in second.arguments[:3]]
     assert pointers == [1 << 20, 2 << 20, 3 << 20]
     assert (first.grid, first.block) == ((2, 1, 1), (32, 1, 1))
-    assert first.shared_bytes == TILE.shared_bytes(2, 2)
+    assert first.shared_bytes == TILE.smem_bytes(2, 2)
 
 
 def test_threads_compile_a_kernel_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,15 +212,15 @@ import torch, tvm_ffi
 import cutlass
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels.compile import build
-from layoutconv.planning.kernel_spec import Spec
+from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.kernels.compile.store import load_kernel
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 view = fprop_view(ConvProblem((9, 55, 8), (8, 1)))  # of another size than here
 compiled = []
 original = build.build
 build.build = lambda *a: compiled.append(a) or original(*a)
 start = time.perf_counter()
-spec = Spec.of(view, "float16", "float16", {TILE!r}, "sm_80")
+spec = KernelSpec.of(view, "float16", "float16", {TILE!r}, "sm_80")
 assert callable(load_kernel(view, spec))
 print(len(compiled), time.perf_counter() - start)
 """
@@ -275,10 +276,10 @@ def test_the_key_has_all_of_the_spec() -> None:
         key(),
         key(dtype="bfloat16"),
         key(out_dtype="float32"),
-        key(tile=replace(TILE, m=32)),
-        key(tile=replace(TILE, n=32)),
-        key(tile=replace(TILE, k=64)),
-        key(tile=replace(TILE, m=32, warps_m=2)),
+        key(tile=retiled(TILE, m=32)),
+        key(tile=retiled(TILE, n=32)),
+        key(tile=retiled(TILE, k=64)),
+        key(tile=retiled(TILE, m=32, warps_m=2)),
         key(tile=replace(TILE, stages=3)),
         key(arch="sm_86"),
         *(key(vectors=(a, b, d)) for a, b, d in ((4, 8, 8), (8, 4, 8), (8, 8, 4))),

@@ -17,7 +17,7 @@ from layoutconv.conv import (
 )
 from layoutconv.planning.kernel_key import divisors, index_buffer, runtime_integers, signature
 from layoutconv.planning.kernel_spec import vectors_of
-from layoutconv.planning.legality import UnsupportedViewError, check_view
+from layoutconv.planning.view_rules import UnsupportedViewError, check_view
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import indexed_rows, row_major, runtime

@@ -13,7 +13,7 @@ from layoutconv import ComposedLayout, CustomStride, E, IndexedGather, Layout
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.kernels.gemm import mainloop_sm80
 from layoutconv.kernels.gemm.mainloop_sm80 import MainloopSm80
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.tile_table import FAMILY
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
@@ -39,9 +39,9 @@ each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
 SMALL = [(64, 64, 1, 2, 2, 3), (32, 64, 2, 1, 2, 2), (32, 16, 1, 1, 1, 4), (64, 32, 2, 2, 1, 3)]
 
 
-def small_tile(number: int, dtype: torch.dtype) -> Tile:
-    m, n, lines, *rest = SMALL[number % len(SMALL)]
-    return Tile(m, n, lines * half_line(dtype), *rest)
+def small_tile(number: int, dtype: torch.dtype) -> TileConfig:
+    m, n, lines, warps_m, warps_n, stages = SMALL[number % len(SMALL)]
+    return TileConfig((m, n, lines * half_line(dtype)), (warps_m, warps_n), stages)
 
 
 def rows(count: int, entries: int, seed: int, absent: float = 0.25) -> torch.Tensor:
@@ -213,12 +213,12 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     number = list(FAMILY).index(shape)
     dtype = DTYPES[number % 3]
     m, n, warps_m, warps_n = shape
-    tile = Tile(m, n, (1 + number % 2) * half_line(dtype), warps_m, warps_n, stages=3)
+    tile = TileConfig((m, n, (1 + number % 2) * half_line(dtype)), (warps_m, warps_n))
     problem = ConvProblem((1, m + 9, 16), (n + 8, 3), padding=1)  # a rest of every kind of tile
     view = grid(problem, True, True) if number // 2 % 2 else fprop_view(problem)
     ran = check_view_runs(view, dtype, tile)
     assert ran.launch.grid == (4, 1, 1)
-    assert ran.launch.shared_bytes == tile.shared_bytes(dtype.itemsize, dtype.itemsize)
+    assert ran.launch.shared_bytes == tile.smem_bytes(dtype.itemsize, dtype.itemsize)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=dtype_name)
@@ -226,12 +226,12 @@ def test_copies_before_fragments(dtype: torch.dtype) -> None:
     """Of a tile that fills a thread's registers, with masks of three digits."""
     half = half_line(dtype)
     problem = ConvProblem((1, 5, 6, 7, half), (72, 3, 5, 5), padding=(1, 2, 2))
-    check_view_runs(fprop_view(problem), dtype, Tile(256, 64, half, 4, 1, 4))
+    check_view_runs(fprop_view(problem), dtype, TileConfig((256, 64, half), (4, 1), 4))
 
 
 # -- copies that are spread over k-blocks ----------------------------------------------------------
 
-WHOLE_LINES = Tile(64, 32, 64, 2, 1, 3)  # four k-blocks
+WHOLE_LINES = TileConfig((64, 32, 64), (2, 1))  # four k-blocks
 OF_MANY_K_TILES = {
     "a k-tile for each tap": fprop_view(ConvProblem((1, 7, 11, 64), (40, 2, 3), padding=1)),
     "gathered, k-tiles of two taps": grid(ConvProblem((1, 7, 9, 40), (24, 3, 3)), True, True),
@@ -252,20 +252,20 @@ def test_copies_that_are_spread(name: str, blocks: range, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=dtype_name)
 def test_the_tile_whose_copies_are_spread(dtype: torch.dtype) -> None:
     view = grid(ConvProblem((1, 23, 13, 64), (100, 2, 3), padding=1), True, True)
-    check_view_runs(view, dtype, Tile(256, 128, 64, 4, 2, 3))
+    check_view_runs(view, dtype, TileConfig((256, 128, 64), (4, 2)))
 
 
 @pytest.mark.parametrize(
     ("dtype", "tile", "runs"),
     [
-        (torch.float16, Tile(256, 128, 64, 4, 2, 3), 3),
-        (torch.float16, Tile(256, 128, 32, 4, 2, 3), 1),  # of two k-blocks
-        (torch.float16, Tile(128, 256, 64, 2, 4, 3), 1),
-        (torch.float32, Tile(256, 128, 32, 4, 2, 3), 1),
+        (torch.float16, TileConfig((256, 128, 64), (4, 2)), 3),
+        (torch.float16, TileConfig((256, 128, 32), (4, 2)), 1),  # of two k-blocks
+        (torch.float16, TileConfig((128, 256, 64), (2, 4)), 1),
+        (torch.float32, TileConfig((256, 128, 32), (4, 2)), 1),
     ],
     ids=str,
 )
-def test_which_copies_are_spread(dtype: torch.dtype, tile: Tile, runs: int) -> None:
+def test_which_copies_are_spread(dtype: torch.dtype, tile: TileConfig, runs: int) -> None:
     """Runs of copies between products: those before the loop, and of the loop."""
     view = fprop_view(ConvProblem((1, 3, 5, 7, 64), (256, 3, 3, 3), padding=1))
     ptx = compile_view(view, dtype, tile).ptx

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
-import cutlass
-import cutlass.cute as cute
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,15 +18,13 @@ from layoutconv.algebra.composed import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.k_major_filter import turned
 from layoutconv.conv.stored_layouts import interleaved_filter
-from layoutconv.kernels.gemm import implicit_gemm, mainloop_sm90
 from layoutconv.planning.halo_reuse import widened
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.schedule import Load
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_tiled import Boxes, memory_of_b
 from layoutconv.sparse import kernel_map_view
-from layoutconv.view.epilogue import Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView, locate
 
-from ..machine import Fault
 from ..machine.boxes import elements
 from ..machine.tensor_map import SIZE, TensorMap, decode
 from .launcher import (
@@ -40,19 +35,18 @@ from .launcher import (
     compile_view,
     compiled_view,
     half_line,
-    integers,
     reference,
     run_case,
     spec_of,
 )
 from .test_random import problems
 from .test_skip import kernel_map
+from .tiles import retiled
 
 F16, F32 = torch.float16, torch.float32
 
-WIDE = Tile(64, 64, 64, 4, 1, 2, 128)
-HALF = replace(WIDE, k=32, stages=3)
-SHARED = replace(HALF, stages=2, sharing=2)
+WIDE = specialized((64, 64, 64), (4, 1), 2)
+HALF = retiled(WIDE, k=32, stages=3)
 
 ONE_D = fprop_view(ConvProblem((2, 65, 24), (40, 5), padding=2))  # rests of rows, columns and k
 GROUPS = fprop_view(ConvProblem((1, 3, 4, 5, 64), (80, 2, 3, 1), padding=1, groups=2))
@@ -74,7 +68,7 @@ def known(view: GemmView | None) -> GemmView:
 
 
 # Of each view, how many modes of memory a map of its B has.
-MAPPED: dict[str, tuple[GemmView, torch.dtype, Tile, int]] = {
+MAPPED: dict[str, tuple[GemmView, torch.dtype, TileConfig, int]] = {
     "1-D": (ONE_D, F16, WIDE, 2),
     "one row": (fprop_view(ConvProblem((1, 9, 64), (1, 3))), F16, WIDE, 2),
     "groups": (GROUPS, F16, WIDE, 2),
@@ -103,7 +97,7 @@ MAPPED: dict[str, tuple[GemmView, torch.dtype, Tile, int]] = {
 }  # fmt: skip
 
 
-def boxes(view: GemmView, dtype: torch.dtype, tile: Tile) -> Boxes | None:
+def boxes(view: GemmView, dtype: torch.dtype, tile: TileConfig) -> Boxes | None:
     return memory_of_b(view, spec_of(view, dtype, tile, "sm_90a"))
 
 
@@ -131,7 +125,9 @@ def check_a_box(view: GemmView, found: Boxes, along: int, crd: tuple[int, ...], 
     assert not inside[: len(n), len(k) :].any()
 
 
-def check_boxes(view: GemmView, dtype: torch.dtype, tile: Tile, count: int | None = None) -> Any:
+def check_boxes(
+    view: GemmView, dtype: torch.dtype, tile: TileConfig, count: int | None = None
+) -> Any:
     """So many tiles of B, or all; returns what is known of them."""
     found, spec = boxes(view, dtype, tile), spec_of(view, dtype, tile, "sm_90a")
     if found is None:
@@ -161,17 +157,17 @@ def test_every_tile_of_b_is_a_box(data: st.DataObject, dtype: torch.dtype) -> No
     """Of forward passes and of gradients, whose residues may be beside each other."""
     problem = data.draw(problems(16 // dtype.itemsize))
     problem = replace(problem, filter=(data.draw(st.sampled_from([24, 32, 64])), *problem.taps))
-    n, lines, sharing = (data.draw(st.sampled_from(s)) for s in ([32, 64, 128], [1, 2], [1, 2]))
-    tile = Tile(64, n, lines * half_line(dtype), 4, 1, 2, 128, sharing=sharing)
+    n, lines = (data.draw(st.sampled_from(s)) for s in ([32, 64, 128], [1, 2]))
+    tile = specialized((64, n, lines * half_line(dtype)), (4, 1), 2)
     assert check_boxes(fprop_view(problem), dtype, tile, 8)
     modes = [i for i, dilation in enumerate(problem.dilation) if dilation == 1]
     beside = tuple(i for i in modes if data.draw(st.booleans(), f"residues of mode {i}"))
     views = [view for view in dgrad_views(problem, side_by_side=beside) if view.k]
     of_lines = not any(problem.stride[i] > 1 for i in beside if i < problem.rank - 1)
-    rows, C = n // sharing, problem.C
+    C = problem.C
     for view in views[-2:]:
         read = view if dtype == F16 else turned(view)
-        whole = dtype == F16 or view.n == C or C % rows == 0 or rows % C == 0
+        whole = dtype == F16 or view.n == C or C % n == 0 or n % C == 0
         expected = problem.K % tile.k == 0 and of_lines and whole
         assert check_boxes(read, dtype, tile, 8) or not expected
 
@@ -197,11 +193,11 @@ NOT_MAPPED: dict[str, tuple[GemmView, dict[str, Any]]] = {
     ),
     "a type that is rounded, and turned": (
         dgrad_views(ConvProblem((1, 9, 96), (64, 3)))[0],
-        {"dtype": torch.float32, "tile": replace(WIDE, k=32)},
+        {"dtype": torch.float32, "tile": retiled(WIDE, k=32)},
     ),
     "a start that 16 bytes do not divide": (ONE_D, {"aligned": (16, 8, 16)}),
     "rows that 16 bytes do not divide": (fprop_view(ConvProblem((1, 9, 12), (40, 3))), {}),
-    "a loop without producers": (ONE_D, {"tile": Tile(64, 64, 64)}),
+    "a loop without producers": (ONE_D, {"tile": TileConfig((64, 64, 64))}),
     "sizes of calls": (wgrad_view(ConvProblem((1, 9, 9, 64), (64, 3, 3))), {}),
     "k-tiles of several modes": (dgrad_views(ConvProblem((1, 9, 72), (40, 3)))[0], {}),
     "a gathered B": (
@@ -238,19 +234,21 @@ def maps_read(compiled: Compiled) -> int:
     tile, vector = compiled.spec.tile, compiled.spec.vectors[0]
     copies = compiled.ptx.count("cp.async.c")
     found = len(re.findall(r"cp\.async\.bulk\.tensor[^;]*tile", compiled.ptx))
-    of_a = 0 if "im2col" in compiled.ptx else tile.copied_rows * tile.k // vector // tile.producers
-    of_b = tile.taps * tile.n * tile.k // vector // tile.producers
+    of_a = (
+        0 if "im2col" in compiled.ptx else tile.a_rows * tile.k // vector // tile.producer_threads
+    )
+    of_b = tile.halo_taps * tile.n * tile.k // vector // tile.producer_threads
     assert copies == (of_a if found else of_a + of_b)
     return found
 
 
-RUN: dict[str, tuple[GemmView, Tile, dict[str, Any]]] = {
+RUN: dict[str, tuple[GemmView, TileConfig, dict[str, Any]]] = {
     "rests": (ONE_D, WIDE, {}),
     "groups of three axes": (GROUPS, HALF, {}),
-    "a gradient, several panels": (STRIDED[1], replace(HALF, n=128, m=128, warps_m=8), {}),
+    "a gradient, several panels": (STRIDED[1], retiled(HALF, n=128, m=128, warps_m=8), {}),
     "taps that tiles lack": (MAP, WIDE, {"skip": True}),
     "parts that are added later": (ONE_D, HALF, {"split": "partial"}),
-    "a cluster for a sum": (ONE_D, replace(WIDE, parts=2), {}),
+    "a cluster for a sum": (ONE_D, replace(WIDE, cluster_k=2), {}),
 }
 
 
@@ -269,20 +267,20 @@ def test_b_by_maps(name: str) -> None:
         check_exact(case, run_case(case, compiled))
 
 
-SHARING_ROWS = replace(HALF, taps=2)
-RUN_BESIDE: dict[str, tuple[GemmView, Tile, torch.dtype]] = {
-    "one warp": (BESIDE[3], replace(WIDE, producers=32), torch.bfloat16),
+SHARING_ROWS = replace(HALF, halo_taps=2)
+RUN_BESIDE: dict[str, tuple[GemmView, TileConfig, torch.dtype]] = {
+    "one warp": (BESIDE[3], replace(WIDE, load=Load.TMA_WARP), torch.bfloat16),
     "a stride of 3, two tiles of columns": (THREE, HALF, F16),
-    "groups": (BESIDE_IN_GROUPS, replace(HALF, m=128, warps_m=8), F16),
+    "groups": (BESIDE_IN_GROUPS, retiled(HALF, m=128, warps_m=8), F16),
     "taps that share rows, one warp": (
-        known(widened(BESIDE[0])), replace(SHARING_ROWS, k=64, stages=1, producers=32), F16
+        known(widened(BESIDE[0])), retiled(SHARING_ROWS, k=64, stages=1, load=Load.TMA_WARP), F16
     ),
     "a stride of 3, three taps that share rows": (
-        known(widened(THREE)), replace(HALF, taps=3), torch.bfloat16
+        known(widened(THREE)), replace(HALF, halo_taps=3), torch.bfloat16
     ),
-    "in tf32, B for two": (turned(BESIDE[0]), replace(SHARED, k=16), F32),
+    "in tf32": (turned(BESIDE[0]), retiled(HALF, k=16, stages=2), F32),
     "in tf32, taps that share rows": (
-        known(widened(turned(BESIDE[1]))), replace(SHARING_ROWS, k=16), F32
+        known(widened(turned(BESIDE[1]))), retiled(SHARING_ROWS, k=16), F32
     ),
 }  # fmt: skip
 
@@ -293,7 +291,7 @@ def test_residues_beside_each_other(name: str) -> None:
     view, tile, dtype = RUN_BESIDE[name]
     ran = check_view_runs(view, dtype, tile, arch="sm_90a")
     compiled = compiled_view(view, dtype, tile, "sm_90a")
-    assert copies(compiled) == [1, tile.taps, 0]
+    assert copies(compiled) == [1, tile.halo_taps, 0]
     found = boxes(view, dtype, tile)
     assert found is not None
     memory, size = found.layout.outer, dtype.itemsize
@@ -306,92 +304,3 @@ def test_residues_beside_each_other(name: str) -> None:
 def test_b_vector_by_vector() -> None:
     view = dgrad_views(ConvProblem((1, 9, 72), (40, 3)))[0]
     assert maps_read(compile_view(view, torch.float16, WIDE, "sm_90a")) == 0
-
-
-# -- what CTAs share -------------------------------------------------------------------------------
-
-
-def test_shared_copies_along_k_and_statistics() -> None:
-    """Of three tiles a fourth makes clusters whole: it has no place for rows, nor for sums."""
-    case = Case.of(ONE_D, torch.float16)
-    bias = integers((40,), torch.float32, 3)
-    want = (reference(case)[0] + bias).half().double()
-    case.epilogue = Epilogue((Bias(bias),), statistics=True)
-    compiled = compiled_view(
-        ONE_D, torch.float16, SHARED, "sm_90a", epilogue=case.epilogue.structure
-    )
-    assert len(re.findall(r"cp\.async\.bulk\.tensor[^;]*multicast", compiled.ptx)) == 1
-    ran = run_case(case, compiled)
-    assert (ran.launch.grid, ran.launch.cluster) == ((4, 1, 1), (2, 1, 1))
-    assert torch.equal(ran.out.double(), want)
-    assert ran.statistics is not None
-    flat = want.view(-1, 40)
-    sums = torch.stack([flat.sum(0), (flat**2).sum(0)])
-    assert torch.equal(ran.statistics.double().sum(0), sums)
-
-
-def test_shared_copies_along_n() -> None:
-    """One tile of rows, and two of columns: tiles of a cluster lie one below the other."""
-    view = STRIDED[0]
-    case = Case.of(view, torch.float16)
-    ran = run_case(case, compiled_view(view, torch.float16, SHARED, "sm_90a"))
-    check_exact(case, ran)
-    assert (ran.launch.grid, ran.launch.cluster) == ((4, 1, 1), (2, 1, 1))
-
-
-Patch = pytest.MonkeyPatch
-
-
-def stages_given_back_to_oneself(patch: Patch) -> None:
-    alone = mainloop_sm90._arrive
-    patch.setattr(mainloop_sm90, "_arrive_at_all", lambda full, tid, told, ctas: alone(full, tid))
-
-
-def stages_given_back_that_nobody_copies_into(patch: Patch) -> None:
-    at_all = mainloop_sm90._arrive_at_all
-    always = cutlass.Boolean
-    patch.setattr(
-        mainloop_sm90, "_arrive_at_all", lambda b, t, told, n: at_all(b, t, always(True), n)
-    )
-
-
-def nobody_waits_for_the_others_barriers(patch: Patch) -> None:
-    for name in ("cluster_arrive_relaxed", "cluster_wait"):
-        patch.setattr(cute.arch, name, lambda: None)
-
-
-def a_tile_too_many_is_stored(patch: Patch) -> None:
-    patch.setattr(implicit_gemm, "_is_row", lambda m, rows: cutlass.Boolean(True))
-
-
-@pytest.mark.parametrize(
-    "mutation",
-    [
-        stages_given_back_to_oneself,
-        stages_given_back_that_nobody_copies_into,
-        nobody_waits_for_the_others_barriers,
-        a_tile_too_many_is_stored,
-    ],
-)
-def test_without_a_guard_the_machine_finds_a_fault(
-    mutation: Callable[[Patch], None], monkeypatch: Patch
-) -> None:
-    mutation(monkeypatch)
-    case = Case.of(ONE_D, torch.float16)
-    case.epilogue = Epilogue(statistics=True)
-    compiled = compile_view(ONE_D, torch.float16, SHARED, "sm_90a", epilogue="statistics")
-    with pytest.raises((Fault, AssertionError)):
-        check_exact(case, run_case(case, compiled))
-
-
-def test_what_cannot_be_shared() -> None:
-    for view, rest in ((wgrad_view(ConvProblem((1, 9, 64), (64, 3))), {}), (MAP, {"skip": True})):
-        with pytest.raises(ValueError, match="a B that a tensor map describes, of every tap"):
-            compile_view(view, torch.float16, SHARED, "sm_90a", **rest)
-    for changes, message in (
-        ({"sharing": 4}, "by 2 CTAs"),
-        ({"producers": 0}, "of warpgroups"),
-        ({"parts": 2}, "tiles of B, or sums"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace(SHARED, **changes)

@@ -20,7 +20,8 @@ from layoutconv.planning.cost_model import (
     rate_of,
 )
 from layoutconv.planning.kernel_spec import BYTES, RESERVED, SHARED, staged_bytes
-from layoutconv.planning.tile import HALF_WARPGROUP, WARP, Tile
+from layoutconv.planning.schedule import Load
+from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.tile_table import HALF_LINES, shapes, tile_of
 
 DTYPES = ["float16", "bfloat16", "tfloat32", "float32", "float64", "int8", "float8_e4m3fn"]
@@ -48,12 +49,12 @@ def problems(draw: st.DrawFn, splittable: bool | None = None) -> Problem:
 machines = st.sampled_from(sorted(MACHINES))
 
 
-def shape(tile: Tile) -> tuple[int, int, int, int]:
-    return tile.m, tile.n, tile.warps_m, tile.warps_n
+def shape(tile: TileConfig) -> tuple[int, int, int, int]:
+    return tile.m, tile.n, *tile.warps
 
 
-def shared_bytes(problem: Problem, tile: Tile) -> int:
-    return tile.shared_bytes(BYTES[problem.dtype], problem.staged_bytes)
+def shared_bytes(problem: Problem, tile: TileConfig) -> int:
+    return tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes)
 
 
 @settings(deadline=None)
@@ -61,7 +62,7 @@ def shared_bytes(problem: Problem, tile: Tile) -> int:
 def test_a_tile_of_the_family_that_fits_the_machine(problem: Problem, arch: str) -> None:
     tile, _ = choose(problem, MACHINES[arch])
     assert shape(tile) in shapes(arch, problem.dtype)
-    assert shared_bytes(problem, tile) <= MACHINES[arch].shared_per_block
+    assert shared_bytes(problem, tile) <= MACHINES[arch].smem_per_cta
     line = 128 // BYTES[problem.dtype]
     # Whole lines of 128 bytes where channels come in such; then no k-tile straddles taps.
     whole = problem.channels % line == 0 and shape(tile) not in HALF_LINES
@@ -74,11 +75,11 @@ def test_one_warp_copies_what_tensor_maps_bring_of_whole_sums(
     problem: Problem, moved: int, whole: bool
 ) -> None:
     machine = MACHINES["sm_90a"]
-    problem = replace(problem, moved=moved, whole=whole, mapped=problem.dtype not in THREADS_COPY)
+    problem = replace(problem, moved=moved, clusters=whole, tma=problem.dtype not in THREADS_COPY)
     tile, _ = choose(problem, machine)
-    assert shared_bytes(problem, tile) <= machine.shared_per_block
-    if tile.producers == WARP:
-        assert problem.mapped
+    assert shared_bytes(problem, tile) <= machine.smem_per_cta
+    if tile.load is Load.TMA_WARP:
+        assert problem.tma
         assert whole
         assert problem.channels
         k_tiles = -(-problem.k // tile.k)
@@ -88,12 +89,12 @@ def test_one_warp_copies_what_tensor_maps_bring_of_whole_sums(
 
 def test_a_sum_of_one_k_tile_leaves_room_for_three() -> None:
     problem = Problem(
-        200704, 256, 64, 64, "float16", 2, moved=128 << 20, whole=True, mapped=True
+        200704, 256, 64, 64, "float16", 2, moved=128 << 20, clusters=True, tma=True
     )  # ResNet-50's 1x1
     tile, _ = choose(problem, MACHINES["sm_90a"])
-    assert (shape(tile), tile.stages, tile.producers) == ((64, 128, 4, 1), 1, WARP)
+    assert (shape(tile), tile.stages, tile.load) == ((64, 128, 4, 1), 1, Load.TMA_WARP)
     assert 3 * (shared_bytes(problem, tile) + RESERVED) <= SHARED
-    assert choose(replace(problem, whole=False), MACHINES["sm_90a"])[0].producers != WARP
+    assert choose(replace(problem, clusters=False), MACHINES["sm_90a"])[0].load is not Load.TMA_WARP
 
 
 @pytest.mark.parametrize("dtype", ["float16", "tfloat32"])
@@ -101,13 +102,13 @@ def test_a_sum_of_one_k_tile_leaves_room_for_three() -> None:
 def test_tiles_of_kernel_maps(channels: int, dtype: str) -> None:
     """Of whole taps, tiles have room for what they keep of 27, and more than one where two fit."""
     for rows in (500, 10**4, 10**6):
-        problem = Problem(rows, channels, 27 * channels // 2, channels, dtype, 2, sparse=True)
+        problem = Problem(rows, channels, 27 * channels // 2, channels, dtype, 2, skips_taps=True)
         tile, _ = choose(problem, MACHINES["sm_90a"])
         of_cta = shared_bytes(problem, tile) + 4 * 27 * tile.m + RESERVED
         assert of_cta <= SHARED
-        if tile.producers == HALF_WARPGROUP:
+        if tile.load is Load.CP_ASYNC_HALF_WARPGROUP:
             assert 2 * of_cta <= SHARED
-            assert tile.resident == 2
+            assert tile.ctas_per_sm == 2
 
 
 @pytest.mark.parametrize("n", [32, 64, 128])
@@ -115,15 +116,15 @@ def test_windows_that_one_warp_copies_leave_room_for_two(n: int) -> None:
     """Of 128 columns only for two taps, where a filter of three gains nothing by windows."""
     for taps in (2, 3):
         problem = Problem(
-            10**6, n, 9 * taps * n, n, "float16", 2, taps=taps, widening=1.03, whole=True,
-            mapped=True, mapped_windows=True,
+            10**6, n, 9 * taps * n, n, "float16", 2, halo_taps=taps, halo_growth=1.03,
+            clusters=True, tma=True, tma_halo=True,
         )  # fmt: skip
         tile, _ = choose(problem, MACHINES["sm_90a"])
-        assert (tile.taps == taps) == (n < 128 or taps == 2)
-        if tile.taps > 1:
-            assert tile.producers == WARP
+        assert (tile.halo_taps == taps) == (n < 128 or taps == 2)
+        if tile.halo_taps > 1:
+            assert tile.load is Load.TMA_WARP
             assert 2 * (shared_bytes(problem, tile) + RESERVED) <= SHARED
-            assert tile.resident >= 2
+            assert tile.ctas_per_sm >= 2
 
 
 @settings(deadline=None)
@@ -146,16 +147,16 @@ def test_a_tile_is_not_larger_than_it_needs_to_be_for_one_wave(problem: Problem,
     tile, _ = choose(problem, machine)
     half = 64 // BYTES[problem.dtype]
 
-    def alone(tile: Tile) -> float:
+    def alone(tile: TileConfig) -> float:
         rate = rate_of(problem, tile) * machine.products
         cost = COST.get(problem.dtype, 1.0)
         return tile.m * tile.n * problem.k * cost / rate + SLOW_START.get(shape(tile), WAVE)
 
     for other in (tile_of(s, tile.k, half) for s in shapes(arch, problem.dtype)):
         ctas = -(-problem.m // other.m) * -(-problem.n // other.n) * problem.groups
-        fits = shared_bytes(problem, other) <= machine.shared_per_block
+        fits = shared_bytes(problem, other) <= machine.smem_per_cta
         usable = problem.dtype not in ("float32", "float64")  # which take fewer tiles
-        if usable and ctas <= machine.multiprocessors and fits:
+        if usable and ctas <= machine.sm_count and fits:
             assert alone(tile) <= alone(other) * (1 + 1e-12)
 
 
@@ -172,7 +173,7 @@ def test_the_tile_grows_with_the_problem(arch: str, n: int) -> None:
     whole = [
         rate_of(Problem(10**8, n, 1728, 64, "float16", 2), tile)
         for tile in every
-        if tile.shared_bytes(2, 2) <= machine.shared_per_block
+        if tile.smem_bytes(2, 2) <= machine.smem_per_cta
     ]
     assert rate_of(Problem(10**8, n, 1728, 64, "float16", 2), tiles[1]) >= 0.9 * max(whole)
 
@@ -190,14 +191,14 @@ def test_long_sums_of_few_outputs_are_split_and_full_machines_are_not(arch: str)
 @pytest.mark.parametrize(
     ("tile", "message"),
     [
-        ((24, 64, 32, 2, 2, 3), "multiple of 16 rows"),
-        ((64, 48, 32, 2, 2, 3), "multiple of 16 rows and 16 columns"),
-        ((64, 64, 32, 2, 2, 1), "at least 2 stages"),
+        ((24, 64, 32, 3), "multiple of 16 rows"),
+        ((64, 48, 32, 3), "multiple of 16 rows and 16 columns"),
+        ((64, 64, 32, 1), "2 stages or more"),
     ],
 )
-def test_tiles_that_cannot_be(tile: tuple[int, ...], message: str) -> None:
+def test_tiles_that_cannot_be(tile: tuple[int, int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Tile(*tile)
+        TileConfig(tile[:3], stages=tile[3])
 
 
 @given(
@@ -208,7 +209,7 @@ def test_tiles_that_cannot_be(tile: tuple[int, ...], message: str) -> None:
 def test_shared_memory_holds_the_pipeline_and_the_epilogue(
     m: int, n: int, k: int, stages: int, operand: int, output: int
 ) -> None:
-    held = Tile(m, n, k, 1, 1, stages).shared_bytes(operand, output)
+    held = TileConfig((m, n, k), (1, 1), stages).smem_bytes(operand, output)
     assert held >= stages * m * k * operand + stages * n * k * operand
     assert held >= m * n * output
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.tensors.epilogue_in_torch import convert
 
 from .launcher import (
@@ -175,13 +175,19 @@ def test_a_number_becomes_the_nearest_of_a_type_and_stays_within_it(dtype: torch
 @pytest.mark.parametrize(
     ("name", "tile", "message"),
     [
-        ("float64", Tile(32, 32, 8, 2, 1, 2), "fp64 takes a multiple of 4 warps"),
-        ("tfloat32", Tile(32, 16, 16, 1, 1, 2), "a multiple of 128 bytes, got 64"),
-        ("float16", Tile(16, 32, 32, 1, 1, 2), "a multiple of 64 bytes, got 32"),
-        ("float16", Tile(32, 32, 16, 1, 1, 2), "k must be 32 or 64"),
+        (
+            "float64",
+            TileConfig((32, 32, 8), (2, 1), 2),
+            "multistage tile with a multiple of 4",
+        ),
+        ("tfloat32", TileConfig((32, 16, 16), (1, 1), 2), "a multiple of 128 bytes, got 64"),
+        ("float16", TileConfig((16, 32, 32), (1, 1), 2), "a multiple of 64 bytes, got 32"),
+        ("float16", TileConfig((32, 32, 16), (1, 1), 2), "k of 32 or 64"),
     ],
 )
-def test_a_tile_that_a_type_cannot_have_is_refused(name: str, tile: Tile, message: str) -> None:
+def test_a_tile_that_a_type_cannot_have_is_refused(
+    name: str, tile: TileConfig, message: str
+) -> None:
     view = view_of(ConvProblem((2, 5, 24), (40, 3), padding=1), "wgrad")
     kind = BY_NAME[name]
     with pytest.raises(ValueError, match=message):

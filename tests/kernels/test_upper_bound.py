@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig, specialized
 
 from .launcher import compile_view
 
@@ -29,10 +29,10 @@ def no_loads(monkeypatch):
     sys.modules.pop("upper_bound", None)
 
 
-SPREAD = Tile(256, 128, 64, 4, 2, 3)  # whose copies are spread over k-blocks
+SPREAD = TileConfig((256, 128, 64), (4, 2))  # whose copies are spread over k-blocks
 
 
-@pytest.mark.parametrize("tile", [Tile(64, 64, 32), SPREAD], ids=str)
+@pytest.mark.parametrize("tile", [TileConfig((64, 64, 32)), SPREAD], ids=str)
 @pytest.mark.parametrize("gathered", [False, True])
 def test_it_loads_nothing_and_does_the_rest(no_loads, gathered, tile):
     problem = ConvProblem((2, 8, 8, 64), (64, 3, 3), padding=1)
@@ -59,7 +59,7 @@ def test_hoppers_loop_waits_for_what_does_not_come(no_loads, channels):
     view = fprop_view(ConvProblem((2, 8, 8, channels), (64, 3, 3), padding=1))
 
     def counts() -> dict[str, int]:
-        tile = Tile(64, 64, 64, 4, 1, 3, 128)
+        tile = specialized((64, 64, 64), (4, 1), 3)
         ptx = compile_view(view, torch.float16, tile, "sm_90a").ptx
         return {i: len(re.findall(i, ptx)) for i in (*LOADS, *REST_OF_HOPPER)}
 

@@ -13,13 +13,13 @@ from cutlass import Float32, Int32
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.k_major_filter import turned
-from layoutconv.kernels.gemm import mainloop_sm90, tf32_rounding, wgmma
+from layoutconv.kernels.gemm import consumer, tf32_rounding, wgmma
 from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
 from layoutconv.kernels.gemm.wgmma import KTileOperands
 from layoutconv.planning import tma_tiled
 from layoutconv.planning.cost_model import MACHINES, Problem, choose, shortlist
 from layoutconv.planning.halo_reuse import widened
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
 from layoutconv.view.epilogue import Epilogue
@@ -38,12 +38,13 @@ from .launcher import (
 )
 from .test_skip import kernel_map
 from .test_template import grid
+from .tiles import retiled
 
 Patch = pytest.MonkeyPatch
 # (m, n, k, warps_m, warps_n, stages)
-LINES, HALF_LINES = Tile(64, 64, 32, 4, 1, 3, 128), Tile(128, 32, 16, 4, 1, 4, 128)
-WIDE = Tile(128, 64, 32, 8, 1, 2, 128)
-SIDE_BY_SIDE = Tile(64, 64, 16, 4, 2, 2, 128)
+LINES, HALF_LINES = specialized((64, 64, 32), (4, 1), 3), specialized((128, 32, 16), (4, 1), 4)
+WIDE = specialized((128, 64, 32), (8, 1), 2)
+SIDE_BY_SIDE = specialized((64, 64, 16), (4, 2), 2)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def without_maps(monkeypatch: Patch) -> None:
     monkeypatch.setattr(launcher, "_compiled", {})
 
 
-def check(view: GemmView, tile: Tile, **options: Any) -> Any:
+def check(view: GemmView, tile: TileConfig, **options: Any) -> Any:
     return check_view_runs(view, torch.float32, tile, arch="sm_90a", **options)
 
 
@@ -77,19 +78,19 @@ STRIDED = ConvProblem((2, 7, 5, 32), (23, 2, 3), stride=(1, 2), padding=1)
         "filter that was turned",
     ],
 )  # fmt: skip
-def test_passes_whose_a_runs_along_k(view: GemmView, tile: Tile) -> None:
+def test_passes_whose_a_runs_along_k(view: GemmView, tile: TileConfig) -> None:
     check(view, tile)
 
 
 def test_a_cluster_shares_sums_of_gathered_rows_without_the_taps_that_tiles_lack() -> None:
     index = kernel_map(100, 27, 0.1)
     index[-70:] = -1
-    view, tile = kernel_map_view(index, 16, 40, kernel_size=(3, 3, 3)), replace(LINES, parts=2)
+    view, tile = kernel_map_view(index, 16, 40, kernel_size=(3, 3, 3)), replace(LINES, cluster_k=2)
     case = Case.of(view, torch.float32)
     check_exact(case, run_case(case, compiled_view(view, torch.float32, tile, "sm_90a", skip=True)))
 
 
-ROWS_192 = Tile(192, 128, 32, 12, 1, 4, 128)
+ROWS_192 = specialized((192, 128, 32), (12, 1), 4)
 
 
 @pytest.mark.parametrize("C", [32, 24], ids=["lines", "k-tiles of two taps"])
@@ -97,11 +98,11 @@ ROWS_192 = Tile(192, 128, 32, 12, 1, 4, 128)
 def test_three_warpgroups_multiply_gathered_rows(C: int, maps: bool, monkeypatch: Patch) -> None:
     """Two tiles of rows and of columns, the last of them not full; results are scattered."""
     monkeypatch.setattr(tma_tiled, "MAPS_ROUND", maps)
-    tile = ROWS_192 if C == 32 else replace(ROWS_192, k=16)
+    tile = ROWS_192 if C == 32 else retiled(ROWS_192, k=16)
     view = grid(ConvProblem((1, 19, 13, C), (140, 2, 3), padding=1), True, True)
     ran = check(view, tile)
     assert ran.launch.grid == (4, 1, 1)
-    assert ran.launch.shared_bytes == tile.shared_bytes(4, 4)
+    assert ran.launch.shared_bytes == tile.smem_bytes(4, 4)
     compiled = compiled_view(view, torch.float32, tile, "sm_90a")
     assert ("cp.async.bulk.tensor" in compiled.ptx) == maps
     assert ("fence.proxy.async" in compiled.ptx) != maps
@@ -109,7 +110,7 @@ def test_three_warpgroups_multiply_gathered_rows(C: int, maps: bool, monkeypatch
 
 def test_three_warpgroups_with_parts_of_a_sum_or_taps_left_out() -> None:
     view = grid(ConvProblem((1, 15, 13, 64), (100, 2, 3), padding=1), True, False)
-    check(view, replace(ROWS_192, parts=2, stages=2))
+    check(view, replace(ROWS_192, cluster_k=2, stages=2))
     index = kernel_map(200, 27, 0.1)
     view = kernel_map_view(index, 32, 40, kernel_size=(3, 3, 3))
     case = Case.of(view, torch.float32)
@@ -151,7 +152,7 @@ def test_rows_that_several_taps_share() -> None:
     problem = ConvProblem((1, 2, 21, 16), (48, 1, 3), padding=(0, 2), dilation=(1, 2))
     wide = widened(dgrad_views(problem)[0])
     assert wide is not None
-    check(wide, Tile(64, 64, 16, 4, 1, 3, 128, taps=3))
+    check(wide, specialized((64, 64, 16), (4, 1), 3, halo_taps=3))
 
 
 # -- to nearest ------------------------------------------------------------------------------------
@@ -226,20 +227,20 @@ def test_an_a_along_rows_is_refused() -> None:
 def test_what_the_model_offers() -> None:
     problem = Problem(10**6, 128, 1728, 64, "tfloat32", 4)
     machine = MACHINES["sm_90a"]
-    for more in ({}, {"n": 64, "taps": 3}):  # rows that taps share
+    for more in ({}, {"n": 64, "halo_taps": 3}):  # rows that taps share
         offered = [t for t, _ in shortlist(replace(problem, **more), machine)]
-        assert any(t.producers and t.taps == more.get("taps", 1) for t in offered)
-        none = shortlist(replace(problem, warpgroups=False, **more), machine)
-        assert not any(t.producers for t, _ in none)
+        assert any(t.warp_specialized and t.halo_taps == more.get("halo_taps", 1) for t in offered)
+        none = shortlist(replace(problem, wgmma=False, **more), machine)
+        assert not any(t.warp_specialized for t, _ in none)
     gathered = replace(problem, gathered=True)  # three warpgroups, of nothing else
     for of, there in (
-        (gathered, True), (problem, False), (replace(gathered, sparse=True), False),
+        (gathered, True), (problem, False), (replace(gathered, skips_taps=True), False),
         (replace(gathered, dtype="float16", staged_bytes=2), False),
     ):  # fmt: skip
         assert (ROWS_192 in [tile for tile, _ in shortlist(of, machine)]) == there
     assert choose(gathered, machine) == (ROWS_192, 1)
     exact = shortlist(replace(problem, dtype="float32"), machine)
-    assert not any(t.producers for t, _ in exact)
+    assert not any(t.warp_specialized for t, _ in exact)
 
 
 # -- every guard is needed ------------------------------------------------------------------------
@@ -250,7 +251,7 @@ def fragments_that_are_overwritten_too_early(patch: Patch) -> None:
 
 
 def fragments_that_nobody_fences(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90.warpgroup, "fence", lambda: None)
+    patch.setattr(consumer.warpgroup, "fence", lambda: None)
 
 
 def nobody_fences_what_threads_rounded(patch: Patch) -> None:

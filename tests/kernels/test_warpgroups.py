@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import cutlass.cute as cute
 import pytest
 import torch
 
 from layoutconv.algebra import ComposedLayout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
-from layoutconv.kernels.gemm import mainloop_sm90
-from layoutconv.planning.halo_reuse import rows_of_a_tap, widened
-from layoutconv.planning.tile import Tile
+from layoutconv.kernels.gemm import consumer, pipeline
+from layoutconv.kernels.gemm.pipeline import PipelineState
+from layoutconv.planning.halo_reuse import halo_rows_per_tap, widened
+from layoutconv.planning.schedule import Load
+from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tile_table import HOPPER, tile_of
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Activation, Bias, Epilogue
@@ -42,8 +43,9 @@ SMALL = [
 ]  # fmt: skip
 
 
-def small_tile(number: int) -> Tile:
-    return Tile(*SMALL[number % len(SMALL)], 128)
+def small_tile(number: int) -> TileConfig:
+    m, n, k, warps_m, warps_n, stages = SMALL[number % len(SMALL)]
+    return specialized((m, n, k), (warps_m, warps_n), stages)
 
 
 def check(view: GemmView, number: int, **options: Any) -> Any:
@@ -65,7 +67,7 @@ def test_dense(name: str) -> None:
     ],
 )
 def test_types_of_8_bits(kind: str, dtype: torch.dtype, out: torch.dtype) -> None:
-    tile = Tile(64, 64, 128, 4, 1, 3, 128)
+    tile = specialized((64, 64, 128), (4, 1), 3)
     problem = ConvProblem((1, 6, 7, 48), (40, 3, 3), padding=1)
     check_view_runs(fprop_view(problem), dtype, tile, arch="sm_90a", out=out, kind=kind)
 
@@ -76,7 +78,7 @@ def test_operands_that_run_along_rows(number: int) -> None:
     K = 24 - 4 * (number % 2)  # 20 are no whole vectors: no tensor map brings these
     problem = ConvProblem((2, 7, 5, 40), (K, 2, 3), stride=(1, 2), padding=1)
     ran = check(wgrad_view(problem), number, out=torch.float32)
-    assert ran.launch.block == (small_tile(number).launched, 1, 1)
+    assert ran.launch.block == (small_tile(number).threads, 1, 1)
     for view in dgrad_views(problem):
         check(view, number)
 
@@ -97,7 +99,7 @@ def test_a_kernel_map_without_the_taps_that_tiles_lack(channels: int, taps: int)
     assert compiled.spec.kept == (64 * 27 if channels == 64 else 0)
     ran = run_case(case, compiled)
     check_exact(case, ran)
-    assert ran.launch.shared_bytes == compiled.spec.shared_bytes
+    assert ran.launch.shared_bytes == compiled.spec.smem_bytes
 
 
 def wgmmas(ran: Any) -> int:
@@ -106,7 +108,10 @@ def wgmmas(ran: Any) -> int:
 
 def test_a_warpgroup_leaves_out_taps_that_its_rows_lack() -> None:
     """But for the first tap of its tile, which all multiply. Half a warpgroup copies."""
-    index, tile = kernel_map(200, 27, 0.15), Tile(128, 64, 32, 8, 1, 3, 64)
+    index, tile = (
+        kernel_map(200, 27, 0.15),
+        specialized((128, 64, 32), (8, 1), 3, Load.CP_ASYNC_HALF_WARPGROUP),
+    )
     index[-40:] = -1
     rows = torch.randperm(233, generator=torch.Generator().manual_seed(1))[:200].int()
     rows[::9] = -1  # not stored
@@ -140,7 +145,7 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
     problem = ConvProblem((1, m + 9, 16), (n + 8, 3), padding=1)  # a rest of every kind of tile
     ran = check_view_runs(fprop_view(problem), TYPES[number % 2], tile, arch="sm_90a")
     assert ran.launch.grid == (4, 1, 1)
-    assert ran.launch.shared_bytes == tile.shared_bytes(2, 2)
+    assert ran.launch.shared_bytes == tile.smem_bytes(2, 2)
 
 
 def test_parts_of_a_sum_the_last_of_them_empty() -> None:
@@ -157,18 +162,18 @@ def test_parts_of_a_sum_the_last_of_them_empty() -> None:
     ("tile", "biased", "out"),
     [
         (small_tile(2), True, torch.float32),
-        (Tile(128, 64, 32, 8, 1, 2, 128, taps=3), True, torch.float32),
+        (specialized((128, 64, 32), (8, 1), 2, halo_taps=3), True, torch.float32),
         # Those who copied sum what tensor cores sum, in turns or with warps to spare.
         (small_tile(2), True, torch.float16),
-        (Tile(128, 64, 32, 8, 1, 2, 128, taps=3), True, torch.float16),
+        (specialized((128, 64, 32), (8, 1), 2, halo_taps=3), True, torch.float16),
         (small_tile(1), False, torch.float16),
-        (Tile(64, 128, 32, 4, 1, 2, 128), False, torch.bfloat16),
+        (specialized((64, 128, 32), (4, 1), 2), False, torch.bfloat16),
     ],
 )
-def test_statistics_of_an_epilogue(tile: Tile, biased: bool, out: torch.dtype) -> None:
+def test_statistics_of_an_epilogue(tile: TileConfig, biased: bool, out: torch.dtype) -> None:
     """Rows behind a line, which a bias makes other than zero, take no part in them."""
     view: Any = fprop_view(ConvProblem((1, 9, 11, 32), (72, 3, 3), padding=1))
-    if tile.taps > 1:
+    if tile.halo_taps > 1:
         view = widened(view)
     case = Case.of(view, torch.bfloat16 if out == torch.bfloat16 else torch.float16, out)
     plain = reference(case)[0]
@@ -213,10 +218,12 @@ def test_rows_that_several_taps_share(name: str) -> None:
     for view in (fprop_view(problem), *dgrad_views(problem)):
         wide = widened(view)
         assert wide is not None
-        tile = Tile(64 if number % 2 else 128, 64, 32, 4, 1, 2 + number % 3, 128, taps)
+        tile = specialized(
+            (64 if number % 2 else 128, 64, 32), (4, 1), 2 + number % 3, halo_taps=taps
+        )
         ran = check_view_runs(wide, TYPES[number % 2], tile, arch="sm_90a")
-        assert ran.launch.shared_bytes == tile.shared_bytes(2, 2)
-        assert rows_of_a_tap(wide) == problem.dilation[-1]
+        assert ran.launch.shared_bytes == tile.smem_bytes(2, 2)
+        assert halo_rows_per_tap(wide) == problem.dilation[-1]
         assert copies(compiled_view(wide, TYPES[number % 2], tile, "sm_90a")) == [1, taps, 0]
     if name == "rows on rows":  # the widened view is one like any other
         check(wide, number)
@@ -232,7 +239,9 @@ def test_k_tiles_may_not_straddle_the_taps_that_share_rows() -> None:
     wide = widened(fprop_view(ConvProblem((1, 9, 40), (32, 3), padding=1)))
     assert wide is not None
     with pytest.raises(ValueError, match="40 columns of a tap"):
-        compile_view(wide, torch.float16, Tile(64, 64, 32, 4, 1, 2, 128, 3), "sm_90a")
+        compile_view(
+            wide, torch.float16, specialized((64, 64, 32), (4, 1), 2, halo_taps=3), "sm_90a"
+        )
 
 
 @pytest.mark.parametrize(
@@ -262,27 +271,35 @@ Patch = pytest.MonkeyPatch
 
 
 def no_waiting_for_a_full_stage(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "_wait", lambda full, parity: None)
+    patch.setattr(pipeline, "wait_full", lambda mbarrier, phase, fence: None)
 
 
 def no_fence_between_copies_and_products(patch: Patch) -> None:
+    wait = pipeline.wait_full
     patch.setattr(
-        mainloop_sm90, "_wait", lambda full, parity: cute.arch.mbarrier_wait(full, parity)
+        pipeline, "wait_full", lambda mbarrier, phase, fence: wait(mbarrier, phase, fence=False)
     )
 
 
 def the_same_parity_every_time_around(patch: Patch) -> None:
-    following = mainloop_sm90._next
-    patch.setattr(mainloop_sm90, "_next", lambda s, p, n: (following(s, p, n)[0], p))
+    following = PipelineState.next
+    patch.setattr(
+        PipelineState, "next", lambda s: PipelineState(s.stages, following(s).index, s.phase)
+    )
 
 
 def a_ring_that_is_too_long(patch: Patch) -> None:
-    following = mainloop_sm90._next
-    patch.setattr(mainloop_sm90, "_next", lambda s, p, n: following(s, p, n + 1))
+    following = PipelineState.next
+
+    def later(state: PipelineState) -> PipelineState:
+        found = following(PipelineState(state.stages + 1, state.index, state.phase))
+        return PipelineState(state.stages, found.index, found.phase)
+
+    patch.setattr(PipelineState, "next", later)
 
 
 def an_epilogue_that_does_not_wait_for_all_products(patch: Patch) -> None:
-    patch.setattr(mainloop_sm90, "sync", lambda tile: None)
+    patch.setattr(consumer, "sync", lambda tile: None)
 
 
 @pytest.mark.parametrize(
@@ -312,12 +329,14 @@ def test_without_a_guard_the_machine_finds_a_fault(
 
 
 @pytest.mark.parametrize(
-    ("tile", "message"),
+    ("mma", "warps", "message"),
     [
-        ((64, 64, 64, 2, 2, 3), "4 warps along m"),
-        ((64, 256, 64, 4, 1, 3), "as many as they have threads"),
+        ((64, 64, 64), (2, 2), "4 warps along m"),
+        ((64, 256, 64), (4, 1), "as many as they have threads"),
     ],
 )
-def test_tiles_that_cannot_be(tile: tuple[int, ...], message: str) -> None:
+def test_tiles_that_cannot_be(
+    mma: tuple[int, int, int], warps: tuple[int, int], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        Tile(*tile, 128)
+        specialized(mma, warps, 3)

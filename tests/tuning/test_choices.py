@@ -15,11 +15,12 @@ from layoutconv.errors import ArgumentError
 from layoutconv.gpu import measured_choices
 from layoutconv.gpu.measured_choices import Choice, find, key_of, remember, size_class
 from layoutconv.planning.cost_model import MACHINES, Problem
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig, specialized
+from layoutconv.planning.tile_json import tile_to_json
 
 MACHINE = replace(MACHINES["sm_90a"], name="NVIDIA H200")
 PROBLEM = Problem(1000, 64, 576, 64, "float16", 2)
-CHOICE = Choice(Tile(64, 64, 64, 2, 2, 3), 1, "some", 5.0, 6.0)
+CHOICE = Choice(TileConfig((64, 64, 64)), 1, "some", 5.0, 6.0)
 KEY = "0" * 64
 
 
@@ -37,7 +38,7 @@ def test_what_is_remembered_is_found_on_that_gpu_alone() -> None:
     assert list(measured_choices.kept()) == [("NVIDIA H200", CHOICE)]
     assert find(KEY, PROBLEM, replace(MACHINE, name="NVIDIA A100")) is None
     assert find("1" * 64, PROBLEM, MACHINE) is None
-    again = replace(CHOICE, tile=Tile(128, 64, 64, 2, 2, 3))
+    again = replace(CHOICE, tile=TileConfig((128, 64, 64)))
     remember(KEY, MACHINE, again)
     assert find(KEY, PROBLEM, MACHINE) == (again.tile, 1)
 
@@ -57,27 +58,60 @@ def test_what_is_damaged_is_not_found(damage: str) -> None:
     assert list(measured_choices.kept()) == []
 
 
+OLD_TILE = {"m": 128, "n": 64, "k": 64, "warps_m": 4, "warps_n": 1, "stages": 3, "producers": 128}
+OLD_FILE = {
+    "gpu": "NVIDIA H200",
+    "tile": {**OLD_TILE, "taps": 1, "parts": 1, "sharing": 1, "lasting": False},
+    "splits": 1, "problem": "some", "microseconds": 5.0, "model_microseconds": 6.0,
+}  # fmt: skip
+
+
+def test_a_file_of_before_tiles_had_named_choices_is_migrated() -> None:
+    remember(KEY, MACHINE, CHOICE)
+    [path] = measured_choices.folder().glob("*/*")
+    path.write_text(json.dumps(OLD_FILE))
+    tile = specialized((128, 64, 64), (4, 1), 3)
+    assert find(KEY, PROBLEM, MACHINE) == (tile, 1)
+    assert list(measured_choices.kept()) == [("NVIDIA H200", replace(CHOICE, tile=tile))]
+    remember(KEY, MACHINE, replace(CHOICE, tile=tile))
+    assert json.loads(path.read_text())["format"] == 2
+    assert find(KEY, PROBLEM, MACHINE) == (tile, 1)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"tile": {**OLD_TILE, "sharing": 2}}, {"format": 3}, {"tile": {**OLD_TILE, "sms": 2}}],
+    ids=["multicast", "a format to come", "an unknown field"],
+)
+def test_a_file_that_cannot_be_migrated_is_ignored_with_a_word(changes: dict[str, object]) -> None:
+    remember(KEY, MACHINE, CHOICE)
+    [path] = measured_choices.folder().glob("*/*")
+    path.write_text(json.dumps({**OLD_FILE, **changes}))
+    with pytest.warns(UserWarning, match="a tuned choice of format . is ignored"):
+        assert find(KEY, PROBLEM, MACHINE) is None
+
+
 def test_what_cannot_run_is_not_found() -> None:
-    remember(KEY, MACHINE, replace(CHOICE, tile=Tile(128, 256, 64, 2, 4, 4)))
+    remember(KEY, MACHINE, replace(CHOICE, tile=TileConfig((128, 256, 64), (2, 4), 4)))
     assert find(KEY, PROBLEM, MACHINE) is not None
     assert find(KEY, PROBLEM, replace(MACHINES["sm_86"], name=MACHINE.name)) is None
     remember(KEY, MACHINE, replace(CHOICE, splits=4))
     assert find(KEY, PROBLEM, MACHINE) is None
     assert find(KEY, replace(PROBLEM, splittable=True), MACHINE) == (CHOICE.tile, 4)
-    shared = Tile(128, 64, 32, 4, 1, 4, 128, taps=3)
+    shared = specialized((128, 64, 32), (4, 1), 4, halo_taps=3)
     remember(KEY, MACHINE, replace(CHOICE, tile=shared))
     assert find(KEY, PROBLEM, MACHINE) is None
-    assert find(KEY, replace(PROBLEM, taps=3), MACHINE) == (shared, 1)
+    assert find(KEY, replace(PROBLEM, halo_taps=3), MACHINE) == (shared, 1)
 
 
 def test_a_table_comes_with_the_package_and_the_disk_overrides_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tile = {"m": 256, "n": 64, "k": 32, "warps_m": 4, "warps_n": 1, "stages": 4}
+    tile = TileConfig((256, 64, 32), (4, 1), 4)
     times = {"microseconds": 1.0, "model_microseconds": 2.0}
-    entry = {"tile": tile, "splits": 1, "problem": "", **times}
+    entry = {"format": 2, "tile": tile_to_json(tile), "splits": 1, "problem": "", **times}
     monkeypatch.setattr(measured_choices, "_shipped", lambda: {"NVIDIA H200": {KEY: entry}})
-    assert find(KEY, PROBLEM, MACHINE) == (Tile(**tile), 1)
+    assert find(KEY, PROBLEM, MACHINE) == (tile, 1)
     assert find(KEY, PROBLEM, replace(MACHINE, name="another")) is None
     remember(KEY, MACHINE, CHOICE)
     assert find(KEY, PROBLEM, MACHINE) == (CHOICE.tile, 1)
@@ -122,7 +156,7 @@ def test_a_key_is_of_the_kernel_and_of_a_class_of_sizes() -> None:
 
 def test_writers_and_readers_at_once(folder: Path) -> None:
     """Whoever reads sees one of the choices, whole; nothing is left beside them."""
-    tiles = [Tile(m, 64, 64, 2, 2, 3) for m in (32, 64, 96, 128)]
+    tiles = [TileConfig((m, 64, 64)) for m in (32, 64, 96, 128)]
     remember(KEY, MACHINE, replace(CHOICE, tile=tiles[0]))
 
     def work(at: int) -> bool:

@@ -20,7 +20,7 @@ from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning import cost_model
 from layoutconv.planning.cost_model import MACHINES, Problem, choose, shortlist
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import precompile, race
 from layoutconv.tuning.tuned_problems import PASSES, views_of
@@ -77,7 +77,7 @@ def test_a_view_that_has_run_takes_the_winner_too() -> None:
 
 
 def test_every_tile_that_fits_runs_and_parts_are_tried() -> None:
-    seen: list[tuple[Tile, int]] = []
+    seen: list[tuple[TileConfig, int]] = []
 
     def measure(plan: gpu_plan.Plan) -> float:
         seen.append((plan.tile, plan.splits))
@@ -138,7 +138,7 @@ def test_ctrl_c_leaves_what_was_there() -> None:
 
 
 def test_the_environment_variable_tunes_at_first_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[Tile] = []
+    measured: list[TileConfig] = []
 
     def clock(*of: Any) -> race.Measure:
         def measure(plan: gpu_plan.Plan) -> float:
@@ -235,7 +235,7 @@ def test_kernels_are_compiled_in_processes_and_kept() -> None:
     index = torch.arange(600, dtype=torch.int32)[:, None].expand(600, 27).contiguous()
     sparse = kernel_map_view(index, 16, 16)
     specs = [
-        store.Spec.of(sparse, "float16", "float16", Tile(m, 32, 32, 4, 1), "sm_80")
+        store.KernelSpec.of(sparse, "float16", "float16", TileConfig((m, 32, 32), (4, 1)), "sm_80")
         for m in (64, 128)
     ]
     request = precompile._dump((sparse, specs[0]))
@@ -266,5 +266,5 @@ def test_a_shortlist_fits_and_starts_with_the_choice() -> None:
         pairs = shortlist(problem, machine)
         assert pairs[0] == choose(problem, machine)
         for tile, splits in pairs:
-            assert tile.shared_bytes(2, 4) <= machine.shared_per_block
+            assert tile.smem_bytes(2, 4) <= machine.smem_per_cta
             assert splits >= 1

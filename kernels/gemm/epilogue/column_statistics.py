@@ -12,7 +12,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float16, Float32, Int32, const_expr, range_constexpr
 
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 from ..mma_atoms import load_matrices, multiply_16_bit
 from ..smem_tile import sync
@@ -38,9 +38,9 @@ class Columns:
 
 
 class SumsByRow:
-    """Of elements of any type: every thread adds up its own columns over its rows."""
+    """Column sums of elements of any type: a thread adds up its own columns over its rows."""
 
-    def __init__(self, tile: Tile, vector: int) -> None:
+    def __init__(self, tile: TileConfig, vector: int) -> None:
         self.tile, self.vector = tile, vector
         self.sums = cute.make_rmem_tensor((vector, 2), Float32)
         self.sums.fill(0.0)
@@ -56,7 +56,7 @@ class SumsByRow:
     def write(self, base: Any, tid: Any, columns: Columns):
         """Add up the threads' sums in shared memory from ``base`` on, which nothing else needs."""
         across = const_expr(self.tile.n // self.vector)
-        parts = const_expr(self.tile.threads // across)
+        parts = const_expr(self.tile.mma_threads // across)
         shared = _shared(base, self.tile.n, parts)
         sync(self.tile)
         row, column = tid // across, (tid & (across - 1)) * self.vector
@@ -67,13 +67,14 @@ class SumsByRow:
 
 
 class SumsOfFragments:
-    """Of what lanes hold of a team's tiles, two columns of every eight: each adds up its own rows.
+    """Column sums of a ping-pong consumer's fragments: a lane adds up its rows, of two columns in
+    every eight.
 
     It does so from tile to tile. At the end lanes of a warp add theirs up, and a warp has a row of
     partial sums of its own.
     """
 
-    def __init__(self, tile: Tile) -> None:
+    def __init__(self, tile: TileConfig) -> None:
         self.groups = tile.n // COLUMNS_OF_LANES
         self.sums = cute.make_rmem_tensor((2, 2, self.groups), Float32)
         self.sums.fill(0.0)
@@ -100,7 +101,7 @@ class SumsOfFragments:
 
 
 class SumsOfMatrices:
-    """Of fp16 and bf16 in a turned tile: tensor cores sum blocks of 16 rows and 16 columns.
+    """Column sums of fp16 and bf16 in a turned tile: tensor cores sum blocks of 16 x 16.
 
     Of the products of 8 columns' transpose with these the diagonal has the sums of squares; under
     the transpose stand rows of ones, whose products are the sums. That is a twelfth of the
@@ -110,12 +111,14 @@ class SumsOfMatrices:
     wait behind all those stores then, nor does anybody wait for them. Else all warps sum.
     """
 
-    def __init__(self, tile: Tile, dtype: Any, swizzle: tuple[int, int, int]) -> None:
+    def __init__(self, tile: TileConfig, dtype: Any, swizzle: tuple[int, int, int]) -> None:
         self.tile, self.dtype, self.swizzle = tile, dtype, swizzle
-        self.warps = (tile.producers if tile.sums_beside else tile.threads) // 32
+        self.warps = (
+            tile.producer_threads if tile.statistics_by_producers else tile.mma_threads
+        ) // 32
         self.groups = tile.n // BLOCK
         # Warps that share the rows of a group.
-        self.parts = 1 if tile.sums_beside else max(1, self.warps // self.groups)
+        self.parts = 1 if tile.statistics_by_producers else max(1, self.warps // self.groups)
 
     @cute.jit
     def write(self, base: Any, tid: Any, columns: Columns):
@@ -150,8 +153,8 @@ class SumsOfMatrices:
             _finish(tile, shared, parts, tid, columns)
 
     def _block_sums(self, base: Any, group: Any, part: Any, lane: Any) -> Any:
-        """Of a column of each half of a group's 16, the sum and that of squares: of the column that
-        is as far as the lane's row in the products, if the lane is on the diagonal.
+        """Return, of a column of each half of a group's 16, the sum and that of squares: of the
+        column that is as far as the lane's row in the products, if the lane is on the diagonal.
 
         Products are added to ``CHAINS`` sums in turns, as each waits for the one before it.
         """
@@ -196,11 +199,11 @@ def _either(number: Any, even: Any, odd: Any) -> Any:
 
 
 @cute.jit
-def _finish(tile: Tile, shared: Any, parts: int, tid: Any, columns: Columns):
+def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: Columns):
     """Add up the parts in their order, a thread for each column and kind."""
     sync(tile)
-    for turn in range_constexpr(-(-2 * tile.n // tile.threads)):
-        number = tid + turn * tile.threads
+    for turn in range_constexpr(-(-2 * tile.n // tile.mma_threads)):
+        number = tid + turn * tile.mma_threads
         kind, column = number // tile.n, number % tile.n
         if (number < 2 * tile.n) & (column < columns.count):
             total = Float32(0.0)

@@ -37,7 +37,7 @@ class Steps:
 
     @property
     def keep_zero(self) -> bool:
-        """Whether zero stays zero."""
+        """Return whether zero stays zero."""
         return all(word.split(":")[0] in _KEEP_ZERO for word in self.words)
 
     def __bool__(self) -> bool:

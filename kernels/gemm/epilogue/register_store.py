@@ -4,8 +4,8 @@ Of Hopper's accumulators four lanes hold a row of 8 columns, a pair each. Of fou
 columns each lane gives the others what they have not, in four shuffles for each row, and holds 8
 columns in a row then: 16 bytes of 16 bits each, which it stores.
 
-So a team waits for nobody when it stores, and what all of its tiles have in common stays with it:
-statistics are sums in registers, from tile to tile.
+So a ping-pong consumer waits for no other when it stores, and what all of its tiles have in common
+stays with it: statistics are sums in registers, from tile to tile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr, range_constexpr
 
-from layoutconv.planning.tile import WARP
+from layoutconv.planning.schedule import WARP
 
 from ..operand import Operand
 from .column_statistics import COLUMNS_OF_LANES, LANES_OF_ROW, Columns, SumsOfFragments
@@ -27,26 +27,23 @@ BITS = 16  # of an element of D: a pair is a word
 
 
 class RegisterEpilogue(Epilogue):
-    """Writes a team's tiles through the layout of D, of 16 bits.
+    """Register-direct store of a ping-pong consumer's tiles, of 16 bits, through the layout of D.
 
     Steps need no more than the column.
     """
 
-    def suits(self) -> bool:
-        """Whether that is so, and vectors are whole."""
-        whole = self.vector * BITS == 8 * STORE_BYTES and self.dtype.width == BITS
-        lines = self.tile.n % (COLUMNS_OF_LANES * LANES_OF_ROW) == 0
-        return whole and lines and not (self.by_row or self.atomic)
-
     def start(self, cta: Any, tid: Any) -> None:
-        """Before the first tile."""
-        self.warp, self.tid = (cta * self.tile.workers + tid) // WARP, tid % self.tile.threads
-        self.multiplies = tid < self.tile.workers
+        """Begin, before the first tile."""
+        self.warp, self.tid = (
+            (cta * self.tile.consumer_threads + tid) // WARP,
+            tid % self.tile.mma_threads,
+        )
+        self.multiplies = tid < self.tile.consumer_threads
         self.sums: Any = SumsOfFragments(self.tile) if self.steps.statistics else None
 
     @cute.jit
     def end(self, d: Operand, extras: Extras):
-        """After the last: a warp's row of partial sums; who copies has none."""
+        """Write a warp's row of partial sums after the last tile; the producer has none."""
         here = extras.statistics + Int64(self.warp) * (2 * extras.all_columns)
         columns = Columns(here, extras.first_column, d.col_count, extras.all_columns)
         write, tid = self.sums.write, self.tid
@@ -90,7 +87,7 @@ class RegisterEpilogue(Epilogue):
                         self._store(atom, vector, d.at(d.pointer, offset), there)
 
     def _is_stored(self, d: Operand, row: Any) -> Any:
-        """Whether a row is, if that has to be known: whether its first column is."""
+        """Return whether a row is, if that has to be known: whether its first column is."""
         return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
 
     def _words(

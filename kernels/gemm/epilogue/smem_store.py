@@ -9,10 +9,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.tile import TileConfig
 
 from ..operand import Column, Operand, Row
-from ..smem_index import KeptRows
+from ..smem_index import SmemRows
 from ..smem_tile import release_tile, sync, wait_for_tile
 from .column_statistics import Columns, SumsByRow, SumsOfMatrices
 from .convert import converted
@@ -24,10 +24,11 @@ BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in regist
 
 @dataclass
 class Extras:
-    """What an epilogue reads and writes besides D.
+    """Tensors and numbers that an epilogue reads and writes besides D.
 
     ``columns`` and ``sources`` are pointers; ``first_column`` is where a group's columns start;
-    ``statistics`` points to the CTA's own row of partial sums, (2, all columns).
+    ``statistics`` points to the CTA's own row of partial sums, (2, all columns); ``rows`` are what
+    D's index buffer has for the tile's rows, if that is in shared memory.
     """
 
     numbers: tuple[Any, ...]
@@ -36,6 +37,7 @@ class Extras:
     statistics: Any
     first_column: Any
     all_columns: Any
+    rows: SmemRows | None = None
 
 
 class Epilogue:
@@ -49,21 +51,28 @@ class Epilogue:
     """
 
     def __init__(
-        self, tile: Tile, dtype: Any, accumulator: Any, vector: int, steps: Steps, *, atomic: bool
+        self,
+        tile: TileConfig,
+        dtype: Any,
+        accumulator: Any,
+        vector: int,
+        steps: Steps,
+        *,
+        atomic: bool,
     ) -> None:
         self.tile, self.dtype, self.vector = tile, dtype, vector
         self.steps, self.atomic = steps, atomic
         floating = accumulator if accumulator.is_float else Float32
         self.work = floating if steps else accumulator
-        self.by_row = bool(steps.sources) or tile.parts > 1
+        self.by_row = bool(steps.sources) or tile.cluster_k > 1
         self.by_fragment = bool(steps) and not self.by_row
         self.staged = staged_type(dtype, self.work, steps)
-        if tile.parts > 1:
+        if tile.cluster_k > 1:
             self.staged = accumulator
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
         self.sums_by_row = steps.statistics and not matrices
-        # Whether those who copied sum columns, while the others store.
-        self.sums_beside = steps.statistics and matrices and tile.sums_beside
+        # Producers sum columns, while consumers store.
+        self.sums_beside = steps.statistics and matrices and tile.statistics_by_producers
 
     def shared_layout(self) -> tuple[Any, Any]:
         """(m, n) with n contiguous; the swizzle spreads a warp's fragments over the banks."""
@@ -71,7 +80,7 @@ class Epilogue:
         return layout, cute.make_swizzle(*self._swizzle())
 
     def _swizzle(self) -> tuple[int, int, int]:
-        """Of byte addresses: which 16-byte vector of a row, by the number of the row."""
+        """The swizzle of byte addresses: the 16-byte vector of a row, by the row's number."""
         vectors = self.tile.n * self.staged.width // 8 // STORE_BYTES  # of a row
         row_bits = vectors.bit_length() - 1
         return min(3, row_bits), 4, row_bits
@@ -87,10 +96,8 @@ class Epilogue:
         n0: Any,
         tid: Any,
         extras: Extras,
-        kept: KeptRows | None,
     ):
-        """``base`` is shared memory that the main loop is done with. ``kept``: if there is one,
-        what D's index buffer has for the tile's rows."""
+        """Store a tile; ``base`` is shared memory that the mainloop is done with."""
         layout, swizzle = self.shared_layout()
         smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
         x = acc.load()
@@ -103,7 +110,7 @@ class Epilogue:
         table = self._row_table(base)
         if const_expr(self._in_table(d)):
             self._fill(table, d, m0, tid)
-        if const_expr(self.tile.parts > 1):
+        if const_expr(self.tile.cluster_k > 1):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
         else:
@@ -112,7 +119,7 @@ class Epilogue:
             release_tile(self.tile)
 
         across = const_expr(self.tile.n // self.vector)
-        threads = cute.make_ordered_layout((self.tile.threads // across, across), order=(1, 0))
+        threads = cute.make_ordered_layout((self.tile.mma_threads // across, across), order=(1, 0))
         bits = const_expr(self.vector * self.dtype.width)
         atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
         read = cute.make_copy_atom(
@@ -132,10 +139,10 @@ class Epilogue:
             batch = const_expr(range(start, min(start + BATCH, count)))
             numbers = [where[(0, 0), i, 0][0] for i in batch]
             rows = [self._row(d, table, m0, number) for number in numbers]
-            index = _index(d, rows, column, kept, numbers)
+            index = _index(d, rows, column, extras.rows, numbers)
             vectors = cute.make_rmem_tensor((self.vector, len(batch)), self.staged)
             for i in range_constexpr(len(batch)):
-                if const_expr(self.tile.parts > 1):
+                if const_expr(self.tile.cluster_k > 1):
                     self._add_up([t[None, batch[i], 0] for t in shares], vectors[None, i])
                 else:
                     cute.autovec_copy(source[None, batch[i], 0], vectors[None, i])
@@ -152,7 +159,7 @@ class Epilogue:
                 elif const_expr(self.steps.statistics and self._may_count(d)):
                     self._clear(source[None, batch[i], 0], there)
                 self._store(atom, out, d.at(d.pointer, offset), there)
-        if const_expr(self.tile.parts > 1):  # nobody leaves while others read what he has
+        if const_expr(self.tile.cluster_k > 1):  # nobody leaves while others read what he has
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
         if const_expr(self.sums_by_row):
@@ -166,7 +173,7 @@ class Epilogue:
 
     @cute.jit
     def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras):
-        """What those who copied do meanwhile, if ``sums_beside``; others have no number ``tid``."""
+        """Sum columns by the producer's threads, if ``sums_beside``; of others, ``tid`` < 0."""
         if tid >= 0:
             wait_for_tile(self.tile)
             self._sums().write(base, tid, self._columns(d, n0, extras))
@@ -182,7 +189,7 @@ class Epilogue:
     # -- the rows of D ---------------------------------------------------------------------------
 
     def _in_table(self, d: Operand) -> bool:
-        """Whether rows are computed once for all threads: not if that is one multiplication."""
+        """Return whether rows are computed once for all threads: not if it is one product."""
         return d.row_step is None and not d.gather and not d.live
 
     def _row_table(self, base: Any) -> Any:
@@ -193,8 +200,8 @@ class Epilogue:
 
     @cute.jit
     def _fill(self, table: Any, d: Operand, m0: Any, tid: Any):
-        for part in range_constexpr(-(-self.tile.m // self.tile.threads)):
-            number = tid + part * self.tile.threads
+        for part in range_constexpr(-(-self.tile.m // self.tile.mma_threads)):
+            number = tid + part * self.tile.mma_threads
             row = d.row(m0 + number)
             offset, mask = Int64(row.linear), Int64(row.mask)
             if number < self.tile.m:
@@ -248,7 +255,7 @@ class Epilogue:
         return self.work(at[0])
 
     def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:
-        """What the tensors like D have at an offset; at 0 where D has nothing there."""
+        """Return what the tensors like D have at an offset; at 0 where D has nothing there."""
         safe = cutlass.select_(there, Int64(offset), Int64(0))
 
         def source(number: int) -> Any:
@@ -262,23 +269,24 @@ class Epilogue:
     # -- sums that CTAs share --------------------------------------------------------------------
 
     def _own_rows(self, tensor: Any) -> Any:
-        """Those of a tensor (m, n) that this CTA finishes."""
-        if self.tile.parts == 1:
+        """The rows of a tensor (m, n) that this CTA finishes."""
+        if self.tile.cluster_k == 1:
             return tensor
-        rows = self.tile.m // self.tile.parts
+        rows = self.tile.m // self.tile.cluster_k
         return cute.local_tile(tensor, (rows, self.tile.n), (cute.arch.block_idx_in_cluster(), 0))
 
     def _own_rows_of_all(self, smem: Any) -> list[Any]:
         """The same in the memory of every CTA of the cluster."""
-        if self.tile.parts == 1:
+        if self.tile.cluster_k == 1:
             return []
         pointers = [
-            cute.arch.map_dsmem_ptr(smem.iterator, Int32(part)) for part in range(self.tile.parts)
+            cute.arch.map_dsmem_ptr(smem.iterator, Int32(part))
+            for part in range(self.tile.cluster_k)
         ]
         return [self._own_rows(cute.make_tensor(p, smem.layout)) for p in pointers]
 
     def _add_up(self, parts: list[Any], total: Any) -> None:
-        """What CTAs of a cluster have of a vector, in their order: the same in every CTA."""
+        """Return what CTAs of a cluster have of a vector, in their order: the same in every CTA."""
         held = [cute.make_fragment_like(total) for _ in parts]
         for part, values in zip(parts, held, strict=True):
             cute.autovec_copy(part, values)
@@ -307,7 +315,7 @@ class Epilogue:
             )
 
     def _may_count(self, d: Operand) -> bool:
-        """Whether what is not stored may be no zero: sums of rows past the last are."""
+        """Return whether what is not stored may be no zero: sums of rows past the last are."""
         return bool(d.gather or d.live or d.fields or d.strays or not self.steps.keep_zero)
 
     @cute.jit
@@ -320,9 +328,11 @@ class Epilogue:
 
 
 def _index(
-    d: Operand, rows: list[Row], column: Column, kept: KeptRows | None, numbers: list[Any]
+    d: Operand, rows: list[Row], column: Column, kept: SmemRows | None, numbers: list[Any]
 ) -> list[Any]:
-    """What D's index buffer has for some rows, by their numbers in the tile; None without one."""
+    """Return what D's index buffer has for some rows, by their numbers in the tile; None without
+    one.
+    """
     if kept is not None:
         found = [kept[number] for number in numbers]
         if column.valid is None:

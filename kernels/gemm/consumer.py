@@ -1,0 +1,127 @@
+"""The consumers of a warp-specialised kernel: warpgroups that multiply what is in the pipeline."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr, range_constexpr
+from cutlass.cute.nvgpu import warpgroup
+
+from .cp_async import CpAsyncLoad
+from .k_tiles import KTiles
+from .pipeline import PipelineConsumer, PipelineState, arrive, wait_full
+from .smem_tile import sync
+from .tma import TmaTiledLoad
+from .tma_im2col_copy import TmaIm2colLoad
+from .wgmma import KTileOperands
+
+if TYPE_CHECKING:
+    from .mainloop_sm90 import MainloopSm90
+
+
+class Consumer:
+    """Multiplies k-tiles into the accumulators ``acc``: one warpgroup, or several that cooperate.
+
+    Timeline of a k-tile: wait for its stage (full mbarrier) -> issue ``wgmma`` -> when those of the
+    k-tile before are done, release its stage (empty mbarrier) -> next. A stage is released one
+    k-tile late, so that tensor cores always have a k-tile to go on with.
+
+    Constraints: there is at least one k-tile. The first stands before the loop, with the
+    accumulators overwritten; of a kernel map a later one that the warpgroup's rows lack is skipped.
+    """
+
+    def __init__(
+        self,
+        mainloop: MainloopSm90,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
+        k_tiles: KTiles,
+        acc: Any,
+    ) -> None:
+        self.mainloop, self.a, self.b, self.k_tiles, self.acc = mainloop, a, b, k_tiles, acc
+        self.tile, self.runs, self.by_runs = mainloop.tile, mainloop.runs, mainloop.by_runs
+
+    @cute.jit
+    def multiply(self, begin: Any, count: Any, tid: Any, state: PipelineState):
+        """Multiply ``count`` k-tiles, from number ``begin`` on; return the state after the last.
+
+        ``state`` is that of the first.
+        """
+        tile, mainloop, k_tiles = const_expr(self.tile), self.mainloop, self.k_tiles
+        pipeline = mainloop.pipeline
+        stages = PipelineConsumer(pipeline, fence=mainloop.fences)
+        halo = const_expr((tile.m, tile.halo_taps, mainloop.halo.rows))
+        of = mainloop.multiplier, tid, self.a, self.b, halo, self.acc
+        wait, release, empty = stages.wait, stages.release, stages.empty
+        advance, is_own = k_tiles.advance, k_tiles.is_own
+        some, first = const_expr(len(k_tiles.own) > 0), Int32(k_tiles.first(begin))
+        slot = Int32(0)  # of B's k-tile, where all are resident
+        if const_expr(tile.b_resident):
+            wait_full(pipeline.resident, 0, fence=mainloop.fences)
+        for number in range_constexpr(len(self.runs)):
+            run = const_expr(self.runs[number])
+            operands = KTileOperands(*of, run)
+            multiply_one = partial(self._multiply_one, operands, tid)
+            end = run.k_tiles if const_expr(self.by_runs) else count
+            if const_expr(number > 0):
+                operands.mma.set(warpgroup.Field.ACCUMULATE, True)
+            else:
+                # The first k-tile stands before the loop: behind a loop that might not run at all,
+                # the compiler would move reads of the sums to where products are still running.
+                wait(state)
+                multiply_one(state.index, slot, None)
+                before, slot = Int32(state.index), slot + 1
+                state = state.next()
+            for _ in cutlass.range(int(number == 0), end, 1, unroll=1):
+                wait(state)
+                if const_expr(some):
+                    first = advance(first)
+                    if is_own(first):
+                        multiply_one(state.index, slot, empty + before)
+                    else:
+                        warpgroup.wait_group(0)
+                        release(before, tid)
+                else:
+                    multiply_one(state.index, slot, empty + before)
+                before, slot = state.index, slot + 1
+                state = state.next()
+        if const_expr(tile.pingpong):
+            pipeline.end_turn(tid)
+        warpgroup.wait_group(0)
+        if const_expr(tile.persistent):  # the last stage as well: loads of another tile follow
+            release(before, tid)
+        if const_expr(not tile.pingpong):
+            sync(self.tile)
+        return state
+
+    @cute.jit
+    def _multiply_one(self, operands: KTileOperands, tid: Any, stage: Any, slot: Any, before: Any):
+        """Multiply a k-tile, and fetch what is next of it while products are running.
+
+        It is in a ``stage``; B's, where all are resident, has that of its number, a ``slot``.
+        ``before`` is the empty mbarrier of the k-tile before, at which the warp arrives when the
+        products of that are done; the first has none.
+        """
+        groups, in_flight = const_expr(operands.groups), const_expr(operands.in_flight)
+        mma, of_b = operands.mma, stage
+        if const_expr(self.tile.b_resident):
+            of_b = slot
+        operands.fetch(0, stage)
+        for i in range_constexpr(len(groups)):
+            warpgroup.fence()
+            for j in range_constexpr(len(groups[i])):
+                if const_expr(before is None):
+                    mma.set(warpgroup.Field.ACCUMULATE, i + j > 0)
+                acc, here_a, here_b = operands.of(i, j, stage, of_b)
+                cute.gemm(mma, acc, here_a, here_b, acc)
+            warpgroup.commit_group()
+            warpgroup.wait_group(in_flight)
+            if const_expr(before is not None and i + 1 == in_flight):
+                if const_expr(operands.sets):  # lanes have read it by themselves
+                    cute.arch.sync_warp()
+                arrive(before, tid)
+            if const_expr(i + 1 < len(groups)):
+                operands.fetch(i + 1, stage)

@@ -1,0 +1,160 @@
+"""The producer of a warp-specialised kernel: warps that load k-tiles into a pipeline's stages."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, const_expr, range_constexpr
+
+from layoutconv.planning.structural_zeros import Columns
+
+from .cp_async import CpAsyncLoad
+from .k_tiles import KTiles
+from .pipeline import PipelineProducer, PipelineState, arrive
+from .tma import TmaLoad, TmaTiledLoad, expect
+from .tma_im2col_copy import TmaIm2colLoad
+
+if TYPE_CHECKING:
+    from .mainloop_sm90 import MainloopSm90
+
+
+class Producer:
+    """Loads the k-tiles of one output tile, each as soon as its stage is empty.
+
+    Roles: a warpgroup, half of one, or one warp (``TileConfig.load``); of a TMA copy, one elected
+    thread.
+
+    Timeline of a k-tile: read the index buffer ahead -> acquire the stage (empty mbarrier) ->
+    expect the bytes of TMA -> issue copies -> arrive at the full mbarrier, as copies complete ->
+    read the index buffer for a later k-tile.
+
+    Constraints: loads of A read one k-tile ahead; those of B that go through registers, two
+    (``CpAsyncLoad.tiles``).
+    """
+
+    def __init__(
+        self,
+        mainloop: MainloopSm90,
+        a: CpAsyncLoad | TmaIm2colLoad,
+        b: CpAsyncLoad | TmaTiledLoad | TmaIm2colLoad,
+        k_tiles: KTiles,
+    ) -> None:
+        self.mainloop, self.a, self.b, self.k_tiles = mainloop, a, b, k_tiles
+        self.tile, self.runs, self.by_runs = mainloop.tile, mainloop.runs, mainloop.by_runs
+        self.columns_per_tap = mainloop.halo.columns
+
+    @cute.jit
+    def load(self, begin: Any, count: Any, tid: Any, state: PipelineState):
+        """Load ``count`` k-tiles, from number ``begin`` on; the state after the last is returned.
+
+        ``state`` is that of the first.
+        """
+        a, k_tiles, pipeline = self.a, self.k_tiles, PipelineProducer(self.mainloop.pipeline)
+        advance, ahead = k_tiles.advance, const_expr(self.b.tiles)
+        read_b = self._read_b
+        first = Int32(k_tiles.first(begin))  # column of the k-tile that is loaded next
+        later = first  # and of that of B which is read next
+        a.read_ahead(first)
+        for place in range_constexpr(ahead):
+            if const_expr(place > 0):
+                later = advance(later)
+            if place < count:
+                read_b(later, place)
+        for number in range_constexpr(len(self.runs)):
+            run = const_expr(self.runs[number])
+            if const_expr(self.by_runs):
+                first, advance = Int32(run.k), partial(_further, run.step)
+            load_one = partial(self._load_one, pipeline, (advance, run.columns), tid)
+            end = run.k_tiles if const_expr(self.by_runs) else count
+            for k_tile in cutlass.range(0, end, ahead, unroll=1):
+                first, later, state = load_one(0, count - k_tile, first, later, state)
+                for place in range_constexpr(1, ahead):
+                    left = count - k_tile - place
+                    if left > 0:
+                        first, later, state = load_one(place, left, first, later, state)
+        return state
+
+    @cute.jit
+    def load_resident_b(self, tid: Any):
+        """Load all k-tiles of B, which stay in shared memory."""
+        tile, apart = const_expr(self.tile), const_expr(self.columns_per_tap)
+        b: Any = self.b
+        k_tiles, full = self.k_tiles, self.mainloop.pipeline.resident
+        counts = const_expr([run.k_tiles or tile.b_resident for run in self.runs])
+        sizes = const_expr([b.bytes_of(run.columns) for run in self.runs])
+        size = const_expr(sum(n * each for n, each in zip(counts, sizes, strict=True)))
+        expect(full, size, tid - tile.consumer_threads)
+        first, slot, advance, copy = Int32(k_tiles.first(0)), Int32(0), k_tiles.advance, b.copy
+        for number in range_constexpr(len(self.runs)):
+            run = const_expr(self.runs[number])
+            if const_expr(self.by_runs):
+                first, advance = Int32(run.k), partial(_further, run.step)
+            load_one = partial(copy, apart=apart, full=full, columns=run.columns)
+            for _ in cutlass.range(0, counts[number], 1, unroll=1):
+                load_one(first, slot)
+                first, slot = advance(first), slot + 1
+
+    @cute.jit
+    def _load_one(
+        self,
+        pipeline: PipelineProducer,
+        order: tuple[Any, tuple[Columns, ...]],
+        tid: Any,
+        place: Any,
+        left: Any,
+        first: Any,
+        later: Any,
+        state: PipelineState,
+    ):
+        """Load a k-tile, of which B is held in a ``place``; then read what later ones take.
+
+        Returns the columns of the next, and of the last of B that was read; and the next state.
+        ``order``: how to come to the next, and B's columns of this one; ``left``: how many there
+        are from this k-tile on.
+        """
+        advance, columns = order
+        # Names of their own: what a dynamic branch reaches through an object, the DSL would carry.
+        a, b, mainloop = self.a, self.b, self.mainloop
+        read_a, read_b, ahead = a.read_ahead, self._read_b, const_expr(b.tiles)
+        stage, apart = state.index, const_expr(self.columns_per_tap)
+        by_tma: Any = const_expr(self._by_tma())
+        pipeline.acquire(state)
+        if const_expr(by_tma):
+            size = const_expr(sum(load.bytes_of(columns) for load in by_tma))
+            expect(pipeline.full + stage, size, tid - self.tile.consumer_threads)
+        for load in by_tma:
+            load.copy(first, stage, apart, pipeline.full + stage, columns)
+        if const_expr(not mainloop.tma[0]):
+            a.copy(first, stage)
+        for tap in range_constexpr(0 if mainloop.tma[1] else self.tile.halo_taps):
+            b.copy(first + tap * apart, stage * self.tile.halo_taps + tap, (tap, place))
+        if const_expr(not all(mainloop.tma)):
+            cute.arch.cp_async_mbarrier_arrive_noinc(pipeline.full + stage)
+        if const_expr(mainloop.storing):
+            cute.arch.sync_warp()
+            arrive(pipeline.full + stage, tid)
+        first = advance(first)
+        if left > 1:
+            read_a(first)
+        later = advance(later) if const_expr(ahead > 1) else first
+        if left > ahead:
+            read_b(later, place)
+        return first, later, state.next()
+
+    def _by_tma(self) -> list[TmaLoad]:
+        """Loads by TMA into stages."""
+        both = (self.a,) if self.tile.b_resident else (self.a, self.b)
+        return [load for load in both if isinstance(load, TmaLoad)]
+
+    def _read_b(self, first: Any, place: int) -> None:
+        """Read ahead what loads of B take of a k-tile, for each of the halo taps."""
+        for tap in range(self.tile.halo_taps):
+            self.b.read_ahead(first + tap * self.columns_per_tap, (tap, place))
+
+
+def _further(step: int, first: Any) -> Any:
+    """The first column of the k-tile after the one at a column, of a run."""
+    return first + step

@@ -1,0 +1,136 @@
+"""Rules of views: what the template asks of one, refused with a reason before it is compiled.
+
+The kernel checks the bounds that rows can leave, and what an index buffer holds. Everything else
+has to be inside by construction; that is decided here, on intervals of integers.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from layoutconv.algebra.int_tuple import flatten, product
+from layoutconv.algebra.stride import CustomStride, ScaledBasis
+
+from ..view.gemm_view import GemmView, Stage, gathers, stages
+from .kernel_key import operands
+
+Interval = tuple[int, int]  # least and greatest
+MAX_GROUPS = 65535  # the third extent of a grid
+
+
+class UnsupportedViewError(ValueError):
+    """A view is well formed, but this kernel template cannot run it; the CPU executor can."""
+
+
+def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
+    """Refuse what the template cannot run; ``along`` is the mode of A and of B that runs in memory.
+
+    Raises ``UnsupportedViewError``, which names the operand, what is asked of it, and what came.
+
+    >>> from layoutconv.algebra import Layout
+    >>> plain = Layout((4, 8), (8, 1))
+    >>> try:
+    ...     check_view(GemmView(plain, plain, plain))
+    ... except UnsupportedViewError as error:
+    ...     print(error)
+    operand `a` of the view: expected a map to coordinates and a map to memory, got (4,8):(8,1)
+    """
+    if view.l > MAX_GROUPS:
+        _refuse("a", f"at most {MAX_GROUPS} groups", view.l)
+    for (name, layout), columns in zip(operands(view), (*along, 1), strict=True):
+        chain = stages(layout)
+        _check_maps(name, chain)
+        for mode in chain[0].layout.shape[:2]:
+            if product(mode) >= 2**31:
+                _refuse(name, "fewer than 2^31 rows and columns", int(product(mode)))
+        _check_bounds(name, chain, 1 - columns)
+
+
+def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
+    """At least two maps, of flat coordinates; at most one index buffer, right before memory.
+
+    The kernel takes what the buffer holds for mode 0 of memory, and the other modes as they are.
+    """
+    if len(chain) < 2:
+        _refuse(name, "a map to coordinates and a map to memory", chain[0].layout)
+    for stage in chain[1:]:
+        if not isinstance(stage.layout.shape, tuple) or any(
+            isinstance(extent, tuple) for extent in stage.layout.shape
+        ):
+            _refuse(name, "flat coordinates behind the first map", stage.layout)
+    for stage in chain[:-1]:
+        for d in flatten(stage.layout.stride):
+            if len(_path(d)) != 1:
+                _refuse(name, "scaled-basis strides before memory", stage.layout)
+    for stage, following in pairwise(chain):
+        modes = len(following.layout.shape)
+        if any(_path(d)[0] >= modes for d in flatten(stage.layout.stride)):
+            _refuse(name, f"strides in the {modes} modes of the next map", stage.layout)
+        if stage.offset and (not isinstance(stage.offset, tuple) or len(stage.offset) != modes):
+            _refuse(name, f"an offset 0, or one for each of {modes} modes", stage.offset)
+    at = [i for i, stage in enumerate(chain) if gathers(stage)]
+    if at and (at != [len(chain) - 2] or at == [0]):
+        _refuse(
+            name, "at most one index buffer, between a first map and memory", chain[at[0]].layout
+        )
+    if at:
+        if chain[at[0]].layout.shape[0] >= 2**31:
+            _refuse(name, "fewer than 2^31 index entries", int(chain[at[0]].layout.shape[0]))
+        first, *rest = chain[at[0]].layout.stride
+        if not isinstance(first, CustomStride) or first.stride.path != (0,):
+            _refuse(name, "an index buffer that is read at mode 0 for mode 0", first)
+        if any(isinstance(d, CustomStride) for d in rest):
+            _refuse(name, "one index buffer", chain[at[0]].layout)
+        modes = len(chain[-1].layout.shape)
+        others = [(d.value, d.path) for d in rest] == [(1, (i,)) for i in range(1, modes)]
+        if first.stride.value != 1 or not others or any(flatten(chain[at[0]].offset)):
+            got = f"{chain[at[0]].layout} + {chain[at[0]].offset}"
+            expected = f"an index buffer for mode 0 of {modes}, and all others as they are"
+            _refuse(name, expected, got)
+
+
+def _path(stride: Any) -> tuple[int, ...]:
+    """The mode that a stride moves, () if that is memory."""
+    basis = stride.stride if isinstance(stride, CustomStride) else stride
+    return basis.path if isinstance(basis, ScaledBasis) else ()
+
+
+def _check_bounds(name: str, chain: tuple[Stage, ...], row_mode: int) -> None:
+    """Follow the intervals of the coordinates through the chain of maps.
+
+    The kernel compares the bounds of modes that rows move, and what an index buffer holds.
+    """
+    domain = chain[0].layout
+    leaves = list(zip(flatten(domain.shape), flatten(domain.stride), strict=True))
+    rows = {d.path[0] for d in flatten(domain.stride[row_mode])}
+    intervals = _images(
+        [((0, max(int(s) - 1, 0)), d) for s, d in leaves], chain[0].offset, chain[1]
+    )
+    for at, stage in enumerate(chain[1:], start=1):
+        for mode, (low, high) in enumerate(intervals):
+            extent = int(stage.layout.shape[mode])
+            checked = (at == 1 and mode in rows) or (mode == 0 and gathers(chain[at - 1]))
+            if not checked and (low < 0 or high >= max(extent, 1)):
+                _refuse(name, f"mode {mode} inside [0, {extent}) of {stage.layout}", (low, high))
+        if at + 1 < len(chain):
+            inside = [(0, max(int(s) - 1, 0)) for s in stage.layout.shape]
+            moved = list(zip(inside, stage.layout.stride, strict=True))
+            intervals = _images(moved, stage.offset, chain[at + 1])
+
+
+def _images(moved: list[tuple[Interval, Any]], offset: Any, following: Stage) -> list[Interval]:
+    """The interval of each mode of the next map, if every coordinate runs over its own."""
+    count = len(following.layout.shape)
+    found = [(int(o), int(o)) for o in (offset if isinstance(offset, tuple) else (0,) * count)]
+    for (low, high), d in moved:
+        if isinstance(d, CustomStride):
+            continue  # what an index buffer holds is checked in the kernel
+        mode, step = d.path[0], int(d.value)
+        ends = sorted((low * step, high * step))
+        found[mode] = found[mode][0] + ends[0], found[mode][1] + ends[1]
+    return found
+
+
+def _refuse(name: str, expected: str, got: Any) -> NoReturn:
+    raise UnsupportedViewError(f"operand `{name}` of the view: expected {expected}, got {got}")
