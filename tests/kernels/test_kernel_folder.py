@@ -15,8 +15,8 @@ from layoutconv.base.cache_folder import printable, write_file
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.kernels.compile import build, store
-from layoutconv.planning.kernel_spec import Spec
-from layoutconv.planning.tile import Tile
+from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.tile import TileConfig
 
 from .kept_kernels import Kernel, at_once, folder, get, loaded, path_of
 
@@ -220,7 +220,7 @@ def test_the_compiler_says_no_to_what_is_no_object(
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(store, "_loaded", {})
     view = fprop_view(ConvProblem((1, 20, 8), (8, 1)))
-    spec = Spec.of(view, "float16", "float16", Tile(16, 16, 32, 1, 1, 2), "sm_80")
+    spec = KernelSpec.of(view, "float16", "float16", TileConfig((16, 16, 32), (1, 1), 2), "sm_80")
     store.load_kernel(view, spec)
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()
