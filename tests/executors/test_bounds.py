@@ -20,16 +20,16 @@ SHAPES = int(os.environ.get("LAYOUTCONV_SHAPES", "600"))
 MOST_MB = 60  # after the whole number of shapes, above the start
 NOISE_MB = 4  # of modules that are imported late, and of an allocator that keeps pages
 ON_A_GPU = """
-from layoutconv import executors
-from layoutconv.ops.execute import choosing, direct, gpu
-from layoutconv.kernels import reduce
+from layoutconv.gpu import plan, select
+from layoutconv.kernels.pointwise import reduce
+from layoutconv.ops import dense_calls
 from layoutconv.planning.cost_model import MACHINES
 
-choosing.machine_of = lambda device: MACHINES["sm_90a"]
-gpu.load_kernel = reduce.load_reduction = lambda *of: lambda *operands: None
+select.machine_of = lambda device: MACHINES["sm_90a"]
+plan.load_kernel = reduce.load_reduction = lambda *of: lambda *operands: None
 torch.cuda.device_count = lambda: 1
-direct._takes_memory = lambda *of: True
-executors.execute_cpu = gpu.execute_gpu
+dense_calls._takes_memory = lambda *of: True
+sys.modules["layoutconv.ops.execute"].execute_cpu = plan.execute_gpu
 """
 FORWARD = """
 def call(x):
@@ -44,8 +44,10 @@ def call(x):
 """
 CALLS = """
 import ctypes, gc, random
-from layoutconv import caches
-from layoutconv.ops.execute import direct, map_views, passes, tables  # which have caches
+from layoutconv.base import caches
+from layoutconv.cpu import view_tables  # these have caches
+from layoutconv.gpu import map_views
+from layoutconv.ops import dense_calls, dense_passes
 
 def resident():
     gc.collect()
@@ -84,7 +86,7 @@ def test_memory_after_many_shapes(how: str) -> None:
     code = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
-import conftest, torch
+import torch
 import layoutconv as lc
 torch.set_num_threads(1)
 whole, count, on_cpu = {WHOLE}, {count}, {"CPU" in how}

@@ -210,7 +210,7 @@ os.supports_fd = set()
 sys.path.insert(0, {str(ROOT)!r})
 import conftest
 from pathlib import Path
-from layoutconv.kernels import store
+from layoutconv.kernels.compile import store
 class Kernel:
     def export_to_c(self, path, function_name):
         Path(path).write_bytes(bytes(1000))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from layoutconv.sparse.maps import graphs
+from layoutconv.sparse.coords import graphs
 
 
 @pytest.mark.parametrize(("gpu", "traced"), [(True, True), (True, False), (False, True)])
