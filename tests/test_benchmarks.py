@@ -144,13 +144,13 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
 
 
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch):
-    from layoutconv.gpu import filter_choice, select
+    from layoutconv.gpu import filter_choice
     from layoutconv.planning.cost_model import MACHINES
 
     copies, copy = [], filter_choice.turned_filter
     monkeypatch.setattr(filter_choice, "turned_filter", lambda w: copies.append(w) or copy(w))
     monkeypatch.setattr(filter_choice, "_runs_kernels", lambda a: True)
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(filter_choice, "ROWS", 1)
     monkeypatch.setattr(filter_choice, "PRODUCTS", 1)
     for name, dtype, times in (("strided", "tf32", 1), ("strided", "fp32", 0), ("3d", "fp16", 0)):

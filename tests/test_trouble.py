@@ -31,7 +31,7 @@ from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
 from layoutconv.errors import ArgumentError, DeviceError
-from layoutconv.gpu import measured_choices, select
+from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning.cost_model import MACHINES
@@ -50,11 +50,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the back
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import torch
-from layoutconv.gpu import plan as gpu_plan, select
+from layoutconv.gpu import machines, plan as gpu_plan
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.tuning import precompile, race
 from layoutconv.cli import main
-select.machine_of = lambda device: MACHINES["sm_90a"]
+machines.machine_of = lambda device: MACHINES["sm_90a"]
 torch.cuda.is_available = lambda: True
 torch.cuda.current_device = lambda: 0
 """
@@ -253,7 +253,7 @@ def test_a_disk_that_fills_up_while_a_kernel_is_kept(folder: Path) -> None:
 def test_a_disk_that_fills_up_while_a_choice_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr("layoutconv.tuning.race.compile_kernels", lambda *args: None)
     with no_more_than(10), pytest.warns(UserWarning, match="choice cannot be kept: .* with room"):

@@ -10,6 +10,8 @@ import torch
 
 from ..conv.k_major_filter import turned, turned_filter
 from ..view.gemm_view import GemmView
+from . import machines
+from .fp32_precision import multiplied_as
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,9 +50,9 @@ def reads_along_sums(dtype: torch.dtype, precision: str | None, device: int) -> 
     """The same of data of ``dtype`` on the GPU of a number."""
     if dtype is not torch.float32:
         return False
-    from .select import machine_of, multiplied_as
-
-    return multiplied_as(dtype, precision) == "tf32" and machine_of(device).arch == "sm_90a"
+    return (
+        multiplied_as(dtype, precision) == "tf32" and machines.machine_of(device).arch == "sm_90a"
+    )
 
 
 def as_read(

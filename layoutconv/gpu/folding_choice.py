@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..conv import ConvProblem, fprop_view
 from ..conv.stride_folding import folded_fprop_view, folded_taps, folds
 from ..view.gemm_view import GemmView
+from . import machines
 
 if TYPE_CHECKING:
     import torch
@@ -33,9 +34,7 @@ def line_for(a: Tensor) -> int:
 
 def line_of(dtype: torch.dtype, device: int) -> int:
     """The same of data of ``dtype`` on the GPU of a number."""
-    from .select import machine_of
-
-    hopper = dtype.itemsize == 2 and machine_of(device).arch == "sm_90a"
+    hopper = dtype.itemsize == 2 and machines.machine_of(device).arch == "sm_90a"
     return LINE if hopper else 0
 
 

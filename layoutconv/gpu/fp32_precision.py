@@ -34,3 +34,14 @@ def reader_of(library: Any) -> Callable[[], str]:
 
 
 multiplied_now = reader_of(torch)
+
+
+def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
+    """How data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
+
+    >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
+    ('fp32', None)
+    """
+    if dtype is torch.float32 and precision is None:
+        return multiplied_now()
+    return precision

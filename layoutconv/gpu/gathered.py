@@ -17,6 +17,7 @@ import torch
 
 from ..base.caches import remembered
 from ..errors import ArgumentError, ArgumentTypeError
+from . import machines
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -407,11 +408,10 @@ def _kernel(
     device: int,
 ) -> Any:
     from ..kernels.pointwise.gather_pool import GatherShape, load_gather
-    from .select import machine_of
 
     name, out_name, won, numbers = (
         "" if kind is None else str(kind).removeprefix("torch.")
         for kind in (dtype, out_dtype, winners, chosen)
     )
     shape = GatherShape(name, out_name, op, source, factor, mean, won, numbers, vector, shared)
-    return load_gather(shape, machine_of(device).arch)
+    return load_gather(shape, machines.machine_of(device).arch)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..conv import ConvProblem, dgrad_views
 from ..view.gemm_view import GemmView
+from . import machines
 
 if TYPE_CHECKING:
     import torch
@@ -34,9 +35,7 @@ def columns_for(a: Tensor) -> int:
 
 def columns_of(dtype: torch.dtype, device: int) -> int:
     """The same of data of ``dtype`` on the GPU of a number."""
-    from .select import machine_of
-
-    hopper = dtype.itemsize == 2 and machine_of(device).arch == "sm_90a"
+    hopper = dtype.itemsize == 2 and machines.machine_of(device).arch == "sm_90a"
     return MORE_COLUMNS if hopper else COLUMNS
 
 

@@ -16,11 +16,12 @@ from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
-from . import select
+from . import machines, select
 from .depthwise_plan import DotPlan
+from .fp32_precision import multiplied_as
 from .map_views import Buffers, Kind, MapView, Over, keep_plan
 from .reduction_plan import adder, sum_partials
-from .select import ALIGNED, multiplied_as
+from .select import ALIGNED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -281,7 +282,7 @@ def plan_of(
         plan = _plan_of_kind(view, key)
     elif _is_dots(view):
         plan = DotPlan(
-            view, dtype, device, out_dtype, select.machine_of(device),
+            view, dtype, device, out_dtype, machines.machine_of(device),
             structure=structure, aligned=aligned,
         )  # fmt: skip
     else:

@@ -19,6 +19,7 @@ from ..planning.view_rules import UnsupportedViewError
 from ..tensors.tensor_checks import Stored
 from ..view.gemm_view import OperandLayout, follow, stages
 from ..view.reduction_view import ReductionView
+from . import machines
 from .user_functions import function_key
 
 if TYPE_CHECKING:
@@ -311,9 +312,8 @@ class _Plan:
     ) -> None:  # fmt: skip
         from ..kernels.pointwise.reduce import load_reduction
         from ..planning.reduction_schedule import schedule
-        from .select import machine_of
 
-        machine = machine_of(device)
+        machine = machines.machine_of(device)
         dtype, accumulator, out_dtype = (
             str(t).removeprefix("torch.") for t in (types[0], what.accumulator, types[1])
         )

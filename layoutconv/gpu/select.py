@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import torch
 
 from ..algebra.int_tuple import flatten
-from ..base.devices import check_driver
 from ..errors import ArgumentTypeError
-from ..kernels.compile.store import architecture
 from ..planning import legality
-from ..planning.cost_model import MACHINES, Machine, Problem, ranked
+from ..planning.cost_model import Machine, Problem, ranked
 from ..planning.halo_reuse import widened
 from ..planning.kernel_key import index_buffer
 from ..planning.kernel_spec import (
@@ -39,8 +37,8 @@ from ..planning.view_rules import UnsupportedViewError, check_view
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
 from ..view.gemm_view import GemmView, locate, stages
+from . import handed, machines
 from .folding_choice import unfolded
-from .fp32_precision import multiplied_now
 from .measured_choices import find, key_of, wanted
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
@@ -91,7 +89,7 @@ def choose_kernel(
     The arguments and errors are those of ``gpu.Plan``. ``measures``: where nothing was, it is
     done now, if the user wants that.
     """
-    machine = machine_of(device)
+    machine = machines.machine_of(device)
     kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
     _check_machine(kind, machine)
     vectors, along = vectors_of(view, kind, out_kind, aligned)
@@ -133,9 +131,7 @@ def choose_kernel(
     key = key_of(view, problem, out_kind, vectors, along)
     measured = find(key, problem, machine)
     if measured is None and measures and tile is None and splits is None and _tunes():
-        from ..tuning.race import tune_at_need
-
-        measured = tune_at_need(
+        measured = handed.tune_at_need(
             view, dtype, out_dtype=out_dtype, device=device, precision=precision,
             structure=structure, aligned=aligned,
         )  # fmt: skip
@@ -168,34 +164,6 @@ def _kernel_of(
     skip = not split and tile.halo_taps == 1 and can_skip(view, spec.along, tile)
     spec = replace(spec, tile=tile, split=split, skip=skip)
     return view, replace(spec, kept=kept_entries(view, spec)), parts
-
-
-def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
-    """How data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
-
-    >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
-    ('fp32', None)
-    """
-    if dtype is torch.float32 and precision is None:
-        return multiplied_now()
-    return precision
-
-
-def machine_of(device: int) -> Machine:
-    """What decides between tiles on a GPU that is present; ``DeviceError`` if none run on it."""
-    check_driver()
-    found: Any = torch.cuda.get_device_properties(device)
-    arch = architecture((found.major, found.minor))
-    like = MACHINES.get(arch, MACHINES["sm_80"])
-    return Machine(
-        arch,
-        found.multi_processor_count,
-        found.shared_memory_per_block_optin,
-        found.shared_memory_per_multiprocessor,
-        like.products,
-        like.bandwidth,
-        found.name,
-    )
 
 
 def _tunes() -> bool:

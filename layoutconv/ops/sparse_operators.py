@@ -24,6 +24,7 @@ import torch
 from ..base.caches import remembered
 from ..base.outlive import to_be_kept
 from ..conv.k_major_filter import turned_filter
+from ..gpu import machines
 from ..gpu.filter_choice import reads_turned, worth_turning
 from ..gpu.map_passes import Rows, conv_over, pairs_over, turned_over
 from ..gpu.map_views import map_view
@@ -348,12 +349,11 @@ def _sum_on_gpu(parts: Tensor, lengths: Tensor, out: Tensor) -> None:
 
 @remembered(256)
 def _segment_sum(dtype: torch.dtype, out_dtype: torch.dtype, columns: int, device: int) -> Any:
-    from ..gpu.select import machine_of
     from ..kernels.pointwise.segment_sum import SegmentShape, load_segment_sum, vector_of
 
     name, out_name = (str(kind).removeprefix("torch.") for kind in (dtype, out_dtype))
     shape = SegmentShape(name, out_name, vector_of(columns, dtype.itemsize))
-    return load_segment_sum(shape, machine_of(device).arch)
+    return load_segment_sum(shape, machines.machine_of(device).arch)
 
 
 def wgrad(

@@ -15,9 +15,10 @@ from ..base.processes import Tick
 from ..base.progress import Progress
 from ..errors import ArgumentError, ArgumentTypeError
 from ..gpu import map_views
+from ..gpu.fp32_precision import multiplied_as
 from ..gpu.measured_choices import Choice, remember
 from ..gpu.plan import Plan
-from ..gpu.select import ALIGNED, multiplied_as
+from ..gpu.select import ALIGNED
 from ..ops import dense_calls, dense_passes
 from ..planning.cost_model import shortlist
 from ..planning.tile import TileConfig

@@ -24,7 +24,7 @@ PROCESSOR = "processor.json"  # beside kernels, of the machine that compiled the
 
 def pretend() -> None:
     """From now on tensors are on an H200, as far as the library asks."""
-    from layoutconv.gpu import select
+    from layoutconv.gpu import machines
     from layoutconv.ops import sparse_operators as executor
     from layoutconv.planning.cost_model import MACHINES
 
@@ -37,7 +37,7 @@ def pretend() -> None:
     cuda: Any = torch.cuda
     cuda.current_device = lambda: -1
     machine: Any = lambda device: MACHINES["sm_90a"]  # noqa: E731
-    select.machine_of = machine
+    machines.machine_of = machine
     # Rows in the order of their taps, as on a GPU, though their cells are on the CPU.
     rows: Any = lambda found, none: found.sorted  # noqa: E731
     executor._rows = rows

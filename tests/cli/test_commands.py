@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from layoutconv.cli import bench, info, main
-from layoutconv.gpu import measured_choices, select
+from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning import cost_model
@@ -159,7 +159,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU on which tiles of 96 rows are the fastest."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINE)
     monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr(precompile, "compile_kernels", lambda *args: None)
     monkeypatch.setattr(cost_model, "FAR", inf)  # any tile may win

@@ -20,12 +20,12 @@ SHAPES = int(os.environ.get("LAYOUTCONV_SHAPES", "600"))
 MOST_MB = 60  # after the whole number of shapes, above the start
 NOISE_MB = 4  # of modules that are imported late, and of an allocator that keeps pages
 ON_A_GPU = """
-from layoutconv.gpu import plan, select
+from layoutconv.gpu import machines, plan
 from layoutconv.kernels.pointwise import reduce
 from layoutconv.ops import dense_calls
 from layoutconv.planning.cost_model import MACHINES
 
-select.machine_of = lambda device: MACHINES["sm_90a"]
+machines.machine_of = lambda device: MACHINES["sm_90a"]
 plan.load_kernel = reduce.load_reduction = lambda *of: lambda *operands: None
 torch.cuda.device_count = lambda: 1
 dense_calls._takes_memory = lambda *of: True

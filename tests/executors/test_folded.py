@@ -97,7 +97,7 @@ def test_nothing_outside_the_filter_is_multiplied(
     pads = (0, 0), (min(near, taps - 1), taps - 1)
     problem = ConvProblem((lines, 9, cells * stride, C), (K, 3, taps), (1, stride), pads)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+        patch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
         memory = aligned, 16, 16
         view = arranged_fprop(problem, LINE)
         found = select.choose_kernel(view, torch.float16, 0, aligned=memory)
@@ -108,7 +108,9 @@ def test_nothing_outside_the_filter_is_multiplied(
 
 def test_where_lines_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     for arch, want in (("sm_90a", LINE), ("sm_80", 0)):
-        monkeypatch.setattr(select, "machine_of", lambda device, arch=arch: MACHINES[arch])
+        monkeypatch.setattr(
+            "layoutconv.gpu.machines.machine_of", lambda device, arch=arch: MACHINES[arch]
+        )
         assert (line_of(torch.bfloat16, 0), line_of(torch.float32, 0)) == (want, 0)
 
 

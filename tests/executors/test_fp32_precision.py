@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from layoutconv.compat.spconv import constants
-from layoutconv.gpu.fp32_precision import multiplied_now, reader_of
-from layoutconv.gpu.select import multiplied_as
+from layoutconv.gpu.fp32_precision import multiplied_as, multiplied_now, reader_of
 
 from ..precision import NEW, decides, restored
 

@@ -20,7 +20,6 @@ from layoutconv.conv import (
 )
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu import select
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.packed_int4 import in_pairs, unpacked
@@ -226,7 +225,7 @@ def test_views_without_pairs_along_k():
 def machine(monkeypatch: pytest.MonkeyPatch):
     def use(name: str) -> list[Any]:
         specs: list[Any] = []
-        monkeypatch.setattr(select, "machine_of", lambda device: MACHINES[name])
+        monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES[name])
         monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: specs.append(spec))
         return specs
 

@@ -28,7 +28,7 @@ C, K = 16, 24
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are what they were made for; rows are sorted, as for a GPU."""
     map_views.forget()
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(
         gpu_plan, "load_kernel", lambda view, spec: (signature(view, spec.along), spec)
     )

@@ -97,7 +97,7 @@ def no_gpu(monkeypatch):
 
     launched.clear()
     dense_calls.forget()
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu_plan, "load_kernel", StandIn)
     monkeypatch.setattr(gpu_plan, "adder", adder)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
@@ -213,7 +213,7 @@ def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:
 @pytest.mark.parametrize("name", ["sm_80", "sm_86"])
 def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     specs: list[Any] = []
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES[name])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES[name])
     monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: specs.append(spec))
     view = fprop_view(ConvProblem((8, 64, 64, 128), (64, 3, 3), padding=1))
     kind = str(dtype).removeprefix("torch.")
@@ -221,7 +221,7 @@ def test_a_machine_without_fp8_is_refused(monkeypatch, name, dtype):
     with pytest.raises(ArgumentTypeError, match=message):
         gpu_plan.Plan(view, dtype, -1, torch.float16)
     assert specs == []
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_89"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_89"])
     gpu_plan.Plan(view, dtype, -1, torch.float16)
     assert [spec.dtype for spec in specs] == [kind]
 
@@ -251,7 +251,7 @@ def test_a_kernel_takes_the_tile_that_the_model_picks(
     problem = ConvProblem((images, *cells, C), (K, *taps[: len(cells)]), *numbers)
     views = arranged_fprop(problem, LINE), *arranged_dgrad(problem, MORE_COLUMNS)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+        patch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
         for view in views:
             if view.k and view.m:
                 found = select.choose_kernel(view, torch.float16, 0, structure=structure)

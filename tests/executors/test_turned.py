@@ -16,7 +16,7 @@ import layoutconv as lc
 from layoutconv.base.caches import clear_caches
 from layoutconv.conv import ConvProblem
 from layoutconv.gpu import filter_choice as room
-from layoutconv.gpu import map_views, select
+from layoutconv.gpu import map_views
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu.filter_choice import worth_turning
 from layoutconv.nn.sparse import subm_conv
@@ -63,7 +63,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ran.clear()
     for module in (dense_calls, sparse_calls, map_views):
         module.forget()
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu_plan, "load_kernel", kernel_of)
     monkeypatch.setattr(gpu_plan.Plan, "_run_in_parts", in_one_part)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -136,7 +136,7 @@ def test_the_executor_turns_under_the_rule_alone(
     clear_caches()  # of passes under another rule
     monkeypatch.setattr(dense_passes, "execute", note)
     machine = change.get("machine", "sm_90a")
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES[machine])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES[machine])
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", change.get("precision") != "fp32")
     monkeypatch.setattr(room, "_runs_kernels", lambda a: change.get("on_gpu", True))
     monkeypatch.setattr(room, "PRODUCTS", change.get("products", 1 << 12))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
-from layoutconv.gpu import map_views, select
+from layoutconv.gpu import map_views
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.ops import dense_calls, sparse_calls
@@ -41,7 +41,7 @@ def no_gpu(monkeypatch):
     launched.clear()
     dense_calls.forget()
     sparse_calls.forget()
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu_plan, "load_kernel", stand_in)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)

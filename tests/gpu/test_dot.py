@@ -35,7 +35,7 @@ def views(p: ConvProblem, kind: str):
     ],
 )
 def test_passes(kind, dtype, C, more):
-    from layoutconv.gpu.select import machine_of
+    from layoutconv.gpu.machines import machine_of
     from layoutconv.kernels.pointwise.depthwise import load_dot
 
     machine = machine_of(torch.cuda.current_device())

@@ -175,7 +175,7 @@ LARGE = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
 def test_a_plan_leaves_zeros_out(
     problem: ConvProblem, taps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     chosen = select.choose_kernel(folded_fprop_view(problem), F16, 0)
     assert (chosen.spec.tile.halo_taps, chosen.spec.tile.load) == (taps, Load.TMA_WARP)
     assert chosen.problem.tma_halo

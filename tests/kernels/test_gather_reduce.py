@@ -71,7 +71,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_gather", found.load)
     machine = type("", (), {"arch": ""})
-    monkeypatch.setattr("layoutconv.gpu.select.machine_of", lambda _: machine)
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda _: machine)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     gathered._kernel.cache_clear()
     yield found

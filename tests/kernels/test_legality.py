@@ -126,7 +126,7 @@ def test_what_the_chooser_offers_is_legal(
     views = views[:1] if dtype == I8 else [*views, wgrad_view(problem)]
     machine = MACHINES[arch]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "machine_of", lambda device: machine)
+        patch.setattr("layoutconv.gpu.machines.machine_of", lambda device: machine)
         for view in views:
             if view.k and view.m:
                 found = select.choose_kernel(view, dtype, 0, structure=structure)
@@ -147,7 +147,7 @@ def test_the_next_best_tile_runs_where_the_first_is_refused(
         asked.append(spec.tile)
         return true(view, spec, limit) if len(asked) > 2 else ["another tile"]
 
-    monkeypatch.setattr(select, "machine_of", lambda device: machine)
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: machine)
     monkeypatch.setattr(legality, "reasons", reasons)
     found = select.choose_kernel(fprop_view(PLANE), F16, 0)
     best = [tile for tile, _ in islice(ranked(found.problem, machine), 3)]

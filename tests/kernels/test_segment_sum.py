@@ -70,7 +70,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     found = Machine()
     monkeypatch.setattr(kernels, "load_segment_sum", found.load)
     machine = type("", (), {"arch": ""})
-    monkeypatch.setattr("layoutconv.gpu.select.machine_of", lambda _: machine)
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda _: machine)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     sparse_operators._segment_sum.cache_clear()
     yield found

@@ -15,7 +15,6 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu import select
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.sparse.views import kernel_map_view
@@ -36,7 +35,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     calls: list[list[Any]] = []
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINES["sm_90a"])
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     monkeypatch.setattr(precompile, "load_kernel", on_cpu)
     monkeypatch.setattr(

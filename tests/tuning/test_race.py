@@ -34,7 +34,7 @@ SILENT: Any = {"device": -1, "tick": lambda done, total: None}
 def no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("LAYOUTCONV_TUNE", raising=False)
-    monkeypatch.setattr(select, "machine_of", lambda device: MACHINE)
+    monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINE)
     monkeypatch.setattr(gpu_plan, "load_kernel", lambda view, spec: spec)
     monkeypatch.setattr(race, "compile_kernels", lambda *args: None)
     monkeypatch.setattr(cost_model, "FAR", inf)  # any tile may win
