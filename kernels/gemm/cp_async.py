@@ -1,4 +1,4 @@
-"""From global to shared memory: a thread's share of copying one operand's k-tiles."""
+"""``cp.async`` from global to shared memory: a thread's share of one operand's k-tiles."""
 
 from __future__ import annotations
 

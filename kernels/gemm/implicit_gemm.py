@@ -2,6 +2,7 @@
 
 Dense convolution and its gradients, gather/scatter, kernel maps: what differs is read off the
 operands' layouts (``Operand``); there is one prologue, one main loop and one epilogue.
+A CTA, or thread block, computes a tile of D; a persistent one computes several.
 """
 
 from __future__ import annotations

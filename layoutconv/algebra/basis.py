@@ -1,4 +1,4 @@
-"""Strides whose values are coordinates: scaled unit vectors, and their sums.
+"""Scaled basis: strides whose values are coordinates, scaled unit vectors and their sums.
 
 CUTLASS: cute/numeric/arithmetic_tuple.hpp; Cecka, *CuTe Layout Representation and Algebra* (2026),
 on integer semimodules.

@@ -1,4 +1,4 @@
-"""Integers that know their name: exact when computed with, letters when printed."""
+"""Symbolic integers, which know their name: exact when computed with, letters when printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zero-tile skipping: N-ranges and K-ranges of B that are structurally zero.
+"""Structural zeros, and zero-tile skipping: ranges of N and of K in which B is zero.
 
 They are neither loaded nor multiplied.
 

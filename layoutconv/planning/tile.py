@@ -191,7 +191,7 @@ class TileConfig:
 
     @property
     def ctas_per_sm(self) -> int:
-        """CTAs that an SM's registers should hold; the compiler is given this occupancy.
+        """CTAs per SM that its registers should hold; the compiler is given this occupancy.
 
         One register too many has cost a third CTA, and with it 12% (128x64, H200).
 

@@ -1,4 +1,4 @@
-"""The family of tiles: which there are, their stages, and how fast each is.
+"""Tile table: which tiles there are, their stages, and how fast each is.
 
 Rates are shares of that of the best tile of Ampere's loop when a GPU is full, measured on an H200;
 docs/performance.md has the runs. ``tune`` makes of them which tile runs a problem.

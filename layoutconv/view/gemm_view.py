@@ -41,7 +41,7 @@ class Stage:
 def stages(layout: OperandLayout) -> tuple[Stage, ...]:
     """The chain of maps of an operand's layout, in the order in which a coordinate passes them.
 
-    >>> from .algebra import E
+    >>> from ..algebra import E
     >>> im2col = Layout((4, 3), (E(0), E(0)))
     >>> padded = ComposedLayout(Layout((6,), (10,)), (-1,), im2col)
     >>> [f"{s.layout} + {s.offset}" for s in stages(padded)]
@@ -79,7 +79,7 @@ def locate(layout: OperandLayout, *crd: Any) -> tuple[Any, Any]:
     This is the definition that executors are tested against; it works on ints and on integer
     arrays.
 
-    >>> from .algebra import E
+    >>> from ..algebra import E
     >>> padded = ComposedLayout(Layout((6,), (10,)), (-1,), Layout((4, 3), (E(0), E(0))))
     >>> locate(padded, 0, 0), locate(padded, 2, 1)
     ((0, False), (20, True))
@@ -185,7 +185,7 @@ class GemmView(Pictured):
     def describe(self) -> str:
         """The layouts and the numbers behind their letters, arguments and constants of a kernel.
 
-        >>> from .algebra import SymInt
+        >>> from ..algebra import SymInt
         >>> M, K = SymInt(9, "M"), SymInt(8, "K", runtime=False)
         >>> a, b, d = Layout((M, K), (K, 1)), Layout((4, K), (K, 1)), Layout((M, 4), (4, 1))
         >>> print(GemmView(a, b, d).describe())

@@ -24,7 +24,7 @@ def vector_extent(layout: OperandLayout, mode: int) -> int:
     first leaf of the mode is followed through the chain of maps: it has to stay a unit vector that
     nothing else pushes out of bounds, down to the unit stride of memory. 1 where it does not.
 
-    >>> from .conv import ConvProblem, fprop_view
+    >>> from ..conv import ConvProblem, fprop_view
     >>> view = fprop_view(ConvProblem((1, 8, 8, 24), (16, 3, 3), padding=1))
     >>> vector_extent(view.a, 1), vector_extent(view.a, 0), vector_extent(view.d, 1)
     (24, 1, 16)
@@ -37,7 +37,7 @@ def vector_extent(layout: OperandLayout, mode: int) -> int:
 def contiguous_extent(layout: OperandLayout, mode: int) -> int:
     """What ``vector_extent`` is a divisor of: the same, however long.
 
-    >>> from .algebra import Layout
+    >>> from ..algebra import Layout
     >>> rows = Layout((3, 6884), (6884, 1))
     >>> contiguous_extent(rows, 1), vector_extent(rows, 1)
     (6884, 1721)
@@ -71,7 +71,7 @@ def recast(layout: OperandLayout, mode: int, vector: int) -> tuple[Stage, ...]:
     ``vector`` divides ``vector_extent(layout, mode)``. As CuTe's ``recast`` does for one layout:
     what runs along the vectors is divided, extents, steps and offsets in memory alike.
 
-    >>> from .algebra import Layout
+    >>> from ..algebra import Layout
     >>> [stage] = recast(Layout((4, (6, 2)), (12, (1, 48))), 1, 3)
     >>> print(stage.layout)
     (4,(2,2)):(4,(1,16))

@@ -195,9 +195,9 @@ def test_tab_completion() -> None:
 
 
 def test_the_line_that_turns_completion_on() -> None:
-    """The README has it; what it evaluates is a script that bash takes."""
+    """The page of the command line has it; what it evaluates is a script that bash takes."""
     line = 'eval "$(_LAYOUTCONV_COMPLETE=bash_source layoutconv)"'
-    assert line in (ROOT / "README.md").read_text()
+    assert line in (ROOT / "docs" / "command_line.md").read_text()
     done = run(f'layoutconv() {{ "$PYTHON" -m layoutconv "$@"; }}; {line}; complete -p layoutconv')
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("layoutconv")

@@ -1,4 +1,4 @@
-"""The sum and the sum of squares of every column of a CTA's tile, while an epilogue stores it.
+"""Column statistics: sums and sums of squares of a CTA's tile, while an epilogue stores it.
 
 In a fixed order, without atomics: the same bits every time. Each CTA writes a row of partial sums.
 """

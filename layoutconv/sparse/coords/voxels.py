@@ -1,4 +1,4 @@
-"""From points to voxels: one row per occupied cell, the same rows on the CPU and on a GPU."""
+"""From points to voxels, the active sites: a row per occupied cell, the same on CPU and GPU."""
 
 from __future__ import annotations
 
