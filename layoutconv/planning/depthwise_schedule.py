@@ -173,12 +173,7 @@ def _one(
     b_side_by_side = vector * size <= aligned[1] and together(nest, 1, False, vector) == vector
     stored = vector * out_size <= min(16, aligned[2]) and together(nest, 2, False, vector) == vector
     b_step, d_step = ((f.outer[0] if f.outer else 0) for f in nest.memories[1:])
-    whole = in_vectors(nest, False, vector)
-    if not whole.outer:
-        whole = replace(whole, outer=(1,), forms=tuple(replace(f, outer=(0,)) for f in whole.forms))
-    if not whole.inner and not short:  # a sum over the one voxel that there is
-        whole = replace(whole, inner=(1,), forms=tuple(replace(f, inner=(0,)) for f in whole.forms))
-
+    whole = _with_loops(in_vectors(nest, False, vector), short)
     tiled = _tiled(whole)
     depth = _depth(whole, short)
     most = max(1, min(8, ACCUMULATORS // vector))
@@ -223,6 +218,15 @@ def _one(
     channels = min(tiles.outer[0], CHANNELS)
     further = (rows, columns, lanes, warps, channels, *extents, b_step, d_step)
     return DotLaunch(shape, (*tiles.arguments(), *further)), pieces
+
+
+def _with_loops(nest: Nest, short: bool) -> Nest:
+    """Return a nest that has a loop over rows, and one over products where sums are not short."""
+    if not nest.outer:
+        nest = replace(nest, outer=(1,), forms=tuple(replace(f, outer=(0,)) for f in nest.forms))
+    if not nest.inner and not short:  # a sum over the one voxel that there is
+        nest = replace(nest, inner=(1,), forms=tuple(replace(f, inner=(0,)) for f in nest.forms))
+    return nest
 
 
 def _tiled(nest: Nest) -> int:

@@ -1,0 +1,160 @@
+"""The house: arrows between rooms point down, no circles, and nothing too long to read at once.
+
+Imports inside of functions count as any other; those for type checkers alone do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# From the ground up, as CONTRIBUTING has them; of a room within another, the longer name counts.
+FLOORS = [
+    "errors", "base", "algebra", "view", "conv", "sparse.views", "planning", "kernels.common",
+    "kernels.gemm", "kernels.compile", "kernels.maps", "kernels.pointwise", "tensors",
+    "sparse.coords", "sparse.maps", "sparse.stream", "sparse", "cpu", "gpu", "ops", "tuning", "nn",
+    "compat", "distributed", "draw", "cli",
+]  # fmt: skip
+MOST_LINES, MOST_OF_A_FUNCTION, MOST_PARAMETERS = 500, 60, 8
+
+
+def files() -> list[Path]:
+    folders = (ROOT / "layoutconv", ROOT / "kernels")
+    links = ("kernels", "benchmarks")  # in the package, to folders beside it
+    found = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return [
+        p for p in found if p.relative_to(ROOT).parts[:2] not in [("layoutconv", n) for n in links]
+    ]
+
+
+def module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "layoutconv" else ("layoutconv", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module(path): path for path in files()}
+
+
+def imported(name: str) -> Iterator[str]:
+    """The modules of the package that one imports, but for type checkers."""
+    path = MODULES[name]
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")
+            home = ".".join(above[: len(above) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, (home, node.module)))
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            names = [full if full in MODULES else base for full in names]
+        else:
+            continue
+        yield from (found for found in names if found in MODULES and found != name)
+
+
+# The package itself says where things are, and imports what it is asked for.
+ARROWS = {name: set(imported(name)) - {"layoutconv"} for name in MODULES if name != "layoutconv"}
+
+
+def floor(name: str) -> int | None:
+    parts = name.split(".")[1:]
+    for count in (2, 1):
+        if ".".join(parts[:count]) in FLOORS:
+            return FLOORS.index(".".join(parts[:count]))
+    return None  # outside of the rooms: the demo, the reference
+
+
+def test_arrows_point_down() -> None:
+    up = [
+        f"{name} -> {other}" for name, others in ARROWS.items() for other in others
+        if (here := floor(name)) is not None and (there := floor(other)) is not None
+        and there > here
+    ]  # fmt: skip
+    assert sorted(up) == []
+
+
+def test_there_are_no_circles() -> None:
+    """Modules that import nothing are taken away until none is left, or a circle is."""
+    left = {name: set(others) for name, others in ARROWS.items()}
+    while done := {name for name, others in left.items() if not others}:
+        left = {name: others - done for name, others in left.items() if name not in done}
+    assert sorted(left) == []
+
+
+def test_contributing_has_the_floors() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    rooms = [
+        cell for cells in re.findall(r"^\| (`[^|]+) \|", page, re.M) for cell in cells.split(", ")
+    ]
+    assert [room.strip("`").replace("/", ".") for room in rooms] == FLOORS
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name.removeprefix('layoutconv.')}.{node.name}", node
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines from ``def`` on, without the docstring."""
+    first, end = function.body[0], function.end_lineno or 0
+    if ast.get_docstring(function, clean=False) is not None:
+        end -= (first.end_lineno or 0) - first.lineno + 1
+    return end - function.lineno + 1
+
+
+def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    every = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+    return sum(one.arg not in ("self", "cls") for one in every)
+
+
+def test_files_are_short() -> None:
+    assert [
+        name
+        for name, path in MODULES.items()
+        if len(path.read_text("utf-8").splitlines()) > MOST_LINES
+    ] == []
+
+
+def test_functions_are_short() -> None:
+    """But for these: device code, traced in one go, the choice of a kernel, steps of drawings."""
+    assert {name for name, node in functions() if lines_of(node) > MOST_OF_A_FUNCTION} == {
+        "draw.followed.composition_steps",
+        "draw.followed.divide_steps",
+        "gpu.select.choose_kernel",
+        "kernels.gemm.epilogue.smem_store.__call__",
+        "kernels.gemm.mainloop_sm80.__call__",
+    }
+
+
+def test_functions_take_few_parameters() -> None:
+    """But for torch's signatures and modules, schemas of operators, and device entries."""
+    found = {name for name, node in functions() if parameters_of(node) > MOST_PARAMETERS}
+    assert {name for name in found if not name.startswith(TORCH)} == MANY
+
+
+TORCH = ("nn.", "compat.spconv.", "distributed.functional.", "distributed.modules.")
+MANY = {
+    "gpu.gathered._gather_on_cpu", "gpu.gathered._kernel", "gpu.gathered._launch",
+    "gpu.gathered.gather", "gpu.plan.__init__", "gpu.select.choose_kernel",
+    "kernels.gemm.implicit_gemm.__call__", "kernels.gemm.implicit_gemm.kernel",
+    "kernels.maps.pairs.write", "kernels.pointwise.gather_pool.__call__",
+    "kernels.pointwise.gather_pool.kernel", "kernels.pointwise.gather_pool.step",
+    "ops.dense_operators._fake_dgrad", "ops.dense_operators._fake_fprop", "ops.dense_passes.dgrad",
+    "ops.dense_passes.dgrad_pass", "ops.dense_passes.fprop", "ops.execute.execute",
+    "ops.sparse_operators.conv", "ops.sparse_operators.wgrad",
+    "sparse.maps.kernel_map.strided_map", "sparse.maps.kernel_map.transposed_map",
+    "sparse.views.kernel_map_dgrad_view", "tuning.race.tune",
+}  # fmt: skip
