@@ -43,6 +43,7 @@ from .measured_choices import find, key_of, wanted
 
 # Of the taps of kernel maps, what tiles multiply: 0.41 to 0.61 on clouds of rooms and of streets.
 _PRESENT = 0.5
+_WHOLE = ("int8", INT4)  # data whose sums are whole numbers
 _ANY_TILE = TileConfig((64, 64, 16))
 MOST_ROWS = 2**31
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
@@ -96,32 +97,10 @@ def choose_kernel(
     if not view.k:  # sums of nothing: no operand is read
         vectors, along = (1, 1, vectors[2]), (1, 1)
     check_view(view, along)
-    whole = expected(view).writes_all and _is_dense(view.d)
-    of_any_tile = KernelSpec(kind, out_kind, _ANY_TILE, machine.arch, vectors, along)
-    counts = "statistics" in structure.split()
-    problem = Problem(
-        view.m, view.n, _summed(view, along),
-        channels=_channels(view, along),
-        dtype=kind,
-        staged_bytes=staged_bytes(kind, out_kind, structure),
-        groups=view.l,
-        skips_taps=index_buffer(view.a) is not None and can_skip(view, along, _ANY_TILE),
-        gathered=index_buffer(view.a) is not None,
-        # Parts are added up as floating-point numbers, and stored without saturation.
-        splittable=whole and not structure and dtype != torch.int8 and BYTES[out_kind] > 1,
-        moved=_moved(view, kind, out_kind),
-        clusters=not (counts or atomic),
-        wgmma=suits_warpgroups(kind, vectors, along),
-        tma=_has_tma(view, of_any_tile),
-        zero_tiles=bool(_runs(view, of_any_tile)),
-        persistent=not atomic and len(view.a.shape) == 2 and not can_skip(view, along, _ANY_TILE),
-        register_store=(
-            BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in structure
-            and (not counts or stores_whole_rows(view))
-        ),
-        statistics=counts,
-        **_shared_rows(view, of_any_tile),
-    )  # fmt: skip
+    of_any_tile = KernelSpec(
+        kind, out_kind, _ANY_TILE, machine.arch, vectors, along, epilogue=structure
+    )
+    problem = _problem_of(view, of_any_tile, atomic=atomic)
     plain = None if tile or problem.zero_tiles or problem.zero_tiles_halo else unfolded(view)
     if plain is not None:  # no tile would leave out what is outside the filter
         return choose_kernel(
@@ -138,7 +117,6 @@ def choose_kernel(
     if measured is None and sizes is not None:
         problem = replace(problem, m=sizes[0], groups=sizes[1])
     sums = torch.float64 if dtype == torch.float64 else torch.float32
-    of_any_tile = replace(of_any_tile, epilogue=structure)
     pairs = chain([measured] if measured else [], ranked(problem, machine))
     for chosen, parts in pairs:  # the first, unless no kernel runs it
         parts = splits if splits and problem.splittable else parts
@@ -148,6 +126,37 @@ def choose_kernel(
         if tile is not None or not legality.reasons(*kernel[:2], machine.smem_per_cta):
             break
     return Choice(*kernel, sums, machine, problem, key)
+
+
+def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> Problem:
+    """What the cost model is asked about a view; ``spec`` has any tile."""
+    kind, out_kind, vectors, along = spec.dtype, spec.out_dtype, spec.vectors, spec.along
+    whole = expected(view).writes_all and _is_dense(view.d)
+    counts = "statistics" in spec.epilogue.split()
+    gathered, skips = index_buffer(view.a) is not None, can_skip(view, along, _ANY_TILE)
+    return Problem(
+        view.m, view.n, _summed(view, along),
+        channels=_channels(view, along),
+        dtype=kind,
+        staged_bytes=staged_bytes(kind, out_kind, spec.epilogue),
+        groups=view.l,
+        skips_taps=gathered and skips,
+        gathered=gathered,
+        # Parts are added up as floating-point numbers, and stored without saturation.
+        splittable=whole and not spec.epilogue and kind not in _WHOLE and BYTES[out_kind] > 1,
+        moved=_moved(view, kind, out_kind),
+        clusters=not (counts or atomic),
+        wgmma=suits_warpgroups(kind, vectors, along),
+        tma=_has_tma(view, spec),
+        zero_tiles=bool(_runs(view, spec)),
+        persistent=not atomic and len(view.a.shape) == 2 and not skips,
+        register_store=(
+            BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in spec.epilogue
+            and (not counts or stores_whole_rows(view))
+        ),
+        statistics=counts,
+        **_shared_rows(view, spec),
+    )  # fmt: skip
 
 
 def _kernel_of(
