@@ -229,7 +229,7 @@ class _Time:
 
 
 def _timed(work: Callable[[], Tensor]) -> tuple[Tensor, _Time]:
-    """What ``work`` returns, and how long it takes: once, and again while patience lasts."""
+    """Return what ``work`` returns, and how long it takes: once, and again while patience lasts."""
     import torch
 
     def once() -> tuple[Tensor, float]:

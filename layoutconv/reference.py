@@ -26,7 +26,7 @@ class Reference:
     length: int  # products added up for one output
 
     def bound(self, dtype: torch.dtype, *, tensor_cores: bool) -> Tensor:
-        """How far a result in ``dtype`` may be from ``value``, for each output.
+        """Return how far a result in ``dtype`` may be from ``value``, for each output.
 
         A sum of n products in float32, in any order, is off by at most ``n u / (1 - n u)`` times
         the sum of their absolute values (N. Higham, Accuracy and Stability of Numerical Algorithms,

@@ -42,12 +42,12 @@ def write_cell(cells: Any, row: Any, cell: Cell) -> None:
 
 
 def vector_of(rank: int) -> int:
-    """How many coordinates are read at once: all, if a power of two."""
+    """Return how many coordinates are read at once: all, if a power of two."""
     return 1 + rank if rank in (1, 3) else 1
 
 
 def inside(cell: Cell, grid: Cell) -> Any:
-    """Whether a cell is one of a grid's; one test of a sign for all axes."""
+    """Return whether a cell is one of a grid's; one test of a sign for all axes."""
     sign = Int64(0)
     for c, extent in zip(cell, grid, strict=True):
         sign = sign | c | (extent - 1 - c)

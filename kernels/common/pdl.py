@@ -15,7 +15,7 @@ import cutlass.cute as cute
 
 
 def starts_early(arch: str) -> bool:
-    """Whether a GPU launches dependents; for others these are kernels like all.
+    """Return whether a GPU launches dependents; for others these are kernels like all.
 
     >>> starts_early("sm_90a"), starts_early("sm_120"), starts_early("sm_89")
     (True, True, False)

@@ -88,7 +88,7 @@ class Walk:
         return found
 
     def inside(self, values: Values, operand: int) -> Boolean | None:
-        """Whether an operand has an element there; None where it always has."""
+        """Return whether an operand has an element there; None where it always has."""
         sign: Any = None
         for form, value in zip(self.named.forms, values, strict=True):
             if form.bound is None or form.operand != operand:

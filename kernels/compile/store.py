@@ -71,7 +71,7 @@ class KernelKey:
 
     @property
     def note(self) -> dict[str, str]:
-        """What the kernel is, for people: of one kind, for one architecture."""
+        """Return what the kernel is, for people: of one kind, for one architecture."""
         spec, tile = self.spec, self.spec.tile
         words = [
             f"{spec.dtype} -> {spec.out_dtype}",
@@ -157,7 +157,7 @@ def as_argument(numbers: tuple[float, ...]) -> Any:
 
 
 def is_kept(view: GemmView, spec: KernelSpec) -> bool:
-    """Whether ``load_kernel`` would find a kernel on disk."""
+    """Return whether ``load_kernel`` would find a kernel on disk."""
     folder = usable_folder()
     digest = KernelKey(signature(view, spec.along), spec).digest
     return folder is not None and _content(_path(folder, digest)) is not None
@@ -258,7 +258,7 @@ def _keep(kernel: Any, path: Path, about: dict[str, str]) -> bytes:
 
 
 def _content(path: Path, *, used: bool = False) -> bytes | None:
-    """What a file holds before its digest; None if that is not its digest."""
+    """Return what a file holds before its digest; None if that is not its digest."""
     whole = read_file(path, used=used)
     if whole is None:
         return None
@@ -316,7 +316,7 @@ def _digest(key: Any) -> str:
 
 
 def current_version() -> str:
-    """What the names of kernels begin with that were compiled from these sources."""
+    """Return what the names of kernels begin with that were compiled from these sources."""
     return hashlib.sha256(_toolchain().encode()).hexdigest()[:PREFIX]
 
 

@@ -43,7 +43,7 @@ def table_bits(rows: int) -> int:
 
 @remembered(1024)
 def has_wide_keys(grid: tuple[int, ...]) -> bool:
-    """Whether blocks of a grid are more than keys of 32 bits.
+    """Return whether blocks of a grid are more than keys of 32 bits.
 
     >>> has_wide_keys((1, 8192, 8192, 2048)), has_wide_keys((1, 8192, 8192, 2049))
     (False, True)

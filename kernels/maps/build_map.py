@@ -155,7 +155,7 @@ class HashTable:
         return self.search(self.indices, (1,) * self.rank, offsets)
 
     def search_sorted(self, centres: Tensor, taps: Taps) -> tuple[Tensor, Tensor]:
-        """What ``search`` returns with its rows sorted by their taps, and their order.
+        """Return what ``search`` returns with its rows sorted by their taps, and their order.
 
         By one call: which taps a row has is known before any row is read, so that every index is
         written once, where it belongs. Returns int32 (centres, V), of the same strides, and int32
@@ -215,7 +215,7 @@ class HashTable:
         return centres, _plan(offsets, stride, self.rank, self._device, *kind)
 
     def _finds(self, rows: int, count: int) -> bool:
-        """Whether there is something to look for, and somewhere."""
+        """Return whether there is something to look for, and somewhere."""
         return bool(rows and count and self._rows) and 0 not in self.grid
 
 

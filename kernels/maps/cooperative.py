@@ -85,7 +85,7 @@ class EachRow(Part):
         self, crew: cutlass.Constexpr, first: Any, end: Any, pointers: list, integers: tuple,
         room: Any,
     ):  # fmt: skip
-        """Those rows, from the first to past the last."""
+        """Return those rows, from the first to past the last."""
         arrays = arrays_in(room, self.shared(crew.threads))
         for row in range(first + crew.tid, end, crew.threads):
             self.row(row, crew.tid, pointers, integers, arrays)
@@ -100,7 +100,7 @@ class EachRow(Part):
             self.row(row, tid, pointers, integers, arrays)
 
     def row(self, row: Any, tid: Any, pointers: Any, integers: Any, arrays: Any) -> None:
-        """What a thread does."""
+        """Return what a thread does."""
         raise NotImplementedError
 
 

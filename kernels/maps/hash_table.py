@@ -85,7 +85,7 @@ def insert(keys: Any, key: Any, bits: Any):
 
 @cute.jit
 def claimed(keys: Any, key: Any, slot: Any, seen: Any, words: cutlass.Constexpr = 1):
-    """What a slot had, which was read before, when a key was put there if it was free.
+    """Return what a slot had, which was read before, when a key was put there if it was free.
 
     Keys are the first of the ``words`` of every slot.
     """

@@ -42,7 +42,7 @@ def suits(cells: int, reached: int) -> bool:
 def cells_of_bits(
     indices: Tensor, taps: MetTaps, grid: tuple[int, ...], capacity: int | None
 ) -> tuple[Tensor, Tensor]:
-    """What ``reached`` returns, where there is a cell, a tap and a cell of the grid."""
+    """Return what ``reached`` returns, where there is a cell, a tap and a cell of the grid."""
     import torch
 
     rank, blocks = len(grid) - 1, -(-prod(grid) // (64 * BLOCK))

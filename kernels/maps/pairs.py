@@ -116,7 +116,7 @@ class OfColumns(PerRank):
     def entries(
         self, column: Any, stride: Any, first: Any, end: Any, step: cutlass.Constexpr
     ):  # fmt: skip
-        """How many rows, ``step`` apart, have an entry."""
+        """Return how many rows, ``step`` apart, have an entry."""
         found = Int32(0)
         for some in range(first, end, step * FLIGHT):
             for entry in self.read(column, stride, some, end, step, some):

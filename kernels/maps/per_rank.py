@@ -51,7 +51,7 @@ class PerRank:
         raise NotImplementedError
 
     def integers(self) -> int:
-        """How many integers it takes. The first is the number of rows."""
+        """Return how many integers it takes. The first is the number of rows."""
         raise NotImplementedError
 
     @cute.jit
@@ -135,7 +135,7 @@ def build(kernel: PerRank | Chain, arch: str, dump: str | None = None) -> Any:
 
 
 def pointers(tensors: tuple[tuple[str, int], ...], addresses: Any) -> list[Any]:
-    """What is at addresses, in host code."""
+    """Return what is at addresses, in host code."""
     return [
         cute.make_ptr(TYPES[dtype], address, cute.AddressSpace.gmem, assumed_align=aligned)
         for (dtype, aligned), address in zip(tensors, addresses, strict=True)
@@ -172,7 +172,7 @@ def launch(
 
 @remembered(1)
 def _several_gpus() -> bool:
-    """Whether another one than a tensor's may be the current one."""
+    """Return whether another one than a tensor's may be the current one."""
     return torch.cuda.device_count() > 1
 
 

@@ -129,7 +129,7 @@ class Search(Neighbours):
 
     @cute.jit
     def row_at(self, values: Any, place: Any, there: Any):
-        """What is at a place, if anything is there. The read does not wait for others."""
+        """Return what is at a place, if anything is there. The read does not wait for others."""
         value = Int32(-1)
         if there:
             value = at(values, Int64(place))

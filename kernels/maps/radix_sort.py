@@ -22,7 +22,7 @@ MOST_BITS = 7
 
 
 def digits_of(bits: int) -> tuple[int, int]:
-    """How many digits that many bits are sorted by, and the bits of each.
+    """Return how many digits that many bits are sorted by, and the bits of each.
 
     >>> digits_of(12), digits_of(19), digits_of(3)
     ((2, 6), (3, 7), (1, 5))

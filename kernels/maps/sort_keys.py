@@ -116,7 +116,7 @@ class Keys(Neighbours):
             words[tid, 2 * corner + 1] = Int32(cells >> 32)
 
     def known_taps(self, words: Any, tid: Any, start: Any) -> list[Any]:
-        """Whether each of the known taps is there."""
+        """Return whether each of the known taps is there."""
         found = []
         for corner, bit in self.places_of(self.known, start):
             word = words[tid, 2 * corner + (bit >> 5)]
@@ -133,7 +133,7 @@ class Keys(Neighbours):
 
     @cute.jit
     def has(self, slots: Any, cell: list, grid: list, bits: Any):
-        """Whether a cell is there."""
+        """Return whether a cell is there."""
         _, cells, bit = self.block(slots, cell, grid, bits)
         return Int32(cells >> Int64(bit)) & 1 != 0
 

@@ -111,7 +111,7 @@ class Neighbours(OfSlots, EachRow):
 
     @property
     def fits(self) -> bool:
-        """Whether the known taps are all in a block that would begin at the first cell."""
+        """Return whether the known taps are all in a block that would begin at the first cell."""
         edges = EDGES[self.rank]
         return bool(self.known) and all(
             c < 1 << b for tap in self.known or () for c, b in zip(tap, edges, strict=True)

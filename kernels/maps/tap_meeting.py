@@ -33,7 +33,7 @@ class MetTaps:
 
 
 def shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> tuple[Table, int]:
-    """What taps add to a quotient, and the remainder that they need, per axis; none twice.
+    """Return what taps add to a quotient, and the remainder that they need, per axis; none twice.
 
     With how many of them one cell meets at most, which is how many have the same remainders.
 

@@ -331,7 +331,7 @@ class Dot:
         valid: list[Any],
         there: list[Any],
     ) -> dict[Any, list[Any]]:
-        """What a tile wants of an operand, by place: vectors of the accumulator's type."""
+        """Return what a tile wants of an operand, by place: vectors of the accumulator's type."""
         shape, loaded = self.shape, {}
         for place, sharers in shape.sharers[number].items():
             t, u = sharers[0]
@@ -359,7 +359,7 @@ class Dot:
         return result
 
     def any_of(self, valid: list[Any], there: list[Any], sharers: list[tuple[int, int]]) -> Any:
-        """Whether any of the elements that share a place is one; None if one always is."""
+        """Return whether any of the elements that share a place is one; None if one always is."""
         found: Any = None
         for t, u in sharers:
             conditions = [c for c in (valid[t], there[u]) if c is not None]
@@ -388,7 +388,7 @@ class Dot:
                 self.store(walk, target, at_row, t, acc)
 
     def writes(self, walk: Walk, at_row: Values, there: Any, valid: list[Any], t: int) -> Any:
-        """Whether a thread writes an element of its tile."""
+        """Return whether a thread writes an element of its tile."""
         inside = walk.inside(walk.tile(at_row, self.shape.tiled, t, 0), 2)
         for condition in (inside, valid[t]):
             there = there if condition is None else there & condition

@@ -99,7 +99,7 @@ class Reduction:
 
     @cute.jit
     def meet(self, acc: Any, smem: Any, tid: Any, lanes: Any, warps: Any):
-        """What all who share a row have, in its first thread."""
+        """Return what all who share a row have, in its first thread."""
         warp, lane = tid >> 5, tid & 31
         if const_expr(self.shape.inner):
             self.fold(acc)

@@ -146,7 +146,7 @@ class SegmentSum:
 
     @cute.jit
     def before(self, lengths: Any, tap: Any, tid: Any, counts: Any) -> Any:
-        """How many chunks earlier taps have: what every thread counted, by all of them."""
+        """Return how many chunks earlier taps have: what every thread counted, by all of them."""
         found = Int32(0)
         for i in range(tid, tap, THREADS):
             found = found + Int32(at(lengths, i))

@@ -93,7 +93,7 @@ class ComposedLayout(LayoutLike):
         return ComposedLayout(self.outer, self.offset, self.inner[key])
 
     def sliced(self, crd: IntTuple) -> ComposedLayout:
-        """What ``crd`` leaves open with None, the rest fixed: its offset joins ours.
+        """Return what ``crd`` leaves open with None, the rest fixed: its offset joins ours.
 
         So a slice of a gather is a gather with an offset.
         """

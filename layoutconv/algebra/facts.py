@@ -176,7 +176,7 @@ def reduced(p: Poly, facts: Facts) -> Poly:
 
 
 def _known(atom: Atom, facts: Facts) -> Poly | None:
-    """What an atom is, where that differs from itself."""
+    """Return what an atom is, where that differs from itself."""
     if isinstance(atom, Name):
         if atom in facts.equal:
             return reduced(facts.equal[atom], facts)

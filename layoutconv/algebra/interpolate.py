@@ -50,7 +50,7 @@ def _search(extents: list[int], items: list[Point], budget: Budget) -> list[tupl
 
 
 def _may_work(items: list[Point]) -> bool:
-    """Whether points with equal quotients agree on some strides of the digits so far."""
+    """Return whether points with equal quotients agree on some strides of the digits so far."""
     first: dict[int, tuple[list[int], int]] = {0: ([0] * len(items[0][1]), 0)}
     rows: list[Row] = []
     for q, digits, value in items:

@@ -126,7 +126,7 @@ class Layout(LayoutLike):
         return split_and_sum(c, self._leaves)
 
     def on_domain(self, operation: Callable[[Any], Any]) -> Any:
-        """What ``operation`` makes of the layout."""
+        """Return what ``operation`` makes of the layout."""
         return operation(self)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Layout:
@@ -140,7 +140,7 @@ class Layout(LayoutLike):
 
     @property
     def assumptions(self) -> tuple[Relation, ...]:
-        """What this result took for granted of the symbols in it: ``()`` if nothing.
+        """Return what this result took for granted of the symbols in it: ``()`` if nothing.
 
         >>> from layoutconv.algebra import SymInt, composition
         >>> W = SymInt(64, "W")
@@ -204,7 +204,7 @@ class Layout(LayoutLike):
         return self.compose(other)
 
     def size(self) -> Any:
-        """How many coordinates the domain has."""
+        """Return how many coordinates the domain has."""
         if self._plain:
             result = 1
             try:

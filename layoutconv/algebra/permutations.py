@@ -58,7 +58,7 @@ class Footprint(NamedTuple):
 
 
 def footprint(layout: Any) -> Footprint:
-    """What of memory a layout reaches, and how often.
+    """Return what of memory a layout reaches, and how often.
 
     >>> footprint(Layout((4, 2), (2, 0)))
     Footprint(first=0, last=6, span=7, distinct=4, holes=3, reuse=2.0)
@@ -155,7 +155,7 @@ def fixed_points(layout: Any) -> list[int]:
 
 
 def permutation_order(layout: Any) -> int:
-    """How often a permutation has to be applied until every position is back.
+    """Return how often a permutation has to be applied until every position is back.
 
     >>> permutation_order(Layout((2, 4), (4, 1)))
     3

@@ -44,7 +44,7 @@ Active = dict[int, tuple[int, int, int]]  # mode: the largest difference, stride
 
 
 def _undecided(active: Active) -> Active:
-    """What is left of the modes once those are dropped whose difference can only be 0.
+    """Return what is left of the modes once those are dropped whose difference can only be 0.
 
     A mode's difference is bounded by what all others reach, and a multiple of what makes its step
     a multiple of their common divisor.

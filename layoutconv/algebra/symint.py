@@ -110,5 +110,5 @@ def _atom(x: int, *, tight: bool, right: bool = False) -> str:
 
 
 def is_runtime(x: Any) -> bool:
-    """Whether a leaf is an argument of a compiled kernel rather than a constant of it."""
+    """Return whether a leaf is an argument of a compiled kernel rather than a constant of it."""
     return isinstance(x, SymInt) and x.runtime

@@ -110,7 +110,7 @@ class TiledCopy:
         return composition(tiles, (positions, None))
 
     def get_slice(self, thread: int) -> ThrCopy:
-        """What one thread has of source and destination."""
+        """Return what one thread has of source and destination."""
         if type(thread) is not int or not 0 <= thread < self.size:
             raise LayoutValueError(f"TiledCopy: no thread {thread!r} of {self.size}")
         return ThrCopy(self, thread)
@@ -150,7 +150,7 @@ class ThrCopy:
     thread: int
 
     def partition_S(self, tensor: Any) -> Any:
-        """What the thread reads of ``tensor``: ``((values, repeats), rest, ...)``.
+        """Return what the thread reads of ``tensor``: ``((values, repeats), rest, ...)``.
 
         >>> from .makers import make_identity_tensor
         >>> copy = make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8))
@@ -161,7 +161,7 @@ class ThrCopy:
         return self._partition(tensor, self.copy.unit.source)
 
     def partition_D(self, tensor: Any) -> Any:
-        """What the thread writes of ``tensor``: ``((values, repeats), rest, ...)``."""
+        """Return what the thread writes of ``tensor``: ``((values, repeats), rest, ...)``."""
         return self._partition(tensor, self.copy.unit.destination)
 
     def _partition(self, tensor: Any, target: Layout) -> Any:

@@ -108,7 +108,7 @@ class TiledMma:
         return found
 
     def get_slice(self, thread: int) -> ThrMma:
-        """What one thread has of the operands."""
+        """Return what one thread has of the operands."""
         if type(thread) is not int or not 0 <= thread < self.size:
             raise LayoutValueError(f"TiledMma: no thread {thread!r} of {self.size}")
         return ThrMma(self, thread)

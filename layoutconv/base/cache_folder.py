@@ -265,7 +265,7 @@ def _open(path: Path) -> int | None:
 
 
 def _is_own(found: os.stat_result) -> bool:
-    """Whether nobody but the user, and root, can have written a file."""
+    """Return whether nobody but the user, and root, can have written a file."""
     if not hasattr(os, "geteuid"):
         return True
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022
@@ -285,7 +285,7 @@ def _host() -> str:
 
 
 def _is_of_the_dead(name: str) -> bool:
-    """Whether a process of this machine began a file, and is there no more."""
+    """Return whether a process of this machine began a file, and is there no more."""
     found = re.match(r"tmp(\d{1,9})-(\w+)-", name)
     if found is None or found[2] != _host() or os.name != "posix":
         return False

@@ -113,7 +113,7 @@ class BoundedCache(Generic[Key, Value]):
         self.young, self._old, self._sizes, self._weight = {}, {}, {}, (0, 0)
 
     def usage(self) -> Usage:
-        """How full it is."""
+        """Return how full it is."""
         sizes = list(self._sizes.values())
         entries, nbytes = sum(size[0] for size in sizes), sum(size[1] for size in sizes)
         return Usage(entries, self.most_entries, nbytes, self.most_bytes)
@@ -241,7 +241,7 @@ def _looked_into(kind: type[Any]) -> str:
 
 
 def usages() -> dict[str, Usage]:
-    """How full the process-wide caches are of the modules that are imported, by name."""
+    """Return how full the process-wide caches are of the modules that are imported, by name."""
     found = {name: cache.usage() for name, cache in _BOUNDED.items()}
     for name, function in (_FUNCTIONS | _STAYING).items():
         info = function.cache_info()

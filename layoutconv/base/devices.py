@@ -56,7 +56,7 @@ def why_no_gpu() -> str:
 
 
 def driver_is_too_old() -> bool:
-    """Whether there is a driver, and it cannot load kernels."""
+    """Return whether there is a driver, and it cannot load kernels."""
     driver = cuda_driver()
     return driver is not None and driver < DRIVER
 

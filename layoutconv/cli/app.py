@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def of_system(error: OSError) -> str:
-    """What a file system refused: which file, why, and what to do where that is known.
+    """Return what a file system refused: which file, why, and what to do where that is known.
 
     >>> import errno
     >>> of_system(OSError(errno.EROFS, "Read-only file system", "a.png"))

@@ -67,7 +67,7 @@ _workloads = click.option(
 
 
 def _options(*options: Callable[..., Any], inside: str = "{}") -> Callable[..., Any]:
-    """Those of a command, in the order in which ``--help`` lists them.
+    """Return those of a command, in the order in which ``--help`` lists them.
 
     Patterns of rows are searched for ``inside`` another.
     """

@@ -111,7 +111,7 @@ def kept_files() -> Kept:
 
 
 def _summary(found: Kept) -> str:
-    """How many kernels there are, how large they are, and may be."""
+    """Return how many kernels there are, how large they are, and may be."""
     from ..kernels.compile.store import current_version
 
     count, ours = len(found.kernels), current_version()

@@ -140,7 +140,7 @@ class ConvProblem:
 
     @property
     def rank(self) -> int:
-        """How many spatial modes there are."""
+        """Return how many spatial modes there are."""
         return len(self.activation) - 2
 
     @property
@@ -177,7 +177,7 @@ class ConvProblem:
 
     @property
     def spans(self) -> tuple[int, ...]:
-        """How many cells the dilated filter covers in each spatial mode."""
+        """Return how many cells the dilated filter covers in each spatial mode."""
         return tuple(d * (t - 1) + 1 for d, t in zip(self.dilation, self.taps, strict=True))
 
     @property

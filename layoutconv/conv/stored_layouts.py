@@ -131,7 +131,7 @@ class Memory(NamedTuple):
 
 
 def _covers(shape: Any, extents: Sequence[Any]) -> bool:
-    """Whether a shape has the extents, the last of them nested or not."""
+    """Return whether a shape has the extents, the last of them nested or not."""
     if not isinstance(shape, tuple) or len(shape) != len(extents):
         return False
     flat = not any(isinstance(s, tuple) for s in shape[:-1])

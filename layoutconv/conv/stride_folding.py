@@ -19,7 +19,7 @@ from .problem import ConvProblem
 
 
 def folds(problem: ConvProblem) -> bool:
-    """Whether :func:`folded_fprop_view` has a view of a problem.
+    """Return whether :func:`folded_fprop_view` has a view of a problem.
 
     >>> folds(ConvProblem((2, 8, 16), (32, 3), 2, 1)), folds(ConvProblem((2, 9, 16), (32, 3), 2, 1))
     (True, False)

@@ -182,7 +182,7 @@ def _batch(view: GemmView, kind: torch.dtype) -> Batch:
 
 
 def _in_place(finish: Finish, kind: torch.dtype, a: Tensor, b: Tensor, out: Tensor) -> bool:
-    """Whether sums are stored as they are, so that D can be where they are made."""
+    """Return whether sums are stored as they are, so that D can be where they are made."""
     if not finish.nothing or out.dtype != kind:
         return False
     where = out.untyped_storage().data_ptr()
@@ -220,7 +220,7 @@ def _store(
 
 
 def _tile(view: GemmView, a: Operand, itemsize: int) -> Tile:
-    """How a product is cut.
+    """Return how a product is cut.
 
     Wide where A is dense: few calls, and the product sums in registers. One tap at a time where A
     goes through an index, which most rows may lack, unless all is so little that calls take longer.

@@ -69,7 +69,7 @@ class Operand:
         return Part.of(tuple(m.shape[:1]), coords)
 
     def columns(self, k: IntTuple) -> Part:
-        """What columns add. Along axes that follow the rows'."""
+        """Return what columns add. Along axes that follow the rows'."""
         coords: list[Any] = [(0, k)]
         for stage, modes in zip(self.sums, self.modes, strict=True):
             coords.append(_in_all_modes(stage.layout(coords[-1]), modes))
@@ -77,7 +77,7 @@ class Operand:
         return Part.of(tuple(1 if isinstance(i, int) else len(i) for i in leaves), coords)
 
     def memory(self, tensor: Tensor) -> Tensor:
-        """What a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
+        """Return what a tensor spans as a matrix with a vector in each row; fp8 as its bytes."""
         if tensor.dtype in FP8:  # which torch does not index on a CPU
             tensor = tensor.view(torch.uint8)
         reach = sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
@@ -195,7 +195,7 @@ class Panel:
         ]
 
     def _may_leave(self, at: int, mode: int, extent: int) -> bool:
-        """Whether a sum can be outside the bounds of a mode of map ``at``."""
+        """Return whether a sum can be outside the bounds of a mode of map ``at``."""
         (low, high), (least, most) = self.rows.bounds[at][mode], self.columns.bounds[at][mode]
         return bool(low + least < 0 or high + most >= extent)
 
@@ -247,7 +247,7 @@ def _is_zero(c: Any) -> bool:
 
 
 def _is_flat(stage: Stage) -> bool:
-    """Whether no mode is split into digits, between which a sum would carry."""
+    """Return whether no mode is split into digits, between which a sum would carry."""
     return not any(isinstance(extent, tuple) for extent in stage.layout.shape)
 
 

@@ -261,7 +261,7 @@ class Batch:
         self.target = Operand(d, 1, vector_extent(d, 1))
 
     def suits(self, tables: Tables) -> bool:
-        """Whether both operands are as a batch wants them, and D's rows at equal steps."""
+        """Return whether both operands are as a batch wants them, and D's rows at equal steps."""
         by_row = self.left.along == self.right.along == 0
         gathered = bool(self.left.rest or self.right.rest) and not self.target.rest
         return by_row and gathered and self._place(tables).steps is not None

@@ -64,7 +64,7 @@ class Tables:
 
     @classmethod
     def of(cls, view: GemmView) -> Tables:
-        """Those of a view, up to date with its index buffers."""
+        """Return those of a view, up to date with its index buffers."""
         indices = expected(view).indices
         if not indices:
             return cls._of_plain(view)
@@ -96,7 +96,7 @@ class Tables:
         self.entries = [buffer.clone() for buffer in buffers] if self.left > 0 else None
 
     def structure(self, key: Any, make: Any) -> Any:
-        """What does not depend on the entries of an index; made where it is not there."""
+        """Return what does not depend on the entries of an index; made where it is not there."""
         found = self.structures.get(key)
         if found is None:
             found = make()
@@ -115,13 +115,13 @@ class Tables:
         return found
 
     def table(self, key: Any, make: Any) -> Any:
-        """What is a few numbers."""
+        """Return what is a few numbers."""
         if key not in self.tables:
             self.tables[key] = make()
         return self.tables[key]
 
     def pieces(self, key: Any, make: Any) -> Iterator[Any]:
-        """What an iterator gives, one after the other; kept while there is room for all."""
+        """Return what an iterator gives, one after the other; kept while there is room for all."""
         found = self.tables.get(key)
         return iter(found) if found is not None else self._recorded(key, make)
 
@@ -146,7 +146,7 @@ class Tables:
 
 
 def _same(buffer: Tensor, entries: Tensor) -> bool:
-    """Whether two vectors of int32 are equal: two entries at once, in half the time."""
+    """Return whether two vectors of int32 are equal: two entries at once, in half the time."""
     if buffer.storage_offset() % 2:
         return torch.equal(buffer, entries)
     even = len(buffer) & ~1

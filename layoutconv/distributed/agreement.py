@@ -125,7 +125,7 @@ class Agreement:
             tell([json.loads(text.numpy().tobytes()) for text in texts], self.expected)
 
     def _swap(self, group: Any, sent: Any, lengths: list[int] | None) -> Any:
-        """What every rank sends to every rank: as much of each, or as ``lengths`` say."""
+        """Return what every rank sends to every rank: as much of each, or as ``lengths`` say."""
         if lengths is None:
             received = torch.empty_like(sent)
             dist.all_to_all_single(received, sent, group=group)
@@ -177,7 +177,7 @@ def tensor_term(tensor: Any, split: int | None = None) -> str:
 
 
 def _parts(error: Exception) -> list[str]:
-    """What an error is made of, to be made again on other ranks."""
+    """Return what an error is made of, to be made again on other ranks."""
     name = type(error).__name__
     if isinstance(error, ArgumentError) and name in _RAISED:
         return [name, error.name, error.expected, _said(error.got)]

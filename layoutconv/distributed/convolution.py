@@ -142,12 +142,12 @@ def _write(part: Part, rows: Rows, out: Tensor, compute: Compute) -> None:
 
 
 def _rows_of(written: Tensor, part: Part, rows: Rows) -> Tensor:
-    """What a part writes, of all that the rank writes."""
+    """Return what a part writes, of all that the rank writes."""
     return written.narrow(rows.axis, part.rows.start - rows.plan.rows.start, len(part.rows))
 
 
 def _wgrad(rows: Rows, dy: Tensor, total: Tensor) -> Tensor:
-    """What this rank's voxels add to the gradient of the filter, added to ``total``."""
+    """Return what this rank's voxels add to the gradient of the filter, added to ``total``."""
     if not dy.numel():
         return total
     plan = rows.plan

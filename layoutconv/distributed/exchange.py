@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     far: Tensor
 
     def read(self, part: Part) -> Tensor:
-        """What a part of the result reads, contiguous, with its rows of zeros."""
+        """Return what a part of the result reads, contiguous, with its rows of zeros."""
         pieces = [
             self.held.new_zeros(shape_of(self.held, self.axis, part.zeros)),
             _cut(self.near, self.axis, self.plan.near, part.reads),

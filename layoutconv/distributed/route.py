@@ -41,7 +41,7 @@ def all_to_all(
 
 
 def counts_from(counts: list[int], device: Any, group: Any) -> list[int]:
-    """How many rows each rank sends here, of how many this one sends to each."""
+    """Return how many rows each rank sends here, of how many this one sends to each."""
     mine = torch.tensor(counts, dtype=torch.int64, device=device)
     ones = [1] * len(counts)
     found: list[int] = all_to_all(mine, ones, ones, group)[0].tolist()

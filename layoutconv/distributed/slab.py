@@ -142,7 +142,7 @@ class Slab:
 
     @property
     def cut(self) -> str:
-        """How the volume is cut: what is the same on every rank.
+        """Return how the volume is cut: what is the same on every rank.
 
         >>> Slab(10).cut
         'Slab(10, mode=0, bounds=(0, 10))'

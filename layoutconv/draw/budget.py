@@ -26,7 +26,7 @@ class Exhausted(BaseException):
 
 
 def drawing_seconds(limit: int) -> float:
-    """How long a picture of so many rows and columns may take.
+    """Return how long a picture of so many rows and columns may take.
 
     >>> drawing_seconds(32), drawing_seconds(64), drawing_seconds(128)
     (1.0, 4.0, 16.0)

@@ -120,7 +120,7 @@ def plain(value: Any) -> Any:
 
 
 def label(value: Any) -> str:
-    """What is written in the cell of a value; floats to three digits.
+    """Return what is written in the cell of a value; floats to three digits.
 
     >>> label((1, (2, 3))), label(0.123456), label(7)
     ('(1,(2,3))', '0.123', '7')

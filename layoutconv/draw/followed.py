@@ -144,7 +144,7 @@ def proof(error: LayoutError) -> str:
 
 
 def divide_steps(applied: Applied, limit: int) -> list[Step] | None:
-    """What is divided, the tile and its complement, both as positions, and the result.
+    """Return what is divided, the tile and its complement, both as positions, and the result.
 
     None if what is divided, or the tiler, is no layout.
     """

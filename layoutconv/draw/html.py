@@ -66,7 +66,7 @@ def drawing(value: Any, figure: Figure) -> str:
 
 
 def no_drawing(heading: str, sentence: str, line: str) -> str:
-    """What a page shows of an expression without a value: why."""
+    """Return what a page shows of an expression without a value: why."""
     told = f"<p>{escape(sentence)}</p>\n" if sentence else ""
     return (
         f'<section class="wrong" role="alert">\n<h2>{escape(heading)}</h2>\n{told}'

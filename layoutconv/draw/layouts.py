@@ -124,7 +124,7 @@ def read_bounded(
 
 
 def covers(shape: IntTuple, crd: IntTuple) -> bool:
-    """Whether a coordinate, perhaps shorter than the shape, lies inside it."""
+    """Return whether a coordinate, perhaps shorter than the shape, lies inside it."""
     if isinstance(crd, tuple) and isinstance(shape, tuple):
         return all(covers(s, c) for s, c in zip(shape, crd, strict=False))
     return bool(0 <= crd < product(shape))
@@ -257,7 +257,7 @@ def maps_coordinates(composed: ComposedLayout) -> bool:
 
 
 def _all_layouts(chain: Any) -> bool:
-    """Whether there is no swizzle, nor another function, among the maps of a chain."""
+    """Return whether there is no swizzle, nor another function, among the maps of a chain."""
     if isinstance(chain, ComposedLayout):
         return _all_layouts(chain.outer) and _all_layouts(chain.inner)
     return isinstance(chain, Layout)

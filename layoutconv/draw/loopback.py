@@ -78,7 +78,7 @@ class LoopbackServer(ThreadingHTTPServer):
                 self._open -= 1
 
     def connections(self) -> int:
-        """How many there are at the moment."""
+        """Return how many there are at the moment."""
         with self._lock:
             return self._open
 

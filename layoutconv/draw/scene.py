@@ -58,7 +58,7 @@ class Scene:
 
 
 def text_width(text: str, size: float) -> float:
-    """How wide a line is."""
+    """Return how wide a line is."""
     return 0.602 * size * len(text)
 
 
@@ -162,7 +162,7 @@ def _innermost(axis: Axis) -> list[str]:
 
 
 def _row_bands(axis: Axis) -> list[float]:
-    """How wide each band of row headers is, the innermost first."""
+    """Return how wide each band of row headers is, the innermost first."""
     return [
         max(text_width(t, HEADER_TEXT) + 10 for t in (band.name, *(s[2] for s in band.spans)))
         for band in axis.bands

@@ -73,7 +73,7 @@ def _other(applied: Applied, limit: int) -> list[Step]:
 
 
 def summary(operation: str) -> str:
-    """What an operation is for: the first paragraph of its docstring.
+    """Return what an operation is for: the first paragraph of its docstring.
 
     >>> summary("group_modes")
     'Modes `begin` to `end` (exclusive) as one mode; of a tuple as one entry.'

@@ -137,7 +137,7 @@ class _Block:
 
     @property
     def heading(self) -> int:
-        """How many lines come before the upper border."""
+        """Return how many lines come before the upper border."""
         return len(self.grid.columns.bands) + bool(self.grid.title)
 
     @property

@@ -120,7 +120,7 @@ class _Operand:
         return self.at(first.layout(m, k) + first.offset if first.offset else first.layout(m, k))
 
     def at(self, crd: Any) -> _Read:
-        """What a coordinate of the first tensor is: stored somewhere, padding, or absent."""
+        """Return what a coordinate of the first tensor is: stored somewhere, padding, or absent."""
         shape, storage = self.chain[1].layout.shape, self.chain[-1].layout.shape
         crd = plain(tuple(crd) + (0,) * (len(shape) - len(crd)))
         if not covers(shape, crd):

@@ -37,7 +37,7 @@ def main(memory: int) -> None:
 
 
 def answer_to(request: dict[str, Any]) -> dict[str, Any]:
-    """What a request comes to: a result, or an error in a form that can be sent.
+    """Return what a request comes to: a result, or an error in a form that can be sent.
 
     >>> answer_to({"task": "page", "arguments": {"expression": ""}})
     {'result': (True, '')}

@@ -91,7 +91,7 @@ class Worker:
             raise OSError(f"{sys.executable} did not start, to evaluate what was typed") from None
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What comes back, after the announcements of how long it may take."""
+        """Return what comes back, after the announcements of how long it may take."""
         assert self._process.stdin is not None
         allowed = STARTUP
         with self._deadline(allowed):

@@ -24,7 +24,7 @@ VECTOR = 4  # numbers of 16 bytes, which lie side by side then
 
 
 def worth_turning(rows: int, filter: Sequence[int], groups: int = 1) -> bool:
-    """Whether a copy of the filter costs less than kernels that run along the sum gain.
+    """Return whether a copy of the filter costs less than kernels that run along the sum gain.
 
     ``rows`` are those of the gradient that is read, N * Z * P * Q or the rows of a kernel map;
     ``filter`` is a shape (K, T, R, S, C / groups).
@@ -39,7 +39,7 @@ def worth_turning(rows: int, filter: Sequence[int], groups: int = 1) -> bool:
 
 
 def reads_turned(a: Tensor, precision: str | None = None) -> bool:
-    """Whether kernels read data like ``a`` along the sum alone: fp32 as tf32, by ``wgmma``.
+    """Return whether kernels read data like ``a`` along the sum alone: fp32 as tf32, by ``wgmma``.
 
     ``precision`` is as of ``execute``.
     """

@@ -37,7 +37,7 @@ multiplied_now = reader_of(torch)
 
 
 def multiplied_as(dtype: torch.dtype, precision: str | None = None) -> str | None:
-    """How data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
+    """Return how data are multiplied if ``precision`` was asked for: fp32, by torch's setting.
 
     >>> multiplied_as(torch.float32, "fp32"), multiplied_as(torch.float16)
     ('fp32', None)

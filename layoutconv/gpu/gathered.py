@@ -129,7 +129,7 @@ def segments(
 
 
 def number_type(taps: int) -> torch.dtype:
-    """What the numbers of so many taps are stored in."""
+    """Return what the numbers of so many taps are stored in."""
     return torch.int16 if taps < 2**15 else torch.int32
 
 

@@ -77,7 +77,7 @@ class Launch:
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """What calls come to, in new memory; tensors are as :meth:`run` has them."""
+        """Return what calls come to, in new memory; tensors are as :meth:`run` has them."""
         out: Tensor = self.allocate()
         bare = self._at_once
         if bare is not None:
@@ -150,14 +150,14 @@ class Launch:
         return tuple(launcher_of(plan_of(view, *of)) for view in views)
 
     def _reads_turned(self, a: Tensor, precision: str) -> bool:
-        """Whether ``b`` is turned before it is multiplied with ``a``."""
+        """Return whether ``b`` is turned before it is multiplied with ``a``."""
         found = self._turns.get(precision)
         if found is None:
             found = self._turns[precision] = reads_turned(a, precision)
         return found
 
     def _of(self, precision: str | None, aligned: tuple[int, int, int]) -> tuple[Any, ...]:
-        """What plans are kept for."""
+        """Return what plans are kept for."""
         return self.dtype, self.device, self.out_dtype, precision, False, self.structure, aligned
 
 

@@ -141,7 +141,7 @@ class Kind:
         return found
 
     def sizes_of(self, numbers: Numbers) -> Sizes:
-        """Those of the view of these numbers, which nobody has made."""
+        """Return those of the view of these numbers, which nobody has made."""
         (m, m_names), (n, n_names), _, (l, l_names) = self.extents
         stored, (rows, row_names) = self.stored[2]
         # Not by ``_value``: calls are half of what this takes.

@@ -66,7 +66,7 @@ def key_of(
     vectors: tuple[int, int, int],
     along: tuple[int, int],
 ) -> str:
-    """What a choice is known by: the kernel but for its tile, and the class of its sizes.
+    """Return what a choice is known by: the kernel but for its tile, and the class of its sizes.
 
     Sizes are of one class if they round to the same power of two.
     """
@@ -137,7 +137,7 @@ def kept() -> Iterator[tuple[str, Choice]]:
 
 
 def shipped_count() -> int:
-    """How many choices come with the package."""
+    """Return how many choices come with the package."""
     return sum(map(len, _shipped().values()))
 
 
@@ -151,7 +151,7 @@ def _folder(gpu: str) -> Path:
 
 
 def _read(path: Path) -> Any:
-    """What a file says; None of what is not there, or damaged: it is measured again."""
+    """Return what a file says; None of what is not there, or damaged: it is measured again."""
     content = read_file(path, most=MOST_BYTES)
     try:
         return None if content is None else json.loads(content)

@@ -24,7 +24,7 @@ PRESENT = 0.7  # share of (cell, tap) below which tiles look for taps that they 
 
 
 def columns_for(a: Tensor) -> int:
-    """How many columns residues may fill where the gradient ``a`` is read: none on a CPU.
+    """Return how many columns residues may fill where the gradient ``a`` is read: none on a CPU.
 
     >>> import torch
     >>> columns_for(torch.zeros(1, dtype=torch.float16))

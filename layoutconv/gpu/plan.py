@@ -109,7 +109,7 @@ class Plan:
     def _bind(
         self, shape: tuple[int, ...], m: int, index: tuple[Any, ...], integers: tuple[int, ...]
     ) -> None:
-        """What of a view a launch takes."""
+        """Return what of a view a launch takes."""
         self._fit(shape, m)
         numbers = self.splits, self._size, *integers
         self._take(index, numbers if self._kernel is None else as_argument(numbers))
@@ -309,7 +309,7 @@ def _plan(view: GemmView, key: tuple[Any, ...], sizes: tuple[int, int] | None = 
 
 
 def launcher_of(plan: Plan | DotPlan) -> Launcher:
-    """What launches a plan, with the least of Python before it."""
+    """Return what launches a plan, with the least of Python before it."""
     return plan.launcher() if isinstance(plan, Plan) else plan.launch
 
 

@@ -133,7 +133,7 @@ def sum_partials(workspace: Tensor, out: Tensor) -> None:
 
 
 def adder(workspace: Tensor, out: Tensor, pieces: int) -> Callable[[Tensor, Tensor], None]:
-    """What does ``sum_partials`` of flat memory like these on the current GPU.
+    """Return what does ``sum_partials`` of flat memory like these on the current GPU.
 
     Of one piece and one result or more; every workspace is new memory, which starts at a multiple
     of 16 bytes.
@@ -203,7 +203,7 @@ def _check_covers(name: str, layout: OperandLayout, tensor: Tensor) -> None:
 
 
 def _span(tensor: Tensor) -> int:
-    """How many elements lie from a tensor's first to its last."""
+    """Return how many elements lie from a tensor's first to its last."""
     if not tensor.numel():
         return 0
     return 1 + sum((s - 1) * d for s, d in zip(tensor.shape, tensor.stride(), strict=True))
@@ -372,5 +372,5 @@ def _partials(
 
 
 def _alignment(address: int) -> int:
-    """What an address is a multiple of, at most 16 bytes; from its last four bits."""
+    """Return what an address is a multiple of, at most 16 bytes; from its last four bits."""
     return address & -address or 16

@@ -129,7 +129,7 @@ def choose_kernel(
 
 
 def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> Problem:
-    """What the cost model is asked about a view; ``spec`` has any tile."""
+    """Return what the cost model is asked about a view; ``spec`` has any tile."""
     kind, out_kind, vectors, along = spec.dtype, spec.out_dtype, spec.vectors, spec.along
     whole = expected(view).writes_all and _is_dense(view.d)
     counts = "statistics" in spec.epilogue.split()
@@ -220,7 +220,7 @@ def _widened(view: GemmView, tile: TileConfig) -> GemmView:
 
 
 def _without_empty_parts(k: int, tile: TileConfig, splits: int) -> int:
-    """How many parts there are if all but the last have equally many k-tiles."""
+    """Return how many parts there are if all but the last have equally many k-tiles."""
     k_tiles = max(1, -(-k // tile.k))
     return -(-k_tiles // -(-k_tiles // splits))
 
@@ -266,7 +266,7 @@ def _channels(view: GemmView, along: tuple[int, int]) -> int:
 
 
 def _has_tma(view: GemmView, spec: KernelSpec, taps: int = 1) -> bool:
-    """Whether tensor maps bring both operands to the tiles that are made for them.
+    """Return whether tensor maps bring both operands to the tiles that are made for them.
 
     Of tiles whose rows so many ``taps`` share, k-tiles are of half a line.
     """
@@ -288,7 +288,7 @@ def _with_tile(view: GemmView, spec: KernelSpec, taps: int, columns: int = 128) 
 
 
 def _is_dense(layout: Any) -> bool:
-    """Whether memory has no gaps: parts of sums lie as the result does."""
+    """Return whether memory has no gaps: parts of sums lie as the result does."""
     memory = stages(layout)[-1].layout
     pairs = sorted(zip(flatten(memory.stride), flatten(memory.shape), strict=True))
     reach = 1

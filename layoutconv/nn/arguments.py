@@ -114,7 +114,7 @@ def check_groups(groups: Any) -> int:
 
 
 def _check_channels(channels: int, weight: Tensor, groups: int, transposed: bool) -> int:
-    """How many channels come out."""
+    """Return how many channels come out."""
     first, second = weight.shape[:2]
     if groups < 1 or channels % groups or first % groups:
         of_filter = "" if transposed else f" and the {first} of the output"

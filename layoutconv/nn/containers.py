@@ -72,7 +72,7 @@ class Prune(torch.nn.Module):
 
 
 def apply(module: Any, input: Any) -> Any:
-    """What a module of a :class:`Sequential` makes of its input.
+    """Return what a module of a :class:`Sequential` makes of its input.
 
     >>> x = SparseTensor.from_dense(torch.tensor([[[-5.0]]]))
     >>> apply(torch.nn.ReLU(), x).features, apply(torch.nn.ReLU(), x.features)
@@ -99,7 +99,7 @@ def _each(modules: Any, input: SparseTensor, features: Tensor) -> Tensor:
 
 
 def is_plain(module: Any) -> bool:
-    """Whether a module wants features.
+    """Return whether a module wants features.
 
     >>> is_plain(torch.nn.ReLU()), is_plain(torch.nn.Sequential(torch.nn.ReLU(), Prune()))
     (True, False)

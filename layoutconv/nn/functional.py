@@ -397,7 +397,7 @@ def _checked(
     *,
     transposed: bool,
 ) -> Ending:
-    """What follows the sums, with a tensor for a scale that is a number."""
+    """Return what follows the sums, with a tensor for a scale that is a number."""
     check_tensors(rank, input, weight, bias, scale, residual, groups, transposed=transposed)
     check_activation(activation, slope, input)
     check_out_dtype(out_dtype, input)

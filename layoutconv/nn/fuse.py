@@ -60,7 +60,7 @@ def fprop_statistics(
 
 
 def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
-    """Whether no gradient is wanted, or one that the operators have."""
+    """Return whether no gradient is wanted, or one that the operators have."""
     if not torch.is_grad_enabled():
         return True
     tensors = (a, b, ending.bias, ending.scale, ending.residual)
@@ -123,7 +123,7 @@ def _apart(name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: En
 
 
 def after(y: Tensor, ending: Ending) -> Tensor:
-    """What follows sums, as operations of torch."""
+    """Return what follows sums, as operations of torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
     kind, value = y.dtype, y
     if not (bias is None and scale is None and residual is None):

@@ -29,7 +29,7 @@ def check_map(kernel_map: Any, **beside: tuple[Any, Any]) -> KernelMap:
 
 
 def _is_all(given: Any, usual: Any) -> bool:
-    """Whether an argument for all spatial modes, or one for each, is a default for all."""
+    """Return whether an argument for all spatial modes, or one for each, is a default for all."""
     if isinstance(given, Sequence) and not isinstance(given, str):
         return all(_is_all(one, usual) for one in given)
     return given is usual or (isinstance(given, int) and given == usual)

@@ -26,7 +26,7 @@ FORWARDS = frozenset(kind.forward for kind in (*KINDS, torch.nn.Sequential))
 
 
 def counts_images(module: Any) -> bool:
-    """Whether a module is such a norm, or has one.
+    """Return whether a module is such a norm, or has one.
 
     >>> norms = torch.nn.InstanceNorm3d(4), torch.nn.BatchNorm1d(4)
     >>> [counts_images(module) for module in (*norms, torch.nn.Sequential(*norms))]

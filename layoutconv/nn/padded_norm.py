@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def counts_rows(module: torch.nn.Module) -> bool:
-    """Whether what it makes of a row depends on which others there are.
+    """Return whether what it makes of a row depends on which others there are.
 
     >>> norm = torch.nn.BatchNorm1d(4)
     >>> counts_rows(norm), counts_rows(norm.eval()), counts_rows(torch.nn.LayerNorm(4))
@@ -49,7 +49,7 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
 
 
 def is_hooked(module: Any) -> bool:
-    """Whether somebody wants to see what goes in or comes out.
+    """Return whether somebody wants to see what goes in or comes out.
 
     >>> is_hooked(torch.nn.ReLU())
     False

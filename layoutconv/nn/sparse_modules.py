@@ -151,7 +151,7 @@ class _Strided(SparseConvolution):
     _names: ClassVar[tuple[str, ...]] = ("stride", "padding", "dilation")
 
     def _sizes(self, kernel_map: KernelMap | None) -> dict[str, Any]:
-        """What a function is told beside the weight; a map that is given says it already."""
+        """Return what a function is told beside the weight; a map that is given says it already."""
         return {name: getattr(self, name) for name in self._names} if kernel_map is None else {}
 
     def _shown(self) -> dict[str, Any]:

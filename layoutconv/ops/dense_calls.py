@@ -194,5 +194,5 @@ def _views_of(of_pass: tuple[Any, ...]) -> tuple[GemmView, ...]:
 
 
 def _takes_memory(found: Pass, input: Tensor, result: Tensor) -> bool:
-    """Whether the kernels of a pass take memory, whatever the order of its modes."""
+    """Return whether the kernels of a pass take memory, whatever the order of its modes."""
     return input.is_cuda and not found.is_depthwise and not {input.dtype, result.dtype} & FP8

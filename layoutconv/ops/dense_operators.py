@@ -134,7 +134,7 @@ _BACKWARD: dict[str, Any] = {
 
 
 def has_gradient(activation: str | None, slope: float) -> bool:
-    """Whether the operators can go backward through an activation, knowing its value alone.
+    """Return whether the operators can go backward through an activation, knowing its value alone.
 
     >>> has_gradient("relu", 0.01), has_gradient("gelu", 0.01), has_gradient("leaky_relu", -1.0)
     (True, False, False)
@@ -283,7 +283,7 @@ def autocast(op: Any, device: str) -> Any:
 
 
 def lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """What autocast to ``dtype`` makes of an operand."""
+    """Return what autocast to ``dtype`` makes of an operand."""
     return tensor.to(dtype) if tensor.dtype in _LOWERED else tensor
 
 

@@ -74,7 +74,7 @@ class Pass(NamedTuple):
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether nothing is summed over channels."""
+        """Return whether nothing is summed over channels."""
         return all(view.m == view.n == 1 and len(view.a.shape) == 3 for view in self.views[:1])
 
 
@@ -160,7 +160,7 @@ def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
 
 
 def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
-    """Whether every cell is in a residue that some tap reaches; those ``together`` are."""
+    """Return whether every cell is in a residue that some tap reaches; those ``together`` are."""
     return all(
         mode in together
         or len(reached_residues(problem, mode)) == min(problem.stride[mode], problem.spatial[mode])
@@ -211,7 +211,7 @@ def _problem(
 
 
 def _is_depthwise(problem: ConvProblem) -> bool:
-    """Whether every channel is a group: no products of matrices, but of elements."""
+    """Return whether every channel is a group: no products of matrices, but of elements."""
     return problem.groups > 1 and problem.groups == problem.C
 
 

@@ -49,7 +49,7 @@ def find(
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
 ) -> Call | None:
-    """What is known of a call over a map; None where every check has yet to be made.
+    """Return what is known of a call over a map; None where every check has yet to be made.
 
     ``numbers`` are its groups, its activation and the slope.
     """
@@ -213,7 +213,7 @@ class Call:
     def gradients(
         self, found: KernelMap, needed: Sequence[bool], grad: Tensor, x: Any, weight: Any
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Those of the features and of the filter, as far as they are ``needed``.
+        """Return those of the features and of the filter, as far as they are ``needed``.
 
         Where autograd records them, or torch has to see them, by the operators.
         """
@@ -258,7 +258,7 @@ class _OnCPU:
         scale: Any = None,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """What :meth:`OverMap.result` is, of contiguous tensors."""
+        """Return what :meth:`OverMap.result` is, of contiguous tensors."""
         out = self.allocate()
         if self.empty:
             return out
@@ -266,7 +266,7 @@ class _OnCPU:
 
 
 def _takes_memory(a: Tensor) -> bool:
-    """Whether kernels run."""
+    """Return whether kernels run."""
     return a.is_cuda
 
 

@@ -103,7 +103,7 @@ def forward_maps(found: KernelMap) -> Maps:
 
 
 def both_ways(found: KernelMap) -> Maps:
-    """Those that the gradient of the inputs needs, too."""
+    """Return those that the gradient of the inputs needs, too."""
     forward = forward_maps(found)
     if found.mirrored:
         return forward
@@ -153,7 +153,7 @@ class _KeptBy:
 
 
 def kept_of(found: KernelMap) -> Kept:
-    """What is kept with a map; a place of its own among the map's ``views``."""
+    """Return what is kept with a map; a place of its own among the map's ``views``."""
     kept: Any = found.views.get("executor")
     if kept is None:
         kept = found.views["executor"] = Kept()
@@ -180,7 +180,7 @@ def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
 
 
 def chunk_for(counts: Ints, channels: tuple[int, int]) -> int:
-    """How many pairs a product sums over on a GPU, of taps that have ``counts`` pairs.
+    """Return how many pairs a product sums over on a GPU, of taps that have ``counts`` pairs.
 
     Few where the filter is small, so that there are products enough for a GPU; many where it is
     large: each writes a result of its own. ``channels`` are C and K.

@@ -43,7 +43,7 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def is_watched() -> bool:
-    """Whether something looks at calls, or changes them, whatever their tensors are.
+    """Return whether something looks at calls, or changes them, whatever their tensors are.
 
     >>> with torch.device("cpu"):
     ...     is_watched()
@@ -58,7 +58,7 @@ def is_watched() -> bool:
 
 
 def is_watched_unseen() -> bool:
-    """Whether something looks at calls that does not show in how tensors are dispatched.
+    """Return whether something looks at calls that does not show in how tensors are dispatched.
 
     The rest of what ``is_watched`` asks for changes the dispatch keys of the thread: not so
     functions, forward mode, and modes such as that of fake tensors.
@@ -129,7 +129,7 @@ def refuse_transforms(**tensors: Any) -> None:
 
 
 def _derivative(tensor: Any) -> str:
-    """What a transform wants of a tensor, inside of what ``vmap`` makes of it."""
+    """Return what a transform wants of a tensor, inside of what ``vmap`` makes of it."""
     while isinstance(tensor, torch.Tensor):
         if _C._functorch.is_gradtrackingtensor(tensor):
             return "one of torch.func.grad, vjp or jvp"

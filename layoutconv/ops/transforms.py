@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of ``torch.func``, or forward mode, looks at what is computed.
+    """Return whether a transform of ``torch.func``, or forward mode, looks at what is computed.
 
     >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
     (False, tensor([1.]))

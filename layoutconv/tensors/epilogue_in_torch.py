@@ -146,7 +146,7 @@ class Finish:
 
     @property
     def nothing(self) -> bool:
-        """Whether sums of D's dtype are stored as they are."""
+        """Return whether sums of D's dtype are stored as they are."""
         return not self.steps and self.statistics is None and not self.integers
 
     def __call__(

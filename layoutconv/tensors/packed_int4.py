@@ -53,7 +53,7 @@ def pack_int4(x: Tensor) -> Tensor:
 
 
 def unpack_int4(packed: Tensor) -> Tensor:
-    """What :func:`pack_int4` packed, as int8.
+    """Return what :func:`pack_int4` packed, as int8.
 
     >>> unpack_int4(torch.tensor([33, 127, 8], dtype=torch.int8))
     tensor([ 1,  2, -1,  7, -8,  0], dtype=torch.int8)

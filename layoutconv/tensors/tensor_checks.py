@@ -70,7 +70,7 @@ class Index:
 
     @property
     def entries(self) -> Tensor:
-        """What the buffer holds now, where coordinates can reach it; no entry twice."""
+        """Return what the buffer holds now, where coordinates can reach it; no entry twice."""
         return self.buffer[self.reached] if self.reached.dtype == torch.int64 else self.reached
 
 
@@ -147,7 +147,7 @@ def check_tensors(
 
 
 def _check_apart(want: Expected, a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Whether ``out`` is memory of its own: what is read must not have been written before.
+    """Return whether ``out`` is memory of its own: what is read must not have been written before.
 
     Tensors that start in one place share it, and so do contiguous ones that span a place. Strided
     ones may lie between each other, and where there are index buffers these say what is read.
@@ -193,7 +193,7 @@ def _explain(
 
 
 def _check_stored(name: str, stored: Stored, tensor: Any) -> None:
-    """Whether it is a tensor of the shape and the strides that a view stores."""
+    """Return whether it is a tensor of the shape and the strides that a view stores."""
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
     letters = f"of {stored.text}"
@@ -242,7 +242,7 @@ def check_precision(precision: str | None) -> None:
 
 
 def columns_of(view: GemmView) -> int:
-    """How many numbers a tensor "per column" has.
+    """Return how many numbers a tensor "per column" has.
 
     One for each ``n``, in every group of a view that has groups. Where a view is nothing but its
     third mode, that of a depthwise convolution, one for each coordinate of that mode's first mode.
@@ -371,7 +371,7 @@ def _writes_all(layout: OperandLayout) -> bool:
 
 
 def _is_onto(layout: Layout, after: Stage) -> bool:
-    """Whether a map reaches every coordinate of the next one's shape, each once.
+    """Return whether a map reaches every coordinate of the next one's shape, each once.
 
     The extents that move a mode are then its digits, each a step of those below.
     """

@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 
 def conformance(library: Any, cases: int = 2000, seed: int = 0) -> dict[str, Outcome]:
-    """What a library, a module or its name, does with random cases of each operation.
+    """Return what a library, a module or its name, does with random cases of each operation.
 
     >>> outcome = conformance("layoutconv", cases=20)["composition"]
     >>> outcome.exact + outcome.refused, outcome.wrong + outcome.over_refused + outcome.crashed

@@ -107,7 +107,7 @@ def carryless(c: Any, d: Any) -> Any:
 
 
 def of_stride(c: Any, d: Any) -> Any:
-    """What a stride gives at a coordinate; XOR strides are for :func:`total`."""
+    """Return what a stride gives at a coordinate; XOR strides are for :func:`total`."""
     kind = kind_of(d)
     if isinstance(d, int):
         return int(c) * int(d)

@@ -82,7 +82,7 @@ def compile_kernels(
 
 
 def _missing(needs: Iterable[Need]) -> list[bytes]:
-    """What is not on disk, each once, as it travels to another process."""
+    """Return what is not on disk, each once, as it travels to another process."""
     found: dict[KernelKey, Need] = {}
     for view, spec in needs:
         found.setdefault(KernelKey(signature(view, spec.along), spec), (view, spec))

@@ -37,7 +37,7 @@ class Step:
 
     @property
     def structure(self) -> str:
-        """What code it takes: a name, and the dtype of a tensor that it reads."""
+        """Return what code it takes: a name, and the dtype of a tensor that it reads."""
         raise NotImplementedError
 
     @property
@@ -221,7 +221,7 @@ class Epilogue:
         return cls(tuple(steps))
 
     def __bool__(self) -> bool:
-        """Whether it does anything."""
+        """Return whether it does anything."""
         return bool(self.steps) or self.statistics
 
     @cached_property
@@ -271,7 +271,7 @@ _NUMBERS = int, float  # torch 2.8 compiles nothing that asks for ``int | float`
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is an int or a float.
+    """Return whether ``value`` is an int or a float.
 
     >>> is_number(0.5), is_number(2), is_number(True), is_number("2")
     (True, True, False, False)

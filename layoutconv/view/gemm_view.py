@@ -55,7 +55,7 @@ def stages(layout: OperandLayout) -> tuple[Stage, ...]:
 
 
 def inside(crd: IntTuple, shape: IntTuple) -> Any:
-    """Whether ``crd`` is a coordinate of ``shape``: a bool, or an array of bools for arrays.
+    """Return whether ``crd`` is a coordinate of ``shape``: a bool, or an array of bools for arrays.
 
     >>> inside((1, -1), (4, 4)), inside((3, 0), (4, (2, 2)))
     (False, True)
@@ -108,7 +108,7 @@ def follow(chain: tuple[Stage, ...], crd: Any, valid: Any) -> tuple[Any, Any]:
 
 
 def gathers(stage: Stage) -> bool:
-    """Whether a map of the chain reads an index buffer, or applies another function."""
+    """Return whether a map of the chain reads an index buffer, or applies another function."""
     return any(isinstance(d, CustomStride) for d in flatten(stage.layout.stride))
 
 
@@ -145,12 +145,12 @@ class GemmView(Pictured):
 
     @cached_property
     def m(self) -> int:
-        """How many rows the GEMM has."""
+        """Return how many rows the GEMM has."""
         return int(product(self.a.shape[0]))
 
     @cached_property
     def n(self) -> int:
-        """How many columns the GEMM has."""
+        """Return how many columns the GEMM has."""
         return int(product(self.b.shape[0]))
 
     @cached_property
@@ -160,7 +160,7 @@ class GemmView(Pictured):
 
     @cached_property
     def l(self) -> int:  # noqa: E743
-        """How many problems there are: 1 where the layouts have no third mode."""
+        """Return how many problems there are: 1 where the layouts have no third mode."""
         return int(product(self.a.shape[2])) if len(self.a.shape) > 2 else 1
 
     def at(self, l: int) -> GemmView:

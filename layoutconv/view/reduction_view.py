@@ -52,12 +52,12 @@ class ReductionView:
 
     @property
     def r(self) -> int:
-        """How many results there are."""
+        """Return how many results there are."""
         return int(product(self.source.shape[0]))
 
     @property
     def s(self) -> int:
-        """How many elements are reduced to one."""
+        """Return how many elements are reduced to one."""
         return int(product(self.source.shape[1]))
 
     def __str__(self) -> str:

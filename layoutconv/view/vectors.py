@@ -35,7 +35,7 @@ def vector_extent(layout: OperandLayout, mode: int) -> int:
 
 
 def contiguous_extent(layout: OperandLayout, mode: int) -> int:
-    """What ``vector_extent`` is a divisor of: the same, however long.
+    """Return what ``vector_extent`` is a divisor of: the same, however long.
 
     >>> from ..algebra import Layout
     >>> rows = Layout((3, 6884), (6884, 1))

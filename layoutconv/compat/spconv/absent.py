@@ -105,7 +105,7 @@ def explain(module: str, absent: Mapping[str, str] = REASONS) -> Callable[[str],
 
 
 def _is_imported_by(depth: int) -> bool:
-    """Whether the caller of our caller, ``depth`` frames up, is within a ``from``-import."""
+    """Return whether the caller of our caller, ``depth`` frames up, is within a ``from``-import."""
     frame = sys._getframe(depth + 1)
     code = frame.f_code.co_code
     return 0 <= frame.f_lasti < len(code) and dis.opname[code[frame.f_lasti]] == "IMPORT_FROM"

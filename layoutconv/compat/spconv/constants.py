@@ -47,7 +47,7 @@ __getattr__ = explain(__name__)
 
 
 def is_amp_enabled() -> bool:
-    """Whether ``torch.autocast`` is on, for GPUs."""
+    """Return whether ``torch.autocast`` is on, for GPUs."""
     import torch
 
     return torch.is_autocast_enabled()

@@ -105,7 +105,7 @@ class Coordinates:
 
     @property
     def valid(self) -> bool:
-        """Whether these are known to be cells of the grid, none of them twice."""
+        """Return whether these are known to be cells of the grid, none of them twice."""
         return self._known.valid and self._known.repeats is None
 
     @property
@@ -115,7 +115,7 @@ class Coordinates:
 
     @property
     def repeated(self) -> bool:
-        """Whether a cell may be there more than once."""
+        """Return whether a cell may be there more than once."""
         return self._known.repeated
 
     @property
@@ -375,7 +375,7 @@ def overflow(total: int, capacity: int) -> ArgumentError:
 
 
 def version_of(cells: Tensor) -> int:
-    """How often a tensor was written to; of one of inference mode nobody counts."""
+    """Return how often a tensor was written to; of one of inference mode nobody counts."""
     return -1 if cells.is_inference() else cells._version
 
 
@@ -412,7 +412,7 @@ class _Known:
         self.made: dict[Hashable, tuple[TwoWay, int, _Known | None]] = {}
 
     def written(self) -> bool:
-        """Whether somebody wrote to the cells since this was first asked."""
+        """Return whether somebody wrote to the cells since this was first asked."""
         if is_compiling():
             return False
         now = version_of(self.cells)

@@ -86,7 +86,7 @@ def key_strides(
 def fits_keys(
     spatial_shape: Sequence[int], batch_size: int, halo: Sequence[int] | None = None
 ) -> bool:
-    """Whether the largest key of such a grid fits in 63 bits."""
+    """Return whether the largest key of such a grid fits in 63 bits."""
     return batch_size * prod(_widened(spatial_shape, halo)) <= MAX_KEY
 
 

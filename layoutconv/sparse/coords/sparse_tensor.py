@@ -292,7 +292,7 @@ class SparseTensor(NoTensor):
 
     @property
     def overflowed(self) -> bool:
-        """Whether cells are missing, since a capacity was too small for them (waits for the
+        """Return whether cells are missing, since a capacity was too small for them (waits for the
         device)."""
         return self.coordinates.overflowed
 

@@ -165,7 +165,7 @@ class _Sweep:
         self.meet(rays, distance, self.rng.uniform(0.1, 0.4, len(rays)))
 
     def points(self) -> NDArray[np.float32]:
-        """What came back: less of what is far or dark, a few centimetres off."""
+        """Return what came back: less of what is far or dark, a few centimetres off."""
         lost = self.rng.random(len(self.distance)) > 0.985 - 0.25 * (self.distance / _REACH) ** 2
         kept = (self.distance < _REACH) & ~lost
         distance = self.distance[kept] + self.rng.normal(0, 0.012, np.count_nonzero(kept))

@@ -129,11 +129,11 @@ class TapOrder:
 
     @cached_property
     def _hash(self) -> int:
-        """What kernels are told of an order is looked up at every call."""
+        """Return what kernels are told of an order is looked up at every call."""
         return hash(self.visits)
 
     def window(self, rows: int) -> int:
-        """How many rows a window has, of that many.
+        """Return how many rows a window has, of that many.
 
         Whole warps, and no GPU changes the order: they come from the number of rows alone.
 

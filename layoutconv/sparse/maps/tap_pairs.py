@@ -87,7 +87,7 @@ def counts_of(index: Tensor) -> Counts:
 
 
 def is_captured(index: Tensor) -> bool:
-    """Whether what is done with a tensor becomes part of a CUDA graph."""
+    """Return whether what is done with a tensor becomes part of a CUDA graph."""
     import torch
 
     return index.is_cuda and torch.cuda.is_current_stream_capturing()

@@ -132,7 +132,7 @@ class KernelMap:
         return f"KernelMap({rows}, taps={self.taps}{', mirrored' if self.mirrored else ''})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled: the index and the cells. What was derived is derived again."""
+        """Return what is pickled: the index and the cells. What was derived is derived again."""
         index = self.index.detach()  # without the attributes that executors gave it
         made = KernelMap if self.extended is None else _of_extended
         return made, (self.inputs, self.outputs, self.taps, index, self.mirrored)
@@ -180,7 +180,7 @@ class KernelMap:
         return self.own.pairs(chunk)
 
     def pairs_made(self) -> Pairs:
-        """Those that somebody has asked for, in chunks of whatever length.
+        """Return those that somebody has asked for, in chunks of whatever length.
 
         Raises ``RuntimeError`` if nobody has: for what ``torch.compile`` traces on a GPU.
         """
@@ -188,7 +188,7 @@ class KernelMap:
 
     @property
     def counts(self) -> Counts | None:
-        """How many pairs each tap has; None, uncounted, while a CUDA graph is captured."""
+        """Return how many pairs each tap has; None, uncounted, while a CUDA graph is captured."""
         return self.own.counts
 
     def start_counting(self) -> None:

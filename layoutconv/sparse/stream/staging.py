@@ -113,7 +113,7 @@ class Staging:
         return [self.threads.submit(call) for call in calls]
 
     def _is_ready(self, array: Tensor) -> bool:
-        """Whether a GPU reads the user's memory itself."""
+        """Return whether a GPU reads the user's memory itself."""
         return self._inward is not None and array.is_contiguous() and array.is_pinned()
 
     def _cut(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -279,7 +279,7 @@ def _some(part: Rows, piece: slice) -> np.ndarray | slice:
 
 @contextmanager
 def _on(stream: Any) -> Iterator[None]:
-    """What a GPU is told inside, it is told on a stream; nothing without one."""
+    """Return what a GPU is told inside, it is told on a stream; nothing without one."""
     if stream is None:
         yield
         return

@@ -124,7 +124,7 @@ class SparseConvolution(GeometricLayer):
             nn.init.uniform_(self.bias, -bound, bound)
 
     def is_inverseable(self) -> bool:
-        """Whether an inverse convolution can go back through this layer."""
+        """Return whether an inverse convolution can go back through this layer."""
         return self.indice_key is not None and not self.subm
 
     def forward(

@@ -110,7 +110,7 @@ class SparseConvTensor(NoTensor):
         self._coordinates, self._version = None, 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: what is known of the cells is found out again."""
+        """Return what is pickled and copied: what is known of the cells is found out again."""
         return {**self.__dict__, "_coordinates": None}
 
     def __repr__(self) -> str:
@@ -168,7 +168,7 @@ class SparseConvTensor(NoTensor):
 
     @property
     def is_quantized(self) -> bool:
-        """Whether the features are torch's quantized integers, which no layer takes."""
+        """Return whether the features are torch's quantized integers, which no layer takes."""
         return self._features.dtype == torch.qint8
 
     def q_scale(self) -> float:
@@ -212,7 +212,7 @@ class SparseConvTensor(NoTensor):
         indice_dict: dict[Any, IndiceData],
         version: int | None = None,
     ) -> SparseConvTensor:
-        """What a layer returns: features at the cells it computed, ``version`` of them."""
+        """Return what a layer returns: features at the cells it computed, ``version`` of them."""
         made = object.__new__(type(self))
         cells = coordinates.cells
         made.__dict__.update(

@@ -198,7 +198,7 @@ def map_back(x: SparseConvTensor, ksize: list[int], key: Any) -> IndiceData:
 
 
 def _check_cells(x: SparseConvTensor, cells: Coordinates, version: int, key: Any, did: str) -> None:
-    """Whether ``x`` is at the cells that the layer of a key read, or computed."""
+    """Return whether ``x`` is at the cells that the layer of a key read, or computed."""
     own = x.coordinates
     if own is cells:
         return

@@ -180,7 +180,7 @@ _SPARSE = SparseModule, SparseBatchNorm, SparseReLU
 
 
 def is_spconv_module(module: Any) -> bool:
-    """Whether a module takes sparse tensors.
+    """Return whether a module takes sparse tensors.
 
     >>> is_spconv_module(ToDense()), is_spconv_module(nn.ReLU())
     (True, False)
@@ -189,7 +189,7 @@ def is_spconv_module(module: Any) -> bool:
 
 
 def is_sparse_conv(module: Any) -> bool:
-    """Whether a module is a sparse convolution."""
+    """Return whether a module is a sparse convolution."""
     return isinstance(module, SparseModule) and module._convolves
 
 

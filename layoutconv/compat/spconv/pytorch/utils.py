@@ -83,7 +83,7 @@ class PointToVoxel:
 def gather_features_by_pc_voxel_id(
     seg_res_features: Tensor, pc_voxel_id: Tensor, invalid_value: float = 0
 ) -> Tensor:
-    """What each point's voxel has, ``invalid_value`` for points of none.
+    """Return what each point's voxel has, ``invalid_value`` for points of none.
 
     >>> gather_features_by_pc_voxel_id(torch.tensor([5, 6]), torch.tensor([1, -1, 0, 1]), -9)
     tensor([ 6, -9,  5,  6])

@@ -65,7 +65,7 @@ def _fits(stored: Shape, wanted: Shape) -> dict[str, bool]:
 
 
 def fits_some(stored: Shape, wanted: Shape) -> bool:
-    """Whether a filter for (K, *taps, C) may be stored like this.
+    """Return whether a filter for (K, *taps, C) may be stored like this.
 
     >>> fits_some((1, 4, 6), (6, 1, 4)), fits_some((2, 2, 6), (6, 1, 4))
     (True, False)

@@ -89,7 +89,7 @@ def read_header(source: Source) -> Header:
 
 
 def _count_and_stop(source: Source, head: bytes, minor: int, legacy: int) -> tuple[int, int]:
-    """How many points there are, and where what follows them begins."""
+    """Return how many points there are, and where what follows them begins."""
     if minor < 3:
         return legacy, source.size
     stop, points = source.size, legacy

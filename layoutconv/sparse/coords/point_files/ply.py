@@ -122,7 +122,7 @@ class _Binary:
 
 
 def _least(element: Element) -> int:
-    """How many bytes one of an element takes in a binary file, with empty lists."""
+    """Return how many bytes one of an element takes in a binary file, with empty lists."""
     return sum(int((found.counted or found.kind)[1]) for found in element.properties.values())
 
 
