@@ -75,7 +75,7 @@ class Symbolic(Immutable):
 
     def _sympy_(self) -> Any:
         """The same expression in sympy, which asks for it by this name."""
-        from sympy import Symbol, sympify
+        from sympy import Symbol, sympify  # type: ignore[import-untyped]
 
         names = {n: Symbol(n, integer=True) for n in names_of(dict(self.terms))}
         return sympify(str(self), locals=names)

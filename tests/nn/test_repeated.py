@@ -30,11 +30,11 @@ from layoutconv.sparse import (
     SparseTensor,
     collate,
     dense_index,
+    prune,
     strided_map,
     submanifold_map,
     transposed_map,
 )
-from layoutconv.sparse.coords import prune
 from layoutconv.sparse.maps.taps import Taps
 
 from ..sparse.clouds import clouds, offset_sets
