@@ -56,7 +56,7 @@ def side(name: str, checkouts: Path, folder: Path, numbers: list[int], seed: int
 
 
 def one(network: Network, seed: int, state: Any = None) -> tuple[Run, Any]:
-    """What a network says of a scene, and the state dict that it said it with."""
+    """Results of a network on a scene, and the state dict that it had."""
     torch.manual_seed(0)
     scene = network.scene(seed)
     features = scene.features.requires_grad_()

@@ -32,7 +32,7 @@ class StandIn:
         pass
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """What it decorates; another one where that is named, as in ``register_module()``."""
+        """Return the decorated class; a decorator if called by name, as ``register_module()``."""
         if len(args) == 1 and not options and callable(args[0]):
             return args[0]
         return StandIn()
@@ -66,7 +66,7 @@ class Frameworks:
 
 
 class _Own:
-    """What is in the checkouts."""
+    """Packages of the checkouts."""
 
     def __init__(self, packages: Mapping[str, Sequence[Path]]) -> None:
         self._packages = packages
@@ -88,7 +88,7 @@ class _Own:
 
 
 class _Others:
-    """What files of the checkouts import besides, and nobody has."""
+    """Stand-ins for packages that files of the checkouts import, and nobody has."""
 
     def __init__(
         self, packages: Mapping[str, Sequence[Path]], parts: Mapping[str, ModuleType]
@@ -105,7 +105,7 @@ class _Others:
         return spec_from_loader(name, _Given(module), is_package=True)
 
     def _is_wanted(self) -> bool:
-        """Whether it is a file of a checkout that imports, or a package that it imports."""
+        """Return whether a file of a checkout imports, or a package that it imports."""
         frame = sys._getframe(2)
         while frame.f_code.co_filename.startswith("<frozen importlib"):
             if frame.f_back is None:

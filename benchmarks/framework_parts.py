@@ -93,7 +93,7 @@ class BaseModule(nn.Module):
 
 
 class BasicBlock(BaseModule):
-    """What a block of ``mmdet``'s ResNet holds; those who derive from it have a forward pass."""
+    """Layers of a block of ``mmdet``'s ResNet; subclasses have a forward pass."""
 
     expansion = 1
 

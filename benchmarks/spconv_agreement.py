@@ -29,7 +29,7 @@ class Agreement(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What one side made: results in the order of their cells, and gradients by name.
+    """Results of one side, in the order of their cells, and gradients by name.
 
     ``signs`` are the numbers of positive results of each ReLU, by channel. Where those of two sides
     differ, rounding has put a number that is almost zero on the other side of it: then the two are
@@ -71,7 +71,7 @@ def run(net: nn.Module, *inputs: Any, features: list[Tensor]) -> Run:
 
 
 def same_signs(a: Run, b: Run) -> bool:
-    """Whether every ReLU lets as many numbers of a channel through on both sides."""
+    """Return whether every ReLU lets as many numbers of a channel through on both sides."""
     return len(a.signs) == len(b.signs) and all(map(torch.equal, a.signs, b.signs))
 
 
