@@ -1,0 +1,117 @@
+"""Torch's own convolutions are the views' sums: same numbers, memory of ``channels_last``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import layoutconv as lc
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.cpu import torch_convolution as cpu
+from layoutconv.tensors.channels_last import channels_last_stride
+from layoutconv.tensors.epilogue_in_torch import Finish
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
+
+
+@st.composite
+def problems(draw):
+    """Convolutions of 1 to 3 modes, with any numbers, whose windows fit."""
+    rank, groups = draw(st.integers(1, 3)), draw(st.sampled_from([1, 1, 2, 3]))
+    C, K = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
+    modes = []
+    for _ in range(rank):
+        taps, apart, step = (
+            draw(st.integers(1, 3)),
+            draw(st.integers(1, 3)),
+            draw(st.integers(1, 4)),
+        )
+        near, far = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+        extent = draw(st.integers(1, 6)) + max(0, apart * (taps - 1) - near - far)
+        modes.append((extent, taps, step, (near, far), apart))
+    extents, taps, steps, sides, apart = zip(*modes, strict=True)
+    shape = (draw(st.integers(1, 2)), *extents, C)
+    return ConvProblem(shape, (K, *taps), steps, sides, apart, groups)
+
+
+def window(problem):
+    padding = [side for pair in problem.padding for side in pair]
+    return cpu.Window(problem.stride, padding, problem.dilation, problem.groups)
+
+
+def stored(*shape):
+    """A tensor of small integers, whose sums are exact."""
+    return torch.randint(-4, 5, shape).double()
+
+
+def in_torchs_order(tensor):
+    return tensor.movedim(-1, 1)
+
+
+@settings(max_examples=150)
+@given(problems(), st.booleans())
+def test_passes_are_those_of_the_views(problem, packed):
+    x, w = stored(*problem.activation), stored(*problem.stored_filter)
+    y = stored(*problem.output)
+    given_order = (lambda t: in_torchs_order(t)) if packed else (
+        lambda t: in_torchs_order(t).contiguous()
+    )  # fmt: skip
+    X, W, Y = map(given_order, (x, w, y))
+    sums = cpu.convolve(X, W, window(problem))
+    dx = torch.zeros_like(x)
+    for view in dgrad_views(problem):
+        lc.execute(view, y, w, dx)
+    expected = [
+        (sums, lc.execute(fprop_view(problem), x, w)),
+        (cpu.convolve_transposed(Y, W, problem.spatial, window(problem)), dx),
+        (
+            cpu.filter_gradient(Y, X, problem.taps, window(problem)),
+            lc.execute(wgrad_view(problem), y, x),
+        ),
+    ]
+    for found, exact in expected:
+        assert torch.equal(found, in_torchs_order(exact))
+        assert found.stride() == channels_last_stride(found.shape)
+        assert not found._is_view()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("out", [torch.float32, torch.int8, torch.float8_e4m3fn, None])
+def test_what_follows_the_sums_is_rounded_once(dtype, out):
+    problem = ConvProblem((2, 9, 8, 5), (7, 3, 3), 1, 1)
+    x, w = torch.randn(2, 9, 8, 5).to(dtype), torch.randn(7, 3, 3, 5).to(dtype)
+    steps = (Scale(torch.rand(7)), Bias(torch.randn(7)), Residual(torch.randn(2, 9, 8, 7)))
+    epilogue = Epilogue((*steps, Activation("silu")), statistics=True)
+    out = out or dtype
+    expected, sums = lc.execute(fprop_view(problem), x, w, epilogue=epilogue, out_dtype=out)
+    kind = cpu.accumulated(dtype, out, epilogue)
+    statistics = torch.zeros(2, 7, dtype=torch.float64)
+    X, W = (in_torchs_order(t.to(kind)) for t in (x, w))
+    found = cpu.finished(
+        cpu.convolve(X, W, window(problem)), Finish(epilogue, dtype, out, statistics)
+    )
+    assert found.dtype == out
+    assert found.stride() == channels_last_stride(found.shape)
+    # The order of sums differs, so that few numbers are rounded to another neighbour.
+    found = found.movedim(1, -1).double()
+    close = torch.isclose(found, expected.double(), rtol=2**-7 if out.itemsize < 4 else 1e-4,
+                          atol=1 if out == torch.int8 else 1e-2)  # fmt: skip
+    assert close.all()
+    assert (found == expected.double()).float().mean() > (0.95 if out.itemsize < 4 else 0)
+    assert torch.allclose(statistics.float(), sums, rtol=1e-2, atol=1)
+
+
+def test_a_bias_and_relu_stay_in_16_bits():
+    """Rounding and relu commute, so that torch's 16-bit sums lose nothing."""
+    bias = torch.randn(4, dtype=torch.bfloat16)
+    given_steps = Epilogue((Bias(bias), Activation("relu")))
+    rest, own = cpu.without_bias(given_steps, torch.bfloat16)
+    assert own is bias
+    assert cpu.accumulated(torch.bfloat16, torch.bfloat16, rest) == torch.bfloat16
+    assert cpu.accumulated(torch.bfloat16, torch.float32, rest) == torch.float32
+    leaky = Epilogue((Activation("leaky_relu"),))
+    assert cpu.accumulated(torch.float16, torch.float16, leaky) == torch.float32
+    rest, own = cpu.without_bias(given_steps, torch.float32)
+    assert own is None
+    assert rest is given_steps
