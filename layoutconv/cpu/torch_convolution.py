@@ -11,7 +11,7 @@ what these are tested against.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -65,8 +65,12 @@ def convolve(x: Tensor, w: Tensor, window: Window, bias: Tensor | None = None) -
     return _of_rank(sums, x.dim())
 
 
-def convolve_transposed(y: Tensor, w: Tensor, spatial: Ints, window: Window) -> Tensor:
+def convolve_transposed(
+    y: Tensor, w: Tensor, spatial: Ints, window: Window, bias: Tensor | None = None
+) -> Tensor:
     """The gradient of ``x``, of ``spatial`` cells, from ``y`` (N, K, Z, P, Q): :func:`convolve`'s.
+
+    ``bias`` (C,) is added to every cell.
 
     >>> y, w = torch.tensor([[[1.0, 2]]]), torch.tensor([[[1.0, 10, 100]]])
     >>> convolve_transposed(y, w, [4], Window([2], [0, 1], [1]))
@@ -78,7 +82,7 @@ def convolve_transposed(y: Tensor, w: Tensor, spatial: Ints, window: Window) -> 
     # Cells that no window reaches lie at the far side, fewer than a stride.
     unreached = [e - ((z - 1) * s - 2 * p + d * (t - 1) + 1) for e, z, t, s, p, d in modes]
     sums = torch.convolution(
-        _in_memory_order(y), _in_memory_order(w), None, *_numbers(window, both), True,
+        _in_memory_order(y), _in_memory_order(w), bias, *_numbers(window, both), True,
         [*[0] * (2 - len(near)), *unreached], window.groups,
     )  # fmt: skip
     for mode, (cells, first) in enumerate(zip(spatial, near, strict=True), -len(near)):
@@ -104,14 +108,38 @@ def filter_gradient(y: Tensor, x: Tensor, taps: Ints, window: Window) -> Tensor:
     return _of_rank(found, y.dim())
 
 
-def finished(sums: Tensor, finish: Finish) -> Tensor:
-    """Return sums (N, K, Z, P, Q), of ``channels_last`` memory, as they are stored.
+def with_epilogue(
+    pass_: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    a: Tensor,
+    b: Tensor,
+    epilogue: Epilogue | None = None,
+    out_dtype: torch.dtype | None = None,
+    statistics: Tensor | None = None,
+) -> Tensor:
+    """What follows the sums of a pass, rounded once as the views have it.
 
-    The sources of residuals are in the order of memory, (N, Z, P, Q, K).
+    Args:
+        pass_: a function of two tensors and of the bias that torch adds, None without one.
+        epilogue: the steps; residuals are in the order of memory, (N, Z, P, Q, K).
+        out_dtype: the dtype of the result, by default that of ``a``.
+        statistics: fp64 (2, K), to which those of the result are added.
+
+    >>> x, w = torch.ones(1, 1, 4), torch.ones(1, 1, 3)
+    >>> from layoutconv.view.epilogue import Scale
+    >>> window = Window([1], [0, 0], [1])
+    >>> with_epilogue(lambda x, w, bias: convolve(x, w, window, bias), x, w, Epilogue((Scale(2),)))
+    tensor([[[6., 6.]]])
     """
-    if finish.nothing and sums.dtype == finish.out:
+    out = out_dtype or a.dtype
+    rest, bias = _without_bias(epilogue, a.dtype)
+    kind = _multiplied_in(a.dtype, out, rest)
+    if kind != a.dtype:
+        rest, bias = _without_bias(epilogue, kind)
+    sums = pass_(a.to(kind), b.to(kind), bias)
+    finish = Finish(rest, a.dtype, out, statistics)
+    if finish.nothing and sums.dtype == out:
         return sums
-    stored = sums if sums.dtype == finish.out else torch.empty_like(sums, dtype=finish.out)
+    stored = sums if sums.dtype == out else torch.empty_like(sums, dtype=out)
     values, target = (t.movedim(1, -1).flatten(0, -2) for t in (sums, stored))
     sources = [source.reshape(values.shape) for source in finish.sources]
     for first in range(0, len(values), _ROWS):
@@ -120,24 +148,20 @@ def finished(sums: Tensor, finish: Finish) -> Tensor:
     return stored
 
 
-def accumulated(operand: torch.dtype, out: torch.dtype, epilogue: Epilogue | None) -> torch.dtype:
+def _multiplied_in(
+    operand: torch.dtype, out: torch.dtype, epilogue: Epilogue | None
+) -> torch.dtype:
     """The dtype in which operands go to torch so that a result is rounded once.
 
     Torch sums 16-bit numbers in fp32 and rounds. What follows a rounded sum has to commute with
     that, as relu does; else operands are fp32 before.
-
-    >>> from layoutconv.view.epilogue import Scale
-    >>> accumulated(torch.bfloat16, torch.bfloat16, Epilogue((Activation("relu"),)))
-    torch.bfloat16
-    >>> accumulated(torch.bfloat16, torch.bfloat16, Epilogue((Scale(2.0),)))
-    torch.float32
     """
     steps = epilogue.steps if epilogue is not None else ()
     commute = all(isinstance(step, Activation) and step.kind == "relu" for step in steps)
     return operand if out == operand and commute else accumulator_dtype(operand, 1)
 
 
-def without_bias(
+def _without_bias(
     epilogue: Epilogue | None, dtype: torch.dtype
 ) -> tuple[Epilogue | None, Tensor | None]:
     """Return what follows a bias that torch adds itself, and that; None if there is none."""

@@ -11,7 +11,6 @@ import layoutconv as lc
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.cpu import torch_convolution as cpu
 from layoutconv.tensors.channels_last import channels_last_stride
-from layoutconv.tensors.epilogue_in_torch import Finish
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 
 
@@ -38,6 +37,10 @@ def problems(draw):
 def window(problem):
     padding = [side for pair in problem.padding for side in pair]
     return cpu.Window(problem.stride, padding, problem.dilation, problem.groups)
+
+
+def convolution(problem):
+    return lambda x, w, bias: cpu.convolve(x, w, window(problem), bias)
 
 
 def stored(*shape):
@@ -85,12 +88,9 @@ def test_what_follows_the_sums_is_rounded_once(dtype, out):
     epilogue = Epilogue((*steps, Activation("silu")), statistics=True)
     out = out or dtype
     expected, sums = lc.execute(fprop_view(problem), x, w, epilogue=epilogue, out_dtype=out)
-    kind = cpu.accumulated(dtype, out, epilogue)
     statistics = torch.zeros(2, 7, dtype=torch.float64)
-    X, W = (in_torchs_order(t.to(kind)) for t in (x, w))
-    found = cpu.finished(
-        cpu.convolve(X, W, window(problem)), Finish(epilogue, dtype, out, statistics)
-    )
+    X, W = map(in_torchs_order, (x, w))
+    found = cpu.with_epilogue(convolution(problem), X, W, epilogue, out, statistics)
     assert found.dtype == out
     assert found.stride() == channels_last_stride(found.shape)
     # The order of sums differs, so that few numbers are rounded to another neighbour.
@@ -102,16 +102,19 @@ def test_what_follows_the_sums_is_rounded_once(dtype, out):
     assert torch.allclose(statistics.float(), sums, rtol=1e-2, atol=1)
 
 
-def test_a_bias_and_relu_stay_in_16_bits():
-    """Rounding and relu commute, so that torch's 16-bit sums lose nothing."""
-    bias = torch.randn(4, dtype=torch.bfloat16)
-    given_steps = Epilogue((Bias(bias), Activation("relu")))
-    rest, own = cpu.without_bias(given_steps, torch.bfloat16)
-    assert own is bias
-    assert cpu.accumulated(torch.bfloat16, torch.bfloat16, rest) == torch.bfloat16
-    assert cpu.accumulated(torch.bfloat16, torch.float32, rest) == torch.float32
-    leaky = Epilogue((Activation("leaky_relu"),))
-    assert cpu.accumulated(torch.float16, torch.float16, leaky) == torch.float32
-    rest, own = cpu.without_bias(given_steps, torch.float32)
-    assert own is None
-    assert rest is given_steps
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_bias_and_relu_are_torchs(dtype):
+    """Rounding and relu commute: 16-bit tensors are convolved as they are, not as fp32."""
+    problem = ConvProblem((2, 6, 5), (4, 3), 1, 1)
+    x, w, bias = (torch.randn(shape).to(dtype) for shape in ((2, 5, 6), (4, 5, 3), (4,)))
+    seen = []
+
+    def spy(a, b, bias):
+        seen.append((a.dtype, bias is not None))
+        return convolution(problem)(a, b, bias)
+
+    steps = Bias(bias), Activation("relu")
+    found = cpu.with_epilogue(spy, x, w, Epilogue(steps))
+    assert torch.equal(found, torch.relu(torch.conv1d(x, w, bias, padding=1)))
+    cpu.with_epilogue(spy, x, w, Epilogue((*steps[:1], Activation("silu"))))
+    assert seen == [(dtype, True), (torch.float32, dtype == torch.float32)]
