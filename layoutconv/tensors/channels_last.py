@@ -23,21 +23,21 @@ def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return (reach, 1, *reversed(strides))
 
 
-def in_channels_last(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+def in_channels_last(tensor: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """A tensor's elements as a new tensor of ``shape`` (N, C, ...), packed, that is no view.
 
     Its memory is that of ``tensor`` where that has the order already; else it is a copy. Both
-    shapes differ in modes of extent 1 alone. Who calls keeps no other tensor of the memory.
+    shapes differ in modes of extent 1 alone; ``stride`` is that of :func:`channels_last_stride`.
+    Who calls keeps no other tensor of the memory.
 
     >>> import torch
-    >>> made = in_channels_last(torch.arange(6).view(1, 2, 1, 3), (1, 2, 3))
+    >>> made = in_channels_last(torch.arange(6).view(1, 2, 1, 3), (1, 2, 3), (6, 1, 2))
     >>> made.tolist(), made.stride(), made._is_view()
     ([[[0, 1, 2], [3, 4, 5]]], (6, 1, 2), False)
     """
-    stride = channels_last_stride(shape)
-    if tensor.shape == shape and tensor.stride() == stride and not tensor._is_view():
+    if tensor.stride() == stride and not tensor._is_view():
         return tensor
     if tensor.movedim(1, -1).is_contiguous():
         storage, first = tensor.untyped_storage(), tensor.storage_offset()
-        return tensor.new_empty(0).set_(storage, first, tuple(shape), stride)
-    return tensor.new_empty_strided(tuple(shape), stride).copy_(tensor.reshape(tuple(shape)))
+        return tensor.new_empty(0).set_(storage, first, shape, stride)
+    return tensor.new_empty_strided(shape, stride).copy_(tensor.reshape(shape))

@@ -34,13 +34,8 @@ def problems(draw):
     return ConvProblem(shape, (K, *taps), steps, sides, apart, groups)
 
 
-def window(problem):
-    padding = [side for pair in problem.padding for side in pair]
-    return cpu.Window(problem.stride, padding, problem.dilation, problem.groups)
-
-
 def convolution(problem):
-    return lambda x, w, bias: cpu.convolve(x, w, window(problem), bias)
+    return cpu.TorchConvolution(problem).fprop
 
 
 def stored(*shape):
@@ -61,15 +56,15 @@ def test_passes_are_those_of_the_views(problem, packed):
         lambda t: in_torchs_order(t).contiguous()
     )  # fmt: skip
     X, W, Y = map(given_order, (x, w, y))
-    sums = cpu.convolve(X, W, window(problem))
+    ours = cpu.TorchConvolution(problem)
     dx = torch.zeros_like(x)
     for view in dgrad_views(problem):
         lc.execute(view, y, w, dx)
     expected = [
-        (sums, lc.execute(fprop_view(problem), x, w)),
-        (cpu.convolve_transposed(Y, W, problem.spatial, window(problem)), dx),
+        (ours.fprop(X, W), lc.execute(fprop_view(problem), x, w)),
+        (ours.dgrad(Y, W), dx),
         (
-            cpu.filter_gradient(Y, X, problem.taps, window(problem)),
+            ours.wgrad(Y, X),
             lc.execute(wgrad_view(problem), y, x),
         ),
     ]
