@@ -14,7 +14,7 @@ from ..ops.dense_operators import (
     lower,
     per_channel,
 )
-from ..ops.torch_internals import refuse_transforms
+from ..ops.guard import refuse_transforms
 from ..ops.transforms import Dgrad, Fprop, is_transformed
 from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, convert
 from ..tensors.tensor_checks import OUTPUTS

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.torch_internals import is_any_autocast_enabled
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
 from ..ops.dense_operators import has_gradient
-from ..ops.torch_internals import is_constant, is_plain, wants_gradient
+from ..ops.guard import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from ..tensors.epilogue_in_torch import activate, convert
 from ..view.epilogue import is_number
@@ -366,7 +367,7 @@ def _checked(
 
 def _lowered(x: Tensor, weight: Tensor) -> torch.dtype | None:
     """The dtype that autocast wants both in; None where it is off, or wants nothing of them."""
-    if not torch._C._is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
+    if not is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
         return None
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or not {x.dtype, weight.dtype} <= _LOWERED:

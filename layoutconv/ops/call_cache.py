@@ -15,84 +15,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.caches import BoundedCache, footprint, remembered
-from .torch_internals import (
-    PLAIN,
-    forward_ad,
-    functions_that_look,
-    is_dynamo_compiling,
-    is_plain,
-    operators_that_look,
-)
+from ..base.torch_internals import functions_that_look, levels, operators_that_look
+from .guard import PLAIN, Guard, guard_of, is_plain
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-try:
-    from torch._C._dynamo import guards as _of_torch
-except ImportError:  # they are torch.compile's own, and promised to nobody
-    _of_torch = None  # type: ignore[assignment]
-
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # in a third of is_compiling's time
 is_grad_enabled = torch.is_grad_enabled
 _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
 
 _LATER = 2048  # bytes of the launches that are bound when an entry is used first
 
-Guard = Callable[..., bool]
 Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
-
-
-def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
-    """A function of as many tensors: whether kernels and torch would treat them as these.
-
-    With ``rows``, matrices may have any number of them: clouds differ in nothing else.
-
-    They have their types, dtypes, devices, shapes and strides, want a gradient or do not,
-    and torch dispatches them alike: keys are those of lazy negation and inference mode, and, of the
-    thread, of autocast, tracers and transforms. What is no
-    tensor is not like one. ``is_watched_unseen`` asks what is not seen. Nothing keeps the tensors
-    alive.
-
-    >>> x = torch.ones(2, 3)
-    >>> alike = guard_of(x)
-    >>> alike(x + 1), alike(x.T), alike(x.double()), alike(2.0)
-    (True, False, False, False)
-    >>> guard_of(x, rows=True)(torch.ones(5, 3)), guard_of(x, rows=True)(torch.ones(2, 5))
-    (True, False)
-    """
-    guards: Any = getattr(_of_torch, "TensorGuards", None)
-    if guards is None or len(set(map(id, tensors))) < len(tensors):
-        return _guard_in_python(*tensors, rows=rows)  # torch's is false if any is there twice
-    sizes: Any = None
-    strides: Any = None
-    if rows:
-        sizes = [[*_shape(tensor, rows)] for tensor in tensors]
-        strides = [[*tensor.stride()] for tensor in tensors]
-    alike: Guard = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-    return alike
-
-
-def _shape(tensor: Tensor, rows: bool) -> tuple[int | None, ...]:
-    """The extents that matter, None for one that does not."""
-    if rows and tensor.dim() == 2:
-        return None, tensor.shape[1]
-    return tuple(tensor.shape)
-
-
-def _guard_in_python(*tensors: Tensor, rows: bool = False) -> Guard:
-    """:func:`guard_of` without help from torch: a microsecond for each tensor, not a tenth."""
-    known = [_properties(tensor, rows) for tensor in tensors]
-
-    def alike(*others: Any) -> bool:
-        return is_plain(*others) and [_properties(tensor, rows) for tensor in others] == known
-
-    return alike
-
-
-def _properties(tensor: Tensor, rows: bool) -> tuple[Any, ...]:
-    return (
-        type(tensor), tensor.dtype, tensor.device, _shape(tensor, rows), tensor.stride(),
-        tensor.requires_grad, tensor.is_inference(), torch.is_inference_mode_enabled(),
-    )  # fmt: skip
 
 
 class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
@@ -132,7 +67,7 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
         # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
         if is_dynamo_compiling() or functions_that_look() or operators_that_look():
             return None
-        if forward_ad._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
+        if levels._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
             return None
         if input.is_nested or weight.is_nested:  # torch's guard ends the process
             return None

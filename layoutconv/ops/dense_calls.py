@@ -5,7 +5,7 @@ many to be recorded by autograd. What it comes to depends on data in nothing: on
 dtypes, devices and numbers alone, a *signature*. The first call of a signature takes the operator,
 with every check; if that succeeds, what was derived on the way is kept as a :class:`Call`, and
 later calls of the signature do nothing but allocate and launch. Of a call that torch has to see, of
-which :func:`~layoutconv.ops.torch_internals.is_plain` decides, nothing is kept.
+which :func:`~layoutconv.ops.guard.is_plain` decides, nothing is kept.
 
 A kernel takes the memory of tensors as it is, where that is in the order of ``channels_last``;
 views of them in that order would cost a microsecond each.
@@ -27,7 +27,7 @@ from ..view.gemm_view import GemmView
 from .call_cache import Signatures
 from .dense_operators import dgrad_backward, fprop_backward, has_gradient, keep
 from .dense_passes import Pass, dgrad_pass, epilogue_of, fprop_pass, run, write_empty_sums
-from .torch_internals import is_constant, wants_gradient
+from .guard import is_constant, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor

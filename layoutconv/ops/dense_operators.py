@@ -28,7 +28,7 @@ import torch
 
 from ..errors import ArgumentError
 from . import dense_passes
-from .torch_internals import is_plain, wants_gradient
+from .guard import is_plain, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,7 +22,7 @@ import torch
 
 from ..errors import ArgumentError
 from ..gpu.gathered import OPERATIONS, check_rows, gather, number_type, segments
-from .torch_internals import is_plain, refuse_transforms, wants_gradient
+from .guard import is_plain, refuse_transforms, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor

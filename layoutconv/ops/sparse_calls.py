@@ -25,7 +25,7 @@ from .call_cache import Signatures
 from .dense_operators import has_gradient, keep, through_epilogue
 from .dense_passes import epilogue_of
 from .execute import execute_cpu
-from .torch_internals import is_constant, is_plain, wants_gradient
+from .guard import is_constant, is_plain, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,9 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import _C
-from torch.autograd import forward_ad
 
+from ..base.torch_internals import levels, transforms_that_look
 from .dense_operators import conv_dgrad, conv_fprop, conv_wgrad
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def is_transformed() -> bool:
     (False, tensor([1.]))
     """
     # The depth, and not what lies on top: torch.compile knows that number.
-    return _C._functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+    return transforms_that_look() > 0 or levels._current_level >= 0
 
 
 class _Place(NamedTuple):

@@ -15,15 +15,15 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutconv.ops import call_cache
-from layoutconv.ops.call_cache import Signatures, guard_of
-from layoutconv.ops.torch_internals import is_watched
+from layoutconv.ops import call_cache, guard
+from layoutconv.ops.call_cache import Signatures
+from layoutconv.ops.guard import guard_of, is_watched
 
 
 @pytest.fixture(autouse=True, params=["torch's", "ours"])
 def kind(request, monkeypatch) -> None:
     if request.param == "ours":
-        monkeypatch.setattr(call_cache, "_of_torch", None)
+        monkeypatch.setattr(guard, "TENSOR_GUARDS", None)
 
 
 class Own(torch.Tensor):
