@@ -35,7 +35,8 @@ def private_names(tree: ast.AST) -> set[str]:
             found.add(ast.unparse(node))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.add(node.value)
-    return {n for n in found if re.match(r"(torch|torch\.autograd\.forward_ad|forward_ad)\._[a-zA-Z]", n)}
+    private = r"(torch|torch\.autograd\.forward_ad|forward_ad)\._[a-zA-Z]"
+    return {name for name in found if re.match(private, name)}
 
 
 def test_one_file_names_what_is_private_to_torch():

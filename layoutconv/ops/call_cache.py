@@ -1,4 +1,4 @@
-"""Signatures: all that a call depends on beside data, and what was kept of calls for each.
+"""The call cache: what was kept of calls, by all that they depend on beside data: a signature.
 
 A signature has two parts. The one that a dictionary finds is cheap and coarse: numbers, their
 types, and how many elements there are. The other is a guard, which says in one call of C what a
@@ -16,7 +16,8 @@ import torch
 
 from ..base.caches import BoundedCache, footprint, remembered
 from ..base.torch_internals import functions_that_look, levels, operators_that_look
-from .guard import PLAIN, Guard, guard_of, is_plain
+from .formulas import has_gradient
+from .guard import PLAIN, Guard, guard_of, is_constant, is_plain, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +31,7 @@ _LATER = 2048  # bytes of the launches that are bound when an entry is used firs
 Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
 
 
-class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
+class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
     """What was kept for signatures of convolutions: a cache with a bound, by the coarse parts.
 
     A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
@@ -39,12 +40,12 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
     signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
     With ``rows``, how many of them ``input`` and ``residual`` have does not.
 
-    >>> signatures = Signatures("", entries=2, nbytes=10_000)
+    >>> calls = CallCache("", entries=2, nbytes=10_000)
     >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
-    >>> signatures.keep(lambda: "what was found out", *call)
-    >>> signatures.find(*call)
+    >>> calls.keep(lambda: "what was found out", *call)
+    >>> calls.find(*call)
     'what was found out'
-    >>> signatures.find((3.0, "relu"), *call[1:]) is None
+    >>> calls.find((3.0, "relu"), *call[1:]) is None
     True
     """
 
@@ -119,6 +120,36 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
         nbytes = nbytes // many * len(others) + footprint(key, entry) + _LATER
         self.put(key, [entry, *others], nbytes, 1 + len(others))
 
+    def remember(
+        self,
+        make: Callable[[], Any],
+        numbers: tuple[Any, ...],
+        out_dtype: torch.dtype | None,
+        tensors: tuple[Any, ...],
+        result: Tensor,
+        ending: tuple[str | None, float],
+    ) -> None:
+        """Keep what ``make`` makes of a call that succeeded, where it may be made past an operator.
+
+        ``tensors`` are its input, weight, bias, scale and residual, ``ending`` its activation with
+        the slope.
+        """
+        if torch.compiler.is_compiling():
+            return
+        input, weight, bias, scale, residual = tensors
+        columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
+        if (
+            not (input.numel() and result.numel())
+            or result.is_complex()
+            or not (result.is_cpu or result.is_cuda)
+            or not all(t.is_contiguous() for t in columns)
+        ):
+            return
+        if not wants_gradient(input, weight, *columns, residual) or (
+            has_gradient(*ending) and is_constant(scale)
+        ):
+            self.keep(make, numbers, out_dtype, *tensors)
+
     def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
         """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
         size = input.size(-1) if self.rows else input.numel()
@@ -148,3 +179,8 @@ def _apart(
     kind = None if out_dtype is None else type(out_dtype) is torch.dtype and _name(out_dtype)
     scaled = scale is not None and number is None
     return (numbers, number, bias is None, scaled, residual is None, kind), columns
+
+
+# What the road of a call looks into before it reads an argument.
+dense = CallCache("dense calls", entries=4096, nbytes=16 << 20)
+sparse = CallCache("sparse calls", entries=1024, nbytes=8 << 20, rows=True)
