@@ -151,9 +151,7 @@ MANY = {
     "kernels.gemm.implicit_gemm.__call__", "kernels.gemm.implicit_gemm.kernel",
     "kernels.maps.pairs.write", "kernels.pointwise.gather_pool.__call__",
     "kernels.pointwise.gather_pool.kernel", "kernels.pointwise.gather_pool.step",
-    "ops.dense_operators._fake_dgrad", "ops.dense_operators._fake_fprop", "ops.dense_passes.dgrad",
-    "ops.dense_passes.dgrad_pass", "ops.dense_passes.fprop", "ops.execute.execute",
-    "ops.sparse_operators.conv", "ops.sparse_operators.wgrad",
+    "ops.execute.execute",
     "sparse.maps.kernel_map.strided_map", "sparse.maps.kernel_map.transposed_map",
     "sparse.views.kernel_map_dgrad_view", "tuning.race.tune",
 }  # fmt: skip

@@ -22,7 +22,8 @@ from ..conv.depthwise_views import depthwise_wgrad_view
 from ..errors import ArgumentError
 from ..gpu.folding_choice import line_for
 from ..gpu.phase_choice import columns_for
-from ..ops.dense_passes import dgrad_pass, epilogue_of, fprop_pass, run
+from ..ops.dense_passes import dgrad_pass, fprop_pass, run
+from ..ops.epilogue_args import epilogue_of
 from ..ops.execute import execute
 from ..tensors.tensor_checks import OUTPUTS
 from .agreement import Agreement
@@ -103,8 +104,8 @@ class SplitConv(torch.autograd.Function):
             dx = dy.new_empty(ctx.x_shape)
 
             def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
-                numbers = part.spatial, *_numbers(part)
-                found = dgrad_pass(a.shape, w.shape, *numbers, columns=columns_for(a))
+                numbers = _numbers(part)
+                found = dgrad_pass(a.shape, w.shape, part.spatial, numbers, columns=columns_for(a))
                 if found.zeroed:
                     out.zero_()
                 run(found.views, a, w, out, None, turns=bool(found.turned))

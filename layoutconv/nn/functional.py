@@ -20,6 +20,7 @@ from torch.overrides import has_torch_function
 from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
 from ..ops import dense_calls
+from ..ops.epilogue_args import EpilogueArgs
 from . import fuse
 from .arguments import (
     check_activation,
@@ -32,7 +33,6 @@ from .arguments import (
     near_and_far,
 )
 from .complex import complex_channels, real_channels, real_filter, without_autocast
-from .fuse import Ending
 from .overrides import overridden
 
 if TYPE_CHECKING:
@@ -396,7 +396,7 @@ def _checked(
     groups: int,
     *,
     transposed: bool,
-) -> Ending:
+) -> EpilogueArgs:
     """Return what follows the sums, with a tensor for a scale that is a number."""
     check_tensors(rank, input, weight, bias, scale, residual, groups, transposed=transposed)
     check_activation(activation, slope, input)
@@ -405,7 +405,7 @@ def _checked(
         wide = input.dtype in (torch.float64, torch.complex128)
         K = weight.shape[1] * groups if transposed else weight.shape[0]
         scale = input.new_full((K,), scale, dtype=torch.float64 if wide else torch.float32)
-    return Ending(bias, scale, residual, activation, slope, out_dtype)
+    return EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
 
 
 def _run(
@@ -414,7 +414,7 @@ def _run(
     input: Tensor,
     weight: Tensor,
     numbers: tuple[Any, ...],
-    ending: Ending,
+    ending: EpilogueArgs,
 ) -> Tensor:
     """The convolution of a batch or of one image, complex ones as real ones."""
     x, w, ending = _batch(input, rank), weight, _of_batch(ending, rank)
@@ -433,7 +433,7 @@ def _run(
     return _like(_in_memory_order(complex_channels, y), input, rank)
 
 
-def _of_batch(ending: Ending, rank: int) -> Ending:
+def _of_batch(ending: EpilogueArgs, rank: int) -> EpilogueArgs:
     """With the residual of a batch."""
     if ending.residual is None:
         return ending
@@ -441,10 +441,10 @@ def _of_batch(ending: Ending, rank: int) -> Ending:
 
 
 def _other_tensors(
-    ending: Ending, bias: Tensor | None, scale: Tensor | None, residual: Tensor | None
-) -> Ending:
+    ending: EpilogueArgs, bias: Tensor | None, scale: Tensor | None, residual: Tensor | None
+) -> EpilogueArgs:
     """``_replace``, which torch 2.8 does not compile."""
-    return Ending(bias, scale, residual, ending.activation, ending.slope, ending.out_dtype)
+    return EpilogueArgs(bias, scale, residual, ending.activation, ending.slope, ending.out_dtype)
 
 
 def _batch(tensor: Tensor, rank: int) -> Tensor:

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..base.torch_internals import is_any_autocast_enabled
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
-from ..ops.dense_operators import has_gradient
-from ..ops.torch_internals import is_constant, is_plain, wants_gradient
+from ..ops.epilogue_args import EpilogueArgs
+from ..ops.formulas import has_gradient
+from ..ops.guard import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
 from ..tensors.epilogue_in_torch import activate, convert
 from ..view.epilogue import is_number
 from .arguments import check_activation, check_out_dtype
-from .fuse import Ending, after, before_torch, fused_or_not
+from .fuse import after, before_torch, fused_or_not
 from .given_maps import check_cells, check_map
 from .repeated import through
 from .sparse_pool import sparse_depthwise
@@ -267,9 +269,9 @@ def _convolution(
     given = groups, activation, slope
     call = sparse_calls.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
-        return _on(input, outputs, call.run(found, x, weight, bias, scale, residual))
+        return _on(input, outputs, call.run(x, weight, bias, scale, residual, found))
     if found.ways.extended is not None:
-        ending = Ending(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
+        ending = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
         return _on(input, outputs, _over_repeated(x, weight, found, groups, ending))
     others = found, given, (bias, scale, residual), out_dtype
     low = None if torch.compiler.is_compiling() else _lowered(x, weight)
@@ -285,14 +287,14 @@ def _convolution(
 
 
 def _over_repeated(
-    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Ending
+    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> Tensor:
     """The features (rows, K) of a convolution where some cells are there more than once."""
     check_features(x)
     check_activation(ending.activation, ending.slope, x)
     check_out_dtype(ending.out_dtype, x)
     _check_over(found, x, weight, groups, ending[:3])
-    bare = Ending(out_dtype=before_torch(x.dtype, ending.out_dtype))
+    bare = EpilogueArgs(out_dtype=before_torch(x.dtype, ending.out_dtype))
 
     def sums(extended: Tensor, over: KernelMap) -> Tensor:
         rows = SparseTensor(extended, over.inputs)
@@ -315,7 +317,7 @@ def _features(
     """The features (rows, K) of a convolution, where something may be known of it."""
     call = sparse_calls.find(found, given, out_dtype, x, weight, *others)
     if call is not None:
-        return call.run(found, x, weight, *others)
+        return call.run(x, weight, *others, found)
     return _checked(x, weight, found, given, others, out_dtype)
 
 
@@ -351,7 +353,7 @@ def _checked(
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
         column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
-    ending = Ending(bias, column, residual, activation, slope, out_dtype)
+    ending = EpilogueArgs(bias, column, residual, activation, slope, out_dtype)
     if groups == x.shape[1] > 1:  # nothing is summed over channels
         return after(sparse_depthwise(x, weight, found), ending)
     gradients = wants_gradient(x, weight, bias, column, residual)
@@ -366,7 +368,7 @@ def _checked(
 
 def _lowered(x: Tensor, weight: Tensor) -> torch.dtype | None:
     """The dtype that autocast wants both in; None where it is off, or wants nothing of them."""
-    if not torch._C._is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
+    if not is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
         return None
     kind = x.device.type
     if not torch.is_autocast_enabled(kind) or not {x.dtype, weight.dtype} <= _LOWERED:

@@ -1,8 +1,9 @@
 """What the passes of a dense convolution compute: views, and functions of tensors.
 
-Here is no dispatcher and no gradient: ``autograd`` registers the functions as operators of torch,
-``direct`` calls what they consist of. Those take and return tensors of torch's shapes, (N, C, D, H,
-W), results in ``channels_last`` memory; views, and the rest, are of the order of memory.
+Here is no dispatcher and no gradient: ``dense_operators`` registers the functions as operators of
+torch, ``dense_calls`` calls what they consist of. Those take and return tensors of torch's shapes,
+(N, C, D, H, W), results in ``channels_last`` memory; views, and the rest, are of the order of
+memory.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from ..gpu.folding_choice import arranged_fprop, line_for
 from ..gpu.phase_choice import arranged_dgrad, columns_for, residues_side_by_side
 from ..tensors.epilogue_in_torch import Finish
 from ..tensors.tensor_checks import OUTPUTS, as_stored
-from ..view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
+from .epilogue_args import EpilogueArgs
 from .execute import execute
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
+Numbers = tuple[Ints, Ints, Ints, int]  # stride, padding, dilation and groups
 _EMPTY = 64  # residues whose empty sums, if something follows them, kernels write; else torch does
 _ROWS = 1 << 16  # of empty sums that are made at once
 _PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
@@ -118,10 +121,7 @@ def dgrad_pass(
     y: Ints,
     w: Ints,
     spatial: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
+    numbers: Numbers,
     *,
     ends: bool = False,
     columns: int = 0,
@@ -132,11 +132,13 @@ def dgrad_pass(
     zero, so that the cells that no window covers have views then, if not too many. ``columns``: so
     many may be filled by residues side by side, if columns are not told apart by what comes after.
 
-    >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], [3], [0, 0], [1], ends=e).views) for e in (0, 1)]
+    >>> numbers = [3], [0, 0], [1], 1
+    >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], numbers, ends=e).views) for e in (0, 1)]
     [1, 3]
     """
-    numbers = tuple(spatial), tuple(stride), tuple(padding), tuple(dilation), groups
-    return _dgrad_pass(tuple(y), tuple(w), *numbers, bool(ends), columns)
+    *modes, groups = numbers
+    every = tuple(spatial), *map(tuple, modes), groups
+    return _dgrad_pass(tuple(y), tuple(w), *every, bool(ends), columns)
 
 
 @kept_in(_PASSES)
@@ -172,7 +174,8 @@ def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtyp
     """Write what becomes of empty sums, of products of an ``operand``, into all of a result.
 
     >>> out = torch.empty(1, 2, 3)
-    >>> write_empty_sums(out, epilogue_of(torch.tensor([1.0, -1, 0]), activation="relu"), out.dtype)
+    >>> ending = EpilogueArgs(torch.tensor([1.0, -1, 0]), activation="relu")
+    >>> write_empty_sums(out, ending.epilogue(), out.dtype)
     >>> out
     tensor([[[1., 0., 0.],
              [1., 0., 0.]]])
@@ -215,57 +218,38 @@ def _is_depthwise(problem: ConvProblem) -> bool:
     return problem.groups > 1 and problem.groups == problem.C
 
 
-def epilogue_of(
-    bias: Tensor | None = None,
-    scale: Tensor | float | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    statistics: bool = False,
-) -> Epilogue | None:
-    """``activation(scale * sum + bias + residual)`` as an epilogue, None where it is ``sum``."""
-    steps: list[Step] = []
-    if scale is not None:
-        steps.append(Scale(scale.contiguous() if isinstance(scale, torch.Tensor) else scale))
-    if bias is not None:
-        steps.append(Bias(bias.contiguous()))
-    if residual is not None:
-        steps.append(Residual(residual.contiguous()))
-    if activation is not None:
-        steps.append(Activation(activation, slope))
-    return Epilogue(tuple(steps), statistics) if steps or statistics else None
-
-
 def fprop(
-    x: Tensor,
-    w: Tensor,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    groups: int = 1,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    out_dtype: torch.dtype | None = None,
-    statistics: bool = False,
-) -> Any:
-    """The forward pass, (N, K, Z, P, Q); with ``statistics`` also those of its channels."""
-    x, w = in_memory_order(x), in_memory_order(w)
-    residual = None if residual is None else in_memory_order(residual)
+    x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int = 1, *ending: Any
+) -> Tensor:
+    """The forward pass, (N, K, Z, P, Q); ``ending`` are the fields of ``EpilogueArgs``."""
     numbers = stride, padding, dilation, groups
-    found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
-    epilogue = epilogue_of(bias, scale, residual, activation, slope, statistics)
-    y = new_result(x, found.shape, out_dtype)
-    sums = run(found.views, x.contiguous(), w.contiguous(), in_memory_order(y), epilogue)
-    return (y, sums) if statistics else y
+    return _fprop(x, w, numbers, EpilogueArgs(*ending), statistics=False)[0]
 
 
-def fprop_statistics(x: Tensor, w: Tensor, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+def fprop_statistics(
+    x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int = 1, *ending: Any
+) -> tuple[Tensor, Tensor]:
     """The forward pass and its statistics, fp32 (2, K)."""
-    options["statistics"] = True
-    return fprop(x, w, *args, **options)
+    numbers = stride, padding, dilation, groups
+    return _fprop(x, w, numbers, EpilogueArgs(*ending), statistics=True)
+
+
+def _fprop(
+    x: Tensor, w: Tensor, numbers: Numbers, ending: EpilogueArgs, *, statistics: bool
+) -> tuple[Tensor, Any]:
+    """The forward pass; with ``statistics`` also those of its channels."""
+    x, w = in_memory_order(x), in_memory_order(w)
+    found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
+    epilogue = _in_memory(ending).epilogue(statistics=statistics)
+    y = new_result(x, found.shape, ending.out_dtype)
+    return y, run(found.views, x.contiguous(), w.contiguous(), in_memory_order(y), epilogue)
+
+
+def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:
+    """With the residual in the order of memory."""
+    if ending.residual is None:
+        return ending
+    return ending._replace(residual=in_memory_order(ending.residual))
 
 
 def dgrad(
@@ -276,22 +260,16 @@ def dgrad(
     padding: Ints,
     dilation: Ints,
     groups: int = 1,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    out_dtype: torch.dtype | None = None,
+    *ending: Any,
 ) -> Tensor:
     """The gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
-    y, w = in_memory_order(y), in_memory_order(w)
-    residual = None if residual is None else in_memory_order(residual)
-    epilogue = epilogue_of(bias, scale, residual, activation, slope)
-    numbers = spatial, stride, padding, dilation, groups
+    y, w, args = in_memory_order(y), in_memory_order(w), EpilogueArgs(*ending)
     # Before all else: no view is made for what no memory holds.
-    result = new_result(y, (y.shape[0], *spatial, w.shape[-1] * groups), out_dtype)
+    result = new_result(y, (y.shape[0], *spatial, w.shape[-1] * groups), args.out_dtype)
+    epilogue = _in_memory(args).epilogue()
+    numbers = stride, padding, dilation, groups
     found = dgrad_pass(
-        y.shape, w.shape, *numbers, ends=epilogue is not None, columns=columns_for(y)
+        y.shape, w.shape, spatial, numbers, ends=epilogue is not None, columns=columns_for(y)
     )
     x = in_memory_order(result)
     if found.zeroed:

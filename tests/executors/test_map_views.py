@@ -160,9 +160,9 @@ def test_gradients_of_maps_without_tables_for_them() -> None:
     in_order = few._replace(forward=found.sorted[0], order=found.sorted[1])
     grad, w = torch.randn(len(found.outputs), K), torch.randn(K, 3, 3, 3, C)
     every = executor.tables(found, (C, K), gradients=True)
-    want = executor.conv(grad, w, *every, 300, transposed=True)
+    want = executor.conv(grad, w, *every, 300, 1, True)
     for maps in (few, in_order):
-        got = executor.conv(grad, w, *maps, 300, transposed=True)
+        got = executor.conv(grad, w, *maps, 300, 1, True)
         torch.testing.assert_close(got, want)
 
 

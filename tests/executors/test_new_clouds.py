@@ -19,7 +19,7 @@ import layoutconv as lc
 from layoutconv.gpu.launch import Launch, OverMap
 from layoutconv.gpu.map_views import Over
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
-from layoutconv.ops import sparse_calls
+from layoutconv.ops import call_cache, sparse_calls
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 
 C, K = 3, 4
@@ -123,10 +123,10 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
     results(submanifold, x, 1)
     results(submanifold, x, 1)
     alive.append(weakref.ref(submanifold_map(x.coordinates).index))
-    kinds = [entry[-1] for entries in sparse_calls._kinds.values() for entry in entries]
+    kinds = [entry[-1] for entries in call_cache.sparse.values() for entry in entries]
     assert kinds
     for kind in kinds:
-        passes = kind.forward, kind.dgrad, kind.wgrad
+        passes = kind.fprop, kind.dgrad, kind.wgrad
         held = [*vars(kind).values()]
         held += [part for of in passes for part in (*of.args, *of.keywords.values())]
         assert not any(isinstance(value, Tensor | KernelMap) for value in held)

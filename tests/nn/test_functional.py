@@ -219,7 +219,7 @@ def test_what_is_fused(monkeypatch):
 
     def fused(**options) -> bool:
         ours.conv1d(x, w, bias, **options)
-        fields = dict(zip(ours.Ending._fields, called.pop(), strict=False))
+        fields = dict(zip(ours.EpilogueArgs._fields, called.pop(), strict=False))
         wanted = {k: v for k, v in options.items() if v is not None}
         return all(fields.get(k) is v for k, v in wanted.items())
 
