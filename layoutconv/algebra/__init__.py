@@ -82,12 +82,16 @@ if TYPE_CHECKING:
         MmaAtom,
         copy_atom,
         copy_names,
+        mfma_atom,
+        mfma_names,
         mma_atom,
         mma_names,
         smem_atom,
+        tcgen05_atom,
+        tma_atom,
+        tmem_accumulator,
         wgmma_atom,
     )
-    from .atoms_amd import mfma_atom, mfma_names
     from .casts import downcast, recast, recast_layout, upcast
     from .combine import greatest_common_domain, layout_add
     from .common import max_common_layout, max_common_vector
@@ -188,11 +192,13 @@ _HOMES = {
         "make_tiled_copy_D make_tiled_copy_S make_tiled_copy_tv universal_copy"
     ),
     "tiled_mma": "ThrMma TiledMma make_tiled_mma",
-    "atoms_amd": "mfma_atom mfma_names",
     "access": "GlobalAccess SharedAccess bank_conflicts coalescing",
     "account": "explain",
     "analysis": "contiguity is_injective is_surjective overlaps vector_width",
-    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names smem_atom wgmma_atom",
+    "atoms": (
+        "CopyAtom MmaAtom copy_atom copy_names mfma_atom mfma_names mma_atom mma_names smem_atom "
+        "tcgen05_atom tma_atom tmem_accumulator wgmma_atom"
+    ),
     "casts": "downcast recast recast_layout upcast",
     "combine": "greatest_common_domain layout_add",
     "common": "max_common_layout max_common_vector",
@@ -395,10 +401,13 @@ __all__ = [
     "suffix_product",
     "symbols",
     "take",
+    "tcgen05_atom",
     "tile_to_shape",
     "tiled_divide",
     "tiled_product",
     "tiler_to_layout",
+    "tma_atom",
+    "tmem_accumulator",
     "to_f2",
     "transform_leaf",
     "unflatten",
