@@ -162,8 +162,9 @@ def _cell(at: tuple[int, int], position: int, held: list[tuple[int, int]], threa
     if together and len(held) == threads:
         return Cell(f"all\nV{v}", _ALL, facts=(*facts, ("held by", f"every thread as V{v}")))
     more = f"+{len(held) - 1}" if len(held) > 1 else ""
-    if threads == 1 and not more:
-        return Cell(f"V{v}", wheel(v // _RUN, _RUN), facts=(*facts, ("held by", who)), key=f"V{v}")
+    if threads == 1:
+        fill = wheel(v // _RUN, _RUN)
+        return Cell(f"V{v}{more}", fill, facts=(*facts, ("held by", who)), key=f"V{v}")
     fill = wheel(t, threads)
     return Cell(f"T{t}{more}\nV{v}", fill, facts=(*facts, ("held by", who)), key=f"T{t}")
 

@@ -29,14 +29,17 @@ def test_every_element_is_held_once(name):
         assert sorted(fragment(i) for i in range(fragment.size())) == list(range(rows * columns))
 
 
+NEWS = """
+    m8n8k4.f16.nt m8n8k16.s8.u8 m16n8k8.f16 m16n8k16.bf16 m16n8k8.tf32 m8n8k4.f64 m16n8k64.s4.u4
+    m16n8k256.b1 m16n8k32.e4m3.e5m2 m16n8k16.e5m2 m16n8k16.f64 m16n8k32.e2m1.e3m2 m16n8k64.e2m1
+    sp.m16n8k32.f16 sp.m16n8k16.tf32 sp.m16n8k64.u8.s8 sp.m16n8k128.s4 sp.m16n8k64.e5m2.e4m3
+    sp.m16n8k128.e2m1 m1n1k1.fma m1n1k4.dp4a
+"""
+
+
 def test_names_cover_what_each_generation_added():
     """sm_70, sm_75, sm_80, sm_89, sm_90 and sm_120, dense and sparse, and the mixes of types."""
-    for name in (
-        "m8n8k4.f16.nt m8n8k16.s8.u8 m16n8k8.f16 m16n8k16.bf16 m16n8k8.tf32 m8n8k4.f64 "
-        "m16n8k64.s4.u4 m16n8k256.b1 m16n8k32.e4m3.e5m2 m16n8k16.e5m2 m16n8k16.f64 "
-        "m16n8k32.e2m1.e3m2 m16n8k64.e2m1 sp.m16n8k32.f16 sp.m16n8k16.tf32 sp.m16n8k64.u8.s8 "
-        "sp.m16n8k128.s4 sp.m16n8k64.e5m2.e4m3 sp.m16n8k128.e2m1 m1n1k1.fma m1n1k4.dp4a"
-    ).split():
+    for name in NEWS.split():
         assert mma_atom(name).name == name
     assert len(mma_names()) == len(set(mma_names()))
 

@@ -2,102 +2,40 @@
 
 from __future__ import annotations
 
-import re
+import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from dsl_atoms import N_TCGEN05, N_WGMMA, text
 
 import layoutconv.algebra as lc
 
-N_WGMMA = (8, 64, 128, 256)
-N_TCGEN05 = (16, 32, 256)
 
-
-def text(x):
-    return re.sub(r"\s", "", str(x))
-
-
-def traced(monkeypatch, arch, body):
-    """What ``body(say)`` says while it is traced for an architecture: names and texts."""
+def traced(arch, body):
+    """What the DSL says of the atoms that ``body`` of dsl_atoms.py makes for an architecture."""
     pytest.importorskip("cutlass")
-    import cutlass.cute as cute
-
-    monkeypatch.setenv("CUTE_DSL_ARCH", arch)
-    said: dict[str, list[str]] = {}
-    done = []
-
-    def say(name, *values):
-        said[name] = [text(value) for value in values]
-
-    @cute.jit
-    def trace():
-        body(say)
-        done.append(True)
-
-    try:
-        cute.compile(trace)
-    except Exception as error:  # no compiler for the host, or no such arch
-        if not done:
-            pytest.skip(f"the CuTe DSL does not trace here: {error}")
-    return said
-
-
-def of_mma(cute, say, name, op):
-    atom = cute.make_mma_atom(op)
-    say(name, atom.thr_id, atom.shape_mnk, atom.tv_layout_A, atom.tv_layout_B, atom.tv_layout_C)
+    command = [sys.executable, str(Path(__file__).with_name("dsl_atoms.py")), arch, body]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if not said:  # no compiler for the host, or no such arch
+        pytest.skip(f"the CuTe DSL does not trace here: {done.stderr[-2000:]}")
+    return json.loads(said[0])
 
 
 def ours(atom):
     return [text(x) for x in (atom.thr_id, atom.shape, atom.a, atom.b, atom.c)]
 
 
-def test_warp_products(monkeypatch):
-    def body(say):
-        import cutlass
-        import cutlass.cute as cute
-        from cutlass.cute.nvgpu import MmaUniversalOp, warp
-
-        f32, e8m0, e4m3 = cutlass.Float32, cutlass.Float8E8M0FNU, cutlass.Float8E4M3FN
-        e2m1 = cutlass.Float4E2M1FN
-        for k in (8, 16):
-            for dtype, kind in ((cutlass.Float16, "f16"), (cutlass.BFloat16, "bf16")):
-                op = warp.MmaF16BF16Op(dtype, f32, (16, 8, k))
-                of_mma(cute, say, f"m16n8k{k}.{kind}", op)
-        for k in (4, 8):
-            of_mma(cute, say, f"m16n8k{k}.tf32", warp.MmaTF32Op((16, 8, k)))
-        for k in (16, 32):
-            of_mma(cute, say, f"m16n8k{k}.e4m3", warp.MmaFP8Op(e4m3, f32, (16, 8, k)))
-        of_mma(cute, say, "m16n8k64.e2m1", warp.MmaMXF4Op(e2m1, f32, e8m0))
-        of_mma(cute, say, "m16n8k32.e5m2", warp.MmaMXF8Op(cutlass.Float8E5M2, f32, e8m0))
-        of_mma(cute, say, "m16n8k32.e4m3.e2m1", warp.MmaMXF8F6F4Op(e4m3, e2m1, f32, e8m0))
-        of_mma(cute, say, "m1n1k1.fma", MmaUniversalOp(f32))
-
-    said = traced(monkeypatch, "sm_120a", body)
+def test_warp_products():
+    said = traced("sm_120a", "warp_products")
     assert len(said) == 12
     assert said == {name: ours(lc.mma_atom(name)) for name in said}
 
 
-def test_warpgroup_products_and_their_shared_memory(monkeypatch):
-    def body(say):
-        import cutlass
-        import cutlass.cute as cute
-        from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
-
-        major, f32 = OperandMajorMode.K, cutlass.Float32
-        e4m3, i8, i32 = cutlass.Float8E4M3FN, cutlass.Int8, cutlass.Int32
-        for n in N_WGMMA:
-            for where in warpgroup.OperandSource:
-                rest = (where, major, major)
-                op = warpgroup.MmaF16BF16Op(cutlass.Float16, f32, (64, n, 16), *rest)
-                of_mma(cute, say, f"{n} 16 {where.name}", op)
-                op = warpgroup.MmaF8Op(e4m3, e4m3, f32, (64, n, 32), *rest)
-                of_mma(cute, say, f"{n} 8 {where.name}", op)
-                op = warpgroup.MmaI8Op(i8, i8, i32, (64, n, 32), *rest)
-                of_mma(cute, say, f"{n} 8 {where.name} integers", op)
-        for kind in warpgroup.SmemLayoutAtomKind:
-            for dtype in (cutlass.Int8, cutlass.Float16, cutlass.Float32):
-                of_smem(say, kind.name, dtype, warpgroup.make_smem_layout_atom(kind, dtype))
-
-    said = traced(monkeypatch, "sm_90a", body)
+def test_warpgroup_products_and_their_shared_memory():
+    said = traced("sm_90a", "warpgroup_products")
     assert len(said) == 6 * len(N_WGMMA) + 24
     for name, values in said.items():
         if name.startswith("smem"):
@@ -108,11 +46,6 @@ def test_warpgroup_products_and_their_shared_memory(monkeypatch):
         assert values == ours(atom), name
 
 
-def of_smem(say, kind, dtype, atom):
-    """The DSL's swizzle moves bytes; ours moves elements."""
-    say(f"smem {kind} {dtype.width}", atom.inner, atom.outer)
-
-
 def our_smem(name):
     _, kind, bits = name.split()
     atom = lc.smem_atom(kind, int(bits))
@@ -121,35 +54,8 @@ def our_smem(name):
     return [text(lc.Swizzle(swizzle.bits, base, swizzle.shift)), text(atom.inner)]
 
 
-def test_products_of_sm_100_and_their_accumulators(monkeypatch):
-    def body(say):
-        import cutlass
-        import cutlass.cute as cute
-        from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
-
-        major, f32, f16 = OperandMajorMode.K, cutlass.Float32, cutlass.Float16
-        e4m3 = cutlass.Float8E4M3FN
-        shared = tcgen05.OperandSource.SMEM
-        for ctas, group in ((1, tcgen05.CtaGroup.ONE), (2, tcgen05.CtaGroup.TWO)):
-            for m in (64 * ctas, 128 * ctas):
-                rest = (group, shared, major, major)
-                for n in N_TCGEN05:
-                    op = tcgen05.MmaF16BF16Op(f16, f32, (m, n, 16), *rest)
-                    of_mma(cute, say, f"{m} {n} 16 {ctas}", op)
-                    tiled = cute.make_tiled_mma(op)
-                    accumulators = tiled.make_fragment_C(tiled.partition_shape_C((m, n)))
-                    say(f"D {m} {n} {ctas}", accumulators.layout)
-                op = tcgen05.MmaTF32Op((m, 64, 8), *rest)
-                of_mma(cute, say, f"{m} 64 32 {ctas}", op)
-                op = tcgen05.MmaF8F6F4Op(e4m3, e4m3, f32, (m, 64, 32), *rest)
-                of_mma(cute, say, f"{m} 64 8 {ctas}", op)
-                if cutlass.const_expr(m >= 128):
-                    of_mma(cute, say, f"{m} 64 4 {ctas}", tcgen05.MmaMXF4Op((m, 64, 64), group, shared))
-        for kind in tcgen05.SmemLayoutAtomKind:
-            for dtype in (cutlass.Int8, cutlass.Float16, cutlass.Float32):
-                of_smem(say, kind.name, dtype, tcgen05.make_smem_layout_atom(kind, dtype))
-
-    said = traced(monkeypatch, "sm_100a", body)
+def test_products_of_sm_100_and_their_accumulators():
+    said = traced("sm_100a", "products_of_sm_100")
     assert len(said) == 4 * (2 * len(N_TCGEN05) + 2) + 3 + 27
     for name, values in said.items():
         if name.startswith("smem"):
@@ -172,44 +78,13 @@ def same_places(theirs, accumulator, ctas):
     return found == [65536 * place[0] + place[1] for place in places]
 
 
-def test_copies(monkeypatch):
-    def body(say):
-        import cutlass
-        import cutlass.cute as cute
-        from cutlass.cute.nvgpu import CopyUniversalOp, cpasync, tcgen05, warp
-
-        f16, u8, f32 = cutlass.Float16, cutlass.Uint8, cutlass.Float32
-
-        def copy(name, op, dtype, **options):
-            atom = cute.make_copy_atom(op, dtype, **options)
-            say(f"{dtype.width} {name}", atom.layout_src_tv, atom.layout_dst_tv)
-
-        for times in (1, 2, 4):
-            for across, suffix in ((False, ""), (True, ".trans")):
-                copy(f"ldmatrix.x{times}{suffix}", warp.LdMatrix8x8x16bOp(across, times), f16)
-                copy(f"stmatrix.x{times}{suffix}", warp.StMatrix8x8x16bOp(across, times), f16)
-            copy(f"ldmatrix.m8n16.x{times}.b4", warp.LdMatrix8x16x8bOp(False, times, 4), u8)
-            copy(f"stmatrix.m16n8.x{times}.trans.b8", warp.StMatrix16x8x8bOp(True, times), u8)
-        for times in (1, 2):
-            copy(f"ldmatrix.m16n16.x{times}.trans.b8", warp.LdMatrix16x16x8bOp(True, times), u8)
-        for size in (4, 8, 16):
-            options = {"num_bits_per_copy": 8 * size}
-            copy(f"cp.async.{size}", cpasync.CopyG2SOp(), f16, **options)
-            copy(f"universal.{8 * size}b", CopyUniversalOp(), f16, **options)
-        for shape in ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"):
-            most = {"16x128b": 64, "16x256b": 32}.get(shape, 128)
-            for way in ("Ld", "St"):
-                for times in tcgen05.Repetition:
-                    if cutlass.const_expr(times.value <= most):
-                        op = getattr(tcgen05, f"{way}{shape}Op")(times)
-                        copy(f"tcgen05.{way.lower()}.{shape}.x{times.value}", op, f32)
-
-    said = traced(monkeypatch, "sm_100a", body)
+def test_copies():
+    said = traced("sm_100a", "copies")
     assert len(said) == 18 + 2 + 6 + 2 * (3 * 8 + 7 + 6)
     for name, values in said.items():
         bits, _, ours = name.partition(" ")
         unit = lc.copy_unit(lc.copy_atom(ours), int(bits))
         for theirs, side in zip(values, (unit.source, unit.destination), strict=True):
             their = lc.parse(theirs)
-            assert their.size() == side.size() and their[0].size() == side[0].size()
+            assert (their[0].size(), their[1].size()) == (side[0].size(), side[1].size())
             assert [their(i) for i in range(their.size())] == [side(i) for i in range(side.size())]

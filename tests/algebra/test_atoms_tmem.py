@@ -93,7 +93,7 @@ def test_ctas_share_the_operands_of_tcgen05(m, ctas, bits):
             fragment = atom.fragment(operand)
             assert fragment[0].size() == ctas
             held = [[fragment(t, v) for v in range(fragment[1].size())] for t in range(ctas)]
-            assert sorted(sum(held, [])) == list(range(rows * columns))
+            assert sorted(p for positions in held for p in positions) == list(range(rows * columns))
             for t, positions in enumerate(held):  # a CTA has neighbouring rows of the operand
                 assert {p % rows * ctas // rows for p in positions} == {t}
 
@@ -124,7 +124,8 @@ def test_a_box_lands_as_the_canonical_layout_reads_it(swizzle):
     """TMA with a swizzle writes what wgmma reads through the atom of the same name."""
     rows, units = 16, {"INTER": 8, "SW32": 2, "SW64": 4, "SW128": 8}[swizzle]
     atom = tma_atom((8 * units, rows), 16, swizzle=swizzle)
-    assert is_injective(atom.source) and atom.source.size() == 16 * 8 * units * rows
+    assert is_injective(atom.source)
+    assert atom.source.size() == 16 * 8 * units * rows
     if swizzle == "INTER":
         assert atom.destination == atom.source
         return

@@ -1,4 +1,4 @@
-"""``tcgen05.ld``, ``.st`` and ``.cp``: copies between tensor memory and registers, or shared memory.
+"""``tcgen05.ld``, ``.st``, ``.cp``: copies of tensor memory to and from registers, or into it.
 
 The side of tensor memory counts the bits of the block that is moved, lane after lane. PTX ISA,
 "Tensor Memory Load and Store Instructions" and "tcgen05.cp"; CUTLASS:
