@@ -13,7 +13,7 @@ from .int_tuple import IntTuple, idx2crd
 from .layout import Layout, as_like
 from .normal import normal_form
 from .relations import known
-from .slices import slice_
+from .slices import slice_, slice_and_offset
 from .symbols import same
 from .table import flat_table
 
@@ -40,6 +40,25 @@ def offset_table(layout: Any) -> dict[Any, list[IntTuple]]:
     for i, offset in enumerate(_values("offset_table", layout)):
         result.setdefault(offset, []).append(idx2crd(i, shape))
     return dict(sorted(result.items()))
+
+
+def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
+    """The offsets along one mode, the others at ``crd``, as bits: a multicast mask of CTAs.
+
+    ``layout`` maps coordinates of a cluster to the ranks of CTAs. Raises
+    :class:`LayoutTypeError` for a coordinate of another rank.
+
+    >>> cluster = Layout((2, 4))
+    >>> bin(make_layout_image_mask(cluster, (1, 0), 1)), make_layout_image_mask(cluster, (0, 1), 0)
+    ('0b10101010', 12)
+    """
+    like = _asked("make_layout_image_mask", layout)
+    if not isinstance(crd, tuple) or len(crd) != like.rank or not 0 <= mode < like.rank:
+        raise LayoutTypeError(
+            f"make_layout_image_mask: {like} has {like.rank} modes; got {crd!r} and mode {mode!r}"
+        )
+    open_, offset = slice_and_offset((*crd[:mode], None, *crd[mode + 1 :]), like)
+    return sum({1 << (int(open_(i)) + int(offset)) for i in range(int(open_.size()))})
 
 
 class Footprint(NamedTuple):

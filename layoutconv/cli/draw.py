@@ -34,7 +34,8 @@ examples:
 @click.argument("layout", required=False)
 @click.option(
     "--atom", metavar="NAME", shell_complete=_atoms,
-    help=f"{', '.join((*mma_names(), *mfma_names(), *copy_names()))}, m64n128k16 (wgmma), or CuTe's name.",
+    help="m16n8k16.f16, ldmatrix.x4, m64n128k16 (wgmma), tcgen05.m128n64k16, tcgen05.ld.32x32b.x8, "
+    "mfma.32x32x8.f16, or CuTe's name; completion has them all.",
 )  # fmt: skip
 @click.option(
     "--view", metavar="SPEC", help="fprop:INPUT,FILTER[,stride=,padding=,dilation=,channels=]"
