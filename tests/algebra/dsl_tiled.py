@@ -74,6 +74,10 @@ def of_mma(case):
         )
         part = copy.get_slice(case["thread"])
         said[f"copy {operand}"] = text(part.partition_S(whole(case, operand)))
+    if not any(isinstance(p, list) for p in case["permutation"]):
+        fragment = mma.make_fragment_C(mma.partition_shape_C(tuple(case["extents"][:2])))
+        copy = cute.make_tiled_copy_C(universal(case["values"], cutlass.Float16), mma)
+        said["retile"] = text(copy.retile(fragment).layout)
     copy = cute.make_tiled_copy_C_atom(universal(case["values"], cutlass.Float16), mma)
     said["copy C atom"] = text(
         copy.layout_tv_tiled, copy.get_slice(case["thread"]).partition_D(whole(case, "C"))
