@@ -193,10 +193,12 @@ def coordinates(shape: Any) -> Iterator[IntTuple]:
 
 
 def increment(crd: IntTuple, shape: Any) -> IntTuple:
-    """The coordinate after ``crd``, the first mode fastest; after the last one the first.
+    """The coordinate after ``crd``, the first mode fastest; the last leaf has no bound, as in CuTe.
+
+    So it is ``idx2crd(crd2idx(crd, shape) + 1, shape)``.
 
     >>> increment((3, 0), (4, 2)), increment((3, 1), (4, 2))
-    ((0, 1), (0, 0))
+    ((0, 1), (0, 2))
     """
     found = shape_of("increment", shape)
     digits = list(flatten(crd))
@@ -204,9 +206,10 @@ def increment(crd: IntTuple, shape: Any) -> IntTuple:
     if len(digits) != len(extents):
         raise LayoutTypeError(f"increment: {text(crd)} has another profile than {text(found)}")
     for i, s in enumerate(extents):
-        digits[i] = digits[i] + 1 if digits[i] + 1 < s else 0
-        if digits[i]:
+        digits[i] = digits[i] + 1
+        if i + 1 == len(extents) or digits[i] < s:
             break
+        digits[i] = 0
     left = iter(digits)
     return map_leaves(lambda _: next(left), found)
 

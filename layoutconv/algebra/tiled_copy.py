@@ -14,6 +14,7 @@ from .casts import upcast
 from .coalesce import coalesce, filter
 from .composition import composition
 from .construct import with_shape
+from .display import Pictured
 from .divide import zipped_divide
 from .entries import prepend, product_each
 from .errors import LayoutTypeError, LayoutValueError
@@ -80,7 +81,7 @@ def copy_unit(atom: Any, element_bits: int = 16) -> CopyUnit:
 
 
 @dataclass(frozen=True)
-class TiledCopy:
+class TiledCopy(Pictured):
     """A copy unit, (thread, value) -> position of a tile, and the tiler of that tile.
 
     Make it with :func:`make_tiled_copy`, :func:`make_tiled_copy_tv` or their kin.

@@ -12,6 +12,7 @@ from typing import Any
 
 from .atoms import MmaAtom
 from .composition import composition
+from .display import Pictured
 from .divide import logical_divide, zipped_divide
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple, product
@@ -26,7 +27,7 @@ _MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}  # those of (M, N, K) that an o
 
 
 @dataclass(frozen=True)
-class TiledMma:
+class TiledMma(Pictured):
     """An mma atom, the layout of atoms over (M, N, K), and a permutation of the tile.
 
     ``atom_layout`` says where the threads of each atom are: its size is how many atoms run side by
