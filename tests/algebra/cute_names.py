@@ -2,7 +2,7 @@
 
 library_names.txt lists the names of each library, cute_names.txt a row for each of them, or for a
 few that mean the same, and cute_differences.txt where the libraries differ among themselves.
-``python tests/algebra/cute_names.py`` prints the tables of docs/algebra/names.md.
+``python tests/algebra/cute_names.py`` writes the tables into docs/algebra/names.md.
 """
 
 from __future__ import annotations
@@ -137,5 +137,21 @@ def omitted() -> str:
     return "\n".join(lines) + "\n"
 
 
+def rewritten(page: str) -> str:
+    """The page with the tables as they are now."""
+    for part, first in ((counts, "| library"), (differing, "| what"), (omitted, "- C, ")):
+        page = _replaced(page, first, part())
+    start, end = page.index("\n## Int tuples"), page.index("\n## Left out")
+    return page[:start] + table() + page[end:]
+
+
+def _replaced(page: str, first: str, part: str) -> str:
+    """``part`` in the place of the block of lines that begins with ``first``."""
+    start = page.index(f"\n{first}") + 1
+    end = page.find("\n\n", start)
+    return page[:start] + part.rstrip("\n") + (page[end:] if end >= 0 else "\n")
+
+
 if __name__ == "__main__":
-    print(counts(), differing(), table(), omitted(), sep="\n")
+    PAGE = HERE.parents[1] / "docs" / "algebra" / "names.md"
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
