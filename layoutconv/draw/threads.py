@@ -64,8 +64,8 @@ def tiled_mma_figure(mma: TiledMma, *, limit: int) -> Figure:
     """A, B and C of the tile that all threads compute together, as :func:`mma_figure`."""
     tile = (mma.get_tile_size(0), mma.get_tile_size(1), mma.get_tile_size(2))
     a, b, c = (mma.layout_tv(operand) for operand in "ABC")
-    shown = {"name": str(mma), "shape": tile, "threads": mma.size, "a": a, "b": b, "c": c}
-    return mma_figure(replace(mma.atom, **shown), limit=limit)
+    atom = replace(mma.atom, name=str(mma), shape=tile, threads=mma.size, a=a, b=b, c=c)
+    return mma_figure(atom, limit=limit)
 
 
 def tiled_copy_figure(copy: TiledCopy, *, limit: int) -> Figure:

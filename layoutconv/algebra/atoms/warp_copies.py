@@ -68,8 +68,9 @@ def warp_copy(name: str) -> CopyAtom:
         return CopyAtom(name, 32, straight, across)
     pointed, text, element_bits = _OF_MATRICES[name]
     rows, registers = parse(_ROWS_OF[pointed]), _without_ones(parse(text))
-    sides = (registers, rows) if name.startswith("st") else (rows, registers)
-    return CopyAtom(name, 32, *sides, element_bits=element_bits)
+    if name.startswith("st"):
+        return CopyAtom(name, 32, registers, rows, element_bits=element_bits)
+    return CopyAtom(name, 32, rows, registers, element_bits=element_bits)
 
 
 def tma_atom(box: tuple[int, ...], element_bits: int = 16, *, swizzle: str = "INTER") -> CopyAtom:
