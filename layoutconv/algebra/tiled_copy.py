@@ -102,7 +102,10 @@ class TiledCopy(Pictured):
         like = as_like("TiledCopy", tensor)
         if like.rank < len(self.tiler):
             raise LayoutTypeError(f"TiledCopy: {like} has less modes than the tiler {self.tiler}")
-        tiles = zipped_divide(like, self.tiler)
+        return self._of_tiles(zipped_divide(like, self.tiler), target)
+
+    def _of_tiles(self, tiles: Any, target: Layout) -> Any:
+        """``(tile, rest)`` as :meth:`thrfrg` has it."""
         by_atom = zipped_divide(self.layout_tv, (self.unit.threads, self.unit.values))
         moved = composition(right_inverse(self.unit.reference), target)
         moved = with_shape(moved, target.shape) if moved.shape != target.shape else moved
@@ -133,7 +136,8 @@ class TiledCopy(Pictured):
         return self._whole(self.unit.destination)
 
     def _whole(self, target: Layout) -> Layout:
-        (threads, values), _ = self.thrfrg(Layout(_extents(self.tiler)), target)
+        tile = make_layout(Layout(_extents(self.tiler)), Layout(1, 0))
+        (threads, values), _ = self._of_tiles(tile, target)
         return make_layout(threads, values)
 
     def get_slice(self, thread: int) -> ThrCopy:

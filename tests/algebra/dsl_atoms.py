@@ -24,6 +24,16 @@ def of_mma(cute, say, name, op):
     say(name, atom.thr_id, atom.shape_mnk, atom.tv_layout_A, atom.tv_layout_B, atom.tv_layout_C)
 
 
+def of_tiles(cute, say, name, tiled, thread):
+    """A tiled mma, and what one thread has of its operands."""
+    parts = [
+        getattr(tiled.get_slice(thread), f"partition_{operand}")(cute.make_identity_tensor(extents))
+        for operand, extents in (("A", (256, 64)), ("B", (128, 64)), ("C", (256, 128)))
+    ]
+    layouts = [getattr(tiled, f"tv_layout_{operand}_tiled") for operand in "ABC"]
+    say(f"tiled {name}", tiled.thr_layout_vmnk, *layouts, *parts)
+
+
 def of_smem(say, kind, dtype, atom):
     """The DSL's swizzle moves bytes; ours moves elements."""
     say(f"smem {kind} {dtype.width}", atom.inner, atom.outer)
@@ -62,6 +72,10 @@ def warpgroup_products(say):
             rest = (where, major, major)
             op = warpgroup.MmaF16BF16Op(cutlass.Float16, f32, (64, n, 16), *rest)
             of_mma(cute, say, f"{n} 16 {where.name}", op)
+            if cutlass.const_expr(n == 64 and where.name == "RMEM"):
+                for atoms in ((1, 1, 1), (2, 1, 1), (2, 2, 1)):
+                    tiled = cute.make_tiled_mma(op, cute.make_layout(atoms))
+                    of_tiles(cute, say, f"{atoms[0]} {atoms[1]}", tiled, 77)
             op = warpgroup.MmaF8Op(e4m3, e4m3, f32, (64, n, 32), *rest)
             of_mma(cute, say, f"{n} 8 {where.name}", op)
             op = warpgroup.MmaI8Op(i8, i8, i32, (64, n, 32), *rest)
@@ -88,6 +102,8 @@ def products_of_sm_100(say):
                 tiled = cute.make_tiled_mma(op)
                 accumulators = tiled.make_fragment_C(tiled.partition_shape_C((m, n)))
                 say(f"D {m} {n} {ctas}", accumulators.layout)
+                if cutlass.const_expr(n == 32):
+                    of_tiles(cute, say, f"{m} {n} {ctas}", tiled, ctas - 1)
             op = tcgen05.MmaTF32Op((m, 64, 8), *rest)
             of_mma(cute, say, f"{m} 64 32 {ctas}", op)
             op = tcgen05.MmaF8F6F4Op(e4m3, e4m3, f32, (m, 64, 32), *rest)

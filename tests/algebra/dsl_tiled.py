@@ -122,7 +122,8 @@ def of_data(case):
     copy = cute.make_cotiled_copy(atom, layout(case["threads_values"]), layout(case["data"]))
     tensor = cute.make_identity_tensor(tuple(case["data"][0]))
     part = copy.get_slice(case["thread"]).partition_S(tensor)
-    return {"tv": text(copy.layout_tv_tiled), "S": text(part)}
+    sides = text(copy.layout_src_tv_tiled, copy.layout_dst_tv_tiled)
+    return {"tv": text(copy.layout_tv_tiled), "S": text(part), "sides": sides}
 
 
 def of_layout_tv(case):

@@ -36,14 +36,28 @@ def test_warp_products():
 
 def test_warpgroup_products_and_their_shared_memory():
     said = traced("sm_90a", "warpgroup_products")
-    assert len(said) == 6 * len(N_WGMMA) + 24
+    assert len(said) == 6 * len(N_WGMMA) + 24 + 3
     for name, values in said.items():
         if name.startswith("smem"):
             assert values == our_smem(name)
             continue
+        if name.startswith("tiled"):
+            atoms = (*map(int, name.split()[1:]), 1)
+            tiled = lc.make_tiled_mma(lc.wgmma_atom(64, a_in_registers=True), atoms)
+            assert values == our_tiles(tiled, 77)
+            continue
         n, bits, where, *_ = name.split()
         atom = lc.wgmma_atom(int(n), int(bits), a_in_registers=where == "RMEM")
         assert values == ours(atom), name
+
+
+def our_tiles(tiled, thread):
+    parts = []
+    for operand, extents in (("A", (256, 64)), ("B", (128, 64)), ("C", (256, 128))):
+        part = tiled.get_slice(thread).partition(operand, lc.make_identity_tensor(extents))
+        offset = ",".join(map(str, part.offset if isinstance(part.offset, tuple) else (0, 0)))
+        parts.append(f"tensor<({offset})o{part.layout}>")
+    return [text(tiled.thr_layout_vmnk), *[text(tiled.layout_tv(x)) for x in "ABC"], *parts]
 
 
 def our_smem(name):
@@ -56,7 +70,7 @@ def our_smem(name):
 
 def test_products_of_sm_100_and_their_accumulators():
     said = traced("sm_100a", "products_of_sm_100")
-    assert len(said) == 4 * (2 * len(N_TCGEN05) + 2) + 3 + 27
+    assert len(said) == 4 * (2 * len(N_TCGEN05) + 2) + 3 + 27 + 4
     for name, values in said.items():
         if name.startswith("smem"):
             assert values == our_smem(name)
@@ -64,6 +78,11 @@ def test_products_of_sm_100_and_their_accumulators():
         if name.startswith("D"):
             m, n, ctas = map(int, name.split()[1:])
             assert same_places(lc.parse(values[0]), lc.tmem_accumulator(m, n, cta_group=ctas), ctas)
+            continue
+        if name.startswith("tiled"):
+            m, n, ctas = map(int, name.split()[1:])
+            tiled = lc.make_tiled_mma(lc.tcgen05_atom(m, n, cta_group=ctas))
+            assert values == our_tiles(tiled, ctas - 1)
             continue
         m, n, bits, ctas = map(int, name.split())
         assert values == ours(lc.tcgen05_atom(m, n, bits, cta_group=ctas)), name

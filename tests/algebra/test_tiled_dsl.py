@@ -95,7 +95,8 @@ def of_data(case):
         lc.universal_copy(1), layout(case["threads_values"]), layout(case["data"])
     )
     tensor = lc.make_identity_tensor(tuple(case["data"][0]))
-    return {"tv": [copy.layout_tv], "S": [copy.get_slice(case["thread"]).partition_S(tensor)]}
+    part = copy.get_slice(case["thread"]).partition_S(tensor)
+    return {"tv": [copy.layout_tv], "S": [part], "sides": [copy.layout_src_tv, copy.layout_dst_tv]}
 
 
 def of_layout_tv(case):
