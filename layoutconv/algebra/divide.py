@@ -181,12 +181,19 @@ def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:
 def tile_unzip(a: Any, tiler: Any) -> Any:
     """The modes of a divide or a product, (tile, rest) each, as ``((tile, ...), (rest, ...))``.
 
-    The profile of ``tiler`` says at which modes the pairs are.
+    The profile of ``tiler`` says at which modes the pairs are. Raises :class:`LayoutTypeError`
+    where a mode is no pair.
 
     >>> print(tile_unzip(logical_divide(Layout((8, 24)), (4, 8)), (4, 8)))
     ((4,8),(2,3)):((1,8),(4,64))
     """
-    return hier_unzip(lambda mode, _: mode, a, tiler)
+
+    def pair(mode: Any, _: Any) -> Any:
+        if mode.rank != 2 or not isinstance(mode.shape, tuple):
+            raise LayoutTypeError(f"tile_unzip: the mode {mode} is no pair of a tile and a rest")
+        return mode
+
+    return hier_unzip(pair, a, tiler)
 
 
 def tiled_divide(a: Any, tiler: Any) -> Any:

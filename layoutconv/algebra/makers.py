@@ -8,7 +8,7 @@ from .basis import ScaledBasis
 from .composed import IDENTITY, ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, whole
 from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
 from .layout import Layout, as_layout, as_like, make, make_layout
 from .like import symbolically
@@ -162,12 +162,17 @@ def filter_zeros(layout: Any) -> Any:
 def sort(layout: Any) -> Any:
     """The leaves of a layout in one level, by their strides: another order of the same offsets.
 
+    Raises :class:`LayoutTypeError` for strides that have no order, as bases.
+
     >>> print(sort(Layout((4, 8), (8, 1))))
     (8,4):(1,8)
     """
     if type(layout) is not Layout:
         return as_like("sort", layout).on_domain(sort)
-    leaves = symbolically(lambda a: tuple(by_stride(a._leaves)), layout)
+    try:
+        leaves = symbolically(lambda a: tuple(by_stride(a._leaves)), layout)
+    except TypeError as error:
+        raise LayoutTypeError(f"sort: the strides of {layout} have no order") from error
     return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
@@ -262,4 +267,4 @@ def size_in_bytes(element_bits: int, layout: Any) -> int:
         like = like.layout
     if type(element_bits) is not int or element_bits < 1:
         raise LayoutTypeError(f"size_in_bytes: expected bits of an element, got {element_bits!r}")
-    return int(-(-like.cosize() * element_bits // 8))
+    return whole("size_in_bytes", -(-like.cosize() * element_bits // 8))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .analysis import contiguity, is_injective, is_surjective
 from .budget import table_size
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, inexact
+from .errors import LayoutTypeError, inexact, whole
 from .int_tuple import IntTuple, idx2crd
 from .layout import Layout, as_like
 from .normal import normal_form
@@ -58,7 +58,9 @@ def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
             f"make_layout_image_mask: {like} has {like.rank} modes; got {crd!r} and mode {mode!r}"
         )
     open_, offset = slice_and_offset((*crd[:mode], None, *crd[mode + 1 :]), like)
-    return sum({1 << (int(open_(i)) + int(offset)) for i in range(int(open_.size()))})
+    name = "make_layout_image_mask"
+    start, count = whole(name, offset), whole(name, open_.size())
+    return sum({1 << (whole(name, open_(i)) + start) for i in range(count)})
 
 
 class Footprint(NamedTuple):
@@ -111,7 +113,7 @@ def is_bijective(layout: Any) -> bool:
     (True, False)
     """
     a = _asked("is_bijective", layout)
-    return is_injective(a) and is_surjective(a, int(a.size()))
+    return is_injective(a) and is_surjective(a, whole("is_bijective", a.size()))
 
 
 def is_contiguous(layout: Any) -> bool:

@@ -10,7 +10,7 @@ from math import gcd
 from typing import Any
 
 from .coalesce import coalesce
-from .errors import LayoutTypeError, LayoutValueError, inexact, text
+from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
 from .int_tuple import IntTuple, flatten, has_none, idx2crd, map_leaves, product, shape_of
 from .layout import Layout, make
 from .like import LayoutLike
@@ -189,7 +189,7 @@ def coordinates(shape: Any) -> Iterator[IntTuple]:
     [(0, (0, 0)), (1, (0, 0)), (0, (1, 0)), (1, (1, 0))]
     """
     found = shape_of("coordinates", shape)
-    return (idx2crd(i, found) for i in range(int(product(found))))
+    return (idx2crd(i, found) for i in range(whole("coordinates", product(found))))
 
 
 def increment(crd: IntTuple, shape: Any) -> IntTuple:
@@ -260,7 +260,7 @@ def domain_distribute(x: Any, count: int) -> Layout:
     """
     extents, sizes = flatten(shape_of("domain_distribute", x)), []
     for extent in extents:
-        sizes.append(gcd(extent, count))
+        sizes.append(gcd(whole("domain_distribute", extent), count))
         count //= sizes[-1]
     return coalesce(make(tuple(sizes), prefix_product(extents)))
 
