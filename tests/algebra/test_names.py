@@ -120,7 +120,7 @@ def test_tensor_layouts_has_no_other_names():
     library = pytest.importorskip("tensor_layouts")
     kept, left_out = library_names()
     known = kept["T"].union(*left_out["T"].values())
-    for name in ("analysis", "layout_utils", "viz", "atoms", "atoms_amd", "atoms_nv"):
+    for name in ("analysis", "layout_utils", "viz", "atoms", "atoms_amd", "atoms_nv", "atoms_xe"):
         module = importlib.import_module(f"tensor_layouts.{name}")
         own = {
             n for n, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__
