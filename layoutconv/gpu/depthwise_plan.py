@@ -72,7 +72,8 @@ class DotPlan:
             sums = torch.zeros_like(out, dtype=self.sums)
             self._launch(a, b, sums)
             if epilogue is not None:
-                sums = apply_steps(epilogue.steps, sums, slice(None), epilogue.sources)
+                row = torch.zeros(1, dtype=torch.int64, device=out.device)
+                sums = apply_steps(epilogue.steps, sums, slice(None), epilogue.sources, row)
             out.copy_(convert(sums, out.dtype))
             if statistics is not None:
                 statistics.copy_(column_statistics(out))

@@ -36,6 +36,7 @@ from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_view
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
+from ..view.epilogue import is_by_row
 from ..view.gemm_view import GemmView, locate, stages, through_coordinates
 from . import handed, machines
 from .folding_choice import unfolded
@@ -151,7 +152,7 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> Problem:
         zero_tiles=bool(_runs(view, spec)),
         persistent=not atomic and len(view.a.shape) == 2 and not skips,
         register_store=(
-            BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in spec.epilogue
+            BYTES[out_kind] == 2 and vectors[2] == 8 and not is_by_row(spec.epilogue)
             and (not counts or stores_whole_rows(view))
         ),
         statistics=counts,
