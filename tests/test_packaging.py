@@ -79,7 +79,8 @@ def test_a_wheel_is_built_of_the_source_archive(tmp_path: Path) -> None:
     build = "from setuptools.build_meta import build_{0}; build_{0}({1!r})"
     python(build.format("sdist", str(tmp_path)), checkout)
     (archive,) = tmp_path.glob("*.tar.gz")
-    tarfile.open(archive).extractall(tmp_path / "archive", filter="data")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "archive", filter="data")
     (unpacked,) = (tmp_path / "archive").iterdir()
     assert not (unpacked / "tests").exists()
     for source in (checkout, unpacked):
