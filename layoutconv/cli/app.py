@@ -21,6 +21,7 @@ from .compile_command import compile_command
 from .demo_command import demo
 from .draw import draw
 from .info import info
+from .profile_command import profile
 from .tune import tune
 
 INTERRUPTED = 130
@@ -62,7 +63,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (demo, draw, compile_command, bench, tune, info, cache):
+for command in (demo, draw, compile_command, profile, bench, tune, info, cache):
     commands.add_command(command)
 
 

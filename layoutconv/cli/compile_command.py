@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import Extents, NewFile
+from .targets import load_target
 from .text_table import as_json, print_json, print_pairs, print_table
 from .tune import DTYPES, PASSES
 
@@ -102,19 +101,7 @@ def _view_of(target: str) -> GemmView:
     """The view that a name stands for."""
     from ..view.gemm_view import GemmView
 
-    place, _, name = target.rpartition(":")
-    if not place or not name.isidentifier():
-        raise click.UsageError(f"Expected FILE.py:NAME or MODULE:NAME, got {target!r}.")
-    try:
-        if place.endswith(".py"):
-            names = runpy.run_path(place, run_name="layoutconv.compiled")
-        else:
-            names = vars(importlib.import_module(place))
-    except ImportError as error:
-        raise click.UsageError(f"{place} cannot be imported: {error}.") from error
-    if name not in names:
-        raise click.UsageError(f"There is no {name} in {place}.")
-    found = names[name]
+    found = load_target(target)
     found = found() if callable(found) else found
     if not isinstance(found, GemmView):
         kind = type(found).__name__
