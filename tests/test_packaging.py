@@ -115,6 +115,28 @@ def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:
     assert found == ["planning", "algebra", "benchmarks"]
 
 
+FIRST_DAY = {
+    "layouts": "swizzled  banks of a column: [0, 1, 2, 3, 4, 5, 6, 7], 8 of 8",
+    "cloud": "of the points right",
+    "kernel": "as torch: True",
+    "network": "6 of 6 convolutions swapped",
+}
+
+
+@pytest.mark.parametrize("script", FIRST_DAY)
+def test_a_first_day(script: str, wheel: Path, tmp_path: Path) -> None:
+    """Scripts of four kinds of users run with what a wheel has, far from the checkout."""
+    own = tmp_path / f"{script}.py"
+    shutil.copy(ROOT / "examples" / "first_day" / own.name, own)
+    environment = {**os.environ, "PYTHONPATH": str(wheel)}
+    command = [sys.executable, "-W", "error::UserWarning", str(own)]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert FIRST_DAY[script] in run.stdout
+
+
 def test_a_checkout_without_links(tmp_path: Path) -> None:
     """As git writes it where a file system has none: a small file that names the folder."""
     checkout = tmp_path / "checkout"
@@ -170,6 +192,9 @@ def test_type_checkers_see_the_package(checker: str, wheel: Path, tmp_path: Path
         assert {line.split(":")[1] for line in errors[:-1]} == {"6", "7"}, said.stdout
         assert "no_such_attribute" in errors[0]
         assert "load_kernel" in errors[1]
+        command[-1] = str(ROOT / "examples" / "first_day")
+        said = subprocess.run(command, cwd=tmp_path, env=ways, capture_output=True, text=True)
+        assert said.returncode == 0, said.stdout
 
 
 def test_another_package_named_kernels_is_not_ours() -> None:
