@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from ..algebra import E, Layout
-from .compare import modes_of, starts_of_copies
+from .compare import modes_of, moving
 from .oracle import leaves, nested, volume
 from .random_layouts import EXTENTS, domain, of_kind, operand, over, plain_shape
 
@@ -88,14 +88,11 @@ def divisor_of(rng: Random, mode: Any) -> int:
 
 def tile_of_copies(rng: Random, block: Layout) -> Layout:
     """The tile of a product: an order of copies of a block, with which their starts compose."""
-    starts = starts_of_copies(block, 4)
-    if starts is None or starts != [k * (starts[1] or 1) for k in range(4)]:
-        gaps = []
-        current = 1
-        for d, s in sorted(zip(leaves(block.stride), leaves(block.shape), strict=True)):
-            if s > 1:
-                gaps.append(int(d) // current)
-                current = int(d) * s
+    gaps, current = [], 1
+    for d, s in moving(block):
+        gaps.append(d // current)
+        current = d * s
+    if any(gap > 1 for gap in gaps):
         return positions(rng, (*gaps, 4), still=False, max_rank=2)
     return positions(rng, plain_shape(rng, 2, 12), still=False, max_rank=2)
 

@@ -15,6 +15,7 @@ from .compare import (
     distinct,
     every,
     has_xor,
+    is_still,
     layout_of,
     leaf_modes,
     modes_of,
@@ -145,7 +146,7 @@ at 5 it is 5, not 4
     inner = a
     while not isinstance(inner, Layout):
         inner = inner.layout if hasattr(inner, "layout") else inner.inner
-    extents = [s if components(d) else 1 for s, d in leaf_modes(inner)]
+    extents = [1 if is_still(d) else s for s, d in leaf_modes(inner)]
     places = [1]
     for s, _ in leaf_modes(inner):
         places.append(places[-1] * s)
@@ -174,7 +175,7 @@ def check_nullspace(a: Any, result: Any) -> None:
         wrong_unless(0 <= i < volume(a.shape), said, f"{i} is no position")
         wrong_unless(not components(value(a, i)), said, f"{a} is not 0 at {i}")
     if isinstance(a, Layout):
-        still = volume(tuple([s for s, d in leaf_modes(a) if not components(d)]) or 1)
+        still = volume(tuple([s for s, d in leaf_modes(a) if is_still(d)]) or 1)
         wrong_unless(len(places) >= still, said,
                      f"{len(places)} positions, though modes of stride 0 have {still}")  # fmt: skip
 

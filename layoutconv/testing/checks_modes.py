@@ -9,9 +9,11 @@ from .compare import (
     added,
     every,
     has_xor,
+    is_still,
     layout_of,
     leaf_modes,
     nest,
+    peeled,
     said_of,
     same_table,
     same_values,
@@ -83,7 +85,7 @@ it has a mode of stride 0
     lost = image(a) ^ image(result)
     wrong_unless(not lost, said, f"offset {min(lost, key=str) if lost else 0} is not in both")
     if isinstance(result, Layout) and volume(result.shape) > 1:
-        still = any(not components(d) for s, d in leaf_modes(result) if s > 1)
+        still = any(is_still(d) for s, d in leaf_modes(result) if s > 1)
         wrong_unless(not still, said, "it has a mode of stride 0")
 
 
@@ -92,9 +94,10 @@ def check_filter_zeros(a: Any, result: Any) -> None:
 
     >>> check_filter_zeros(Layout((2, 3), (0, 1)), Layout((1, 3), (0, 1)))
     """
-    a, result = layout_of(a), layout_of(result)
+    a, result = peeled(layout_of(a), layout_of(result))
     said = said_of("filter_zeros", a, result)
-    extents = [s if components(d) else 1 for s, d in leaf_modes(a)]
+    wrong_unless(isinstance(result, Layout), said, "what is outside of the layout is another")
+    extents = [1 if is_still(d) else s for s, d in leaf_modes(a)]
     wrong_unless(leaves(result.shape) == extents, said, f"its extents are not {extents}")
     for crd in every(tuple(extents)):
         same_values(said, [(crd, value(result, nest(crd, result.shape)),
@@ -155,10 +158,21 @@ def _check_slice(name: str, crd: Any, a: Any, rest: Any, offset: Any) -> None:
     said = said_of(name, crd, a, shown)
     add = added(a) if isinstance(rest, Layout) else plus
     offset = offset if isinstance(offset, int | dict) else components(offset)
+    have, need = len(leaves(rest.shape)), len(_opened(crd, a.shape))
+    wrong_unless(have == need, said, f"it has {have} leaves, though {need} are open")
     for c in every(tuple(leaves(rest.shape))):
         digits = _filled(crd, a.shape, iter(c))
         got = value(rest, nest(c, rest.shape))
         same_values(said, [(c, add(got, offset), value(a, nest(digits, a.shape)))])
+
+
+def _opened(crd: Any, shape: Any) -> list[Any]:
+    """The extents of the leaves that a slice's coordinate leaves open."""
+    if crd is None:
+        return list(leaves(shape))
+    if isinstance(crd, tuple):
+        return [s for c, part in zip(crd, shape, strict=True) for s in _opened(c, part)]
+    return []
 
 
 def _filled(crd: Any, shape: Any, opened: Any) -> list[int]:

@@ -50,7 +50,9 @@ def check_logical_divide(a: Any, tiler: Any, result: Any) -> None:
     layoutconv.testing.compare.WrongResultError: logical_divide(8:1, 4) = (4,2):(1,1): \
 at (0,1) it is 1, not 4
     """
-    place = _by_mode if isinstance(tiler, tuple) else _in_two_modes
+    alone = isinstance(tiler, tuple) and len(modes_of(layout_of(a).shape)) == 1
+    pair = alone and len(modes_of(layout_of(result).shape)) == 2  # the only mode, not nested
+    place = _by_mode if isinstance(tiler, tuple) and not pair else _in_two_modes
     _check_divide("logical_divide", a, tiler, result, place)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..algebra import ComposedLayout, Layout, Tensor
 from .oracle import (
+    components,
     coordinates,
     flat_strides,
     hashable,
@@ -136,16 +137,23 @@ def has_xor(f: Any) -> bool:
     )
 
 
+def is_still(d: Any) -> bool:
+    """Tell if a stride is 0, whatever its kind; a function of the coordinate is none."""
+    if kind_of(d) == "F2":
+        return not d.value
+    if kind_of(d) == "CustomStride":
+        return is_still(d.stride)
+    return kind_of(d) in ("int", "SymInt", "ScaledBasis", "ArithmeticTuple") and not components(d)
+
+
 def leaf_modes(a: Layout) -> list[tuple[Any, Any]]:
-    """Extent and value of a step of every leaf; a step of an integer stride is the stride."""
-    steps = [d if isinstance(d, int) else value(Layout(2, d), 1)
-             for d in flat_strides(a.shape, a.stride)]  # fmt: skip
-    return list(zip(leaves(a.shape), steps, strict=True))
+    """Extent and stride of every leaf."""
+    return list(zip(leaves(a.shape), flat_strides(a.shape, a.stride), strict=True))
 
 
 def moving(a: Layout) -> list[tuple[int, int]]:
     """Stride, made positive, and extent of the modes that move, in the order of their strides."""
-    return sorted((abs(d), s) for s, d in leaf_modes(a) if s > 1 and d)
+    return sorted((abs(int(d)), int(s)) for s, d in leaf_modes(a) if s > 1 and d)
 
 
 def starts_of_copies(a: Layout, count: int) -> list[int] | None:

@@ -170,8 +170,10 @@ def _judged(module: Any, operation: Operation, operands: tuple[Any, ...]) -> tup
         return "crashed", f"{said}: {type(error).__name__}: {error}"
     try:
         operation.check(*operands, result)
-    except _MALFORMED as error:
+    except WrongResultError as error:
         return "wrong", str(error)
+    except _MALFORMED as error:
+        return "wrong", f"{said} = {result}: {str(error).partition(chr(10))[0]}"
     return "exact", ""
 
 
