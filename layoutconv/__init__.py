@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from . import testing as testing
     from .algebra import *  # noqa: F403
     from .base.caches import clear_caches as clear_caches
+    from .errors import ArgumentError as ArgumentError
+    from .errors import ArgumentTypeError as ArgumentTypeError
+    from .errors import DeviceError as DeviceError
+    from .errors import PointFileError as PointFileError
+    from .errors import RankError as RankError
     from .gpu.reduction_plan import reduce as reduce
     from .nn.functional import conv1d as conv1d
     from .nn.functional import conv2d as conv2d
@@ -57,10 +62,15 @@ __version__ = "0.1.0"
 _ROOMS = ("compat", "conv", "distributed", "draw", "nn", "sparse", "testing")
 _HOME = {
     "Activation": "view.epilogue",
+    "ArgumentError": "errors",
+    "ArgumentTypeError": "errors",
     "Bias": "view.epilogue",
     "Clamp": "view.epilogue",
+    "DeviceError": "errors",
     "Epilogue": "view.epilogue",
     "GemmView": "view.gemm_view",
+    "PointFileError": "errors",
+    "RankError": "errors",
     "Residual": "view.epilogue",
     "Scale": "view.epilogue",
     "ReductionView": "view.reduction_view",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .budget import table_size
 from .composed import ComposedLayout
-from .errors import LayoutValueError
+from .errors import LayoutValueError, whole
 from .layout import Layout, as_like
 from .swizzle import Swizzle
 
@@ -115,7 +115,7 @@ def _byte_addresses(name: str, layout: Any, element_bits: int, vector: int) -> l
     threads = layout[0].size() if per_thread else layout.size()
     addresses = []
     for t in range(threads):
-        start = layout(t, 0) if per_thread else layout(t)
+        start = whole(name, layout(t, 0) if per_thread else layout(t))
         for v in range(1, vector):
             at = layout(t, v) if per_thread else None
             if at != start + v:

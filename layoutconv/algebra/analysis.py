@@ -8,7 +8,7 @@ from typing import Any
 from .basis import add
 from .budget import EVALUATIONS, Budget
 from .composed import ComposedLayout
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, whole
 from .extent import cosize, extremes
 from .f2 import span_of
 from .fold import folded, separated
@@ -98,7 +98,7 @@ def _is_injective_by_order(layout: Layout) -> bool:
 
 def _values(name: str, a: Any) -> list[Any]:
     """All values of a layout of which nothing else is known."""
-    size = int(a.size())
+    size = whole(name, a.size())
     Budget(name, (a,), EVALUATIONS).spend(size)
     return [finished(a(i)) for i in range(size)]
 
@@ -199,7 +199,7 @@ def contiguity(layout: Any) -> int:
         if moved < start:
             return moved
     budget = Budget("contiguity", (layout,))
-    n, size, first = start, int(a.size()), a(0)
+    n, size, first = start, whole("contiguity", a.size()), a(0)
     while n < size and a(n) == first + n:
         budget.spend(2)
         n += 1

@@ -89,3 +89,15 @@ def point_at(tree: Any, path: tuple[int, ...]) -> str:
         start += 1 + sum(len(text(earlier)) + 1 for earlier in part[:mode])
         part = part[mode]
     return f"{text(tree)}\n{' ' * start}{'^' * len(text(part))}"
+
+
+def whole(name: str, x: Any) -> int:
+    """An integer that has a value; one with a name has none, and a coordinate is no integer.
+
+    >>> whole("sum", 3)
+    3
+    """
+    try:
+        return int(x)
+    except TypeError:
+        raise LayoutTypeError(f"{name}: {text(x)} is no integer with a value") from None

@@ -12,7 +12,8 @@ from typing import Any, NoReturn, TypeVar
 
 from .display import Drawable
 from .errors import LayoutBudgetError, LayoutValueError, text
-from .int_tuple import IntTuple, crd2idx, depth, flatten, idx2crd, product, rank
+from .int_tuple import IntTuple, crd2idx, depth, idx2crd, product, rank
+from .late import late
 from .protocol import is_stride, map_integers
 from .relations import Relation, recording
 from .symbols import Symbolic, symbolic_of, symint_of
@@ -53,22 +54,44 @@ class LayoutLike(Shaped, Drawable):
         """The number of coordinates of the domain."""
         return product(self.shape)
 
-    def get_hier_coord(self, index: Any) -> IntTuple:
-        """The coordinate of a position in the profile of the shape.
+    def get_hier_coord(self, offset: Any) -> IntTuple:
+        """The coordinate that has this offset, in the profile of the shape.
+
+        Of a tensor its layout is asked. Raises :class:`LayoutValueError` for an offset that no
+        coordinate has, and as :func:`left_inverse` does where several share one.
 
         >>> from .layout import Layout
         >>> Layout((4, (2, 4)), (8, (4, 1))).get_hier_coord(10)
-        (2, (0, 1))
+        (1, (0, 2))
         """
-        return idx2crd(index, self.shape)
+        return idx2crd(self.get_1d_coord(offset), self.shape)
 
-    def get_flat_coord(self, index: Any) -> IntTuple:
-        """The coordinate of a position with an integer for each leaf of the shape."""
-        return flatten(idx2crd(index, self.shape))
+    def get_flat_coord(self, offset: Any) -> IntTuple:
+        """The coordinate that has this offset, with an integer for each mode.
 
-    def get_1d_coord(self, crd: IntTuple) -> Any:
-        """The position of a coordinate, colexicographically."""
-        return crd2idx(crd, self.shape)
+        >>> from .layout import Layout
+        >>> Layout((4, (2, 4)), (8, (4, 1))).get_flat_coord(10)
+        (1, 4)
+        """
+        crd, shape = self.get_hier_coord(offset), self.shape
+        if not isinstance(shape, tuple):
+            return crd
+        return tuple([crd2idx(c, s) for c, s in zip(crd, shape, strict=True)])
+
+    def get_1d_coord(self, offset: Any) -> Any:
+        """The position of the coordinate that has this offset, colexicographically.
+
+        >>> from .layout import Layout
+        >>> Layout((4, 8), (8, 1)).get_1d_coord(10)
+        9
+        """
+        layout: Any = getattr(self, "layout", self)
+        position = late("left_inverse")(layout)(offset)
+        if layout(position) != offset:
+            raise LayoutValueError(
+                f"get_1d_coord: no coordinate of {layout} has the offset {offset}"
+            )
+        return position
 
     @property
     def assumptions(self) -> tuple[Relation, ...]:

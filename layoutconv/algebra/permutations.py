@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from .analysis import contiguity, is_injective, is_surjective
 from .budget import table_size
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, inexact
+from .errors import LayoutTypeError, inexact, whole
 from .int_tuple import IntTuple, idx2crd
 from .layout import Layout, as_like
 from .normal import normal_form
 from .relations import known
-from .slices import slice_
+from .slices import slice_, slice_and_offset
 from .symbols import same
 from .table import flat_table
 
@@ -40,6 +40,27 @@ def offset_table(layout: Any) -> dict[Any, list[IntTuple]]:
     for i, offset in enumerate(_values("offset_table", layout)):
         result.setdefault(offset, []).append(idx2crd(i, shape))
     return dict(sorted(result.items()))
+
+
+def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
+    """The offsets along one mode, the others at ``crd``, as bits: a multicast mask of CTAs.
+
+    ``layout`` maps coordinates of a cluster to the ranks of CTAs. Raises
+    :class:`LayoutTypeError` for a coordinate of another rank.
+
+    >>> cluster = Layout((2, 4))
+    >>> bin(make_layout_image_mask(cluster, (1, 0), 1)), make_layout_image_mask(cluster, (0, 1), 0)
+    ('0b10101010', 12)
+    """
+    like = _asked("make_layout_image_mask", layout)
+    if not isinstance(crd, tuple) or len(crd) != like.rank or not 0 <= mode < like.rank:
+        raise LayoutTypeError(
+            f"make_layout_image_mask: {like} has {like.rank} modes; got {crd!r} and mode {mode!r}"
+        )
+    open_, offset = slice_and_offset((*crd[:mode], None, *crd[mode + 1 :]), like)
+    name = "make_layout_image_mask"
+    start, count = whole(name, offset), whole(name, open_.size())
+    return sum({1 << (whole(name, open_(i)) + start) for i in range(count)})
 
 
 class Footprint(NamedTuple):
@@ -92,7 +113,7 @@ def is_bijective(layout: Any) -> bool:
     (True, False)
     """
     a = _asked("is_bijective", layout)
-    return is_injective(a) and is_surjective(a, int(a.size()))
+    return is_injective(a) and is_surjective(a, whole("is_bijective", a.size()))
 
 
 def is_contiguous(layout: Any) -> bool:

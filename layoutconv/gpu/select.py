@@ -36,7 +36,7 @@ from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_view
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
-from ..view.gemm_view import GemmView, locate, stages
+from ..view.gemm_view import GemmView, locate, stages, through_coordinates
 from . import handed, machines
 from .folding_choice import unfolded
 from .measured_choices import find, key_of, wanted
@@ -90,7 +90,7 @@ def choose_kernel(
     The arguments and errors are those of ``gpu.Plan``. ``measures``: where nothing was, it is
     done now, if the user wants that.
     """
-    machine = machines.machine_of(device)
+    view, machine = through_coordinates(view), machines.machine_of(device)
     kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
     _check_machine(kind, machine)
     vectors, along = vectors_of(view, kind, out_kind, aligned)
