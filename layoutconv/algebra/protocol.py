@@ -101,6 +101,10 @@ class Stride(Immutable):
         """The same values as mode ``path`` of a coordinate; None if unknown."""
         return None
 
+    def expression(self, c: str, language: str) -> str | None:
+        """The text of the value at ``c`` for :func:`~layoutconv.emit`; None if there is none."""
+        return None
+
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
         """The same stride with ``fn`` applied to the integers that it is made of."""
         return self

@@ -21,7 +21,8 @@ Operands = tuple[Any, ...]
 
 def digits_of(rng: Random, shape: Any, pieces: int = 4) -> list[tuple[int, int]]:
     """The modes of a shape cut into parts: extent and place of each, the places ascending."""
-    found, place = [], 1
+    found: list[tuple[int, int]] = []
+    place = 1
     for extent in map(int, leaves(shape)):
         while extent > 1:
             divisors = [d for d in range(extent, 1, -1) if extent % d == 0]

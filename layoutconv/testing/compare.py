@@ -56,8 +56,8 @@ def _tuple(tree: Any) -> Any:
 
 def said_of(operation: str, *operands: Any) -> str:
     """The beginning of a message: the call and its result, the last one of ``operands``."""
-    *operands, result = map(_text, operands)
-    return f"{operation}({', '.join(operands)}) = {result}"
+    *given, result = map(_text, operands)
+    return f"{operation}({', '.join(given)}) = {result}"
 
 
 def _text(x: Any) -> str:
@@ -96,7 +96,8 @@ def shown_value(v: Any) -> str:
 
 def distinct(said: str, offsets: Iterable[Any]) -> None:
     """Check that no offset occurs twice; the smallest that does is in the message."""
-    seen, twice = set(), set()
+    seen: set[Any] = set()
+    twice: set[Any] = set()
     for offset in map(hashable, offsets):
         (twice if offset in seen else seen).add(offset)
     wrong_unless(not twice, said, f"offset {min(twice, key=str) if twice else 0} is in two copies")
