@@ -124,6 +124,8 @@ class Spelling:
         if a.is_number(1) or b.is_number(1):
             return b if a.is_number(1) else a
         low, high = _product_of(a, b)
+        if low is not None and low == high:
+            return number(low)
         return Term(f"{a.within(ATOM)} * {b.within(ATOM)}", PRODUCT, low, high)
 
     def plus(self, terms: list[Term]) -> Term:
