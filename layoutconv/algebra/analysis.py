@@ -15,7 +15,16 @@ from .fold import folded, separated
 from .inverse_composed import gives_integers, lengthened
 from .layout import Layout, as_like
 from .like import is_symbolic, values_of
-from .normal import Arithmetic, arithmetic, by_stride, normal_form, require_known, simplified
+from .normal import (
+    Arithmetic,
+    arithmetic,
+    by_stride,
+    filtered,
+    from_leaves,
+    normal_form,
+    require_known,
+    simplified,
+)
 from .packing import Packing
 from .protocol import divisor, terms
 from .reached import values_apart, values_of_image
@@ -23,6 +32,7 @@ from .relations import known
 from .stride import finished
 from .sums import Mode, collision, interval, solution, within
 from .swizzle import Swizzle
+from .symbols import same
 from .xor import F2
 
 
@@ -143,7 +153,7 @@ def _swizzles_integers(a: Any) -> bool:
 def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
     modes = [(s, abs(d)) for s, d in layout._leaves]
     if not all(type(x) is int for mode in modes for x in mode):
-        raise LayoutTypeError(f"is_surjective: not decided for symbols: {layout}")
+        return _covers_of_names(layout, constant, bound)
     reach = interval(modes)
     largest = sum((s - 1) * d for s, d in modes)
     if bound is None:
@@ -160,6 +170,15 @@ def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
     budget = Budget("is_surjective", (layout, bound))
     budget.spend(bound)
     return len(set(within(start, start + bound - 1, modes, budget))) == bound
+
+
+def _covers_of_names(layout: Layout, constant: Any, bound: Any) -> bool:
+    """The same where names are: of layouts whose offsets differ, but for modes of stride 0."""
+    moving = from_leaves(filtered(layout))
+    if is_injective(moving) and (bound is None or same(bound, moving.size())):
+        lowest = constant + sum([(s - 1) * d for s, d in moving._leaves if d < 0])
+        return bool(cosize(moving) == moving.size()) and (bound is None or bool(lowest == 0))
+    raise LayoutTypeError(f"is_surjective: not decided for symbols: {layout}")
 
 
 def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:

@@ -54,6 +54,9 @@ class Stride(Immutable):
     def __rmul__(self, c: Any) -> Any:
         return self.at(c)
 
+    def __str__(self) -> str:
+        return type(self).__name__
+
     def zero(self) -> Any:
         """The zero of its values: 0, or a coordinate of zeros."""
         return 0

@@ -331,5 +331,7 @@ def _check_part(name: str, a: Any, others: Any, result: Any, place: Callable[[An
     add = added(part) if type(result) is tuple else plus
     for c in every(modes_of(part.shape)):
         at = place(c)
+        if isinstance(at, tuple) and not isinstance(a.shape, tuple):
+            (at,) = at
         if at is not None:
             same_values(said, [(c, add(at_modes(part, c), offset), value(a, at))])
