@@ -27,6 +27,7 @@ from layoutconv.testing.random_layouts import Unbounded
 from layoutconv.testing.strategies import symbolic_layouts
 
 CASES = int(os.environ.get("LAYOUTCONV_SYMBOLIC", "20"))
+LARGEST = 2000  # elements of a product that are looked at
 TILE = Layout((2, 3), (3, 1))
 
 
@@ -166,9 +167,12 @@ def played(name, x, case):
             if error.unknown is None and "unknown" in str(error):
                 unsaid.append(error)
             continue
+        at = now(operands, case.values)
+        if "product" in name and lc.size(at[0]) * lc.size(at[1]) > LARGEST:
+            continue
         if holds(assumptions_of(result), case.values):
             decided += 1
-            checked(name, now(operands, case.values), now(result, case.values))
+            checked(name, at, now(result, case.values))
     return decided, unsaid
 
 
