@@ -68,6 +68,10 @@ class Footprint(NamedTuple):
 
     ``span`` is how many offsets there are from the first to the last, ``distinct`` how many of
     them are reached, ``reuse`` how many coordinates each of those has on average.
+
+    >>> padded = footprint(Layout((4, 8), (10, 1)))
+    >>> padded.span, padded.distinct, padded.holes
+    (38, 32, 6)
     """
 
     first: int

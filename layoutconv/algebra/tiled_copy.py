@@ -33,6 +33,10 @@ class CopyUnit:
 
     ``source``, ``destination`` and ``reference`` map (thread, value) to elements of what one
     instruction moves; the reference is the one that a tiled copy's layout speaks of.
+
+    >>> unit = universal_copy(8)
+    >>> unit.threads, unit.values
+    (1, 8)
     """
 
     source: Layout
@@ -85,6 +89,10 @@ class TiledCopy(Pictured):
     """A copy unit, (thread, value) -> position of a tile, and the tiler of that tile.
 
     Make it with :func:`make_tiled_copy`, :func:`make_tiled_copy_tv` or their kin.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(copy.size, copy.tiler, copy.layout_tv)
+    128 (16, 64) ((8,16),8):((128,1),16)
     """
 
     unit: CopyUnit
@@ -175,7 +183,12 @@ class TiledCopy(Pictured):
 
 @dataclass(frozen=True)
 class ThrCopy:
-    """One thread's part of a :class:`TiledCopy`."""
+    """One thread's part of a :class:`TiledCopy`.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(copy.get_slice(3).partition_D(Layout((32, 64), (64, 1))))
+    ((1,8),2,1):((0,1),1024,0)
+    """
 
     copy: TiledCopy
     thread: int

@@ -6,6 +6,19 @@ library. :func:`conformance` plays random cases on a library, as does
 ``python -m layoutconv.testing --library pycute``. Strategies of hypothesis, which has to be
 installed for them, are in ``layoutconv.testing.strategies``, and those of convolutions and point
 clouds in ``layoutconv.testing.problems``. Only that last file imports more than the algebra.
+
+Strides and operands are of kinds, and the operations of the suite have names:
+
+>>> STRIDE_KINDS
+('int', 'symbolic', 'basis', 'F2', 'gather', 'strided', 'user')
+>>> OPERAND_KINDS
+('layout', 'swizzled', 'offset', 'tensor', 'shape', 'string')
+>>> OPERATIONS["composition by mode"].names
+('composition', 'compose')
+>>> from random import Random
+>>> from layoutconv.algebra import composition
+>>> a, b = ADMISSIBLE["composition"](Random(1), "layout", "int")
+>>> OPERATIONS["composition"].check(a, b, composition(a, b))
 """
 
 from .admissible import ADMISSIBLE

@@ -61,7 +61,12 @@ class Cyclic(Stride):
 def random_layout(
     rng: Any, max_rank: Any, strides: Any = STRIDES, *, nested: Any = False, basis: Any = False
 ) -> Any:
-    """A layout of rank <= ``max_rank`` with these strides, an integer shape for rank 0 and 1."""
+    """A layout of rank <= ``max_rank`` with these strides, an integer shape for rank 0 and 1.
+
+    >>> from random import Random
+    >>> random_layout(Random(1), 3).rank <= 3
+    True
+    """
     rank = rng.randint(1, max_rank)
     shape = [rng.choice(EXTENTS) for _ in range(rank)]
     stride = [rng.choice(strides) for _ in range(rank)]
@@ -101,6 +106,10 @@ def of_kind(
     """A layout whose strides are of one kind, at least one of them truly.
 
     ``shape`` is the shape that it has to have; by default any of at most ``max_size`` elements.
+
+    >>> from random import Random
+    >>> of_kind(Random(1), "basis", shape=(4, 8)).shape
+    (4, 8)
     """
     if shape is not None:
         flat = [rng.choice(strides) for _ in leaves(shape)]
@@ -182,7 +191,12 @@ def named(rng: Any, extents: Any, steps: Any, shape: Any) -> Any:
 
 
 def operand(rng: Any, kind: Any, strides: Any, max_size: Any = 64) -> Any:
-    """An operand of one kind over a layout whose strides are of one kind."""
+    """An operand of one kind over a layout whose strides are of one kind.
+
+    >>> from random import Random
+    >>> type(operand(Random(1), "swizzled", "int").outer)
+    <class 'layoutconv.algebra.swizzle.Swizzle'>
+    """
     return over(rng, kind, of_kind(rng, strides, max_size=max_size))
 
 
