@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from .view.epilogue import Bias as Bias
     from .view.epilogue import Clamp as Clamp
     from .view.epilogue import Epilogue as Epilogue
+    from .view.epilogue import Pointwise as Pointwise
     from .view.epilogue import Residual as Residual
     from .view.epilogue import Scale as Scale
     from .view.gemm_view import GemmView as GemmView
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "sparse", "testing")
+_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "pointwise", "sparse", "testing")
 _HOME = {
     "Activation": "view.epilogue",
     "ArgumentError": "errors",
@@ -70,6 +71,7 @@ _HOME = {
     "Epilogue": "view.epilogue",
     "GemmView": "view.gemm_view",
     "PointFileError": "errors",
+    "Pointwise": "view.epilogue",
     "RankError": "errors",
     "Residual": "view.epilogue",
     "Scale": "view.epilogue",

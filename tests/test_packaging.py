@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -69,6 +70,41 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert (wheel / "layoutconv" / "gpu" / "shipped.json").is_file()
     assert (wheel / "layoutconv" / "py.typed").is_file()
     assert (wheel / information / "licenses" / "LICENSE").is_file()
+
+
+def test_a_wheel_is_built_of_the_source_archive(tmp_path: Path) -> None:
+    """The archive has all that a wheel takes, and no tests without what they read."""
+    checkout = tmp_path / "checkout"
+    copy_checkout(checkout)
+    build = "from setuptools.build_meta import build_{0}; build_{0}({1!r})"
+    python(build.format("sdist", str(tmp_path)), checkout)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "archive", filter="data")
+    (unpacked,) = (tmp_path / "archive").iterdir()
+    assert not (unpacked / "tests").exists()
+    for source in (checkout, unpacked):
+        python(build.format("wheel", str(source / "out")), source)
+    one, other = (
+        set(zipfile.ZipFile(next((source / "out").glob("*.whl"))).namelist())
+        for source in (checkout, unpacked)
+    )
+    assert one == other
+
+
+def test_a_registry_takes_what_is_built(tmp_path: Path) -> None:
+    """The description renders, and the fields of the metadata are ones that there are."""
+    pytest.importorskip("twine")
+    checkout = tmp_path / "checkout"
+    copy_checkout(checkout)
+    build = "from setuptools.build_meta import build_{0}; build_{0}({1!r})"
+    for kind in ("sdist", "wheel"):
+        python(build.format(kind, str(tmp_path)), checkout)
+    files = [str(path) for kind in ("*.whl", "*.tar.gz") for path in tmp_path.glob(kind)]
+    command = [sys.executable, "-m", "twine", "check", "--strict", *files]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert len(files) == 2
 
 
 def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:

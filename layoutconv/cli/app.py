@@ -17,6 +17,7 @@ from ..algebra.notation import visible_lines
 from ..errors import DeviceError
 from .bench import bench
 from .cache import cache
+from .compile_command import compile_command
 from .demo_command import demo
 from .draw import draw
 from .info import info
@@ -61,7 +62,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (demo, draw, bench, tune, info, cache):
+for command in (demo, draw, compile_command, bench, tune, info, cache):
     commands.add_command(command)
 
 

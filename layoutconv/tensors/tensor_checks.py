@@ -268,6 +268,11 @@ def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
         if tensor.shape != columns or not tensor.is_contiguous():
             got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
             raise ArgumentError("epilogue", f"{columns[0]} contiguous numbers, one per column", got)
+    for tensor in epilogue.rows:
+        _check_epilogue_tensor("epilogue", tensor, kinds, a.device)
+        if tensor.shape != (view.m,) or not tensor.is_contiguous():
+            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+            raise ArgumentError("epilogue", f"{view.m} contiguous numbers, one per row", got)
     for source in epilogue.sources:
         _check_stored("epilogue", stored, source)
         _check_epilogue_tensor("epilogue", source, kinds | {torch.int8}, a.device)

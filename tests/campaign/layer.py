@@ -226,7 +226,7 @@ class Checks:
     ) -> None:
         """``z`` is what the activation got, ``sums`` what was scaled."""
         finish = self.operands.finish
-        dz, off = finish.backward(z, z_error, wide(found["y"]), wide(self.operands.grad))
+        dz, off = finish.backward(z, z_error, found["y"], self.operands.grad)
         units = [limits.UNITS[real_type(dtype)] for dtype in (self.out, self.dtype)]
         roundings = 0.0 if self.exact else 4 * max(units)
         for name, tensor in finish.tensors().items():

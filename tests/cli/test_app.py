@@ -42,7 +42,7 @@ def examples() -> Iterator[list[str]]:
 
 
 def test_the_commands() -> None:
-    assert set(commands.commands) == {"demo", "draw", "bench", "tune", "info", "cache"}
+    assert set(commands.commands) == {"demo", "draw", "bench", "compile", "tune", "info", "cache"}
     assert {names[1] for names in every() if names[:1] == ("bench",) and names[1:]} == {
         "dense", "sparse", "algebra", "maps", "network"
     }  # fmt: skip
