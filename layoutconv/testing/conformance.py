@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from .. import algebra
-from ..algebra import Layout, LayoutError
+from ..algebra import Layout, LayoutError, LayoutTypeError, LayoutValueError
 from . import checks, checks_modes, checks_tiles
 from .admissible import ADMISSIBLE
 from .compare import WrongResultError
@@ -113,17 +113,27 @@ def conformance(
     """Return what a library, a module or its name, does with random cases of each operation.
 
     Operations that it has no function for are left out, and those in ``skip``: a function of that
-    name may be another one.
+    name may be another one. Every other case is of operands that have a result by construction; for
+    the rest the algebra of this package says if there is one. Raises
+    :class:`~layoutconv.LayoutTypeError` for a module that has no layouts, or no operation on them,
+    and :class:`~layoutconv.LayoutValueError` for a name in ``skip`` that no operation has.
 
     >>> outcome = conformance("layoutconv", cases=20)["composition"]
     >>> outcome.exact + outcome.refused, outcome.wrong + outcome.over_refused + outcome.crashed
     (20, 0)
     """
     module = import_module(library) if isinstance(library, str) else library
+    left_out = set(skip)
+    if not left_out <= set(OPERATIONS):
+        unknown = ", ".join(sorted(left_out - set(OPERATIONS)))
+        raise LayoutValueError(f"conformance: no operation {unknown} to skip")
+    found = {name: o for name, o in OPERATIONS.items() if _function(module, o) is not None}
+    if not hasattr(module, "Layout") or not found:
+        raise LayoutTypeError(f"conformance: {library} has no Layout, or no operation on layouts")
     return {
         name: _play(module, name, operation, cases, seed)
-        for name, operation in OPERATIONS.items()
-        if _function(module, operation) is not None and name not in skip
+        for name, operation in found.items()
+        if name not in left_out
     }
 
 
@@ -140,16 +150,21 @@ def operands_of(name: str, seed: int, case: int) -> tuple[Any, ...]:
     """
     rng = random.Random(f"{name} {seed} {case}")
     anything = OPERATIONS[name].anything
-    if anything is not None and case % 2 == 0:
-        return anything(rng)
-    return ADMISSIBLE[name](rng, "layout", "int")
+    if anything is None or _is_admissible(name, case):
+        return ADMISSIBLE[name](rng, "layout", "int")
+    return anything(rng)
+
+
+def _is_admissible(name: str, case: int) -> bool:
+    return OPERATIONS[name].anything is None or case % 2 == 1
 
 
 def _play(module: Any, name: str, operation: Operation, cases: int, seed: int) -> Outcome:
     counts: Counter[str] = Counter()
     first = ""
     for case in range(cases):
-        outcome, why = _judged(module, operation, operands_of(name, seed, case))
+        admissible = _is_admissible(name, case)
+        outcome, why = _judged(module, operation, operands_of(name, seed, case), admissible)
         counts[outcome] += 1
         first = first or why
     kinds = ("exact", "refused", "wrong", "over_refused", "crashed")
@@ -157,13 +172,15 @@ def _play(module: Any, name: str, operation: Operation, cases: int, seed: int) -
     return Outcome(exact, refused, wrong, over_refused, crashed, first)
 
 
-def _judged(module: Any, operation: Operation, operands: tuple[Any, ...]) -> tuple[str, str]:
+def _judged(
+    module: Any, operation: Operation, operands: tuple[Any, ...], admissible: bool
+) -> tuple[str, str]:
     theirs = [_converted(module, x) for x in operands]
     said = f"{operation.names[0]}({', '.join(map(str, operands))})"
     try:
         result = _function(module, operation)(*theirs)
     except _REFUSALS as error:
-        if not _exists(operation, operands):
+        if not admissible and not _exists(operation, operands):
             return "refused", ""
         return "over_refused", f"{said} is refused: {type(error).__name__}"
     except Exception as error:

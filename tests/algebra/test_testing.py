@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import layoutconv.algebra as lc
 from layoutconv import testing
 from layoutconv.algebra import Layout, LayoutError
+from layoutconv.testing.__main__ import main
 from layoutconv.testing.conformance import OPERATIONS, table
 from layoutconv.testing.random_layouts import domain
 from layoutconv.testing.strategies import arguments, layouts, operands, shapes, swizzles, tilers
@@ -109,6 +110,30 @@ def test_the_suite_sees_faults_refusals_and_crashes(name):
     wrong = play(lambda *_: Layout((2, 2), (5, 7)))
     assert wrong.wrong > 10
     assert name in table({name: wrong})
+
+
+def test_a_refusal_of_what_exists_by_construction_counts_for_this_library_too(monkeypatch):
+    def refuse(a, b):
+        raise lc.LayoutValueError("no")
+
+    monkeypatch.setattr(lc, "composition", refuse)
+    others = set(OPERATIONS) - {"composition"}
+    assert testing.conformance(lc, 40, skip=others)["composition"].over_refused == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--library", "no_such_library"], "No module named 'no_such_library'"),
+        (["--library", "math"], "no Layout, or no operation"),
+        (["--skip", "coalesce,composit"], "no operation composit to skip"),
+    ],
+)
+def test_what_cannot_be_played_is_said(options, why, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*options, "--cases", "1"])
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
 
 
 @settings(deadline=None, max_examples=20)
