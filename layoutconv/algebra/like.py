@@ -84,10 +84,15 @@ class LayoutLike(Shaped, Drawable):
         >>> from .layout import Layout
         >>> Layout((4, 8), (8, 1)).get_1d_coord(10)
         9
+        >>> Layout(4).get_1d_coord(10)
+        Traceback (most recent call last):
+            ...
+        layoutconv.algebra.errors.LayoutValueError: get_1d_coord: no coordinate of 4:1 has the \
+offset 10
         """
         layout: Any = getattr(self, "layout", self)
         position = late("left_inverse")(layout)(offset)
-        if layout(position) != offset:
+        if layout(position) != offset or position < 0 or position >= self.size():
             raise LayoutValueError(
                 f"get_1d_coord: no coordinate of {layout} has the offset {offset}"
             )
