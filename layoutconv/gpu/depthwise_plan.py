@@ -11,8 +11,7 @@ import torch
 from ..errors import ArgumentTypeError
 from ..kernels.pointwise.depthwise import load_dot
 from ..planning.cost_model import Machine
-from ..planning.depthwise_schedule import dot_nest
-from ..planning.loop_nest import Form
+from ..planning.loop_nest import Form, linear_forms
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.epilogue_in_torch import apply_steps, column_statistics, convert
 from ..tensors.tensor_checks import columns_of
@@ -117,12 +116,10 @@ class _Place:
 
     @classmethod
     def of_view(cls, view: GemmView) -> _Place:
-        nest, columns = dot_nest(view), columns_of(view)
-        written = nest.memories[2]
-        extents = list(nest.outer)
-        for bound in nest.bounds(2):
+        columns, left, loops = columns_of(view), columns_of(view), []
+        extents, (written, *bounds) = linear_forms("d", 2, view.d)
+        for bound in bounds:
             _clip(extents, bound)
-        loops, left = [], columns
         for extent, step in zip(extents, written.outer, strict=True):
             own = gcd(extent, left)
             if own not in (extent, left) or step < 0:

@@ -59,6 +59,9 @@ FOUND = {
     "an epilogue of phases, each a part of D": replace(
         DEPTHWISE, transposed=True, ending=Ending(bias="float16", residual="float16")
     ),
+    "channels that are not the first loop": replace(
+        DEPTHWISE, K=8, stride=(1, 1), ending=Ending(bias="float16", out_dtype="float8_e5m2")
+    ),
     "sums over no images": replace(DEPTHWISE, N=0, stride=(1, 1), gradients=("x", "w")),
     "float64 as int8": replace(
         DEPTHWISE, dtype="float64", K=1, groups=1, ending=Ending(out_dtype="int8")
