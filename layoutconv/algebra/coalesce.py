@@ -102,7 +102,9 @@ def flatten_layout(layout: Any) -> Any:
 
 
 def group_modes(layout: Any, begin: int, end: int | None = None) -> Any:
-    """Modes ``begin`` to ``end`` (exclusive; by default to the last) as one mode or tuple entry.
+    """Modes ``begin`` to ``end`` (exclusive) as one mode; of a tuple as one entry.
+
+    Without ``end`` all modes from ``begin`` on.
 
     >>> print(group_modes(Layout((2, 3, 4, 5)), 1, 3), group_modes((2, 3, 4), 1))
     (2,(3,4),5):(1,(2,6),24) (2, (3, 4))
