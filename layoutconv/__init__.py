@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from . import distributed as distributed
     from . import draw as draw
     from . import nn as nn
+    from . import pointwise as pointwise
     from . import sparse as sparse
     from . import testing as testing
     from .algebra import *  # noqa: F403

@@ -11,7 +11,6 @@ from .layout import Layout, as_like, make
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_stride, require_known, simplified
 from .protocol import is_zero
-from .relations import known
 from .symbols import same
 
 
@@ -99,6 +98,14 @@ def _make_layout_like(layout: Layout) -> Layout:
     return make(layout.shape, unflatten(iter(strides), layout.shape))
 
 
+def _is(relation: Any, asking: str) -> bool:
+    """Decide a relation; the error that it is unknown says who asks."""
+    try:
+        return bool(relation)
+    except LayoutValueError as error:
+        raise LayoutValueError(f"{asking}: {error}", unknown=error.unknown) from None
+
+
 def with_shape(layout: Any, shape: IntTuple) -> Any:
     """The same function of linear coordinates on another shape of the same size.
 
@@ -111,7 +118,7 @@ def with_shape(layout: Any, shape: IntTuple) -> Any:
     if type(layout) is not Layout:
         like = as_like("with_shape", layout)
         return like.on_domain(lambda inner: with_shape(inner, shape))
-    if not known(product(shape) == layout.size()):
+    if not _is(product(shape) == layout.size(), f"with_shape({layout}, {text(shape)})"):
         raise LayoutValueError(
             f"with_shape: {text(shape)} has {product(shape)} elements, {layout} {layout.size()}"
         )
