@@ -31,6 +31,11 @@ class EpilogueArgs(NamedTuple):
     slope: float = 0.01
     out_dtype: torch.dtype | None = None
 
+    @property
+    def ends(self) -> bool:
+        """Return whether anything follows the sums, but for the dtype."""
+        return not (self.bias is self.scale is self.residual is self.activation is None)
+
     def epilogue(self, *, statistics: bool = False) -> Epilogue | None:
         """Return the steps, which say nothing of the dtype; None if there are none."""
         return epilogue_of(*self[:5], statistics)

@@ -150,7 +150,7 @@ class Call(BoundCall):
         rows = operators.rows_of(found)
         if kind.wanted:
             found.start_counting()
-        over = conv_over(rows, self.in_rows, kind.filter, kind.groups)
+        over = conv_over(*rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
         self._fprop = kind.fprop(over, shape, stride, kind.device).result
         if kind.contiguous:
@@ -171,8 +171,9 @@ class Call(BoundCall):
         kind, rows = self.kind, self.in_rows
         bound = self._dgrad
         if bound is None:
-            of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
-            over = conv_over(operators.rows_of(found, backward=True), *of_pass)
+            index, order = operators.rows_of(found, backward=True)
+            of_map = kind.groups, True, found.mirrored
+            over = conv_over(index, order, self.out_rows, kind.filter, *of_map)
             found_pass = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
             bound = self._dgrad = found_pass.result
         return bound(grad.contiguous(), weight.contiguous())
