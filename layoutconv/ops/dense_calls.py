@@ -38,23 +38,21 @@ find, forget = dense.find, dense.clear
 
 def remember(
     numbers: tuple[Any, ...],
-    out_dtype: torch.dtype | None,
-    tensors: tuple[Any, ...],
+    operands: tuple[Tensor, Tensor],
+    ending: EpilogueArgs,
     result: Tensor,
-    ending: tuple[str | None, float],
     of_pass: tuple[Any, ...],
     *,
     transposed: bool,
 ) -> None:
     """Keep what a call came to, which :func:`find` finds by ``numbers`` and the rest.
 
-    ``tensors`` are its input, weight, bias, scale and residual, ``ending`` is its activation with
-    the slope, ``of_pass`` are the numbers of the operator.
+    ``operands`` are its input and weight, ``of_pass`` the numbers of the operator.
     """
-    input, weight, *_ = tensors
+    input, weight = operands
     if input.dim() == weight.dim():  # no single image
-        make = partial(Call, result, tensors, ending, of_pass, transposed)
-        dense.remember(make, numbers, out_dtype, tensors, result, ending)
+        make = partial(Call, result, operands, ending, of_pass, transposed)
+        dense.remember(make, numbers, operands, ending, result)
 
 
 class Call(BoundCall):
@@ -63,14 +61,14 @@ class Call(BoundCall):
     def __init__(
         self,
         result: Tensor,
-        tensors: tuple[Any, ...],
-        ending: tuple[str | None, float],
+        operands: tuple[Tensor, Tensor],
+        ending: EpilogueArgs,
         numbers: tuple[Any, ...],
         transposed: bool,
     ) -> None:
-        input, weight, bias, scale, residual = tensors
-        self.ending, self.out_dtype = ending, result.dtype
-        epilogue = epilogue_of(bias, scale, residual, *ending)
+        (input, weight), (bias, scale, residual, *last, _) = operands, ending
+        self.ending, self.out_dtype = tuple(last), result.dtype
+        epilogue = ending.epilogue()
         self.only_sums = epilogue is None and result.dtype is input.dtype
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
         self.wanted = wants_gradient(input, weight, *columns, residual)
@@ -91,8 +89,8 @@ class Call(BoundCall):
 
         views = partial(_views_of, make)
         self.launch = Launch(views, input, result.dtype, epilogue, found.turned, self.allocate)
-        operands = [t for t in (input, weight, residual) if t is not None]
-        if not self.zeroed and all(in_memory_order(t).is_contiguous() for t in operands):
+        read = [t for t in (input, weight, residual) if t is not None]
+        if not self.zeroed and all(in_memory_order(t).is_contiguous() for t in read):
             self.forward = self.launch.result  # type: ignore[method-assign]
             if not self.wanted:
                 self.run = self.launch.result  # type: ignore[method-assign]

@@ -319,7 +319,7 @@ def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:
     """With the residual in the order of memory."""
     if ending.residual is None:
         return ending
-    return ending._replace(residual=in_memory_order(ending.residual))
+    return ending.of(ending.bias, ending.scale, in_memory_order(ending.residual))
 
 
 def run(
