@@ -24,7 +24,7 @@ KINDS: list[tuple[Any, ...]] = [
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind[0]))
 def test_tensors_are_those_of_the_operator(kind, inference, of_torch, monkeypatch):
     if not of_torch:
-        monkeypatch.setattr(memory, "_of_torch", None)
+        monkeypatch.setattr(memory, "past_dispatcher", lambda _: None)
     shape, stride, dtype = kind
     make = allocator(torch.Size(shape), stride, dtype, CPU)
     with torch.inference_mode(inference):
@@ -52,13 +52,8 @@ def test_memory_is_of_the_same_kind_whoever_is_asked(several_gpus, monkeypatch):
 def test_one_gpu_of_several_is_named(count, monkeypatch):
     """Past the dispatcher there is only the current one."""
     asked: list[Any] = []
-
-    class OfTorch:
-        @staticmethod
-        def _empty_strided_cuda(*of: Any) -> None:
-            asked.append(of)
-
-    monkeypatch.setattr(memory, "_of_torch", OfTorch)
+    past = {"cuda": lambda *of: asked.append(of)}
+    monkeypatch.setattr(memory, "empty_strided_on", past.get)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch, "empty_strided", lambda *of, **kind: asked.append((*of, kind)))
     monkeypatch.setattr(memory, "past_dispatcher", memory.past_dispatcher.__wrapped__)  # not kept

@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from .caches import remembered
+from .torch_internals import empty_strided_on
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-try:
-    from torch._C._dynamo import guards as _of_torch
-except ImportError:  # they are torch.compile's own, and promised to nobody
-    _of_torch = None  # type: ignore[assignment]
 
 
 def allocator(
@@ -61,4 +57,4 @@ def past_dispatcher(device: torch.device) -> Callable[..., Tensor] | None:
     >>> past_dispatcher(torch.device("meta"))
     """
     only = device.type == "cpu" or (device.type == "cuda" and torch.cuda.device_count() < 2)
-    return getattr(_of_torch, f"_empty_strided_{device.type}", None) if only else None
+    return empty_strided_on(device.type) if only else None

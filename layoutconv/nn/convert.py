@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..base.caches import remembered
 from ..errors import ArgumentTypeError
-from ..ops.torch_internals import PLAIN
+from ..ops.guard import PLAIN
 from . import modules
 
 _OURS: dict[type, type] = {

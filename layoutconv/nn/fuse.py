@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..ops.dense_operators import (
-    conv_dgrad,
-    conv_fprop,
-    conv_fprop_statistics,
-    has_gradient,
-    lower,
-    per_channel,
-)
-from ..ops.torch_internals import refuse_transforms
+from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics
+from ..ops.epilogue_args import EpilogueArgs
+from ..ops.formulas import has_gradient, lower, per_channel
+from ..ops.guard import refuse_transforms
 from ..ops.transforms import Dgrad, Fprop, is_transformed
 from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, convert
 from ..tensors.tensor_checks import OUTPUTS
@@ -24,25 +19,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Ending(NamedTuple):
-    """``activation(scale * sum + bias + residual)``, in the dtype ``out_dtype``."""
-
-    bias: Tensor | None = None
-    scale: Tensor | None = None
-    residual: Tensor | None = None
-    activation: str | None = None
-    slope: float = 0.01
-    out_dtype: torch.dtype | None = None
-
-
-def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
+def fprop(x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
     """The forward pass, and its ending."""
     if is_transformed():
         return _apart("fprop", x, w, numbers, ending)
     return fused_or_not(conv_fprop, x, w, numbers, ending)
 
 
-def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
+def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs) -> Tensor:
     """The transposed convolution, and its ending."""
     if is_transformed():
         return _apart("dgrad", y, w, numbers, ending)
@@ -50,7 +34,7 @@ def dgrad(y: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Ten
 
 
 def fprop_statistics(
-    x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: Ending
+    x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> tuple[Tensor, Tensor]:
     """The forward pass, and the sums and sums of squares of its channels, fp32 (2, K)."""
     if _is_fused(x, w, ending) and not is_transformed():
@@ -59,7 +43,7 @@ def fprop_statistics(
     return y, column_statistics(y.detach().movedim(1, -1))
 
 
-def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
+def _is_fused(a: Tensor, b: Tensor, ending: EpilogueArgs) -> bool:
     """Return whether no gradient is wanted, or one that the operators have."""
     if not torch.is_grad_enabled():
         return True
@@ -70,7 +54,9 @@ def _is_fused(a: Tensor, b: Tensor, ending: Ending) -> bool:
     return not scales and has_gradient(ending.activation, ending.slope)
 
 
-def fused_or_not(op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
+def fused_or_not(
+    op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
+) -> Tensor:
     """One operator, or one and the rest of the ending as operations of torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
     _refuse_transforms(a, b, ending)
@@ -79,7 +65,7 @@ def fused_or_not(op: Any, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending
     middle = before_torch(OUTPUTS.get(a.dtype, a.dtype), out_dtype)
     if scale is None or not scale.requires_grad:
         y = op(a, b, *numbers, bias, scale, residual, None, slope, middle)
-        return after(y, Ending(None, None, None, activation, slope, out_dtype))
+        return after(y, EpilogueArgs(None, None, None, activation, slope, out_dtype))
     return after(op(a, b, *numbers, None, None, None, None, slope, middle), ending)
 
 
@@ -98,13 +84,15 @@ def before_torch(stored: torch.dtype, out_dtype: torch.dtype | None) -> torch.dt
     return None if wide == stored else wide
 
 
-def _refuse_transforms(a: Tensor, b: Tensor, ending: Ending) -> None:
+def _refuse_transforms(a: Tensor, b: Tensor, ending: EpilogueArgs) -> None:
     others = {"bias": ending.bias, "scale": ending.scale, "residual": ending.residual}
     refuse_transforms(input=a, weight=b, **others)
 
 
 @torch.compiler.allow_in_graph
-def _apart(name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: Ending) -> Tensor:
+def _apart(
+    name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
+) -> Tensor:
     """A pass that transforms differentiate and batch, and the ending as operations of torch.
 
     Sums are stored in fp32 where something follows them, so that they are rounded once.
@@ -119,10 +107,10 @@ def _apart(name: str, a: Tensor, b: Tensor, numbers: tuple[Any, ...], ending: En
     exact = torch.float64 if a.dtype == torch.float64 else torch.float32
     y = function.apply(a, b, *numbers, torch.int32 if a.dtype == torch.int8 else exact)
     kind = out_dtype or OUTPUTS[a.dtype]
-    return after(y.to(exact), Ending(bias, scale, residual, activation, slope, kind))
+    return after(y.to(exact), EpilogueArgs(bias, scale, residual, activation, slope, kind))
 
 
-def after(y: Tensor, ending: Ending) -> Tensor:
+def after(y: Tensor, ending: EpilogueArgs) -> Tensor:
     """Return what follows sums, as operations of torch."""
     bias, scale, residual, activation, slope, out_dtype = ending
     kind, value = y.dtype, y

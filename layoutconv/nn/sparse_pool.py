@@ -16,7 +16,7 @@ import torch
 from ..conv.problem import Padding
 from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import gathered_operators as ops
-from ..ops.torch_internals import wants_gradient
+from ..ops.guard import wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map
 from .given_maps import check_cells, check_map
 from .repeated import pooled, through

@@ -1,4 +1,4 @@
-"""Signatures: all that a call depends on beside data, and what was kept of calls for each.
+"""The call cache: what was kept of calls, by all that they depend on beside data: a signature.
 
 A signature has two parts. The one that a dictionary finds is cheap and coarse: numbers, their
 types, and how many elements there are. The other is a guard, which says in one call of C what a
@@ -15,87 +15,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.caches import BoundedCache, footprint, remembered
-from .torch_internals import (
-    PLAIN,
-    forward_ad,
-    functions_that_look,
-    is_dynamo_compiling,
-    is_plain,
-    operators_that_look,
-)
+from ..base.torch_internals import functions_that_look, levels, operators_that_look
+from .formulas import has_gradient
+from .guard import PLAIN, Guard, guard_of, is_constant, is_plain, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-try:
-    from torch._C._dynamo import guards as _of_torch
-except ImportError:  # they are torch.compile's own, and promised to nobody
-    _of_torch = None  # type: ignore[assignment]
+    from .epilogue_args import EpilogueArgs
 
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # in a third of is_compiling's time
 is_grad_enabled = torch.is_grad_enabled
 _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
 
 _LATER = 2048  # bytes of the launches that are bound when an entry is used first
 
-Guard = Callable[..., bool]
 Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of that, what is kept
 
 
-def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
-    """A function of as many tensors: whether kernels and torch would treat them as these.
-
-    With ``rows``, matrices may have any number of them: clouds differ in nothing else.
-
-    They have their types, dtypes, devices, shapes and strides, want a gradient or do not,
-    and torch dispatches them alike: keys are those of lazy negation and inference mode, and, of the
-    thread, of autocast, tracers and transforms. What is no
-    tensor is not like one. ``is_watched_unseen`` asks what is not seen. Nothing keeps the tensors
-    alive.
-
-    >>> x = torch.ones(2, 3)
-    >>> alike = guard_of(x)
-    >>> alike(x + 1), alike(x.T), alike(x.double()), alike(2.0)
-    (True, False, False, False)
-    >>> guard_of(x, rows=True)(torch.ones(5, 3)), guard_of(x, rows=True)(torch.ones(2, 5))
-    (True, False)
-    """
-    guards: Any = getattr(_of_torch, "TensorGuards", None)
-    if guards is None or len(set(map(id, tensors))) < len(tensors):
-        return _guard_in_python(*tensors, rows=rows)  # torch's is false if any is there twice
-    sizes: Any = None
-    strides: Any = None
-    if rows:
-        sizes = [[*_shape(tensor, rows)] for tensor in tensors]
-        strides = [[*tensor.stride()] for tensor in tensors]
-    alike: Guard = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-    return alike
-
-
-def _shape(tensor: Tensor, rows: bool) -> tuple[int | None, ...]:
-    """The extents that matter, None for one that does not."""
-    if rows and tensor.dim() == 2:
-        return None, tensor.shape[1]
-    return tuple(tensor.shape)
-
-
-def _guard_in_python(*tensors: Tensor, rows: bool = False) -> Guard:
-    """:func:`guard_of` without help from torch: a microsecond for each tensor, not a tenth."""
-    known = [_properties(tensor, rows) for tensor in tensors]
-
-    def alike(*others: Any) -> bool:
-        return is_plain(*others) and [_properties(tensor, rows) for tensor in others] == known
-
-    return alike
-
-
-def _properties(tensor: Tensor, rows: bool) -> tuple[Any, ...]:
-    return (
-        type(tensor), tensor.dtype, tensor.device, _shape(tensor, rows), tensor.stride(),
-        tensor.requires_grad, tensor.is_inference(), torch.is_inference_mode_enabled(),
-    )  # fmt: skip
-
-
-class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
+class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
     """What was kept for signatures of convolutions: a cache with a bound, by the coarse parts.
 
     A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
@@ -104,12 +42,12 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
     signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
     With ``rows``, how many of them ``input`` and ``residual`` have does not.
 
-    >>> signatures = Signatures("", entries=2, nbytes=10_000)
+    >>> calls = CallCache("", entries=2, nbytes=10_000)
     >>> call = (3, "relu"), None, torch.ones(2), torch.ones(2), None, None, None
-    >>> signatures.keep(lambda: "what was found out", *call)
-    >>> signatures.find(*call)
+    >>> calls.keep(lambda: "what was found out", *call)
+    >>> calls.find(*call)
     'what was found out'
-    >>> signatures.find((3.0, "relu"), *call[1:]) is None
+    >>> calls.find((3.0, "relu"), *call[1:]) is None
     True
     """
 
@@ -132,7 +70,7 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
         # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
         if is_dynamo_compiling() or functions_that_look() or operators_that_look():
             return None
-        if forward_ad._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
+        if levels._current_level >= 0 or type(input) not in PLAIN or type(weight) not in PLAIN:
             return None
         if input.is_nested or weight.is_nested:  # torch's guard ends the process
             return None
@@ -184,6 +122,34 @@ class Signatures(BoundedCache[Hashable, Sequence[Entry]]):
         nbytes = nbytes // many * len(others) + footprint(key, entry) + _LATER
         self.put(key, [entry, *others], nbytes, 1 + len(others))
 
+    def remember(
+        self,
+        make: Callable[[], Any],
+        numbers: tuple[Any, ...],
+        operands: tuple[Tensor, Tensor],
+        ending: EpilogueArgs,
+        result: Tensor,
+    ) -> None:
+        """Keep what ``make`` makes of a call that succeeded, where it may be made past an operator.
+
+        ``operands`` are its input and weight.
+        """
+        if torch.compiler.is_compiling():
+            return
+        (input, weight), (bias, scale, residual, activation, slope, out_dtype) = operands, ending
+        columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
+        if (
+            not (input.numel() and result.numel())
+            or result.is_complex()
+            or not (result.is_cpu or result.is_cuda)
+            or not all(t.is_contiguous() for t in columns)
+        ):
+            return
+        if not wants_gradient(input, weight, *columns, residual) or (
+            has_gradient(activation, slope) and is_constant(scale)
+        ):
+            self.keep(make, numbers, out_dtype, input, weight, bias, scale, residual)
+
     def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
         """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""
         size = input.size(-1) if self.rows else input.numel()
@@ -213,3 +179,8 @@ def _apart(
     kind = None if out_dtype is None else type(out_dtype) is torch.dtype and _name(out_dtype)
     scaled = scale is not None and number is None
     return (numbers, number, bias is None, scaled, residual is None, kind), columns
+
+
+# What the road of a call looks into before it reads an argument.
+dense = CallCache("dense calls", entries=4096, nbytes=16 << 20)
+sparse = CallCache("sparse calls", entries=1024, nbytes=8 << 20, rows=True)

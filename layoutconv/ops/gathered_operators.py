@@ -22,7 +22,8 @@ import torch
 
 from ..errors import ArgumentError
 from ..gpu.gathered import OPERATIONS, check_rows, gather, number_type, segments
-from .torch_internals import is_plain, refuse_transforms, wants_gradient
+from .formulas import register_autocast
+from .guard import is_plain, refuse_transforms, wants_gradient
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -458,21 +459,4 @@ for _name, _backward, _setup in (
     torch.library.register_autograd(f"layoutconv::{_name}", _backward, setup_context=_setup)
 
 
-# -- autocast: filters in the lower precision, as those of convolutions ----------------------------
-
-_LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
-
-
-def _autocast(op: Any, device: str) -> Any:
-    def lowered(a: Tensor, b: Tensor, *others: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
-        a, b = (t.to(dtype) if t.dtype in _LOWERED else t for t in (a, b))
-        with torch.autocast(device, enabled=False):
-            return op(a, b, *others)
-
-    return lowered
-
-
-for _op in (_ops.sparse_depthwise.default, _ops.sparse_depthwise_wgrad.default):
-    torch.library.impl(_op.name(), "AutocastCPU")(_autocast(_op, "cpu"))
-    torch.library.impl(_op.name(), "AutocastCUDA")(_autocast(_op, "cuda"))
+register_autocast(_ops.sparse_depthwise.default, _ops.sparse_depthwise_wgrad.default)

@@ -9,7 +9,7 @@ is kept with the map.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,14 @@ from ..gpu.map_passes import conv_over, pairs_over
 from ..gpu.map_views import Over, map_view
 from ..tensors.tensor_checks import check_indices
 from . import sparse_operators as operators
-from .call_cache import Signatures
-from .dense_operators import has_gradient, keep, through_epilogue
-from .dense_passes import epilogue_of
+from .call_cache import sparse
+from .epilogue_args import EpilogueArgs, epilogue_of
 from .execute import execute_cpu
-from .torch_internals import is_constant, is_plain, wants_gradient
+from .formulas import fprop_gradients
+from .guard import is_plain, wants_gradient
+from .recorded import BoundCall
+
+is_grad_enabled = torch.is_grad_enabled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +38,7 @@ if TYPE_CHECKING:
 _CALLS = "calls"  # the name under which a map keeps them
 _LIMIT = 1024  # calls of a map
 
-_kinds = Signatures("sparse calls", entries=1024, nbytes=8 << 20, rows=True)
-forget = _kinds.clear
+forget = sparse.clear
 
 
 def find(
@@ -54,7 +56,7 @@ def find(
     ``numbers`` are its groups, its activation and the slope.
     """
     numbers = found.taps, found.mirrored, *numbers
-    kind: Kind | None = _kinds.find(numbers, out_dtype, x, weight, bias, scale, residual)
+    kind: Kind | None = sparse.find(numbers, out_dtype, x, weight, bias, scale, residual)
     if kind is None:
         return None
     calls = found.views.get(_CALLS)
@@ -72,29 +74,15 @@ def find(
 
 def remember(
     found: KernelMap,
-    numbers: tuple[Any, ...],
-    out_dtype: torch.dtype | None,
-    tensors: tuple[Any, ...],
+    groups: int,
+    operands: tuple[Tensor, Tensor],
+    ending: EpilogueArgs,
     result: Tensor,
 ) -> None:
-    """Keep what a call came to, for :func:`find`: ``tensors`` are its features, weight, bias, scale
-    and residual.
-    """
-    if torch.compiler.is_compiling():
-        return
-    x, weight, bias, scale, residual = tensors
-    groups, *ending = numbers
-    columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
-    wanted = wants_gradient(x, weight, *columns, residual)
-    if (
-        not (x.numel() and result.numel())
-        or not (x.is_cpu or x.is_cuda)
-        or not all(t.is_contiguous() for t in columns)
-        or (wanted and not (has_gradient(*ending) and is_constant(scale)))
-    ):
-        return
-    make = partial(Kind, tensors, result.dtype, groups, wanted, tuple(ending))
-    _kinds.keep(make, (found.taps, found.mirrored, *numbers), out_dtype, *tensors)
+    """Keep what a call came to, for :func:`find`: ``operands`` are its features and weight."""
+    make = partial(Kind, operands, ending, result.dtype, groups)
+    signature = found.taps, found.mirrored, groups, ending.activation, ending.slope
+    sparse.remember(make, signature, operands, ending, result)
 
 
 class Kind:
@@ -102,27 +90,27 @@ class Kind:
 
     def __init__(
         self,
-        tensors: tuple[Any, ...],
+        operands: tuple[Tensor, Tensor],
+        ending: EpilogueArgs,
         out_dtype: torch.dtype,
         groups: int,
-        wanted: bool,
-        ending: tuple[str | None, float],
     ) -> None:
-        x, weight, bias, scale, residual = tensors
-        self.groups, self.wanted, self.ending = groups, wanted, ending
-        self.only_sums = bias is scale is residual is ending[0] is None and out_dtype is x.dtype
+        (x, weight), (bias, scale, residual, activation, slope, _) = operands, ending
+        self.groups, self.ending = groups, (activation, slope)
+        columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
+        self.wanted = wants_gradient(x, weight, *columns, residual)
+        self.only_sums = not ending.ends and out_dtype is x.dtype
         self.filter, self.device = tuple(weight.shape), x.device
         self.K, self.C = weight.shape[0], x.shape[1]
         # Of any number of rows, though a single one may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
         self.contiguous = in_order and (residual is None or residual.stride() == (self.K, 1))
         exact = torch.promote_types(x.dtype, torch.float32)
-        self.forward: _Pass = partial(_OnCPU, dtype=out_dtype, ending=ending)
+        self.fprop: _Pass = partial(_OnCPU, dtype=out_dtype, ending=self.ending)
         self.dgrad: _Pass = partial(_OnCPU, dtype=x.dtype)
         self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
         if _takes_memory(x):
-            epilogue = epilogue_of(bias, scale, residual, *ending)
-            self.forward = partial(OverMap, Launch(tuple, x, out_dtype, epilogue))
+            self.fprop = partial(OverMap, Launch(tuple, x, out_dtype, ending.epilogue()))
             self.dgrad = partial(OverMap, Launch(tuple, x, x.dtype, None, self.filter))
             self.wgrad = partial(OverMap, Launch(tuple, x, exact, None))
 
@@ -143,56 +131,45 @@ _Bound = Callable[..., "Tensor"]
 _Pass = Callable[[Over, tuple[int, ...], tuple[int, ...], torch.device], "OverMap | _OnCPU"]
 
 
-class Call:
+class Call(BoundCall):
     """Sparse convolutions of a kind over a kernel map.
 
     The map keeps it, so that it does not hold the map: what goes backward is given it.
     """
 
+    formula = staticmethod(fprop_gradients)
+
     def __init__(self, kind: Kind, found: KernelMap) -> None:
         self.kind = kind
+        self.wanted, self.only_sums, self.ending = kind.wanted, kind.only_sums, kind.ending
         self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
         rows = operators.rows_of(found)
         if kind.wanted:
             found.start_counting()
-        over = conv_over(rows, self.in_rows, kind.filter, kind.groups)
+        over = conv_over(*rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
-        self._forward = kind.forward(over, shape, stride, kind.device).result
+        self._fprop = kind.fprop(over, shape, stride, kind.device).result
+        if kind.contiguous:
+            self.forward = self._fprop  # type: ignore[method-assign,assignment]
         self._dgrad: _Bound | None = None
         self._wgrad: tuple[_Bound, Tensor] | None = None
 
-    def run(
-        self,
-        found: KernelMap,
-        x: Tensor,
-        weight: Tensor,
-        bias: Any = None,
-        scale: Any = None,
-        residual: Any = None,
+    def forward(
+        self, x: Tensor, weight: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
     ) -> Tensor:
-        """The convolution of tensors of the signature, over the map."""
-        kind = self.kind
-        if not kind.wanted:
-            return self.forward(x, weight, bias, scale, residual)
-        if kind.only_sums:
-            return _Sums.apply(x, weight, self, found)
-        return _Recorded.apply(x, weight, bias, scale, residual, self, found)
-
-    def forward(self, x: Tensor, weight: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
-        """The convolution, with what follows the sums."""
-        kind = self.kind
-        if not kind.contiguous:
-            x, weight = x.contiguous(), weight.contiguous()
-            residual = None if residual is None else residual.contiguous()
-        return self._forward(x, weight, bias, scale, residual)
+        """The convolution of tensors whose memory is not as kernels read it."""
+        x, weight = x.contiguous(), weight.contiguous()
+        residual = None if residual is None else residual.contiguous()
+        return self._fprop(x, weight, bias, scale, residual)
 
     def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the features."""
         kind, rows = self.kind, self.in_rows
         bound = self._dgrad
         if bound is None:
-            of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
-            over = conv_over(operators.rows_of(found, backward=True), *of_pass)
+            index, order = operators.rows_of(found, backward=True)
+            of_map = kind.groups, True, found.mirrored
+            over = conv_over(index, order, self.out_rows, kind.filter, *of_map)
             found_pass = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
             bound = self._dgrad = found_pass.result
         return bound(grad.contiguous(), weight.contiguous())
@@ -210,27 +187,15 @@ class Call:
         parts = bound(grad.contiguous(), x.contiguous())
         return operators.sum_chunks(parts, lengths, kind.filter[1:-1], x.dtype)
 
-    def gradients(
-        self, found: KernelMap, needed: Sequence[bool], grad: Tensor, x: Any, weight: Any
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Return those of the features and of the filter, as far as they are ``needed``.
-
-        Where autograd records them, or torch has to see them, by the operators.
-        """
+    def runner(self, found: KernelMap, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
+        """Return this call, over the map; where torch has to see gradients, the operators."""
+        there = [tensor for tensor in (grad, a, b) if tensor is not None]
+        if is_plain(*there) and not (is_grad_enabled() and wants_gradient(*there)):
+            return self, found
         kind = self.kind
-        there = [tensor for tensor in (grad, x, weight) if tensor is not None]
-        if is_plain(*there) and not wants_gradient(*there):
-            dx = self.dgrad(found, grad, weight) if needed[0] else None
-            return dx, self.wgrad(found, grad, x) if needed[1] else None
         maps = operators.tables(found, (kind.C, kind.K), gradients=True)
-        dx, dw = None, None
-        if needed[0]:
-            numbers = *maps, self.in_rows, kind.groups, True, found.mirrored
-            dx = operators.conv_of_tensors(grad, weight, *numbers)
-        if needed[1]:
-            of_filter = kind.filter[1:-1], kind.groups, found.mirrored
-            dw = operators.wgrad_of_tensors(grad, x, *maps, *of_filter)
-        return dx, dw
+        of_map = kind.filter[1:-1], kind.groups, found.mirrored
+        return operators.OPERATORS, operators.over(maps, self.in_rows, self.out_rows, of_map)
 
 
 class _OnCPU:
@@ -268,53 +233,3 @@ class _OnCPU:
 def _takes_memory(a: Tensor) -> bool:
     """Return whether kernels run."""
     return a.is_cuda
-
-
-class _Recorded(torch.autograd.Function):
-    """A sparse convolution as autograd records it; its gradients are those of the operator."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Any,
-        scale: Any,
-        residual: Any,
-        call: Call,
-        found: KernelMap,
-    ) -> Tensor:
-        out = call.forward(x, weight, bias, scale, residual)
-        keep(ctx, (x, weight, bias, scale, residual, *call.kind.ending, None), out)
-        ctx.call, ctx.found = call, found
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, weight, *ending = ctx.saved_tensors
-        call, found = ctx.call, ctx.found
-        grad, others = through_epilogue(ctx, grad, *ending)
-        return (
-            *call.gradients(found, ctx.needs_input_grad, grad, x, weight),
-            *others[:3],
-            None,
-            None,
-        )
-
-
-class _Sums(torch.autograd.Function):
-    """One whose result is the sums and nothing else."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]
-        ctx: Any, x: Tensor, weight: Tensor, call: Call, found: KernelMap
-    ) -> Tensor:
-        needed = ctx.needs_input_grad
-        ctx.save_for_backward(x if needed[1] else None, weight if needed[0] else None)
-        ctx.call, ctx.found = call, found
-        return call.forward(x, weight, None, None, None)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, weight = ctx.saved_tensors
-        return *ctx.call.gradients(ctx.found, ctx.needs_input_grad, grad, x, weight), None, None

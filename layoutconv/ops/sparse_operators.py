@@ -26,16 +26,27 @@ from ..base.outlive import to_be_kept
 from ..conv.k_major_filter import turned_filter
 from ..gpu import machines
 from ..gpu.filter_choice import reads_turned, worth_turning
-from ..gpu.map_passes import Rows, conv_over, pairs_over, turned_over
+from ..gpu.map_passes import conv_over, pairs_over, turned_over
 from ..gpu.map_views import map_view
 from ..sparse.maps import pairs_operator
 from ..sparse.maps.kernel_map import KernelMap, reversed_index
 from ..sparse.maps.tap_pairs import Pairs
 from ..tensors.tensor_checks import OUTPUTS
 from ..view.gemm_view import GemmView
-from .dense_operators import EPILOGUE, around, autocast, keep, through_epilogue
-from .dense_passes import epilogue_of
+from .epilogue_args import SCHEMA, EpilogueArgs
 from .execute import execute
+from .formulas import (
+    Arguments,
+    Formula,
+    Runner,
+    around,
+    dgrad_gradients,
+    fprop_gradients,
+    pass_of,
+    register,
+    register_autocast,
+    wgrad_gradients,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -219,16 +230,13 @@ def _natural(index: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(index.T).index_copy_(1, order.long(), index.T).T
 
 
-def rows_of(found: KernelMap, *, backward: bool = False) -> Rows:
-    """Those of a map, for its own direction or for the gradient of its inputs; kept with it."""
-    backward = backward and not found.mirrored
-    name = "rows backward" if backward else "rows"
-    kept: Rows | None = found.views.get(name)
-    if kept is None:
-        maps = both_ways(found) if backward else forward_maps(found)
-        of = (maps.backward, maps.backward_order) if backward else (maps.forward, maps.order)
-        kept = found.views[name] = Rows(*of)
-    return kept
+def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor]:
+    """The index of a map and its order, its own way or that of the gradient of its inputs."""
+    if backward and not found.mirrored:
+        maps = both_ways(found)
+        return maps.backward, maps.backward_order
+    maps = forward_maps(found)
+    return maps.forward, maps.order
 
 
 def conv_view(
@@ -255,43 +263,43 @@ def conv_view(
     key = transposed, tuple(w), groups, count, order.numel() > 0, turned
 
     def make() -> GemmView:
-        over = conv_over(Rows(index, order), count, w, groups, transposed, mirrored)
+        over = conv_over(index, order, count, w, groups, transposed, mirrored)
         return map_view(turned_over(over) if turned else over)
 
     return _view(index, key, make)
 
 
-def conv(
-    x: Tensor,
-    w: Tensor,
-    forward: Tensor,
-    order: Tensor,
-    backward: Tensor,
-    backward_order: Tensor,
-    pair_outputs: Tensor,
-    pair_inputs: Tensor,
-    pair_chunks: Tensor,
-    rows: int,
-    groups: int = 1,
-    transposed: bool = False,
-    mirrored: bool = False,
-    bias: Tensor | None = None,
-    scale: Tensor | None = None,
-    residual: Tensor | None = None,
-    activation: str | None = None,
-    slope: float = 0.01,
-    out_dtype: torch.dtype | None = None,
-) -> Tensor:
-    """The forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C)."""
-    found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
-    turns = transposed and worth_turning(rows, w.shape, groups) and reads_turned(x)
-    view = conv_view(found, len(x), w.shape, rows, groups, transposed, mirrored, turns)
-    channels = w.shape[-1] * groups if transposed else w.shape[0]
-    y = x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
-    epilogue = epilogue_of(bias, scale, residual, activation, slope)
+def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
+    """The forward pass, (rows, K); or, ``transposed``, the gradient of the inputs, (rows, C).
+
+    ``numbers`` are the other arguments of the operator ``sparse_conv``.
+    """
+    of = _ConvArgs.of(*numbers)
+    turns = of.transposed and worth_turning(of.rows, w.shape, of.groups) and reads_turned(x)
+    view = conv_view(of.maps, len(x), w.shape, *of[2:], turns)
+    channels = w.shape[-1] * of.groups if of.transposed else w.shape[0]
+    ending = of.ending
+    y = x.new_empty((of.rows, channels), dtype=ending.out_dtype or OUTPUTS.get(x.dtype))
     w = turned_filter(w) if turns else w.contiguous()
-    execute(view, x.contiguous(), w, y, epilogue=epilogue)
+    execute(view, x.contiguous(), w, y, epilogue=ending.epilogue())
     return y
+
+
+class _ConvArgs(NamedTuple):
+    """The arguments of ``sparse_conv`` after its tensors."""
+
+    maps: Maps
+    ending: EpilogueArgs
+    rows: int
+    groups: int = 1
+    transposed: bool = False
+    mirrored: bool = False
+
+    @staticmethod
+    def of(*others: Any, **named: Any) -> _ConvArgs:
+        first = len(Maps._fields)
+        numbers, ending = others[first : first + 4], others[first + 4 :]
+        return _ConvArgs(Maps(*others[:first]), EpilogueArgs(*ending, **named), *numbers)
 
 
 def wgrad_view(
@@ -356,22 +364,14 @@ def _segment_sum(dtype: torch.dtype, out_dtype: torch.dtype, columns: int, devic
     return load_segment_sum(shape, machines.machine_of(device).arch)
 
 
-def wgrad(
-    y: Tensor,
-    x: Tensor,
-    forward: Tensor,
-    order: Tensor,
-    backward: Tensor,
-    backward_order: Tensor,
-    pair_outputs: Tensor,
-    pair_inputs: Tensor,
-    pair_chunks: Tensor,
-    taps: Ints,
-    groups: int = 1,
-    mirrored: bool = False,
-) -> Tensor:
-    """The gradient of the filter, (K, *taps, C / groups): products of pairs, summed in order."""
-    found = Maps(forward, order, backward, backward_order, pair_outputs, pair_inputs, pair_chunks)
+def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
+    """The gradient of the filter, (K, *taps, C / groups): products of pairs, summed in order.
+
+    ``numbers`` are the other arguments of the operator ``sparse_wgrad``.
+    """
+    count = len(Maps._fields)
+    found, (taps, *rest) = Maps(*numbers[:count]), numbers[count:]
+    groups = rest[0] if rest else 1
     view, lengths = wgrad_view(found, len(y), len(x), y.shape[1], x.shape[1], groups)
     exact = torch.promote_types(x.dtype, torch.float32)
     parts = execute(view, y.contiguous(), x.contiguous(), out_dtype=exact)
@@ -384,7 +384,7 @@ _MAPS = ", ".join(f"Tensor {name}" for name in Maps._fields)
 _SCHEMAS = {
     "sparse_conv": (
         f"(Tensor x, Tensor w, {_MAPS}, SymInt rows, int groups=1, bool transposed=False, "
-        f"bool mirrored=False, {EPILOGUE}) -> Tensor"
+        f"bool mirrored=False, {SCHEMA}) -> Tensor"
     ),
     "sparse_wgrad": (
         f"(Tensor y, Tensor x, {_MAPS}, SymInt[] taps, int groups=1, bool mirrored=False) -> Tensor"
@@ -403,12 +403,9 @@ for _device in ("cpu", "cuda"):
 
 @torch.library.register_fake("layoutconv::sparse_conv")
 def _fake_conv(x: Tensor, w: Tensor, *numbers: Any, **options: Any) -> Tensor:
-    rows, *rest = numbers[len(Maps._fields) :]
-    given: list[Any] = [*rest, *(1, False)[len(rest) :]]
-    groups, transposed, *ending = given
-    out_dtype = ending[6] if len(ending) > 6 else options.get("out_dtype")
-    channels = w.shape[-1] * groups if transposed else w.shape[0]
-    return x.new_empty((rows, channels), dtype=out_dtype or OUTPUTS.get(x.dtype))
+    of = _ConvArgs.of(*numbers, **options)
+    channels = w.shape[-1] * of.groups if of.transposed else w.shape[0]
+    return x.new_empty((of.rows, channels), dtype=of.ending.out_dtype or OUTPUTS.get(x.dtype))
 
 
 @torch.library.register_fake("layoutconv::sparse_wgrad")
@@ -419,44 +416,41 @@ def _fake_wgrad(y: Tensor, x: Tensor, *numbers: Any, **_: Any) -> Tensor:
 
 
 # Past the dispatcher where that makes no difference.
-conv_of_tensors, wgrad_of_tensors = around(sparse_conv, conv), around(sparse_wgrad, wgrad)
+conv_of_tensors = around(sparse_conv, conv)
 
+# -- gradients: formulas over the same map ---------------------------------------------------------
 
-def _conv_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    (x, w, *ending), (x_shape, w_shape) = ctx.saved_tensors, ctx.shapes
-    *maps, _, groups, transposed, mirrored = ctx.numbers
-    grad, others = through_epilogue(ctx, grad, *ending)
-    dx, dw = None, None
-    if ctx.needs_input_grad[0]:
-        dx = conv_of_tensors(grad, w, *maps, x_shape[0], groups, not transposed, mirrored)
-    if ctx.needs_input_grad[1]:
-        pair = (x, grad) if transposed else (grad, x)
-        dw = wgrad_of_tensors(*pair, *maps, w_shape[1:-1], groups, mirrored)
-    return dx, dw, *[None] * len(ctx.numbers), *others
-
-
-def _keep_wgrad(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    y, x, *numbers = inputs
-    needed = ctx.needs_input_grad
-    ctx.save_for_backward(y if needed[1] else None, x if needed[0] else None)
-    ctx.rows, ctx.numbers = (len(y), len(x)), tuple(numbers)
-
-
-def _wgrad_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    y, x = ctx.saved_tensors
-    *maps, _, groups, mirrored = ctx.numbers
-    dy, dx = None, None
-    if ctx.needs_input_grad[0]:
-        dy = conv_of_tensors(x, grad, *maps, ctx.rows[0], groups, False, mirrored)
-    if ctx.needs_input_grad[1]:
-        dx = conv_of_tensors(y, grad, *maps, ctx.rows[1], groups, True, mirrored)
-    return dy, dx, *[None] * len(ctx.numbers)
-
-
-torch.library.register_autograd("layoutconv::sparse_conv", _conv_backward, setup_context=keep)
-torch.library.register_autograd(
-    "layoutconv::sparse_wgrad", _wgrad_backward, setup_context=_keep_wgrad
+OPERATORS = Runner(
+    pass_of(sparse_conv, conv, "fprop"),
+    pass_of(sparse_conv, conv, "dgrad"),
+    pass_of(sparse_wgrad, wgrad, "wgrad"),
 )
-for _op in (sparse_conv, sparse_wgrad):
-    torch.library.impl(_op.name(), "AutocastCPU")(autocast(_op, "cpu"))
-    torch.library.impl(_op.name(), "AutocastCUDA")(autocast(_op, "cuda"))
+
+
+def over(maps: Maps, in_rows: int, out_rows: int, of_map: tuple[Ints, int, bool]) -> Arguments:
+    """Passes over a map of so many rows; ``of_map`` are its taps, groups, and if it is mirrored."""
+    taps, groups, mirrored = of_map
+    return Arguments(
+        (out_rows, groups, False, mirrored),
+        (in_rows, groups, True, mirrored),
+        (taps, groups, mirrored),
+        maps,
+    )
+
+
+def _of_conv(a: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
+    *maps, rows, groups, transposed, mirrored = numbers
+    of_map = w.shape[1:-1], groups, mirrored
+    if transposed:
+        return dgrad_gradients, over(Maps(*maps), rows, a.shape[0], of_map)
+    return fprop_gradients, over(Maps(*maps), a.shape[0], rows, of_map)
+
+
+def _of_wgrad(y: Tensor, x: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
+    *maps, taps, groups, mirrored = numbers
+    return wgrad_gradients, over(Maps(*maps), len(x), len(y), (taps, groups, mirrored))
+
+
+register("sparse_conv", OPERATORS, _of_conv, ends=True)
+register("sparse_wgrad", OPERATORS, _of_wgrad, ends=False)
+register_autocast(sparse_conv, sparse_wgrad)

@@ -16,10 +16,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import _C
-from torch.autograd import forward_ad
 
-from .dense_operators import conv_dgrad, conv_fprop, conv_wgrad
+from ..base.torch_internals import levels, transforms_that_look
+from .dense_operators import conv_dgrad, conv_fprop, conv_wgrad, of_dgrad, of_fprop, of_wgrad
+from .formulas import Arguments, Runner
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ def is_transformed() -> bool:
     (False, tensor([1.]))
     """
     # The depth, and not what lies on top: torch.compile knows that number.
-    return _C._functorch.get_dynamic_layer_stack_depth() > 0 or forward_ad._current_level >= 0
+    return transforms_that_look() > 0 or levels._current_level >= 0
 
 
 class _Place(NamedTuple):
@@ -85,6 +85,14 @@ class _Pass(torch.autograd.Function):
         ctx.numbers, ctx.out_dtype = tuple(numbers), output.dtype
 
 
+def _gradients(described: Any, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """Those of a pass, by the formula of its operator, as functions that are transformed again."""
+    a, b = ctx.saved_tensors
+    formula, over = described(a, b, *ctx.numbers)
+    needed = ctx.needs_input_grad
+    return *formula(TRANSFORMED, over, needed, grad.to(a.dtype), a, b), *[None] * (len(needed) - 2)
+
+
 def _tangent(function: Any, ctx: Any, da: Tensor | None, db: Tensor | None) -> Tensor | None:
     """The change of a pass's result, for changes of its tensors."""
     a, b = ctx.saved_tensors
@@ -133,11 +141,7 @@ class Fprop(_Pass):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        x, w = ctx.saved_tensors
-        grad, (needs_x, needs_w, *rest) = grad.to(x.dtype), ctx.needs_input_grad
-        dx = Dgrad.apply(grad, w, x.shape[2:], *ctx.numbers, None) if needs_x else None
-        dw = Wgrad.apply(grad, x, w.shape[2:], *ctx.numbers, None) if needs_w else None
-        return dx, dw, *[None] * len(rest)
+        return _gradients(of_fprop, ctx, grad)
 
     @staticmethod
     def jvp(ctx: Any, dx: Any, dw: Any, *_: Any) -> Any:
@@ -164,12 +168,7 @@ class Dgrad(_Pass):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        y, w = ctx.saved_tensors
-        grad, (needs_y, needs_w, *rest) = grad.to(y.dtype), ctx.needs_input_grad
-        _, *numbers = ctx.numbers
-        dy = Fprop.apply(grad, w, *numbers, None) if needs_y else None
-        dw = Wgrad.apply(y, grad, w.shape[2:], *numbers, None) if needs_w else None
-        return dy, dw, *[None] * len(rest)
+        return _gradients(of_dgrad, ctx, grad)
 
     @staticmethod
     def jvp(ctx: Any, dy: Any, dw: Any, *_: Any) -> Any:
@@ -196,12 +195,7 @@ class Wgrad(_Pass):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        y, x = ctx.saved_tensors
-        needs_y, needs_x, *rest = ctx.needs_input_grad
-        _, *numbers = ctx.numbers
-        dy = Fprop.apply(x, grad, *numbers, None) if needs_y else None
-        dx = Dgrad.apply(y, grad, x.shape[2:], *numbers, None) if needs_x else None
-        return dy, dx, *[None] * len(rest)
+        return _gradients(of_wgrad, ctx, grad)
 
     @staticmethod
     def jvp(ctx: Any, dy: Any, dx: Any, *_: Any) -> Any:
@@ -210,3 +204,18 @@ class Wgrad(_Pass):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
         return _batched(Wgrad, Wgrad.folds, info, in_dims, inputs)
+
+
+def _fprop(over: Arguments, x: Tensor, w: Tensor) -> Any:
+    return Fprop.apply(x, w, *over.fprop, None)
+
+
+def _dgrad(over: Arguments, y: Tensor, w: Tensor) -> Any:
+    return Dgrad.apply(y, w, *over.dgrad, None)
+
+
+def _wgrad(over: Arguments, y: Tensor, x: Tensor) -> Any:
+    return Wgrad.apply(y, x, *over.wgrad, None)
+
+
+TRANSFORMED = Runner(_fprop, _dgrad, _wgrad)

@@ -56,22 +56,32 @@ class Stored:
 
 @dataclass(frozen=True)
 class Index:
-    """An index buffer of a view, and which of its entries coordinates can reach.
+    """A gather of a view, and which entries of its index buffer coordinates can reach.
 
-    ``reached`` is those entries, a view of the buffer, where they are all or lie in a lattice; else
-    where they lie, int64.
+    They are ``reached``: None for all, a shape and strides where they lie in a lattice, else where
+    they lie, int64.
     """
 
     name: str
-    buffer: Tensor
-    reached: Tensor
+    gather: IndexedGather
+    reached: tuple[tuple[int, ...], tuple[int, ...]] | Tensor | None
     rows: int
     written: bool
 
     @property
+    def buffer(self) -> Tensor:
+        """The index buffer."""
+        found: Tensor = self.gather.index
+        return found
+
+    @property
     def entries(self) -> Tensor:
         """Return what the buffer holds now, where coordinates can reach it; no entry twice."""
-        return self.buffer[self.reached] if self.reached.dtype == torch.int64 else self.reached
+        if self.reached is None:
+            return self.buffer
+        if isinstance(self.reached, tuple):
+            return self.buffer.as_strided(*self.reached)
+        return self.buffer[self.reached]
 
 
 @dataclass(frozen=True)
@@ -397,8 +407,8 @@ def _indices(name: str, layout: OperandLayout) -> list[Index]:
                     name, "an index whose rows the next map bounds", str(stage.layout)
                 )
             rows = chain[at + 1].layout.shape[stride.stride.path[0]]
-            reached = _reached(chain[at - 1], mode, buffer) if at else buffer
-            found.append(Index(name, buffer, reached, int(rows), name == "view.d"))
+            reached = _reached(chain[at - 1], mode, buffer) if at else None
+            found.append(Index(name, stride.func, reached, int(rows), name == "view.d"))
     return found
 
 
@@ -406,7 +416,9 @@ def _modes(layout: Layout) -> list[tuple[Any, Any]]:
     return paired_leaves(layout.shape, layout.stride)
 
 
-def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
+def _reached(
+    before: Stage, mode: int, buffer: Tensor
+) -> tuple[tuple[int, ...], tuple[int, ...]] | Tensor | None:
     """The entries that the map before an index leads to: a kernel map may have gaps in memory."""
     steps = []
     for extent, step in _modes(before.layout):
@@ -414,7 +426,7 @@ def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
             steps.append((int(step.value), int(extent)))
     offset = before.offset[mode] if isinstance(before.offset, tuple) else before.offset
     if not steps and not int(offset):
-        return buffer
+        return None
     # Extents that are multiplied by those below them: no entry is reached twice.
     steps.sort(reverse=True)
     below = [step * extent for step, extent in steps[1:]] + [1]
@@ -422,7 +434,7 @@ def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
     last = sum(step * (extent - 1) for step, extent in steps)
     if lattice and not int(offset) and last < len(buffer):
         stride, shape = zip(*steps, strict=True)  # in the order of memory
-        return buffer.as_strided(shape, stride)
+        return shape, stride
     places = torch.zeros(1, dtype=torch.int64, device=buffer.device) + int(offset)
     for step, extent in steps:
         digits = torch.arange(extent, device=buffer.device) * step

@@ -40,7 +40,7 @@ def test_chunks_of_any_length_give_the_sum_over_pairs(
     counts = None if counted else Counts(counts_of(index).there, None)
     pairs, none = pairs_of(index, chunk, counts), index.new_empty(0)
     maps = Maps(index, none, none, none, pairs.outputs, pairs.inputs, pairs.lengths)
-    assert torch.equal(wgrad(g, x, *maps, taps=(taps,), groups=groups), want)
+    assert torch.equal(wgrad(g, x, *maps, (taps,), groups), want)
 
 
 def test_taps_without_pairs_are_zero():

@@ -19,7 +19,7 @@ import layoutconv as lc
 from layoutconv.gpu.launch import Launch, OverMap
 from layoutconv.gpu.map_views import Over
 from layoutconv.nn.sparse import sparse_conv, sparse_inverse_conv, subm_conv
-from layoutconv.ops import sparse_calls
+from layoutconv.ops import call_cache, sparse_calls
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
 
 C, K = 3, 4
@@ -123,10 +123,10 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
     results(submanifold, x, 1)
     results(submanifold, x, 1)
     alive.append(weakref.ref(submanifold_map(x.coordinates).index))
-    kinds = [entry[-1] for entries in sparse_calls._kinds.values() for entry in entries]
+    kinds = [entry[-1] for entries in call_cache.sparse.values() for entry in entries]
     assert kinds
     for kind in kinds:
-        passes = kind.forward, kind.dgrad, kind.wgrad
+        passes = kind.fprop, kind.dgrad, kind.wgrad
         held = [*vars(kind).values()]
         held += [part for of in passes for part in (*of.args, *of.keywords.values())]
         assert not any(isinstance(value, Tensor | KernelMap) for value in held)
@@ -141,7 +141,7 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
 def test_a_launch_that_is_kept_has_no_views_of_those_it_was_used_over():
     of = Launch(tuple, torch.empty(1), torch.float16, None)
     view: Any = object()
-    over = Over("unusual", lambda: view, {"M": 3}, None)
+    over = Over("unusual", lambda: view, (), {"M": 3}, None)
     made = OverMap(of, over, (3, 2), (2, 1), torch.device("cpu"))
     assert made.views() == (view,)
     assert of.views() == ()

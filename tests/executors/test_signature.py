@@ -15,15 +15,15 @@ from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from layoutconv.ops import call_cache
-from layoutconv.ops.call_cache import Signatures, guard_of
-from layoutconv.ops.torch_internals import is_watched
+from layoutconv.ops import call_cache, guard
+from layoutconv.ops.call_cache import CallCache
+from layoutconv.ops.guard import guard_of, is_watched
 
 
 @pytest.fixture(autouse=True, params=["torch's", "ours"])
 def kind(request, monkeypatch) -> None:
     if request.param == "ours":
-        monkeypatch.setattr(call_cache, "_of_torch", None)
+        monkeypatch.setattr(guard, "TENSOR_GUARDS", None)
 
 
 class Own(torch.Tensor):
@@ -147,8 +147,8 @@ def test_inference_mode_is_another_signature():
     assert not within_it(X, W)
 
 
-def signatures_of(entries: int) -> Signatures:
-    return Signatures("", entries=entries, nbytes=1 << 20)
+def signatures_of(entries: int) -> CallCache:
+    return CallCache("", entries=entries, nbytes=1 << 20)
 
 
 def test_what_was_kept_is_found_for_its_signature_alone():
@@ -209,7 +209,7 @@ def test_what_was_used_last_stays():
 
 
 def test_large_entries_are_fewer():
-    signatures = Signatures("", entries=1000, nbytes=400_000)
+    signatures = CallCache("", entries=1000, nbytes=400_000)
     for number in range(40):
         signatures.keep(partial(torch.empty, 5000), (number,), None, X, W)  # of 20 kB
         assert signatures.usage().nbytes <= 400_000

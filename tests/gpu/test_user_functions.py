@@ -12,6 +12,8 @@ from layoutconv.conv.depthwise_views import depthwise_fprop_view
 
 from .test_execute import operands
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
 VIEWS = {
     "wide": fprop_view(ConvProblem((2, 32, 32, 64), (64, 3, 3), padding=1)),
     "narrow": fprop_view(ConvProblem((2, 17, 19, 5), (7, 3, 3), padding=1)),

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import layoutconv as lc
 from layoutconv.base.memory import allocator
 from layoutconv.errors import ArgumentError
-from layoutconv.ops import dense_calls
+from layoutconv.ops import call_cache, dense_calls
 
 
 @pytest.fixture(autouse=True)
@@ -299,9 +299,9 @@ def test_a_gradient_that_is_wanted_is_recorded(taken):
 
 
 def test_signatures_are_not_kept_without_end(monkeypatch, taken):
-    monkeypatch.setattr(dense_calls._kept, "most_entries", 4)
+    monkeypatch.setattr(call_cache.dense, "most_entries", 4)
     for size in range(3, 9):
         assert torch.equal(*both(lambda size=size: convolve(X[..., :size])))
     for size in range(3, 9):
         convolve(X[..., :size])
-        assert len(dense_calls._kept) <= 4
+        assert len(call_cache.dense) <= 4

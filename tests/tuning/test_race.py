@@ -235,9 +235,8 @@ def test_the_passes_of_a_problem_are_those_that_run(stride: int) -> None:
     from layoutconv.ops.dense_passes import dgrad_pass
 
     problem = ConvProblem((2, 8, 8, 16), (32, 3, 3), stride, 1)
-    dgrad = dgrad_pass(
-        problem.output, (32, 3, 3, 16), (8, 8), [stride] * 2, [1] * 4, [1, 1], columns=64
-    )
+    numbers = [stride] * 2, [1] * 4, [1, 1], 1
+    dgrad = dgrad_pass(problem.output, (32, 3, 3, 16), (8, 8), numbers, columns=64)
     assert views_of(problem, "dgrad") == dgrad.views
     for direction in PASSES:
         products = sum(v.m * v.n * v.k for v in views_of(problem, direction))

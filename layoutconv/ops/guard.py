@@ -1,22 +1,35 @@
-"""When a call of torch is nothing but a call."""
+"""Guards: when a call of torch is nothing but a call, and when tensors are like earlier ones."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import _C
 from torch.autograd import forward_ad
 
+from ..base.torch_internals import (
+    TENSOR_GUARDS,
+    functions_that_look,
+    is_any_autocast_enabled,
+    is_batch_of_transform,
+    is_batched,
+    is_gradient_tracked,
+    is_tracing,
+    levels,
+    operators_that_look,
+    transform_on_top,
+    unwrapped,
+)
 from ..errors import ArgumentError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 is_compiling = torch.compiler.is_compiling
-is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # in a third of the time
-functions_that_look = _C._len_torch_function_stack
-operators_that_look = _C._len_torch_dispatch_stack
-# Of torch.autograd.grad(is_grads_batched=True), which is no transform and no mode.
-is_batched = _C._functorch.is_legacy_batchedtensor
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})  # types that are no other's
+
+Guard = Callable[..., bool]
 
 
 def is_plain(*tensors: Any) -> bool:
@@ -51,9 +64,9 @@ def is_watched() -> bool:
     """
     return bool(
         is_watched_unseen()
-        or _C._is_tracing()
-        or _C._functorch.peek_interpreter_stack() is not None
-        or _C._is_any_autocast_enabled()
+        or is_tracing()
+        or transform_on_top() is not None
+        or is_any_autocast_enabled()
     )
 
 
@@ -71,7 +84,7 @@ def is_watched_unseen() -> bool:
         is_compiling()
         or functions_that_look()
         or operators_that_look()
-        or forward_ad._current_level >= 0
+        or levels._current_level >= 0
     )
 
 
@@ -115,8 +128,8 @@ def refuse_transforms(**tensors: Any) -> None:
     """
     if torch.compiler.is_compiling():
         return
-    transformed = _C._functorch.peek_interpreter_stack() is not None
-    if not transformed and forward_ad._current_level < 0:
+    transformed = transform_on_top() is not None
+    if not transformed and levels._current_level < 0:
         return
     for name, tensor in tensors.items():
         got = _derivative(tensor)
@@ -131,11 +144,65 @@ def refuse_transforms(**tensors: Any) -> None:
 def _derivative(tensor: Any) -> str:
     """Return what a transform wants of a tensor, inside of what ``vmap`` makes of it."""
     while isinstance(tensor, torch.Tensor):
-        if _C._functorch.is_gradtrackingtensor(tensor):
+        if is_gradient_tracked(tensor):
             return "one of torch.func.grad, vjp or jvp"
-        if not _C._functorch.is_batchedtensor(tensor):
-            if forward_ad._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None:
+        if not is_batch_of_transform(tensor):
+            if levels._current_level < 0 or forward_ad.unpack_dual(tensor).tangent is None:
                 break
             return "one with a tangent"
-        tensor = _C._functorch.get_unwrapped(tensor)
+        tensor = unwrapped(tensor)
     return ""
+
+
+def guard_of(*tensors: Tensor, rows: bool = False) -> Guard:
+    """A function of as many tensors: whether kernels and torch would treat them as these.
+
+    With ``rows``, matrices may have any number of them: clouds differ in nothing else.
+
+    They have their types, dtypes, devices, shapes and strides, want a gradient or do not,
+    and torch dispatches them alike: keys are those of lazy negation and inference mode, and, of the
+    thread, of autocast, tracers and transforms. What is no
+    tensor is not like one. ``is_watched_unseen`` asks what is not seen. Nothing keeps the tensors
+    alive.
+
+    >>> x = torch.ones(2, 3)
+    >>> alike = guard_of(x)
+    >>> alike(x + 1), alike(x.T), alike(x.double()), alike(2.0)
+    (True, False, False, False)
+    >>> guard_of(x, rows=True)(torch.ones(5, 3)), guard_of(x, rows=True)(torch.ones(2, 5))
+    (True, False)
+    """
+    guards = TENSOR_GUARDS
+    if guards is None or len(set(map(id, tensors))) < len(tensors):
+        return _guard_in_python(*tensors, rows=rows)  # torch's is false if any is there twice
+    sizes: Any = None
+    strides: Any = None
+    if rows:
+        sizes = [[*_shape(tensor, rows)] for tensor in tensors]
+        strides = [[*tensor.stride()] for tensor in tensors]
+    alike: Guard = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    return alike
+
+
+def _shape(tensor: Tensor, rows: bool) -> tuple[int | None, ...]:
+    """The extents that matter, None for one that does not."""
+    if rows and tensor.dim() == 2:
+        return None, tensor.shape[1]
+    return tuple(tensor.shape)
+
+
+def _guard_in_python(*tensors: Tensor, rows: bool = False) -> Guard:
+    """:func:`guard_of` without help from torch: a microsecond for each tensor, not a tenth."""
+    known = [_properties(tensor, rows) for tensor in tensors]
+
+    def alike(*others: Any) -> bool:
+        return is_plain(*others) and [_properties(tensor, rows) for tensor in others] == known
+
+    return alike
+
+
+def _properties(tensor: Tensor, rows: bool) -> tuple[Any, ...]:
+    return (
+        type(tensor), tensor.dtype, tensor.device, _shape(tensor, rows), tensor.stride(),
+        tensor.requires_grad, tensor.is_inference(), torch.is_inference_mode_enabled(),
+    )  # fmt: skip

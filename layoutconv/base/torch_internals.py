@@ -1,0 +1,158 @@
+"""Private names of torch, each with what stands in for it in a torch that has it no more.
+
+No other file names any. Where a public function answers the same question, it stands in, slower.
+Where none does, the stand-in supposes the worst: that somebody looks at a call, which then takes
+torch's dispatcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import has_torch_function
+
+
+def private(path: str, stand_in: Any) -> Any:
+    """What ``path``, the name of a module and that of an attribute of it, is; else ``stand_in``.
+
+    >>> private("torch._C:_len_torch_function_stack", None)()
+    0
+    >>> private("torch._C:no_such_name", None), private("torch.no_such_module:name", 3)
+    (None, 3)
+    """
+    module, _, name = path.partition(":")
+    try:
+        return getattr(import_module(module), name, stand_in)
+    except ImportError:
+        return stand_in
+
+
+# -- stand-ins ------------------------------------------------------------------------------------
+
+
+def supposed(*_: Any) -> bool:
+    """Suppose that somebody looks."""
+    return True
+
+
+def functions_may_look() -> bool:
+    """Return whether a mode looks at functions of torch, by a public one."""
+    return bool(has_torch_function((_PROBE,)))
+
+
+def autocast_is_on() -> bool:
+    """Return whether autocast is on, by public functions, of the devices that convolve."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+def never(_: Any) -> bool:
+    """Find no tensor of a transform: what would refuse one leaves that to torch."""
+    return False
+
+
+def itself(tensor: Any) -> Any:
+    """Return a tensor that nothing is found inside of."""
+    return tensor
+
+
+class Levels:
+    """The level of forward-mode differentiation, as the module ``forward_ad`` would have it."""
+
+    @property
+    def _current_level(self) -> int:
+        try:
+            forward_ad.make_dual(_PROBE, _PROBE)
+        except RuntimeError:  # outside of every level
+            return -1
+        return 0
+
+
+_PROBE = torch.zeros(1)
+
+# -- names ----------------------------------------------------------------------------------------
+
+# Guards of torch.compile, which compare tensors with earlier ones in C; None without them.
+TENSOR_GUARDS: Any = private("torch._C._dynamo.guards:TensorGuards", None)
+
+# ``f()``: how many modes look at functions, and at operators.
+functions_that_look: Callable[[], int] = private(
+    "torch._C:_len_torch_function_stack", functions_may_look
+)
+operators_that_look: Callable[[], int] = private("torch._C:_len_torch_dispatch_stack", supposed)
+
+# ``levels._current_level``: -1 outside of forward-mode differentiation.
+levels: Any = forward_ad if hasattr(forward_ad, "_current_level") else Levels()
+
+is_tracing: Callable[[], bool] = private("torch._C:_is_tracing", torch.jit.is_tracing)
+is_any_autocast_enabled: Callable[[], bool] = private(
+    "torch._C:_is_any_autocast_enabled", autocast_is_on
+)
+
+# Of torch.func: the transform on top or None, and how many there are.
+transform_on_top: Callable[[], Any] = private(
+    "torch._C._functorch:peek_interpreter_stack", supposed
+)
+_transforms: Callable[[], int] = private(
+    "torch._C._functorch:get_dynamic_layer_stack_depth", supposed
+)
+
+
+def transforms_that_look() -> int:
+    """Return how many transforms of ``torch.func`` look at what is computed.
+
+    torch.compile takes the answer that it gets as it traces for a constant, as of a function under
+    ``torch.compiler.assume_constant_result``, which would import the compiler here. It traces
+    transforms by entering them, and the function behind this one not at all before torch 2.12.
+
+    >>> transforms_that_look()
+    0
+    """
+    return _transforms()
+
+
+transforms_that_look._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+# Of torch.autograd.grad(is_grads_batched=True), which is no transform and no mode.
+is_batched: Callable[[Any], bool] = private("torch._C._functorch:is_legacy_batchedtensor", supposed)
+
+
+is_gradient_tracked: Callable[[Any], bool] = private(
+    "torch._C._functorch:is_gradtrackingtensor", never
+)
+is_batch_of_transform: Callable[[Any], bool] = private(
+    "torch._C._functorch:is_batchedtensor", never
+)
+unwrapped: Callable[[Any], Any] = private("torch._C._functorch:get_unwrapped", itself)
+
+
+def empty_strided_on(kind: str) -> Any:
+    """``f(shape, stride, dtype)``, torch's allocator past the dispatcher; None if it has none.
+
+    >>> empty_strided_on("cpu")((2, 3), (1, 2), torch.int32).stride()
+    (1, 2)
+    >>> empty_strided_on("meta")
+    """
+    return private(f"torch._C._dynamo.guards:_empty_strided_{kind}", None)
+
+
+def reader_of(library: Any) -> Callable[[], str]:
+    """Return a function that says how convolutions of ``library``, a torch, multiply float32.
+
+    It returns "tf32" or "fp32". The private functions are what the public attributes call, in 0.1
+    us where those take 0.5 to 0.9: each call of a float32 convolution asks.
+
+    >>> reader_of(torch)() in ("tf32", "fp32")
+    True
+    """
+    precision = getattr(library._C, "_get_fp32_precision_getter", None)
+    if precision is not None:
+        return lambda: "tf32" if precision("cuda", "conv") == "tf32" else "fp32"
+    cudnn = library.backends.cudnn
+    if hasattr(getattr(cudnn, "conv", None), "fp32_precision"):
+        return lambda: "tf32" if cudnn.conv.fp32_precision == "tf32" else "fp32"
+    allowed = getattr(library._C, "_get_cudnn_allow_tf32", lambda: cudnn.allow_tf32)
+    return lambda: "tf32" if allowed() else "fp32"

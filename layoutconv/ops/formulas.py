@@ -1,0 +1,242 @@
+"""Gradients of the passes: one formula for each, whoever runs it.
+
+A pass is linear in both its tensors, and the gradients of each are the other two:
+
+    fprop(x, w) -> y        dx = dgrad(dy, w)    dw = wgrad(dy, x)
+    dgrad(y, w) -> x        dy = fprop(dx, w)    dw = wgrad(y, dx)
+    wgrad(y, x) -> w        dy = fprop(x, dw)    dx = dgrad(y, dw)
+
+A runner is what has the three: operators of torch, dense or sparse, the functions of
+``transforms``, or a call that is bound to launches. What the passes are ``over``, beside their
+tensors, is the runner's own: numbers and shapes, or a kernel map.
+
+That of an activation is taken from its value, which relu, leaky_relu (of a slope >= 0), sigmoid and
+tanh allow; through others, and with respect to ``scale``, there is none here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ..errors import ArgumentError
+from .guard import is_plain, wants_gradient
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pass = Callable[[Any, Any, Any], "Tensor"]  # of what it is over, and two tensors
+Gradients = tuple["Tensor | None", "Tensor | None"]
+Formula = Callable[[Any, Any, Sequence[bool], "Tensor", Any, Any], Gradients]
+
+is_grad_enabled = torch.is_grad_enabled
+
+
+class Arguments(NamedTuple):
+    """The arguments of operators after their operands: of each pass over the same problem.
+
+    ``tables`` are the first of all three: the tensors of a kernel map.
+    """
+
+    fprop: tuple[Any, ...]
+    dgrad: tuple[Any, ...]
+    wgrad: tuple[Any, ...]
+    tables: tuple[Tensor, ...] = ()
+
+
+class Runner(NamedTuple):
+    """Three passes as functions of what they are over and of two tensors."""
+
+    fprop: Pass
+    dgrad: Pass
+    wgrad: Pass
+
+
+def fprop_gradients(
+    run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
+) -> Gradients:
+    """Those of the activation and of the filter, of a forward pass, as far as ``needed``."""
+    dx = run.dgrad(over, grad, w) if needed[0] else None
+    return dx, run.wgrad(over, grad, x) if needed[1] else None
+
+
+def dgrad_gradients(
+    run: Any, over: Any, needed: Sequence[bool], grad: Tensor, y: Any, w: Any
+) -> Gradients:
+    """Those of the result and of the filter, of a transposed convolution."""
+    dy = run.fprop(over, grad, w) if needed[0] else None
+    return dy, run.wgrad(over, y, grad) if needed[1] else None
+
+
+def wgrad_gradients(
+    run: Any, over: Any, needed: Sequence[bool], grad: Tensor, y: Any, x: Any
+) -> Gradients:
+    """Those of the result and of the activation, of a filter's gradient."""
+    dy = run.fprop(over, x, grad) if needed[0] else None
+    return dy, run.dgrad(over, y, grad) if needed[1] else None
+
+
+def around(op: Any, function: Any) -> Any:
+    """An operator that is called past the dispatcher where that makes no difference."""
+
+    def call(a: Tensor, b: Tensor, *numbers: Any) -> Tensor:
+        plain = is_plain(a, b) and not wants_gradient(a, b) and not a.is_meta
+        return (function if plain else op)(a, b, *numbers)
+
+    return call
+
+
+def pass_of(op: Any, function: Any, name: str) -> Pass:
+    """The pass of this name of a runner: an operator, past the dispatcher where that may be."""
+    place = Arguments._fields.index(name)
+
+    def call(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
+        plain = is_plain(a, b) and not a.is_meta
+        plain = plain and not (is_grad_enabled() and wants_gradient(a, b))
+        found: Tensor = (function if plain else op)(a, b, *over.tables, *over[place])
+        return found
+
+    return call
+
+
+# -- what follows the sums ------------------------------------------------------------------------
+
+_BACKWARD: dict[str, Any] = {
+    "relu": lambda grad, y, slope: torch.ops.aten.threshold_backward(grad, y, 0),
+    "leaky_relu": lambda grad, y, slope: torch.ops.aten.leaky_relu_backward(grad, y, slope, True),
+    "sigmoid": lambda grad, y, slope: torch.ops.aten.sigmoid_backward(grad, y),
+    "tanh": lambda grad, y, slope: torch.ops.aten.tanh_backward(grad, y),
+}
+
+
+def has_gradient(activation: str | None, slope: float) -> bool:
+    """Return whether the operators can go backward through an activation, knowing its value alone.
+
+    >>> has_gradient("relu", 0.01), has_gradient("gelu", 0.01), has_gradient("leaky_relu", -1.0)
+    (True, False, False)
+    """
+    if activation == "leaky_relu":
+        return slope >= 0
+    return activation is None or activation in _BACKWARD
+
+
+def keep(ctx: Any, operands: tuple[Tensor, Tensor], ending: Any, result: Tensor, at: int) -> None:
+    """Save what backward passes need of a call.
+
+    ``ending`` are bias, scale, residual, activation and slope; its tensors are the inputs from
+    number ``at`` on.
+    """
+    (a, b), (bias, scale, residual, activation, slope) = operands, ending
+    needed = ctx.needs_input_grad
+    ctx.save_for_backward(
+        a if needed[1] else None,
+        b if needed[0] else None,
+        scale if needed[0] or needed[1] else None,
+        result if activation is not None else None,
+    )
+    ctx.dtype, ctx.ending_at = a.dtype, at
+    ctx.others = tuple(None if t is None else t.dtype for t in (bias, residual))
+    ctx.activation = activation, slope
+
+
+def through_epilogue(
+    ctx: Any, grad: Tensor, scale: Tensor | None, result: Tensor | None
+) -> tuple[Tensor, tuple[Any, ...]]:
+    """The gradient of the sums, and those of ``bias``, ``scale`` and ``residual``.
+
+    ``scale`` and ``result`` are what :func:`keep` saved last. Whoever calls has unpacked what was
+    saved: under ``torch.utils.checkpoint`` that is possible once.
+    """
+    (activation, slope), (bias_dtype, residual_dtype) = ctx.activation, ctx.others
+    # The dispatcher leaves out arguments at the end that are at their defaults.
+    needed = (*ctx.needs_input_grad, *[False] * (ctx.ending_at + 3))
+    needs_bias, needs_scale, needs_residual = needed[ctx.ending_at : ctx.ending_at + 3]
+    if needs_scale or not has_gradient(activation, slope):
+        name, got = ("scale", "one") if needs_scale else ("activation", f"{activation} of {slope}")
+        expected = "None, or without a gradient: it is no function of the result"
+        raise ArgumentError(name, expected, got)
+    if activation is not None:
+        grad = _BACKWARD[activation](grad, result, slope)
+    bias = residual = None
+    if needs_bias:
+        exact = torch.promote_types(grad.dtype, torch.float32)
+        others = [mode for mode in range(grad.dim()) if mode != 1]
+        bias = grad.sum(others, dtype=exact).to(bias_dtype)
+    if needs_residual:
+        residual = grad.to(residual_dtype)
+    sums = grad if scale is None else grad * per_channel(scale, grad)
+    return sums.to(ctx.dtype), (bias, None, residual)
+
+
+def per_channel(column: Tensor, like: Tensor) -> Tensor:
+    """A number for each channel, (C,), in a shape that broadcasts over (N, C, ...).
+
+    >>> per_channel(torch.ones(3), torch.ones(2, 3, 4, 4)).shape
+    torch.Size([3, 1, 1])
+    """
+    return column.view(-1, *[1] * (like.dim() - 2))
+
+
+# -- as operators of torch have it ----------------------------------------------------------------
+
+# Of an operator's inputs after its tensors: its formula, and what its passes are over.
+Described = Callable[..., tuple[Formula, Arguments]]
+
+
+def register(name: str, run: Runner, described: Described, *, ends: bool) -> None:
+    """Give an operator its formula; ``ends`` says whether arguments of an epilogue are its last."""
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        a, b, *numbers = inputs
+        if isinstance(output, tuple):
+            ctx.mark_non_differentiable(output[1])
+            output = output[0]
+        ctx.inputs = len(inputs)
+        if ends:
+            *numbers, bias, scale, residual, activation, slope, _ = numbers
+            ending = bias, scale, residual, activation, slope
+            keep(ctx, (a, b), ending, output, ctx.inputs - 6)
+        else:
+            needed = ctx.needs_input_grad
+            ctx.save_for_backward(a if needed[1] else None, b if needed[0] else None)
+        ctx.formula, ctx.over = described(a, b, *numbers)
+
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+        a, b, *ending = ctx.saved_tensors
+        others: tuple[Any, ...] = ()
+        if ends:
+            grad, others = through_epilogue(ctx, grad, *ending)
+            others = *others, None, None, None
+        found = ctx.formula(run, ctx.over, ctx.needs_input_grad, grad, a, b)
+        return *found, *[None] * (ctx.inputs - 2 - len(others)), *others
+
+    torch.library.register_autograd(f"layoutconv::{name}", backward, setup_context=setup)
+
+
+# -- autocast: as torch's convolutions, in the lower precision ------------------------------------
+
+_LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
+
+def lower(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what autocast to ``dtype`` makes of an operand."""
+    return tensor.to(dtype) if tensor.dtype in _LOWERED else tensor
+
+
+def register_autocast(*operators: Any) -> None:
+    """Let autocast lower the first two tensors of operators, as it does those of torch's own."""
+    for op in operators:
+        for device in ("cpu", "cuda"):
+            kind = "AutocastCPU" if device == "cpu" else "AutocastCUDA"
+            torch.library.impl(op.name(), kind)(_lowered(op, device))
+
+
+def _lowered(op: Any, device: str) -> Any:
+    def call(a: Tensor, b: Tensor, *others: Any, **options: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            return op(lower(a, dtype), lower(b, dtype), *others, **options)
+
+    return call

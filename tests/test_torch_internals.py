@@ -1,0 +1,159 @@
+"""Private names of torch: no other file has any, and each has a stand-in that is right without it.
+
+A child process has a torch without all of them, and computes what this one does.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import layoutconv as lc
+from layoutconv.base import torch_internals
+from layoutconv.ops import guard
+from layoutconv.ops.guard import is_plain
+
+ROOT = Path(__file__).resolve().parents[1]
+HOME = "layoutconv/base/torch_internals.py"
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """Private modules of torch and what is in them, and private names of forward mode."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch"):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("torch")}
+        elif isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    private = r"(torch|torch\.autograd\.forward_ad|forward_ad)\._[a-zA-Z]"
+    return {name for name in found if re.match(private, name)}
+
+
+def test_one_file_names_what_is_private_to_torch():
+    files = [
+        p for folder in ("layoutconv", "kernels") for p in sorted((ROOT / folder).rglob("*.py"))
+    ]
+    named = {
+        str(path.relative_to(ROOT)): names
+        for path in files
+        if (names := private_names(ast.parse(path.read_text("utf-8"))))
+    }
+    assert named.keys() == {HOME}
+
+
+def test_stand_ins_answer_as_torch_does():
+    levels = torch_internals.Levels()
+    assert levels._current_level == forward_ad._current_level == -1
+    with forward_ad.dual_level():
+        assert levels._current_level == forward_ad._current_level == 0
+    assert not torch_internals.functions_may_look()
+    with torch.device("cpu"):
+        assert torch_internals.functions_may_look()
+    assert not torch_internals.autocast_is_on()
+    with torch.autocast("cpu"):
+        assert torch_internals.autocast_is_on()
+    assert torch_internals.supposed(torch.ones(1))
+    assert not torch_internals.never(torch.ones(1))
+    assert torch_internals.itself(3) == 3
+
+
+@pytest.mark.parametrize("name", ["is_tracing", "is_any_autocast_enabled", "functions_that_look"])
+def test_a_guard_sees_by_public_functions_what_it_sees_by_private_ones(name, monkeypatch):
+    public = {
+        "is_tracing": torch.jit.is_tracing,
+        "is_any_autocast_enabled": torch_internals.autocast_is_on,
+        "functions_that_look": torch_internals.functions_may_look,
+    }
+    monkeypatch.setattr(guard, name, public[name])
+    x = torch.ones(2)
+    assert is_plain(x)
+    with torch.autocast("cpu"):
+        assert not is_plain(x)
+    with torch.device("cpu"):
+        assert not is_plain(x)
+
+
+@pytest.mark.parametrize("name", ["operators_that_look", "transform_on_top", "is_batched"])
+def test_what_cannot_be_asked_for_is_supposed(name, monkeypatch):
+    monkeypatch.setattr(guard, name, torch_internals.supposed)
+    assert not is_plain(torch.ones(2))
+
+
+WITHOUT = """
+import importlib.util, sys
+import torch
+from pathlib import Path
+
+real = importlib.import_module
+def gone(name, *of):
+    if name.startswith(("torch._C", "torch.private")):
+        raise ImportError(name)
+    return real(name, *of)
+
+if sys.argv[1] == "without":
+    importlib.import_module = gone
+import layoutconv as lc
+from layoutconv.base import torch_internals
+importlib.import_module = real
+if sys.argv[1] == "without":
+    assert torch_internals.TENSOR_GUARDS is None
+    assert torch_internals.operators_that_look is torch_internals.supposed
+torch.manual_seed(0)
+x, w = torch.randn(2, 3, 6, 6, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+cells = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 3, 0]], dtype=torch.int32)
+f, v = torch.randn(3, 2, requires_grad=True), torch.randn(5, 3, 3, 2, requires_grad=True)
+cloud = lc.SparseTensor(f, cells, (4, 4), batch_size=1)
+for _ in range(3):
+    y = lc.conv2d(x, w, padding=1, activation="relu")
+    z = lc.subm_conv(cloud, v).features
+    found = y.sum().item(), z.sum().item()
+    found += tuple(g.double().sum().item() for g in torch.autograd.grad(y.sum(), (x, w)))
+    found += tuple(g.double().sum().item() for g in torch.autograd.grad(z.sum(), (f, v)))
+each = torch.vmap(torch.func.grad(lambda a: lc.conv2d(a[None], w.detach()).sum()))(x.detach())
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    low = lc.conv2d(x, w)
+print(found, each.sum().item(), low.dtype)
+"""
+
+
+def test_results_are_the_same_without_private_names():
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", WITHOUT, how], capture_output=True, text=True, cwd=ROOT
+        )
+        for how in ("with", "without")
+    ]
+    assert [p.stderr[-2000:] for p in printed if p.returncode] == []
+    assert printed[0].stdout == printed[1].stdout != ""
+
+
+@pytest.mark.parametrize("function", ["plain", "vmap", "grad"])
+def test_what_the_compiler_cannot_trace_it_need_not(function, monkeypatch):
+    """Of torch 2.11 it is the number of transforms: a constant, asked for as it traces."""
+    monkeypatch.setattr(torch_internals, "_transforms", torch._dynamo.disable(_depth))
+    layer = lc.nn.Conv2d(3, 4, 3)
+    x = torch.randn(2, 3, 6, 6)
+    calls = {
+        "plain": layer,
+        "vmap": torch.vmap(lambda image: layer(image[None])[0]),
+        "grad": torch.func.grad(lambda images: layer(images).square().sum()),
+    }
+    call = calls[function]
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda given: call(given), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), call(x))
+
+
+def _depth():
+    return torch._C._functorch.get_dynamic_layer_stack_depth()
