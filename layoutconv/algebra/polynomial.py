@@ -35,6 +35,7 @@ class Remainder(NamedTuple):
 
     numerator: Frozen
     denominator: Frozen
+    sign: str = "%"  # a tuple of two would be equal to the quotient
 
 
 Atom: TypeAlias = "Name | Quotient | Remainder"
