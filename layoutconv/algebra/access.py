@@ -16,6 +16,9 @@ class SharedAccess(NamedTuple):
 
     ``wavefronts`` is how often the memory answers, ``ideal`` how often it has to for so many bytes
     on so many banks, ``ways`` the most words that one bank serves in one phase: 1 is conflict-free.
+
+    >>> bank_conflicts(Layout(32, 2), 32)
+    SharedAccess(wavefronts=2, ideal=1, ways=2)
     """
 
     wavefronts: int
@@ -76,6 +79,10 @@ class GlobalAccess(NamedTuple):
 
     ``sectors`` is how many are moved, ``ideal`` how many the bytes would fill, ``lines`` how many
     lines of 128 bytes they lie in.
+
+    >>> access = coalescing(Layout(32, 2), 32)
+    >>> access.sectors, access.ideal, access.efficiency
+    (8, 4, 0.5)
     """
 
     sectors: int

@@ -24,7 +24,7 @@ from .normal import (
 from .protocol import times, xor
 from .relations import known
 from .swizzle import Swizzle
-from .symbols import ceil_div
+from .symbols import Symbolic, ceil_div
 from .xor import F2
 
 
@@ -83,7 +83,8 @@ def _upcast(layout: Layout, n: int, *, bounded: bool = True) -> Layout:
     at_least: list[Any] = []
     at_most: list[Any] = []
     for s, d in simplified(layout)._leaves:
-        if known(d % n == 0):  # every step is one of whole units
+        # Every step is one of whole units; nothing less is ever known of a stride with a name.
+        if known(d % n == 0) or (isinstance(d, Symbolic) and d % n == 0):
             result.append((s, d // n))
             at_least.append(0)
             at_most.append(0)

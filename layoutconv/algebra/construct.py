@@ -11,7 +11,6 @@ from .layout import Layout, as_like, make
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_stride, require_known, simplified
 from .protocol import Path, is_zero, terms
-from .relations import known
 from .symbols import same
 
 
@@ -115,6 +114,14 @@ def _steps(d: Any, layout: Layout) -> list[tuple[Path, int]]:
     return sorted([(path, abs(value)) for path, value in found], reverse=True)
 
 
+def _is(relation: Any, asking: str) -> bool:
+    """Decide a relation; the error that it is unknown says who asks."""
+    try:
+        return bool(relation)
+    except LayoutValueError as error:
+        raise LayoutValueError(f"{asking}: {error}", unknown=error.unknown) from None
+
+
 def with_shape(layout: Any, shape: IntTuple) -> Any:
     """The same function of linear coordinates on another shape of the same size.
 
@@ -127,7 +134,7 @@ def with_shape(layout: Any, shape: IntTuple) -> Any:
     if type(layout) is not Layout:
         like = as_like("with_shape", layout)
         return like.on_domain(lambda inner: with_shape(inner, shape))
-    if not known(product(shape) == layout.size()):
+    if not _is(product(shape) == layout.size(), f"with_shape({layout}, {text(shape)})"):
         raise LayoutValueError(
             f"with_shape: {text(shape)} has {product(shape)} elements, {layout} {layout.size()}"
         )

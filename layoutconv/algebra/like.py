@@ -16,7 +16,7 @@ from .int_tuple import IntTuple, crd2idx, depth, idx2crd, product, rank
 from .late import late
 from .protocol import is_stride, map_integers
 from .relations import Relation, recording
-from .symbols import Symbolic, symbolic_of, symint_of
+from .symbols import Symbolic, have_one_value, symbolic_of, symint_of
 from .symint import SymInt
 from .values import Shaped
 
@@ -84,10 +84,15 @@ class LayoutLike(Shaped, Drawable):
         >>> from .layout import Layout
         >>> Layout((4, 8), (8, 1)).get_1d_coord(10)
         9
+        >>> Layout(4).get_1d_coord(10)
+        Traceback (most recent call last):
+            ...
+        layoutconv.algebra.errors.LayoutValueError: get_1d_coord: no coordinate of 4:1 has the \
+offset 10
         """
         layout: Any = getattr(self, "layout", self)
         position = late("left_inverse")(layout)(offset)
-        if layout(position) != offset:
+        if layout(position) != offset or position < 0 or position >= self.size():
             raise LayoutValueError(
                 f"get_1d_coord: no coordinate of {layout} has the offset {offset}"
             )
@@ -134,14 +139,18 @@ def symbolically(
 ) -> Any:
     """``operation(*operands)``; where they are symbolic the result says what it took for granted.
 
-    A kernel's integers are computed with by name, and become kernel's integers again. ``name`` and
-    ``shown`` are for the error of a relation that is unknown: the operation, and its operands.
+    A kernel's integers are computed with by name, and become kernel's integers again; as numbers if
+    one name has two values in the operands. ``name`` and ``shown`` are for the error of a relation
+    that is unknown: the operation, and its operands.
     """
     if not any(map(is_symbolic, operands)):
         return operation(*operands)
     inherited = [r for x in operands for r in getattr(x, "assumptions", ())]
     with recording() as record:
-        named = [_mapped(_named, x) for x in operands]
+        found: list[Symbolic] = []
+        named = [_mapped(lambda integer: _named(integer, found), x) for x in operands]
+        if not have_one_value(found):
+            return symbolically(operation, *[_mapped(_number, x) for x in operands], name=name)
         try:
             result = _mapped(symint_of, operation(*named))
         except LayoutBudgetError as error:
@@ -171,8 +180,18 @@ def _undecided(name: str, operands: tuple[Any, ...], error: LayoutValueError) ->
     ) from None
 
 
-def _named(x: Any) -> Any:
-    return symbolic_of(x) if isinstance(x, SymInt) else x
+def _named(x: Any, found: list[Symbolic]) -> Any:
+    if not isinstance(x, SymInt):
+        return x
+    symbolic = symbolic_of(x)
+    if isinstance(symbolic, Symbolic):
+        found.append(symbolic)
+    return symbolic
+
+
+def _number(x: Any) -> Any:
+    """A kernel's integer as a plain one: of operands in which one name has two values."""
+    return int(x) if isinstance(x, SymInt) else x
 
 
 def _mapped(fn: Callable[[Any], Any], x: Any) -> Any:

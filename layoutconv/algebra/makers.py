@@ -15,6 +15,7 @@ from .like import symbolically
 from .normal import by_stride, simplified
 from .protocol import is_zero
 from .swizzle import Swizzle
+from .symbols import Symbolic
 from .tensor import Tensor
 
 
@@ -138,13 +139,20 @@ def _make_fragment_like(layout: Layout) -> Layout:
         lambda d, c: 0 if is_zero(d) else c, layout.stride[0], compact_stride(repeated)
     )
     leaves = paired_leaves(tuple(rest), simplified(layout).stride[1:])
-    ordered = [(i, abs(d) if isinstance(d, int) else i + 1) for i, (_, d) in enumerate(leaves)]
+    ordered = [(i, _rank_of(d, i)) for i, (_, d) in enumerate(leaves)]
     strides: list[Any] = [0] * len(leaves)
     current = product(repeated)
     for i, _ in by_stride(ordered):
         strides[i] = current
         current = current * leaves[i][0]
     return make(layout.shape, (of_first, *unflatten(iter(strides), tuple(rest))))
+
+
+def _rank_of(d: Any, place: int) -> Any:
+    """Return what a stride is ordered by: its magnitude; the place of one that is no integer."""
+    if isinstance(d, Symbolic):
+        return d if d >= 0 else -d
+    return abs(d) if isinstance(d, int) else place + 1
 
 
 def filter_zeros(layout: Any) -> Any:
@@ -179,6 +187,8 @@ def sort(layout: Any) -> Any:
 def leading_dim(shape: Any, stride: IntTuple = None) -> Any:
     """The mode of stride 1, or its path where modes are nested; None if there is none.
 
+    A stride with a name is none of 1, as in the DSL, though its value may be.
+
     >>> leading_dim((4, 8), (8, 1)), leading_dim(Layout((4, (2, 8)), (16, (8, 1))))
     (1, (1, 1))
     """
@@ -198,7 +208,7 @@ def _unit_path(shape: IntTuple, stride: IntTuple) -> tuple[int, ...] | None:
 
 
 def is_major(mode: int, layout: Any) -> bool:
-    """Tell if the stride of a mode, or of its first leaf, is 1.
+    """Tell if the stride of a mode, or of its first leaf, is 1; one with a name is not.
 
     >>> is_major(1, Layout((4, 8), (8, 1))), is_major(0, Layout((4, 8), (8, 1)))
     (True, False)

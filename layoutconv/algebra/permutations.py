@@ -15,7 +15,7 @@ from .layout import Layout, as_like
 from .normal import normal_form
 from .relations import known
 from .slices import slice_and_offset
-from .symbols import same
+from .symbols import Symbolic, same
 from .table import flat_table
 
 
@@ -69,6 +69,10 @@ class Footprint(NamedTuple):
 
     ``span`` is how many offsets there are from the first to the last, ``distinct`` how many of
     them are reached, ``reuse`` how many coordinates each of those has on average.
+
+    >>> padded = footprint(Layout((4, 8), (10, 1)))
+    >>> padded.span, padded.distinct, padded.holes
+    (38, 32, 6)
     """
 
     first: int
@@ -121,7 +125,9 @@ def is_bijective(layout: Any) -> bool:
     (True, False)
     """
     a = _asked("is_bijective", layout)
-    return is_injective(a) and is_surjective(a, whole("is_bijective", a.size()))
+    size = a.size()
+    bound = size if isinstance(size, Symbolic) else whole("is_bijective", size)
+    return is_injective(a) and is_surjective(a, bound)  # type: ignore[arg-type]
 
 
 def is_contiguous(layout: Any) -> bool:

@@ -28,6 +28,7 @@ class Quotient(NamedTuple):
 
     numerator: Frozen
     denominator: Frozen
+    sign: str = "//"  # equal to no remainder: tuples compare by their items
 
 
 class Remainder(NamedTuple):

@@ -54,6 +54,9 @@ class Stride(Immutable):
     def __rmul__(self, c: Any) -> Any:
         return self.at(c)
 
+    def __str__(self) -> str:
+        return type(self).__name__
+
     def zero(self) -> Any:
         """The zero of its values: 0, or a coordinate of zeros."""
         return 0
@@ -99,6 +102,10 @@ class Stride(Immutable):
 
     def lifted(self, path: Path) -> Any:
         """The same values as mode ``path`` of a coordinate; None if unknown."""
+        return None
+
+    def expression(self, c: str, language: str) -> str | None:
+        """The text of the value at ``c`` for :func:`~layoutconv.emit`; None if there is none."""
         return None
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:

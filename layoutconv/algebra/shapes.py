@@ -14,7 +14,7 @@ from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
 from .int_tuple import IntTuple, flatten, has_none, idx2crd, map_leaves, product, shape_of
 from .layout import Layout, make
 from .like import LayoutLike
-from .relations import known
+from .relations import Relation, known
 from .symbols import ceil_div as _ceil_div
 
 
@@ -77,6 +77,7 @@ def shape_div(a: Any, b: Any) -> IntTuple:
         return a // b
     if known(b % a == 0):
         return 1
+    any((a % b == 0, b % a == 0))  # asks: names may leave it open, which is another error
     raise LayoutValueError(f"shape_div: neither of {text(a)} and {text(b)} divides the other")
 
 
@@ -89,7 +90,7 @@ def evenly_divides(a: Any, b: Any) -> bool:
     a, b = shape_of("evenly_divides", a), shape_of("evenly_divides", b)
     if isinstance(b, tuple):
         return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
-    return known(product(a) % b == 0)
+    return bool(product(a) % b == 0)
 
 
 def elem_scale(a: Any, b: Any) -> IntTuple:
@@ -222,7 +223,8 @@ def elem_less(a: IntTuple, b: IntTuple) -> Any:
     """
     a, b = shape_of("elem_less", a), shape_of("elem_less", b)
     if not isinstance(a, tuple) and not isinstance(b, tuple):
-        return a < b
+        below = a < b
+        return bool(below) if isinstance(below, Relation) else below
     if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):
         raise LayoutTypeError(f"elem_less: {text(a)} and {text(b)} have different profiles")
     result: Any = True

@@ -21,7 +21,7 @@ from .errors import LayoutTypeError, LayoutValueError
 from .int_tuple import IntTuple, product
 from .inverse import left_inverse, right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
-from .like import LayoutLike
+from .like import LayoutLike, symbolically
 from .products import logical_product, raked_product
 from .slices import slice_
 from .tiled_mma import TiledMma
@@ -33,6 +33,10 @@ class CopyUnit:
 
     ``source``, ``destination`` and ``reference`` map (thread, value) to elements of what one
     instruction moves; the reference is the one that a tiled copy's layout speaks of.
+
+    >>> unit = universal_copy(8)
+    >>> unit.threads, unit.values
+    (1, 8)
     """
 
     source: Layout
@@ -85,6 +89,10 @@ class TiledCopy(Pictured):
     """A copy unit, (thread, value) -> position of a tile, and the tiler of that tile.
 
     Make it with :func:`make_tiled_copy`, :func:`make_tiled_copy_tv` or their kin.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(copy.size, copy.tiler, copy.layout_tv)
+    128 (16, 64) ((8,16),8):((128,1),16)
     """
 
     unit: CopyUnit
@@ -175,7 +183,12 @@ class TiledCopy(Pictured):
 
 @dataclass(frozen=True)
 class ThrCopy:
-    """One thread's part of a :class:`TiledCopy`."""
+    """One thread's part of a :class:`TiledCopy`.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(copy.get_slice(3).partition_D(Layout((32, 64), (64, 1))))
+    ((1,8),2,1):((0,1),1024,0)
+    """
 
     copy: TiledCopy
     thread: int
@@ -219,14 +232,30 @@ def make_tiled_copy_tv(unit: CopyUnit, threads: Any, values: Any = 1) -> TiledCo
 def make_layout_tv(threads: Any, values: Any) -> tuple[IntTuple, Layout]:
     """The tile of threads that own blocks of values: its tiler, and (thread, value) -> position.
 
+    Raises :class:`LayoutValueError` where numbers of threads or of values are left out or repeated:
+    then some (thread, value) has no place in the tile.
+
     >>> tiler, layout = make_layout_tv(Layout((4, 8), (8, 1)), Layout((2, 2), (2, 1)))
     >>> print(tiler, layout)
     (8, 16) ((8,4),(2,2)):((16,2),(8,1))
     """
     threads, values = as_layout("make_layout_tv", threads), as_layout("make_layout_tv", values)
-    whole = raked_product(threads, values)
-    layout = composition(right_inverse(whole), Layout((threads.size(), values.size())))
-    return product_each(whole.shape), layout
+    found: tuple[IntTuple, Layout] = symbolically(
+        _make_layout_tv, threads, values, name="make_layout_tv"
+    )
+    return found
+
+
+def _make_layout_tv(threads: Layout, values: Layout) -> tuple[IntTuple, Layout]:
+    tile = raked_product(threads, values)
+    inverse = right_inverse(tile)
+    if inverse.size() != tile.size():
+        raise LayoutValueError(
+            f"make_layout_tv: the threads {threads} or the values {values} are not numbered from 0 "
+            "on, each once"
+        )
+    layout = composition(inverse, Layout((threads.size(), values.size())))
+    return product_each(tile.shape), layout
 
 
 def make_tiled_copy(unit: CopyUnit, layout_tv: Any, tiler: Any) -> TiledCopy:

@@ -33,6 +33,11 @@ class TiledMma(Pictured):
     ``atom_layout`` says where the threads of each atom are: its size is how many atoms run side by
     side. ``permutation`` has a tiler for each of M, N and K, or None for as many as the atoms are.
     Make it with :func:`make_tiled_mma`.
+
+    >>> from .atoms import mma_atom
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> mma.size, mma.shape_mnk, mma.get_tile_size(0)
+    (128, (16, 8, 16), 32)
     """
 
     atom: MmaAtom
@@ -143,7 +148,13 @@ class TiledMma(Pictured):
 
 @dataclass(frozen=True)
 class ThrMma:
-    """One thread's part of a :class:`TiledMma`."""
+    """One thread's part of a :class:`TiledMma`.
+
+    >>> from .atoms import mma_atom
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> print(mma.get_slice(5).partition_C(Layout((64, 32), (32, 1))))
+    ((2,2),2,2):((1,256),1024,16)
+    """
 
     mma: TiledMma
     thread: int

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# What an epilogue reads when it runs: numbers, and addresses of columns and of tensors like D.
+# What an epilogue reads when it runs: numbers, and addresses of vectors and of tensors like D.
 # The numbers are a tuple, or as ``as_argument`` gives it.
 Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
 # Of a, b and out, where a and b start, and what follows the sums.
@@ -38,12 +38,12 @@ _FEW = 16  # plans of a view: dtypes, epilogues and alignments that it meets
 
 
 def reads_of(
-    numbers: tuple[float, ...], columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
+    numbers: tuple[float, ...], vectors: tuple[Tensor, ...], sources: tuple[Tensor, ...]
 ) -> Reads:
     """The attributes of an ``Epilogue`` as kernels take them."""
     return (
         numbers or None,
-        tuple(map(_address, columns)) or None,
+        tuple(map(_address, vectors)) or None,
         tuple(map(_address, sources)) or None,
     )
 
@@ -185,7 +185,7 @@ class Plan:
     ) -> None:
         reads, at_a, at_b = NOTHING, a.data_ptr(), b.data_ptr()
         if epilogue is not None:
-            reads = reads_of(epilogue.numbers, epilogue.columns, epilogue.sources)
+            reads = reads_of(epilogue.numbers, epilogue.vectors, epilogue.sources)
         if statistics is None:
             self._launch_anywhere(a, b, out, at_a, at_b, reads)
             return

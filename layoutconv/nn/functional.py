@@ -421,10 +421,11 @@ def _run(
     if not input.is_complex():
         return _like(convolve(x, w, numbers, ending), input, rank)
     scale, bias, residual = ending.scale, ending.bias, ending.residual
+    # The scale is wide before it is two: its gradient is rounded once, after both are added.
     real = _other_tensors(
         ending,
         bias=None if bias is None else real_channels(bias),
-        scale=None if scale is None else scale.repeat_interleave(2),
+        scale=None if scale is None else scale.to(x.real.dtype).repeat_interleave(2),
         residual=None if residual is None else _in_memory_order(real_channels, residual),
     )
     w = _in_memory_order(partial(real_filter, transposed=convolve is fuse.dgrad), w)

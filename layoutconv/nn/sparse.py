@@ -334,8 +334,10 @@ def _checked(
     check_features(x)
     check_activation(activation, slope, x)
     check_out_dtype(out_dtype, x)
+    depthwise = groups == x.shape[1] > 1  # nothing is summed over channels, and torch does the rest
     if (
         activation is not None
+        and not depthwise
         and not torch.compiler.is_compiling()
         and not has_gradient(activation, slope)
     ):
@@ -352,7 +354,7 @@ def _checked(
         exact = torch.promote_types(x.dtype, torch.float32)
         column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
     ending = Ending(bias, column, residual, activation, slope, out_dtype)
-    if groups == x.shape[1] > 1:  # nothing is summed over channels
+    if depthwise:
         return after(sparse_depthwise(x, weight, found), ending)
     gradients = wants_gradient(x, weight, bias, column, residual)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)

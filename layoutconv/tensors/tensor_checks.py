@@ -268,6 +268,11 @@ def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
         if tensor.shape != columns or not tensor.is_contiguous():
             got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
             raise ArgumentError("epilogue", f"{columns[0]} contiguous numbers, one per column", got)
+    for tensor in epilogue.rows:
+        _check_epilogue_tensor("epilogue", tensor, kinds, a.device)
+        if tensor.shape != (view.m,) or not tensor.is_contiguous():
+            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+            raise ArgumentError("epilogue", f"{view.m} contiguous numbers, one per row", got)
     for source in epilogue.sources:
         _check_stored("epilogue", stored, source)
         _check_epilogue_tensor("epilogue", source, kinds | {torch.int8}, a.device)
@@ -317,7 +322,6 @@ def allocate(view: GemmView, like: Tensor, dtype: torch.dtype | None = None) -> 
 
 
 def _derive(view: GemmView) -> Expected:
-    _check_modes(view)
     for layout in (view.a, view.b, view.d):
         for stage in stages(layout):
             if any(isinstance(d, ArithmeticTuple) for _, d in _modes(stage.layout)):
@@ -340,25 +344,6 @@ def _derive(view: GemmView) -> Expected:
         device=devices.pop() if devices else None,
         writes_all=_writes_all(view.d),
     )
-
-
-def _check_modes(view: GemmView) -> None:
-    """Two modes, or three, of every operand; and sizes that belong together."""
-    shapes = [view.a.shape, view.b.shape, view.d.shape]
-    ranks = [len(shape) if isinstance(shape, tuple) else 1 for shape in shapes]
-    if ranks not in ([2, 2, 2], [3, 3, 3]):
-        expected = "2 modes in each of a, b and d, or 3 modes in each"
-        raise ArgumentError("view", expected, f"{ranks[0]}, {ranks[1]} and {ranks[2]} modes")
-    if product(view.b.shape[1]) != view.k:
-        raise ArgumentError(
-            "view", f"{view.k} columns in b, as in a", int(product(view.b.shape[1]))
-        )
-    if (product(view.d.shape[0]), product(view.d.shape[1])) != (view.m, view.n):
-        raise ArgumentError("view", f"d of {view.m} x {view.n}, the rows of a and b", view.d.shape)
-    for name, shape in (("b", view.b.shape), ("d", view.d.shape)):
-        if ranks[0] == 3 and product(shape[2]) != view.l:
-            found = int(product(shape[2]))
-            raise ArgumentError("view", f"{view.l} problems in mode 2 of {name}, as in a", found)
 
 
 def _writes_all(layout: OperandLayout) -> bool:

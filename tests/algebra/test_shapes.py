@@ -174,6 +174,7 @@ def test_permutations_return(order, shape):
 
 def test_make_layout_takes_what_cute_takes():
     assert lc.make_layout((4, 8), (8, 1)) == Layout((4, 8), (8, 1))
+    assert lc.make_layout((4, 8), stride=(8, 1)) == Layout((4, 8), (8, 1))
     assert lc.make_layout((4, 8)) == Layout((4, 8))
     assert lc.make_layout(Layout(4, 1), Layout(3, 4)) == Layout((4, 3), (1, 4))
     assert lc.make_layout((Layout(4, 1), Layout(3, 4))) == Layout((4, 3), (1, 4))
@@ -289,3 +290,9 @@ def _inverts(layout):
     except LayoutError:
         return False
     return True
+
+
+@pytest.mark.parametrize("modes", [(Layout(4), Layout(2)), (), ((4, 8), 1)])
+def test_strides_are_named_of_one_shape_alone(modes):
+    with pytest.raises(LayoutError, match="make_layout"):
+        lc.make_layout(*modes, stride=(8, 1))

@@ -24,6 +24,11 @@ class MmaAtom(Pictured):
     ``a_bits`` and ``c_bits`` the sizes of the elements. Of a ``sparse`` one A has the K / 2
     elements that are kept. Where there are ``blocks`` products side by side, as in some of AMD's,
     they are the last mode of each operand: A is (M, K, blocks).
+
+    >>> from . import mma_atom
+    >>> atom = mma_atom("m16n8k16.f16")
+    >>> print(atom.shape, atom.threads, atom.c)
+    (16, 8, 16) 32 ((4,8),(2,2)):((32,1),(16,8))
     """
 
     name: str
@@ -61,6 +66,11 @@ class CopyAtom(Pictured):
 
     ``row_bits`` is how long a row of the block is that is moved, ``element_bits`` the unit in which
     the instruction hands it out: pictures have a row for each, and a cell for each unit.
+
+    >>> from . import copy_atom
+    >>> atom = copy_atom("ldmatrix.x4")
+    >>> print(atom.threads, atom.source)
+    32 (32,128):(128,1)
     """
 
     name: str

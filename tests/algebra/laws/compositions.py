@@ -16,7 +16,17 @@ from layoutconv.testing.oracle import (
 )
 from layoutconv.testing.random_layouts import STRIDES, domain, of_kind, operand, random_layout
 
-from .running import VOID, LawError, as_function, gives_coordinates, has_xor, holds, nest, run, shown
+from .running import (
+    VOID,
+    LawError,
+    as_function,
+    gives_coordinates,
+    has_xor,
+    holds,
+    nest,
+    run,
+    shown,
+)
 
 
 def law_composition(rng, kind, strides, b_kind="int"):
