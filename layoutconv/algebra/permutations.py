@@ -109,8 +109,8 @@ def functionally_equal(a: Any, b: Any) -> bool:
         if same(tuple(normal_form(one)), tuple(normal_form(two))):
             return True
     table_size("functionally_equal", a, a.size())
-    one, two = flat_table(a), flat_table(b)
-    return one == two or list(map(_without_zeros, one)) == list(map(_without_zeros, two))
+    here, there = flat_table(a), flat_table(b)
+    return here == there or list(map(_without_zeros, here)) == list(map(_without_zeros, there))
 
 
 def _without_zeros(value: Any) -> Any:
