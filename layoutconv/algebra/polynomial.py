@@ -36,7 +36,7 @@ class Remainder(NamedTuple):
 
     numerator: Frozen
     denominator: Frozen
-    sign: str = "%"
+    sign: str = "%"  # a tuple of two would be equal to the quotient
 
 
 Atom: TypeAlias = "Name | Quotient | Remainder"

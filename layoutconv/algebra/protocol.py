@@ -169,10 +169,10 @@ def times(n: Any, d: Any) -> Any:
 
 def plus(d: Any, e: Any) -> Any:
     """The stride of the sum of two layouts; None if unknown. A 0 is the zero of every kind."""
-    if is_zero(d):
+    if is_zero(d) and not (is_stride(d) and is_zero(e)):
         return e
     if is_zero(e):
-        return d
+        return d  # of two zeros the one with a kind, so that both orders give one sum
     if is_stride(d):
         return d.plus(e)
     if is_stride(e):

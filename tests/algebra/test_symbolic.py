@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 
 import pytest
@@ -147,6 +148,28 @@ def test_random_extents_agree():
         assert values_of(substitute(result, **values)) == values_of(
             OPERATIONS[name](substitute(base, **values))
         )
+
+
+def test_expressions_are_the_integers_that_they_stand_for():
+    """Sums, products, quotients and remainders of names have the value that numbers give."""
+    rng = random.Random(3)
+    signs = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+    names = {"H": H, "W": W}
+    for _ in range(300):
+        values = {name: rng.randint(1, 50) for name in names}
+        found = [(names[n], values[n]) for n in names] + [(k, k) for k in (2, 3, 4)]
+        for _ in range(5):
+            (a, x), (b, y) = rng.choice(found), rng.choice(found)
+            sign = rng.choice([*signs, "//", "%"])
+            if sign in signs:
+                found.append((signs[sign](a, b), signs[sign](x, y)))
+            else:
+                n = rng.randint(2, 6)
+                found.append((a // n, x // n) if sign == "//" else (a % n, x % n))
+        for expression, value in found:
+            got = lc.substitute(Layout((2,), (expression,)), **values)(1)
+            assert got == value, f"{expression} at {values} is {value}"
+    assert str(2 * (W % 4) - W // 4) == "2*(W%4)-W//4"
 
 
 def test_a_quotient_is_no_remainder():
