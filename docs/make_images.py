@@ -18,8 +18,10 @@ from layoutconv import (
     Layout,
     Swizzle,
     complement,
+    copy_atom,
     make_layout,
     mma_atom,
+    tma_atom,
     zipped_divide,
 )
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
@@ -54,6 +56,10 @@ def pictures() -> dict[str, Figure]:
         "banks": draw(chunks, element_bits=128),
         "swizzled-banks": draw(ComposedLayout(Swizzle(3, 0, 3), 0, chunks), element_bits=128),
         "mma": draw(mma_atom("m16n8k8.f16")),
+        "quad-pair": draw(mma_atom("m8n8k4.f16.nt")),
+        "ldmatrix": draw(copy_atom("ldmatrix.x1.trans")),
+        "tensor-memory": draw(copy_atom("tcgen05.ld.16x64b.x2")),
+        "tma-box": draw(tma_atom((32, 8), 16, swizzle="SW64")),
         "im2col-strip": draw(strip),
         "im2col-padded": draw(ComposedLayout(Layout((6,), (10,)), (-1,), strip)),
         "im2col": draw(fprop_view(problem), row=4),

@@ -62,11 +62,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def picture() -> Figure:
     """The matrix A of one channel, and the three steps that one of its rows reads."""
-    view = causal_view(Layout((N, W, C), (W * C, C, 1)))
     by_tap = Layout(((W, 1), (1, TAPS)), ((E(1), E(0)), (E(2), DILATION * E(1))))
     first = ComposedLayout(Layout((1, W, 1), (W, 1, 1)), (0, -DILATION * (TAPS - 1), 0), by_tap)
     return draw(
-        GemmView(a=first, b=view.b, d=view.d),
+        GemmView(a=first, b=Layout((K, TAPS)), d=Layout((W, K))),
         row=6,
         title="A causal convolution: A, and what row 6 reads",
     )

@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from . import distributed as distributed
     from . import draw as draw
     from . import nn as nn
+    from . import pointwise as pointwise
     from . import sparse as sparse
     from . import testing as testing
     from .algebra import *  # noqa: F403
     from .base.caches import clear_caches as clear_caches
+    from .errors import ArgumentError as ArgumentError
+    from .errors import ArgumentTypeError as ArgumentTypeError
+    from .errors import DeviceError as DeviceError
+    from .errors import PointFileError as PointFileError
+    from .errors import RankError as RankError
     from .gpu.reduction_plan import reduce as reduce
     from .nn.functional import conv1d as conv1d
     from .nn.functional import conv2d as conv2d
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
     from .view.epilogue import Bias as Bias
     from .view.epilogue import Clamp as Clamp
     from .view.epilogue import Epilogue as Epilogue
+    from .view.epilogue import Pointwise as Pointwise
     from .view.epilogue import Residual as Residual
     from .view.epilogue import Scale as Scale
     from .view.gemm_view import GemmView as GemmView
@@ -54,13 +61,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "sparse", "testing")
+_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "pointwise", "sparse", "testing")
 _HOME = {
     "Activation": "view.epilogue",
+    "ArgumentError": "errors",
+    "ArgumentTypeError": "errors",
     "Bias": "view.epilogue",
     "Clamp": "view.epilogue",
+    "DeviceError": "errors",
     "Epilogue": "view.epilogue",
     "GemmView": "view.gemm_view",
+    "PointFileError": "errors",
+    "Pointwise": "view.epilogue",
+    "RankError": "errors",
     "Residual": "view.epilogue",
     "Scale": "view.epilogue",
     "ReductionView": "view.reduction_view",

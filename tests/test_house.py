@@ -1,4 +1,5 @@
-"""The house: arrows between rooms point down, no circles, and nothing too long to read at once.
+"""The house: arrows between rooms point down, no circles, and nothing too long to read at once;
+few hands between a call and its kernel.
 
 Imports inside of functions count as any other; those for type checkers alone do not.
 """
@@ -6,9 +7,22 @@ Imports inside of functions count as any other; those for type checkers alone do
 from __future__ import annotations
 
 import ast
+import gc
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses import FakeTensor
+
+import layoutconv as lc
+from layoutconv.gpu import machines, map_views, plan
+from layoutconv.ops import sparse_calls, sparse_operators
+from layoutconv.planning.cost_model import MACHINES
+from layoutconv.sparse import submanifold_map
 
 ROOT = Path(__file__).resolve().parents[1]
 # From the ground up, as CONTRIBUTING has them; of a room within another, the longer name counts.
@@ -155,3 +169,76 @@ MANY = {
     "sparse.maps.kernel_map.strided_map", "sparse.maps.kernel_map.transposed_map",
     "sparse.views.kernel_map_dgrad_view", "tuning.race.tune",
 }  # fmt: skip
+
+
+def holders(call: Callable[[], Any], buffers: set[int]) -> set[str]:
+    """The classes of the package that hold any of ``buffers``, in frames of a call or after it."""
+    found: set[str] = set()
+
+    def holds(value: Any, depth: int = 0) -> bool:
+        if isinstance(value, torch.Tensor):
+            has_memory = value.layout == torch.strided and not isinstance(value, FakeTensor)
+            return has_memory and value.untyped_storage().data_ptr() in buffers
+        parts = value.values() if type(value) is dict else value
+        inside = depth < 2 and type(value) in (tuple, list, dict)
+        return inside and any(holds(part, depth + 1) for part in parts)
+
+    def look(value: Any) -> None:
+        kind = type(value)
+        if not str(kind.__module__).startswith("layoutconv."):
+            return
+        slots = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
+        fields = [getattr(value, name, None) for name in slots if name != "__weakref__"]
+        fields.extend(getattr(value, "__dict__", {}).values())
+        fields.extend(value if isinstance(value, tuple) else ())
+        if any(map(holds, fields)):
+            found.add(kind.__qualname__)
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "return":
+            for value in frame.f_locals.values():
+                look(value)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    for value in gc.get_objects():
+        look(value)
+    return found
+
+
+def test_four_classes_hold_an_index_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From ``subm_conv`` to the kernel: a map, an operator's tensors, a pass, a layout."""
+    for module, name, stand_in in (
+        (machines, "machine_of", lambda device: MACHINES["sm_90a"]),
+        (plan, "load_kernel", lambda *of: lambda *tensors: None),
+        (torch.cuda, "device_count", lambda: 1),
+        (sparse_calls, "_takes_memory", lambda *of: True),
+        (sys.modules["layoutconv.ops.execute"], "execute_cpu", plan.execute_gpu),
+    ):
+        monkeypatch.setattr(module, name, stand_in)
+    cells = torch.cartesian_prod(torch.arange(2), *[torch.arange(4)] * 3).int()
+    w = torch.randn(8, 3, 3, 3, 8, requires_grad=True)
+
+    def held(buffers_of: Callable[[lc.SparseTensor], Iterable[torch.Tensor]]) -> set[str]:
+        for cache in (map_views, sparse_calls):
+            cache.forget()
+        x = lc.SparseTensor(torch.randn(128, 8, requires_grad=True), cells, (4, 4, 4), 2)
+        buffers = {t.untyped_storage().data_ptr() for t in buffers_of(x)}
+
+        def call() -> None:
+            with torch.autograd.set_multithreading_enabled(False):
+                for _ in range(3):  # by the operator, by a call that is bound, by one that is known
+                    lc.subm_conv(x, w).features.sum().backward()
+
+        return holders(call, buffers)
+
+    def pairs_of(x: lc.SparseTensor) -> Iterable[torch.Tensor]:
+        pairs = sparse_operators.pairs_for(submanifold_map(x.coordinates), (8, 8))
+        return pairs.outputs, pairs.inputs
+
+    road = {"Maps", "Over", "IndexedGather"}
+    assert held(lambda x: [submanifold_map(x.coordinates).index]) == {"_Sought", *road}
+    assert held(pairs_of) == {"Pairs", *road}

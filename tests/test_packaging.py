@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -71,12 +72,69 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert (wheel / information / "licenses" / "LICENSE").is_file()
 
 
+def test_a_wheel_is_built_of_the_source_archive(tmp_path: Path) -> None:
+    """The archive has all that a wheel takes, and no tests without what they read."""
+    checkout = tmp_path / "checkout"
+    copy_checkout(checkout)
+    build = "from setuptools.build_meta import build_{0}; build_{0}({1!r})"
+    python(build.format("sdist", str(tmp_path)), checkout)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path / "archive", filter="data")
+    (unpacked,) = (tmp_path / "archive").iterdir()
+    assert not (unpacked / "tests").exists()
+    for source in (checkout, unpacked):
+        python(build.format("wheel", str(source / "out")), source)
+    one, other = (
+        set(zipfile.ZipFile(next((source / "out").glob("*.whl"))).namelist())
+        for source in (checkout, unpacked)
+    )
+    assert one == other
+
+
+def test_a_registry_takes_what_is_built(tmp_path: Path) -> None:
+    """The description renders, and the fields of the metadata are ones that there are."""
+    pytest.importorskip("twine")
+    checkout = tmp_path / "checkout"
+    copy_checkout(checkout)
+    build = "from setuptools.build_meta import build_{0}; build_{0}({1!r})"
+    for kind in ("sdist", "wheel"):
+        python(build.format(kind, str(tmp_path)), checkout)
+    files = [str(path) for kind in ("*.whl", "*.tar.gz") for path in tmp_path.glob(kind)]
+    command = [sys.executable, "-m", "twine", "check", "--strict", *files]
+    said = subprocess.run(command, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert len(files) == 2
+
+
 def test_a_wheel_is_used_from_anywhere(wheel: Path) -> None:
     code = "import layoutconv.planning.kernel_key as s, layoutconv.algebra as a; "
     code += "from layoutconv.cli import bench; b = bench.load('bench_algebra'); "
     printed = python(code + "print(s.__file__, a.__file__, b.__file__)", wheel).split()
     found = [Path(name).relative_to(wheel).parts[1] for name in printed]
     assert found == ["planning", "algebra", "benchmarks"]
+
+
+FIRST_DAY = {
+    "layouts": "swizzled  banks of a column: [0, 1, 2, 3, 4, 5, 6, 7], 8 of 8",
+    "cloud": "of the points right",
+    "kernel": "as torch: True",
+    "network": "6 of 6 convolutions swapped",
+}
+
+
+@pytest.mark.parametrize("script", FIRST_DAY)
+def test_a_first_day(script: str, wheel: Path, tmp_path: Path) -> None:
+    """Scripts of four kinds of users run with what a wheel has, far from the checkout."""
+    own = tmp_path / f"{script}.py"
+    shutil.copy(ROOT / "examples" / "first_day" / own.name, own)
+    environment = {**os.environ, "PYTHONPATH": str(wheel)}
+    command = [sys.executable, "-W", "error::UserWarning", str(own)]
+    run = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    assert FIRST_DAY[script] in run.stdout
 
 
 def test_a_checkout_without_links(tmp_path: Path) -> None:
@@ -134,6 +192,9 @@ def test_type_checkers_see_the_package(checker: str, wheel: Path, tmp_path: Path
         assert {line.split(":")[1] for line in errors[:-1]} == {"6", "7"}, said.stdout
         assert "no_such_attribute" in errors[0]
         assert "load_kernel" in errors[1]
+        command[-1] = str(ROOT / "examples" / "first_day")
+        said = subprocess.run(command, cwd=tmp_path, env=ways, capture_output=True, text=True)
+        assert said.returncode == 0, said.stdout
 
 
 def test_another_package_named_kernels_is_not_ours() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
+import layoutconv as lc
 from layoutconv.base import torch_internals
 from layoutconv.ops import guard
 from layoutconv.ops.guard import is_plain
@@ -135,3 +136,24 @@ def test_results_are_the_same_without_private_names():
     ]
     assert [p.stderr[-2000:] for p in printed if p.returncode] == []
     assert printed[0].stdout == printed[1].stdout != ""
+
+
+@pytest.mark.parametrize("function", ["plain", "vmap", "grad"])
+def test_what_the_compiler_cannot_trace_it_need_not(function, monkeypatch):
+    """Of torch 2.11 it is the number of transforms: a constant, asked for as it traces."""
+    monkeypatch.setattr(torch_internals, "_transforms", torch._dynamo.disable(_depth))
+    layer = lc.nn.Conv2d(3, 4, 3)
+    x = torch.randn(2, 3, 6, 6)
+    calls = {
+        "plain": layer,
+        "vmap": torch.vmap(lambda image: layer(image[None])[0]),
+        "grad": torch.func.grad(lambda images: layer(images).square().sum()),
+    }
+    call = calls[function]
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda given: call(given), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), call(x))
+
+
+def _depth():
+    return torch._C._functorch.get_dynamic_layer_stack_depth()

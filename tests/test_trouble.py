@@ -203,13 +203,18 @@ class Kernel:
 
 @contextmanager
 def no_more_than(size: int) -> Iterator[None]:
-    """No file of this process gets longer: writing fails in its middle, as on a full disk."""
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    """No file of this process gets longer: writing fails in its middle, as on a full disk.
+
+    Python leaves half of the bytecode of what it imports meanwhile, and later reads it: so none.
+    """
+    old, bytecode = resource.getrlimit(resource.RLIMIT_FSIZE), sys.dont_write_bytecode
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    sys.dont_write_bytecode = True
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        sys.dont_write_bytecode = bytecode
 
 
 @pytest.mark.parametrize("home", ["read-only", "none"])

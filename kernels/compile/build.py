@@ -43,7 +43,7 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
         *(_index(layout) for layout in (view.a, view.b, view.d)),
         tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.persistent + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
-        tuple(_address(OUTPUT[name].element) for name in steps.columns) or None,
+        tuple(_address(OUTPUT[name].element) for name in steps.vectors) or None,
         tuple(_address(OUTPUT[name].element, vector_d) for name in steps.sources) or None,
         _address(cutlass.Float32) if steps.statistics else None,
         make_fake_stream(use_tvm_ffi_env_stream=True),

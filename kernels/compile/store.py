@@ -37,6 +37,7 @@ from layoutconv.base.cache_folder import (
 )
 from layoutconv.base.caches import unloaded_by
 from layoutconv.base.devices import ON_THE_CPU
+from layoutconv.base.interrupts import interrupted_afterwards
 from layoutconv.errors import DeviceError
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.kernel_spec import KernelSpec
@@ -216,7 +217,8 @@ def note(path: Path) -> dict[str, str] | None:
 def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Callable[..., None]:
     folder, limit = usable_folder(), cache_limit()
     if folder is None:
-        return compile()  # type: ignore[no-any-return]
+        with interrupted_afterwards():
+            return compile()  # type: ignore[no-any-return]
     path = _path(folder, digest)
     content = _content(path, used=True)
     if content is not None:
@@ -224,16 +226,24 @@ def _kept(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Cal
             return _from_object(content)
         except Exception:  # of the compiler's libraries; it is compiled again, and replaced
             pass
+    with interrupted_afterwards():
+        return _compiled(compile, path, about, limit)
+
+
+def _compiled(
+    compile: Callable[[], Any], path: Path, about: dict[str, str], limit: int
+) -> Callable[..., None]:
+    """Compile, and keep what was compiled."""
     kernel: Callable[..., None] = compile()
     try:
         content = _keep(kernel, path, about)
-        shrink(folder, limit, digest[:PREFIX])
+        shrink(path.parent, limit, path.name[:PREFIX])
     except OSError as error:
         # The same words for every kernel, so that Python says them once.
         warnings.warn(
             f"kernels cannot be kept in {path.parent}: {error.strerror or error}; they are compiled"
             " again in every process, unless LAYOUTCONV_CACHE_DIR names a folder with room",
-            stacklevel=3,
+            stacklevel=4,
         )
         return kernel
     try:

@@ -82,16 +82,20 @@ if TYPE_CHECKING:
         MmaAtom,
         copy_atom,
         copy_names,
+        mfma_atom,
+        mfma_names,
         mma_atom,
         mma_names,
         smem_atom,
+        tcgen05_atom,
+        tma_atom,
+        tmem_accumulator,
         wgmma_atom,
     )
-    from .atoms_amd import mfma_atom, mfma_names
     from .casts import downcast, recast, recast_layout, upcast
     from .combine import greatest_common_domain, layout_add
     from .common import max_common_layout, max_common_vector
-    from .divide import hier_unzip
+    from .divide import hier_unzip, tile_unzip
     from .emit import emit
     from .extent import coprofile, coshape, cosize, size
     from .f2 import f2_layout, from_f2, to_f2
@@ -133,6 +137,7 @@ if TYPE_CHECKING:
         image,
         is_bijective,
         is_contiguous,
+        make_layout_image_mask,
         mode_contiguity,
         offset_table,
         permutation_order,
@@ -148,6 +153,7 @@ if TYPE_CHECKING:
         compact_row_major,
         coordinates,
         dice,
+        domain_distribute,
         elem_less,
         elem_scale,
         evenly_divides,
@@ -172,6 +178,7 @@ if TYPE_CHECKING:
         make_tiled_copy_A,
         make_tiled_copy_B,
         make_tiled_copy_C,
+        make_tiled_copy_C_atom,
         make_tiled_copy_D,
         make_tiled_copy_S,
         make_tiled_copy_tv,
@@ -185,18 +192,21 @@ _HOMES = {
     "tiled_copy": (
         "CopyUnit ThrCopy TiledCopy copy_unit make_cotiled_copy make_layout_tv "
         "make_tiled_copy make_tiled_copy_A make_tiled_copy_B make_tiled_copy_C "
-        "make_tiled_copy_D make_tiled_copy_S make_tiled_copy_tv universal_copy"
+        "make_tiled_copy_C_atom make_tiled_copy_D make_tiled_copy_S make_tiled_copy_tv "
+        "universal_copy"
     ),
     "tiled_mma": "ThrMma TiledMma make_tiled_mma",
-    "atoms_amd": "mfma_atom mfma_names",
     "access": "GlobalAccess SharedAccess bank_conflicts coalescing",
     "account": "explain",
     "analysis": "contiguity is_injective is_surjective overlaps vector_width",
-    "atoms": "CopyAtom MmaAtom copy_atom copy_names mma_atom mma_names smem_atom wgmma_atom",
+    "atoms": (
+        "CopyAtom MmaAtom copy_atom copy_names mfma_atom mfma_names mma_atom mma_names smem_atom "
+        "tcgen05_atom tma_atom tmem_accumulator wgmma_atom"
+    ),
     "casts": "downcast recast recast_layout upcast",
     "combine": "greatest_common_domain layout_add",
     "common": "max_common_layout max_common_vector",
-    "divide": "hier_unzip",
+    "divide": "hier_unzip tile_unzip",
     "extent": "coprofile coshape cosize size",
     "f2": "f2_layout from_f2 to_f2",
     "inverse": "left_inverse nullspace right_inverse",
@@ -209,13 +219,13 @@ _HOMES = {
     "orders": "LayoutLeft LayoutRight StrideOrder make_coord make_shape make_stride make_tile",
     "permutations": (
         "Footprint cycles fixed_points footprint functionally_equal image is_bijective "
-        "is_contiguous mode_contiguity offset_table permutation_order permutation_parity "
-        "slice_contiguity"
+        "is_contiguous make_layout_image_mask mode_contiguity offset_table permutation_order "
+        "permutation_parity slice_contiguity"
     ),
     "shapes": (
         "ceil_div colex_less common_coarsening common_refinement compact_col_major "
-        "compact_row_major coordinates dice elem_less elem_scale evenly_divides increment "
-        "inner_product lex_less prefix_product round_up shape_div suffix_product "
+        "compact_row_major coordinates dice domain_distribute elem_less elem_scale evenly_divides "
+        "increment inner_product lex_less prefix_product round_up shape_div suffix_product "
         "weakly_congruent"
     ),
     "substitution": "substitute",
@@ -289,6 +299,7 @@ __all__ = [
     "cycles",
     "depth",
     "dice",
+    "domain_distribute",
     "domain_offset",
     "downcast",
     "elem_less",
@@ -338,6 +349,7 @@ __all__ = [
     "make_identity_layout",
     "make_identity_tensor",
     "make_layout",
+    "make_layout_image_mask",
     "make_layout_like",
     "make_layout_tv",
     "make_ordered_layout",
@@ -350,6 +362,7 @@ __all__ = [
     "make_tiled_copy_A",
     "make_tiled_copy_B",
     "make_tiled_copy_C",
+    "make_tiled_copy_C_atom",
     "make_tiled_copy_D",
     "make_tiled_copy_S",
     "make_tiled_copy_tv",
@@ -395,10 +408,14 @@ __all__ = [
     "suffix_product",
     "symbols",
     "take",
+    "tcgen05_atom",
     "tile_to_shape",
+    "tile_unzip",
     "tiled_divide",
     "tiled_product",
     "tiler_to_layout",
+    "tma_atom",
+    "tmem_accumulator",
     "to_f2",
     "transform_leaf",
     "unflatten",

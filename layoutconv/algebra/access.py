@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from .budget import table_size
 from .composed import ComposedLayout
-from .errors import LayoutValueError
+from .errors import LayoutValueError, whole
 from .layout import Layout, as_like
 from .swizzle import Swizzle
 
@@ -16,6 +16,9 @@ class SharedAccess(NamedTuple):
 
     ``wavefronts`` is how often the memory answers, ``ideal`` how often it has to for so many bytes
     on so many banks, ``ways`` the most words that one bank serves in one phase: 1 is conflict-free.
+
+    >>> bank_conflicts(Layout(32, 2), 32)
+    SharedAccess(wavefronts=2, ideal=1, ways=2)
     """
 
     wavefronts: int
@@ -76,6 +79,10 @@ class GlobalAccess(NamedTuple):
 
     ``sectors`` is how many are moved, ``ideal`` how many the bytes would fill, ``lines`` how many
     lines of 128 bytes they lie in.
+
+    >>> access = coalescing(Layout(32, 2), 32)
+    >>> access.sectors, access.ideal, access.efficiency
+    (8, 4, 0.5)
     """
 
     sectors: int
@@ -115,7 +122,7 @@ def _byte_addresses(name: str, layout: Any, element_bits: int, vector: int) -> l
     threads = layout[0].size() if per_thread else layout.size()
     addresses = []
     for t in range(threads):
-        start = layout(t, 0) if per_thread else layout(t)
+        start = whole(name, layout(t, 0) if per_thread else layout(t))
         for v in range(1, vector):
             at = layout(t, v) if per_thread else None
             if at != start + v:

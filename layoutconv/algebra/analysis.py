@@ -8,14 +8,23 @@ from typing import Any
 from .basis import add
 from .budget import EVALUATIONS, Budget
 from .composed import ComposedLayout
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, whole
 from .extent import cosize, extremes
 from .f2 import span_of
 from .fold import folded, separated
 from .inverse_composed import gives_integers, lengthened
 from .layout import Layout, as_like
 from .like import is_symbolic, values_of
-from .normal import Arithmetic, arithmetic, by_stride, normal_form, require_known, simplified
+from .normal import (
+    Arithmetic,
+    arithmetic,
+    by_stride,
+    filtered,
+    from_leaves,
+    normal_form,
+    require_known,
+    simplified,
+)
 from .packing import Packing
 from .protocol import divisor, terms
 from .reached import values_apart, values_of_image
@@ -23,6 +32,7 @@ from .relations import known
 from .stride import finished
 from .sums import Mode, collision, interval, solution, within
 from .swizzle import Swizzle
+from .symbols import Symbolic, same
 from .xor import F2
 
 
@@ -98,7 +108,7 @@ def _is_injective_by_order(layout: Layout) -> bool:
 
 def _values(name: str, a: Any) -> list[Any]:
     """All values of a layout of which nothing else is known."""
-    size = int(a.size())
+    size = whole(name, a.size())
     Budget(name, (a,), EVALUATIONS).spend(size)
     return [finished(a(i)) for i in range(size)]
 
@@ -143,7 +153,7 @@ def _swizzles_integers(a: Any) -> bool:
 def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
     modes = [(s, abs(d)) for s, d in layout._leaves]
     if not all(type(x) is int for mode in modes for x in mode):
-        raise LayoutTypeError(f"is_surjective: not decided for symbols: {layout}")
+        return _covers_of_names(layout, constant, bound)
     reach = interval(modes)
     largest = sum((s - 1) * d for s, d in modes)
     if bound is None:
@@ -162,6 +172,15 @@ def _covers(layout: Layout, constant: Any, bound: int | None) -> bool:
     return len(set(within(start, start + bound - 1, modes, budget))) == bound
 
 
+def _covers_of_names(layout: Layout, constant: Any, bound: Any) -> bool:
+    """The same where names are: of layouts whose offsets differ, but for modes of stride 0."""
+    moving = from_leaves(filtered(layout))
+    if is_injective(moving) and (bound is None or same(bound, moving.size())):
+        lowest = constant + sum([(s - 1) * d for s, d in moving._leaves if d < 0])
+        return bool(cosize(moving) == moving.size()) and (bound is None or bool(lowest == 0))
+    raise LayoutTypeError(f"is_surjective: not decided for symbols: {layout}")
+
+
 def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
     """Tell if some offset of ``a`` is an offset of ``b`` moved by ``shift``.
 
@@ -175,7 +194,7 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
         (one, start), (two, end) = found[0] or (None, 0), found[1] or (None, 0)
         target = add(add(shift, end), -1 * start if type(start) is int else -start)
         strides = [d for x in (one, two) if x is not None for _, d in x._leaves]
-        packing = Packing([*strides, target], 4 * int(one.size() + two.size()) + 4)  # type: ignore[union-attr]
+        packing = Packing([*strides, target], 4 * whole("overlaps", one.size() + two.size()) + 4)  # type: ignore[union-attr]
         modes = [(s, packing.pack(d)) for s, d in one._leaves]  # type: ignore[union-attr]
         modes += [(s, -packing.pack(d)) for s, d in two._leaves]  # type: ignore[union-attr]
         return solution(packing.pack(target), modes, Budget("overlaps", (a, b), 40_000)) is not None
@@ -183,7 +202,7 @@ def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
     return not places.isdisjoint(values_of_image("overlaps", _asked("overlaps", a)))
 
 
-def contiguity(layout: Any) -> int:
+def contiguity(layout: Any) -> Any:
     """The number of coordinates from the first on that have consecutive offsets.
 
     >>> contiguity(Layout((4, 8), (1, 4))), contiguity(Layout((4, 8), (8, 1)))
@@ -199,14 +218,14 @@ def contiguity(layout: Any) -> int:
         if moved < start:
             return moved
     budget = Budget("contiguity", (layout,))
-    n, size, first = start, int(a.size()), a(0)
+    n, size, first = start, whole("contiguity", a.size()), a(0)
     while n < size and a(n) == first + n:
         budget.spend(2)
         n += 1
     return n
 
 
-def _run(layout: Layout) -> int:
+def _run(layout: Layout) -> Any:
     """The run of a layout: leaf by leaf, each going on where those before it end."""
     by_xor = arithmetic(layout) is Arithmetic.XOR
     budget = Budget("contiguity", (layout,))
@@ -217,11 +236,13 @@ def _run(layout: Layout) -> int:
         found = None if by_xor else terms(d)
         if found is not None:
             if len(found) != 1 or found[0][0] != () or found[0][1] != run:
-                return int(run)
+                if s == 1:
+                    continue
+                return _number(run)
             run = run * s
             continue
         first = finished(0 * d)
-        for c in range(1, s):
+        for c in range(1, whole("contiguity", s)):
             budget.spend(2)
             moved = finished(c * d)
             if not isinstance(moved, int) or moved - first != c * run:
@@ -231,7 +252,12 @@ def _run(layout: Layout) -> int:
             if by_xor and run & (run - 1) == 0 and d == F2(run):
                 break  # a power of two, doubled by each bit: it never carries
         run = run * s
-    return int(run)
+    return _number(run)
+
+
+def _number(x: Any) -> Any:
+    """A plain integer; an expression of names as it is."""
+    return x if isinstance(x, Symbolic) else int(x)
 
 
 def _swizzled_run(swizzle: Swizzle, start: int) -> int:
@@ -251,7 +277,8 @@ def vector_width(layout: Any, limit: int | None = None) -> int:
 
     In any order of the coordinates, so this is how wide a load or store can be, in elements, for a
     base that is aligned to it. A swizzle keeps blocks of ``1 << base``, an offset has to be a
-    multiple of the width. ``limit`` bounds the answer. CUTLASS: ``max_alignment``.
+    multiple of the width. Of a layout with names it is a width that all their values allow.
+    ``limit`` bounds the answer. CUTLASS: ``max_alignment``.
 
     >>> vector_width(Layout((4, 8), (8, 1))), vector_width(Layout((4, 6), (10, 1)))
     (32, 2)

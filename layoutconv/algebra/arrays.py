@@ -67,12 +67,13 @@ def fitting(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
     """
     arrays = [c for c in flatten(crd) if is_array(c)]
     by_type = _reach(crd, shape, stride, type_range)
+    unbounded = any(_is_unbounded(s, d) for s, d in paired_leaves(shape, stride))
     smallest = min(map(type_range, arrays), key=lambda interval: interval[1])
     constants = [x for x in (*flatten(shape), *flatten(stride)) if isinstance(x, int)]
     needed = min(by_type[0], *constants, 0), max(by_type[1], *constants, 0)
-    if smallest[0] <= needed[0] and needed[1] <= smallest[1]:
+    if not unbounded and smallest[0] <= needed[0] and needed[1] <= smallest[1]:
         return crd
-    if not _inside(by_type):
+    if unbounded or not _inside(by_type):
         by_value = _reach(crd, shape, stride, _extremes)
         if not _inside(by_value):
             bits = max(abs(by_value[0]), abs(by_value[1])).bit_length() + 1
@@ -120,6 +121,13 @@ def _extremes(c: Any) -> Interval:
     if 0 in c.shape:
         return 0, 0
     return int(c.min()), int(c.max())
+
+
+def _is_unbounded(s: Any, d: Any) -> bool:
+    """Tell if a stride does not say how large its values are: then 64 bits are the best to do."""
+    if isinstance(d, int) or is_integer(d) or not isinstance(s, int):
+        return False
+    return bounds(d, -1, s) is None
 
 
 def _reach(crd: IntTuple, shape: IntTuple, stride: IntTuple, range_of: Any) -> Interval:

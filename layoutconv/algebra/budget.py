@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import LayoutBudgetError, text
+from .errors import LayoutBudgetError, text, whole
 
 STEPS = 60_000  # of a search; one takes 0.3 to 1 us
 EVALUATIONS = 30_000  # of a function that nothing is known of; one takes 1 to 3 us
@@ -47,6 +47,7 @@ class Budget:
 
 def table_size(operation: str, operand: Any, size: Any) -> int:
     """``size`` as the length of a table that is going to be made, or an error if it is too long."""
+    size = whole(operation, size)
     if size > TABLE:
         raise LayoutBudgetError(
             f"{operation}({operand}): a table of {size} entries is longer than {TABLE}; evaluate "
@@ -54,4 +55,4 @@ def table_size(operation: str, operand: Any, size: Any) -> int:
             operation=operation,
             operands=(operand,),
         )
-    return int(size)
+    return size

@@ -15,15 +15,16 @@ from .normal import (
     Arithmetic,
     Leaf,
     arithmetic,
+    from_leaves,
     like_shape,
     normal_form,
     require_known,
     simplified,
 )
-from .protocol import xor
+from .protocol import times, xor
 from .relations import known
 from .swizzle import Swizzle
-from .symbols import ceil_div
+from .symbols import Symbolic, ceil_div
 from .xor import F2
 
 
@@ -54,6 +55,8 @@ def upcast(layout: Any, n: int) -> Any:
 
 def _upcast_composed(layout: ComposedLayout, n: int) -> Any:
     """Units go through a swizzle, and through an outer layout that keeps them together."""
+    if n == 1:
+        return layout
     outer = layout.outer
     if isinstance(outer, Layout):
         plain = folded(layout)
@@ -80,7 +83,8 @@ def _upcast(layout: Layout, n: int, *, bounded: bool = True) -> Layout:
     at_least: list[Any] = []
     at_most: list[Any] = []
     for s, d in simplified(layout)._leaves:
-        if known(d % n == 0):  # every step is one of whole units
+        # Every step is one of whole units; nothing less is ever known of a stride with a name.
+        if known(d % n == 0) or (isinstance(d, Symbolic) and d % n == 0):
             result.append((s, d // n))
             at_least.append(0)
             at_most.append(0)
@@ -180,14 +184,28 @@ def downcast(layout: Any, n: int) -> Any:
         return _moved("downcast", layout, n, 1)
     layout = as_like("downcast", layout)
     if isinstance(layout, ComposedLayout):
+        if n == 1:
+            return layout
         if not isinstance(layout.offset, int):
             raise LayoutTypeError(f"downcast: the offset of {layout} is no integer")
-        return ComposedLayout(
-            downcast(layout.outer, n), layout.offset * n, downcast(layout.inner, n)
-        )
+        outer = layout.outer
+        outer = _of_parts(outer, n) if isinstance(outer, Layout) else downcast(outer, n)
+        return ComposedLayout(outer, layout.offset * n, downcast(layout.inner, n))
     if not isinstance(layout, Layout):
         raise LayoutTypeError(f"downcast: {layout} holds elements; cast its layout")
     return _downcast(layout, n) if layout._plain else symbolically(_downcast, layout, n)
+
+
+def _of_parts(outer: Layout, n: int) -> Layout:
+    """The function ``n * i + r -> n * outer(i) + r`` of the parts ``r`` of every position i."""
+    kind: Any = F2 if _by_xor("downcast", outer) else int
+    if kind is F2 and n & (n - 1):
+        inexact("downcast", (outer, n), "XOR strides have units of powers of two", witness=0)
+    leaves = list(simplified(outer)._leaves) or [(1, 1)]
+    (extent, step), *rest = leaves  # all of them: the last one has no end, even if it is 1
+    if type(step) is int and step == 1:
+        return from_leaves([(extent * n, step), *[(s, times(n, d)) for s, d in rest]])
+    return from_leaves([(n, _as(kind, 1)), *[(s, times(n, d)) for s, d in leaves]])
 
 
 def _downcast(layout: Layout, n: int) -> Layout:

@@ -101,19 +101,23 @@ def flatten_layout(layout: Any) -> Any:
     return make(tuple([s for s, _ in layout._leaves]), tuple([d for _, d in layout._leaves]))
 
 
-def group_modes(layout: Any, begin: int, end: int) -> Any:
+def group_modes(layout: Any, begin: int, end: int | None = None) -> Any:
     """Modes ``begin`` to ``end`` (exclusive) as one mode; of a tuple as one entry.
 
-    >>> print(group_modes(Layout((2, 3, 4, 5)), 1, 3), group_modes((2, 3, 4), 0, 2))
-    (2,(3,4),5):(1,(2,6),24) ((2, 3), 4)
+    Without ``end`` all modes from ``begin`` on.
+
+    >>> print(group_modes(Layout((2, 3, 4, 5)), 1, 3), group_modes((2, 3, 4), 1))
+    (2,(3,4),5):(1,(2,6),24) (2, (3, 4))
     """
     if isinstance(layout, tuple):
+        end = len(layout) if end is None else end
         _check_modes(layout, len(layout), begin, end)
         return (*layout[:begin], layout[begin:end], *layout[end:])
     if type(layout) is not Layout:
         like = as_like("group_modes", layout)
         return like.on_domain(lambda inner: group_modes(inner, begin, end))
     count = layout.rank if isinstance(layout.shape, tuple) else 0
+    end = count if end is None else end
     _check_modes(layout, count, begin, end)
     modes = list(layout)
     return make_layout([*modes[:begin], make_layout(modes[begin:end]), *modes[end:]])

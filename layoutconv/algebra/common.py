@@ -6,15 +6,16 @@ from math import gcd
 from typing import Any
 
 from .composed import ComposedLayout
-from .composition import at_present
+from .composition import at_present, compose
 from .errors import LayoutTypeError, LayoutValueError
 from .fold import folded
 from .inverse import is_identity, longest, right_inverse
 from .inverse_table import right_inverse_of_table
 from .layout import Layout, as_like
 from .like import is_symbolic, symbolically
-from .normal import Arithmetic, arithmetic, from_leaves, merge
+from .normal import Arithmetic, arithmetic, from_leaves, merge, normal_form
 from .swizzle import Swizzle
+from .symbols import Symbolic
 
 
 def max_common_layout(a: Any, b: Any) -> Any:
@@ -36,7 +37,7 @@ def max_common_layout(a: Any, b: Any) -> Any:
         return _common(a, b)
     (one, most), (two, limit) = _domain(a), _domain(b)
     both = None if _same_swizzle(a, b) else gcd(most, limit)
-    found = symbolically(_common, one, two)
+    found = symbolically(_common, one, two, name="max_common_layout")
     return found if not both else _truncated(found, both)
 
 
@@ -46,7 +47,8 @@ def max_common_vector(a: Any, b: Any) -> int:
     >>> max_common_vector(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
     8
     """
-    return int(max_common_layout(a, b).size())
+    size = max_common_layout(a, b).size()
+    return size if isinstance(size, Symbolic) else int(size)  # type: ignore[return-value]
 
 
 def _domain(x: Any) -> tuple[Any, int]:
@@ -81,7 +83,16 @@ def _same_swizzle(a: Any, b: Any) -> bool:
 def _common(a: Any, b: Any) -> Layout:
     """The common layout of two layouts that nothing comes after."""
     if is_symbolic(a) or is_symbolic(b):
-        a, b = at_present("max_common_layout", a), at_present("max_common_layout", b)
+        unknown = None
+        if all(isinstance(x, Layout) and arithmetic(x) is Arithmetic.INTEGER for x in (a, b)):
+            try:
+                return _common_of_names(a, b)
+            except LayoutValueError as error:
+                unknown = error
+        try:
+            a, b = at_present("max_common_layout", a), at_present("max_common_layout", b)
+        except LayoutValueError as error:
+            raise unknown or error from None
     for x in (a, b):
         if isinstance(x, Layout) and arithmetic(x) is Arithmetic.COORDINATE:
             raise LayoutTypeError(f"max_common_layout: {x} gives coordinates, no offsets to move")
@@ -94,6 +105,26 @@ def _common(a: Any, b: Any) -> Layout:
             done.append((low, stride))
         if low < extent:
             break
+    return from_leaves(merge(done))
+
+
+def _common_of_names(a: Layout, b: Layout) -> Layout:
+    """The same of layouts with names: as much of the inverse of b as ``a`` undoes."""
+    done: list[tuple[Any, Any]] = []
+    length: Any = 1
+    for extent, stride in right_inverse(b)._leaves:
+        candidate = from_leaves([*done, (extent, stride)])
+        last = sum([(s - 1) * d for s, d in candidate._leaves])
+        if last >= a.size():
+            raise LayoutValueError(f"not decided: {candidate} leaves the positions of {a}")
+        form = normal_form(compose(a, candidate))
+        if form and form[0][1] != 1:
+            break
+        if len(form) > 1:
+            done.append((form[0][0] // length, stride))
+            break
+        done.append((extent, stride))
+        length = length * extent
     return from_leaves(merge(done))
 
 

@@ -29,6 +29,7 @@ from .normal import (
 )
 from .packing import Path
 from .protocol import is_integer, times
+from .relations import known
 from .swizzle import Swizzle
 
 
@@ -232,7 +233,21 @@ def _leaf(form: list[tuple[Any, Any]], used: list[Any], s: Any, d: Any) -> Any:
         return s, split_and_sum(d, form)
     shapes, strides = [], []
     last = len(form) - 1
+    named = type(s) is not int or type(d) is not int
     for i, (extent, stride) in enumerate(form):
+        if named and i < last:
+            way = _proved_way(s, d, extent)
+            if way == "over":
+                d //= extent
+                continue
+            if way == "through":
+                used[i] += extent - d
+                shapes.append(extent // d)
+                strides.append(d * stride)
+                s, d = s // (extent // d), 1
+                if type(s) is int and s == 1:
+                    break
+                continue
         if i == last or (s - 1) * d < extent:
             used[i] += (s - 1) * d
             shapes.append(s)
@@ -256,3 +271,17 @@ def _leaf(form: list[tuple[Any, Any]], used: list[Any], s: Any, d: Any) -> Any:
     if len(shapes) == 1:
         return shapes[0], strides[0]
     return tuple(shapes), tuple(strides)
+
+
+def _proved_way(s: Any, d: Any, extent: Any) -> str | None:
+    """The way of ``s:d`` at a digit where it is proved: over it, or through it and out of it.
+
+    Both hold if the mode ends within the digit, too. None where a question has to be asked.
+    """
+    if known((s - 1) * d < extent):
+        return None
+    if known(d >= extent) and known(d % extent == 0):
+        return "over"
+    if known(extent % d == 0) and known(s % (extent // d) == 0):
+        return "through"
+    return None

@@ -10,8 +10,7 @@ from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, sh
 from .layout import Layout, as_like, make
 from .like import symbolically
 from .normal import Arithmetic, arithmetic, by_stride, require_known, simplified
-from .protocol import is_zero
-from .relations import known
+from .protocol import Path, is_zero, terms
 from .symbols import same
 
 
@@ -73,11 +72,14 @@ def _spread(order: IntTuple, shape: IntTuple, whole: IntTuple) -> IntTuple:
 def make_layout_like(layout: Any) -> Layout:
     """The compact layout of the same shape, its modes in the order of the strides of ``layout``.
 
-    Modes of stride 0 keep it. Of a composed layout or a tensor it is a plain layout all the same:
-    the order of its domain. CUTLASS: cute/layout.hpp.
+    Modes of stride 0 keep it. Coordinates are in colexicographic order: by the last mode that they
+    step along, then by how far. Of a composed layout or a tensor it is a plain layout all the same:
+    the order of its domain. CUTLASS: cute/layout.hpp; of coordinates: NVlabs/CuTe.
 
     >>> print(make_layout_like(Layout((4, 2, 8), (0, 10, 1))))
     (4,2,8):(0,8,1)
+    >>> print(make_layout_like(parse("(4,2,8):(1@1,2@0,1@0)")))
+    (4,2,8):(16,8,1)
     """
     layout = as_like("make_layout_like", layout)
     while not isinstance(layout, Layout):
@@ -89,14 +91,35 @@ def make_layout_like(layout: Any) -> Layout:
 def _make_layout_like(layout: Layout) -> Layout:
     require_known("make_layout_like", layout)
     leaves = simplified(layout)._leaves
-    if arithmetic(layout) is not Arithmetic.INTEGER:
-        raise LayoutTypeError(f"make_layout_like: expected integer strides, got {layout}")
+    found = [(i, d) for i, (_, d) in enumerate(leaves) if not is_zero(d)]
+    if arithmetic(layout) is Arithmetic.INTEGER:
+        ordered = by_stride([(i, abs(d)) for i, d in found])
+    elif arithmetic(layout) is Arithmetic.COORDINATE:
+        ordered = sorted(found, key=lambda mode: _steps(mode[1], layout))
+    else:
+        raise LayoutTypeError(f"make_layout_like: expected strides in an order, got {layout}")
     strides: list[Any] = [0] * len(leaves)
     current: Any = 1
-    for i, _ in by_stride([(i, abs(d)) for i, (_, d) in enumerate(leaves) if not is_zero(d)]):
+    for i, _ in ordered:
         strides[i] = current
         current = current * leaves[i][0]
     return make(layout.shape, unflatten(iter(strides), layout.shape))
+
+
+def _steps(d: Any, layout: Layout) -> list[tuple[Path, int]]:
+    """The modes that a stride of coordinates steps along, each with how far, the last one first."""
+    found = terms(d) or ()
+    if not all(type(value) is int for _, value in found):
+        raise LayoutTypeError(f"make_layout_like: the stride {d} of {layout} is not known")
+    return sorted([(path, abs(value)) for path, value in found], reverse=True)
+
+
+def _is(relation: Any, asking: str) -> bool:
+    """Decide a relation; the error that it is unknown says who asks."""
+    try:
+        return bool(relation)
+    except LayoutValueError as error:
+        raise LayoutValueError(f"{asking}: {error}", unknown=error.unknown) from None
 
 
 def with_shape(layout: Any, shape: IntTuple) -> Any:
@@ -111,7 +134,7 @@ def with_shape(layout: Any, shape: IntTuple) -> Any:
     if type(layout) is not Layout:
         like = as_like("with_shape", layout)
         return like.on_domain(lambda inner: with_shape(inner, shape))
-    if not known(product(shape) == layout.size()):
+    if not _is(product(shape) == layout.size(), f"with_shape({layout}, {text(shape)})"):
         raise LayoutValueError(
             f"with_shape: {text(shape)} has {product(shape)} elements, {layout} {layout.size()}"
         )

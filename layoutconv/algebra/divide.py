@@ -178,6 +178,24 @@ def hier_unzip(splitter: Any, a: Any, tiler: Any) -> Any:
     return symbolically(lambda x: unzipped(splitter, "hier_unzip", x, tiler), a, name="hier_unzip")
 
 
+def tile_unzip(a: Any, tiler: Any) -> Any:
+    """The modes of a divide or a product, (tile, rest) each, as ``((tile, ...), (rest, ...))``.
+
+    The profile of ``tiler`` says at which modes the pairs are. Raises :class:`LayoutTypeError`
+    where a mode is no pair.
+
+    >>> print(tile_unzip(logical_divide(Layout((8, 24)), (4, 8)), (4, 8)))
+    ((4,8),(2,3)):((1,8),(4,64))
+    """
+
+    def pair(mode: Any, _: Any) -> Any:
+        if mode.rank != 2 or not isinstance(mode.shape, tuple):
+            raise LayoutTypeError(f"tile_unzip: the mode {mode} is no pair of a tile and a rest")
+        return mode
+
+    return hier_unzip(pair, a, tiler)
+
+
 def tiled_divide(a: Any, tiler: Any) -> Any:
     """As :func:`zipped_divide`, the rest as modes of their own: ``((tile, ...), rest, ...)``.
 

@@ -1,80 +1,52 @@
 """Layouts as index expressions of other languages: CUDA C++, Triton, NumPy, sympy.
 
-An expression takes each coordinate apart into the digits of its mode, with ``/`` and ``%``, and
-adds them up again, each times its stride.
+An expression takes each coordinate apart into the digits of its mode, and adds up what the strides
+give at them. How a language spells that is in ``spelling.py``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections import defaultdict
 from typing import Any
 
 from .composed import ComposedLayout
 from .errors import LayoutTypeError, LayoutValueError
+from .gather import CustomStride, IndexedGather, SummedStride
 from .int_tuple import flatten
 from .layout import Layout, as_like
-from .normal import Arithmetic, arithmetic, simplified
+from .normal import Arithmetic, arithmetic
+from .polynomial import names_of
+from .protocol import is_integer, terms, xor
+from .spelling import ATOM, LANGUAGES, LOOSE, Spelling, Term, number
 from .swizzle import Swizzle
+from .symbols import poly_of, symbolic_of
+from .symint import SymInt
+from .tensor import Tensor
 
-LANGUAGES = ("cuda", "triton", "numpy", "sympy")
-
-
-@dataclass(frozen=True)
-class _Term:
-    """An expression, and how tightly it binds: -1 as ``^``, 0 as ``+``, 1 as ``*``, 2 an atom."""
-
-    text: str
-    binds: int = 2
-
-    def within(self, binds: int) -> str:
-        return self.text if self.binds >= binds else f"({self.text})"
+Path = tuple[int, ...]
 
 
-class _Language:
-    """The spelling of the few operations that an offset takes."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def quotient(self, a: _Term, b: str) -> _Term:
-        if self.name == "sympy":
-            return _Term(f"floor({a.within(1)}/{b})")
-        return _Term(f"{a.within(1)} {'/' if self.name == 'cuda' else '//'} {b}", 1)
-
-    def remainder(self, a: _Term, b: str) -> _Term:
-        if self.name == "sympy":
-            return _Term(f"Mod({a.text}, {b})")
-        return _Term(f"{a.within(1)} % {b}", 1)
-
-    def times(self, a: _Term, b: str) -> _Term:
-        return a if b == "1" else _Term(f"{a.within(2)} * {b}", 1)
-
-    def plus(self, terms: list[_Term]) -> _Term:
-        if len(terms) == 1:
-            return terms[0]
-        return _Term(" + ".join(t.within(0) for t in terms), 0) if terms else _Term("0")
-
-    def swizzled(self, a: _Term, swizzle: Swizzle) -> _Term:
-        if self.name == "sympy":
-            raise LayoutTypeError(f"emit: sympy has no bit operations for {swizzle}")
-        shift = f">> {swizzle.shift}" if swizzle.shift >= 0 else f"<< {-swizzle.shift}"
-        inside = a.within(2)
-        return _Term(f"{inside} ^ (({inside} & {swizzle.mask}) {shift})", -1)
-
-
-def emit(layout: Any, language: str, names: str | tuple[str, ...] | None = None) -> str:
+def emit(
+    layout: Any,
+    language: str,
+    names: str | tuple[str, ...] | None = None,
+    index: str | tuple[str, ...] = "index",
+) -> str:
     """The offset of a coordinate as an expression of ``language``: cuda, triton, numpy or sympy.
 
     Args:
-        layout: of integer strides, symbolic ones too; swizzled, offset, or a layout after another.
+        layout: a layout, composed layout or tensor; its offset is added. Strides are integers, with
+            names too, scaled bases, which make the expression a coordinate, XOR strides, index
+            buffers, or of a class that defines :meth:`~layoutconv.Stride.expression`.
         language: one of cuda, triton, numpy and sympy.
         names: the variables, one for each mode, or one for the linear coordinate; by default
-            ``i``, ``j``, ``k``, ``l`` and so on by mode. They hold coordinates that are inside.
+            ``i``, ``j``, ``k``, ``l`` and so on by mode. They hold coordinates that are inside, in
+            a signed type that holds the offsets.
+        index: the name of the index buffer; several names for several buffers, in their order.
 
-    C++ divides towards zero, so its expression holds for coordinates that are not negative.
-
-    Raises :class:`LayoutTypeError` for strides that are no integers: index buffers are yours to
-    load, and XOR strides of shapes that no swizzle is for have no short expression.
+    Raises :class:`LayoutTypeError` for what the language cannot say: functions without an
+    expression, and bits in sympy.
 
     >>> print(emit(Layout((4, (2, 3)), (1, (4, 8))), "triton"))
     i + (j % 2) * 4 + (j // 2) * 8
@@ -82,78 +54,173 @@ def emit(layout: Any, language: str, names: str | tuple[str, ...] | None = None)
     (row * 64 + column) ^ (((row * 64 + column) & 448) >> 3)
     >>> print(emit(Layout((4, 8), (8, 1)), "sympy", "n"))
     Mod(n, 4) * 8 + floor(n/4)
+    >>> rows = Layout((4, 8), (CustomStride(IndexedGather([7, 5, 3, 1]), 64), 1))
+    >>> print(emit(rows, "cuda", index="rows"))
+    rows[i] * 64 + j
     """
     if language not in LANGUAGES:
         raise LayoutValueError(f"emit: no {language!r}; there are {', '.join(LANGUAGES)}")
     like = as_like("emit", layout)
-    like = like.layout if not isinstance(like, Layout | ComposedLayout) else like
-    spelling = _Language(language)
-    modes = _variables(like, names)
-    return _offset(like, modes, spelling).text
+    walk = _Walk(Spelling(language), index)
+    coordinate = _variables(like, names)
+    found = walk.value(like, coordinate)
+    _check_names(like, coordinate, walk.named)
+    return walk.text(found)
 
 
-def _variables(like: Any, names: Any) -> list[tuple[_Term, Any]]:
-    """Each variable and the shape of what it runs over."""
+def _variables(like: Any, names: Any) -> Any:
+    """A term for each mode, or one for the linear coordinate."""
     shape = like.shape
-    if isinstance(names, str) or not isinstance(shape, tuple):
-        name = names if isinstance(names, str) else names[0] if names else "i"
-        return [(_Term(name), shape)]
-    chosen = names if names is not None else tuple("ijklmnpq"[: len(shape)])
-    if len(chosen) != len(shape):
-        raise LayoutValueError(f"emit: {len(chosen)} names for the {len(shape)} modes of {like}")
-    return [(_Term(name), s) for name, s in zip(chosen, shape, strict=True)]
+    modes = shape if isinstance(shape, tuple) else (shape,)
+    if isinstance(names, str):
+        return _variable(names, shape)
+    if names is None:
+        few = len(modes) <= len("ijklmnpq")
+        names = tuple("ijklmnpq") if few else tuple([f"c{i}" for i in range(len(modes))])
+        names = names[: len(modes)]
+    if len(names) != len(modes):
+        raise LayoutValueError(f"emit: {len(names)} names for the {len(modes)} modes of {like}")
+    found = tuple([_variable(name, s) for name, s in zip(names, modes, strict=True)])
+    return found if isinstance(shape, tuple) else found[0]
 
 
-def _offset(like: Any, variables: list[tuple[_Term, Any]], spelling: _Language) -> _Term:
-    digits = [t for name, shape in variables for t in _digits(name, flatten(shape), spelling)]
-    return _of_digits(like, digits, spelling)
+def _variable(name: str, shape: Any) -> Term:
+    size = 1
+    for s in flatten(shape):
+        size = size * s if type(s) is int and size else 0
+    alone = re.fullmatch(r"[\w.]+(\[\w+\]|\(\w*\))*", name)
+    return Term(name, ATOM if alone else LOOSE, 0, size - 1 if size else None)
 
 
-def _of_digits(like: Any, digits: list[_Term], spelling: _Language) -> _Term:
-    if isinstance(like, Layout):
-        return spelling.plus(_terms(like, digits, spelling))
-    if not isinstance(like.offset, int):
-        raise LayoutTypeError(f"emit: the offset of {like} is no integer")
-    inner = _of_digits(like.inner, digits, spelling)
-    if like.offset:
-        inner = spelling.plus([inner, _Term(str(like.offset), 0 if like.offset < 0 else 2)])
-    if isinstance(like.outer, Swizzle):
-        return spelling.swizzled(inner, like.outer) if like.outer.bits else inner
-    if not isinstance(like.outer, Layout | ComposedLayout):
-        raise LayoutTypeError(f"emit: {like.outer} is a function that has no text")
-    return _offset(like.outer, [(inner, like.outer.shape)], spelling)
+def _check_names(like: Any, coordinate: Any, named: dict[Any, str]) -> None:
+    """Refuse a variable that an extent or an index buffer is called, too."""
+    variables = coordinate if isinstance(coordinate, tuple) else (coordinate,)
+    used = [variable.text for variable in variables] + list(named.values())
+    found: set[str] = set()
+
+    def look(x: Any) -> Any:
+        if is_integer(x):
+            found.update(names_of(poly_of(symbolic_of(x) if isinstance(x, SymInt) else x)))
+        return x
+
+    like.map_integers(look)
+    twice = next((name for name in used if name in found or used.count(name) > 1), None)
+    if twice is not None:
+        raise LayoutValueError(f"emit: {twice!r} stands for two things in {like}; give names")
 
 
-def _terms(layout: Layout, digits: list[_Term], spelling: _Language) -> list[_Term]:
-    if arithmetic(layout) is not Arithmetic.INTEGER:
-        raise LayoutTypeError(f"emit: the strides of {layout} are no integers")
-    result = []
-    for digit, (s, d) in zip(digits, simplified(layout)._leaves, strict=True):
-        if (type(d) is int and d == 0) or (type(s) is int and s == 1 and digit.text == "0"):
-            continue
-        factor = _Term(str(d), 2 if type(d) is int or str(d).isidentifier() else 0)
-        result.append(spelling.times(digit, factor.within(2)))
-    return result
+class _Walk:
+    """What a layout gives, as terms of a language: one, or a tuple for a coordinate."""
+
+    def __init__(self, spelling: Spelling, index: str | tuple[str, ...]) -> None:
+        self.spelling = spelling
+        self.index = index
+        self.named: dict[IndexedGather, str] = {}
+
+    def text(self, value: Any) -> str:
+        if isinstance(value, tuple):
+            return self.spelling.coordinate(list(map(self.text, value)))
+        return str(value.text)
+
+    def value(self, like: Any, coordinate: Any) -> Any:
+        """What ``like`` gives at a coordinate."""
+        if isinstance(like, Tensor):
+            return self._shifted(self.value(like.layout, coordinate), like.offset)
+        if isinstance(like, Layout):
+            return self._sum(like, self._digits(coordinate, like.shape))
+        if not isinstance(like, ComposedLayout):
+            raise LayoutTypeError(f"emit: {like} is a function that has no expression")
+        inner = self._shifted(self.value(like.inner, coordinate), like.offset)
+        if isinstance(like.outer, Swizzle):
+            if isinstance(inner, tuple):
+                raise LayoutTypeError(f"emit: {like.outer} has no coordinate to swizzle")
+            return self.spelling.swizzled(inner, like.outer)
+        return self.value(like.outer, inner)
+
+    def _shifted(self, value: Any, offset: Any) -> Any:
+        if isinstance(offset, tuple):
+            parts = value if isinstance(value, tuple) else (number(0),) * len(offset)
+            length = max(len(parts), len(offset))
+            parts = (*parts, *[number(0)] * (length - len(parts)))
+            offsets = (*offset, *[0] * (length - len(offset)))
+            return tuple([self._shifted(v, o) for v, o in zip(parts, offsets, strict=True)])
+        if isinstance(value, tuple):
+            if type(offset) is int and offset == 0:
+                return value
+            raise LayoutTypeError(f"emit: a coordinate and the offset {offset} do not add up")
+        return self.spelling.plus([value, self.spelling.integer(offset)])
+
+    def _digits(self, coordinate: Any, shape: Any) -> list[Term]:
+        """The digits of a coordinate in the leaves of a shape, the last of a mode unbounded."""
+        if isinstance(coordinate, tuple):
+            if not isinstance(shape, tuple) or len(shape) < len(coordinate):
+                raise LayoutValueError(f"emit: {self.text(coordinate)} is no coordinate of {shape}")
+            absent = [number(0)] * (len(shape) - len(coordinate))  # sums of bases leave them out
+            pairs = zip([*coordinate, *absent], shape, strict=True)
+            return [digit for c, s in pairs for digit in self._digits(c, s)]
+        extents = flatten(shape)
+        result, place = [], number(1)
+        for i, extent in enumerate(extents):
+            s = self.spelling.integer(extent)
+            rest = self.spelling.quotient(coordinate, place)
+            result.append(self.spelling.remainder(rest, s) if i < len(extents) - 1 else rest)
+            place = self.spelling.times(place, s)
+        return result
+
+    def _sum(self, layout: Layout, digits: list[Term]) -> Any:
+        strides = [d for _, d in layout._leaves]
+        kind = arithmetic(layout)
+        if kind is Arithmetic.TRACED:
+            raise LayoutTypeError(f"emit: {layout} has values of a kernel that is being traced")
+        if kind is Arithmetic.XOR:
+            pairs = zip(digits, strides, strict=True)
+            return self.spelling.xor([self.spelling.carryless(c, xor(d) or 0) for c, d in pairs])
+        components: dict[Path, list[Term]] = defaultdict(list)
+        for digit, d in zip(digits, strides, strict=True):
+            for path, term in self._of_stride(digit, d):
+                components[path].append(term)
+        sums = {path: self.spelling.plus(found) for path, found in components.items()}
+        return _nested(layout, sums)
+
+    def _of_stride(self, digit: Term, d: Any) -> list[tuple[Path, Term]]:
+        """The components of what a stride gives at a digit."""
+        found = terms(d)
+        if found is not None:
+            spell = self.spelling
+            return [(path, spell.times(digit, spell.integer(value))) for path, value in found]
+        if isinstance(d, SummedStride):
+            return [part for addend in d.addends for part in self._of_stride(digit, addend)]
+        if isinstance(d, CustomStride) and isinstance(d.func, IndexedGather):
+            return self._of_stride(self.spelling.item(self._buffer(d.func), digit), d.stride)
+        source = d.func if isinstance(d, CustomStride) else d
+        ask = getattr(source, "expression", None)
+        text = ask(digit.within(ATOM), self.spelling.language) if callable(ask) else None
+        if text is None:
+            raise LayoutTypeError(f"emit: the stride {d} has no expression")
+        term = Term(f"({text})")
+        return self._of_stride(term, d.stride) if isinstance(d, CustomStride) else [((), term)]
+
+    def _buffer(self, gather: IndexedGather) -> str:
+        """The name of an index buffer."""
+        if gather not in self.named:
+            names = (self.index,) if isinstance(self.index, str) else self.index
+            if len(self.named) == len(names):
+                raise LayoutValueError(
+                    f"emit: there are more index buffers than the {len(names)} names "
+                    f"{', '.join(names)}; name each: index=('first', 'second')"
+                )
+            self.named[gather] = names[len(self.named)]
+        return self.named[gather]
 
 
-def _digits(name: _Term, extents: tuple[Any, ...], spelling: _Language) -> list[_Term]:
-    """The digits of a variable in extents, the last one unbounded."""
-    result = []
-    place: Any = 1
-    for i, s in enumerate(extents):
-        rest = name if _is_one(place) else spelling.quotient(name, _shown(place))
-        if i == len(extents) - 1:
-            result.append(rest)
-        else:
-            result.append(_Term("0") if _is_one(s) else spelling.remainder(rest, _shown(s)))
-        place = place * s
-    return result
-
-
-def _is_one(x: Any) -> bool:
-    return type(x) is int and x == 1
-
-
-def _shown(x: Any) -> str:
-    text = str(x)
-    return text if text.isidentifier() or text.isdigit() else f"({text})"
+def _nested(layout: Layout, sums: dict[Path, Term]) -> Any:
+    """The components of a value as one term, or as a tuple of them."""
+    if set(sums) <= {()}:
+        return sums.get((), number(0))
+    if any(not sums[path].is_number(0) for path in sums if path == ()):
+        raise LayoutTypeError(f"emit: {layout} gives integers and coordinates, which do not add up")
+    sums = {path: term for path, term in sums.items() if path}
+    parts = []
+    for i in range(1 + max(path[0] for path in sums)):
+        parts.append(_nested(layout, {p[1:]: term for p, term in sums.items() if p[0] == i}))
+    return tuple(parts)

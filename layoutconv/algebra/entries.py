@@ -189,7 +189,7 @@ def unflatten(x: Any, profile: IntTuple) -> Any:
     >>> print(unflatten(Layout((2, 2, 3)), ((1, 1), 1)), unflatten((2, 2, 3), ((1, 1), 1)))
     ((2,2),3):((1,2),4) ((2, 2), 3)
     """
-    if not isinstance(x, tuple | str | LayoutLike):
+    if not isinstance(x, tuple | int | str | LayoutLike):
         return _unflatten(iter(x), profile)
 
     def nested(inner: Any) -> Any:

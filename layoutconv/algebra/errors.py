@@ -47,11 +47,28 @@ class LayoutError(Exception):
 
 
 class LayoutValueError(LayoutError, ValueError):
-    """The input is of the right kind but has a wrong value, or no exact result exists for it."""
+    """The input is of the right kind but has a wrong value, or no exact result exists for it.
+
+    >>> from layoutconv.algebra import Layout, logical_product
+    >>> try:
+    ...     logical_product(Layout(4, 2), 3)
+    ... except LayoutValueError as error:
+    ...     print(error.operation, isinstance(error, ValueError))
+    logical_product True
+    """
 
 
 class LayoutTypeError(LayoutError, TypeError):
-    """The input is of the wrong kind: a float extent, a coordinate of the wrong profile, ..."""
+    """The input is of the wrong kind: a float extent, a coordinate of the wrong profile, ...
+
+    >>> from layoutconv.algebra import Layout
+    >>> Layout((4, 8.0))
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutTypeError: Layout: the extent 8.0 is a float, not an integer
+    (4,8.0)
+       ^^^
+    """
 
 
 class LayoutBudgetError(LayoutError, RuntimeError):
@@ -59,6 +76,14 @@ class LayoutBudgetError(LayoutError, RuntimeError):
 
     Nothing is known about the answer then. It happens to layouts of many modes, or of millions of
     elements, whose strides follow no order.
+
+    >>> from layoutconv.algebra import Layout, is_injective
+    >>> strides = tuple([7**9 + 1000 * i**5 % 65537 for i in range(32)])
+    >>> try:
+    ...     is_injective(Layout((3,) * 32, strides))
+    ... except LayoutBudgetError as error:
+    ...     print(error.operation)
+    is_injective
     """
 
 
@@ -89,3 +114,15 @@ def point_at(tree: Any, path: tuple[int, ...]) -> str:
         start += 1 + sum(len(text(earlier)) + 1 for earlier in part[:mode])
         part = part[mode]
     return f"{text(tree)}\n{' ' * start}{'^' * len(text(part))}"
+
+
+def whole(name: str, x: Any) -> int:
+    """An integer that has a value; one with a name has none, and a coordinate is no integer.
+
+    >>> whole("sum", 3)
+    3
+    """
+    try:
+        return int(x)
+    except TypeError:
+        raise LayoutTypeError(f"{name}: {text(x)} is no integer with a value") from None

@@ -9,7 +9,7 @@ from .basis import basis_terms
 from .budget import EVALUATIONS, Budget
 from .composed import ComposedLayout
 from .entries import Mode, get
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, whole
 from .f2_compose import bit_columns
 from .f2_span import Span
 from .fold import folded, separated
@@ -199,6 +199,7 @@ def _of_swizzle(name: str, a: ComposedLayout) -> tuple[int, int]:
     top = swizzle.base + swizzle.bits + max(-swizzle.shift, 0)  # bits from here on stay
     budget = Budget(name, (a,))
     modes = [(s, d) for s, d in inner._leaves]
+    low, high = whole(name, low), whole(name, high)
     start, end = high >> top << top, ((low >> top) + 1) << top
     above = [
         swizzle(x + a.offset) for x in within(start - a.offset, high - a.offset, modes, budget)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .budget import Budget
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError, inexact, text
+from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
 from .f2_compose import bit_columns, is_linear_below
 from .f2_span import Columns, Span, apply_columns
 from .int_tuple import IntTuple, flatten, product, unflatten
@@ -38,8 +38,8 @@ def to_f2(layout: Any) -> Columns:
     """
     if not isinstance(layout, Swizzle):
         layout = values_of(as_like("to_f2", layout))
-    size = layout.size()
-    if not isinstance(size, int) or size & (size - 1):
+    size = whole("to_f2", layout.size())
+    if size & (size - 1):
         raise LayoutValueError(f"to_f2: the size {size} of {layout} is not a power of two")
     columns = _columns(layout)
     if columns is not None:

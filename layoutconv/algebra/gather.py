@@ -79,7 +79,8 @@ class CustomStride(Stride):
         return f"CustomStride({self.func!r}, {self.stride!r})"
 
     def __str__(self) -> str:
-        return f"{self.func}*{self.stride}"
+        name = getattr(self.func, "__name__", self.func)  # a function's text has its address
+        return f"{name}*{self.stride}"
 
     def _additive(self) -> Any:
         """The stride that this one is, if ``func`` is a multiple; None otherwise."""

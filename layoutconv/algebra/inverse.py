@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from .basis import ScaledBasis
@@ -297,42 +298,48 @@ def _right_in_general(a: Layout, modes: list[Mode]) -> list[tuple[int, int]]:
     if any(d < 0 for d, _, _ in modes):
         budget = Budget("right_inverse", (a,))
         if collision([(s, d) for d, s, _ in modes], budget) is None:
-            return merge(_forced(modes, budget))
+            return merge(_forced(a, modes, budget))
     return merge(_longest_chain([mode for mode in modes if mode[0] > 0]))
 
 
-def _forced(modes: list[Mode], budget: Budget) -> list[tuple[int, int]]:
+def _forced(a: Layout, modes: list[Mode], budget: Budget) -> list[tuple[int, int]]:
     """The leaves of the longest layout of positions whose offsets are 0, 1, 2, ...: all forced."""
     pairs = [(s, d) for d, s, _ in modes]
     leaves: list[tuple[int, int]] = []
     done = 1
-    # The function on positions of the modes themselves, and the places that those stand for.
-    own = Layout(tuple([s for s, _ in pairs]), tuple([d for _, d in pairs]))
+    own = _alone(a, modes)
     size = int(own.size())
-    places = []
-    place = 1
-    for _, s, real in modes:
-        places.append((place, real))
-        place *= s
-    while done < size:
+    count = prod(s for s, _ in pairs)
+    while done < count:
         found = solution(done, pairs, budget)
         if found is None:
             break
-        step = sum(c * own_place for c, (own_place, _) in zip(found, places, strict=True))
-        extent = longest(own, leaves, step, size // done, size)
+        step = sum(c * place for c, (_, _, place) in zip(found, modes, strict=True))
+        extent = longest(own, leaves, step, count // done, size)
         if extent < 2:
             break
         leaves.append((extent, step))
         done *= extent
-    return [(s, _real_step(d, modes)) for s, d in leaves]
+    return leaves
 
 
-def _real_step(position: int, modes: list[Mode]) -> int:
-    total = 0
-    for _, s, real in modes:
-        total += position % s * real
-        position //= s
-    return total
+_ELSEWHERE = 1 << 128  # a stride that no sum of others undoes
+
+
+def _alone(a: Layout, modes: list[Mode]) -> Layout:
+    """``a`` with these modes only: what steps along other coordinates leads far away.
+
+    Positions carry from mode to mode, so all modes stay where they are.
+    """
+    strides = {place: d for d, _, place in modes}
+    leaves = []
+    place = 1
+    for s, d in a._leaves:
+        extent = int(present(s))
+        still = extent == 1 or is_zero(d)
+        leaves.append((extent, 0 if still else strides.get(place, _ELSEWHERE)))
+        place *= extent
+    return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
 def longest(a: Layout, done: list[tuple[int, Any]], stride: Any, most: int, size: int) -> int:

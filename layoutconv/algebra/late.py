@@ -16,6 +16,8 @@ _HOMES = {
     "coshape": "extent",  # Layout.cosize
     "cosize": "extent",  # ComposedLayout.cosize
     "slice_": "slices",  # `layout[:, 3]`
+    "left_inverse": "inverse",  # LayoutLike.get_1d_coord
+    "relation_of_sympy": "symbols",  # assuming(sympy.Eq(w % 8, 0))
     "parse": "notation",  # a string is the layout that it says
 }
 _FOUND: dict[str, Any] = {}

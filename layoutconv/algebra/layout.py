@@ -372,20 +372,22 @@ def make_all_plain(shape: IntTuple, stride: IntTuple) -> Layout:
     return self
 
 
-def make_layout(*modes: Any) -> Layout:
+def make_layout(*modes: Any, stride: Any = None) -> Layout:
     """A layout of a shape and strides, or one with the given layouts as its modes.
 
     A shape alone is compact, the first mode fastest; ``LayoutRight`` in place of strides has
-    the last mode fastest. Of layouts one iterable works too, in which an integer or a string stands
-    for what it says. CUTLASS: cute/layout.hpp.
+    the last mode fastest. The strides may be named, as in the CuTe DSL. Of layouts one iterable
+    works too, in which an integer or a string stands for what it says. CUTLASS: cute/layout.hpp.
 
-    >>> print(make_layout((4, 8), (8, 1)), make_layout(4, 2), make_layout((4, (2, 3))))
+    >>> print(make_layout((4, 8), (8, 1)), make_layout(4, stride=2), make_layout((4, (2, 3))))
     (4,8):(8,1) 4:2 (4,(2,3)):(1,(4,8))
     >>> print(make_layout(Layout(4, 1), Layout((2, 3), (4, 8))), make_layout(["4:2", 3]))
     (4,(2,3)):(1,(4,8)) (4,3):(2,1)
     """
+    if stride is not None and not (modes and _is_shape(modes[0])):
+        raise LayoutTypeError("make_layout: stride= is for a shape; layouts have strides")
     if modes and _is_shape(modes[0]):
-        return _of_shape(*modes)
+        return _of_shape(*modes) if stride is None else _of_shape(modes[0], stride, *modes[1:])
     if (
         len(modes) == 1
         and isinstance(modes[0], Iterable)

@@ -12,10 +12,11 @@ from typing import Any, NoReturn, TypeVar
 
 from .display import Drawable
 from .errors import LayoutBudgetError, LayoutValueError, text
-from .int_tuple import IntTuple, crd2idx, depth, flatten, idx2crd, product, rank
+from .int_tuple import IntTuple, crd2idx, depth, idx2crd, product, rank
+from .late import late
 from .protocol import is_stride, map_integers
 from .relations import Relation, recording
-from .symbols import Symbolic, symbolic_of, symint_of
+from .symbols import Symbolic, have_one_value, symbolic_of, symint_of
 from .symint import SymInt
 from .values import Shaped
 
@@ -53,22 +54,49 @@ class LayoutLike(Shaped, Drawable):
         """The number of coordinates of the domain."""
         return product(self.shape)
 
-    def get_hier_coord(self, index: Any) -> IntTuple:
-        """The coordinate of a position in the profile of the shape.
+    def get_hier_coord(self, offset: Any) -> IntTuple:
+        """The coordinate that has this offset, in the profile of the shape.
+
+        Of a tensor its layout is asked. Raises :class:`LayoutValueError` for an offset that no
+        coordinate has, and as :func:`left_inverse` does where several share one.
 
         >>> from .layout import Layout
         >>> Layout((4, (2, 4)), (8, (4, 1))).get_hier_coord(10)
-        (2, (0, 1))
+        (1, (0, 2))
         """
-        return idx2crd(index, self.shape)
+        return idx2crd(self.get_1d_coord(offset), self.shape)
 
-    def get_flat_coord(self, index: Any) -> IntTuple:
-        """The coordinate of a position with an integer for each leaf of the shape."""
-        return flatten(idx2crd(index, self.shape))
+    def get_flat_coord(self, offset: Any) -> IntTuple:
+        """The coordinate that has this offset, with an integer for each mode.
 
-    def get_1d_coord(self, crd: IntTuple) -> Any:
-        """The position of a coordinate, colexicographically."""
-        return crd2idx(crd, self.shape)
+        >>> from .layout import Layout
+        >>> Layout((4, (2, 4)), (8, (4, 1))).get_flat_coord(10)
+        (1, 4)
+        """
+        crd, shape = self.get_hier_coord(offset), self.shape
+        if not isinstance(shape, tuple):
+            return crd
+        return tuple([crd2idx(c, s) for c, s in zip(crd, shape, strict=True)])
+
+    def get_1d_coord(self, offset: Any) -> Any:
+        """The position of the coordinate that has this offset, colexicographically.
+
+        >>> from .layout import Layout
+        >>> Layout((4, 8), (8, 1)).get_1d_coord(10)
+        9
+        >>> Layout(4).get_1d_coord(10)
+        Traceback (most recent call last):
+            ...
+        layoutconv.algebra.errors.LayoutValueError: get_1d_coord: no coordinate of 4:1 has the \
+offset 10
+        """
+        layout: Any = getattr(self, "layout", self)
+        position = late("left_inverse")(layout)(offset)
+        if layout(position) != offset or position < 0 or position >= self.size():
+            raise LayoutValueError(
+                f"get_1d_coord: no coordinate of {layout} has the offset {offset}"
+            )
+        return position
 
     @property
     def assumptions(self) -> tuple[Relation, ...]:
@@ -111,14 +139,18 @@ def symbolically(
 ) -> Any:
     """``operation(*operands)``; where they are symbolic the result says what it took for granted.
 
-    A kernel's integers are computed with by name, and become kernel's integers again. ``name`` and
-    ``shown`` are for the error of a relation that is unknown: the operation, and its operands.
+    A kernel's integers are computed with by name, and become kernel's integers again; as numbers if
+    one name has two values in the operands. ``name`` and ``shown`` are for the error of a relation
+    that is unknown: the operation, and its operands.
     """
     if not any(map(is_symbolic, operands)):
         return operation(*operands)
     inherited = [r for x in operands for r in getattr(x, "assumptions", ())]
     with recording() as record:
-        named = [_mapped(_named, x) for x in operands]
+        found: list[Symbolic] = []
+        named = [_mapped(lambda integer: _named(integer, found), x) for x in operands]
+        if not have_one_value(found):
+            return symbolically(operation, *[_mapped(_number, x) for x in operands], name=name)
         try:
             result = _mapped(symint_of, operation(*named))
         except LayoutBudgetError as error:
@@ -148,8 +180,18 @@ def _undecided(name: str, operands: tuple[Any, ...], error: LayoutValueError) ->
     ) from None
 
 
-def _named(x: Any) -> Any:
-    return symbolic_of(x) if isinstance(x, SymInt) else x
+def _named(x: Any, found: list[Symbolic]) -> Any:
+    if not isinstance(x, SymInt):
+        return x
+    symbolic = symbolic_of(x)
+    if isinstance(symbolic, Symbolic):
+        found.append(symbolic)
+    return symbolic
+
+
+def _number(x: Any) -> Any:
+    """A kernel's integer as a plain one: of operands in which one name has two values."""
+    return int(x) if isinstance(x, SymInt) else x
 
 
 def _mapped(fn: Callable[[Any], Any], x: Any) -> Any:

@@ -8,13 +8,14 @@ from .basis import ScaledBasis
 from .composed import IDENTITY, ComposedLayout
 from .construct import make_identity_layout
 from .entries import get
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, whole
 from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
 from .layout import Layout, as_layout, as_like, make, make_layout
 from .like import symbolically
 from .normal import by_stride, simplified
 from .protocol import is_zero
 from .swizzle import Swizzle
+from .symbols import Symbolic
 from .tensor import Tensor
 
 
@@ -114,8 +115,13 @@ def basis_value(basis: Any) -> Any:
 def make_fragment_like(layout: Any) -> Layout:
     """The compact layout of registers for a partition: mode 0 first, the rest in stride order.
 
+    What mode 0 repeats, with stride 0, has one register; everything else has its own. Strides that
+    are no integers are taken in the order of the modes.
+
     >>> print(make_fragment_like(Layout((4, (2, 3)), (6, (3, 0)))))
     (4,(2,3)):(1,(12,4))
+    >>> print(make_fragment_like(Layout(((4, 2), 3), ((1, 0), 8))))
+    ((4,2),3):((1,0),4)
     """
     layout = as_like("make_fragment_like", layout)
     while not isinstance(layout, Layout):
@@ -128,13 +134,25 @@ def _make_fragment_like(layout: Layout) -> Layout:
     if layout.rank < 2 or not isinstance(layout.shape, tuple):
         return Layout(layout.shape)
     first, *rest = layout.shape
+    repeated = map_leaves(lambda s, d: 1 if is_zero(d) else s, first, layout.stride[0])
+    of_first = map_leaves(
+        lambda d, c: 0 if is_zero(d) else c, layout.stride[0], compact_stride(repeated)
+    )
     leaves = paired_leaves(tuple(rest), simplified(layout).stride[1:])
+    ordered = [(i, _rank_of(d, i)) for i, (_, d) in enumerate(leaves)]
     strides: list[Any] = [0] * len(leaves)
-    current = product(first)
-    for i, _ in by_stride([(i, abs(d)) for i, (_, d) in enumerate(leaves)]):
+    current = product(repeated)
+    for i, _ in by_stride(ordered):
         strides[i] = current
         current = current * leaves[i][0]
-    return make(layout.shape, (compact_stride(first), *unflatten(iter(strides), tuple(rest))))
+    return make(layout.shape, (of_first, *unflatten(iter(strides), tuple(rest))))
+
+
+def _rank_of(d: Any, place: int) -> Any:
+    """Return what a stride is ordered by: its magnitude; the place of one that is no integer."""
+    if isinstance(d, Symbolic):
+        return d if d >= 0 else -d
+    return abs(d) if isinstance(d, int) else place + 1
 
 
 def filter_zeros(layout: Any) -> Any:
@@ -152,17 +170,24 @@ def filter_zeros(layout: Any) -> Any:
 def sort(layout: Any) -> Any:
     """The leaves of a layout in one level, by their strides: another order of the same offsets.
 
+    Raises :class:`LayoutTypeError` for strides that have no order, as bases.
+
     >>> print(sort(Layout((4, 8), (8, 1))))
     (8,4):(1,8)
     """
     if type(layout) is not Layout:
         return as_like("sort", layout).on_domain(sort)
-    leaves = symbolically(lambda a: tuple(by_stride(a._leaves)), layout)
+    try:
+        leaves = symbolically(lambda a: tuple(by_stride(a._leaves)), layout)
+    except TypeError as error:
+        raise LayoutTypeError(f"sort: the strides of {layout} have no order") from error
     return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
 def leading_dim(shape: Any, stride: IntTuple = None) -> Any:
     """The mode of stride 1, or its path where modes are nested; None if there is none.
+
+    A stride with a name is none of 1, as in the DSL, though its value may be.
 
     >>> leading_dim((4, 8), (8, 1)), leading_dim(Layout((4, (2, 8)), (16, (8, 1))))
     (1, (1, 1))
@@ -183,7 +208,7 @@ def _unit_path(shape: IntTuple, stride: IntTuple) -> tuple[int, ...] | None:
 
 
 def is_major(mode: int, layout: Any) -> bool:
-    """Tell if the stride of a mode, or of its first leaf, is 1.
+    """Tell if the stride of a mode, or of its first leaf, is 1; one with a name is not.
 
     >>> is_major(1, Layout((4, 8), (8, 1))), is_major(0, Layout((4, 8), (8, 1)))
     (True, False)
@@ -252,4 +277,4 @@ def size_in_bytes(element_bits: int, layout: Any) -> int:
         like = like.layout
     if type(element_bits) is not int or element_bits < 1:
         raise LayoutTypeError(f"size_in_bytes: expected bits of an element, got {element_bits!r}")
-    return int(-(-like.cosize() * element_bits // 8))
+    return whole("size_in_bytes", -(-like.cosize() * element_bits // 8))

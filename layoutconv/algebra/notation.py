@@ -11,8 +11,10 @@ from .int_tuple import IntTuple
 from .layout import Layout, make_layout
 from .orders import LayoutLeft, LayoutRight
 from .packing import sum_of_bases
+from .printed import Origin, Pointer, without_types
 from .stride import F2, ScaledBasis, basis_terms
 from .swizzle import Swizzle
+from .symbols import symbols
 
 # Bounds of what is read. They lie far above what anyone writes, keep reading within a few ms, and
 # clear of the interpreter's limits: on recursion, and on the 4,300 digits of an integer that is
@@ -23,10 +25,18 @@ MOST_MODES = 64  # a scaled basis names one of so many modes
 MOST_BITS = 64  # of each number of a swizzle
 
 # C++ writes static integers `_4{}` and `Int<4>{}`, and prints a pointer between swizzle and layout.
-_STATIC = r"(?:Int|C)<-?[0-9]+>(?:\{\})?|_-?[0-9]+(?:\{\})?"
-_POINTER = r"(?:smem|gmem|rmem|tmem)_ptr\[[0-9]+b\]\([^()\s]*\)|ptr\[[0-9]+b\]\([^()\s]*\)"
-_NAME = r"make_[a-z]+|Layout(?:Left|Right)(?:\{\})?"
-_TOKEN = re.compile(rf"{_STATIC}|{_POINTER}|{_NAME}|-?[0-9]+|S[wW]?<|\S")
+_STATIC = r"(?:Int|C)<-?[0-9]+>(?:\{\})?|_-?[0-9]+(?:\{\})?|-?[0-9]+_c"
+_DYNAMIC = r"\?(?:\{[^{}]*\})?"
+_POINTER = (
+    r"_?(?:(?:smem|gmem|rmem|tmem)_)?ptr\[[0-9]+b\]\([^()\s]*\)"
+    r"|ptr<(?:[^<>]|<[^<>]*>)*>|raw_ptr\([^()]*\)"
+)
+_NAME = r"make_[a-z]+|Layout(?:Left|Right)(?:\{\})?|Gen(?:Row|Col)Major(?:\{\})?|Layout(?=\s*\()"
+_BASIS = r"E<[0-9,\s]*>"
+_TOKEN = re.compile(
+    rf"{_STATIC}|{_DYNAMIC}|{_POINTER}|{_NAME}|{_BASIS}|ArithTuple(?:Iter)?|tensor<"
+    r"|-?[0-9]+|S[wW]?<|Swizzle<|\S"
+)
 _INTEGER = re.compile(rf"(?:{_STATIC}|-?[0-9]+)")
 _DIGITS = re.compile(r"-?[0-9]+")
 _TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
@@ -39,9 +49,11 @@ def parse(notation: str) -> Any:
 
     Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1`` and XOR strides ``f5``.
     What CuTe C++ and the CuTe DSL print is read too, and what C++ writes: ``_4``, ``Int<4>{}``,
-    ``make_shape(4, 8)``, ``make_layout(shape, stride)`` and ``make_layout(shape, LayoutRight{})``;
-    a swizzle in front of a pointer moves bytes there, and elements here. Index buffers and
-    symbolic names have no notation.
+    ``make_shape(4, 8)``, ``make_layout(shape, stride)``, ``make_layout(shape, LayoutRight{})``,
+    ``Layout<Shape<_4,_8>, Stride<_8,_1>>{}``, ``Swizzle<3,3,3>{}`` and ``E<0,1>{}``. A swizzle in
+    front of a pointer moves bytes there, and elements here; of a tensor in memory the layout is
+    read, of one of coordinates the tensor. A dynamic ``?`` is an integer with the name d0, d1, ...,
+    and ``?{div=8}`` eight times one. Index buffers and other names have no notation.
     A text has at most 4,000 characters and 64 levels of parentheses.
 
     Raises :class:`LayoutValueError` that points at the first character that does not fit.
@@ -52,6 +64,8 @@ def parse(notation: str) -> Any:
     ComposedLayout(Swizzle(3, 3, 3), 0, Layout((8, 64), (64, 1)))
     >>> parse("make_layout(make_shape(_4{}, Int<8>{}), LayoutRight{})")
     Layout((4, 8), (8, 1))
+    >>> print(parse("Layout<Shape<_4,_8>, Stride<E<1>,E<0>>>{}"), parse("(?,?{div=8}):(8,1)"))
+    (4,8):(1@1,1@0) (d0,8*d1):(8,1)
     >>> print(parse("Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)"))
     S<3,3,3> o 0 o (8,64):(64,1)
     >>> parse("(4,2):(1,4) ]")
@@ -66,11 +80,17 @@ def parse(notation: str) -> Any:
     if len(notation) > LONGEST:
         found = f"found {len(notation)}"
         raise LayoutValueError(f"parse: expected at most {LONGEST} characters, {found}")
-    return parse_part(notation, 0, len(notation), "parse: ")
+    found = parse_part(notation, 0, len(notation), "parse: ")
+    if isinstance(found, ScaledBasis):
+        raise LayoutValueError(pointed("parse: expected a layout, found a stride", notation, 0))
+    return found
 
 
 def parse_part(whole: str, start: int, stop: int, reader: str = "") -> Any:
-    """:func:`parse` of ``whole[start:stop]``; errors point into the whole, after ``reader``."""
+    """:func:`parse` of ``whole[start:stop]``, which may be a stride ``1@0``.
+
+    Errors point into the whole, after ``reader``.
+    """
     return _Parser(whole, start, stop, reader).whole()
 
 
@@ -112,7 +132,8 @@ class _Parser:
     def __init__(self, written: str, start: int, stop: int, reader: str) -> None:
         self.written = written
         self.reader = reader
-        found = _TOKEN.finditer(written, start, stop)
+        self.dynamic = 0
+        found = _TOKEN.finditer(without_types(written), start, stop)
         self.tokens = [*((token[0], token.start()) for token in found), ("", stop)]
         self.next = 0
 
@@ -122,16 +143,23 @@ class _Parser:
             self.fail("the end")
         return result
 
-    def composed(self) -> Any:
+    def composed(self, of_tensor: bool = False) -> Any:
         """Functions after each other, ``f o offset o g o ...``; an offset of 0 may be left out."""
         parts, places = [self.part()], [0]
-        while self.peek() in _AFTER:
+        if of_tensor and not isinstance(parts[0], Pointer):
+            parts = [Origin(parts[0])]
+        while self.peek() in _AFTER or re.match("_[a-z]*_?ptr", self.peek()):
             if len(parts) == 2 * DEEPEST:
                 self.fail(f"at most {DEEPEST} maps, one after the other")
-            self.take()
+            if self.peek() in _AFTER:
+                self.take()
             places.append(self.next)
             parts.append(self.part())
+        if len(parts) == 1 and isinstance(parts[0], ScaledBasis):
+            return parts[0]
         result = self.as_function(parts.pop())
+        if len(parts) == 1 and isinstance(parts[0], Pointer | Origin):
+            return parts[0].tensor(result)
         while parts:
             # Of two parts that are left, f o g, none is an offset.
             offset = parts.pop() if len(parts) > 1 else 0
@@ -139,21 +167,31 @@ class _Parser:
                 self.next = places[len(parts)]
                 self.fail("an offset: an integer or a coordinate")
             outer = self.as_function(parts.pop())
-            if isinstance(offset, _Pointer):
+            if isinstance(offset, Pointer):
                 outer, offset = offset.of_elements(outer), 0
             result = ComposedLayout(outer, offset, result)
         return result
 
     def part(self) -> Any:
         """A swizzle, a layout, or a lone tuple."""
-        if self.peek() in ("S<", "Sw<", "SW<"):
+        if self.peek() in ("S<", "Sw<", "SW<", "Swizzle<"):
             return self.swizzle()
-        if self.peek() == "make_layout":
+        if self.peek() in ("make_layout", "Layout"):
             return self.make_layout()
+        if self.peek() == "tensor<":
+            self.take()
+            result = self.composed(of_tensor=True)
+            self.expect(">")
+            return result
+        if self.peek().startswith("ArithTuple"):
+            self.take()
+            return Origin(self.tree(self.integer))
+        if self.peek().startswith("E<"):
+            return self.scaled()
         if re.fullmatch(_POINTER, self.peek()):
             self.take()
-            return _Pointer(self.tokens[self.next - 1][0])
-        shape = self.tree(self.integer)
+            return Pointer(self.tokens[self.next - 1][0])
+        shape = self.tree(self.scaled if self.alone() else self.integer)
         if self.peek() != ":":
             return shape
         self.take()
@@ -167,10 +205,11 @@ class _Parser:
         self.expect("(")
         operands: list[Any] = []
         while self.peek() != ")":
-            if self.peek() == "make_layout":
+            if self.peek() in ("make_layout", "Layout"):
                 operands.append(self.make_layout(depth + 1))
-            elif self.peek().startswith("Layout") and len(operands) == 1:
-                operands.append(LayoutRight if "Right" in self.peek() else LayoutLeft)
+            elif self.peek().startswith(("Layout", "Gen")) and len(operands) == 1:
+                right = "Right" in self.peek() or "Row" in self.peek()
+                operands.append(LayoutRight if right else LayoutLeft)
                 self.take()
             else:
                 first = not operands or isinstance(operands[0], Layout)
@@ -183,7 +222,7 @@ class _Parser:
         return _made(operands)
 
     def as_function(self, part: Any) -> Any:
-        if isinstance(part, _Pointer):
+        if isinstance(part, Pointer | Origin | ScaledBasis):
             self.fail("a layout")
         return part if callable(part) else Layout(part)
 
@@ -232,18 +271,33 @@ class _Parser:
         left = basis_terms(sum_of_bases(terms))
         return sum_of_bases(left) if left else 0
 
+    def alone(self) -> bool:
+        """Is there a scaled basis that no layout is around?"""
+        return self.next + 1 < len(self.tokens) and self.tokens[self.next + 1][0] == "@"
+
     def scaled(self) -> Any:
+        if self.peek().startswith("E<"):
+            path = tuple([int(i) for i in _DIGITS.findall(self.peek())])
+            if not path or max(path) >= MOST_MODES or len(path) > DEEPEST:
+                self.fail(f"a mode from 0 to {MOST_MODES - 1}")
+            self.take()
+            return ScaledBasis(1, path)
         value = self.integer()
-        path: list[int] = []
+        modes: list[int] = []
         while self.peek() == "@":
-            if len(path) == DEEPEST:
+            if len(modes) == DEEPEST:
                 self.fail(f"at most {DEEPEST} modes, one inside the other")
             self.take()
-            path.append(self.integer(0, MOST_MODES - 1))
-        return ScaledBasis(value, tuple(reversed(path))) if path else value
+            modes.append(self.integer(0, MOST_MODES - 1))
+        return ScaledBasis(value, tuple(reversed(modes))) if modes else value
 
-    def integer(self, least: int | None = None, most: int | None = None) -> int:
+    def integer(self, least: int | None = None, most: int | None = None) -> Any:
         token = self.peek()
+        if token.startswith("?") and least is None and most is None:
+            self.take()
+            divisor = re.search(r"div=([0-9]{1,18})", token)
+            self.dynamic += 1
+            return (int(divisor[1]) if divisor else 1) * symbols(f"d{self.dynamic - 1}")
         if not _INTEGER.fullmatch(token):
             self.fail("an integer")
         value = int(_DIGITS.findall(token)[0])
@@ -271,22 +325,6 @@ class _Parser:
         found = found if token else "the end"
         why = f"{self.reader}expected {expected}, found {found}"
         raise LayoutValueError(pointed(why, self.written, at))
-
-
-class _Pointer:
-    """The pointer that CuTe prints between a swizzle of bytes and a layout of elements."""
-
-    def __init__(self, token: str) -> None:
-        self.bits = int(_DIGITS.findall(token)[0])
-
-    def of_elements(self, outer: Any) -> Any:
-        """A swizzle of bytes as one of elements; what is no swizzle stays."""
-        if not isinstance(outer, Swizzle):
-            return outer
-        base = outer.base + 3 - (self.bits.bit_length() - 1)
-        if self.bits not in (1, 2, 4, 8, 16, 32, 64, 128) or (base < 0 and outer.bits):
-            raise LayoutValueError(f"parse: {outer} moves parts of elements of {self.bits} bits")
-        return Swizzle(outer.bits, max(base, 0), outer.shift)
 
 
 def _made(operands: list[Any]) -> Layout:

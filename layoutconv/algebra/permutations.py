@@ -6,15 +6,16 @@ from math import lcm
 from typing import Any, NamedTuple
 
 from .analysis import contiguity, is_injective, is_surjective
+from .basis import basis_terms
 from .budget import table_size
-from .composed import ComposedLayout
-from .errors import LayoutTypeError, inexact
+from .composed import ComposedLayout, moved_slice
+from .errors import LayoutTypeError, inexact, whole
 from .int_tuple import IntTuple, idx2crd
 from .layout import Layout, as_like
 from .normal import normal_form
 from .relations import known
-from .slices import slice_
-from .symbols import same
+from .slices import slice_and_offset
+from .symbols import Symbolic, same
 from .table import flat_table
 
 
@@ -42,11 +43,36 @@ def offset_table(layout: Any) -> dict[Any, list[IntTuple]]:
     return dict(sorted(result.items()))
 
 
+def make_layout_image_mask(layout: Any, crd: IntTuple, mode: int) -> int:
+    """The offsets along one mode, the others at ``crd``, as bits: a multicast mask of CTAs.
+
+    ``layout`` maps coordinates of a cluster to the ranks of CTAs. Raises
+    :class:`LayoutTypeError` for a coordinate of another rank.
+
+    >>> cluster = Layout((2, 4))
+    >>> bin(make_layout_image_mask(cluster, (1, 0), 1)), make_layout_image_mask(cluster, (0, 1), 0)
+    ('0b10101010', 12)
+    """
+    like = _asked("make_layout_image_mask", layout)
+    if not isinstance(crd, tuple) or len(crd) != like.rank or not 0 <= mode < like.rank:
+        raise LayoutTypeError(
+            f"make_layout_image_mask: {like} has {like.rank} modes; got {crd!r} and mode {mode!r}"
+        )
+    open_, offset = _opened((*crd[:mode], None, *crd[mode + 1 :]), like)
+    name = "make_layout_image_mask"
+    start, count = whole(name, offset), whole(name, open_.size())
+    return sum({1 << (whole(name, open_(i)) + start) for i in range(count)})
+
+
 class Footprint(NamedTuple):
     """The memory that a layout reaches: first and last offset, how many there are, and holes.
 
     ``span`` is how many offsets there are from the first to the last, ``distinct`` how many of
     them are reached, ``reuse`` how many coordinates each of those has on average.
+
+    >>> padded = footprint(Layout((4, 8), (10, 1)))
+    >>> padded.span, padded.distinct, padded.holes
+    (38, 32, 6)
     """
 
     first: int
@@ -82,7 +108,14 @@ def functionally_equal(a: Any, b: Any) -> bool:
         one, two = a.coalesce(), b.coalesce()
         if same(tuple(normal_form(one)), tuple(normal_form(two))):
             return True
-    return _values("functionally_equal", a) == _values("functionally_equal", b)
+    table_size("functionally_equal", a, a.size())
+    here, there = flat_table(a), flat_table(b)
+    return here == there or list(map(_without_zeros, here)) == list(map(_without_zeros, there))
+
+
+def _without_zeros(value: Any) -> Any:
+    """A coordinate as it is, but 0 for the origin: a plain 0 is the zero of every kind."""
+    return value if isinstance(value, int) or basis_terms(value) else 0
 
 
 def is_bijective(layout: Any) -> bool:
@@ -92,7 +125,9 @@ def is_bijective(layout: Any) -> bool:
     (True, False)
     """
     a = _asked("is_bijective", layout)
-    return is_injective(a) and is_surjective(a, int(a.size()))
+    size = a.size()
+    bound = size if isinstance(size, Symbolic) else whole("is_bijective", size)
+    return is_injective(a) and is_surjective(a, bound)  # type: ignore[arg-type]
 
 
 def is_contiguous(layout: Any) -> bool:
@@ -111,16 +146,20 @@ def mode_contiguity(layout: Any) -> list[int]:
     >>> mode_contiguity(Layout((4, 8), (1, 4)))
     [4, 1]
     """
-    return [contiguity(mode) for mode in _asked("mode_contiguity", layout)]
+    a = _asked("mode_contiguity", layout)
+    if not isinstance(a.shape, tuple):
+        return [contiguity(a)]
+    origin = (0,) * a.rank
+    return [contiguity(_opened((*origin[:i], None, *origin[i + 1 :]), a)[0]) for i in range(a.rank)]
 
 
 def slice_contiguity(layout: Any, crd: IntTuple) -> int:
-    """:func:`contiguity` of the modes that ``crd`` leaves open with None.
+    """:func:`contiguity` of the modes that ``crd`` leaves open with None, from where it leads.
 
     >>> slice_contiguity(Layout((4, 8), (8, 1)), (2, None))
     8
     """
-    return contiguity(slice_(crd, _asked("slice_contiguity", layout)))
+    return contiguity(_opened(crd, _asked("slice_contiguity", layout))[0])
 
 
 def cycles(layout: Any) -> list[list[int]]:
@@ -175,6 +214,11 @@ def permutation_parity(layout: Any) -> int:
 def _asked(name: str, x: Any) -> Any:
     found = as_like(name, x)
     return found if isinstance(found, Layout | ComposedLayout) else found.layout
+
+
+def _opened(crd: IntTuple, a: Any) -> tuple[Any, Any]:
+    """A slice, and an offset that adds to what it gives, also where strides add by XOR."""
+    return moved_slice(crd, a) if isinstance(a, Layout) else slice_and_offset(crd, a)
 
 
 def _values(name: str, x: Any) -> list[Any]:

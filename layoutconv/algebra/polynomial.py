@@ -28,6 +28,7 @@ class Quotient(NamedTuple):
 
     numerator: Frozen
     denominator: Frozen
+    sign: str = "//"  # equal to no remainder: tuples compare by their items
 
 
 class Remainder(NamedTuple):
@@ -35,6 +36,7 @@ class Remainder(NamedTuple):
 
     numerator: Frozen
     denominator: Frozen
+    sign: str = "%"  # a tuple of two would be equal to the quotient
 
 
 Atom: TypeAlias = "Name | Quotient | Remainder"

@@ -54,6 +54,9 @@ class Stride(Immutable):
     def __rmul__(self, c: Any) -> Any:
         return self.at(c)
 
+    def __str__(self) -> str:
+        return type(self).__name__
+
     def zero(self) -> Any:
         """The zero of its values: 0, or a coordinate of zeros."""
         return 0
@@ -99,6 +102,10 @@ class Stride(Immutable):
 
     def lifted(self, path: Path) -> Any:
         """The same values as mode ``path`` of a coordinate; None if unknown."""
+        return None
+
+    def expression(self, c: str, language: str) -> str | None:
+        """The text of the value at ``c`` for :func:`~layoutconv.emit`; None if there is none."""
         return None
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Any:
@@ -162,10 +169,10 @@ def times(n: Any, d: Any) -> Any:
 
 def plus(d: Any, e: Any) -> Any:
     """The stride of the sum of two layouts; None if unknown. A 0 is the zero of every kind."""
-    if is_zero(d):
+    if is_zero(d) and not (is_stride(d) and is_zero(e)):
         return e
     if is_zero(e):
-        return d
+        return d  # of two zeros the one with a kind, so that both orders give one sum
     if is_stride(d):
         return d.plus(e)
     if is_stride(e):

@@ -13,6 +13,7 @@ from typing import Any
 
 from .errors import LayoutValueError
 from .facts import NONE, Question, active, answer, divides, division, holding
+from .late import late
 from .polynomial import (
     Frozen,
     Poly,
@@ -112,7 +113,8 @@ def holds(sign: str, order: int) -> bool:
 def assuming(*relations: Relation | bool) -> AbstractContextManager[None]:
     """Take relations between symbols for granted inside a ``with`` block.
 
-    Results that need one of them say so: ``result.assumptions``. A relation that holds anyway may
+    Results that need one of them say so: ``result.assumptions``. Relations of sympy are taken, too:
+    ``sympy.Eq(w % 8, 0)``, since ``w % 8 == 0`` is False there. A relation that holds anyway may
     be given too; one that never holds is refused with :class:`~layoutconv.LayoutValueError`.
 
     >>> from layoutconv.algebra import Layout, logical_divide, symbols
@@ -126,6 +128,8 @@ def assuming(*relations: Relation | bool) -> AbstractContextManager[None]:
     for relation in relations:
         if relation is True:
             continue
+        if hasattr(relation, "rel_op"):
+            relation = late("relation_of_sympy")(relation)
         if not isinstance(relation, Relation):
             raise LayoutValueError(f"assuming: expected relations that can hold, got {relation!r}")
         question, wanted = relation.question()

@@ -6,11 +6,15 @@ Where a shape is asked for a layout or a tensor stands for its own. CUTLASS: cut
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 from typing import Any
 
-from .errors import LayoutTypeError, LayoutValueError, inexact, text
-from .int_tuple import IntTuple, flatten, idx2crd, map_leaves, product, shape_of
-from .relations import known
+from .coalesce import coalesce
+from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
+from .int_tuple import IntTuple, flatten, has_none, idx2crd, map_leaves, product, shape_of
+from .layout import Layout, make
+from .like import LayoutLike
+from .relations import Relation, known
 from .symbols import ceil_div as _ceil_div
 
 
@@ -73,6 +77,7 @@ def shape_div(a: Any, b: Any) -> IntTuple:
         return a // b
     if known(b % a == 0):
         return 1
+    any((a % b == 0, b % a == 0))  # asks: names may leave it open, which is another error
     raise LayoutValueError(f"shape_div: neither of {text(a)} and {text(b)} divides the other")
 
 
@@ -85,7 +90,7 @@ def evenly_divides(a: Any, b: Any) -> bool:
     a, b = shape_of("evenly_divides", a), shape_of("evenly_divides", b)
     if isinstance(b, tuple):
         return isinstance(a, tuple) and len(b) <= len(a) and all(map(evenly_divides, a, b))
-    return known(product(a) % b == 0)
+    return bool(product(a) % b == 0)
 
 
 def elem_scale(a: Any, b: Any) -> IntTuple:
@@ -151,13 +156,20 @@ def _running(shape: IntTuple, init: Any, *, forwards: bool) -> IntTuple:
     return walked(shape)
 
 
-def dice(crd: IntTuple, x: Any) -> IntTuple:
-    """The entries of a tuple at which ``crd`` is not None: what :func:`slice_` drops.
+def dice(crd: IntTuple, x: Any) -> Any:
+    """The entries of a tuple, or modes of a layout, at which ``crd`` is not None.
 
-    >>> dice((None, 1, (1, None)), (4, 5, (6, 7)))
-    (5, 6)
+    They are what :func:`slice_` drops. Raises :class:`LayoutTypeError` for operands of another
+    order or profile.
+
+    >>> dice((None, 1, (1, None)), (4, 5, (6, 7))), str(dice((None, 1), Layout((4, 8), (8, 1))))
+    ((5, 6), '(8):(1)')
     """
+    if isinstance(x, LayoutLike) and isinstance(crd, tuple):
+        return x.on_domain(lambda a: make(_diced(crd, a.shape), _diced(crd, a.stride)))
     found = shape_of("dice", x)
+    if isinstance(crd, LayoutLike) or has_none(found):
+        raise LayoutTypeError(f"dice: the coordinate comes first, then the entries: {text(found)}")
     return _diced(crd, found) if isinstance(crd, tuple) else None if crd is None else found
 
 
@@ -178,14 +190,16 @@ def coordinates(shape: Any) -> Iterator[IntTuple]:
     [(0, (0, 0)), (1, (0, 0)), (0, (1, 0)), (1, (1, 0))]
     """
     found = shape_of("coordinates", shape)
-    return (idx2crd(i, found) for i in range(int(product(found))))
+    return (idx2crd(i, found) for i in range(whole("coordinates", product(found))))
 
 
 def increment(crd: IntTuple, shape: Any) -> IntTuple:
-    """The coordinate after ``crd``, the first mode fastest; after the last one the first.
+    """The coordinate after ``crd``, the first mode fastest; the last leaf has no bound, as in CuTe.
+
+    So it is ``idx2crd(crd2idx(crd, shape) + 1, shape)``.
 
     >>> increment((3, 0), (4, 2)), increment((3, 1), (4, 2))
-    ((0, 1), (0, 0))
+    ((0, 1), (0, 2))
     """
     found = shape_of("increment", shape)
     digits = list(flatten(crd))
@@ -193,9 +207,10 @@ def increment(crd: IntTuple, shape: Any) -> IntTuple:
     if len(digits) != len(extents):
         raise LayoutTypeError(f"increment: {text(crd)} has another profile than {text(found)}")
     for i, s in enumerate(extents):
-        digits[i] = digits[i] + 1 if digits[i] + 1 < s else 0
-        if digits[i]:
+        digits[i] = digits[i] + 1
+        if i + 1 == len(extents) or digits[i] < s:
             break
+        digits[i] = 0
     left = iter(digits)
     return map_leaves(lambda _: next(left), found)
 
@@ -208,7 +223,8 @@ def elem_less(a: IntTuple, b: IntTuple) -> Any:
     """
     a, b = shape_of("elem_less", a), shape_of("elem_less", b)
     if not isinstance(a, tuple) and not isinstance(b, tuple):
-        return a < b
+        below = a < b
+        return bool(below) if isinstance(below, Relation) else below
     if not isinstance(a, tuple) or not isinstance(b, tuple) or len(a) != len(b):
         raise LayoutTypeError(f"elem_less: {text(a)} and {text(b)} have different profiles")
     result: Any = True
@@ -233,6 +249,22 @@ def colex_less(a: IntTuple, b: IntTuple) -> bool:
     (False, True)
     """
     return flatten(a)[::-1] < flatten(b)[::-1]
+
+
+def domain_distribute(x: Any, count: int) -> Layout:
+    """The positions of ``count`` elements of a shape that its modes divide, first modes first.
+
+    A tiler for as many elements from wherever they come; fewer where the modes have not got the
+    factors. C++: ``domain_distribute(layout, Int<6>{})``.
+
+    >>> print(domain_distribute((15, 14), 6), domain_distribute((4, 8), 8))
+    (3,2):(1,15) 8:1
+    """
+    extents, sizes = flatten(shape_of("domain_distribute", x)), []
+    for extent in extents:
+        sizes.append(gcd(whole("domain_distribute", extent), count))
+        count //= sizes[-1]
+    return coalesce(make(tuple(sizes), prefix_product(extents)))
 
 
 def weakly_congruent(a: Any, b: Any) -> bool:

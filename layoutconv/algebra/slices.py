@@ -24,6 +24,8 @@ def slice_(crd: IntTuple, target: Any) -> Any:
     >>> print(slice_((1, (None, None)), Layout((4, (2, 3)), (1, (4, 8)))))
     (2,3):(4,8)
     """
+    if isinstance(crd, LayoutLike):
+        raise LayoutTypeError(f"slice_: the coordinate comes first, before {crd}")
     if isinstance(target, tuple | int):
         return target if crd is None else slice_tuple(crd, target)
     target = as_like("slice_", target)

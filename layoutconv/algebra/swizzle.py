@@ -54,6 +54,8 @@ class Swizzle(Drawable):
         """The swizzled offset; ``x`` may be an array. It uses ``& ^ // *`` alone."""
         if isinstance(x, Symbolic):
             raise LayoutTypeError(f"Swizzle: the bits of {x} are not known")
+        if isinstance(x, tuple):
+            raise LayoutTypeError(f"Swizzle: the coordinate {x} has no bits")
         if is_array(x) and x.ndim and type_range(x)[1] < self.size():
             x = widened(x)
         picked = x & self.mask

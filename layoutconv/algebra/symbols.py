@@ -265,6 +265,24 @@ def symbolic_of(x: SymInt) -> Symbolic | int:
     return Symbolic(freeze(p), int(x)) if not is_constant(p) else int(x)
 
 
+def have_one_value(expressions: list[Symbolic]) -> bool:
+    """Tell if every name has one value in these, as the names of one kernel have."""
+    values: dict[str, int] = {}
+    for x in expressions:
+        names = list(names_of(dict(x.terms)))
+        if (
+            x.value is not None
+            and [str(x)] == names
+            and values.setdefault(names[0], x.value) != x.value
+        ):
+            return False
+    return all(
+        evaluate(dict(x.terms), values) == x.value
+        for x in expressions
+        if set(names_of(dict(x.terms))) <= set(values)
+    )
+
+
 def _minimum_of(x: SymInt) -> int | None:
     return min(int(x), 1) if x >= 0 else None
 
@@ -317,6 +335,8 @@ def from_sympy(x: Any) -> Any:
             return None
         minimum = 1 if x.is_positive else 0 if x.is_nonnegative else None
         return made(of_atom(Name(str(x), minimum)))
+    if type(x).__name__ in ("floor", "ceiling"):
+        return _rounded(x)
     parts = [from_sympy(part) for part in getattr(x, "args", ())]
     if not parts or any(part is None for part in parts):
         return None
@@ -332,3 +352,19 @@ def from_sympy(x: Any) -> Any:
             result = result * parts[0]
         return result
     return parts[0] % parts[1] if kind == "Mod" else None
+
+
+def relation_of_sympy(x: Any) -> Any:
+    """A relation of sympy as one of ours; what is none of integers as it is."""
+    left, right = from_sympy(x.lhs), from_sympy(x.rhs)
+    if left is None or right is None:
+        return x
+    return _relation(x.rel_op, left, right)
+
+
+def _rounded(x: Any) -> Any:
+    """The quotient of sympy's ``floor(a/b)`` or ``ceiling(a/b)``, or None."""
+    over, under = (from_sympy(part) for part in x.args[0].as_numer_denom())
+    if over is None or under is None:
+        return None
+    return over // under if type(x).__name__ == "floor" else ceil_div(over, under)

@@ -14,13 +14,14 @@ from .casts import upcast
 from .coalesce import coalesce, filter
 from .composition import composition
 from .construct import with_shape
+from .display import Pictured
 from .divide import zipped_divide
 from .entries import prepend, product_each
 from .errors import LayoutTypeError, LayoutValueError
 from .int_tuple import IntTuple, product
 from .inverse import left_inverse, right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
-from .like import LayoutLike
+from .like import LayoutLike, symbolically
 from .products import logical_product, raked_product
 from .slices import slice_
 from .tiled_mma import TiledMma
@@ -32,6 +33,10 @@ class CopyUnit:
 
     ``source``, ``destination`` and ``reference`` map (thread, value) to elements of what one
     instruction moves; the reference is the one that a tiled copy's layout speaks of.
+
+    >>> unit = universal_copy(8)
+    >>> unit.threads, unit.values
+    (1, 8)
     """
 
     source: Layout
@@ -62,7 +67,10 @@ def universal_copy(values: int = 1) -> CopyUnit:
 
 
 def copy_unit(atom: Any, element_bits: int = 16) -> CopyUnit:
-    """An ``ldmatrix`` or ``stmatrix`` atom, whose layouts count bits, in units of elements.
+    """A copy atom, whose layouts count bits, in units of elements.
+
+    Raises :class:`LayoutTypeError` for a box of TMA that is swizzled: tile its shared memory with
+    :func:`smem_atom` instead, and take the box unswizzled.
 
     >>> from .atoms import copy_atom
     >>> print(copy_unit(copy_atom("ldmatrix.x4")).destination)
@@ -70,15 +78,21 @@ def copy_unit(atom: Any, element_bits: int = 16) -> CopyUnit:
     """
     source = upcast(atom.source, element_bits)
     destination = upcast(atom.destination, element_bits)
-    store = atom.name.startswith("stmatrix")
-    return CopyUnit(source, destination, source if store else destination)
+    if not isinstance(destination, Layout):
+        raise LayoutTypeError(f"copy_unit: the destination of {atom.name}, {destination}, swizzles")
+    of_source = atom.name.startswith(("stmatrix", "tcgen05.ld"))  # else what arrives is spoken of
+    return CopyUnit(source, destination, source if of_source else destination)
 
 
 @dataclass(frozen=True)
-class TiledCopy:
+class TiledCopy(Pictured):
     """A copy unit, (thread, value) -> position of a tile, and the tiler of that tile.
 
     Make it with :func:`make_tiled_copy`, :func:`make_tiled_copy_tv` or their kin.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(8), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(copy.size, copy.tiler, copy.layout_tv)
+    128 (16, 64) ((8,16),8):((128,1),16)
     """
 
     unit: CopyUnit
@@ -96,7 +110,10 @@ class TiledCopy:
         like = as_like("TiledCopy", tensor)
         if like.rank < len(self.tiler):
             raise LayoutTypeError(f"TiledCopy: {like} has less modes than the tiler {self.tiler}")
-        tiles = zipped_divide(like, self.tiler)
+        return self._of_tiles(zipped_divide(like, self.tiler), target)
+
+    def _of_tiles(self, tiles: Any, target: Layout) -> Any:
+        """``(tile, rest)`` as :meth:`thrfrg` has it."""
         by_atom = zipped_divide(self.layout_tv, (self.unit.threads, self.unit.values))
         moved = composition(right_inverse(self.unit.reference), target)
         moved = with_shape(moved, target.shape) if moved.shape != target.shape else moved
@@ -108,6 +125,28 @@ class TiledCopy:
             make_layout(coalesce(values[0]), coalesce(values[1])),
         )
         return composition(tiles, (positions, None))
+
+    @property
+    def layout_src_tv(self) -> Layout:
+        """(thread, value) that reads -> position of the tile."""
+        return self._whole(self.unit.source)
+
+    @property
+    def layout_dst_tv(self) -> Layout:
+        """(thread, value) that writes -> position of the tile.
+
+        >>> from .atoms import copy_atom
+        >>> unit = copy_unit(copy_atom("ldmatrix.x1"))
+        >>> copy = make_tiled_copy(unit, unit.reference, (8, 8))
+        >>> print(copy.layout_src_tv, copy.layout_dst_tv)
+        ((8,4),(8,1)):((8,0),(1,0)) (32,(2,1)):(2,(1,0))
+        """
+        return self._whole(self.unit.destination)
+
+    def _whole(self, target: Layout) -> Layout:
+        tile = make_layout(Layout(_extents(self.tiler)), Layout(1, 0))
+        (threads, values), _ = self._of_tiles(tile, target)
+        return make_layout(threads, values)
 
     def get_slice(self, thread: int) -> ThrCopy:
         """Return what one thread has of source and destination."""
@@ -144,7 +183,12 @@ class TiledCopy:
 
 @dataclass(frozen=True)
 class ThrCopy:
-    """One thread's part of a :class:`TiledCopy`."""
+    """One thread's part of a :class:`TiledCopy`.
+
+    >>> copy = make_tiled_copy_tv(universal_copy(), Layout((16, 8), (8, 1)), (1, 8))
+    >>> print(copy.get_slice(3).partition_D(Layout((32, 64), (64, 1))))
+    ((1,8),2,1):((0,1),1024,0)
+    """
 
     copy: TiledCopy
     thread: int
@@ -188,14 +232,30 @@ def make_tiled_copy_tv(unit: CopyUnit, threads: Any, values: Any = 1) -> TiledCo
 def make_layout_tv(threads: Any, values: Any) -> tuple[IntTuple, Layout]:
     """The tile of threads that own blocks of values: its tiler, and (thread, value) -> position.
 
+    Raises :class:`LayoutValueError` where numbers of threads or of values are left out or repeated:
+    then some (thread, value) has no place in the tile.
+
     >>> tiler, layout = make_layout_tv(Layout((4, 8), (8, 1)), Layout((2, 2), (2, 1)))
     >>> print(tiler, layout)
     (8, 16) ((8,4),(2,2)):((16,2),(8,1))
     """
     threads, values = as_layout("make_layout_tv", threads), as_layout("make_layout_tv", values)
-    whole = raked_product(threads, values)
-    layout = composition(right_inverse(whole), Layout((threads.size(), values.size())))
-    return product_each(whole.shape), layout
+    found: tuple[IntTuple, Layout] = symbolically(
+        _make_layout_tv, threads, values, name="make_layout_tv"
+    )
+    return found
+
+
+def _make_layout_tv(threads: Layout, values: Layout) -> tuple[IntTuple, Layout]:
+    tile = raked_product(threads, values)
+    inverse = right_inverse(tile)
+    if inverse.size() != tile.size():
+        raise LayoutValueError(
+            f"make_layout_tv: the threads {threads} or the values {values} are not numbered from 0 "
+            "on, each once"
+        )
+    layout = composition(inverse, Layout((threads.size(), values.size())))
+    return product_each(tile.shape), layout
 
 
 def make_tiled_copy(unit: CopyUnit, layout_tv: Any, tiler: Any) -> TiledCopy:
@@ -225,8 +285,12 @@ def make_cotiled_copy(unit: CopyUnit, layout_tv: Any, data: Any) -> TiledCopy:
     ((2,16),8):((16,1),32)
     """
     layout, data = as_layout("make_cotiled_copy", layout_tv), as_layout("make_cotiled_copy", data)
-    extents = product_each(data.shape)
     positions = composition(left_inverse(data), layout)
+    return _of_active(unit, product_each(data.shape), positions)
+
+
+def _of_active(unit: CopyUnit, extents: tuple[int, ...], positions: Layout) -> TiledCopy:
+    """A tiled copy of those positions of a tile that (thread, value) has, and of no others."""
     tiler = []
     for i in range(len(extents)):
         only = Layout(extents, tuple([int(j == i) for j in range(len(extents))]))
@@ -234,6 +298,29 @@ def make_cotiled_copy(unit: CopyUnit, layout_tv: Any, data: Any) -> TiledCopy:
     in_tile = composition(Layout(extents), tuple(tiler))
     layout = composition(left_inverse(in_tile), positions)
     return make_tiled_copy(unit, layout, tuple(tiler))
+
+
+def make_tiled_copy_C_atom(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
+    """The smallest copy that retiles accumulators: for an epilogue that stores part after part.
+
+    Each thread has the first values of its fragment that one instruction moves.
+
+    Raises :class:`LayoutValueError` where an instruction moves more than a thread has.
+
+    >>> from .atoms import mma_atom
+    >>> from .tiled_mma import make_tiled_mma
+    >>> copy = make_tiled_copy_C_atom(universal_copy(2), make_tiled_mma(mma_atom("m16n8k16.f16")))
+    >>> print(copy.layout_tv, *copy.tiler)
+    ((4,8),2):((8,1),32) 8:1 (4,2):(2,1)
+    """
+    layout = mma.layout_tv("C")
+    threads, values = (int(mode.size()) for mode in layout)
+    if unit.source[1].size() > values:
+        raise LayoutValueError(
+            f"make_tiled_copy_C_atom: {unit.source} moves more than the {values} values of {layout}"
+        )
+    first = composition(layout, Layout((threads, unit.source[1].size())))
+    return _of_active(unit, (mma.get_tile_size(0), mma.get_tile_size(1)), first)
 
 
 def make_tiled_copy_A(unit: CopyUnit, mma: TiledMma) -> TiledCopy:
@@ -279,7 +366,7 @@ def make_tiled_copy_S(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
     >>> print(make_tiled_copy_S(universal_copy(4), copy).layout_tv)
     ((8,16),(8,1)):((128,1),(16,0))
     """
-    return _like(unit, copy, copy.unit.source)
+    return make_tiled_copy(unit, copy.layout_src_tv, copy.tiler)
 
 
 def make_tiled_copy_D(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
@@ -289,7 +376,7 @@ def make_tiled_copy_D(unit: CopyUnit, copy: TiledCopy) -> TiledCopy:
     >>> print(make_tiled_copy_D(universal_copy(4), copy).layout_tv)
     ((8,16),(8,1)):((128,1),(16,0))
     """
-    return _like(unit, copy, copy.unit.destination)
+    return make_tiled_copy(unit, copy.layout_dst_tv, copy.tiler)
 
 
 def _for_operand(unit: CopyUnit, mma: TiledMma, operand: str) -> TiledCopy:
@@ -299,12 +386,6 @@ def _for_operand(unit: CopyUnit, mma: TiledMma, operand: str) -> TiledCopy:
     values, rests = mma.thrfrg(operand, Layout(tiler))[1]
     fragment = (int(values.size()), *[int(rest.size()) for rest in rests])
     return TiledCopy(unit, copy.layout_tv, copy.tiler, fragment)
-
-
-def _like(unit: CopyUnit, copy: TiledCopy, target: Layout) -> TiledCopy:
-    reference = Layout(_extents(copy.tiler))
-    (threads, values), _ = copy.thrfrg(reference, target)
-    return make_tiled_copy(unit, make_layout(threads, values), copy.tiler)
 
 
 def _extents(tiler: tuple[Any, ...]) -> tuple[int, ...]:

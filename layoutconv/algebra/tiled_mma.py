@@ -12,12 +12,14 @@ from typing import Any
 
 from .atoms import MmaAtom
 from .composition import composition
+from .display import Pictured
 from .divide import logical_divide, zipped_divide
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple, product
 from .inverse import right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
 from .like import LayoutLike
+from .makers import make_fragment_like
 from .products import tiled_product
 from .slices import slice_
 
@@ -25,12 +27,17 @@ _MODES = {"A": (0, 2), "B": (1, 2), "C": (0, 1)}  # those of (M, N, K) that an o
 
 
 @dataclass(frozen=True)
-class TiledMma:
+class TiledMma(Pictured):
     """An mma atom, the layout of atoms over (M, N, K), and a permutation of the tile.
 
     ``atom_layout`` says where the threads of each atom are: its size is how many atoms run side by
     side. ``permutation`` has a tiler for each of M, N and K, or None for as many as the atoms are.
     Make it with :func:`make_tiled_mma`.
+
+    >>> from .atoms import mma_atom
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> mma.size, mma.shape_mnk, mma.get_tile_size(0)
+    (128, (16, 8, 16), 32)
     """
 
     atom: MmaAtom
@@ -74,8 +81,9 @@ class TiledMma:
         like = as_like(f"TiledMma: {operand}", tensor)
         if like.rank < 2:
             raise LayoutTypeError(f"TiledMma: {operand} is {like}, which has no two modes")
+        rows, columns = self.atom.extents(operand)
         permuted = logical_divide(like, (self.permutation[i], self.permutation[j]))
-        atoms = zipped_divide(permuted, (Layout(self.atom.shape[i]), Layout(self.atom.shape[j])))
+        atoms = zipped_divide(permuted, (Layout(rows), Layout(columns)))
         fragments = composition(atoms, (self.atom.fragment(operand), None))
         vmnk = self.thr_layout_vmnk
         tile = (Layout(vmnk[1 + i].size()), Layout(vmnk[1 + j].size()))
@@ -92,7 +100,8 @@ class TiledMma:
         ((4,8,2,2),((2,2),(1,1))):((64,1,16,256),((32,8),(0,0)))
         """
         i, j = _modes(operand)
-        whole = Layout((self.get_tile_size(i), self.get_tile_size(j)))
+        stored = self.atom.shape[j] // self.atom.extents(operand)[1]  # 2 of a sparse A, else 1
+        whole = Layout((self.get_tile_size(i), self.get_tile_size(j) // stored))
         threads, values = self.thrfrg(operand, whole)
         result = make_layout(self._of_thread(threads, i, j), values)
         return result
@@ -123,13 +132,29 @@ class TiledMma:
         found = self.get_slice(0).partition(operand, Layout(tile))
         return found.shape if isinstance(found, LayoutLike) else found[0].shape
 
+    def partition_fragment(self, operand: str, tile: IntTuple) -> Layout:
+        """The registers of one thread for an operand of shape ``tile``, compact.
+
+        >>> from .atoms import mma_atom
+        >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+        >>> print(mma.partition_fragment("C", (32, 32)))
+        ((2,2),1,2):((1,2),4,4)
+        """
+        return Layout(self.partition_shape(operand, tile))
+
     def __str__(self) -> str:
         return f"TiledMma({self.atom.name}, {self.atom_layout})"
 
 
 @dataclass(frozen=True)
 class ThrMma:
-    """One thread's part of a :class:`TiledMma`."""
+    """One thread's part of a :class:`TiledMma`.
+
+    >>> from .atoms import mma_atom
+    >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
+    >>> print(mma.get_slice(5).partition_C(Layout((64, 32), (32, 1))))
+    ((2,2),2,2):((1,256),1024,16)
+    """
 
     mma: TiledMma
     thread: int
@@ -167,19 +192,41 @@ class ThrMma:
         """:meth:`partition` of an (M, N) tensor."""
         return self.partition("C", tensor)
 
+    def partition_fragment_A(self, tensor: Any) -> Layout:
+        """The registers for what :meth:`partition_A` gives, in the order of its strides."""
+        return make_fragment_like(self.partition_A(tensor))
+
+    def partition_fragment_B(self, tensor: Any) -> Layout:
+        """The registers for what :meth:`partition_B` gives, in the order of its strides."""
+        return make_fragment_like(self.partition_B(tensor))
+
+    def partition_fragment_C(self, tensor: Any) -> Layout:
+        """The registers of accumulators for what :meth:`partition_C` gives, compact.
+
+        >>> from .atoms import mma_atom
+        >>> thread = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1)).get_slice(5)
+        >>> print(thread.partition_fragment_C(Layout((32, 32), (32, 1))))
+        ((2,2),1,2):((1,2),4,4)
+        """
+        return Layout(self.partition_C(tensor).shape)
+
 
 def make_tiled_mma(
     atom: MmaAtom, atom_layout: Any = (1, 1, 1), permutation: Any = (None, None, None)
 ) -> TiledMma:
     """An mma atom repeated over threads by ``atom_layout`` (M, N, K), and a permutation of tiles.
 
-    Raises :class:`LayoutTypeError` for an atom layout that is no layout of at most three modes.
+    Raises :class:`LayoutTypeError` for an atom layout that is no layout of at most three modes, and
+    :class:`LayoutValueError` for an atom of several blocks.
 
     >>> from .atoms import mma_atom
     >>> mma = make_tiled_mma(mma_atom("m16n8k16.f16"), (2, 2, 1))
     >>> print(mma.thr_layout_vmnk, mma.size)
     (32,2,2,1):(1,32,64,0) 128
     """
+    if atom.blocks > 1:
+        why = f"{atom.name} multiplies {atom.blocks} blocks, which are no modes M, N, K"
+        raise LayoutValueError(f"make_tiled_mma: {why}")
     layout = as_layout("make_tiled_mma", atom_layout)
     modes = list(layout) if isinstance(layout.shape, tuple) else [layout]
     if len(modes) > 3 or len(permutation) != 3:

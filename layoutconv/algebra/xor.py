@@ -126,8 +126,8 @@ class F2(Stride):
             return None
         if low == high:
             return {(): (carryless(low, d), carryless(low, d))}
-        top = (1 << (high.bit_length() + d.bit_length())) - 1
-        return {(): (0, top if d else 0)}
+        top = (1 << (high.bit_length() + d.bit_length() - 1)) - 1 if d else 0
+        return {(): (0, top)}
 
     def divisor(self) -> int:
         """The lowest bit of the value."""

@@ -96,7 +96,8 @@ class BoundedCache(Generic[Key, Value]):
         if entries > most[0] or nbytes > most[1]:
             return
         young = self._weight[0] + entries, self._weight[1] + nbytes
-        if young[0] > most[0] or young[1] > most[1]:
+        # Threads that put at once may lose what one added to the weight, but no entry.
+        if young[0] > most[0] or young[1] > most[1] or len(self.young) >= most[0]:
             self._grow_old()
             young = entries, nbytes
         self.young[key], self._sizes[key], self._weight = value, (entries, nbytes), young

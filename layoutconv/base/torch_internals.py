@@ -92,13 +92,30 @@ is_any_autocast_enabled: Callable[[], bool] = private(
     "torch._C:_is_any_autocast_enabled", autocast_is_on
 )
 
-# Of torch.func: the transform on top or None, and how many there are, which torch.compile knows.
+# Of torch.func: the transform on top or None, and how many there are.
 transform_on_top: Callable[[], Any] = private(
     "torch._C._functorch:peek_interpreter_stack", supposed
 )
-transforms_that_look: Callable[[], int] = private(
+_transforms: Callable[[], int] = private(
     "torch._C._functorch:get_dynamic_layer_stack_depth", supposed
 )
+
+
+def transforms_that_look() -> int:
+    """Return how many transforms of ``torch.func`` look at what is computed.
+
+    torch.compile takes the answer that it gets as it traces for a constant, as of a function under
+    ``torch.compiler.assume_constant_result``, which would import the compiler here. It traces
+    transforms by entering them, and the function behind this one not at all before torch 2.12.
+
+    >>> transforms_that_look()
+    0
+    """
+    return _transforms()
+
+
+transforms_that_look._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
 # Of torch.autograd.grad(is_grads_batched=True), which is no transform and no mode.
 is_batched: Callable[[Any], bool] = private("torch._C._functorch:is_legacy_batchedtensor", supposed)
 

@@ -17,9 +17,11 @@ from ..algebra.notation import visible_lines
 from ..errors import DeviceError
 from .bench import bench
 from .cache import cache
+from .compile_command import compile_command
 from .demo_command import demo
 from .draw import draw
 from .info import info
+from .profile_command import profile
 from .tune import tune
 
 INTERRUPTED = 130
@@ -61,7 +63,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (demo, draw, bench, tune, info, cache):
+for command in (demo, draw, compile_command, profile, bench, tune, info, cache):
     commands.add_command(command)
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from ..algebra import copy_names, mma_names
+from ..algebra import copy_names, mfma_names, mma_names
 from ..draw.command import LIMIT, STEPS_LIMIT, DrawOptions, run, serve
 from .options import Extents
 
 
 def _atoms(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    names = (*mma_names(), *copy_names())
+    names = (*mma_names(), *mfma_names(), *copy_names())
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -34,7 +34,8 @@ examples:
 @click.argument("layout", required=False)
 @click.option(
     "--atom", metavar="NAME", shell_complete=_atoms,
-    help=f"{', '.join((*mma_names(), *copy_names()))}, m64n128k16 (wgmma), or CuTe's name.",
+    help="m16n8k16.f16, ldmatrix.x4, m64n128k16 (wgmma), tcgen05.m128n64k16, tcgen05.ld.32x32b.x8, "
+    "mfma.32x32x8.f16, or CuTe's name; completion has them all.",
 )  # fmt: skip
 @click.option(
     "--view", metavar="SPEC", help="fprop:INPUT,FILTER[,stride=,padding=,dilation=,channels=]"

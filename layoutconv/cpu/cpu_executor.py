@@ -128,7 +128,8 @@ def _multiply(
         _begin(acc, parts, begun, product.tile.block)
         if not stored:
             columns = slice(first_column, first_column + n)
-            _store(acc, place, product.target, y, finish, columns)
+            rows = product.rows(first) if finish.counts_rows else None
+            _store(acc, place, product.target, y, finish, columns, rows)
 
 
 def _begin(acc: Tensor, parts: range, begun: set[int], rows: int) -> None:
@@ -207,16 +208,23 @@ def _dot(
             p, q = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
             acc += (p * q).sum(0)
         numbers = torch.arange(first, first + acc.shape[1]) % dots.channels
-        _store(acc, dots.target_place(tables, first), dots.target, y, finish, numbers)
+        row = torch.zeros(1, dtype=torch.int64)
+        _store(acc, dots.target_place(tables, first), dots.target, y, finish, numbers, row)
 
 
 def _store(
-    acc: Tensor, place: Place, target: Operand, memory: Tensor, finish: Finish, columns: Any
+    acc: Tensor,
+    place: Place,
+    target: Operand,
+    memory: Tensor,
+    finish: Finish,
+    columns: Any,
+    rows: Tensor | None,
 ) -> None:
-    """Finish the accumulators of some rows and columns; ``columns`` are the numbers of these."""
+    """Finish the accumulators of some rows and columns, which are the numbers of these."""
     sources = [place.read(target.memory(source), source.dtype) for source in finish.sources]
     written = place.there() if finish.statistics is not None else True
-    place.write(memory, finish(acc, columns, sources, written))
+    place.write(memory, finish(acc, columns, sources, written, rows))
 
 
 def _tile(view: GemmView, a: Operand, itemsize: int) -> Tile:

@@ -20,10 +20,8 @@ import torch.distributed as dist
 from ..conv import ConvProblem, wgrad_view
 from ..conv.depthwise_views import depthwise_wgrad_view
 from ..errors import ArgumentError
-from ..gpu.folding_choice import line_for
-from ..gpu.phase_choice import columns_for
-from ..ops.dense_passes import dgrad_pass, fprop_pass, run
-from ..ops.epilogue_args import epilogue_of
+from ..ops.dense_passes import pass_maker
+from ..ops.epilogue_args import EpilogueArgs
 from ..ops.execute import execute
 from ..tensors.tensor_checks import OUTPUTS
 from .agreement import Agreement
@@ -59,8 +57,7 @@ class SplitConv(torch.autograd.Function):
         plan = fprop_plan(problem, mode, before.bounds, after.bounds, before.rank)
 
         def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
-            found = fprop_pass(a.shape, w.shape, *_numbers(part), line=line_for(a))
-            run(found.views, a, w, out, epilogue_of(bias))
+            _run("fprop", a, w, out, _numbers(part), EpilogueArgs(bias))
 
         halo = Exchange(x, mode, plan, before.group)
         shape = [*problem.output]
@@ -104,11 +101,7 @@ class SplitConv(torch.autograd.Function):
             dx = dy.new_empty(ctx.x_shape)
 
             def compute(part: ConvProblem, a: Tensor, out: Tensor) -> None:
-                numbers = _numbers(part)
-                found = dgrad_pass(a.shape, w.shape, part.spatial, numbers, columns=columns_for(a))
-                if found.zeroed:
-                    out.zero_()
-                run(found.views, a, w, out, None, turns=bool(found.turned))
+                _run("dgrad", a, w, out, (part.spatial, *_numbers(part)), EpilogueArgs())
 
             _compute(halo, dx, compute)
         if reduced is not None:
@@ -129,6 +122,14 @@ def _compute(halo: Exchange, out: Tensor, compute: Compute) -> Rows:
     for part in plan.outer:
         _write(part, rows, out, compute)
     return rows
+
+
+def _run(
+    name: str, a: Tensor, w: Tensor, out: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
+) -> None:
+    """A pass into memory that there is."""
+    a, w, out = (tensor.movedim(-1, 1) for tensor in (a, w, out))
+    pass_maker(name, a, w, numbers)().compute(a, w, ending, out)
 
 
 def _write(part: Part, rows: Rows, out: Tensor, compute: Compute) -> None:

@@ -15,6 +15,7 @@ from ..conv import ConvProblem
 from ..conv.problem import Padding, per_mode
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.arguments import check_fits, check_tensors, near_and_far
+from ..ops.epilogue_args import EpilogueArgs
 from .agreement import Agreement, tensor_term
 from .convolution import SplitConv
 from .exchange import Exchange
@@ -168,7 +169,8 @@ def _convolution(
 ) -> Tensor:
     with Agreement.of(f"conv{rank}d", slab, Slab) as same:
         checked_slab(slab)
-        check_tensors(rank, input, weight, bias, None, None, groups, transposed=False, part=True)
+        ending = EpilogueArgs(bias)
+        check_tensors(rank, input, weight, ending, groups, transposed=False, part=True)
         if input.dim() != rank + 2:
             expected = f"(N, C) and {rank} spatial modes"
             raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")

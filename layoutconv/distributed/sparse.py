@@ -12,6 +12,7 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.arguments import check_activation
 from ..nn.sparse import check_features, check_operands
 from ..nn.sparse import subm_conv as whole_subm_conv
+from ..ops.epilogue_args import EpilogueArgs
 from ..sparse import SparseTensor
 from ..sparse.maps.taps import Taps
 from ..tensors.epilogue_in_torch import activate
@@ -88,7 +89,7 @@ def subm_conv(
             raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
         taps = Taps.centred(cloud.rank, extents, dilation, offsets)
         check_features(x)
-        check_operands(x, weight, taps.extents, len(cloud), groups, (bias, None, None))
+        check_operands(x, weight, taps.extents, len(cloud), groups, EpilogueArgs(bias))
         same.terms |= {
             "input": tensor_term(x, split=0), "cloud": cloud.label, "weight": tensor_term(weight),
             "bias": tensor_term(bias), "taps": (taps.offsets, taps.stride), "groups": groups,

@@ -13,18 +13,20 @@ from typing import Any, NoReturn
 
 from ..algebra import LayoutLeft, LayoutRight, LayoutValueError
 from ..algebra.notation import DEEPEST, parse_part, pointed
+from ..algebra.printed import without_types
 
 LONGEST = 2000  # characters of an expression
 MOST_CALLS = 64  # operations in an expression, so that trees of them are not too deep either
 
 _CALL = re.compile(r"([A-Za-z][A-Za-z0-9_]+)\s*\(")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]+")
+_PRINTED = re.compile(r"(?:raw_ptr|ArithTuple(?:Iter)?)\b")  # in front of a tensor's layout
 _TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
-_ORDER = re.compile(r"Layout(Left|Right)(?:\{\})?(?![A-Za-z0-9_(])")
+_ORDER = re.compile(r"(?:Layout(Left|Right)|Gen(Col|Row)Major)(?:\{\})?(?![A-Za-z0-9_(])")
 _STATIC = re.compile(r"(?:Int|C)<(-?[0-9]+)>(?:\{\})?|_(-?[0-9]+)\{\}")
-_BLANK = re.compile(r"(None|_)(?![A-Za-z0-9_(])")
+_BLANK = re.compile(r"(None|_)(?![A-Za-z0-9_(-])")
 _AFTER_SHAPE = re.compile(r"\s*(:|[oO∘](?!\w))")  # a stride, or the offset of a composed layout
-_INTEGER = re.compile("_?(-?[0-9]+)")
+_INTEGER = re.compile("_?(-?[0-9]+)(?:_c)?")
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,12 @@ class _Parser:
     """Recursive descent over operators, calls, groups and tuples; the rest is notation."""
 
     def __init__(self, expression: str, names: Collection[str]) -> None:
-        self.expression = expression
+        self.written, self.expression = expression, without_types(expression)
         self.names = names
         self.at = 0
         self.calls = 0
         self.depth = 0
-        self.closes = _closing(expression)
+        self.closes = _closing(self.expression)
 
     def whole(self) -> Any:
         result = self.composed()
@@ -83,7 +85,7 @@ class _Parser:
     def operand(self) -> Any:
         self.next()
         start = self.at
-        if name := _CALL.match(self.expression, start):
+        if (name := _CALL.match(self.expression, start)) and not _PRINTED.match(name[0]):
             if name[1] in _TUPLES:
                 self.at = name.end() - 1
                 return self.items()[0]
@@ -94,7 +96,7 @@ class _Parser:
             return Call(name[1], self.items()[0], start)
         if order := _ORDER.match(self.expression, start):
             self.at = order.end()
-            return LayoutRight if order[1] == "Right" else LayoutLeft
+            return LayoutRight if "Right" in order[0] or "Row" in order[0] else LayoutLeft
         if blank := _BLANK.match(self.expression, start):
             self.at = blank.end()
             return None
@@ -148,10 +150,10 @@ class _Parser:
         if static := _STATIC.fullmatch(self.expression, start, stop):
             return int(static[1] or static[2])
         name = _NAME.match(self.expression, start, stop)
-        if name and self.expression[name.end() : name.end() + 1] != "<":
+        if name and self.expression[name.end() : name.end() + 1] not in ("<", "[", "("):
             self.at = start
             self.fail(f"a layout{self.suggestion(name[0], '(...)?')}", repr(name[0][:40]))
-        return parse_part(self.expression, start, stop)
+        return parse_part(self.written, start, stop)
 
     def in_basis(self) -> bool:
         """Does this ``@`` stand between digits, as in ``2@0``? There it names a mode."""
@@ -178,7 +180,7 @@ class _Parser:
         here = self.next()
         found = (found or repr(here)) if here else "the end"
         why = f"expected {expected}, found {found}"
-        raise LayoutValueError(pointed(why, self.expression, self.at))
+        raise LayoutValueError(pointed(why, self.written, self.at))
 
 
 def _closing(expression: str) -> dict[int, int]:

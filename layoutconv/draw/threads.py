@@ -7,15 +7,28 @@ it shows the inverse. Elements of one thread have one colour.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from ..algebra import CopyAtom, LayoutValueError, MmaAtom, TiledCopy, TiledMma, size, upcast
+from ..algebra import (
+    CopyAtom,
+    Layout,
+    LayoutValueError,
+    MmaAtom,
+    TiledCopy,
+    TiledMma,
+    size,
+    upcast,
+)
 from ..algebra.int_tuple import product
 from ..errors import ArgumentError
 from .axis import mode_axis
 from .figure import MOST_CELLS, Cell, Figure, Grid, make_grid
 from .palette import wheel
 
+_ALL = "#eceef1"  # of cells that all threads have
+_RUN = 8  # values of one colour where there is one thread only
 Owners = dict[int, list[tuple[int, int]]]  # position -> the (thread, value) pairs that hold it
 Places = Callable[[int, int], int]  # (row, column) of a picture -> position in the tile
 
@@ -33,19 +46,26 @@ def thread_value_figure(layout: Any, *, limit: int, tv: tuple[int, int]) -> Figu
 def mma_figure(atom: MmaAtom, *, limit: int) -> Figure:
     """A, B and C around each other as in a matrix product: A left of C, B transposed above it."""
     M, N, K = atom.shape
-    a = _grid(f"A: {atom.a}", atom.a, (M, K), lambda m, k: m + M * k, ("m", "k"), limit)
-    b = _grid(f"B: {atom.b}", atom.b, (K, N), lambda k, n: n + N * k, ("k", "n"), limit)
-    c = _grid(f"C: {atom.c}", atom.c, (M, N), lambda m, n: m + M * n, ("m", "n"), limit)
-    threads = f"{atom.threads} threads"
-    return Figure(f"{atom.name}: {M}x{N}x{K}, {threads}", ((None, b), (a, c)))
+    (_, of_a), (_, of_b), (_, of_c) = (atom.extents(operand) for operand in "ABC")
+    a = _grid(f"A: {atom.a}", atom.a, (M, of_a), lambda m, k: m + M * k, ("m", "k"), limit)
+    b = _grid(f"B: {atom.b}", atom.b, (of_b, N), lambda k, n: n + N * k, ("k", "n"), limit)
+    c = _grid(f"C: {atom.c}", atom.c, (M, of_c), lambda m, n: m + M * n, ("m", "n"), limit)
+    blocks = f" in {atom.blocks} blocks" if atom.blocks > 1 else ""
+    stored = ", A without its zeros" if atom.sparse else ""
+    who = f"{atom.threads} {_kind_of_thread(atom)}{'s' if atom.threads > 1 else ''}"
+    return Figure(f"{atom.name}: {M}x{N}x{K}{blocks}{stored}, {who}", ((None, b), (a, c)))
+
+
+def _kind_of_thread(atom: MmaAtom) -> str:
+    return "CTA" if atom.name.startswith("tcgen05") else "thread"
 
 
 def tiled_mma_figure(mma: TiledMma, *, limit: int) -> Figure:
     """A, B and C of the tile that all threads compute together, as :func:`mma_figure`."""
     tile = (mma.get_tile_size(0), mma.get_tile_size(1), mma.get_tile_size(2))
     a, b, c = (mma.layout_tv(operand) for operand in "ABC")
-    whole = MmaAtom(str(mma), tile, mma.size, a, b, c, mma.atom.a_bits, mma.atom.c_bits)
-    return mma_figure(whole, limit=limit)
+    atom = replace(mma.atom, name=str(mma), shape=tile, threads=mma.size, a=a, b=b, c=c)
+    return mma_figure(atom, limit=limit)
 
 
 def tiled_copy_figure(copy: TiledCopy, *, limit: int) -> Figure:
@@ -58,14 +78,28 @@ def tiled_copy_figure(copy: TiledCopy, *, limit: int) -> Figure:
 
 
 def copy_figure(atom: CopyAtom, *, limit: int) -> Figure:
-    """Rows of eight 16-bit elements: who points at them, and who receives them."""
+    """The block that is moved, in rows of its units: who reads them, and who has them afterwards.
+
+    A side that all threads see alike, as that in tensor memory, is left out.
+    """
+    columns = atom.row_bits // atom.element_bits
+    sides = (("source", atom.source), ("destination", atom.destination))
     grids = []
-    for name, fragment in (("source", atom.source), ("destination", atom.destination)):
-        elements = upcast(fragment, 16)
-        rows = (max(_owners(elements)) + 1) // 8
-        title = f"{name}: {fragment}"
-        grids.append(_grid(title, elements, (rows, 8), lambda i, j: 8 * i + j, ("", ""), limit))
-    return Figure(f"{atom.name}: {atom.threads} threads, 16-bit elements", (tuple(grids),))
+    for name, bits in sides:
+        if _shared(bits):
+            continue
+        elements = upcast(bits, atom.element_bits)
+        owners = _owners(elements)
+        tile = ((max(owners) + columns) // columns, columns)
+        title = f"{name}: {bits}"
+        read = partial(_position_in_rows, columns)
+        grids.append(_grid(title, elements, tile, read, ("", ""), limit))
+    who = f"{atom.threads} thread{'s' if atom.threads > 1 else ''}"
+    return Figure(f"{atom.name}: {who}, {atom.element_bits}-bit elements", (tuple(grids),))
+
+
+def _position_in_rows(columns: int, i: int, j: int) -> int:
+    return columns * i + j
 
 
 def _grid(
@@ -84,7 +118,7 @@ def _grid(
             f"draw: thread {t}, value {v} of {layout} is at position {outside[0]}, "
             f"outside a tile of {tile[0]}x{tile[1]}"
         )
-    threads = int(product(layout.shape[0]))
+    threads = 0 if _shared(layout) else int(product(layout.shape[0]))
     rows, columns = (mode_axis(s, limit=limit, name=n) for s, n in zip(tile, names, strict=True))
 
     def cell(i: int, j: int) -> Cell:
@@ -97,6 +131,7 @@ def _owners(layout: Any) -> Owners:
     if not isinstance(layout.shape, tuple) or len(layout.shape) != 2:
         raise LayoutValueError(f"draw: {layout} is no thread-value layout, which has two modes")
     threads, values = (int(product(mode)) for mode in layout.shape)
+    threads = 1 if _shared(layout) else threads
     if threads * values > MOST_CELLS:
         raise LayoutValueError(
             f"draw: {layout} has {threads * values} elements; expected at most {MOST_CELLS}"
@@ -108,16 +143,28 @@ def _owners(layout: Any) -> Owners:
     return owners
 
 
+def _shared(layout: Any) -> bool:
+    """Return whether several threads have all of this alike: their strides are 0."""
+    if not isinstance(layout, Layout) or not isinstance(layout.shape, tuple):
+        return False
+    return int(product(layout.shape[0])) > 1 and layout[0].cosize() == 1
+
+
 def _cell(at: tuple[int, int], position: int, held: list[tuple[int, int]], threads: int) -> Cell:
     facts = (("element", f"({at[0]},{at[1]})"), ("position", str(position)))
     if not held:
         return Cell(facts=(*facts, ("held by", "no thread")))
     t, v = held[0]
+    if not threads:
+        return Cell(f"all\nV{v}", _ALL, facts=(*facts, ("held by", f"every thread as V{v}")))
     who = ", ".join(f"T{t} V{v}" for t, v in held[:4]) + (", ..." if len(held) > 4 else "")
     together = len({v for _, v in held}) == 1 and len(held) > 1
     if together and len(held) == threads:
-        return Cell(f"all\nV{v}", "#eceef1", facts=(*facts, ("held by", f"every thread as V{v}")))
+        return Cell(f"all\nV{v}", _ALL, facts=(*facts, ("held by", f"every thread as V{v}")))
     more = f"+{len(held) - 1}" if len(held) > 1 else ""
+    if threads == 1:
+        fill = wheel(v // _RUN, _RUN)
+        return Cell(f"V{v}{more}", fill, facts=(*facts, ("held by", who)), key=f"V{v}")
     fill = wheel(t, threads)
     return Cell(f"T{t}{more}\nV{v}", fill, facts=(*facts, ("held by", who)), key=f"T{t}")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentTypeError
 from ..kernels.pointwise.depthwise import load_dot
 from ..planning.cost_model import Machine
+from ..planning.loop_nest import Form, linear_forms
+from ..planning.view_rules import UnsupportedViewError
 from ..tensors.epilogue_in_torch import apply_steps, column_statistics, convert
 from ..tensors.tensor_checks import columns_of
 from ..view.epilogue import Epilogue
@@ -26,8 +30,8 @@ class DotPlan:
     An epilogue is applied by torch to sums that are stored in fp32 (fp64 for float64).
 
     Raises ``ArgumentTypeError`` for a dtype that the kernels do not have, ``UnsupportedViewError``
-    for a view that they cannot run, ``ArgumentError`` for an epilogue where the last mode of D is
-    not that of the columns.
+    for a view that they cannot run, and for an epilogue where columns or bounds of D are cut across
+    its loops.
     """
 
     def __init__(
@@ -44,11 +48,12 @@ class DotPlan:
         if dtype not in DTYPES:
             kinds = "float16, bfloat16, float32 or float64 for a view of one row and one column"
             raise ArgumentTypeError("a", kinds, str(dtype))
-        self.device, self.columns, self.structure = device, columns_of(view), structure
+        self.device, self.structure = device, structure
         self.sums = torch.float64 if dtype == torch.float64 else torch.float32
         stored = self.sums if structure or out_dtype not in DTYPES else out_dtype
         self.in_torch = bool(structure) or stored is not out_dtype
         if self.in_torch:
+            self.place = _Place.of_view(view)
             aligned = (*aligned[:2], 16)
         kind, stored_kind = (str(of).removeprefix("torch.") for of in (dtype, stored))
         of_machine = machine.arch, aligned, machine.sm_count
@@ -66,16 +71,19 @@ class DotPlan:
             if not self.in_torch:
                 self._launch(a, b, out)
                 return
-            if out.shape[-1] != self.columns:
-                expected = f"a view whose D has its {self.columns} columns last"
-                raise ArgumentError("epilogue", expected, f"shape {tuple(out.shape)}")
-            sums = torch.zeros_like(out, dtype=self.sums)
+            # At D's strides, which zeros_like() would not keep where D is a part of a memory.
+            sums = torch.zeros(_flat(out).numel(), dtype=self.sums, device=out.device)
+            sums = sums.as_strided(out.shape, out.stride())
             self._launch(a, b, sums)
+            written = self.place.of(sums)
             if epilogue is not None:
-                sums = apply_steps(epilogue.steps, sums, slice(None), epilogue.sources)
-            out.copy_(convert(sums, out.dtype))
+                row = torch.zeros(1, dtype=torch.int64, device=out.device)
+                sources = [self.place.of(source) for source in epilogue.sources]
+                written = apply_steps(epilogue.steps, written, slice(None), sources, row)
+            stored = convert(written, out.dtype)
+            self.place.write(out, stored)
             if statistics is not None:
-                statistics.copy_(column_statistics(out))
+                statistics.copy_(column_statistics(stored))
 
     def launch(self, a: Tensor, b: Tensor, out: Tensor, *_: Any) -> None:
         """As a ``gpu.Launcher``, of which nothing follows the sums."""
@@ -83,11 +91,66 @@ class DotPlan:
         self(a, b, out)
 
     def _launch(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        if not (a.numel() and b.numel()):  # sums of nothing, of memories that have no address
+            out.zero_()
+            return
         workspace = None
         if self.kernels.workspace:
             kind = getattr(torch, self.kernels.accumulator)
             workspace = torch.empty(self.kernels.workspace, dtype=kind, device=a.device)
         self.kernels(_flat(a), _flat(b), _flat(out), workspace)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The part of D's memory that a view writes, as strides of torch: (others, columns).
+
+    A phase of a transposed convolution writes every second voxel, say. ``shape`` and ``stride`` are
+    of the loops that torch runs, slowest first, those of the columns last.
+    """
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    columns: int
+
+    @classmethod
+    def of_view(cls, view: GemmView) -> _Place:
+        columns, left, loops = columns_of(view), columns_of(view), []
+        extents, (written, *bounds) = linear_forms("d", 2, view.d)
+        for bound in bounds:
+            _clip(extents, bound)
+        for extent, step in zip(extents, written.outer, strict=True):
+            own = gcd(extent, left)
+            if own not in (extent, left) or step < 0:
+                expected = f"{columns} columns in whole loops that run forwards"
+                raise UnsupportedViewError(f"expected {expected}, got {view.d}")
+            left //= own
+            loops += [(own, step), (extent // own, step * own)]
+        loops = [loop for loop in reversed(loops) if loop[0] != 1]
+        shape, stride = zip(*loops, strict=True) if loops else ((), ())
+        return cls(shape, stride, written.offset, columns)
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """What is at that place in a tensor like D: (others, columns)."""
+        return self._strided(tensor).reshape(-1, self.columns)
+
+    def write(self, tensor: Tensor, values: Tensor) -> None:
+        """Write there."""
+        self._strided(tensor).copy_(values.view(self.shape))
+
+    def _strided(self, tensor: Tensor) -> Tensor:
+        first = tensor.storage_offset() + self.offset
+        return tensor.as_strided(self.shape, self.stride, first)
+
+
+def _clip(extents: list[int], bound: Form) -> None:
+    """Shorten the one loop that a coordinate of D follows to what is in bounds."""
+    steps = [(loop, step) for loop, step in enumerate(bound.outer) if step]
+    if len(steps) > 1 or bound.offset < 0 or any(step < 0 for _, step in steps):
+        raise UnsupportedViewError("expected bounds of D that each cut the end of one loop")
+    for loop, step in steps:
+        extents[loop] = min(extents[loop], max(0, -((bound.offset - bound.bound) // step)))
 
 
 def _flat(tensor: Tensor) -> Tensor:

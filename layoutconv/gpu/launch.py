@@ -188,7 +188,7 @@ class OverMap(Launch):
         self.allocate = allocator(shape, stride, self.out_dtype, device)
         self._empty = 0 in shape
         if self._kind is None:
-            self.views = partial(_alone, over.make)
+            self.views = partial(_alone, over)
 
     def _bind(self, of: tuple[Any, ...]) -> tuple[Launcher, ...]:
         if self._kind is None:
@@ -198,9 +198,9 @@ class OverMap(Launch):
         over = turned_over(self._over)
         kind = kind_over(over)
         if kind is None:
-            return (launcher_of(plan_of(over.make(), *of)),)
+            return (launcher_of(plan_of(over.view(), *of)),)
         return (launcher_over(kind, over, of),)
 
 
-def _alone(make: Callable[[], GemmView]) -> tuple[GemmView]:
-    return (make(),)
+def _alone(over: Over) -> tuple[GemmView]:
+    return (over.view(),)

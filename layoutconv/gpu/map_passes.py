@@ -22,32 +22,9 @@ if TYPE_CHECKING:
 Ints = Sequence[int]
 
 
-class Rows:
-    """The index of a map one way, with the order of its rows, as views over it read them.
-
-    Attributes:
-        ordered: whether rows are in an order other than their own.
-        buffers: the memory of both; None of an index that does not lie as those of maps do.
-    """
-
-    __slots__ = ("buffers", "index", "order", "ordered")
-
-    def __init__(self, index: Tensor, order: Tensor) -> None:
-        self.index, self.order = index, order
-        own, width = index.shape
-        self.ordered = order.numel() > 0
-        self.buffers: Buffers | None = None
-        if index.stride() != (1, own):
-            return
-        if self.ordered and (order.shape != (own,) or order.device != index.device):
-            return
-        if order.is_contiguous():
-            flat = index.as_strided((own * width,), (1,))
-            self.buffers = flat, None, order if self.ordered else None
-
-
 def conv_over(
-    rows: Rows,
+    index: Tensor,
+    order: Tensor,
     count: int,
     w: Ints,
     groups: int = 1,
@@ -56,30 +33,48 @@ def conv_over(
 ) -> Over:
     """A forward pass that reads ``count`` rows, or the gradient of the inputs: see `conv`.
 
-    ``w`` is the shape of the filter.
+    ``index`` (rows, taps) is that of a map one way, its rows in ``order``; if that is empty, in
+    their own. ``w`` is the shape of the filter.
     """
-    index, order, ordered, buffers = rows.index, rows.order, rows.ordered, rows.buffers
     own, width = index.shape
-    if width != prod(w[1:-1]):
-        buffers = None
     in_rows, out_rows = (own, count) if transposed else (count, own)
     numbers = {"M": own, "L": own * width, "in_rows": in_rows, "out_rows": out_rows}
+    ordered = order.numel() > 0
     key = "conv", transposed, mirrored, tuple(w), groups, ordered, index.dtype, order.dtype
-    make = partial(_make_conv_view, rows, count, w, groups, transposed, mirrored)
-    return Over(key, make, numbers, buffers)
+    make = partial(_make_conv_view, count, w, groups, transposed, mirrored)
+    buffers = _conv_buffers(index, order) if width == prod(w[1:-1]) else None
+    return Over(key, make, (index, order), numbers, buffers)
+
+
+def _conv_buffers(index: Tensor, order: Tensor) -> Buffers | None:
+    """The memory of both; None of what does not lie as maps have it."""
+    own, width = index.shape
+    if index.stride() != (1, own) or not order.is_contiguous():
+        return None
+    if not order.numel():
+        return index.as_strided((own * width,), (1,)), None, None
+    if order.shape != (own,) or order.device != index.device:
+        return None
+    return index.as_strided((own * width,), (1,)), None, order
 
 
 def _make_conv_view(
-    rows: Rows, count: int, w: Ints, groups: int, transposed: bool, mirrored: bool
+    count: int,
+    w: Ints,
+    groups: int,
+    transposed: bool,
+    mirrored: bool,
+    index: Tensor,
+    order: Tensor,
 ) -> GemmView:
     K, C = w[0], w[-1] * groups
     options: dict[str, Any] = {"kernel_size": tuple(w[1:-1]), "groups": groups}
-    if rows.ordered:
-        options["scatter_index"] = rows.order
+    if order.numel():
+        options["scatter_index"] = order
     if transposed:
         of = {"mirrored": mirrored, "out_rows": count, **options}
-        return kernel_map_dgrad_view(rows.index, C, K, **of)
-    return kernel_map_view(rows.index, C, K, in_rows=count, **options)
+        return kernel_map_dgrad_view(index, C, K, **of)
+    return kernel_map_view(index, C, K, in_rows=count, **options)
 
 
 def turned_over(over: Over) -> Over:
@@ -87,8 +82,8 @@ def turned_over(over: Over) -> Over:
     return over._replace(key=("turned", over.key), make=partial(_make_turned, over.make))
 
 
-def _make_turned(make: Callable[[], GemmView]) -> GemmView:
-    return turned(make())
+def _make_turned(make: Callable[..., GemmView], *tables: Any) -> GemmView:
+    return turned(make(*tables))
 
 
 def pairs_over(
@@ -98,15 +93,18 @@ def pairs_over(
     K: int,
     C: int,
     groups: int = 1,
-    buffers: Buffers | None = None,
 ) -> Over:
-    """The products of pairs, whose memory ``buffers`` are, where somebody has them."""
+    """The products of pairs."""
     outputs, inputs = made.outputs, made.inputs
     chunks, chunk = outputs.shape
     numbers = {"P": chunk, "L": chunks, "L*P": chunks * chunk}
     numbers.update(in_rows=in_rows, out_rows=out_rows)
-    if buffers is None and outputs.shape == inputs.shape and outputs.device == inputs.device:
+    buffers: Buffers | None = None
+    if outputs.shape == inputs.shape and outputs.device == inputs.device:
         buffers = outputs.reshape(-1), inputs.reshape(-1), None
     key = "wgrad", K, C, groups, chunk, outputs.dtype, inputs.dtype
-    make = partial(pairs_wgrad_view, made, C, K, groups=groups, in_rows=in_rows, out_rows=out_rows)
-    return Over(key, make, numbers, buffers)
+    make = partial(
+        pairs_wgrad_view, in_channels=C, out_channels=K, groups=groups,
+        in_rows=in_rows, out_rows=out_rows,
+    )  # fmt: skip
+    return Over(key, make, (made,), numbers, buffers)

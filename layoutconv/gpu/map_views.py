@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..algebra.int_tuple import flatten
+from ..algebra.stride import IndexedGather
 from ..algebra.symint import is_runtime
 from ..base.caches import BoundedCache, footprint, put_few, remembered
 from ..planning.kernel_key import operands, runtime_integers
@@ -42,16 +43,22 @@ class Over(NamedTuple):
 
     Args:
         key: what its layouts depend on beside ``numbers``.
-        make: makes its view.
+        make: makes its view of ``tables``.
+        tables: the index and its order, or pairs.
         numbers: which kernels take as arguments.
         buffers: the index buffers of A, B and D, each all entries of it and each once; None where
             memory is not as maps have it, so that its kind is no other's.
     """
 
     key: Hashable
-    make: Callable[[], GemmView]
+    make: Callable[..., GemmView]
+    tables: tuple[Any, ...]
     numbers: Numbers
     buffers: Buffers | None
+
+    def view(self) -> GemmView:
+        """The view with all its layouts."""
+        return self.make(*self.tables)
 
 
 class Sizes(NamedTuple):
@@ -67,14 +74,13 @@ class MapView(GemmView):
     """A view of a kind: ``a``, ``b`` and ``d`` are made when they are asked for."""
 
     kind: Kind
-    numbers: Numbers
-    buffers: Buffers
+    over: Over
 
     def __getattr__(self, name: str) -> Any:
-        make = self.__dict__.get("_make") if name in ("a", "b", "d") else None
-        if make is None:
+        over = self.__dict__.get("over") if name in ("a", "b", "d") else None
+        if over is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        made = make()
+        made = over.view()
         self.__dict__.update(a=made.a, b=made.b, d=made.d)
         return self.__dict__[name]
 
@@ -97,13 +103,15 @@ class Kind:
             for stored, (_, layout) in zip((want.a, want.b, want.d), operands(view), strict=True)
         ]
         self.places = [("view.a", "view.b", "view.d").index(i.name) for i in want.indices]
-        none: Any = None
-        self.indices = [Index(i.name, none, none, 0, i.written) for i in want.indices]
+        nothing = IndexedGather(())
+        self.indices = [Index(i.name, nothing, None, 0, i.written) for i in want.indices]
         a, b, d = (of for of, _ in self.stored)
         self.expected = Expected(a, b, d, (), None, want.writes_all)
 
-    def view(self, make: Callable[[], GemmView], numbers: Numbers, buffers: Buffers) -> MapView:
-        """One of these numbers and index buffers; ``make`` makes its layouts."""
+    def view(self, over: Over) -> MapView:
+        """Return that of a pass, whose layouts are made later."""
+        numbers, buffers = over.numbers, over.buffers
+        assert buffers is not None
         m, n, k, l = [_value(extent, numbers) for extent in self.extents]
         # A new cloud makes dozens of these: a frozen dataclass takes microseconds to be made.
         a, b, d = stored = [
@@ -111,11 +119,11 @@ class Kind:
         ]
         indices = []
         for place, of in zip(self.places, self.indices, strict=True):
-            buffer = buffers[place]
-            indices.append(_like(of, buffer=buffer, reached=buffer, rows=stored[place].shape[0]))
+            gather = IndexedGather(buffers[place])
+            indices.append(_like(of, gather=gather, rows=stored[place].shape[0]))
         found = object.__new__(MapView)
         found.__dict__.update(
-            kind=self, numbers=numbers, buffers=buffers, m=m, n=n, k=k, l=l, _make=make,
+            kind=self, over=over, m=m, n=n, k=k, l=l,
             _expected=_like(
                 self.expected, a=a, b=b, d=d, indices=tuple(indices),
                 device=indices[0].buffer.device,
@@ -162,14 +170,12 @@ def map_view(over: Over) -> GemmView:
     At once where it has no kind, or is the first of it.
     """
     kind = kind_over(over)
-    if kind is None or over.buffers is None:
-        return over.make()
-    return kind.view(over.make, over.numbers, over.buffers)
+    return over.view() if kind is None else kind.view(over)
 
 
 def kind_over(over: Over) -> Kind | None:
     """The kind of a pass; None where a kernel may be compiled for an extent of it, or refuse it."""
-    key, make, numbers, buffers = over
+    key, numbers, buffers = over.key, over.numbers, over.buffers
     every = numbers.values()
     if buffers is None or min(every) < 2 or max(every) > _LAST:
         return None
@@ -177,7 +183,7 @@ def kind_over(over: Over) -> Kind | None:
     if kind is None:
         kind = _kinds.renewed(key)
     if kind is None:
-        kind = _kind_of(key, make(), numbers, buffers) or False
+        kind = _kind_of(key, over.view(), numbers, buffers) or False
         _kinds.put(key, kind, footprint(key, kind))
     if isinstance(kind, bool):
         return None
@@ -217,7 +223,7 @@ def _kind_of(key: Hashable, view: GemmView, numbers: Numbers, buffers: Buffers) 
     given = {name for name, buffer in every.items() if buffer is not None}
     if [i.name for i in want.indices] != sorted(given) or not all(
         every[i.name].data_ptr() == i.buffer.data_ptr()  # type: ignore[union-attr]
-        and every[i.name].numel() == i.buffer.numel() == i.reached.numel()  # type: ignore[union-attr]
+        and every[i.name].numel() == i.buffer.numel() == i.entries.numel()  # type: ignore[union-attr]
         for i in want.indices
     ):
         return None

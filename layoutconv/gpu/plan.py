@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# What an epilogue reads when it runs: numbers, and addresses of columns and of tensors like D.
+# What an epilogue reads when it runs: numbers, and addresses of vectors and of tensors like D.
 # The numbers are a tuple, or as ``as_argument`` gives it.
 Reads = tuple[Any, tuple[int, ...] | None, tuple[int, ...] | None]
 # Of a, b and out, where a and b start, and what follows the sums.
@@ -38,12 +38,12 @@ _FEW = 16  # plans of a view: dtypes, epilogues and alignments that it meets
 
 
 def reads_of(
-    numbers: tuple[float, ...], columns: tuple[Tensor, ...], sources: tuple[Tensor, ...]
+    numbers: tuple[float, ...], vectors: tuple[Tensor, ...], sources: tuple[Tensor, ...]
 ) -> Reads:
     """The attributes of an ``Epilogue`` as kernels take them."""
     return (
         numbers or None,
-        tuple(map(_address, columns)) or None,
+        tuple(map(_address, vectors)) or None,
         tuple(map(_address, sources)) or None,
     )
 
@@ -99,20 +99,15 @@ class Plan:
         self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8
         self._only_launches = not self._in_bytes and not self._parts and self._only_device
-        index = index_buffer(view.a), index_buffer(view.b), index_buffer(view.d)
+        layouts = view.a, view.b, view.d
+        a, b, d = map(index_buffer, layouts)
         # CTAs that last are as many as there is room for at once.
         self._most = self.machine.sm_count * self.spec.ctas_per_sm
         ctas = (self._most,) if self.tile.persistent else ()
         integers = *ctas, *runtime_integers(view).values()
-        self._bind(expected(view).d.shape, view.m, index, integers)
-
-    def _bind(
-        self, shape: tuple[int, ...], m: int, index: tuple[Any, ...], integers: tuple[int, ...]
-    ) -> None:
-        """Return what of a view a launch takes."""
-        self._fit(shape, m)
+        self._fit(expected(view).d.shape, view.m)
         numbers = self.splits, self._size, *integers
-        self._take(index, numbers if self._kernel is None else as_argument(numbers))
+        self._take(layouts, (a, b, d), numbers if self._kernel is None else as_argument(numbers))
 
     def _fit(self, shape: tuple[int, ...], m: int) -> None:
         self._size = prod(shape)
@@ -120,54 +115,52 @@ class Plan:
         self._rows_of_sums = self.spec.rows_of_sums(m, self._most)
         self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
 
-    def _take(self, index: tuple[Any, ...], integers: Any) -> None:
+    def _take(self, owner: Any, buffers: Buffers | None, integers: Any) -> None:
         """What the kernel gets after its operands, and what more if nothing follows the sums."""
-        self._held = index  # whose memory is given by addresses
-        self._given = *_addresses(index), integers
+        self._owner = owner  # of buffers, which are given by addresses
+        self._given = *_addresses(buffers), integers
         self._alone = *self._given, None, None, None, None
 
     def without_buffers(self) -> Plan:
         """This plan, to be kept: it holds the memory of no kernel map."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
-        made._take((None, None, None), self._given[3])
+        made._take(None, None, self._given[3])
         return made
 
-    def over(
-        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
-    ) -> Plan:
-        """This plan for another view of the kind, of m rows, whose D is stored in a shape."""
+    def over(self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]) -> Plan:
+        """This plan for another pass of the kind, of m rows, whose D is stored in a shape."""
         made = object.__new__(Plan)
         made.__dict__.update(self.__dict__)
         made._fit(shape, m)
         # Not ``as_argument``, which takes as long as 35 calls gain by it.
-        made._take(buffers, (made.splits, made._size, *integers))
+        made._take(over, over.buffers, (made.splits, made._size, *integers))
         return made
 
     def launcher(self) -> Launcher:
         """``self`` past what it would ask at every call."""
         if not self._only_launches:
             return self._launch_anywhere
-        return self._launcher(self._given, self._held)
+        return self._launcher(self._given, self._owner)
 
     def launcher_over(
-        self, buffers: Buffers, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
+        self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> Launcher:
         """``over(...).launcher()``, past the plan in between."""
         if not self._only_launches:
-            return self.over(buffers, m, shape, integers)._launch_anywhere
+            return self.over(over, m, shape, integers)._launch_anywhere
         numbers = self.splits, prod(shape), *integers
-        return self._launcher((*_addresses(buffers), numbers), buffers)
+        return self._launcher((*_addresses(over.buffers), numbers), over)
 
-    def _launcher(self, given: tuple[Any, ...], held: tuple[Any, ...]) -> Launcher:
-        """One that holds the memory of index buffers.
+    def _launcher(self, given: tuple[Any, ...], owner: Any) -> Launcher:
+        """One that keeps the owner of index buffers.
 
         If nothing follows the sums, its ``bare`` is the kernel and what that gets after operands.
         """
         kernel = self._kernel
 
         def launch(
-            a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads, _: Any = held
+            a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads, _: Any = owner
         ) -> None:
             kernel(at_a, at_b, out, *given, *reads, None)
 
@@ -185,7 +178,7 @@ class Plan:
     ) -> None:
         reads, at_a, at_b = NOTHING, a.data_ptr(), b.data_ptr()
         if epilogue is not None:
-            reads = reads_of(epilogue.numbers, epilogue.columns, epilogue.sources)
+            reads = reads_of(epilogue.numbers, epilogue.vectors, epilogue.sources)
         if statistics is None:
             self._launch_anywhere(a, b, out, at_a, at_b, reads)
             return
@@ -231,9 +224,9 @@ class Plan:
         add(sums.view(-1), flat)
 
 
-def _addresses(index: tuple[Any, ...]) -> tuple[int | None, ...]:
+def _addresses(buffers: Buffers | None) -> tuple[int | None, ...]:
     """Where index buffers start."""
-    a, b, d = index
+    a, b, d = buffers or (None, None, None)
     return (
         None if a is None else a.data_ptr(),
         None if b is None else b.data_ptr(),
@@ -315,23 +308,22 @@ def launcher_of(plan: Plan | DotPlan) -> Launcher:
 
 def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
     """What launches a pass of a kind, past its view where there was one of its kind and size."""
-    numbers, buffers = over.numbers, over.buffers
-    assert buffers is not None
+    numbers = over.numbers
     view = kind.sizes_of(numbers)
     if view.m > 1 or view.n > 1:
         plan: Plan | None = kind.plans.get((key, kind.sizes(view)))
         if plan is not None:
-            return plan.launcher_over(buffers, view.m, view.stored, kind.integers(numbers))
-    return launcher_of(plan_of(kind.view(over.make, numbers, buffers), *key))
+            return plan.launcher_over(over, view.m, view.stored, kind.integers(numbers))
+    return launcher_of(plan_of(kind.view(over), *key))
 
 
 def _plan_of_kind(view: MapView, key: tuple[Any, ...]) -> Plan:
     """A plan that views of one kind, and of about one size, share but for their index buffers."""
     sizes = view.kind.sizes(view)
-    kind, numbers = view.kind, view.numbers
+    kind, over = view.kind, view.over
     plan: Plan | None = kind.plans.get((key, sizes))
     if plan is not None:
-        return plan.over(view.buffers, view.m, expected(view).d.shape, kind.integers(numbers))
+        return plan.over(over, view.m, expected(view).d.shape, kind.integers(over.numbers))
     plan = _plan(view, key, sizes)
     if plan.tile.halo_taps == 1:
         keep_plan(kind, (key, sizes), plan.without_buffers())

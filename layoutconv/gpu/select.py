@@ -36,7 +36,8 @@ from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_view
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
-from ..view.gemm_view import GemmView, locate, stages
+from ..view.epilogue import is_by_row
+from ..view.gemm_view import GemmView, locate, stages, through_coordinates
 from . import handed, machines
 from .folding_choice import unfolded
 from .measured_choices import find, key_of, wanted
@@ -73,7 +74,7 @@ class Choice(NamedTuple):
 def choose_kernel(
     view: GemmView,
     dtype: torch.dtype,
-    device: int,
+    device: int | Machine,
     out_dtype: torch.dtype | None = None,
     *,
     precision: str = "tf32",
@@ -87,10 +88,11 @@ def choose_kernel(
 ) -> Choice:
     """The choice that was measured (``layoutconv.tuning``), or else the model's.
 
-    The arguments and errors are those of ``gpu.Plan``. ``measures``: where nothing was, it is
-    done now, if the user wants that.
+    The arguments and errors are those of ``gpu.Plan``; ``device`` may be a GPU that is not there.
+    ``measures``: where nothing was measured, it is done now, if the user wants that.
     """
-    machine = machines.machine_of(device)
+    view = through_coordinates(view)
+    machine = device if isinstance(device, Machine) else machines.machine_of(device)
     kind, out_kind = _kernel_type(dtype, precision), _name(out_dtype or dtype)
     _check_machine(kind, machine)
     vectors, along = vectors_of(view, kind, out_kind, aligned)
@@ -109,7 +111,8 @@ def choose_kernel(
         )  # fmt: skip
     key = key_of(view, problem, out_kind, vectors, along)
     measured = find(key, problem, machine)
-    if measured is None and measures and tile is None and splits is None and _tunes():
+    chooses = tile is None and splits is None and not isinstance(device, Machine)
+    if measured is None and measures and chooses and _tunes():
         measured = handed.tune_at_need(
             view, dtype, out_dtype=out_dtype, device=device, precision=precision,
             structure=structure, aligned=aligned,
@@ -151,7 +154,7 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> Problem:
         zero_tiles=bool(_runs(view, spec)),
         persistent=not atomic and len(view.a.shape) == 2 and not skips,
         register_store=(
-            BYTES[out_kind] == 2 and vectors[2] == 8 and "residual" not in spec.epilogue
+            BYTES[out_kind] == 2 and vectors[2] == 8 and not is_by_row(spec.epilogue)
             and (not counts or stores_whole_rows(view))
         ),
         statistics=counts,

@@ -17,6 +17,8 @@ from ..view.epilogue import ACTIVATIONS, check_number, is_number
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..ops.epilogue_args import EpilogueArgs
+
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _OWN = frozenset({torch.float64, torch.complex64, torch.complex128})
 _NARROW = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
@@ -50,20 +52,19 @@ def check_tensors(
     rank: int,
     input: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | float | None,
-    residual: Tensor | None,
+    ending: EpilogueArgs,
     groups: int,
     *,
     transposed: bool,
     part: bool = False,
 ) -> None:
-    """Shapes, dtypes and devices; the shape of ``residual`` is for :func:`check_residual`.
+    """Shapes, dtypes and devices; the shape of a residual is for :func:`check_residual`.
 
     A ``part`` of an input may have no cells.
 
     Raises :class:`~layoutconv.errors.ArgumentError` that names the argument.
     """
+    bias, scale, residual = ending[:3]
     numeric = is_number(scale)
     if numeric and scale != scale:
         raise ArgumentError("scale", "a torch tensor or a number", scale)

@@ -305,17 +305,14 @@ def _convolution(
         call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
             return call.run(input, weight, bias, scale, residual)
-    tensors = input, weight, bias, scale, residual
-    if has_torch_function(tensors):
-        asked = stride, padding, dilation, groups
+    operands = input, weight
+    asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
+    if has_torch_function((*operands, bias, scale, residual)):
         more = {"return_statistics": True} if statistics else {}
-        function = globals()[f"conv{rank}d"]
-        return overridden(function, tensors, asked, activation, slope, out_dtype, **more)
+        function, numbers = globals()[f"conv{rank}d"], (stride, padding, dilation, groups)
+        return overridden(function, operands, asked, numbers, **more)
     groups = check_groups(groups)
-    ending = _checked(
-        rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
-        transposed=False,
-    )  # fmt: skip
+    ending = _checked(rank, input, weight, asked, groups, transposed=False)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     pairs = near_and_far(padding, steps, apart, weight.shape[2:])
     check_fits(input.shape[-rank:], weight.shape[2:], pairs, apart)
@@ -331,8 +328,7 @@ def _convolution(
         y, sums = fuse.fprop_statistics(x, weight, numbers, ending)
         return _like(y, input, rank), sums
     y = _run(fuse.fprop, rank, input, weight, numbers, ending)
-    last = activation, slope
-    dense_calls.remember(given, out_dtype, tensors, y, last, numbers, transposed=False)
+    dense_calls.remember(given, operands, asked, y, numbers, transposed=False)
     return y
 
 
@@ -356,16 +352,13 @@ def _transposed(
     call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
     if call is not None:
         return call.run(input, weight, bias, scale, residual)
-    tensors = input, weight, bias, scale, residual
-    if has_torch_function(tensors):
-        asked = stride, padding, output_padding, groups, dilation
-        function = globals()[f"conv_transpose{rank}d"]
-        return overridden(function, tensors, asked, activation, slope, out_dtype)
+    operands = input, weight
+    asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
+    if has_torch_function((*operands, bias, scale, residual)):
+        rest = stride, padding, output_padding, groups, dilation
+        return overridden(globals()[f"conv_transpose{rank}d"], operands, asked, rest)
     groups = check_groups(groups)
-    ending = _checked(
-        rank, input, weight, bias, scale, residual, activation, slope, out_dtype, groups,
-        transposed=True,
-    )  # fmt: skip
+    ending = _checked(rank, input, weight, asked, groups, transposed=True)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
     extra = per_mode("output_padding", output_padding, rank, least=0)
     pairs = padding_pairs(padding, rank)
@@ -378,8 +371,7 @@ def _transposed(
     check_size(shape, "stride", steps, apart, extra)
     numbers = spatial, steps, sides, apart, groups
     x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
-    last = activation, slope
-    dense_calls.remember(given, out_dtype, tensors, x, last, numbers, transposed=True)
+    dense_calls.remember(given, operands, asked, x, numbers, transposed=True)
     return x
 
 
@@ -387,25 +379,21 @@ def _checked(
     rank: int,
     input: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    scale: Tensor | float | None,
-    residual: Tensor | None,
-    activation: str | None,
-    slope: float,
-    out_dtype: torch.dtype | None,
+    asked: EpilogueArgs,
     groups: int,
     *,
     transposed: bool,
 ) -> EpilogueArgs:
     """Return what follows the sums, with a tensor for a scale that is a number."""
-    check_tensors(rank, input, weight, bias, scale, residual, groups, transposed=transposed)
-    check_activation(activation, slope, input)
-    check_out_dtype(out_dtype, input)
+    check_tensors(rank, input, weight, asked, groups, transposed=transposed)
+    check_activation(asked.activation, asked.slope, input)
+    check_out_dtype(asked.out_dtype, input)
+    scale = asked.scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         wide = input.dtype in (torch.float64, torch.complex128)
         K = weight.shape[1] * groups if transposed else weight.shape[0]
         scale = input.new_full((K,), scale, dtype=torch.float64 if wide else torch.float32)
-    return EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
+    return asked.of(asked.bias, scale, asked.residual)
 
 
 def _run(
@@ -421,10 +409,10 @@ def _run(
     if not input.is_complex():
         return _like(convolve(x, w, numbers, ending), input, rank)
     scale, bias, residual = ending.scale, ending.bias, ending.residual
-    real = _other_tensors(
-        ending,
+    # The scale is wide before it is two: its gradient is rounded once, after both are added.
+    real = ending.of(
         bias=None if bias is None else real_channels(bias),
-        scale=None if scale is None else scale.repeat_interleave(2),
+        scale=None if scale is None else scale.to(x.real.dtype).repeat_interleave(2),
         residual=None if residual is None else _in_memory_order(real_channels, residual),
     )
     w = _in_memory_order(partial(real_filter, transposed=convolve is fuse.dgrad), w)
@@ -437,14 +425,7 @@ def _of_batch(ending: EpilogueArgs, rank: int) -> EpilogueArgs:
     """With the residual of a batch."""
     if ending.residual is None:
         return ending
-    return _other_tensors(ending, ending.bias, ending.scale, _batch(ending.residual, rank))
-
-
-def _other_tensors(
-    ending: EpilogueArgs, bias: Tensor | None, scale: Tensor | None, residual: Tensor | None
-) -> EpilogueArgs:
-    """``_replace``, which torch 2.8 does not compile."""
-    return EpilogueArgs(bias, scale, residual, ending.activation, ending.slope, ending.out_dtype)
+    return ending.of(ending.bias, ending.scale, _batch(ending.residual, rank))
 
 
 def _batch(tensor: Tensor, rank: int) -> Tensor:

@@ -7,22 +7,20 @@ from typing import TYPE_CHECKING, Any
 from torch.overrides import handle_torch_function
 
 if TYPE_CHECKING:
-    import torch
+    from ..ops.epilogue_args import EpilogueArgs
 
 
 def overridden(
     function: Any,
-    tensors: tuple[Any, ...],
+    operands: tuple[Any, Any],
+    ending: EpilogueArgs,
     numbers: tuple[Any, ...],
-    activation: str | None,
-    slope: float,
-    out_dtype: torch.dtype | None,
     **more: Any,
 ) -> Any:
     """Hand a call of a public convolution to what overrides it: a symbolic tracer, a subclass.
 
-    ``tensors`` are its input, weight, bias, scale and residual. What is at its default is not
-    handed on, so that a traced graph reads as the call did.
+    ``operands`` are its input and weight. What is at its default is not handed on, so that a traced
+    graph reads as the call did.
 
     >>> import torch
     >>> from .functional import conv1d
@@ -30,8 +28,11 @@ def overridden(
     >>> [node.name for node in traced.graph.nodes]
     ['x', 'w', 'conv1d', 'output']
     """
-    *operands, scale, residual = tensors
-    options = {"activation": activation, "scale": scale, "residual": residual}
-    options |= {"out_dtype": out_dtype, "slope": None if slope == 0.01 else slope}
+    options = ending._asdict()
+    bias = options.pop("bias")
+    if ending.slope == 0.01:
+        del options["slope"]
     given = {key: value for key, value in options.items() if value is not None}
-    return handle_torch_function(function, tensors, *operands, *numbers, **given, **more)
+    tensors: tuple[Any, ...] = *operands, *ending[:3]
+    call: Any = handle_torch_function
+    return call(function, tensors, *operands, bias, *numbers, **given, **more)

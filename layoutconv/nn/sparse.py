@@ -270,10 +270,10 @@ def _convolution(
     call = sparse_calls.find(found, given, out_dtype, x, weight, bias, scale, residual)
     if call is not None:
         return _on(input, outputs, call.run(x, weight, bias, scale, residual, found))
+    ending = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
     if found.ways.extended is not None:
-        ending = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)  # type: ignore[arg-type]
         return _on(input, outputs, _over_repeated(x, weight, found, groups, ending))
-    others = found, given, (bias, scale, residual), out_dtype
+    others = found, groups, ending
     low = None if torch.compiler.is_compiling() else _lowered(x, weight)
     if low is None:
         return _on(input, outputs, _checked(x, weight, *others))
@@ -293,7 +293,7 @@ def _over_repeated(
     check_features(x)
     check_activation(ending.activation, ending.slope, x)
     check_out_dtype(ending.out_dtype, x)
-    _check_over(found, x, weight, groups, ending[:3])
+    _check_over(found, x, weight, groups, ending)
     bare = EpilogueArgs(out_dtype=before_torch(x.dtype, ending.out_dtype))
 
     def sums(extended: Tensor, over: KernelMap) -> Tensor:
@@ -303,41 +303,29 @@ def _over_repeated(
     return after(through(found, x, sums), ending)
 
 
-_Given = tuple[int, str | None, float]  # groups, activation, slope
-
-
 def _features(
-    x: Tensor,
-    weight: Tensor,
-    found: KernelMap,
-    given: _Given,
-    others: tuple[Any, Any, Any],
-    out_dtype: torch.dtype | None,
+    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> Tensor:
     """The features (rows, K) of a convolution, where something may be known of it."""
-    call = sparse_calls.find(found, given, out_dtype, x, weight, *others)
+    bias, scale, residual, *last, out_dtype = ending
+    call = sparse_calls.find(found, (groups, *last), out_dtype, x, weight, bias, scale, residual)
     if call is not None:
-        return call.run(x, weight, *others, found)
-    return _checked(x, weight, found, given, others, out_dtype)
+        return call.run(x, weight, bias, scale, residual, found)
+    return _checked(x, weight, found, groups, ending)
 
 
 def _checked(
-    x: Tensor,
-    weight: Tensor,
-    found: KernelMap,
-    given: _Given,
-    others: tuple[Any, Any, Any],
-    out_dtype: torch.dtype | None,
+    x: Tensor, weight: Tensor, found: KernelMap, groups: int, asked: EpilogueArgs
 ) -> Tensor:
-    """The features (rows, K) of a convolution, with every check; ``others`` are bias, scale and
-    residual.
-    """
-    (groups, activation, slope), (bias, scale, residual) = given, others
+    """The features (rows, K) of a convolution, with every check."""
+    bias, scale, residual, activation, slope, out_dtype = asked
     check_features(x)
     check_activation(activation, slope, x)
     check_out_dtype(out_dtype, x)
+    depthwise = groups == x.shape[1] > 1  # nothing is summed over channels, and torch does the rest
     if (
         activation is not None
+        and not depthwise
         and not torch.compiler.is_compiling()
         and not has_gradient(activation, slope)
     ):
@@ -345,24 +333,24 @@ def _checked(
         if is_constant(scale) and wants_gradient(*there) and is_plain(*there):
             # Sums as one function that autograd records, and the activation as torch's.
             middle = before_torch(x.dtype, out_dtype)
-            sums = _features(x, weight, found, (groups, None, slope), others, middle)
+            linear = EpilogueArgs(bias, scale, residual, None, slope, middle)
+            sums = _features(x, weight, found, groups, linear)
             y = activate(sums, activation, slope)
             return convert(y, out_dtype or sums.dtype)
-    _check_over(found, x, weight, groups, others)
+    _check_over(found, x, weight, groups, asked)
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
         exact = torch.promote_types(x.dtype, torch.float32)
         column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
-    ending = EpilogueArgs(bias, column, residual, activation, slope, out_dtype)
-    if groups == x.shape[1] > 1:  # nothing is summed over channels
+    ending = asked.of(bias, column, residual)
+    if depthwise:
         return after(sparse_depthwise(x, weight, found), ending)
     gradients = wants_gradient(x, weight, bias, column, residual)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
     numbers = *maps, len(found.outputs), groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, numbers, ending)
-    tensors = x, weight, bias, scale, residual
-    sparse_calls.remember(found, given, out_dtype, tensors, y)
+    sparse_calls.remember(found, groups, (x, weight), asked, y)
     return y
 
 
@@ -406,10 +394,10 @@ def _check_input(input: SparseTensor) -> None:
 
 
 def _check_over(
-    found: KernelMap, x: Tensor, weight: Tensor, groups: int, others: tuple[Any, Any, Any]
+    found: KernelMap, x: Tensor, weight: Tensor, groups: int, ending: EpilogueArgs
 ) -> None:
     """Raise unless tensors fit a kernel map."""
-    check_operands(x, weight, found.taps, len(found.outputs), groups, others)
+    check_operands(x, weight, found.taps, len(found.outputs), groups, ending)
     if found.outputs.cells.device != x.device:
         expected = f"{x.device}, where the input is"
         raise ArgumentError("kernel_map", expected, str(found.outputs.cells.device))
@@ -421,11 +409,9 @@ def check_operands(
     taps: tuple[int, ...],
     rows: int,
     groups: int,
-    ending: tuple[Any, Any, Any],
+    ending: EpilogueArgs,
 ) -> None:
-    """Raise unless tensors fit a convolution of so many taps to so many rows; ``ending`` are bias,
-    scale and residual.
-    """
+    """Raise unless tensors fit a convolution of so many taps to so many rows."""
     if not isinstance(weight, torch.Tensor):
         raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
     if weight.dim() != len(taps) + 2:
@@ -443,7 +429,7 @@ def check_operands(
     _check_weight_dtype(x, weight)
     K = weight.shape[0]
     shapes: dict[str, tuple[int, ...]] = {"bias": (K,), "scale": (K,), "residual": (rows, K)}
-    for (name, shape), tensor in zip(shapes.items(), ending, strict=True):
+    for (name, shape), tensor in zip(shapes.items(), ending[:3], strict=True):
         if tensor is None or (name == "scale" and is_number(tensor)):
             continue
         if not isinstance(tensor, torch.Tensor):

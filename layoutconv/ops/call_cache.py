@@ -22,6 +22,8 @@ from .guard import PLAIN, Guard, guard_of, is_constant, is_plain, wants_gradient
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from .epilogue_args import EpilogueArgs
+
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # in a third of is_compiling's time
 is_grad_enabled = torch.is_grad_enabled
 _FEW = 16  # signatures of one key: shapes of as many elements, dtypes, orders of memory
@@ -124,19 +126,17 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         self,
         make: Callable[[], Any],
         numbers: tuple[Any, ...],
-        out_dtype: torch.dtype | None,
-        tensors: tuple[Any, ...],
+        operands: tuple[Tensor, Tensor],
+        ending: EpilogueArgs,
         result: Tensor,
-        ending: tuple[str | None, float],
     ) -> None:
         """Keep what ``make`` makes of a call that succeeded, where it may be made past an operator.
 
-        ``tensors`` are its input, weight, bias, scale and residual, ``ending`` its activation with
-        the slope.
+        ``operands`` are its input and weight.
         """
         if torch.compiler.is_compiling():
             return
-        input, weight, bias, scale, residual = tensors
+        (input, weight), (bias, scale, residual, activation, slope, out_dtype) = operands, ending
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
         if (
             not (input.numel() and result.numel())
@@ -146,9 +146,9 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         ):
             return
         if not wants_gradient(input, weight, *columns, residual) or (
-            has_gradient(*ending) and is_constant(scale)
+            has_gradient(activation, slope) and is_constant(scale)
         ):
-            self.keep(make, numbers, out_dtype, *tensors)
+            self.keep(make, numbers, out_dtype, input, weight, bias, scale, residual)
 
     def _key(self, numbers: tuple[Any, ...], input: Tensor, weight: Tensor) -> Hashable:
         """The part that a dictionary finds; in bytes 1 is not 1.0, nor True."""

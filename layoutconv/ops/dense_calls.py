@@ -13,22 +13,20 @@ views of them in that order would cost a microsecond each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..base.caches import remembered
 from ..base.memory import allocator
-from ..gpu.folding_choice import line_for
-from ..gpu.phase_choice import columns_for
 from ..tensors.epilogue_in_torch import FP8
 from ..view.gemm_view import GemmView
 from .call_cache import dense
 from .dense_operators import OPERATORS, of_dgrad, of_fprop
-from .dense_passes import Pass, dgrad_pass, fprop_pass, run, write_empty_sums
-from .epilogue_args import epilogue_of
-from .formulas import Over
+from .dense_passes import Pass, in_memory_order, pass_maker, write_empty_sums
+from .epilogue_args import EpilogueArgs, epilogue_of
+from .formulas import Arguments
 from .guard import wants_gradient
 from .recorded import BoundCall
 
@@ -40,23 +38,21 @@ find, forget = dense.find, dense.clear
 
 def remember(
     numbers: tuple[Any, ...],
-    out_dtype: torch.dtype | None,
-    tensors: tuple[Any, ...],
+    operands: tuple[Tensor, Tensor],
+    ending: EpilogueArgs,
     result: Tensor,
-    ending: tuple[str | None, float],
     of_pass: tuple[Any, ...],
     *,
     transposed: bool,
 ) -> None:
     """Keep what a call came to, which :func:`find` finds by ``numbers`` and the rest.
 
-    ``tensors`` are its input, weight, bias, scale and residual, ``ending`` is its activation with
-    the slope, ``of_pass`` are the numbers of the operator.
+    ``operands`` are its input and weight, ``of_pass`` the numbers of the operator.
     """
-    input, weight, *_ = tensors
+    input, weight = operands
     if input.dim() == weight.dim():  # no single image
-        make = partial(Call, result, tensors, ending, of_pass, transposed)
-        dense.remember(make, numbers, out_dtype, tensors, result, ending)
+        make = partial(Call, result, operands, ending, of_pass, transposed)
+        dense.remember(make, numbers, operands, ending, result)
 
 
 class Call(BoundCall):
@@ -65,28 +61,25 @@ class Call(BoundCall):
     def __init__(
         self,
         result: Tensor,
-        tensors: tuple[Any, ...],
-        ending: tuple[str | None, float],
+        operands: tuple[Tensor, Tensor],
+        ending: EpilogueArgs,
         numbers: tuple[Any, ...],
         transposed: bool,
     ) -> None:
-        input, weight, bias, scale, residual = tensors
-        self.order, self.ending = _order(input.dim()), ending
-        epilogue = epilogue_of(bias, scale, residual, *ending)
+        (input, weight), (bias, scale, residual, activation, slope, _) = operands, ending
+        self.ending, self.out_dtype = (activation, slope), result.dtype
+        epilogue = ending.epilogue()
         self.only_sums = epilogue is None and result.dtype is input.dtype
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
         self.wanted = wants_gradient(input, weight, *columns, residual)
         described = of_dgrad if transposed else of_fprop
         self.formula, self.over = described(input, weight, *numbers)
-        x, w = (tuple(t.shape[i] for i in self.order) for t in (input, weight))
-        of_gpu = columns_for(input) if transposed else line_for(input)
-        of_pass = transposed, x, w, numbers, epilogue is not None, of_gpu
-        found = _pass_of(*of_pass)
+        name = "dgrad" if transposed else "fprop"
+        make = pass_maker(name, input, weight, numbers, ends=epilogue is not None)
+        found = make()
         self.zeroed = found.zeroed
         shape = tuple(result.shape)
         self.allocate = allocator(shape, result.stride(), result.dtype, result.device)
-        operands = [t for t in (input, weight, residual) if t is not None]
-        self.in_order = all(t.permute(self.order).is_contiguous() for t in operands)
         self.launch: Any = None
         self.found: Pass | None = None  # where it is run by the views
         if not _takes_memory(found, input, result):
@@ -94,14 +87,15 @@ class Call(BoundCall):
             return
         from ..gpu.launch import Launch
 
-        views = partial(_views_of, of_pass)
+        views = partial(_views_of, make)
         self.launch = Launch(views, input, result.dtype, epilogue, found.turned, self.allocate)
-        if self.in_order and not self.zeroed:  # and nothing else, of tensors as they are
+        read = [t for t in (input, weight, residual) if t is not None]
+        if not self.zeroed and all(in_memory_order(t).is_contiguous() for t in read):
             self.forward = self.launch.result  # type: ignore[method-assign]
             if not self.wanted:
                 self.run = self.launch.result  # type: ignore[method-assign]
 
-    def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Over]:
+    def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Arguments]:
         """Return the operators, which go past the dispatcher where that may be."""
         return OPERATORS, self.over
 
@@ -110,47 +104,21 @@ class Call(BoundCall):
     ) -> Tensor:
         """The convolution of tensors that are not as kernels read them, or by the views."""
         result = self.allocate()
-        a, b, out = (t.permute(self.order) for t in (a, b, result))
-        residual = None if residual is None else residual.permute(self.order)
+        if self.found is not None:
+            args = EpilogueArgs(bias, scale, residual, *self.ending, self.out_dtype)
+            return self.found.compute(a, b, args, result)[0]
+        out = in_memory_order(result)
+        a, b = in_memory_order(a).contiguous(), in_memory_order(b).contiguous()
+        if residual is not None:
+            residual = in_memory_order(residual).contiguous()
         if self.zeroed:
-            ending = epilogue_of(bias, scale, residual, *self.ending)
-            write_empty_sums(out, ending, a.dtype)
-        a, b = a.contiguous(), b.contiguous()
-        residual = None if residual is None else residual.contiguous()
-        if self.found is None:
-            self.launch.run(a, b, out, bias, scale, residual)
-        else:
-            ending = epilogue_of(bias, scale, residual, *self.ending)
-            run(self.found.views, a, b, out, ending, turns=bool(self.found.turned))
+            write_empty_sums(out, epilogue_of(bias, scale, residual, *self.ending), a.dtype)
+        self.launch.run(a, b, out, bias, scale, residual)
         return result
 
 
-@remembered(8)
-def _order(rank: int) -> tuple[int, ...]:
-    """Of tensors of so many modes, from torch's order to that of memory."""
-    return 0, *range(2, rank), 1
-
-
-def _pass_of(
-    transposed: bool,
-    x: tuple[int, ...],
-    w: tuple[int, ...],
-    numbers: tuple[Any, ...],
-    ends: bool,
-    of_gpu: int,
-) -> Pass:
-    """The pass of tensors of two shapes, in the order of memory.
-
-    ``of_gpu``: columns of residues side by side, or the elements of a folded line.
-    """
-    if transposed:
-        spatial, *others = numbers
-        return dgrad_pass(x, w, spatial, tuple(others), ends=ends, columns=of_gpu)
-    return fprop_pass(x, w, *numbers, line=of_gpu)
-
-
-def _views_of(of_pass: tuple[Any, ...]) -> tuple[GemmView, ...]:
-    return _pass_of(*of_pass).views
+def _views_of(make: Callable[[], Pass]) -> tuple[GemmView, ...]:
+    return make().views
 
 
 def _takes_memory(found: Pass, input: Tensor, result: Tensor) -> bool:

@@ -24,19 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import dense_passes
+from . import dense_passes, formulas
 from .epilogue_args import SCHEMA, EpilogueArgs
-from .formulas import (
-    Formula,
-    Over,
-    Runner,
-    dgrad_gradients,
-    fprop_gradients,
-    pass_of,
-    register,
-    register_autocast,
-    wgrad_gradients,
-)
+from .formulas import Arguments, Formula, Runner, pass_of, register
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,28 +101,28 @@ OPERATORS = Runner(
 )
 
 
-def over(spatial: Ints, taps: Ints, numbers: tuple[Any, ...]) -> Over:
+def over(spatial: Ints, taps: Ints, numbers: tuple[Any, ...]) -> Arguments:
     """Passes over a problem: of so many cells of the activation, and so many taps."""
-    return Over(numbers, (spatial, *numbers), (taps, *numbers))
+    return Arguments(numbers, (spatial, *numbers), (taps, *numbers))
 
 
-def of_fprop(x: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Over]:
+def of_fprop(x: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
     """Return the formula of the operator ``conv_fprop``, and what its passes are over."""
-    return fprop_gradients, over(x.shape[2:], w.shape[2:], numbers)
+    return formulas.fprop_gradients, over(x.shape[2:], w.shape[2:], numbers)
 
 
-def of_dgrad(y: Tensor, w: Tensor, spatial: Ints, *numbers: Any) -> tuple[Formula, Over]:
+def of_dgrad(y: Tensor, w: Tensor, spatial: Ints, *numbers: Any) -> tuple[Formula, Arguments]:
     """Return those of ``conv_dgrad``."""
-    return dgrad_gradients, over(spatial, w.shape[2:], numbers)
+    return formulas.dgrad_gradients, over(spatial, w.shape[2:], numbers)
 
 
-def of_wgrad(y: Tensor, x: Tensor, taps: Ints, *numbers: Any) -> tuple[Formula, Over]:
+def of_wgrad(y: Tensor, x: Tensor, taps: Ints, *numbers: Any) -> tuple[Formula, Arguments]:
     """Return those of ``conv_wgrad``."""
-    return wgrad_gradients, over(x.shape[2:], taps, numbers)
+    return formulas.wgrad_gradients, over(x.shape[2:], taps, numbers)
 
 
 register("conv_fprop", OPERATORS, of_fprop, ends=True)
 register("conv_fprop_statistics", OPERATORS, of_fprop, ends=True)
 register("conv_dgrad", OPERATORS, of_dgrad, ends=True)
 register("conv_wgrad", OPERATORS, of_wgrad, ends=False)
-register_autocast(conv_fprop, conv_fprop_statistics, conv_dgrad, conv_wgrad)
+formulas.register_autocast(conv_fprop, conv_fprop_statistics, conv_dgrad, conv_wgrad)

@@ -8,7 +8,8 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Ints = Sequence[int]
-Numbers = tuple[Ints, Ints, Ints, int]  # stride, padding, dilation and groups
+Numbers = Sequence[Any]  # stride, padding, dilation and groups
 _EMPTY = 64  # residues whose empty sums, if something follows them, kernels write; else torch does
 _ROWS = 1 << 16  # of empty sums that are made at once
 _PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
@@ -42,6 +43,11 @@ _PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nby
 def in_memory_order(tensor: Tensor) -> Tensor:
     """(N, C, D, H, W) as (N, D, H, W, C), of the same memory."""
     return tensor.movedim(1, -1)
+
+
+def _shape_in_memory(tensor: Tensor) -> tuple[int, ...]:
+    first, channels, *modes = tensor.shape
+    return first, *modes, channels
 
 
 def new_result(like: Tensor, shape: Any, dtype: torch.dtype | None = None) -> Tensor:
@@ -79,6 +85,28 @@ class Pass(NamedTuple):
     def is_depthwise(self) -> bool:
         """Return whether nothing is summed over channels."""
         return all(view.m == view.n == 1 and len(view.a.shape) == 3 for view in self.views[:1])
+
+    def compute(
+        self,
+        a: Tensor,
+        b: Tensor,
+        ending: EpilogueArgs,
+        result: Tensor | None = None,
+        *,
+        statistics: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the result, in new memory or that of ``result``, and its statistics if asked for.
+
+        Tensors are in torch's order.
+        """
+        a, b = in_memory_order(a), in_memory_order(b)
+        if result is None:
+            result = new_result(a, self.shape, ending.out_dtype)
+        out, epilogue = in_memory_order(result), _in_memory(ending).epilogue(statistics=statistics)
+        if self.zeroed:
+            write_empty_sums(out, epilogue, a.dtype)
+        a, b, turns = a.contiguous(), b.contiguous(), bool(self.turned)
+        return result, run(self.views, a, b, out, epilogue, turns=turns)
 
 
 def fprop_pass(
@@ -193,9 +221,10 @@ def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtyp
 
 
 @kept_in(_PASSES)
-def _wgrad_view(x: Any, filter: Any, *numbers: Any) -> GemmView:
-    problem = _problem(x, filter, *numbers)
-    return (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
+def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
+    problem = _problem(x, (y[-1], *taps), *numbers)
+    view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
+    return Pass((view,), (y[-1], *taps, x[-1] // problem.groups))
 
 
 def _problem(
@@ -218,38 +247,40 @@ def _is_depthwise(problem: ConvProblem) -> bool:
     return problem.groups > 1 and problem.groups == problem.C
 
 
+def pass_maker(
+    name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
+) -> Callable[[], Pass]:
+    """What makes the pass "fprop", "dgrad" or "wgrad" of two tensors: here their device decides.
+
+    It holds no tensor. ``numbers`` are the arguments of the operator, from the two tensors to the
+    groups; ``ends`` says whether anything comes after the sums.
+    """
+    first, second = _shape_in_memory(a), _shape_in_memory(b)
+    if name == "fprop":
+        return partial(fprop_pass, first, second, *numbers, line=line_for(a))
+    if name == "dgrad":
+        spatial, *others = numbers
+        return partial(
+            dgrad_pass, first, second, spatial, others, ends=ends, columns=columns_for(a)
+        )
+    taps, *modes, groups = numbers
+    return partial(_wgrad_pass, first, second, tuple(taps), *map(tuple, modes), groups)
+
+
 def fprop(
     x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int = 1, *ending: Any
 ) -> Tensor:
     """The forward pass, (N, K, Z, P, Q); ``ending`` are the fields of ``EpilogueArgs``."""
-    numbers = stride, padding, dilation, groups
-    return _fprop(x, w, numbers, EpilogueArgs(*ending), statistics=False)[0]
+    found = pass_maker("fprop", x, w, (stride, padding, dilation, groups))()
+    return found.compute(x, w, EpilogueArgs(*ending))[0]
 
 
 def fprop_statistics(
     x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int = 1, *ending: Any
-) -> tuple[Tensor, Tensor]:
-    """The forward pass and its statistics, fp32 (2, K)."""
-    numbers = stride, padding, dilation, groups
-    return _fprop(x, w, numbers, EpilogueArgs(*ending), statistics=True)
-
-
-def _fprop(
-    x: Tensor, w: Tensor, numbers: Numbers, ending: EpilogueArgs, *, statistics: bool
 ) -> tuple[Tensor, Any]:
-    """The forward pass; with ``statistics`` also those of its channels."""
-    x, w = in_memory_order(x), in_memory_order(w)
-    found = fprop_pass(x.shape, w.shape, *numbers, line=line_for(x))
-    epilogue = _in_memory(ending).epilogue(statistics=statistics)
-    y = new_result(x, found.shape, ending.out_dtype)
-    return y, run(found.views, x.contiguous(), w.contiguous(), in_memory_order(y), epilogue)
-
-
-def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:
-    """With the residual in the order of memory."""
-    if ending.residual is None:
-        return ending
-    return ending._replace(residual=in_memory_order(ending.residual))
+    """The forward pass and its statistics, fp32 (2, K)."""
+    found = pass_maker("fprop", x, w, (stride, padding, dilation, groups))()
+    return found.compute(x, w, EpilogueArgs(*ending), statistics=True)
 
 
 def dgrad(
@@ -263,19 +294,11 @@ def dgrad(
     *ending: Any,
 ) -> Tensor:
     """The gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
-    y, w, args = in_memory_order(y), in_memory_order(w), EpilogueArgs(*ending)
+    args = EpilogueArgs(*ending)
     # Before all else: no view is made for what no memory holds.
-    result = new_result(y, (y.shape[0], *spatial, w.shape[-1] * groups), args.out_dtype)
-    epilogue = _in_memory(args).epilogue()
-    numbers = stride, padding, dilation, groups
-    found = dgrad_pass(
-        y.shape, w.shape, spatial, numbers, ends=epilogue is not None, columns=columns_for(y)
-    )
-    x = in_memory_order(result)
-    if found.zeroed:
-        write_empty_sums(x, epilogue, y.dtype)
-    run(found.views, y.contiguous(), w.contiguous(), x, epilogue, turns=bool(found.turned))
-    return result
+    result = new_result(y, (y.shape[0], *spatial, w.shape[1] * groups), args.out_dtype)
+    numbers = spatial, stride, padding, dilation, groups
+    return pass_maker("dgrad", y, w, numbers, ends=args.ends)().compute(y, w, args, result)[0]
 
 
 def wgrad(
@@ -288,13 +311,15 @@ def wgrad(
     groups: int = 1,
 ) -> Tensor:
     """The gradient of the filter, (K, C / groups, T, R, S)."""
-    y, x = in_memory_order(y), in_memory_order(x)
-    K, C = y.shape[-1], x.shape[-1]
-    numbers = tuple(stride), tuple(padding), tuple(dilation), groups
-    view = _wgrad_view(tuple(x.shape), (K, *taps), *numbers)
-    w = new_result(y, (K, *taps, C // groups))
-    execute(view, y.contiguous(), x.contiguous(), in_memory_order(w))
-    return w
+    found = pass_maker("wgrad", y, x, (taps, stride, padding, dilation, groups))()
+    return found.compute(y, x, EpilogueArgs())[0]
+
+
+def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:
+    """With the residual in the order of memory."""
+    if ending.residual is None:
+        return ending
+    return ending.of(ending.bias, ending.scale, in_memory_order(ending.residual))
 
 
 def run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -25,11 +25,20 @@ class EpilogueArgs(NamedTuple):
     """
 
     bias: Tensor | None = None
-    scale: Tensor | None = None
+    scale: Any = None  # a tensor; before public functions have checked it, also a number
     residual: Tensor | None = None
     activation: str | None = None
     slope: float = 0.01
     out_dtype: torch.dtype | None = None
+
+    def of(self, bias: Tensor | None, scale: Any, residual: Tensor | None) -> EpilogueArgs:
+        """Return the same of other tensors: ``_replace``, which torch 2.8 does not compile."""
+        return EpilogueArgs(bias, scale, residual, self.activation, self.slope, self.out_dtype)
+
+    @property
+    def ends(self) -> bool:
+        """Return whether anything follows the sums, but for the dtype."""
+        return not (self.bias is self.scale is self.residual is self.activation is None)
 
     def epilogue(self, *, statistics: bool = False) -> Epilogue | None:
         """Return the steps, which say nothing of the dtype; None if there are none."""

@@ -34,12 +34,16 @@ Formula = Callable[[Any, Any, Sequence[bool], "Tensor", Any, Any], Gradients]
 is_grad_enabled = torch.is_grad_enabled
 
 
-class Over(NamedTuple):
-    """The arguments of operators after their tensors: of each pass over the same problem."""
+class Arguments(NamedTuple):
+    """The arguments of operators after their operands: of each pass over the same problem.
+
+    ``tables`` are the first of all three: the tensors of a kernel map.
+    """
 
     fprop: tuple[Any, ...]
     dgrad: tuple[Any, ...]
     wgrad: tuple[Any, ...]
+    tables: tuple[Tensor, ...] = ()
 
 
 class Runner(NamedTuple):
@@ -86,12 +90,12 @@ def around(op: Any, function: Any) -> Any:
 
 def pass_of(op: Any, function: Any, name: str) -> Pass:
     """The pass of this name of a runner: an operator, past the dispatcher where that may be."""
-    place = Over._fields.index(name)
+    place = Arguments._fields.index(name)
 
-    def call(over: Over, a: Tensor, b: Tensor) -> Tensor:
+    def call(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
         plain = is_plain(a, b) and not a.is_meta
         plain = plain and not (is_grad_enabled() and wants_gradient(a, b))
-        found: Tensor = (function if plain else op)(a, b, *over[place])
+        found: Tensor = (function if plain else op)(a, b, *over.tables, *over[place])
         return found
 
     return call
@@ -178,7 +182,7 @@ def per_channel(column: Tensor, like: Tensor) -> Tensor:
 # -- as operators of torch have it ----------------------------------------------------------------
 
 # Of an operator's inputs after its tensors: its formula, and what its passes are over.
-Described = Callable[..., tuple[Formula, Over]]
+Described = Callable[..., tuple[Formula, Arguments]]
 
 
 def register(name: str, run: Runner, described: Described, *, ends: bool) -> None:

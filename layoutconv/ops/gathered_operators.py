@@ -346,10 +346,11 @@ def _pool_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
     index, inverse, winners = ctx.saved_tensors
     if ctx.mode in ("max", "min"):
         found = _ops.sparse_pool_chosen(grad, winners, index, inverse)
+    elif ctx.mode == "mean":
+        count = ctx.divisor or (index >= 0).sum(1, keepdim=True).clamp(min=1)
+        shares = _shares(grad, count)
+        found = sparse_pool(shares, inverse, index, "sum")[0].to(grad.dtype)
     else:
-        if ctx.mode == "mean":
-            count: Any = ctx.divisor or (index >= 0).sum(1, keepdim=True).clamp(min=1)
-            grad = grad / count
         found = sparse_pool(grad, inverse, index, "sum")[0]
     return (found, *[None] * 5)
 
@@ -423,11 +424,21 @@ def _global_pool_backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
         place = torch.where(winners < 0, ctx.rows, winners).long()
         found = grad.new_zeros((ctx.rows + 1, grad.shape[1])).scatter(0, place, grad)[:-1]
     else:
+        kind = grad.dtype
         if ctx.mode == "mean":
-            grad = grad / starts.diff().clamp(min=1)[:, None]
+            grad = _shares(grad, starts.diff().clamp(min=1)[:, None])
         # A row of no batch element takes no part.
-        found = _to_rows(grad, batch)
+        found = _to_rows(grad, batch).to(kind)
     return (found, *[None] * 5)
+
+
+def _shares(grad: Tensor, count: Any) -> Tensor:
+    """A gradient of means over their numbers of rows, which 16 bits do not hold: in fp32, or fp64.
+
+    >>> _shares(torch.ones(1, dtype=torch.float16), torch.tensor(100_000))
+    tensor([1.0000e-05])
+    """
+    return grad.to(torch.promote_types(grad.dtype, torch.float32)) / count
 
 
 def _to_rows(grad: Tensor, batch: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ..gpu.map_views import Over, map_view
 from ..tensors.tensor_checks import check_indices
 from . import sparse_operators as operators
 from .call_cache import sparse
-from .epilogue_args import epilogue_of
+from .epilogue_args import EpilogueArgs, epilogue_of
 from .execute import execute_cpu
 from .formulas import fprop_gradients
 from .guard import is_plain, wants_gradient
@@ -74,18 +74,15 @@ def find(
 
 def remember(
     found: KernelMap,
-    numbers: tuple[Any, ...],
-    out_dtype: torch.dtype | None,
-    tensors: tuple[Any, ...],
+    groups: int,
+    operands: tuple[Tensor, Tensor],
+    ending: EpilogueArgs,
     result: Tensor,
 ) -> None:
-    """Keep what a call came to, for :func:`find`: ``tensors`` are its features, weight, bias, scale
-    and residual.
-    """
-    groups, *ending = numbers
-    make = partial(Kind, tensors, result.dtype, groups, tuple(ending))
-    signature = found.taps, found.mirrored, *numbers
-    sparse.remember(make, signature, out_dtype, tensors, result, tuple(ending))
+    """Keep what a call came to, for :func:`find`: ``operands`` are its features and weight."""
+    make = partial(Kind, operands, ending, result.dtype, groups)
+    signature = found.taps, found.mirrored, groups, ending.activation, ending.slope
+    sparse.remember(make, signature, operands, ending, result)
 
 
 class Kind:
@@ -93,28 +90,27 @@ class Kind:
 
     def __init__(
         self,
-        tensors: tuple[Any, ...],
+        operands: tuple[Tensor, Tensor],
+        ending: EpilogueArgs,
         out_dtype: torch.dtype,
         groups: int,
-        ending: tuple[str | None, float],
     ) -> None:
-        x, weight, bias, scale, residual = tensors
-        self.groups, self.ending = groups, ending
+        (x, weight), (bias, scale, residual, activation, slope, _) = operands, ending
+        self.groups, self.ending = groups, (activation, slope)
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
         self.wanted = wants_gradient(x, weight, *columns, residual)
-        self.only_sums = bias is scale is residual is ending[0] is None and out_dtype is x.dtype
+        self.only_sums = not ending.ends and out_dtype is x.dtype
         self.filter, self.device = tuple(weight.shape), x.device
         self.K, self.C = weight.shape[0], x.shape[1]
         # Of any number of rows, though a single one may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
         self.contiguous = in_order and (residual is None or residual.stride() == (self.K, 1))
         exact = torch.promote_types(x.dtype, torch.float32)
-        self.fprop: _Pass = partial(_OnCPU, dtype=out_dtype, ending=ending)
+        self.fprop: _Pass = partial(_OnCPU, dtype=out_dtype, ending=self.ending)
         self.dgrad: _Pass = partial(_OnCPU, dtype=x.dtype)
         self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
         if _takes_memory(x):
-            epilogue = epilogue_of(bias, scale, residual, *ending)
-            self.fprop = partial(OverMap, Launch(tuple, x, out_dtype, epilogue))
+            self.fprop = partial(OverMap, Launch(tuple, x, out_dtype, ending.epilogue()))
             self.dgrad = partial(OverMap, Launch(tuple, x, x.dtype, None, self.filter))
             self.wgrad = partial(OverMap, Launch(tuple, x, exact, None))
 
@@ -150,7 +146,7 @@ class Call(BoundCall):
         rows = operators.rows_of(found)
         if kind.wanted:
             found.start_counting()
-        over = conv_over(rows, self.in_rows, kind.filter, kind.groups)
+        over = conv_over(*rows, self.in_rows, kind.filter, kind.groups)
         shape, stride = (self.out_rows, kind.K), (kind.K, 1)
         self._fprop = kind.fprop(over, shape, stride, kind.device).result
         if kind.contiguous:
@@ -171,8 +167,9 @@ class Call(BoundCall):
         kind, rows = self.kind, self.in_rows
         bound = self._dgrad
         if bound is None:
-            of_pass = self.out_rows, kind.filter, kind.groups, True, found.mirrored
-            over = conv_over(operators.rows_of(found, backward=True), *of_pass)
+            index, order = operators.rows_of(found, backward=True)
+            of_map = kind.groups, True, found.mirrored
+            over = conv_over(index, order, self.out_rows, kind.filter, *of_map)
             found_pass = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
             bound = self._dgrad = found_pass.result
         return bound(grad.contiguous(), weight.contiguous())

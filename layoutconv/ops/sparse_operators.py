@@ -26,7 +26,7 @@ from ..base.outlive import to_be_kept
 from ..conv.k_major_filter import turned_filter
 from ..gpu import machines
 from ..gpu.filter_choice import reads_turned, worth_turning
-from ..gpu.map_passes import Rows, conv_over, pairs_over, turned_over
+from ..gpu.map_passes import conv_over, pairs_over, turned_over
 from ..gpu.map_views import map_view
 from ..sparse.maps import pairs_operator
 from ..sparse.maps.kernel_map import KernelMap, reversed_index
@@ -36,8 +36,8 @@ from ..view.gemm_view import GemmView
 from .epilogue_args import SCHEMA, EpilogueArgs
 from .execute import execute
 from .formulas import (
+    Arguments,
     Formula,
-    Over,
     Runner,
     around,
     dgrad_gradients,
@@ -230,16 +230,13 @@ def _natural(index: Tensor, order: Tensor) -> Tensor:
     return torch.empty_like(index.T).index_copy_(1, order.long(), index.T).T
 
 
-def rows_of(found: KernelMap, *, backward: bool = False) -> Rows:
-    """Those of a map, for its own direction or for the gradient of its inputs; kept with it."""
-    backward = backward and not found.mirrored
-    name = "rows backward" if backward else "rows"
-    kept: Rows | None = found.views.get(name)
-    if kept is None:
-        maps = both_ways(found) if backward else forward_maps(found)
-        of = (maps.backward, maps.backward_order) if backward else (maps.forward, maps.order)
-        kept = found.views[name] = Rows(*of)
-    return kept
+def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor]:
+    """The index of a map and its order, its own way or that of the gradient of its inputs."""
+    if backward and not found.mirrored:
+        maps = both_ways(found)
+        return maps.backward, maps.backward_order
+    maps = forward_maps(found)
+    return maps.forward, maps.order
 
 
 def conv_view(
@@ -266,7 +263,7 @@ def conv_view(
     key = transposed, tuple(w), groups, count, order.numel() > 0, turned
 
     def make() -> GemmView:
-        over = conv_over(Rows(index, order), count, w, groups, transposed, mirrored)
+        over = conv_over(index, order, count, w, groups, transposed, mirrored)
         return map_view(turned_over(over) if turned else over)
 
     return _view(index, key, make)
@@ -430,29 +427,28 @@ OPERATORS = Runner(
 )
 
 
-def over(
-    maps: tuple[Tensor, ...], in_rows: int, out_rows: int, of_map: tuple[Ints, int, bool]
-) -> Over:
+def over(maps: Maps, in_rows: int, out_rows: int, of_map: tuple[Ints, int, bool]) -> Arguments:
     """Passes over a map of so many rows; ``of_map`` are its taps, groups, and if it is mirrored."""
     taps, groups, mirrored = of_map
-    return Over(
-        (*maps, out_rows, groups, False, mirrored),
-        (*maps, in_rows, groups, True, mirrored),
-        (*maps, taps, groups, mirrored),
+    return Arguments(
+        (out_rows, groups, False, mirrored),
+        (in_rows, groups, True, mirrored),
+        (taps, groups, mirrored),
+        maps,
     )
 
 
-def _of_conv(a: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Over]:
+def _of_conv(a: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
     *maps, rows, groups, transposed, mirrored = numbers
     of_map = w.shape[1:-1], groups, mirrored
     if transposed:
-        return dgrad_gradients, over(tuple(maps), rows, a.shape[0], of_map)
-    return fprop_gradients, over(tuple(maps), a.shape[0], rows, of_map)
+        return dgrad_gradients, over(Maps(*maps), rows, a.shape[0], of_map)
+    return fprop_gradients, over(Maps(*maps), a.shape[0], rows, of_map)
 
 
-def _of_wgrad(y: Tensor, x: Tensor, *numbers: Any) -> tuple[Formula, Over]:
+def _of_wgrad(y: Tensor, x: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:
     *maps, taps, groups, mirrored = numbers
-    return wgrad_gradients, over(tuple(maps), len(x), len(y), (taps, groups, mirrored))
+    return wgrad_gradients, over(Maps(*maps), len(x), len(y), (taps, groups, mirrored))
 
 
 register("sparse_conv", OPERATORS, _of_conv, ends=True)

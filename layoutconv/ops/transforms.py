@@ -19,7 +19,7 @@ import torch
 
 from ..base.torch_internals import levels, transforms_that_look
 from .dense_operators import conv_dgrad, conv_fprop, conv_wgrad, of_dgrad, of_fprop, of_wgrad
-from .formulas import Over, Runner
+from .formulas import Arguments, Runner
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -206,15 +206,15 @@ class Wgrad(_Pass):
         return _batched(Wgrad, Wgrad.folds, info, in_dims, inputs)
 
 
-def _fprop(over: Over, x: Tensor, w: Tensor) -> Any:
+def _fprop(over: Arguments, x: Tensor, w: Tensor) -> Any:
     return Fprop.apply(x, w, *over.fprop, None)
 
 
-def _dgrad(over: Over, y: Tensor, w: Tensor) -> Any:
+def _dgrad(over: Arguments, y: Tensor, w: Tensor) -> Any:
     return Dgrad.apply(y, w, *over.dgrad, None)
 
 
-def _wgrad(over: Over, y: Tensor, x: Tensor) -> Any:
+def _wgrad(over: Arguments, y: Tensor, x: Tensor) -> Any:
     return Wgrad.apply(y, x, *over.wgrad, None)
 
 

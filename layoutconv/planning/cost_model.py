@@ -150,7 +150,7 @@ def choose(problem: Problem, machine: Machine) -> tuple[TileConfig, int]:
 def ranked(problem: Problem, machine: Machine) -> Iterator[tuple[TileConfig, int]]:
     """Yield what ``choose`` picks from, tiles and numbers of slices, the fastest expected first."""
     pairs = _pairs(problem, machine)
-    times = [_time(problem, *pair, machine) for pair in pairs]
+    times = [expected_time(problem, *pair, machine) for pair in pairs]
     first = times.index(min(times))
     yield pairs[first]
     yield from (pairs[i] for i in sorted(range(len(pairs)), key=times.__getitem__) if i != first)
@@ -167,7 +167,7 @@ def shortlist(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]
     >>> len(tried), len({tile for tile, _ in tried})
     (5, 5)
     """
-    times = {pair: _time(problem, *pair, machine) for pair in _pairs(problem, machine)}
+    times = {pair: expected_time(problem, *pair, machine) for pair in _pairs(problem, machine)}
     best: dict[TileConfig, int] = {}
     for tile, splits in sorted(times, key=times.__getitem__):
         best.setdefault(tile, splits)
@@ -403,8 +403,15 @@ def _start(tile: TileConfig) -> float:
     return SLOW_START.get(shape, WAVE)
 
 
-def _time(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
-    """Microseconds, about: waves of CTAs, each as long as its tile is large; then the parts."""
+def expected_time(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
+    """Microseconds, about: waves of CTAs, each as long as its tile is large; then the parts.
+
+    >>> machine = MACHINES["sm_90a"]
+    >>> one, four = (Problem(m, 128, 1728, 64, "float16", 2) for m in (10**6, 4 * 10**6))
+    >>> choice = choose(one, machine)
+    >>> round(expected_time(four, *choice, machine) / expected_time(one, *choice, machine))
+    4
+    """
     size = BYTES[problem.dtype]
     shared = tile.smem_bytes(size, problem.staged_bytes) + RESERVED
     resident = max(1, min(machine.smem_per_sm // shared, tile.ctas_per_sm))

@@ -22,7 +22,7 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1)) -> str:
     >>> from layoutconv.algebra import Layout, SymInt
     >>> M, K = SymInt(7, "M"), SymInt(4, "K", runtime=False)
     >>> plain = Layout((M, K), (K, 1))
-    >>> signature(GemmView(plain, plain, plain)).splitlines()[0]
+    >>> signature(GemmView(plain, plain, Layout((M, M), (M, 1)))).splitlines()[0]
     'a [M,4]:[4,1]+0'
     """
     static_k = along != (0, 0)

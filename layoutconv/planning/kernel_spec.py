@@ -9,6 +9,7 @@ from layoutconv.algebra.int_tuple import flatten, product
 from layoutconv.algebra.stride import ScaledBasis
 from layoutconv.algebra.symint import is_runtime
 
+from ..view.epilogue import is_by_row
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
 from ..view.vectors import contiguous_extent
 from .schedule import WARP
@@ -220,7 +221,7 @@ def staged_bytes(dtype: str, out_dtype: str, epilogue: str) -> int:
     """
     size = BYTES[out_dtype]
     wide = 8 if dtype == "float64" else 4
-    return wide if size == 1 or "residual" in epilogue else size
+    return wide if size == 1 or is_by_row(epilogue) else size
 
 
 def vectors_of(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..view.epilogue import counts_rows, is_by_row
 from ..view.gemm_view import GemmView
 from .kernel_spec import (
     ASYNC_BYTES,
@@ -128,12 +129,14 @@ def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     at_once = tile.mma_threads * vector // tile.n
     if not at_once or tile.m % at_once:
         yield f"a multiple of {max(at_once, 1)} rows, that are stored at once, got {tile.m}"
+    if tile.halo_taps > 1 and counts_rows(spec.epilogue):
+        yield "steps that ask for no row, for halo taps, whose rows are others than those of D"
     words = spec.epilogue.split()
     if tile.pingpong:
         whole = vector * BYTES[spec.out_dtype] == VECTOR_BYTES and BYTES[spec.out_dtype] == 2
-        by_row = any(word.startswith("residual") for word in words)
+        by_row = is_by_row(spec.epilogue)
         if not whole or by_row or tile.n % REGISTER_STORE_COLUMNS or spec.split == "atomic":
-            yield "results of 16 bits, stored by whole vectors, without residuals, for ping-pong"
+            yield "results of 16 bits, stored by whole vectors, by steps of no row, for ping-pong"
         in_whole = view.n <= tile.n and stores_whole_rows(view)
         if "statistics" in words and not in_whole:
             yield "statistics of all columns, in whole rows of D, for ping-pong"

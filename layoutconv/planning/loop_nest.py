@@ -104,7 +104,7 @@ def make_nest(operands: Sequence[tuple[str, OperandLayout, int | None]]) -> Nest
     """
     kept, summed = [], []  # of each operand: extents of loops, forms with a step for each
     for number, (name, layout, mode) in enumerate(operands):
-        extents, forms = _linear(name, number, layout)
+        extents, forms = linear_forms(name, number, layout)
         at = range(0)
         if mode is not None:
             first = sum(len(flatten(s)) for s in layout.shape[:mode])
@@ -213,7 +213,7 @@ def _divides(nest: Nest, operand: int, inner: bool, vector: int) -> bool:
     return True
 
 
-def _linear(name: str, number: int, layout: OperandLayout) -> tuple[list[int], list[Form]]:
+def linear_forms(name: str, number: int, layout: OperandLayout) -> tuple[list[int], list[Form]]:
     """Extents of all leaves of a layout's domain, and its forms, the steps all under ``outer``."""
     chain = stages(layout)
     if any(map(gathers, chain)):

@@ -31,7 +31,7 @@ def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
     >>> from layoutconv.algebra import Layout
     >>> plain = Layout((4, 8), (8, 1))
     >>> try:
-    ...     check_view(GemmView(plain, plain, plain))
+    ...     check_view(GemmView(plain, plain, Layout((4, 4), (4, 1))))
     ... except UnsupportedViewError as error:
     ...     print(error)
     operand `a` of the view: expected a map to coordinates and a map to memory, got (4,8):(8,1)

@@ -11,8 +11,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from ..errors import ArgumentTypeError
-from ..view.epilogue import STEPS, Activation, Bias, Clamp, Epilogue, Residual, Scale, Step
+from ..errors import ArgumentError, ArgumentTypeError
+from ..view.epilogue import (
+    STEPS,
+    Activation,
+    Bias,
+    Clamp,
+    Epilogue,
+    Pointwise,
+    Residual,
+    Scale,
+    Step,
+    counts_rows,
+)
+from .traced_in_torch import run_program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +67,11 @@ def activate(value: Tensor, kind: str, slope: float = 0.01) -> Tensor:
 
 
 def apply_steps(
-    steps: Sequence[Step], value: Tensor, columns: Any, sources: Sequence[Tensor]
+    steps: Sequence[Step],
+    value: Tensor,
+    columns: Any,
+    sources: Sequence[Tensor],
+    rows: Tensor | None = None,
 ) -> Tensor:
     """The steps of an epilogue on a tile of accumulators, whose last mode are columns.
 
@@ -63,7 +79,8 @@ def apply_steps(
         value: fp32 or fp64, in which the steps are.
         columns: which entries of per-column tensors are those of the last mode, a slice or an
             integer tensor.
-        sources: what the sources of residuals have at the tile's place, in order.
+        sources: what tensors like D have at the tile's place, in order.
+        rows: int64, the numbers of rows in the view: (rows of the tile,). None where no step asks.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for a step that is none of these: what it
     is, nobody knows, and a result without it would be wrong.
@@ -84,9 +101,28 @@ def apply_steps(
             value = activate(value, step.kind, step.slope)
         elif isinstance(step, Clamp):
             value = value.clamp(step.low, step.high)
+        elif isinstance(step, Pointwise):
+            value = _pointwise(step, value, columns, [next(left) for _ in step.like_d], rows)
         else:
             raise ArgumentTypeError("epilogue", STEPS, type(step).__name__)
     return value
+
+
+def _pointwise(
+    step: Pointwise, value: Tensor, columns: Any, sources: Sequence[Tensor], rows: Tensor | None
+) -> Tensor:
+    program = step.program
+    if rows is None:
+        if program.rows or program.reads("row"):
+            expected = "functions of no row: what is computed has none"
+            raise ArgumentError("epilogue", expected, program.text)
+        rows = torch.zeros(1, dtype=torch.int64, device=value.device)
+    if isinstance(columns, slice):
+        whole = columns.indices(columns.stop or value.shape[-1])
+        columns = torch.arange(*whole, device=value.device)
+    tensors = [tensor[columns] for tensor in step.per_column]
+    tensors += [tensor[rows, None] for tensor in step.per_row]
+    return run_program(program, value, [*tensors, *sources], step.numbers, (rows[:, None], columns))
 
 
 def convert(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -141,6 +177,7 @@ class Finish:
         self.steps = epilogue.steps if epilogue is not None else ()
         self.sources = epilogue.sources if epilogue is not None else ()
         self.out, self.statistics = out, statistics
+        self.counts_rows = epilogue is not None and counts_rows(epilogue.structure)
         self.integers = operand == torch.int8
         self.kind = torch.float64 if operand == torch.float64 else torch.float32
 
@@ -150,7 +187,12 @@ class Finish:
         return not self.steps and self.statistics is None and not self.integers
 
     def __call__(
-        self, acc: Tensor, columns: Any, sources: Sequence[Tensor] = (), written: Any = True
+        self,
+        acc: Tensor,
+        columns: Any,
+        sources: Sequence[Tensor] = (),
+        written: Any = True,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """The tile as it is stored.
 
@@ -159,12 +201,13 @@ class Finish:
             columns: which columns of D these are, a slice or an integer tensor.
             sources: the sources of the residuals, like ``acc``.
             written: True, or whether a row's vectors of columns are: (rows, vectors).
+            rows: the numbers of rows in the view, (rows,), where the steps ask for them.
         """
         if self.integers and acc.dtype == torch.float64:
             acc = acc.to(torch.int64).to(torch.int32)  # beyond 32 bits they wrap, as a GPU's do
         if self.steps or self.out != torch.int32:
             acc = acc.to(self.kind)
-        value = convert(apply_steps(self.steps, acc, columns, sources), self.out)
+        value = convert(apply_steps(self.steps, acc, columns, sources, rows), self.out)
         if self.statistics is not None:
             self._add(value.double(), columns, written)
         return value

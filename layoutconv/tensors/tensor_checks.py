@@ -56,22 +56,32 @@ class Stored:
 
 @dataclass(frozen=True)
 class Index:
-    """An index buffer of a view, and which of its entries coordinates can reach.
+    """A gather of a view, and which entries of its index buffer coordinates can reach.
 
-    ``reached`` is those entries, a view of the buffer, where they are all or lie in a lattice; else
-    where they lie, int64.
+    They are ``reached``: None for all, a shape and strides where they lie in a lattice, else where
+    they lie, int64.
     """
 
     name: str
-    buffer: Tensor
-    reached: Tensor
+    gather: IndexedGather
+    reached: tuple[tuple[int, ...], tuple[int, ...]] | Tensor | None
     rows: int
     written: bool
 
     @property
+    def buffer(self) -> Tensor:
+        """The index buffer."""
+        found: Tensor = self.gather.index
+        return found
+
+    @property
     def entries(self) -> Tensor:
         """Return what the buffer holds now, where coordinates can reach it; no entry twice."""
-        return self.buffer[self.reached] if self.reached.dtype == torch.int64 else self.reached
+        if self.reached is None:
+            return self.buffer
+        if isinstance(self.reached, tuple):
+            return self.buffer.as_strided(*self.reached)
+        return self.buffer[self.reached]
 
 
 @dataclass(frozen=True)
@@ -268,6 +278,11 @@ def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
         if tensor.shape != columns or not tensor.is_contiguous():
             got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
             raise ArgumentError("epilogue", f"{columns[0]} contiguous numbers, one per column", got)
+    for tensor in epilogue.rows:
+        _check_epilogue_tensor("epilogue", tensor, kinds, a.device)
+        if tensor.shape != (view.m,) or not tensor.is_contiguous():
+            got = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+            raise ArgumentError("epilogue", f"{view.m} contiguous numbers, one per row", got)
     for source in epilogue.sources:
         _check_stored("epilogue", stored, source)
         _check_epilogue_tensor("epilogue", source, kinds | {torch.int8}, a.device)
@@ -317,7 +332,6 @@ def allocate(view: GemmView, like: Tensor, dtype: torch.dtype | None = None) -> 
 
 
 def _derive(view: GemmView) -> Expected:
-    _check_modes(view)
     for layout in (view.a, view.b, view.d):
         for stage in stages(layout):
             if any(isinstance(d, ArithmeticTuple) for _, d in _modes(stage.layout)):
@@ -340,25 +354,6 @@ def _derive(view: GemmView) -> Expected:
         device=devices.pop() if devices else None,
         writes_all=_writes_all(view.d),
     )
-
-
-def _check_modes(view: GemmView) -> None:
-    """Two modes, or three, of every operand; and sizes that belong together."""
-    shapes = [view.a.shape, view.b.shape, view.d.shape]
-    ranks = [len(shape) if isinstance(shape, tuple) else 1 for shape in shapes]
-    if ranks not in ([2, 2, 2], [3, 3, 3]):
-        expected = "2 modes in each of a, b and d, or 3 modes in each"
-        raise ArgumentError("view", expected, f"{ranks[0]}, {ranks[1]} and {ranks[2]} modes")
-    if product(view.b.shape[1]) != view.k:
-        raise ArgumentError(
-            "view", f"{view.k} columns in b, as in a", int(product(view.b.shape[1]))
-        )
-    if (product(view.d.shape[0]), product(view.d.shape[1])) != (view.m, view.n):
-        raise ArgumentError("view", f"d of {view.m} x {view.n}, the rows of a and b", view.d.shape)
-    for name, shape in (("b", view.b.shape), ("d", view.d.shape)):
-        if ranks[0] == 3 and product(shape[2]) != view.l:
-            found = int(product(shape[2]))
-            raise ArgumentError("view", f"{view.l} problems in mode 2 of {name}, as in a", found)
 
 
 def _writes_all(layout: OperandLayout) -> bool:
@@ -412,8 +407,8 @@ def _indices(name: str, layout: OperandLayout) -> list[Index]:
                     name, "an index whose rows the next map bounds", str(stage.layout)
                 )
             rows = chain[at + 1].layout.shape[stride.stride.path[0]]
-            reached = _reached(chain[at - 1], mode, buffer) if at else buffer
-            found.append(Index(name, buffer, reached, int(rows), name == "view.d"))
+            reached = _reached(chain[at - 1], mode, buffer) if at else None
+            found.append(Index(name, stride.func, reached, int(rows), name == "view.d"))
     return found
 
 
@@ -421,7 +416,9 @@ def _modes(layout: Layout) -> list[tuple[Any, Any]]:
     return paired_leaves(layout.shape, layout.stride)
 
 
-def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
+def _reached(
+    before: Stage, mode: int, buffer: Tensor
+) -> tuple[tuple[int, ...], tuple[int, ...]] | Tensor | None:
     """The entries that the map before an index leads to: a kernel map may have gaps in memory."""
     steps = []
     for extent, step in _modes(before.layout):
@@ -429,7 +426,7 @@ def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
             steps.append((int(step.value), int(extent)))
     offset = before.offset[mode] if isinstance(before.offset, tuple) else before.offset
     if not steps and not int(offset):
-        return buffer
+        return None
     # Extents that are multiplied by those below them: no entry is reached twice.
     steps.sort(reverse=True)
     below = [step * extent for step, extent in steps[1:]] + [1]
@@ -437,7 +434,7 @@ def _reached(before: Stage, mode: int, buffer: Tensor) -> Tensor:
     last = sum(step * (extent - 1) for step, extent in steps)
     if lattice and not int(offset) and last < len(buffer):
         stride, shape = zip(*steps, strict=True)  # in the order of memory
-        return buffer.as_strided(shape, stride)
+        return shape, stride
     places = torch.zeros(1, dtype=torch.int64, device=buffer.device) + int(offset)
     for step, extent in steps:
         digits = torch.arange(extent, device=buffer.device) * step

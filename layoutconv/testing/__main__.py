@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..algebra import LayoutError
 from .conformance import conformance, table
 
 
@@ -13,8 +14,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--library", default="layoutconv", help="a module with a class Layout")
     parser.add_argument("--cases", type=int, default=2000, help="random cases of each operation")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", default="", help="operations to leave out, with commas")
     options = parser.parse_args(arguments)
-    outcomes = conformance(options.library, options.cases, options.seed)
+    skip = [name for name in options.skip.split(",") if name]
+    try:
+        outcomes = conformance(options.library, options.cases, options.seed, skip)
+    except (ModuleNotFoundError, LayoutError) as error:
+        parser.error(str(error))
     print(table(outcomes))
     return int(any(outcome.wrong + outcome.crashed for outcome in outcomes.values()))
 

@@ -1,7 +1,8 @@
-"""Checks of results of any library: a layout is what has a ``shape`` and a ``stride``.
+"""Checks of composition, complement and inverses: what other operations are made of.
 
-Each check compares a result with the definition of its operation over the whole domain, and raises
-:class:`WrongResultError` with the first coordinate at which they differ.
+Each check compares a result of any library with the definition of its operation over the whole
+domain, and raises :class:`WrongResultError` with the first coordinate at which they differ. A
+layout is what has a ``shape`` and a ``stride``; of this library also what is swizzled or composed.
 """
 
 from __future__ import annotations
@@ -9,172 +10,204 @@ from __future__ import annotations
 from typing import Any
 
 from ..algebra import Layout
-from .oracle import coordinates, flat_strides, leaves, refines, table, value, volume
-
-
-class WrongResultError(AssertionError):
-    """The result of an operation is not what the definition says."""
-
-
-def layout_of(x: Any) -> Layout:
-    """A layout of another library as one of ours, by its ``shape`` and ``stride``.
-
-    >>> print(layout_of(Layout((4, 8), (8, 1))))
-    (4,8):(8,1)
-    """
-    return x if isinstance(x, Layout) else Layout(_tuple(x.shape), _tuple(x.stride))
-
-
-def _tuple(tree: Any) -> Any:
-    return tuple(map(_tuple, tree)) if isinstance(tree, tuple | list) else int(tree)
-
-
-def check_coalesce(a: Any, result: Any) -> None:
-    """The result has the values of ``a`` at all positions, in one level of modes.
-
-    >>> check_coalesce(Layout((2, 4)), Layout(8))
-    >>> check_coalesce(Layout((2, 4)), Layout(8, 2))
-    Traceback (most recent call last):
-        ...
-    layoutconv.testing.checks.WrongResultError: coalesce((2,4):(1,2)) = 8:2: at 1 it is 2, not 1
-    """
-    a, result = layout_of(a), layout_of(result)
-    said = f"coalesce({a}) = {result}"
-    _same_table(said, table(result), table(a))
-    if result.depth > 1:
-        raise WrongResultError(f"{said}: it has depth {result.depth}")
+from .compare import (
+    at_modes,
+    distinct,
+    every,
+    has_xor,
+    is_still,
+    layout_of,
+    leaf_modes,
+    modes_of,
+    moving,
+    said_of,
+    same_table,
+    same_values,
+    wrong_unless,
+)
+from .oracle import components, hashable, is_layout, plus, refines, table, value, volume
 
 
 def check_composition(a: Any, b: Any, result: Any) -> None:
-    """The result is ``c -> a(b(c))``, and its shape refines that of ``b``.
+    """Check that the result is ``c -> a(b(c))``, and that its shape refines that of ``b``.
+
+    A tuple ``b`` works by mode. Modes of ``a`` that it does not reach are dropped, or kept.
 
     >>> check_composition(Layout((6, 2), (8, 2)), Layout((4, 3), (3, 1)), Layout(12))
     Traceback (most recent call last):
         ...
-    layoutconv.testing.checks.WrongResultError: composition((6,2):(8,2), (4,3):(3,1)) = 12:1: \
+    layoutconv.testing.compare.WrongResultError: composition((6,2):(8,2), (4,3):(3,1)) = 12:1: \
 its shape does not refine (4,3)
     """
+    if isinstance(b, tuple):
+        _check_by_mode(a, b, result)
+        return
     a, b, result = layout_of(a), layout_of(b), layout_of(result)
-    said = f"composition({a}, {b}) = {result}"
-    if not refines(b.shape, result.shape):
-        raise WrongResultError(f"{said}: its shape does not refine {_text(b.shape)}")
-    _same_table(said, table(result), [value(a, v) for v in table(b)])
+    said = said_of("composition", a, b, result)
+    shown = str(b.shape).replace(" ", "")
+    wrong_unless(refines(b.shape, result.shape), said, f"its shape does not refine {shown}")
+    same_table(said, table(result), [value(a, v) for v in table(b)])
+
+
+def _check_by_mode(a: Any, tiler: tuple[Any, ...], result: Any) -> None:
+    a, result = layout_of(a), layout_of(result)
+    said = said_of("composition", a, tiler, result)
+    extents = modes_of(a.shape)
+    tiles = [Layout(s) if t is None else layout_of(t)
+             for s, t in zip(extents, tiler, strict=False)]  # fmt: skip
+    kept = modes_of(result.shape)[len(tiles) :]
+    wrong_unless(kept in ((), extents[len(tiles) :]), said, f"it has the modes {kept} left")
+    sizes = tuple([volume(t.shape) for t in tiles])
+    wrong_unless(modes_of(result.shape)[: len(tiles)] == sizes, said, f"its modes are not {sizes}")
+
+    def wanted(c: tuple[int, ...]) -> Any:
+        places = [value(t, x) for t, x in zip(tiles, c, strict=False)]
+        rest = c[len(tiles) :] or (0,) * (len(extents) - len(tiles))
+        return at_modes(a, (*places, *rest))
+
+    same_values(said, ((c, at_modes(result, c), wanted(c)) for c in every((*sizes, *kept))))
 
 
 def check_complement(a: Any, bound: int, result: Any) -> None:
-    """Copies of ``a`` at the offsets of the result, which increase, do not meet, and reach far.
+    """Check that copies of ``a`` at the offsets, which increase, do not meet, and reach far.
 
     >>> check_complement(Layout((8, 64), (72, 1)), 1728, Layout(3, 576))
     >>> check_complement(Layout(4, 2), 24, Layout(3, 8))
     Traceback (most recent call last):
         ...
-    layoutconv.testing.checks.WrongResultError: complement(4:2, 24) = 3:8: offset 1 is left out
+    layoutconv.testing.compare.WrongResultError: complement(4:2, 24) = 3:8: offset 1 is left out
     """
     a, result = layout_of(a), layout_of(result)
-    said = f"complement({a}, {bound}) = {result}"
-    own, starts = set(table(a)), table(result)
-    if starts != sorted(set(starts)):
-        raise WrongResultError(f"{said}: its offsets do not increase")
-    _disjoint(said, [o + s for o in own for s in starts])
+    said = said_of("complement", a, bound, result)
+    starts, own = table(result), {hashable(v): v for v in table(a)}.values()
+    if has_xor(a) or not all(isinstance(v, int) for v in (*starts, *own)):
+        xored = has_xor(a)
+        distinct(said, (o ^ s if xored else plus(o, s) for o in own for s in starts))
+        return
+    wrong_unless(starts == sorted(set(starts)), said, "its offsets do not increase")
+    distinct(said, (o + s for o in own for s in starts))
     reached = {o - min(own) + s for o in own for s in starts}
-    modes = sorted((abs(d), s) for s, d in _moving(a))
+    modes = moving(a)
     ends = [d * s for d, s in modes]
     gapless = all(d % e == 0 for (d, _), e in zip(modes[1:], ends, strict=False))
     lost = next((n for n in range(bound) if n not in reached), None)
-    if gapless and lost is not None:
-        raise WrongResultError(f"{said}: offset {lost} is left out")
+    wrong_unless(not gapless or lost is None, said, f"offset {lost} is left out")
 
 
-def check_logical_divide(a: Any, tile: Any, result: Any) -> None:
-    """Mode 0 is ``a`` composed with the tile, and every element of ``a`` is in one tile.
+def check_right_inverse(a: Any, result: Any, longest: bool = False) -> None:
+    """Check that ``a(result(k)) == k`` for every k below the size of the result.
 
-    >>> check_logical_divide(Layout(24), Layout(4, 2), Layout((4, (2, 3)), (2, (1, 8))))
-    """
-    a, tile, result = layout_of(a), layout_of(tile), layout_of(result)
-    said = f"logical_divide({a}, {tile}) = {result}"
-    _same_table(f"{said}: in the tile", table(result[0]), [value(a, v) for v in table(tile)])
-    got, wanted = sorted(table(result)), sorted(table(a))
-    if len(got) == len(wanted) and got != wanted:
-        raise WrongResultError(f"{said}: its offsets are not those of {a}")
-    if not set(wanted) <= set(got):
-        raise WrongResultError(f"{said}: offset {min(set(wanted) - set(got))} is lost")
+    With ``longest``, that no layout does so for more k either, where ``a`` is injective.
 
-
-def check_logical_product(a: Any, tile: Any, result: Any) -> None:
-    """Mode 0 is ``a``, and the copies of it that mode 1 makes do not meet.
-
-    >>> check_logical_product(Layout(4), 3, Layout((4, 3), (1, 3)))
+    >>> check_right_inverse(Layout((8, 4), (4, 1)), Layout((4, 8), (8, 1)))
+    >>> check_right_inverse(Layout((2, 4), (4, 1)), Layout(4, 2), longest=True)
     Traceback (most recent call last):
         ...
-    layoutconv.testing.checks.WrongResultError: logical_product(4:1, 3:1) = (4,3):(1,3): \
-offset 3 is in two copies
+    layoutconv.testing.compare.WrongResultError: right_inverse((2,4):(4,1)) = 4:2: \
+there is one of size 8
     """
     a, result = layout_of(a), layout_of(result)
-    tile = Layout(tile) if isinstance(tile, int) else layout_of(tile)
-    said = f"logical_product({a}, {tile}) = {result}"
-    _same_table(f"{said}: in the block", table(result[0]), table(a))
-    if volume(result[1].shape) != volume(tile.shape):
-        raise WrongResultError(f"{said}: it has {volume(result[1].shape)} copies")
-    own, starts = set(table(a)), set(table(result[1]))
-    if len(starts) != len(set(table(tile))):
-        raise WrongResultError(f"{said}: copies of different places are at one offset")
-    _disjoint(said, [o + s for o in own for s in starts])
-
-
-def check_right_inverse(a: Any, result: Any) -> None:
-    """``a(result(k)) == k`` for every k below the size of the result.
-
-    >>> check_right_inverse(Layout((4, 8), (8, 1)), Layout((8, 4), (4, 1)))
-    """
-    a, result = layout_of(a), layout_of(result)
-    said = f"right_inverse({a}) = {result}"
+    said = said_of("right_inverse", a, result)
+    values = table(a)
+    if not all(isinstance(v, int) for v in values):
+        same_values(said, _of_coordinates(a, result))
+        return
     for k, position in enumerate(table(result)):
-        if not 0 <= position < volume(a.shape) or value(a, position) != k:
-            raise WrongResultError(f"{said}: at {k} it is {position}, where {a} is not {k}")
+        wrong_unless(
+            isinstance(position, int) and 0 <= position < len(values) and values[position] == k,
+            said,
+            f"at {k} it is {position}, where {a} is not {k}",
+        )
+    if longest and len(set(values)) == len(values):
+        place = {v: i for i, v in enumerate(values)}
+        known = next(k for k in range(len(values) + 1) if k not in place)
+        most = max((m for m in range(1, known + 1) if is_layout([place[k] for k in range(m)])),
+                   default=0)  # fmt: skip
+        wrong_unless(volume(result.shape) >= most, said, f"there is one of size {most}")
+
+
+def _of_coordinates(a: Any, result: Any) -> Any:
+    for crd in every(modes_of(result.shape)):
+        got = components(value(a, at_modes(result, crd)))
+        yield crd, got, components(crd if isinstance(result.shape, tuple) else crd[0])
 
 
 def check_left_inverse(a: Any, result: Any) -> None:
-    """``result(a(i)) == i`` for every position i, those of stride 0 at 0.
+    """Check that ``result(a(i)) == i`` for every position i, those of stride 0 at 0.
 
     >>> check_left_inverse(Layout((4, 8), (1, 5)), Layout(4))
     Traceback (most recent call last):
         ...
-    layoutconv.testing.checks.WrongResultError: left_inverse((4,8):(1,5)) = 4:1: at 5 it is 5, not 4
+    layoutconv.testing.compare.WrongResultError: left_inverse((4,8):(1,5)) = 4:1: \
+at 5 it is 5, not 4
     """
     a, result = layout_of(a), layout_of(result)
-    said = f"left_inverse({a}) = {result}"
-    strides = flat_strides(a.shape, a.stride)
-    for crd in coordinates(a.shape):
-        kept = [c if d else 0 for c, d in zip(crd, strides, strict=True)]
-        position, place = 0, 1
-        for c, s in zip(kept, leaves(a.shape), strict=True):
-            position, place = position + c * place, place * s
-        offset = sum(c * d for c, d in zip(crd, strides, strict=True))
-        if value(result, offset) != position:
-            got = value(result, offset)
-            raise WrongResultError(f"{said}: at {offset} it is {got}, not {position}")
+    said = said_of("left_inverse", a, result)
+    inner = a
+    while not isinstance(inner, Layout):
+        inner = inner.layout if hasattr(inner, "layout") else inner.inner
+    extents = [1 if is_still(d) else s for s, d in leaf_modes(inner)]
+    places = [1]
+    for s, _ in leaf_modes(inner):
+        places.append(places[-1] * s)
+    for crd in every(tuple(extents)):
+        position = sum(c * p for c, p in zip(crd, places, strict=False))
+        offset = value(a, position)
+        got = value(result, offset)
+        same_values(said, [(offset, got, position)])
 
 
-def _same_table(said: str, got: list[Any], wanted: list[Any]) -> None:
-    if len(got) != len(wanted):
-        raise WrongResultError(f"{said}: it has {len(got)} elements, not {len(wanted)}")
-    for i, (x, y) in enumerate(zip(got, wanted, strict=True)):
-        if x != y:
-            raise WrongResultError(f"{said}: at {i} it is {x}, not {y}")
+def check_nullspace(a: Any, result: Any) -> None:
+    """Check that ``a`` is 0 at each value of the result, and that none is there twice.
+
+    >>> check_nullspace(Layout((2, 4, 6), (1, 2, 0)), Layout(6, 8))
+    >>> check_nullspace(Layout((2, 4, 6), (1, 2, 0)), Layout(1, 0))
+    Traceback (most recent call last):
+        ...
+    layoutconv.testing.compare.WrongResultError: nullspace((2,4,6):(1,2,0)) = 1:0: \
+1 positions, though modes of stride 0 have 6
+    """
+    a, result = layout_of(a), layout_of(result)
+    said = said_of("nullspace", a, result)
+    places = table(result)
+    distinct(said, places)
+    for i in places:
+        wrong_unless(0 <= i < volume(a.shape), said, f"{i} is no position")
+        wrong_unless(not components(value(a, i)), said, f"{a} is not 0 at {i}")
+    if isinstance(a, Layout):
+        still = volume(tuple([s for s, d in leaf_modes(a) if is_still(d)]) or 1)
+        wrong_unless(len(places) >= still, said,
+                     f"{len(places)} positions, though modes of stride 0 have {still}")  # fmt: skip
 
 
-def _disjoint(said: str, offsets: list[int]) -> None:
-    seen: set[int] = set()
-    for offset in sorted(offsets):
-        if offset in seen:
-            raise WrongResultError(f"{said}: offset {offset} is in two copies")
-        seen.add(offset)
+def check_max_common_layout(a: Any, b: Any, result: Any) -> None:
+    """Check that both layouts give ``first + i`` at the position that the result gives for i.
+
+    >>> check_max_common_layout(Layout((4, 8)), Layout((4, 4)), Layout(16))
+    """
+    a, b, result = layout_of(a), layout_of(b), layout_of(result)
+    said = said_of("max_common_layout", a, b, result)
+    for layout in (a, b):
+        first = value(layout, 0)
+        places = list(enumerate(table(result)))
+        same_values(said, ((i, value(layout, p), plus(first, i)) for i, p in places))
 
 
-def _moving(a: Layout) -> list[tuple[int, int]]:
-    pairs = zip(leaves(a.shape), flat_strides(a.shape, a.stride), strict=True)
-    return [(s, d) for s, d in pairs if s > 1 and d]
+def check_max_common_vector(a: Any, b: Any, result: int) -> None:
+    """Check that both layouts have the offsets from the first to ``first + result`` in one place.
 
-
-def _text(shape: Any) -> str:
-    return str(shape).replace(" ", "")
+    >>> check_max_common_vector(Layout((4, 8)), Layout((4, 4)), 16)
+    >>> check_max_common_vector(Layout((4, 8)), Layout((4, 4)), 17)
+    Traceback (most recent call last):
+        ...
+    layoutconv.testing.compare.WrongResultError: max_common_vector((4,8):(1,4), (4,4):(1,4)) = 17: \
+offset 16 is in no common place
+    """
+    a, b = layout_of(a), layout_of(b)
+    said = said_of("max_common_vector", a, b, result)
+    ours, theirs = table(a), table(b)
+    first = ours[0], theirs[0]
+    for i in range(1, result):
+        found = any((v, w) == (plus(first[0], i), plus(first[1], i))
+                    for v, w in zip(ours, theirs, strict=False))  # fmt: skip
+        wrong_unless(found, said, f"offset {i} is in no common place")

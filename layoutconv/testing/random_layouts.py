@@ -61,7 +61,12 @@ class Cyclic(Stride):
 def random_layout(
     rng: Any, max_rank: Any, strides: Any = STRIDES, *, nested: Any = False, basis: Any = False
 ) -> Any:
-    """A layout of rank <= ``max_rank`` with these strides, an integer shape for rank 0 and 1."""
+    """A layout of rank <= ``max_rank`` with these strides, an integer shape for rank 0 and 1.
+
+    >>> from random import Random
+    >>> random_layout(Random(1), 3).rank <= 3
+    True
+    """
     rank = rng.randint(1, max_rank)
     shape = [rng.choice(EXTENTS) for _ in range(rank)]
     stride = [rng.choice(strides) for _ in range(rank)]
@@ -76,14 +81,56 @@ def random_layout(
     return Layout(tuple(shape), tuple(stride))
 
 
+def plain_shape(rng: Any, max_rank: Any = 3, max_size: Any = 64, *, nested: Any = True) -> Any:
+    """A shape of at most ``max_size`` coordinates: an integer, or a tuple with one of two in it."""
+    extents, left = [], max_size
+    for _ in range(rng.randint(1, max_rank)):
+        extents.append(rng.choice([s for s in EXTENTS if s <= left]))
+        left //= extents[-1]
+    if len(extents) == 1 and rng.random() < 0.5:
+        return extents[0]
+    if nested and len(extents) > 2 and rng.random() > 0.5:
+        cut = rng.randint(0, len(extents) - 2)
+        return (*extents[:cut], tuple(extents[cut : cut + 2]), *extents[cut + 2 :])
+    return tuple(extents)
+
+
 def of_kind(
-    rng: Any, kind: Any, max_rank: Any = 3, max_size: Any = 64, strides: Any = SIGNED
+    rng: Any,
+    kind: Any,
+    max_rank: Any = 3,
+    max_size: Any = 64,
+    strides: Any = SIGNED,
+    shape: Any = None,
 ) -> Any:
-    """A layout whose strides are of one kind, at least one of them truly."""
+    """A layout whose strides are of one kind, at least one of them truly.
+
+    ``shape`` is the shape that it has to have; by default any of at most ``max_size`` elements.
+
+    >>> from random import Random
+    >>> of_kind(Random(1), "basis", shape=(4, 8)).shape
+    (4, 8)
+    """
+    if shape is not None:
+        flat = [rng.choice(strides) for _ in leaves(shape)]
+        return with_strides(rng, kind, Layout(shape, nested(flat, shape)))
     while True:
         layout = random_layout(rng, max_rank, strides, nested=True)
         if layout.size() <= max_size:
             break
+    if kind == "symbolic":
+        extents = leaves(layout.shape)
+        if max(extents) == 1:
+            layout = Layout(nested([2, *extents[1:]], layout.shape), layout.stride)
+    elif kind == "F2" and rng.random() < 0.5:
+        extents = [rng.choice([1, 2, 4, 8]) for _ in leaves(layout.shape)]
+        extents = extents if volume(tuple(extents)) <= max_size else [2] * len(extents)
+        layout = Layout(nested(extents, layout.shape), layout.stride)
+    return with_strides(rng, kind, layout)
+
+
+def with_strides(rng: Any, kind: Any, layout: Any) -> Any:
+    """A layout of integer strides with strides of another kind in their place."""
     extents, steps = leaves(layout.shape), flat_strides(layout.shape, layout.stride)
     if kind == "int":
         return layout
@@ -94,9 +141,6 @@ def of_kind(
     if kind == "basis":
         new = [basis_stride(rng, d) for d in steps]
     elif kind == "F2":
-        if rng.random() < 0.5:
-            extents = [rng.choice([1, 2, 4, 8]) for _ in extents]
-            extents = extents if volume(tuple(extents)) <= max_size else [2] * len(extents)
         new = [F2(abs(d)) if c or d else 0 for d, c in zip(steps, chosen, strict=True)]
     elif kind == "gather":
         new = [CustomStride(IndexedGather(entries(rng, s)), d or 1) if c else d
@@ -107,7 +151,7 @@ def of_kind(
     else:
         new = [Cyclic(rng.randint(1, 5), d) if c else d
                for d, c in zip(steps, chosen, strict=True)]  # fmt: skip
-    return Layout(nested(extents, layout.shape), nested(new, layout.shape))
+    return Layout(layout.shape, nested(new, layout.shape))
 
 
 def basis_stride(rng: Any, d: Any) -> Any:
@@ -134,8 +178,8 @@ def named(rng: Any, extents: Any, steps: Any, shape: Any) -> Any:
     names = [SymInt(s, "ABCDH"[i]) if s > 1 and rng.random() < 0.7 else s
              for i, s in enumerate(extents)]  # fmt: skip
     if not any(isinstance(s, SymInt) for s in names):
-        extents = [max(2, extents[0]), *extents[1:]]
-        names[0] = SymInt(extents[0], "A")
+        first = next((i for i, s in enumerate(extents) if s > 1), 0)
+        names[first] = SymInt(extents[first], "A")
     if rng.random() < 0.6:
         order = rng.sample(range(len(names)), len(names))
         current = 1
@@ -147,8 +191,17 @@ def named(rng: Any, extents: Any, steps: Any, shape: Any) -> Any:
 
 
 def operand(rng: Any, kind: Any, strides: Any, max_size: Any = 64) -> Any:
-    """An operand of one kind over a layout whose strides are of one kind."""
-    layout = of_kind(rng, strides, max_size=max_size)
+    """An operand of one kind over a layout whose strides are of one kind.
+
+    >>> from random import Random
+    >>> type(operand(Random(1), "swizzled", "int").outer)
+    <class 'layoutconv.algebra.swizzle.Swizzle'>
+    """
+    return over(rng, kind, of_kind(rng, strides, max_size=max_size))
+
+
+def over(rng: Any, kind: Any, layout: Any) -> Any:
+    """A layout as an operand of one kind: itself, swizzled, with an offset, a tensor, its text."""
     if kind == "layout":
         return layout
     if kind == "shape":

@@ -1,23 +1,46 @@
-"""Strategies of hypothesis for layouts of every kind, and for what operations take beside them."""
+"""Strategies of hypothesis for layouts of every kind, and for operands that an operation takes.
+
+They shrink: a failing example has few modes, small extents, and strides near 0.
+"""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 from hypothesis import strategies as st
 
 from ..algebra import Swizzle
-from .oracle import volume
-from .random_layouts import SIGNED, STRIDE_KINDS, of_kind, operand, random_layout
+from .admissible import ADMISSIBLE, disjoint, positions, tile_by_mode
+from .random_layouts import SIGNED, of_kind, operand, plain_shape
+from .symbolic import SymbolicCase, symbolic_case
 
-_SEEDS = st.integers(0, 2**32)
+_RANDOM: Any = st.randoms(use_true_random=False)  # every choice of it is drawn, and shrinks
 
 
-@st.composite
+def _made(make: Callable[[Random], Any]) -> Any:
+    """A strategy of what a function makes of a ``random.Random``."""
+
+    @st.composite
+    def drawn(draw: Callable[..., Any]) -> Any:
+        """Draw the choices one by one."""
+        return make(draw(_RANDOM))
+
+    return drawn()
+
+
+def shapes(max_rank: int = 3, max_size: int = 64, nested: bool = True) -> Any:
+    """A shape of at most ``max_rank`` leaves and ``max_size`` coordinates, nested or not.
+
+    >>> from hypothesis import find
+    >>> find(shapes(), lambda shape: isinstance(shape, tuple) and len(shape) > 1)
+    (1, 1)
+    """
+    return _made(lambda rng: plain_shape(rng, max_rank, max_size, nested=nested))
+
+
 def layouts(
-    draw: Callable[..., Any],
     max_rank: int = 3,
     kind: str = "int",
     strides: tuple[int, ...] = tuple(SIGNED),
@@ -27,41 +50,93 @@ def layouts(
     """A layout of at most ``max_size`` elements, whose strides are of one kind.
 
     ``kind`` is one of ``STRIDE_KINDS``: int, symbolic, basis, F2, gather, strided or user.
+
+    >>> from hypothesis import find
+    >>> print(find(layouts(), lambda a: a.size() > 3 and a(1) < 0))
+    4:-1
     """
-    rng = random.Random(draw(_SEEDS))
-    if kind != "int":
-        return of_kind(rng, kind, max_rank, max_size, list(strides))
-    while True:
-        layout = random_layout(rng, max_rank, list(strides), nested=nested)
-        if layout.size() <= max_size:
-            return layout
+
+    def make(rng: Random) -> Any:
+        shape = plain_shape(rng, max_rank, max_size, nested=nested)
+        return of_kind(rng, kind, strides=list(strides), shape=shape)
+
+    return _made(make)
 
 
-@st.composite
-def operands(draw: Callable[..., Any], kind: str = "layout", strides: str = "int") -> Any:
+def operands(kind: str = "layout", strides: str = "int") -> Any:
     """An operand of one kind over strides of one kind: a layout, swizzled, a tensor, a string.
 
     ``kind`` is one of ``OPERAND_KINDS``, ``strides`` of ``STRIDE_KINDS``.
+
+    >>> from hypothesis import find
+    >>> find(operands("swizzled"), lambda x: x(0) > 0).size()
+    1
     """
-    return operand(random.Random(draw(_SEEDS)), kind, strides)
+    return _made(lambda rng: operand(rng, kind, strides))
 
 
-@st.composite
-def tilers(draw: Callable[..., Any], shape: Any) -> Any:
-    """A tiler by mode for a shape: divisors of its modes, or None."""
-    modes = shape if isinstance(shape, tuple) else (shape,)
-    divisors = [[d for d in range(1, volume(s) + 1) if volume(s) % d == 0] for s in modes]
-    return tuple(draw(st.none() | st.sampled_from(found)) for found in divisors)
+def arguments(operation: str, kind: str = "layout", strides: str = "int") -> Any:
+    """The operands of an operation, a tuple, for which it has an exact result.
+
+    ``operation`` is a name of ``ADMISSIBLE``, such as ``composition`` or ``tile_to_shape``.
+
+    >>> from hypothesis import find
+    >>> a, b = find(arguments("composition"), lambda x: x[1].rank == 2)
+    >>> b.size()
+    4
+    """
+    return _made(lambda rng: ADMISSIBLE[operation](rng, kind, strides))
 
 
-@st.composite
-def shapes(draw: Callable[..., Any], max_size: int = 64) -> Any:
-    """A shape of at most so many elements."""
-    return draw(layouts(max_size=max_size)).shape
+def disjoint_layouts(max_size: int = 24, gaps: bool = True) -> Any:
+    """A layout whose modes step over each other, as complement, products and inverses ask.
+
+    >>> from hypothesis import find
+    >>> print(find(disjoint_layouts(), lambda a: a.cosize() > a.size() > 1))
+    2:2
+    """
+    return _made(lambda rng: disjoint(rng, max_size=max_size, gaps=gaps))
+
+
+def subtiles(shape: Any) -> Any:
+    """A layout of positions of ``shape`` with which every layout of that shape composes.
+
+    >>> from hypothesis import find
+    >>> tile = find(subtiles((4, 6)), lambda b: b.size() == 12)
+    >>> sorted({tile(i) for i in range(12)}) == sorted(tile(i) for i in range(12))
+    True
+    """
+    return _made(lambda rng: positions(rng, shape))
+
+
+def tilers(shape: Any) -> Any:
+    """A tiler by mode for a shape: divisors of its modes, layouts of their positions, or None.
+
+    >>> from hypothesis import find
+    >>> find(tilers((4, 6)), lambda t: None not in t)
+    (1, 1)
+    """
+    return _made(lambda rng: tile_by_mode(rng, shape))
+
+
+def symbolic_layouts() -> Any:
+    """A layout over names, values of these, and what they let you assume: a ``SymbolicCase``.
+
+    >>> from hypothesis import find
+    >>> case = find(symbolic_layouts(), lambda case: case.layout.rank == 2)
+    >>> print(case.layout, case.values)
+    (H,W):(W,1) {'H': 1, 'W': 1, 'C': 1}
+    """
+    return _made(symbolic_case)
 
 
 def swizzles() -> Any:
-    """A swizzle of up to three bits."""
+    """A swizzle of up to three bits.
+
+    >>> from hypothesis import find
+    >>> print(find(swizzles(), lambda swizzle: swizzle.bits > 1))
+    S<2,0,2>
+    """
     return st.builds(
         lambda bits, base, more, sign: Swizzle(bits, base, sign * (bits + more)),
         st.integers(0, 3),
@@ -71,4 +146,15 @@ def swizzles() -> Any:
     )
 
 
-__all__ = ["STRIDE_KINDS", "layouts", "operands", "shapes", "swizzles", "tilers"]
+__all__ = [
+    "SymbolicCase",
+    "arguments",
+    "disjoint_layouts",
+    "layouts",
+    "operands",
+    "shapes",
+    "subtiles",
+    "swizzles",
+    "symbolic_layouts",
+    "tilers",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,7 @@ def tune(
     precision: str | None = None,
     structure: str = "",
     aligned: tuple[int, int, int] = ALIGNED,
+    tiles: Sequence[TileConfig] = (),
     processes: int | None = None,
     measure: Measure | None = None,
     tick: Tick | None = None,
@@ -88,16 +89,18 @@ def tune(
         structure: of the epilogue that is to come, ``Epilogue.structure``: it decides which tiles
             fit. The race runs without one.
         aligned: bytes that the starts of A, B and D are multiples of.
+        tiles: of your own, which race beside those of the family.
         processes: that compile kernels, as many as there are cores if None.
         measure: microseconds of a plan; launches between events, if None.
         tick: ``tick(done, total)`` is called as kernels are compiled, and then measured; if None,
             a terminal shows it.
 
-    Raises ``ArgumentError`` without a GPU, ``RuntimeError`` where no tile runs.
+    Raises ``ArgumentError`` without a GPU, ``UnsupportedViewError`` for a tile of ``tiles`` that
+    cannot run the view, which says why, ``RuntimeError`` where no tile runs.
     """
     race = Race(
         view, dtype, out_dtype, device=device, precision=precision, structure=structure,
-        aligned=aligned,
+        aligned=aligned, tiles=tiles,
     )  # fmt: skip
 
     def run(tick: Tick) -> Tuned:
@@ -129,6 +132,7 @@ class Race:
         precision: str | None = None,
         structure: str = "",
         aligned: tuple[int, int, int] = ALIGNED,
+        tiles: Sequence[TileConfig] = (),
     ) -> None:
         if device is None:
             if not torch.cuda.is_available():
@@ -155,6 +159,11 @@ class Race:
         # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
         self._options["structure"] = ""
         self._pairs = [pair for pair in offered if self._is_legal(pair)] or offered
+        for tile in tiles:
+            if not isinstance(tile, TileConfig):
+                raise ArgumentTypeError("tiles", "a sequence of TileConfig", repr(tile))
+            self._plan((tile, 1), bind=False)  # which says why, if it cannot run
+            self._pairs += [(tile, 1)] * ((tile, 1) not in self._pairs)
 
     @property
     def needs(self) -> list[Need]:

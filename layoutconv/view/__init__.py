@@ -5,7 +5,7 @@ Imports ``algebra`` alone.
 
 from __future__ import annotations
 
-from .epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale
+from .epilogue import Activation, Bias, Clamp, Epilogue, Pointwise, Residual, Scale
 from .gemm_view import GemmView, Stage, gathers, inside, locate, stages
 from .reduction_view import ReductionView, reduction_view
 
@@ -15,6 +15,7 @@ __all__ = [
     "Clamp",
     "Epilogue",
     "GemmView",
+    "Pointwise",
     "ReductionView",
     "Residual",
     "Scale",

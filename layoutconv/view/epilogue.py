@@ -10,12 +10,13 @@ Tensors are known by their ``dtype`` and ``shape`` here; this file does not impo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from ..errors import ArgumentError, ArgumentTypeError
+from .traced import Program, trace
 
 ACTIVATIONS = (
     "relu",
@@ -28,7 +29,9 @@ ACTIVATIONS = (
     "hardswish",
 )  # fmt: skip
 
-STEPS = "steps: Scale, Bias, Residual, Activation or Clamp"  # what executors and kernels know
+# What executors and kernels know.
+STEPS = "steps: Scale, Bias, Residual, Activation, Clamp or Pointwise"
+POINTWISE = "pointwise"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,21 @@ class Step:
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers that it takes when it runs."""
+        return ()
+
+    @property
+    def per_column(self) -> tuple[Any, ...]:
+        """The tensors that it reads with a number for each column, in order."""
+        return ()
+
+    @property
+    def per_row(self) -> tuple[Any, ...]:
+        """The tensors that it reads with a number for each row, in order."""
+        return ()
+
+    @property
+    def like_d(self) -> tuple[Any, ...]:
+        """The tensors that it reads which lie as D does, in order."""
         return ()
 
 
@@ -72,6 +90,10 @@ class Scale(Step):
     def numbers(self) -> tuple[float, ...]:
         return () if _is_tensor(self.by) else (self.by,)
 
+    @property
+    def per_column(self) -> tuple[Any, ...]:
+        return (self.by,) if _is_tensor(self.by) else ()
+
 
 @dataclass(frozen=True, eq=False)
 class Bias(Step):
@@ -90,6 +112,10 @@ class Bias(Step):
     @property
     def structure(self) -> str:
         return f"bias:{_dtype(self.by)}"
+
+    @property
+    def per_column(self) -> tuple[Any, ...]:
+        return (self.by,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +144,10 @@ class Residual(Step):
     @property
     def numbers(self) -> tuple[float, ...]:
         return (self.scale,)
+
+    @property
+    def like_d(self) -> tuple[Any, ...]:
+        return (self.source,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +207,86 @@ class Clamp(Step):
 
 
 @dataclass(frozen=True, eq=False)
+class Pointwise(Step):
+    """A function of your own, of one value and of what tensors and coordinates have at its place.
+
+    It is called once, with stand-ins, and may use arithmetic, comparisons and the functions of
+    ``layoutconv.pointwise``; what it does is compiled into kernels, and run by torch on a CPU. Its
+    first parameter is the value; the others are given by name.
+
+    Attributes:
+        function: of the value, and of the names below; ``row`` and ``column`` are those of the
+            result in the view, integers.
+        columns: tensors by name, with a number for each column, as :class:`Scale`.
+        rows: tensors by name, (m,), with a number for each row of the view.
+        sources: tensors by name with the shape and the strides of D.
+        values: numbers by name, which are arguments: others take no other kernel.
+        backward: of the gradient of the result, the result and all tensors and numbers by name:
+            a dict of gradients, that of the value as ``"value"`` and those of tensors by name, of
+            their shapes or ones that are summed to them. ``None``: the sums are computed once more
+            and torch differentiates the function.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a function that decides by a value, or
+    asks for what is not given.
+
+    >>> import numpy as np
+    >>> from layoutconv.pointwise import minimum
+    >>> threshold = np.zeros(4, np.float32)
+    >>> def clamped(x, threshold, slope):
+    ...     return minimum(x, threshold + slope * (x - threshold))
+    >>> step = Pointwise(clamped, columns={"threshold": threshold}, values={"slope": 0.1})
+    >>> step.structure
+    'pointwise:float32|||1|sub,x,c0;mul,n0,v0;add,c0,v1;minimum,x,v2'
+    """
+
+    function: Callable[..., Any]
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    rows: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    backward: Callable[..., Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        for place in ("columns", "rows", "sources"):
+            for name, tensor in _named(place, getattr(self, place)).items():
+                _require_tensor(name, tensor)
+        for name, number in _named("values", self.values).items():
+            check_number(name, number)
+        if self.backward is not None and not callable(self.backward):
+            raise ArgumentTypeError("backward", "a function or None", repr(self.backward))
+        _ = self.program  # which says what is wrong with the function
+
+    @cached_property
+    def program(self) -> Program:
+        """The instructions that the function was traced to."""
+        columns, rows, sources = (
+            {name: _dtype(tensor) for name, tensor in of.items()}
+            for of in (self.columns, self.rows, self.sources)
+        )
+        return trace(self.function, columns, rows, sources, tuple(self.values))
+
+    @property
+    def structure(self) -> str:
+        return f"{POINTWISE}:{self.program.text}"
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        return tuple(map(float, self.values.values()))
+
+    @property
+    def per_column(self) -> tuple[Any, ...]:
+        return tuple(self.columns.values())
+
+    @property
+    def per_row(self) -> tuple[Any, ...]:
+        return tuple(self.rows.values())
+
+    @property
+    def like_d(self) -> tuple[Any, ...]:
+        return tuple(self.sources.values())
+
+
+@dataclass(frozen=True, eq=False)
 class Epilogue:
     """Steps in order, and whether the columns of what is stored are summed on the way.
 
@@ -199,7 +309,7 @@ class Epilogue:
             raise ArgumentTypeError("steps", kinds, repr(self.steps))
         object.__setattr__(self, "steps", tuple(self.steps))
         for step in self.steps:
-            if not isinstance(step, Scale | Bias | Residual | Activation | Clamp):
+            if not isinstance(step, Scale | Bias | Residual | Activation | Clamp | Pointwise):
                 raise ArgumentTypeError("epilogue", STEPS, type(step).__name__)
 
     @classmethod
@@ -242,16 +352,56 @@ class Epilogue:
     @cached_property
     def columns(self) -> tuple[Any, ...]:
         """The tensors with a number for each column, in order."""
-        return tuple(
-            step.by
-            for step in self.steps
-            if isinstance(step, Bias) or (isinstance(step, Scale) and _is_tensor(step.by))
-        )
+        return tuple(tensor for step in self.steps for tensor in step.per_column)
+
+    @cached_property
+    def rows(self) -> tuple[Any, ...]:
+        """The tensors with a number for each row, in order."""
+        return tuple(tensor for step in self.steps for tensor in step.per_row)
+
+    @cached_property
+    def vectors(self) -> tuple[Any, ...]:
+        """Both, step by step, as kernels take them."""
+        return tuple(t for step in self.steps for t in (*step.per_column, *step.per_row))
 
     @cached_property
     def sources(self) -> tuple[Any, ...]:
         """The tensors that are like D, in order."""
-        return tuple(step.source for step in self.steps if isinstance(step, Residual))
+        return tuple(tensor for step in self.steps for tensor in step.like_d)
+
+
+def programs_of(structure: str) -> list[Program]:
+    """The programs of an epilogue's structure, in order.
+
+    >>> programs_of("relu pointwise:||||add,x,1.0")[0].instructions
+    (('add', 'x', '1.0'),)
+    """
+    pairs = (word.partition(":") for word in structure.split())
+    return [Program.parse(text) for name, _, text in pairs if name == POINTWISE]
+
+
+def is_by_row(structure: str) -> bool:
+    """Return whether steps need more of a result than its column.
+
+    >>> is_by_row("scale bias:float16"), is_by_row("residual:float16")
+    (False, True)
+    """
+    return "residual" in structure or any(program.by_row for program in programs_of(structure))
+
+
+def counts_rows(structure: str) -> bool:
+    """Return whether steps ask for the number of a result's row.
+
+    >>> counts_rows("pointwise:||||float,row"), counts_rows("pointwise:||||float,column")
+    (True, False)
+    """
+    return any(program.rows or program.reads("row") for program in programs_of(structure))
+
+
+def _named(place: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ArgumentTypeError(place, "a dict, from names of parameters", repr(given))
+    return given
 
 
 def _is_tensor(value: Any) -> bool:

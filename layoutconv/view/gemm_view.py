@@ -19,13 +19,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..algebra.budget import Budget
 from ..algebra.composed import ComposedLayout
 from ..algebra.display import Pictured
+from ..algebra.errors import LayoutBudgetError
 from ..algebra.int_tuple import IntTuple, flatten, idx2crd, product, unflatten
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, E, ScaledBasis
+from ..algebra.sums import collision
 from ..algebra.symint import SymInt
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
 
 OperandLayout = Layout | ComposedLayout
 
@@ -135,6 +138,15 @@ class GemmView(Pictured):
     All three may have one mode more, ``(m, k, l)``, ``(n, k, l)`` and ``(m, n, l)``: a problem for
     every ``l``, with sums over ``k`` alone. Groups of a convolution are such problems.
 
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
+    and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, and for a
+    ``d`` that writes several results to one place.
+
+    >>> GemmView(Layout((4, 8), (8, 1)), Layout((2, 8), (8, 1)), Layout((4, 2), (0, 1)))
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `d`: expected a place for each of 4 x 2 results, got \
+(4,2):(0,1), which gives (0, 0) and (1, 0) one
+
     ``view.draw()`` is its picture, ``view.draw("view.svg", row=4)`` one in a file that marks the
     cells which row 4 reads: :func:`layoutconv.draw.draw`.
     """
@@ -142,6 +154,13 @@ class GemmView(Pictured):
     a: OperandLayout
     b: OperandLayout
     d: OperandLayout
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b", "d"):
+            _check_chain(name, getattr(self, name))
+        _check_extents(self.a.shape, self.b.shape, self.d.shape)
+        if isinstance(self.d, Layout):
+            _check_places(self.d)
 
     @cached_property
     def m(self) -> int:
@@ -216,6 +235,80 @@ class GemmView(Pictured):
                 if isinstance(leaf, SymInt) and leaf.expr.isidentifier():
                     found.setdefault(leaf.expr, leaf)
         return list(found.values())
+
+
+def through_coordinates(view: GemmView) -> GemmView:
+    """A view whose operands all have a map to coordinates before that to memory.
+
+    A plain layout becomes its memory behind the identity.
+
+    >>> plain = Layout((4, (2, 4)), (8, (4, 1)))
+    >>> print(through_coordinates(GemmView(plain, plain, Layout((4, 4), (4, 1)))).a)
+    (4,2,4):(8,4,1) o 0 o (4,(2,4)):(1@0,(1@1,1@2))
+    """
+    operands = view.a, view.b, view.d
+    if not any(isinstance(operand, Layout) for operand in operands):
+        return view
+    return GemmView(*map(_through_coordinates, operands))
+
+
+def _through_coordinates(layout: OperandLayout) -> OperandLayout:
+    if isinstance(layout, ComposedLayout):
+        return layout
+    modes = iter(map(E, range(len(flatten(layout.shape)))))
+    identity = Layout(layout.shape, unflatten(modes, layout.shape))
+    memory = Layout(flatten(layout.shape), flatten(layout.stride))
+    return ComposedLayout(memory, 0, identity)
+
+
+def _check_chain(name: str, operand: Any) -> None:
+    """Refuse what is no layout, or a composition of others than layouts."""
+    if isinstance(operand, ComposedLayout):
+        _check_chain(name, operand.inner)
+        _check_chain(name, operand.outer)
+    elif not isinstance(operand, Layout):
+        kinds = "a Layout, or a ComposedLayout of layouts"
+        raise ArgumentTypeError(name, kinds, f"{type(operand).__name__}: {operand}")
+
+
+def _check_extents(a: IntTuple, b: IntTuple, d: IntTuple) -> None:
+    """Two modes, or three, of every operand; and sizes that belong together."""
+    modes = [shape if isinstance(shape, tuple) else (shape,) for shape in (a, b, d)]
+    ranks = [len(shape) for shape in modes]
+    for name, rank in zip("abd", ranks, strict=True):
+        if rank != ranks[0] or rank not in (2, 3):
+            few = "2 modes, or 3, in each of a, b and d"
+            raise ArgumentError(name, few, f"{ranks[0]}, {ranks[1]} and {ranks[2]} of them")
+    (m, k, *_), (n, terms, *_), (rows, columns, *_) = (map(product, shape) for shape in modes)
+    if terms != k:
+        raise ArgumentError("b", f"{k} columns, as in a", int(terms))
+    if (rows, columns) != (m, n):
+        raise ArgumentError("d", f"{m} x {n}, the rows of a and b", f"{rows} x {columns}")
+    for name, shape in zip("bd", modes[1:], strict=True):
+        if ranks[0] == 3 and product(shape[2]) != product(modes[0][2]):
+            problems = f"{product(modes[0][2])} problems in mode 2, as in a"
+            raise ArgumentError(name, problems, int(product(shape[2])))
+
+
+def _check_places(d: Layout) -> None:
+    """Refuse results that share a place, of which the last would be kept.
+
+    As far as the budget of the search goes, and of integer strides: others name coordinates.
+    """
+    extents, strides = flatten(d.shape), flatten(d.stride)
+    if not all(isinstance(stride, int | SymInt) for stride in strides):
+        return
+    modes = [(int(s), int(step)) for s, step in zip(extents, strides, strict=True)]
+    try:
+        apart = collision(modes, Budget("GemmView", (d,)))
+    except LayoutBudgetError:
+        return
+    if apart is not None:
+        pair = ([max(0, sign * step) for step in apart] for sign in (-1, 1))
+        places = [unflatten(iter(crd), d.shape) for crd in pair]
+        results = " x ".join(str(product(mode)) for mode in d.shape)
+        got = f"{d}, which gives {places[0]} and {places[1]} one"
+        raise ArgumentError("d", f"a place for each of {results} results", got)
 
 
 def _at(layout: OperandLayout, l: int) -> OperandLayout:

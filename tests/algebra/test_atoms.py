@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from layoutconv.algebra import (
@@ -18,14 +20,46 @@ from layoutconv.algebra import (
 )
 
 
-@pytest.mark.parametrize("name", mma_names())
+@pytest.mark.parametrize("name", mma_names() + mfma_names())
 def test_every_element_is_held_once(name):
+    atom = mfma_atom(name) if name.startswith("mfma") else mma_atom(name)
+    for operand in "ABC":
+        fragment, (rows, columns) = atom.fragment(operand), atom.extents(operand)
+        assert fragment[0].size() == atom.threads == atom.thr_id.size()
+        assert sorted(fragment(i) for i in range(fragment.size())) == list(range(rows * columns))
+
+
+NEWS = """
+    m8n8k4.f16.nt m8n8k16.s8.u8 m16n8k8.f16 m16n8k16.bf16 m16n8k8.tf32 m8n8k4.f64 m16n8k64.s4.u4
+    m16n8k256.b1 m16n8k32.e4m3.e5m2 m16n8k16.e5m2 m16n8k16.f64 m16n8k32.e2m1.e3m2 m16n8k64.e2m1
+    sp.m16n8k32.f16 sp.m16n8k16.tf32 sp.m16n8k64.u8.s8 sp.m16n8k128.s4 sp.m16n8k64.e5m2.e4m3
+    sp.m16n8k128.e2m1 m1n1k1.fma m1n1k4.dp4a
+"""
+
+
+def test_names_cover_what_each_generation_added():
+    """sm_70, sm_75, sm_80, sm_89, sm_90 and sm_120, dense and sparse, and the mixes of types."""
+    for name in NEWS.split():
+        assert mma_atom(name).name == name
+    assert len(mma_names()) == len(set(mma_names()))
+
+
+@pytest.mark.parametrize("name", [name for name in mma_names() if name.startswith("sp.")])
+def test_sparse_fragments_are_dense_ones_of_what_is_stored(name):
+    """PTX: A is m16n8k(K/2) of the elements that are kept, B is that of a dense K."""
     atom = mma_atom(name)
-    m, n, k = atom.shape
-    for fragment, size in ((atom.a, m * k), (atom.b, n * k), (atom.c, m * n)):
-        values = [fragment(i) for i in range(fragment.size())]
-        assert fragment[0].size() == atom.threads
-        assert sorted(values) == list(range(size))
+    bits, (m, n, k) = atom.a_bits, atom.shape
+    packed = 32 // bits
+    for lane, v in product(range(32), range(atom.b[1].size())):
+        group, tid = divmod(lane, 4)
+        register, i = divmod(v, packed)
+        assert atom.b(lane, v) == group + n * (packed * tid + i + 4 * packed * register)
+    for lane, v in product(range(32), range(atom.a[1].size())):
+        group, tid = divmod(lane, 4)
+        register, i = divmod(v, packed)
+        column = packed * tid + i + 4 * packed * (register // 2)
+        assert column < k // 2
+        assert atom.a(lane, v) == group + 8 * (register % 2) + m * column
 
 
 @pytest.mark.parametrize(
@@ -101,18 +135,24 @@ def test_quad_pairs():
 
 @pytest.mark.parametrize("name", mfma_names())
 def test_mfma_fragments(name):
+    """By hand from AMD's rules, lane by lane; f64 steps through rows, the others through fours."""
     atom = mfma_atom(name)
     m, n, k = atom.shape
-    held = k * m // 64
+    held, together = k * m * atom.blocks // 64, 1 if atom.a_bits == 64 else 4
     for lane in range(64):
         group, row = divmod(lane, m)
+        group, block = divmod(group, atom.blocks)
         for v in range(held):
-            assert atom.a(lane, v) == atom.b(lane, v) == row + m * (group * held + v)
-        for v in range(m * n // 64):
-            block, i = divmod(v, 4)
-            assert atom.c(lane, v) == 4 * group + i + 256 // m * block + m * row
-    for fragment, size in ((atom.a, m * k), (atom.b, n * k), (atom.c, m * n)):
-        assert sorted(fragment(i) for i in range(fragment.size())) == list(range(size))
+            assert atom.a(lane, v) == atom.b(lane, v) == row + m * (group * held + v + k * block)
+        column, rest = lane % n, lane // n
+        halves = min(64 // n, m // together)
+        for v in range(m * n * atom.blocks // 64):
+            aside = 64 // n // halves
+            inner, half = rest % aside, rest // aside
+            across, i = divmod(v, together)
+            outer, step = divmod(across, m // together // halves)
+            x = i + together * (half + halves * step)
+            assert atom.c(lane, v) == x + m * column + m * n * (inner + aside * outer)
 
 
 @pytest.mark.parametrize("bits", [8, 16, 32])
@@ -160,7 +200,11 @@ def test_wgmma_fragments(n, bits):
     assert {shared.b(t, 5) for t in range(128)} == {5}
 
 
-@pytest.mark.parametrize("name", copy_names())
+MATRICES = [name for name in copy_names() if "matrix.x" in name]
+BYTES = [name for name in copy_names() if "matrix.m" in name]
+
+
+@pytest.mark.parametrize("name", MATRICES)
 def test_ldmatrix_hands_out_every_bit_of_the_rows(name):
     atom = copy_atom(name)
     matrices = int(name.split(".")[1][1:])
@@ -179,6 +223,37 @@ def test_ldmatrix_hands_out_every_bit_of_the_rows(name):
                     row, column = column, row
                 value = 16 * i + 32 * matrix
                 assert registers(lane, value) == 1024 * matrix + 128 * row + 16 * column
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_matrices_of_bytes(name):
+    """PTX: m8n16 hands four bytes of a row to each lane; the others four or two of a column."""
+    atom = copy_atom(name)
+    registers, rows = atom.destination, atom.source
+    if name.startswith("st"):
+        registers, rows = rows, registers
+    shape, times = name.split(".")[1], int(name.split(".")[2][1:])
+    height = 16 if shape == "m16n16" else 8
+    bits = 128 * height * times
+    assert sorted(registers(i) for i in range(registers.size())) == list(range(bits))
+    assert [rows(lane, 0) for lane in range(height * times)] == list(range(0, bits, 128))
+    for lane, byte in product(range(32), range(bits // 256)):
+        matrix, v = divmod(byte, height * 16 // 32)
+        if shape == "m8n16":
+            row, column = lane // 4, 4 * (lane % 4) + v
+        else:
+            run = height // 4
+            row, column = run * (lane % 4) + v % run, lane // 4 + 8 * (v // run)
+        assert registers(lane, 8 * byte) == 128 * (height * matrix + row) + 8 * column
+
+
+def test_movmatrix_transposes():
+    atom = copy_atom("movmatrix.trans")
+    place = {atom.source(lane, 16 * i): (lane, i) for lane in range(32) for i in range(2)}
+    for lane, i in product(range(32), range(2)):
+        row, column = divmod(atom.destination(lane, 16 * i) // 16, 8)
+        assert place[128 * row + 16 * column] == (4 * row + column // 2, column % 2)
+        assert (column, row) == (lane // 4, 2 * (lane % 4) + i)
 
 
 def test_unknown_names_are_answered_with_the_known():

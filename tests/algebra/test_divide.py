@@ -135,6 +135,7 @@ def test_the_forms_of_divide():
     assert zipped_divide(layout, (None, 4)) == Layout(((1, 4), (9, 8)), ((0, 13), (59, 1)))
     assert zipped_divide(Layout((4, 6)), (2,)) == Layout(((2,), (2, 6)), ((1,), (2, 4)))
     assert group_modes(Layout((2, 3, 4)), 0, 2) == Layout(((2, 3), 4), ((1, 2), 6))
+    assert group_modes(Layout((2, 3, 4)), 1) == group_modes(Layout((2, 3, 4)), 1, 3)
     with pytest.raises(LayoutValueError, match="3 modes"):
         zipped_divide(layout, (1, 1, 1))
 

@@ -20,6 +20,7 @@ from layoutconv.algebra import (
     LayoutError,
     LayoutTypeError,
     LayoutValueError,
+    Stride,
     StridedGather,
     Swizzle,
     SymInt,
@@ -271,3 +272,35 @@ def test_tensors_read_write_and_slice_over_lists_numpy_and_torch():
     assert Tensor(np.arange(24), Layout(24))(np.arange(3)).tolist() == [0, 1, 2]
     grid = np.arange(12).reshape(3, 4)
     assert int(Tensor(grid, Layout((4, 3), (E(1), E(0))))[3, 2]) == grid[2, 3]
+
+
+class Square(Stride):
+    """A stride that says nothing of its bounds."""
+
+    def at(self, c):
+        return c * c
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((4, 2), (F2(64), F2(128))),
+        Layout((100, 2), (Square(), 7)),
+        Layout((4, 2), (CustomStride(lambda c: c * c, 100), 1)),
+        Layout((4, 2), (CustomStride(IndexedGather([3, 1, 0, 2]), 1000), 1)),
+    ],
+    ids=str,
+)
+def test_narrow_arrays_are_widened_for_strides_of_every_kind(layout, dtype):
+    np = pytest.importorskip("numpy")
+    numbers = np.arange(min(layout.size(), 120)).astype(dtype)
+    assert layout(numbers).tolist() == [layout(int(n)) for n in numbers]
+
+
+def test_bits_that_64_do_not_hold_are_refused():
+    np = pytest.importorskip("numpy")
+    shifted = Layout(4, F2(1 << 40))
+    assert shifted(np.array([1 << 21])).tolist() == [1 << 61]
+    with pytest.raises(LayoutError, match="72 bits"):
+        shifted(np.array([1 << 30]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError, parse
+from layoutconv.draw.expression import evaluate
 from layoutconv.testing.strategies import layouts
 
 SPELLINGS = ["{}", "_{}", "Int<{}>{{}}", "_{}{{}}", "C<{}>{{}}"]
@@ -31,6 +34,76 @@ def test_what_cpp_writes_is_the_layout(layout, spelling, named):
         layout.shape, lc.LayoutRight
     )
     assert parse(f"{shape}:{stride}") == layout
+
+
+def typed(tree, name):
+    """A tuple as a type of C++."""
+    if isinstance(tree, tuple):
+        return f"{name}<{', '.join(typed(part, name) for part in tree)}>"
+    return f"_{tree}"
+
+
+@settings(deadline=None)
+@given(layouts())
+def test_types_of_cpp_are_layouts(layout):
+    shape, stride = typed(layout.shape, "Shape"), typed(layout.stride, "Stride")
+    assert parse(f"Layout<{shape}, {stride}>{{}}") == layout
+    assert evaluate(f"Layout<{shape},{stride}>{{}}") == layout
+    assert parse(f"Layout<{shape}>") == Layout(layout.shape)
+    assert evaluate(f"make_layout({shape}{{}}, {stride}{{}})") == layout
+    assert evaluate(f"make_layout({shape}{{}}, GenRowMajor{{}})") == lc.make_layout(
+        layout.shape, lc.LayoutRight
+    )
+
+
+@settings(deadline=None)
+@given(layouts(), st.sampled_from([(3, 3, 3), (2, 4, 3), (1, 0, 2)]), st.integers(0, 99))
+def test_what_is_printed_is_read(layout, swizzle, offset):
+    """The law of the notation: parse(str(x)) == x, by itself and on the command line."""
+    swizzled = lc.ComposedLayout(lc.Swizzle(*swizzle), offset, layout)
+    for x in (layout, lc.Swizzle(*swizzle), swizzled, lc.ComposedLayout(layout, offset, layout)):
+        assert parse(str(x)) == evaluate(str(x)) == x
+        blank = re.sub(r"(?<=[(,: ])(-?[0-9]+)(?![0-9@,>]*>)", r"_\1", str(x))  # as C++ prints it
+        assert parse(blank) == x
+
+
+@settings(deadline=None)
+@given(layouts(kind="basis"))
+def test_bases_are_read_as_each_library_prints_them(layout):
+    printed = str(layout)
+    assert parse(printed) == layout
+    if "+" not in printed:
+        cpp = re.sub(r"(?<![0-9-])1@([0-9]+)@([0-9]+)", r"E<\2,\1>{}", printed)
+        cpp = re.sub(r"(?<![0-9-])1@([0-9]+)(?!@)", r"E<\1>{}", cpp)
+        assert parse(cpp) == evaluate(cpp) == layout
+
+
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        ("Sw<3,4,3>_smem_ptr[16b](0x7f00) o (_8,_64):(_64,_1)", "S<3,3,3> o 0 o (8,64):(64,1)"),
+        ("gmem_ptr[16b](0x7f00) o (_8,_64):(_64,_1)", "(8,64):(64,1)"),
+        ("tensor<ptr<f16, gmem, align<16>> o (4,8):(8,1)>", "(4,8):(8,1)"),
+        (
+            "tensor<ptr<f16, smem, align<1024>, S<3,4,3>> o (8,64):(64,1)>",
+            "S<3,3,3> o 0 o (8,64):(64,1)",
+        ),
+        ("raw_ptr(0x00: f32, smem, align<16>, S<2,4,3>) o 8:1", "S<2,2,3> o 0 o 8:1"),
+        ("(?,?{div=8}):(?{i64 div=8},1)", "(d0,8*d1):(8*d2,1)"),
+        ("make_layout(make_shape(4_c, 8), make_stride(8, 1_c))", "(4,8):(8,1)"),
+        ("make_layout((4,8),(1@0,1@1))", "(4,8):(1@0,1@1)"),
+        ("Swizzle<3,3,3>{}", "S<3,3,3>"),
+    ],
+)
+def test_printed_tensors_and_forms(text, layout):
+    assert str(parse(text)) == str(evaluate(text)) == layout
+
+
+def test_tensors_of_coordinates_are_read():
+    for text in ("tensor<(0,24) o (2,2):(1@1,16@0)>", "ArithTuple(0,_24) o (_2,_2):(_1@1,_16@0)"):
+        tensor = parse(text)
+        assert [tuple(tensor(i)) for i in range(4)] == [(0, 24), (0, 25), (16, 24), (16, 25)]
+        assert evaluate(text).layout == tensor.layout
 
 
 def test_layouts_side_by_side():
@@ -59,6 +132,15 @@ def test_a_swizzle_in_front_of_a_pointer_moves_bytes(bits, base):
         "make_foo(4)",
         "Int<4",
         "Sw<3,0,3> o smem_ptr[64b](unset) o 8:1",
+        "Layout<Shape<_4,_8>,Stride<_8>>{}",
+        "Layout<Shape<_4,_8>",
+        "E<>",
+        "E<64>",
+        "tensor<4:1 o 8:1>",
+        "tensor<(0,0) o 8:1",
+        "(?,4):(1@?,2)",
+        "S<?,3,3>",
+        "(4,8):(E<0>,x)",
     ],
 )
 def test_what_is_no_layout_is_refused(text):

@@ -20,6 +20,7 @@ from layoutconv.algebra import (
     greatest_common_domain,
     size,
 )
+from layoutconv.algebra.int_tuple import flatten
 from layoutconv.testing.oracle import table
 from layoutconv.testing.strategies import layouts
 
@@ -112,7 +113,9 @@ def test_orders_are_those_of_the_strides(shape):
     crds = list(lc.coordinates(shape))
     assert [left(c) for c in crds] == list(range(size(shape)))
     for i, c in enumerate(crds):
-        assert lc.increment(c, shape) == crds[(i + 1) % len(crds)]
+        assert lc.increment(c, shape) == lc.idx2crd(i + 1, shape)
+        assert right.get_hier_coord(right(c)) == c
+        assert right.get_1d_coord(right(c)) == left(right.get_flat_coord(right(c))) == i
         assert lc.inner_product(c, right.stride) == right(c)
         assert lc.elem_less(c, shape)
     assert all(lc.colex_less(c, d) for c, d in itertools.pairwise(crds))
@@ -171,9 +174,125 @@ def test_permutations_return(order, shape):
 
 def test_make_layout_takes_what_cute_takes():
     assert lc.make_layout((4, 8), (8, 1)) == Layout((4, 8), (8, 1))
+    assert lc.make_layout((4, 8), stride=(8, 1)) == Layout((4, 8), (8, 1))
     assert lc.make_layout((4, 8)) == Layout((4, 8))
     assert lc.make_layout(Layout(4, 1), Layout(3, 4)) == Layout((4, 3), (1, 4))
     assert lc.make_layout((Layout(4, 1), Layout(3, 4))) == Layout((4, 3), (1, 4))
     for wrong in (((4, 8), (8, 1), (1, 1)), ((4, 8), Layout(4))):
         with pytest.raises(LayoutError, match="expected a shape and a stride, or layouts"):
             lc.make_layout(*wrong)
+
+
+@settings(deadline=None)
+@given(SHAPES, st.integers(1, 48))
+def test_a_distributed_domain_is_ordered_and_divides(shape, count):
+    """C++: the result is ordered, and a tiler that every layout of the shape takes."""
+    found = lc.domain_distribute(shape, count)
+    values = table(found)
+    assert values == sorted(set(values))
+    assert count % found.size() == 0
+    assert lc.size(lc.zipped_divide(Layout(shape), found)[1]) * found.size() == size(shape)
+    left = count
+    for extent in flatten(shape):  # as many as the leaves can give, first leaves first
+        left //= gcd(extent, left)
+    assert found.size() == count // left
+
+
+@settings(deadline=None)
+@given(layouts(max_rank=3), st.data())
+def test_tiles_unzipped_are_those_of_the_divide(layout, data):
+    shape = layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
+    layout = lc.with_shape(layout, shape)
+    tiler = tuple([data.draw(st.sampled_from(_divisors(size(mode)))) for mode in shape])
+    try:
+        divided = lc.logical_divide(layout, tiler)
+    except LayoutError:
+        return  # a mode of which the tiles are no layout
+    assert lc.tile_unzip(divided, tiler) == lc.zipped_divide(layout, tiler)
+
+
+def _divisors(n):
+    return [d for d in range(1, n + 1) if n % d == 0]
+
+
+@settings(deadline=None)
+@given(st.permutations([0, 1, 2]), st.tuples(*[st.integers(1, 4)] * 3), st.data())
+def test_an_image_mask_has_a_bit_for_each_offset_of_a_mode(order, shape, data):
+    cluster = lc.make_ordered_layout(shape, tuple(order))
+    crd = tuple([data.draw(st.integers(0, extent - 1)) for extent in shape])
+    for mode, extent in enumerate(shape):
+        along = [cluster((*crd[:mode], i, *crd[mode + 1 :])) for i in range(extent)]
+        assert lc.make_layout_image_mask(cluster, crd, mode) == sum(1 << rank for rank in along)
+    for wrong in ((crd, 3), (crd[:2], 0), (crd, -1)):
+        with pytest.raises(LayoutError, match="has 3 modes"):
+            lc.make_layout_image_mask(cluster, *wrong)
+
+
+@settings(deadline=None)
+@given(layouts(max_rank=3), st.data())
+def test_dice_keeps_what_slice_drops(layout, data):
+    shape = layout.shape if isinstance(layout.shape, tuple) else (layout.shape,)
+    layout = lc.with_shape(layout, shape)
+    crd = tuple([data.draw(st.sampled_from([None, 0])) for _ in shape])
+    kept, dropped = lc.slice_(crd, layout), lc.dice(crd, layout)
+    closed = [i for i, c in enumerate(crd) if c is not None]
+    assert dropped.shape == lc.dice(crd, shape) == tuple([shape[i] for i in closed])
+    assert list(dropped) == [layout[i] for i in closed]
+    assert list(kept) == [layout[i] for i, c in enumerate(crd) if c is None]
+    swizzled = lc.ComposedLayout(lc.Swizzle(1, 0, 1), 0, layout)
+    assert lc.dice(crd, swizzled).inner == dropped
+
+
+def test_the_other_order_of_slice_and_dice_is_an_error():
+    layout = Layout((4, 8), (8, 1))
+    for cut in (lc.slice_, lc.dice):
+        with pytest.raises(LayoutError, match="the coordinate comes first"):
+            cut(layout, (None, 3))
+    with pytest.raises(LayoutError, match="the coordinate comes first"):
+        lc.dice((4, 5, 6), (None, 1, 1))
+
+
+@settings(deadline=None)
+@given(layouts(max_rank=3))
+def test_registers_of_a_partition_are_compact(layout):
+    """Every register once, and in the first mode none for what has stride 0."""
+    found = lc.make_fragment_like(layout)
+    values = table(found)
+    assert found.shape == layout.shape
+    assert sorted(set(values)) == list(range(len(set(values))))
+    if layout.rank > 1 and isinstance(layout.shape, tuple):
+        repeated = [d == 0 for d in flatten(layout.stride[0])]
+        extents = flatten(layout.shape[0])
+        copies = 1
+        for extent, zero in zip(extents, repeated, strict=True):
+            copies *= extent if zero else 1
+        assert len(values) == copies * len(set(values))
+
+
+@settings(deadline=None)
+@given(layouts(max_rank=3), st.integers(-20, 200))
+def test_the_coordinate_of_an_offset(layout, offset):
+    """crd2idx(result, shape, stride) == offset, or there is none."""
+    where = [i for i, found in enumerate(table(layout)) if found == offset]
+    try:
+        position = layout.get_1d_coord(offset)
+    except LayoutError:
+        assert len(where) != 1 or not _inverts(layout)
+        return
+    crd = layout.get_hier_coord(offset)
+    assert layout(crd) == layout(position) == layout(layout.get_flat_coord(offset)) == offset
+    assert lc.congruent(crd, layout.shape)
+
+
+def _inverts(layout):
+    try:
+        lc.left_inverse(layout)
+    except LayoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("modes", [(Layout(4), Layout(2)), (), ((4, 8), 1)])
+def test_strides_are_named_of_one_shape_alone(modes):
+    with pytest.raises(LayoutError, match="make_layout"):
+        lc.make_layout(*modes, stride=(8, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 
 import pytest
@@ -147,3 +148,109 @@ def test_random_extents_agree():
         assert values_of(substitute(result, **values)) == values_of(
             OPERATIONS[name](substitute(base, **values))
         )
+
+
+def test_expressions_are_the_integers_that_they_stand_for():
+    """Sums, products, quotients and remainders of names have the value that numbers give."""
+    rng = random.Random(3)
+    signs = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+    names = {"H": H, "W": W}
+    for _ in range(300):
+        values = {name: rng.randint(1, 50) for name in names}
+        found = [(names[n], values[n]) for n in names] + [(k, k) for k in (2, 3, 4)]
+        for _ in range(5):
+            (a, x), (b, y) = rng.choice(found), rng.choice(found)
+            sign = rng.choice([*signs, "//", "%"])
+            if sign in signs:
+                found.append((signs[sign](a, b), signs[sign](x, y)))
+            else:
+                n = rng.randint(2, 6)
+                found.append((a // n, x // n) if sign == "//" else (a % n, x % n))
+        for expression, value in found:
+            got = lc.substitute(Layout((2,), (expression,)), **values)(1)
+            assert got == value, f"{expression} at {values} is {value}"
+    assert str(2 * (W % 4) - W // 4) == "2*(W%4)-W//4"
+
+
+def test_a_quotient_is_no_remainder():
+    """They have the same parts; a sum of one of each once was twice the one."""
+    both = 5 // H + 5 % H
+    assert str(both) == "5%H+5//H"
+    assert [substitute(both, H=h) for h in (1, 2, 7)] == [5 // h + 5 % h for h in (1, 2, 7)]
+    nested = Layout(((H, 2), W), ((2 * W, W), 1))
+    offset = lc.domain_offset((1, 1), nested)[1]
+    for h in (1, 2, 3):
+        now = substitute(nested, H=h, W=5)
+        assert substitute(offset, H=h, W=5) == now(1, 1)
+
+
+MATRIX = Layout((H, W), (W, 1))
+
+
+@pytest.mark.parametrize(
+    ("b", "result"),
+    [
+        (Layout(W, H), "W:1"),  # a row
+        (Layout((W, H), (H, 1)), "(W,H):(1,W)"),  # the transposed matrix
+        (Layout(H * W), "(H,W):(W,1)"),
+        (Layout((H, W)), "(H,W):(W,1)"),
+        (lc.right_inverse(MATRIX), "(W,H):(1,W)"),
+    ],
+    ids=str,
+)
+def test_a_composition_is_decided_by_what_is_proved(b, result):
+    """Modes that end where a mode of A ends compose, however long both are."""
+    found = lc.composition(MATRIX, b)
+    assert (str(found), found.assumptions) == (result, ())
+
+
+def test_runs_in_common_and_questions_are_answered_for_names():
+    assert str(lc.max_common_layout(MATRIX, MATRIX)) == "(W,H):(H,1)"
+    assert lc.max_common_vector(MATRIX, Layout((H, W), (2 * W, 1))) is not None
+    assert str(lc.max_common_vector(MATRIX, Layout((H, W), (2 * W, 1)))) == "W"
+    assert lc.is_bijective(MATRIX)
+    assert lc.is_surjective(MATRIX)
+    assert lc.is_contiguous(Layout((H, W, 3), (W, 1, 0))) is False
+    with pytest.raises(LayoutError, match="it is unknown if W % 2 == 0"):
+        lc.upcast(MATRIX, 2)
+    with pytest.raises(LayoutError, match="it is unknown if"):
+        lc.with_shape(MATRIX, (2, H * W // 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"H": 0, "W": 8}, "H stands for integers from 1 on"),
+        ({"H": 6, "W": 12}, "holds where W % 8 == 0, and not at W=12"),
+        ({"H": 6}, "without a value"),
+        ({"H": 6, "W": 8.0}, "no integer"),
+    ],
+)
+def test_values_that_a_layout_does_not_hold_for_are_refused(values, why):
+    with assuming(W % 8 == 0):
+        tiles = lc.zipped_divide(MATRIX, (2, 8))
+    with pytest.raises(LayoutError, match=why):
+        substitute(tiles, **values)
+
+
+def test_relations_and_quotients_of_sympy():
+    sympy = pytest.importorskip("sympy")
+    h, w = sympy.symbols("h w", integer=True, positive=True)
+    with assuming(sympy.Eq(w % 8, 0), sympy.Gt(w, 8)):
+        tiles = lc.logical_divide(Layout((h, w), (w, 1)), (2, 8))
+        halves = Layout((2 * h, w // 8), (sympy.ceiling(w / 8), 1))
+    assert str(tiles) == "((2,(h+1)//2),(8,w//8)):((w,2*w),(1,8))"
+    assert str(halves) == "(2*h,w//8):(w//8,1)"
+    with pytest.raises(LayoutError, match="expected relations that can hold"):
+        assuming(sympy.Lt(h, 0))
+
+
+def test_operands_in_which_a_name_has_two_values_are_computed_with_as_numbers():
+    """Kernels' integers of two kernels: neither A is the other one."""
+    small, large = Layout((SymInt(2, "A"), 3)), Layout((SymInt(4, "A"), 3))
+    both = lc.max_common_layout(small, large)
+    assert (str(both), lc.max_common_vector(small, large)) == ("6:1", 6)
+    assert str(lc.composition(large, small)) == "(2,3):(1,2)"
+    product = Layout(SymInt(8, "A*B"))  # B is 4, but not beside the larger A
+    assert str(lc.max_common_layout(product, Layout((SymInt(2, "A"), SymInt(4, "B"))))) == "A*B:1"
+    assert str(lc.max_common_layout(product, Layout((SymInt(4, "A"), SymInt(4, "B"))))) == "8:1"

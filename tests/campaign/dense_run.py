@@ -42,7 +42,9 @@ def run_dense(p: Dense, bench: Bench) -> None:
     for name in found[0]:
         check_same(name, found[0][name], found[1][name])
     bench.stage("reference")
-    checks = Checks(p, bilinear(p), operands, bench, cores=not p.is_depthwise)
+    # A complex depthwise convolution is a real one of two channels a group.
+    cores = not p.is_depthwise or dtype_of(p.dtype).is_complex
+    checks = Checks(p, bilinear(p), operands, bench, cores=cores)
     checks.check(found[1])
     if p.statistics:
         check_statistics(found[1]["y"], found[1]["statistics"], bench)

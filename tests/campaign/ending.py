@@ -177,7 +177,10 @@ class Finish:
         """The gradient of what the activation got, and how far it may be off but for roundings.
 
         ``y`` is the result as it was stored: slopes that are a function of the value are of that.
+        torch computes them in its type, 16 bits too: of tanh, ``y * y`` is rounded, and then
+        ``1 - y * y``, which may be much smaller.
         """
+        stored, y, grad = y.dtype, wide(y), wide(grad)
         kind, slope = self.ending.activation, self.ending.slope
         if kind == "":
             return grad, None
@@ -187,7 +190,8 @@ class Finish:
         if kind == "sigmoid":
             return grad * y * (1 - y), None
         if kind == "tanh":
-            return grad * (1 - y * y), None
+            slopes = 1 - y * y
+            return grad * slopes, grad.abs() * limits.UNITS[stored] * (y * y + slopes)
         with torch.enable_grad():
             leaf = z.detach().requires_grad_()
             (found,) = torch.autograd.grad(activate(leaf, kind, slope), leaf, grad)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ import torch
 from . import __main__ as commands
 from . import problems
 from .crew import Settings, run_crew
+from .dense import Dense
+from .ending import Ending
 from .results import Result
 from .worker import prepare, run
 
@@ -45,6 +48,32 @@ def test_random_problems_on_the_cpu(family: str) -> None:
             failed.append(result)
     found = [f"{r.status}: {r.family} {r.seed}: {r.message[-400:]}" for r in failed[:5]]
     assert statuses == {"ok": count}, "\n".join(found)
+
+
+# What a campaign on a GPU found, made smaller.
+DEPTHWISE = Dense(
+    seed=1652, dtype="float16", N=1, C=2, K=2, spatial=(2, 4), taps=(2, 2), stride=(2, 2),
+    dilation=(1, 1), padding=((0, 0), (0, 0)), groups=2, output_padding=(0, 0), numbers="exact",
+)  # fmt: skip
+FOUND = {
+    "an epilogue of phases, each a part of D": replace(
+        DEPTHWISE, transposed=True, ending=Ending(bias="float16", residual="float16")
+    ),
+    "channels that are not the first loop": replace(
+        DEPTHWISE, K=8, stride=(1, 1), ending=Ending(bias="float16", out_dtype="float8_e5m2")
+    ),
+    "sums over no images": replace(DEPTHWISE, N=0, stride=(1, 1), gradients=("x", "w")),
+    "float64 as int8": replace(
+        DEPTHWISE, dtype="float64", K=1, groups=1, ending=Ending(out_dtype="int8")
+    ),
+}
+
+
+def test_what_was_found_is_right() -> None:
+    found: list[Result] = []
+    requests = [{"problem": problems.to_json(p), "size": "tiny"} for p in FOUND.values()]
+    run_crew([requests], Settings("interpreter"), commands.failed, found.append)
+    assert [r.status for r in found] == ["ok"] * len(FOUND), found
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ def examples() -> Iterator[list[str]]:
 
 
 def test_the_commands() -> None:
-    assert set(commands.commands) == {"demo", "draw", "bench", "tune", "info", "cache"}
+    assert set(commands.commands) == {
+        "demo", "draw", "compile", "profile", "bench", "tune", "info", "cache"
+    }  # fmt: skip
     assert {names[1] for names in every() if names[:1] == ("bench",) and names[1:]} == {
         "dense", "sparse", "algebra", "maps", "network"
     }  # fmt: skip

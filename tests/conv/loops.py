@@ -8,34 +8,12 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem
 from layoutconv.view.gemm_view import GemmView, OperandLayout, locate
 
 Cell = tuple[int, ...]
 Sums = dict[int, Counter[tuple[int, int]]]  # of each element that is written: what is multiplied
-
-
-@st.composite
-def problems(draw: st.DrawFn, channels: int = 2, groups: int = 1) -> ConvProblem:
-    """Small problems of all ranks: padding beyond the filter, strides beyond it, odd sizes.
-
-    With ``groups`` there are 1 to ``groups`` of them, ``channels`` being those of each.
-    """
-    rank = draw(st.integers(1, 3))
-    largest = {1: 9, 2: 5, 3: 3}[rank]
-
-    def each(low: int, high: int) -> list[int]:
-        return draw(st.lists(st.integers(low, high), min_size=rank, max_size=rank))
-
-    taps, stride, dilation = each(1, 3), each(1, 4), each(1, 3)
-    near, far, extents = each(0, 3), each(0, 3), each(1, largest)
-    spans = [d * (t - 1) + 1 for d, t in zip(dilation, taps, strict=True)]
-    fit = [max(e, s - n - f) for e, s, n, f in zip(extents, spans, near, far, strict=True)]
-    N, C, K = draw(st.integers(0, 2)), *draw(st.tuples(*[st.integers(1, channels)] * 2))
-    padding, G = list(zip(near, far, strict=True)), draw(st.integers(1, groups))
-    return ConvProblem((N, *fit, C * G), (K * G, *taps), stride, padding, dilation, G)
 
 
 def meetings(problem: ConvProblem) -> Iterator[tuple[Cell, Cell, Cell]]:

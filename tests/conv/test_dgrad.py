@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from layoutconv.algebra import Layout, make_ordered_layout
 from layoutconv.conv import ConvProblem, dgrad_views
 from layoutconv.errors import ArgumentError
+from layoutconv.testing.problems import conv_problems
 
-from .loops import Passes, Places, problems, ranges, sums
+from .loops import Passes, Places, ranges, sums
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=problems(), data=st.data())
+@given(problem=conv_problems(), data=st.data())
 def test_dgrad_views_are_the_loop_nest(problem, data):
     shape = (problem.K, *problem.taps, problem.C)
     order = data.draw(st.permutations(range(len(shape))), "order of the filter's modes")
@@ -26,7 +27,7 @@ def test_dgrad_views_are_the_loop_nest(problem, data):
 
 
 @settings(max_examples=40, deadline=None)
-@given(problem=problems())
+@given(problem=conv_problems())
 def test_no_product_is_formed_between_voxels(problem):
     """As many (cell, tap) as are a whole number of strides apart: padding alone reads zero."""
     reached = sum(
@@ -44,7 +45,7 @@ def test_no_product_is_formed_between_voxels(problem):
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=problems(), data=st.data())
+@given(problem=conv_problems(), data=st.data())
 def test_residues_side_by_side_are_the_loop_nest(problem, data):
     modes = [i for i, dilation in enumerate(problem.dilation) if dilation == 1]
     chosen = tuple(mode for mode in modes if data.draw(st.booleans(), f"mode {mode}"))

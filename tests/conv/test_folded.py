@@ -10,14 +10,15 @@ from layoutconv.conv import ConvProblem
 from layoutconv.conv.stride_folding import folded_fprop_view, folded_taps, folds
 from layoutconv.errors import ArgumentError
 from layoutconv.planning.halo_reuse import halo_rows_per_tap, widened
+from layoutconv.testing.problems import conv_problems
 
-from .loops import Passes, Places, problems, sums
+from .loops import Passes, Places, sums
 
 
 @st.composite
 def folding(draw: st.DrawFn) -> ConvProblem:
     """Problems whose last mode has a stride, of which it is a multiple; taps of any number."""
-    found = draw(problems())
+    found = draw(conv_problems())
     stride, taps = draw(st.integers(2, 4)), draw(st.integers(1, 7))
     cells = stride * draw(st.integers(-(-taps // stride), 4))
     return ConvProblem(

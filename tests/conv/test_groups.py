@@ -16,13 +16,14 @@ from layoutconv.conv import (
     wgrad_view,
 )
 from layoutconv.errors import ArgumentError
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.vectors import vector_extent
 
-from .loops import Passes, Places, problems, sums
+from .loops import Passes, Places, sums
 
 
 @settings(max_examples=30, deadline=None)
-@given(problem=problems(groups=3))
+@given(problem=conv_problems(groups=3))
 def test_grouped_views_are_the_loop_nest(problem):
     expected = Passes.of(Places(problem))
     fprop, dgrad, wgrad = fprop_view(problem), dgrad_views(problem), wgrad_view(problem)
@@ -34,7 +35,7 @@ def test_grouped_views_are_the_loop_nest(problem):
 
 @st.composite
 def depthwise_problems(draw: st.DrawFn) -> ConvProblem:
-    p, C = draw(problems()), draw(st.integers(1, 3))
+    p, C = draw(conv_problems()), draw(st.integers(1, 3))
     K = C * draw(st.integers(1, 2))
     return ConvProblem(
         (*p.activation[:-1], C), (K, *p.taps), p.stride, p.padding, p.dilation, groups=C

@@ -20,10 +20,11 @@ from layoutconv.conv import (
     wgrad_view,
 )
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.gemm_view import stages
 from layoutconv.view.vectors import vector_extent
 
-from .loops import Passes, Places, problems, ranges, sums, table
+from .loops import Passes, Places, ranges, sums, table
 
 
 @st.composite
@@ -49,7 +50,7 @@ def memories(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout | None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=problems(), data=st.data())
+@given(problem=conv_problems(), data=st.data())
 def test_views_in_any_memory_are_the_loop_nest(problem, data):
     """Channels of 1, 2, 4 and 8, whose digits always divide one another."""
     C, K, groups = (data.draw(st.sampled_from([1, 2, 4])) for _ in "CKG")
@@ -75,7 +76,7 @@ def test_views_in_any_memory_are_the_loop_nest(problem, data):
 
 
 @settings(max_examples=30, deadline=None)
-@given(problem=problems(groups=2), images=st.integers(0, 3), data=st.data())
+@given(problem=conv_problems(groups=2), images=st.integers(0, 3), data=st.data())
 def test_a_batch_that_is_gathered(problem, images, data):
     entries = st.lists(st.integers(-1, images - 1), min_size=problem.N, max_size=problem.N)
     index = torch.tensor(data.draw(entries), dtype=torch.int32)

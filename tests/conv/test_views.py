@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.gemm_view import GemmView
 
-from .loops import flat, problems, ranges, table
+from .loops import flat, ranges, table
 
 
 def input_cells(problem: ConvProblem) -> list[list[tuple[int, ...] | None]]:
@@ -39,7 +40,7 @@ def check_sizes(view: GemmView, problem: ConvProblem) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=problems())
+@given(problem=conv_problems())
 def test_fprop_view_is_the_loop_nest(problem):
     view = fprop_view(problem)
     check_sizes(view, problem)
@@ -63,7 +64,7 @@ def test_fprop_view_is_the_loop_nest(problem):
 
 
 @settings(max_examples=60, deadline=None)
-@given(problem=problems(), seed=st.integers(0, 99), absent=st.sampled_from([0.0, 0.5, 1.0]))
+@given(problem=conv_problems(), seed=st.integers(0, 99), absent=st.sampled_from([0.0, 0.5, 1.0]))
 def test_gather_fprop_view_is_the_loop_nest(problem, seed, absent):
     torch.manual_seed(seed)
 

@@ -10,9 +10,10 @@ from layoutconv import E, Layout, LayoutError
 from layoutconv.conv import fprop_view
 from layoutconv.conv.windows import merge, windows
 from layoutconv.errors import ArgumentError
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.gemm_view import stages
 
-from .loops import problems, ranges
+from .loops import ranges
 
 IMAGE = Layout((6, 6), (6, 1))
 
@@ -63,7 +64,7 @@ def test_a_window_is_the_image_at_its_cells(case):
 
 
 @settings(max_examples=50, deadline=None)
-@given(problem=problems(channels=3))
+@given(problem=conv_problems(channels=3))
 def test_windows_of_coordinates_are_im2col(problem):
     """The merged windows of a padded image, shifted by the padding, are the view of the pass."""
     if not problem.N:

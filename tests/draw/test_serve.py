@@ -108,9 +108,9 @@ def test_the_policy_names_the_script_and_the_style_and_nothing_else(server: Serv
         ("complement((2,2):(3,2), 24)", "There is no such layout", "copies would meet"),
         ("(4,2):(1,4) ]", "This is no layout", "expected the end"),
         ("zipped_divide(4:1, (2,2))", "This is no layout", "has 2 modes"),
-        ("S<2,0,3> @ (3,4):(1@0,1@1)", "This cannot be drawn", "ArithmeticTuple"),
+        ("S<2,0,3> @ (3,4):(1@0,1@1)", "This cannot be drawn", "has no bits"),
         ("4" * 3000, "This is no layout", "expected at most 2000 characters"),
-        ("S<2,0,2> o (4,2) o (4,2)", "This cannot be drawn", "do not fit each other"),
+        ("S<2,0,2> o (4,2) o (4,2)", "This cannot be drawn", "has no bits"),
     ],
     ids=lambda value: value[:30],
 )

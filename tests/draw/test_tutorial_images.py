@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = "tutorial.md", "convolutions_are_layouts.md", "point_clouds.md"
+PAGES = "tutorial.md", "convolutions_are_layouts.md", "point_clouds.md", "algebra/atoms.md"
 
 
 def test_the_plots_have_the_figures_of_the_page() -> None:
@@ -45,5 +45,5 @@ def test_the_pictures_are_up_to_date_and_each_is_on_a_page() -> None:
     kept = {path.stem: path.read_text("utf-8") for path in module.FOLDER.glob("*.svg")}
     assert drawn == kept, "run python docs/make_images.py"
     pages = "".join((DOCS / page).read_text("utf-8") for page in PAGES)
-    shown = re.findall(r"\]\(images/tutorial/(.*)\.svg\)", pages)
+    shown = re.findall(r"\]\((?:\.\./)?images/tutorial/(.*)\.svg\)", pages)
     assert sorted(shown) == sorted(drawn)

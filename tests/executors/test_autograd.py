@@ -15,12 +15,11 @@ from layoutconv.conv import ConvProblem
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
 from layoutconv.cpu.cpu_executor import execute_cpu
 from layoutconv.errors import ArgumentError
-from layoutconv.gpu.depthwise_plan import DotPlan
+from layoutconv.gpu.depthwise_plan import DotPlan, _Place
 from layoutconv.ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics, conv_wgrad
 from layoutconv.tensors.epilogue_in_torch import activate
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
-
-from ..conv.loops import problems
 
 
 def numbers(problem: ConvProblem) -> tuple:
@@ -42,7 +41,7 @@ def column(tensor: torch.Tensor) -> torch.Tensor:
 
 @settings(max_examples=12, deadline=None)
 @given(
-    problem=problems() | problems(groups=3) | problems(channels=1, groups=3),
+    problem=conv_problems() | conv_problems(groups=3) | conv_problems(channels=1, groups=3),
     seed=st.integers(0, 99),
 )
 def test_gradients_are_numerical_differences(problem, seed):
@@ -140,7 +139,8 @@ def test_what_finishes_depthwise_sums_on_a_gpu(monkeypatch):
 
     view = depthwise_fprop_view(DEPTHWISE)
     plan = object.__new__(DotPlan)  # all but its kernels, which want a GPU
-    plan.device, plan.columns, plan.sums, plan.in_torch = 0, DEPTHWISE.K, torch.float32, True
+    plan.device, plan.sums, plan.in_torch = 0, torch.float32, True
+    plan.place = _Place.of_view(view)
     monkeypatch.setattr(plan, "_launch", partial(execute_cpu, view), raising=False)
     monkeypatch.setattr(torch.cuda, "device", nullcontext)
     epilogue = Epilogue((Bias(bias), Residual(residual), Activation("silu")), statistics=True)

@@ -34,9 +34,8 @@ from layoutconv.conv import (
 from layoutconv.cpu import cpu_executor
 from layoutconv.ops.execute import execute
 from layoutconv.sparse import kernel_map_view
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.gemm_view import GemmView
-
-from ..conv.loops import problems
 
 FIXTURE = HealthCheck.function_scoped_fixture  # tile sizes are the same for all examples
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -74,7 +73,7 @@ def convolved(problem: ConvProblem, x: torch.Tensor, w: torch.Tensor) -> torch.T
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[FIXTURE])
-@given(problem=problems(5), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+@given(problem=conv_problems(5), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
 def test_fprop(tiles, problem, dtype, seed):
     torch.manual_seed(seed)
     x = integers(*problem.activation, dtype=dtype)
@@ -85,7 +84,7 @@ def test_fprop(tiles, problem, dtype, seed):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[FIXTURE])
-@given(problem=problems(5), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
+@given(problem=conv_problems(5), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99))
 def test_dgrad_and_wgrad(tiles, problem, dtype, seed):
     torch.manual_seed(seed)
     x = integers(*problem.activation, dtype=dtype).requires_grad_()
@@ -110,7 +109,7 @@ def _dgrad(problem, g, w, stored):
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[FIXTURE])
-@given(problem=problems(5), absent=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99))
+@given(problem=conv_problems(5), absent=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99))
 def test_gather_and_scatter(tiles, problem, absent, seed):
     torch.manual_seed(seed)
 

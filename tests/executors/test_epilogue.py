@@ -17,10 +17,9 @@ from layoutconv.cpu import cpu_executor
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.ops.execute import execute
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.epilogue import ACTIVATIONS, Step
 from layoutconv.view.gemm_view import GemmView
-
-from ..conv.loops import problems
 
 BY_HAND = {
     "relu": lambda v, _: max(v, 0.0),
@@ -78,7 +77,7 @@ def by_hand(steps, value, at):
 
 
 @settings(max_examples=30, deadline=None)
-@given(problem=problems(3), data=st.data(), seed=st.integers(0, 99))
+@given(problem=conv_problems(3), data=st.data(), seed=st.integers(0, 99))
 def test_steps_are_applied_in_order(problem, data, seed):
     torch.manual_seed(seed)
     steps = data.draw(drawn_steps(problem.output))

@@ -193,26 +193,6 @@ def test_an_index_that_another_device_holds():
         execute(view, torch.randn(5, 4), torch.randn(6, 3, 3, 3, 4))
 
 
-def test_views_that_do_not_fit_together():
-    square = Layout((4, 4), (4, 1))
-    x = torch.randn(4, 4)
-    with pytest.raises(ArgumentError, match="`view`: expected 4 columns in b, as in a, got 3"):
-        execute(GemmView(square, Layout((4, 3), (3, 1)), square), x, torch.randn(4, 3))
-    with pytest.raises(ArgumentError, match=r"`view`: expected d of 4 x 4, .* got \(4, 5\)"):
-        execute(GemmView(square, square, Layout((4, 5), (5, 1))), x, x)
-
-
-def test_batches_that_do_not_fit_together():
-    batch, x = Layout((4, 4, 3), (4, 1, 16)), torch.randn(3, 4, 4).permute(1, 2, 0)
-    with pytest.raises(ArgumentError, match=r"`view`: expected 2 modes in each .* got 3, 2 and 3"):
-        execute(GemmView(batch, batch[:2], batch), x, torch.randn(4, 4))
-    more = Layout((4, 4, 5), (4, 1, 16))
-    with pytest.raises(ArgumentError, match=r"`view`: expected 3 problems in mode 2 of b, .* 5"):
-        execute(GemmView(batch, more, batch), x, x)
-    with pytest.raises(ArgumentError, match=r"`view`: expected 3 problems in mode 2 of d, .* 5"):
-        execute(GemmView(batch, batch, more), x, x)
-
-
 def test_empty_problems_have_empty_results():
     view = fprop_view(ConvProblem((0, 5, 4), (6, 3), padding=1))
     assert execute(view, X[:0], W).shape == (0, 5, 6)

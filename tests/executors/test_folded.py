@@ -16,7 +16,7 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stride_folding import folded_fprop_view, folded_taps
 from layoutconv.gpu import folding_choice, select
 from layoutconv.gpu.folding_choice import LINE, arranged_fprop, line_of, unfolded
-from layoutconv.ops import dense_calls, dense_passes
+from layoutconv.ops import dense_passes
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.structural_zeros import leaves_bounds, runs_of
 from layoutconv.tensors.tensor_checks import as_stored
@@ -117,8 +117,7 @@ def test_where_lines_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A CPU that folds what Hopper does, however small."""
-    for module in (dense_passes, dense_calls):
-        monkeypatch.setattr(module, "line_for", lambda a: LINE)
+    monkeypatch.setattr(dense_passes, "line_for", lambda a: LINE)
     monkeypatch.setattr(folding_choice, "ROWS", 1)
     clear_caches()
     yield

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from layoutconv.gpu import map_views, select
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.gpu.map_views import MapView, representative
+from layoutconv.gpu.map_views import MapView, Over, representative
 from layoutconv.gpu.measured_choices import size_class
 from layoutconv.ops import sparse_operators as executor
 from layoutconv.planning.cost_model import MACHINES
-from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.kernel_key import index_buffer, signature
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
 from layoutconv.tensors import tensor_checks
 from layoutconv.view.gemm_view import GemmView
@@ -94,7 +94,7 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
             sizes = view.kind.sizes(view)
             plain = GemmView(view.a, view.b, view.d)
             want = gpu_plan.Plan(plain, torch.float16, 0, structure="relu", sizes=sizes)
-            names = set(vars(want)) - {"problem", "_given", "_alone", "_held"}
+            names = set(vars(want)) - {"problem", "_given", "_alone", "_owner"}
             assert {n: vars(got)[n] for n in names} == {n: vars(want)[n] for n in names}
             for taken, wanted in zip(
                 (got._given, got._alone), (want._given, want._alone), strict=True
@@ -104,9 +104,11 @@ def test_a_plan_is_one_that_was_made_for_the_view(name: str) -> None:
                 assert taken[4:] == wanted[4:]
             for kept in view.kind.plans.values():
                 # A plan that is kept holds no cloud's memory.
-                assert kept._given[:3] == kept._alone[:3] == kept._held == (None,) * 3
-            starts = [None if buffer is None else buffer.data_ptr() for buffer in got._held]
-            assert starts == list(got._given[:3])  # and others hold what they give
+                assert kept._given[:3] == kept._alone[:3] == (None,) * 3
+                assert kept._owner is None
+            owner = got._owner  # and others keep what has the memory that they give
+            held = owner.buffers if isinstance(owner, Over) else map(index_buffer, owner)
+            assert [None if b is None else b.data_ptr() for b in held] == list(got._given[:3])
     assert made < 3 * len(CLOUDS)
 
 

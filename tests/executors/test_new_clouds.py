@@ -141,7 +141,7 @@ def test_what_is_kept_for_all_clouds_holds_none_of_them():
 def test_a_launch_that_is_kept_has_no_views_of_those_it_was_used_over():
     of = Launch(tuple, torch.empty(1), torch.float16, None)
     view: Any = object()
-    over = Over("unusual", lambda: view, {"M": 3}, None)
+    over = Over("unusual", lambda: view, (), {"M": 3}, None)
     made = OverMap(of, over, (3, 2), (2, 1), torch.device("cpu"))
     assert made.views() == (view,)
     assert of.views() == ()

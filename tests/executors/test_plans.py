@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv import Layout
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.cpu.cpu_executor import execute_cpu
 from layoutconv.errors import ArgumentTypeError
@@ -187,6 +188,13 @@ def test_sums_that_saturate_are_in_one_part(dtype, atomic):
         if dtype is not torch.float8_e4m3fn:  # which kernels get as bytes
             plan(a, b, out.zero_())
             assert torch.equal(out, want)
+
+
+def test_a_plain_product_has_a_plan() -> None:
+    """Its layouts are memory alone: the plan reads them through coordinates."""
+    a, b, d = Layout((300, 256), (256, 1)), Layout((192, 256), (256, 1)), Layout((300, 192))
+    plan = gpu_plan.Plan(GemmView(a, b, d), torch.float16, -1, bind=False)
+    assert (plan.spec.vectors, plan.spec.along, plan.splits) == ((8, 8, 1), (1, 1), 1)
 
 
 def test_taps_share_rows_unless_these_are_more_than_a_kernel_counts() -> None:

@@ -20,6 +20,7 @@ from layoutconv.gpu import map_views
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.ops import dense_calls, sparse_calls
+from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
 
@@ -329,8 +330,7 @@ def test_what_follows_a_dot_product_over_a_map_is_left_to_the_operator():
     cloud = lc.SparseTensor(torch.randn(1, 4).half(), cells, (2, 2, 2), batch_size=1)
     found, w = submanifold_map(cloud.coordinates), torch.ones(4, 3, 3, 3, 1).half()
     for activation, is_known in ((None, True), ("relu", False)):
-        numbers = 4, activation, 0.01
-        out = torch.empty(1, 4).half()
-        sparse_calls.remember(found, numbers, None, (cloud.features, w, None, None, None), out)
-        known = sparse_calls.find(found, numbers, None, cloud.features, w)
+        out, ending = torch.empty(1, 4).half(), EpilogueArgs(activation=activation)
+        sparse_calls.remember(found, 4, (cloud.features, w), ending, out)
+        known = sparse_calls.find(found, (4, activation, 0.01), None, cloud.features, w)
         assert (known is not None) is is_known

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from layoutconv import execute
+from layoutconv import Layout, execute
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu.plan import Plan
@@ -413,3 +413,15 @@ def test_dtypes_and_devices() -> None:
         execute(VIEW, a[:, :5], b)
     with pytest.raises(ArgumentError, match="`a`: expected strides"):
         execute(VIEW, a.transpose(1, 2).contiguous().transpose(1, 2), b)
+
+
+@each_dtype
+@pytest.mark.parametrize("stride", [(256, 1), (1, 192)], ids=["B by rows", "B by columns"])
+def test_a_plain_product_of_matrices(dtype: torch.dtype, stride: tuple[int, int]) -> None:
+    """Three layouts as anybody writes them, without maps to coordinates."""
+    b = Layout((192, 256), stride)
+    view = GemmView(Layout((300, 256), (256, 1)), b, Layout((300, 192), (192, 1)))
+    x, w = operands(view, dtype)
+    w = w.as_strided((192, 256), stride)
+    out = torch.full((300, 192), torch.nan, dtype=dtype, device="cuda")
+    check(execute(view, x, w, out), reference(view, x, w))

@@ -216,11 +216,11 @@ def run_case(
         None if index is None else _on_device(memory, f"index {i}", index).address
         for i, index in enumerate(map(index_buffer, (view.a, view.b, view.d)))
     ]
-    columns, sources = (
+    vectors, sources = (
         tuple(_on_device(memory, f"{name} {i}", t, like).address for i, t in enumerate(found))
         or None
         for name, found, like in (
-            ("column", epilogue.columns, None),
+            ("vector", epilogue.vectors, None),
             ("source", epilogue.sources, view.d),
         )
     )
@@ -232,7 +232,7 @@ def run_case(
     launch = launch_of(
         compiled.program, compiled.function, *tensors, *indices,
         as_argument((splits, case.out.numel(), *ctas, *runtime_integers(view).values())),
-        epilogue.numbers or None, columns, sources,
+        epilogue.numbers or None, vectors, sources,
         None if parts is None else _on_device(memory, "statistics", parts.view(-1)).address,
     )  # fmt: skip
     options |= {"shared_bytes": launch.shared_bytes, "cluster": launch.cluster}

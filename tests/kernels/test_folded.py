@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stride_folding import folded_fprop_view
 from layoutconv.gpu import select
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
@@ -22,7 +23,6 @@ from layoutconv.planning.tile_table import MAPPED_WINDOWS
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
 
-from ..machine import read_cubin
 from .launcher import (
     Case,
     check_exact,

@@ -13,6 +13,7 @@ import torch
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.gemm import pipeline, tma_im2col_copy
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad
 from layoutconv.planning.halo_reuse import widened
@@ -24,7 +25,7 @@ from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 
-from ..machine import Fault, read_cubin, tensor_map
+from ..machine import Fault, tensor_map
 from ..machine.boxes import elements
 from ..machine.instructions import tensor_copy
 from .launcher import (

@@ -14,6 +14,7 @@ import torch
 from layoutconv.algebra import Layout
 from layoutconv.conv import ConvProblem, wgrad_view
 from layoutconv.conv.stored_layouts import interleaved
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaSumLoad
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.schedule import Load
@@ -21,7 +22,6 @@ from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
 from layoutconv.planning.tma_im2col import im2col_of_a, im2col_of_b, is_mapped, pixels_of
 from layoutconv.view.gemm_view import GemmView
 
-from ..machine import read_cubin
 from .launcher import (
     Case,
     Compiled,

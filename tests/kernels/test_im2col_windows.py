@@ -13,6 +13,7 @@ import torch
 from layoutconv.algebra.int_tuple import flatten
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
 from layoutconv.gpu.select import _shared_rows
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.gemm import implicit_gemm
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad
 from layoutconv.planning import tma_im2col
@@ -25,7 +26,7 @@ from layoutconv.planning.tile_table import MAPPED_WINDOWS, WINDOWS
 from layoutconv.planning.tma_im2col import im2col_of_a
 from layoutconv.view.gemm_view import GemmView
 
-from ..machine import Fault, read_cubin
+from ..machine import Fault
 from .launcher import (
     Case,
     check_exact,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view, interleaved
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.epilogue_in_torch import apply_steps, convert
@@ -20,7 +21,6 @@ from layoutconv.tensors.packed_int4 import in_pairs, pack_int4
 from layoutconv.view.epilogue import Activation, Bias, Clamp, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 
-from ..machine import read_cubin
 from .launcher import (
     Case,
     Kind,

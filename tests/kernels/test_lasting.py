@@ -13,6 +13,7 @@ import torch
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.stride_folding import folded_fprop_view
 from layoutconv.gpu.phase_choice import arranged_dgrad
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.gemm import consumer
 from layoutconv.kernels.gemm.consumer import Consumer
 from layoutconv.kernels.gemm.epilogue import smem_store
@@ -26,7 +27,7 @@ from layoutconv.planning.tile import REGISTERS, TileConfig, persistent
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
 
-from ..machine import Fault, read_cubin
+from ..machine import Fault
 from .launcher import (
     Case,
     check_exact,

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.tile import REGISTERS, TileConfig
 from layoutconv.planning.tile_table import shapes, tile_of
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
 
-from ..machine import read_cubin
 from .launcher import DTYPES, NAMES, compile_view, dtype_name, half_line
 
 # C in 64 bytes, and K: k-tiles of 128-byte lines, of 64-byte lines, of parts of several taps beside

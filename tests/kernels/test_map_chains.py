@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from layoutconv.kernels.compile import store
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import build_map, map_stages, per_rank
 from layoutconv.kernels.maps.cooperative import SHARED_BYTES, size_of
 from layoutconv.kernels.maps.output_coords import Unpack
@@ -19,7 +20,6 @@ from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Sizes
 from layoutconv.sparse.maps.taps import Taps
 
-from ..machine import read_cubin
 from .cloud_launcher import OF_RANK, compiled, with_sizes
 
 

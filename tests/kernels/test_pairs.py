@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import pairs, per_rank
 from layoutconv.kernels.maps.pairs import COUNT, CTAS, WRITE, CountPairs, WritePairs
 from layoutconv.kernels.maps.per_rank import PerRank, build
 from layoutconv.sparse.maps.tap_pairs import counts_of, pairs_of
 
-from ..machine import read_cubin
 from .cloud_launcher import SEEDS, Launches, Work, few
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.maps import occupancy_bitmap
 from layoutconv.kernels.maps import output_coords as reached_module
 from layoutconv.kernels.maps.block_table import Fill
@@ -17,7 +18,6 @@ from layoutconv.kernels.maps.occupancy_bitmap import CountBits, Mark, WriteCells
 from layoutconv.kernels.maps.output_coords import reached
 from layoutconv.kernels.maps.per_rank import build
 
-from ..machine import read_cubin
 from .cloud_launcher import ROWS, SEEDS, Launches, Work, box, cloud, few, grids, reaches, tap_lists
 
 

@@ -150,10 +150,10 @@ def rows_of(memory: Layout) -> ComposedLayout:
     return ComposedLayout(memory, 0, Layout((M, C), (E(0), E(1))))
 
 
-def taps(count: int, memory: int = 4) -> ComposedLayout:
+def taps(count: int, memory: int = 4, rows: int = M) -> ComposedLayout:
     """Columns in a mode of their own: no row moves it, so that nothing checks it in the kernel."""
-    columns = Layout((M, (C, count)), (E(0), (E(2), E(1))))
-    return ComposedLayout(row_major((M, memory, C)), 0, columns)
+    columns = Layout((rows, (C, count)), (E(0), (E(2), E(1))))
+    return ComposedLayout(row_major((rows, memory, C)), 0, columns)
 
 
 def rows_of_an_index(count: int) -> ComposedLayout:
@@ -161,8 +161,8 @@ def rows_of_an_index(count: int) -> ComposedLayout:
     return ComposedLayout(stored, 0, Layout((count, C), (E(0), E(1))))
 
 
-def twice_indexed() -> ComposedLayout:
-    first = Layout((M, C), (CustomStride(IndexedGather(INDEX), E(0)), E(1)))
+def twice_indexed(rows: int = M) -> ComposedLayout:
+    first = Layout((rows, C), (CustomStride(IndexedGather(INDEX), E(0)), E(1)))
     return ComposedLayout(indexed_rows(INDEX, 60, 60, C), 0, first)
 
 
@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[GemmView, str]] = {
         r"`a` .* a map to coordinates and a map to memory, got \(8,16\):\(16,1\)",
     ),
     "two index buffers": (good(a=twice_indexed()), r"`a` .* at most one index buffer"),
-    "two index buffers of weights": (good(b=twice_indexed()), r"`b` .* at most one index buffer"),
+    "two index buffers of weights": (good(b=twice_indexed(N)), r"`b` .* at most one index buffer"),
     "strides that are no basis": (
         good(a=ComposedLayout(row_major((M, C)), 0, Layout((M, C), (C, 1)))),
         r"`a` .* scaled-basis strides before memory",
@@ -197,11 +197,11 @@ REFUSED: dict[str, tuple[GemmView, str]] = {
     ),
     "taps of a sum that leave memory": (
         # Rows do not move what only the sum moves: of B, which runs along n, the sum is rows.
-        good(b=taps(4, memory=3), a=taps(4)),
+        good(b=taps(4, memory=3, rows=N), a=taps(4)),
         r"`b` .* mode 1 inside \[0, 3\) .* got \(0, 3\)",
     ),
     "taps that leave memory": (
-        good(a=taps(4, memory=3), b=taps(4)),
+        good(a=taps(4, memory=3), b=taps(4, rows=N)),
         r"`a` .* mode 1 inside \[0, 3\) .* got \(0, 3\)",
     ),
     "every second row of an index": (
@@ -272,7 +272,7 @@ def test_views_beside_those_that_are_refused(name: str) -> None:
 
 def test_what_is_checked_depends_on_the_mode_that_runs_along_memory() -> None:
     """Bounds that columns alone move are not compared: with k in rows, they are."""
-    leaving = good(a=taps(4, memory=3), b=taps(4))
+    leaving = good(a=taps(4, memory=3), b=taps(4, rows=N))
     check_view(leaving, (0, 1))
     with pytest.raises(UnsupportedViewError, match="mode 1 inside"):
         check_view(leaving, (1, 1))

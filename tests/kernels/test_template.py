@@ -16,7 +16,7 @@ from layoutconv.kernels.gemm.mainloop_sm80 import MainloopSm80
 from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.tile_table import FAMILY
 from layoutconv.sparse import kernel_map_view
-from layoutconv.view.gemm_view import GemmView
+from layoutconv.view.gemm_view import GemmView, through_coordinates
 from layoutconv.view.operands import row_major
 
 from ..machine import Fault
@@ -281,3 +281,11 @@ def test_a_share_that_nobody_copies_shows(monkeypatch: pytest.MonkeyPatch) -> No
     case = Case.of(view, torch.float16)
     with pytest.raises((Fault, AssertionError)):
         check_exact(case, run_case(case, compile_view(view, torch.float16, WHOLE_LINES)))
+
+
+@each_dtype
+def test_three_plain_layouts(dtype):
+    """A product of matrices as anybody writes it, row by row and column by column."""
+    for b in (Layout((24, 40), (40, 1)), Layout((24, 40), (1, 24))):
+        view = GemmView(Layout((37, 40), (40, 1)), b, Layout((37, 24), (24, 1)))
+        check_view_runs(through_coordinates(view), dtype, small_tile(0, dtype))

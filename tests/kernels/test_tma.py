@@ -181,6 +181,15 @@ def of_strides(*strides: int, extents: tuple[int, int] = (40, 64)) -> GemmView:
     return GemmView(a, b, d)
 
 
+_GATHER = gather_fprop_view(
+    ConvProblem((1, 3, 3, 64), (64, 3, 3), padding=1),
+    torch.zeros(9, dtype=torch.int32), torch.zeros(9, dtype=torch.int32),
+)  # fmt: skip
+GATHERED_B = GemmView(
+    _GATHER.b, _GATHER.a, ComposedLayout(Layout((64, 9)), 0, Layout((64, 9), (E(0), E(1))))
+)
+
+
 NOT_MAPPED: dict[str, tuple[GemmView, dict[str, Any]]] = {
     "residues of two modes beside each other": (
         dgrad_views(ConvProblem((1, 9, 9, 16), (64, 3, 3), 2, 1), side_by_side=(0, 1))[0], {}
@@ -201,10 +210,7 @@ NOT_MAPPED: dict[str, tuple[GemmView, dict[str, Any]]] = {
     "sizes of calls": (wgrad_view(ConvProblem((1, 9, 9, 64), (64, 3, 3))), {}),
     "k-tiles of several modes": (dgrad_views(ConvProblem((1, 9, 72), (40, 3)))[0], {}),
     "a gathered B": (
-        GemmView(ONE_D.a, gather_fprop_view(
-            ConvProblem((1, 3, 3, 64), (64, 3, 3), padding=1),
-            torch.zeros(9, dtype=torch.int32), torch.zeros(9, dtype=torch.int32),
-        ).a, ONE_D.d), {},
+        GATHERED_B, {},
     ),
     "a stride of 2^40 bytes": (of_strides(1 << 39, 1), {}),
     "no distance between rows": (of_strides(0, 1), {}),

@@ -1,4 +1,4 @@
-"""A small machine for tests: runs a kernel's PTX on NumPy arrays, and reads facts out of a cubin.
+"""A small machine for tests: runs a kernel's PTX on NumPy arrays.
 
 A typical test::
 
@@ -16,7 +16,6 @@ standard library.
 """
 
 from .arguments import c_struct, pack
-from .cubin import CubinKernel, read_cubin
 from .faults import (
     DataRace,
     Deadlock,
@@ -42,7 +41,6 @@ from .parse import parse
 from .ptx import Kernel, Parameter
 
 __all__ = [
-    "CubinKernel",
     "DataRace",
     "Deadlock",
     "DeviceTensor",
@@ -69,6 +67,5 @@ __all__ = [
     "launch_of",
     "pack",
     "parse",
-    "read_cubin",
     "run",
 ]

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from layoutconv.kernels.compile.cubin import CubinKernel, read_cubin
+
 from . import (
-    CubinKernel,
     DataRace,
     DeviceTensor,
     Fault,
@@ -20,7 +21,6 @@ from . import (
     UnsupportedInstruction,
     launch_of,
     parse,
-    read_cubin,
     run,
 )
 

@@ -14,9 +14,8 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.nn import functional as ours
 from layoutconv.ops import dense_calls
 from layoutconv.ops.dense_operators import conv_fprop
+from layoutconv.testing.problems import conv_problems
 from layoutconv.view.epilogue import ACTIVATIONS
-
-from ..conv.loops import problems
 
 
 def agree(mine, expected, *inputs: torch.Tensor) -> None:
@@ -39,7 +38,7 @@ def torch_tensors(problem: ConvProblem) -> list[torch.Tensor]:
     return [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
 
 
-ANY = problems() | problems(groups=3) | problems(channels=1, groups=4)
+ANY = conv_problems() | conv_problems(groups=3) | conv_problems(channels=1, groups=4)
 
 
 @settings(max_examples=60, deadline=None)

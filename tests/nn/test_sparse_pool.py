@@ -231,6 +231,16 @@ def test_global_pooling_leaves_padding_out():
         assert grad[:, 0].tolist() == grads
 
 
+@pytest.mark.parametrize("rows", [2961, 70_000])
+def test_a_gradient_in_16_bits_is_that_of_all_rows(rows):
+    """Neither number of rows is one of float16: the gradient is rounded once, at its end."""
+    cells = torch.stack((torch.zeros(rows), torch.arange(rows)), 1).int()
+    features = torch.randn(rows, 1).half().requires_grad_()
+    y = sparse_global_pool(SparseTensor(features, cells, (rows,), 1), "mean")
+    (grad,) = torch.autograd.grad(y.sum(), features)
+    assert torch.equal(grad, torch.full_like(grad, 1 / rows))
+
+
 # -- depthwise convolution ------------------------------------------------------------------------
 
 

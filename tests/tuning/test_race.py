@@ -14,13 +14,14 @@ import torch
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.depthwise_views import depthwise_fprop_view
-from layoutconv.errors import ArgumentError
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import measured_choices, select
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning import cost_model
 from layoutconv.planning.cost_model import MACHINES, Problem, choose, shortlist
 from layoutconv.planning.tile import TileConfig
+from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tuning import precompile, race
 from layoutconv.tuning.tuned_problems import PASSES, views_of
@@ -194,6 +195,19 @@ def test_sparse_views_race_too() -> None:
     assert tuned.choice.problem.endswith("float16 sparse")
     other = kernel_map_view(index[:1900].contiguous(), 32, 32)
     assert gpu_plan.Plan(other, torch.float16, -1).tile == tuned.choice.tile
+
+
+def test_a_tile_of_ones_own_races_too() -> None:
+    """And is what runs from then on, if it wins; one that cannot run says why."""
+    own = TileConfig((64, 48, 32), (2, 1), 5)
+    with pytest.raises(UnsupportedViewError, match="a power of two for columns of a tile"):
+        lc.tune(view(), torch.float16, tiles=[own], measure=slow_but((64, 48), 1.0), **SILENT)
+    own = TileConfig((32, 32, 32), (2, 1), 5)
+    tuned = lc.tune(view(), torch.float16, tiles=[own], measure=slow_but((32, 32), 1.0), **SILENT)
+    assert tuned.choice.tile == own
+    assert gpu_plan.Plan(view(), torch.float16, -1).tile == own
+    with pytest.raises(ArgumentTypeError, match="`tiles`: expected a sequence of TileConfig"):
+        lc.tune(view(), torch.float16, tiles=[(64, 64, 32)], **SILENT)  # type: ignore[list-item]
 
 
 def test_bad_arguments() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float8E4M3FN, Float8E5M2, Float32, Int8, Int16, Int32
+from cutlass import Float8E4M3FN, Float8E5M2, Float32, Float64, Int8, Int16, Int32
 from cutlass._mlir.dialects import llvm
 
+from ...common.walk import select
+
 _FP8 = {Float8E4M3FN: "e4m3x2", Float8E5M2: "e5m2x2"}
+_INTEGERS = {Int8: "sat.s8", Int32: "s32"}  # a float as 32 bits saturates by definition
+_REGISTERS = {Int32: "r", Float32: "f", Float64: "d"}
 
 
 def converted(x: Any, dtype: Any) -> Any:
@@ -18,18 +22,21 @@ def converted(x: Any, dtype: Any) -> Any:
         return x
     if dtype in _FP8:
         return _pairs(x.to(Float32), dtype)
-    if dtype is Int8:
-        return _each(x, Int8, "cvt.sat.s8.s32" if kind is Int32 else "cvt.rni.sat.s8.f32")
-    if dtype is Int32:
-        return _each(x, Int32, "cvt.rni.s32.f32")  # which saturates by definition
+    if dtype is Int8 and kind is Int32:
+        return _each(x, Int8, "cvt.sat.s8.s32")
+    if dtype is Int8 or dtype is Int32:
+        return _each(x, dtype, f"cvt.rni.{_INTEGERS[dtype]}.f{kind.width}")
     return x.to(dtype)
 
 
 def _each(x: Any, dtype: Any, instruction: str) -> Any:
     values, out = _held(x), cute.make_rmem_tensor(x.shape, dtype)
-    letter = "r" if x.element_type is Int32 else "f"
+    register = _REGISTERS[x.element_type]
     for i in range(cute.size(out)):
-        out[i] = dtype(Int32(_asm(Int32, instruction, f"=r,{letter}", values[i])))
+        value = values[i]
+        if x.element_type is Float64:  # whose NaN is the least integer, that of Float32 is 0
+            value = select(value == value, value, Float64(0.0))
+        out[i] = dtype(Int32(_asm(Int32, instruction, f"=r,{register}", value)))
     return out.load()
 
 

@@ -6,14 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any
 
 import cutlass.cute as cute
 
+from layoutconv.view.epilogue import POINTWISE, is_by_row, programs_of
+from layoutconv.view.traced import Program
+
+from .traced_ops import LOG2_E, run_program
+
 Vector = Any  # cute.TensorSSA
 _math: Any = cute.math
 
-_LOG2_E = 1.4426950408889634
 _SQRT_HALF = 0.7071067811865476
 _GELU_SCALE, _GELU_CUBE = 0.7978845608028654, 0.044715
 
@@ -21,19 +28,33 @@ _GELU_SCALE, _GELU_CUBE = 0.7978845608028654, 0.044715
 class Steps:
     """The steps of a structure.
 
-    ``columns`` and ``sources`` are the dtypes' names of the tensors that they read, in order;
-    ``numbers`` is how many numbers they take.
+    ``vectors`` and ``sources`` are the dtypes' names of the tensors that they read, in order: those
+    with a number for each column or row, and those like D. ``per_row`` are the places of those per
+    row among the first; ``numbers`` is how many numbers they take.
     """
 
     def __init__(self, structure: str) -> None:
         words = structure.split()
         self.statistics = "statistics" in words
         self.words = [word for word in words if word != "statistics"]
-        pairs = [word.partition(":")[::2] for word in self.words]
-        self.columns = [dtype for name, dtype in pairs if dtype and name != "residual"]
-        self.sources = [dtype for name, dtype in pairs if name == "residual"]
-        self.numbers = sum(_NUMBERS.get(word.split(":")[0], 0) for word in self.words)
-        self.numbers -= sum(word.startswith("scale:") for word in self.words)
+        self.by_row = is_by_row(structure)
+        self.programs = programs_of(structure)
+        self.vectors: list[str] = []
+        self.sources: list[str] = []
+        self.per_row: set[int] = set()
+        self.numbers, programs = 0, iter(self.programs)
+        for word in self.words:
+            name, _, dtype = word.partition(":")
+            if name == POINTWISE:
+                program = next(programs)
+                self.vectors += program.columns
+                self.per_row.update(range(len(self.vectors), len(self.vectors) + len(program.rows)))
+                self.vectors += program.rows
+                self.sources += program.sources
+                self.numbers += program.numbers
+            else:
+                (self.sources if name == "residual" else self.vectors).extend([dtype] * bool(dtype))
+                self.numbers += 0 if name == "scale" and dtype else _NUMBERS.get(name, 0)
 
     @property
     def keep_zero(self) -> bool:
@@ -43,27 +64,59 @@ class Steps:
     def __bool__(self) -> bool:
         return bool(self.words)
 
-    def __call__(
-        self,
-        x: Vector,
-        numbers: tuple[Any, ...],
-        column: Callable[[int], Vector],
-        source: Callable[[int], Vector] | None = None,
-    ) -> Vector:
-        """``x`` after all steps; ``column(i)`` and ``source(i)`` are what the i-th tensor has."""
-        of_source: Any = source
-        number, columns, sources = iter(numbers), iter(range(99)), iter(range(99))
+    def __call__(self, x: Vector, numbers: tuple[Any, ...], places: Places) -> Vector:
+        """``x``, the sums of some ``places``, after all steps."""
+        number, vectors, sources = iter(numbers), count(), count()
+        programs = iter(self.programs)
         for word in self.words:
             name, _, dtype = word.partition(":")
             if name == "scale":
-                x = x * (column(next(columns)) if dtype else next(number))
+                x = x * (places.vector(next(vectors)) if dtype else next(number))
             elif name == "bias":
-                x = x + column(next(columns))
+                x = x + places.vector(next(vectors))
             elif name == "residual":
-                x = x + next(number) * of_source(next(sources))
+                x = x + next(number) * places.source(next(sources))
+            elif name == POINTWISE:
+                program = next(programs)
+                given = _given(program, number, vectors, sources)
+                x = run_program(program, x, partial(_read, places, given))
             else:
                 x = _FUNCTIONS[name](x, number)
         return x
+
+
+@dataclass
+class Places:
+    """What steps read beside a vector of sums: vectors like it.
+
+    ``vector(i)`` and ``source(i)`` are what the i-th tensor per column or row, or like D, has at
+    the places of the sums; ``row()`` and ``column()`` are their coordinates, Int32.
+    """
+
+    vector: Callable[[int], Vector]
+    column: Callable[[], Vector]
+    source: Any = None
+    row: Any = None
+
+
+def _read(places: Places, given: dict[str, tuple[str, Any]], name: str) -> Any:
+    """Return what an operand of a program is at some places."""
+    kind, which = given[name]
+    if kind in ("row", "column"):
+        return getattr(places, kind)()
+    return which if kind == "number" else getattr(places, kind)(which)
+
+
+def _given(
+    program: Program, number: Iterator[Any], vectors: Iterator[int], sources: Iterator[int]
+) -> dict[str, tuple[str, Any]]:
+    """Return what the operands of a program are, by name."""
+    found: dict[str, tuple[str, Any]] = {"row": ("row", 0), "column": ("column", 0)}
+    found.update({f"c{i}": ("vector", next(vectors)) for i in range(len(program.columns))})
+    found.update({f"r{i}": ("vector", next(vectors)) for i in range(len(program.rows))})
+    found.update({f"s{i}": ("source", next(sources)) for i in range(len(program.sources))})
+    found.update({f"n{i}": ("number", next(number)) for i in range(program.numbers)})
+    return found
 
 
 def _where(condition: Any, x: Any, y: Any) -> Vector:
@@ -74,7 +127,7 @@ def _where(condition: Any, x: Any, y: Any) -> Vector:
 
 
 def _sigmoid(x: Vector) -> Vector:
-    return 1.0 / (1.0 + _math.exp2(x * -_LOG2_E, fastmath=True))
+    return 1.0 / (1.0 + _math.exp2(x * -LOG2_E, fastmath=True))
 
 
 def _gelu_tanh(x: Vector) -> Vector:

@@ -10,6 +10,8 @@ stays with it: statistics are sums in registers, from tile to tile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -21,6 +23,7 @@ from layoutconv.planning.schedule import WARP
 from ..operand import Operand
 from .column_statistics import COLUMNS_OF_LANES, LANES_OF_ROW, Columns, SumsOfFragments
 from .convert import converted
+from .ops import Places
 from .smem_store import STORE_BYTES, Epilogue, Extras
 
 BITS = 16  # of an element of D: a pair is a word
@@ -65,9 +68,9 @@ class RegisterEpilogue(Epilogue):
             for block in range_constexpr(0, groups, LANES_OF_ROW):
                 first = n0 + where[(0, 0, block), 0, j][1]  # of the lane's pairs
                 column = d.column(first + (self.vector - 2) * lane)
-                steps = self._columns_of(first, halves, d.col_count, extras)
+                places = self._places_of(first, halves, d.col_count, extras)
                 for i in range_constexpr(down):
-                    words = self._words(acc, i, j, block, halves, steps, extras)
+                    words = self._words(acc, i, j, block, halves, places, extras)
                     if const_expr(sums is not None):
                         pairs = cute.recast_tensor(words, self.dtype)
                         for at in range_constexpr(halves * LANES_OF_ROW):
@@ -91,7 +94,7 @@ class RegisterEpilogue(Epilogue):
         return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
 
     def _words(
-        self, acc: Any, i: int, j: int, block: int, halves: int, columns: Any, extras: Extras
+        self, acc: Any, i: int, j: int, block: int, halves: int, places: Places, extras: Extras
     ) -> Any:
         """A block of a thread's accumulators after the steps, as words: (halves, lanes)."""
         values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), acc.element_type)
@@ -101,25 +104,32 @@ class RegisterEpilogue(Epilogue):
                     values[pair, h, g] = acc[(pair, h, block + g), i, j]
         x = values.load()
         if self.by_fragment:
-            x = self.steps(x.to(self.work), extras.numbers, columns)
+            x = self.steps(x.to(self.work), extras.numbers, places)
         out = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), self.dtype)
         out.store(converted(x, self.dtype))
         words = cute.make_layout(halves * LANES_OF_ROW)
         return cute.make_tensor(cute.recast_ptr(out.iterator, dtype=Int32), words)
 
-    def _columns_of(self, first: Any, halves: int, count: int, extras: Extras) -> Any:
-        """The numbers of columns, at the places of a block."""
-        held = []
-        for pointer in extras.columns if self.by_fragment else ():
-            values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), self.work)
+    def _places_of(self, first: Any, halves: int, count: int, extras: Extras) -> Places:
+        """What steps read at the places of a block."""
+
+        def filled(kind: Any, at: Callable[[Any], Any]) -> Any:
+            values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), kind)
             for g in range(LANES_OF_ROW):
                 for pair in range(2):
-                    column = first + (COLUMNS_OF_LANES * g + pair)
-                    found = self._column(pointer, column, count, extras)
+                    found = at(first + (COLUMNS_OF_LANES * g + pair))
                     for h in range(halves):
                         values[pair, h, g] = found
-            held.append(values)
-        return lambda number: held[number].load()
+            return values
+
+        held = [
+            filled(self.work, partial(self._column, pointer, count=count, extras=extras))
+            for pointer in (extras.columns if self.by_fragment else ())
+        ]
+        return Places(
+            lambda number: held[number].load(),
+            lambda: filled(Int32, lambda n: Int32(extras.first_column + n)).load(),
+        )
 
 
 def _turned(words: list[Any], lane: Any) -> list[Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cutlass
@@ -16,7 +18,7 @@ from ..smem_index import SmemRows
 from ..smem_tile import release_tile, sync, wait_for_tile
 from .column_statistics import Columns, SumsByRow, SumsOfMatrices
 from .convert import converted
-from .ops import Steps
+from .ops import Places, Steps
 
 STORE_BYTES = 16
 BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in registers
@@ -26,9 +28,10 @@ BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in regist
 class Extras:
     """Tensors and numbers that an epilogue reads and writes besides D.
 
-    ``columns`` and ``sources`` are pointers; ``first_column`` is where a group's columns start;
-    ``statistics`` points to the CTA's own row of partial sums, (2, all columns); ``rows`` are what
-    D's index buffer has for the tile's rows, if that is in shared memory.
+    ``columns``, to what there is per column or per row, and ``sources`` are pointers;
+    ``first_column`` is where a group's columns start; ``statistics`` points to the CTA's own row of
+    partial sums, (2, all columns); ``rows`` are what D's index buffer has for the tile's rows, if
+    that is in shared memory.
     """
 
     numbers: tuple[Any, ...]
@@ -64,7 +67,8 @@ class Epilogue:
         self.steps, self.atomic = steps, atomic
         floating = accumulator if accumulator.is_float else Float32
         self.work = floating if steps else accumulator
-        self.by_row = bool(steps.sources) or tile.cluster_k > 1
+        self.by_row = steps.by_row or tile.cluster_k > 1
+        self.counts_columns = any(program.reads("column") for program in steps.programs)
         self.by_fragment = bool(steps) and not self.by_row
         self.staged = staged_type(dtype, self.work, steps)
         if tile.cluster_k > 1:
@@ -102,8 +106,8 @@ class Epilogue:
         smem = cute.make_tensor(cute.recast_ptr(base, swizzle, dtype=self.staged), layout)
         x = acc.load()
         if const_expr(self.by_fragment):
-            columns = self._by_fragment(mma, tid, n0, d.col_count, extras)
-            x = self.steps(x.to(self.work), extras.numbers, columns)
+            places = self._by_fragment(mma, tid, n0, d, extras)
+            x = self.steps(x.to(self.work), extras.numbers, places)
         turned = cute.make_fragment_like(acc, self.staged)
         turned.store(converted(x, self.staged))
         cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
@@ -132,7 +136,7 @@ class Epilogue:
         where = copy.get_slice(tid).partition_S(self._own_rows(coordinates))
         first = n0 + where[(0, 0), 0, 0][1]
         column = d.column(first)
-        by_column = self._by_vector(first, d.col_count, extras)
+        by_vector = self._by_vector(first, d.col_count, extras)
         by_row: Any = SumsByRow(self.tile, self.vector) if self.sums_by_row else None
         count = const_expr(cute.size(where, mode=[1]))
         for start in range_constexpr(0, count, BATCH):
@@ -150,8 +154,9 @@ class Epilogue:
                 offset, there = d.offset(rows[i], column, index[i])
                 y = vectors[None, i].load()
                 if const_expr(self.by_row):
-                    sources = self._at(d, offset, there, extras)
-                    y = self.steps(y.to(self.work), extras.numbers, by_column, sources)
+                    number = m0 + numbers[i]
+                    places = self._of_row(by_vector, d, number, offset, there, extras)
+                    y = self.steps(y.to(self.work), extras.numbers, places)
                 out = cute.make_rmem_tensor((self.vector,), self.dtype)
                 out.store(converted(y, self.dtype))
                 if const_expr(self.sums_by_row):
@@ -217,35 +222,64 @@ class Epilogue:
 
     # -- what the steps read ---------------------------------------------------------------------
 
-    def _by_fragment(self, mma: Any, tid: Any, n0: Any, count: int, extras: Extras) -> Any:
-        """The numbers of columns, at the places of a thread's accumulators."""
+    def _by_fragment(self, mma: Any, tid: Any, n0: Any, d: Operand, extras: Extras) -> Places:
+        """What steps read at the places of a thread's accumulators: nothing of their rows."""
         thread, shape = mma.get_slice(tid), (self.tile.m, self.tile.n)
         first = n0 + thread.partition_C(cute.make_identity_tensor(shape))[0][1]
         columns = cute.make_layout(shape, stride=(0, 1))  # of a row: all rows alike
+        layout = thread.partition_C(cute.make_tensor(d.pointer, columns)).layout
 
-        def column(number: int) -> Any:
-            pointer = extras.columns[number]
-            layout = thread.partition_C(cute.make_tensor(pointer, columns)).layout
+        def filled(kind: Any, at: Callable[[Any], Any]) -> Any:
             found: dict[Any, Any] = {}
-            values = cute.make_rmem_tensor(layout.shape, self.work)
+            values = cute.make_rmem_tensor(layout.shape, kind)
             for i in range(cute.size(layout)):
                 step = layout(i)
                 if step not in found:
-                    found[step] = self._column(pointer, first + step, count, extras)
+                    found[step] = at(first + step)
                 values[i] = found[step]
             return values.load()
 
-        return column
+        def vector(number: int) -> Any:
+            pointer = extras.columns[number]
+            at = partial(self._column, pointer, count=d.col_count, extras=extras)
+            return filled(self.work, at)
 
-    def _by_vector(self, first: Any, count: int, extras: Extras) -> Any:
-        """The numbers of a thread's vector of columns."""
-        held = []
-        for pointer in extras.columns if self.by_row else ():
-            values = cute.make_rmem_tensor((self.vector,), self.work)
+        return Places(vector, lambda: filled(Int32, lambda n: Int32(extras.first_column + n)))
+
+    def _by_vector(self, first: Any, count: int, extras: Extras) -> Places:
+        """What steps read of a thread's vector of columns, in any row."""
+        held: dict[int, Any] = {}
+        for number, pointer in enumerate(extras.columns if self.by_row else ()):
+            if number not in self.steps.per_row:
+                held[number] = values = cute.make_rmem_tensor((self.vector,), self.work)
+                for i in range(self.vector):
+                    values[i] = self._column(pointer, first + i, count, extras)
+        numbers = cute.make_rmem_tensor((self.vector,), Int32)
+        if self.counts_columns:
             for i in range(self.vector):
-                values[i] = self._column(pointer, first + i, count, extras)
-            held.append(values)
-        return lambda number: held[number].load()
+                numbers[i] = Int32(extras.first_column + first + i)
+        return Places(lambda number: held[number].load(), numbers.load)
+
+    def _of_row(
+        self, of_columns: Places, d: Operand, number: Any, offset: Any, there: Any, extras: Extras
+    ) -> Places:
+        """What steps read at a thread's vector of columns in row ``number`` of D."""
+        row = cutlass.min(Int32(number), Int32(d.row_count - 1))
+
+        def vector(which: int) -> Any:
+            if which not in self.steps.per_row:
+                return of_columns.vector(which)
+            at = cute.make_tensor(extras.columns[which] + row, cute.make_layout(1))
+            return self._all(self.work(at[0]), self.work)
+
+        source = self._at(d, offset, there, extras)
+        return Places(vector, of_columns.column, source, lambda: self._all(row, Int32))
+
+    def _all(self, value: Any, kind: Any) -> Any:
+        """A vector of one value."""
+        values = cute.make_rmem_tensor((self.vector,), kind)
+        values.fill(value)
+        return values.load()
 
     def _column(self, pointer: Any, column: Any, count: int, extras: Extras) -> Any:
         """One number of a column; past the last, the last one's."""

@@ -5,13 +5,33 @@ its whole domain. It returns ``"exact"``, ``"refused"`` where the operation righ
 or raises :class:`LawError`: the result is wrong, or was refused although there is one.
 """
 
-from . import casts, compositions, inverses, products, questions, same_function, tiles
-from .running import LawError
+from . import (
+    analyses,
+    casts,
+    compositions,
+    entries,
+    inverses,
+    products,
+    questions,
+    same_function,
+    tiles,
+)
+from .running import CALLED, VOID, LawError
 
-_ROOMS = (same_function, questions, tiles, compositions, products, inverses, casts)
+_ROOMS = (
+    same_function,
+    entries,
+    questions,
+    analyses,
+    tiles,
+    compositions,
+    products,
+    inverses,
+    casts,
+)
 
 LAWS = {
     name[4:]: law for room in _ROOMS for name, law in vars(room).items() if name.startswith("law_")
 }
 
-__all__ = ["LAWS", "LawError"]
+__all__ = ["CALLED", "LAWS", "VOID", "LawError"]

@@ -9,6 +9,8 @@ from layoutconv.algebra import Layout, LayoutBudgetError, LayoutError
 from layoutconv.testing.oracle import flat_strides, kind_of, value, volume
 
 SLOW = 0.1  # seconds of the processor that an operation may take
+VOID = "void"  # the outcome of a case to which an operation does not apply; another is drawn
+CALLED = {}  # operation: how often the laws ran it
 
 
 class LawError(AssertionError):
@@ -17,6 +19,8 @@ class LawError(AssertionError):
 
 def run(operation, *operands, best_of=3):
     """The result and None, or None and the error; an answer has to come in time."""
+    name = getattr(operation, "__name__", "call")
+    CALLED[name] = CALLED.get(name, 0) + 1
     for attempt in range(best_of):
         started = time.process_time()
         try:

@@ -48,6 +48,15 @@ _OPCODES = {
     0x027: "IMAD.HI",
     0x010: "IADD3",
     0x012: "LOP3",
+    0x019: "SHF",
+    0x00C: "ISETP",
+    0x03E: "F2FP",
+    # Hopper: warpgroup products, tensor copies, mbarriers
+    0x1F0: "HGMMA",
+    0x1C5: "WARPGROUP",
+    0x1B4: "UTMALDG",
+    0x1A7: "SYNCS",
+    0x1B2: "SYNCS",
 }
 
 # Attributes of .nv.info that hold (symbol, value).

@@ -1,0 +1,103 @@
+"""Programs of traced functions on vectors of results, in registers."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32
+
+from layoutconv.view.traced import Program
+
+Vector = Any  # cute.TensorSSA
+_math: Any = cute.math
+
+LOG2_E = 1.4426950408889634
+
+
+def run_program(program: Program, x: Vector, given: Callable[[str], Any]) -> Vector:
+    """The results, of ``given(name)`` for tensors and coordinates, vectors like ``x``, and numbers.
+
+    Constants are vectors, too: the compiler folds them.
+    """
+    kind = x.dtype
+
+    def operand(name: str) -> Vector:
+        if name == "x":
+            return x
+        if name[0] in "crsn" or name == "row":
+            value = given(name)
+            return cute.full_like(x, value, kind) if name[0] == "n" else value
+        if name.lstrip("-").isdigit():
+            return cute.full_like(x, Int32(int(name)), Int32)
+        return cute.full_like(x, Float32(float(name)).to(kind), kind)
+
+    return program.run(operand, {**_OPERATIONS, "float": lambda v: v.to(kind)})
+
+
+def _least(x: Vector, y: Vector) -> Vector:
+    return cute.where((x < y) | _is_nan(x), x, y)
+
+
+def _greatest(x: Vector, y: Vector) -> Vector:
+    return cute.where((x > y) | _is_nan(x), x, y)
+
+
+def _is_nan(x: Vector) -> Vector:
+    """False of integers."""
+    return x != x
+
+
+def _floordiv(x: Vector, by: Vector) -> Vector:
+    """To the lower integer; ``by`` is positive."""
+    cut = _truncated(x, by)
+    return cut - (x < cut * by).to(Int32)
+
+
+def _truncated(x: Vector, by: Vector) -> Vector:
+    """Element by element: towards zero."""
+    values, divisors = _held(x), _held(by)
+    out = cute.make_rmem_tensor(x.shape, Int32)
+    for i in range(cute.size(out)):
+        out[i] = Int32(values[i]) // Int32(divisors[i])
+    return out.load()
+
+
+def _held(x: Vector) -> Any:
+    values = cute.make_rmem_tensor(x.shape, x.dtype)
+    values.store(x)
+    return values
+
+
+_OPERATIONS: dict[str, Callable[..., Vector]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "floordiv": _floordiv,
+    "mod": lambda x, by: x - _floordiv(x, by) * by,
+    "neg": operator.neg,
+    "abs": lambda x: cute.where(x < 0, -x, x),
+    "minimum": _least,
+    "maximum": _greatest,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "and": operator.and_,
+    "or": operator.or_,
+    "not": lambda x: x == cute.full_like(x, Boolean(False), Boolean),
+    "where": cute.where,
+    "exp": lambda x: _math.exp2(x * LOG2_E, fastmath=True),
+    "log": lambda x: _math.log(x),
+    "sqrt": lambda x: _math.sqrt(x),
+    "rsqrt": lambda x: _math.rsqrt(x),
+    "tanh": lambda x: _math.tanh(x),
+    "erf": lambda x: _math.erf(x),
+    "floor": lambda x: _math.floor(x),
+    "same": lambda x: x,
+}

@@ -1,0 +1,86 @@
+"""``MmaAtom`` and ``CopyAtom``: an instruction, and the thread and value of every element of it.
+
+A fragment is a layout ``(thread, value) -> position``, positions counting colexicographically
+through the operand: A is (M, K), B is (N, K), C and D are (M, N). A copy maps ``(thread, value)``
+to the *bit* that is read or written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..display import Pictured
+from ..errors import LayoutValueError
+from ..layout import Layout
+
+
+@dataclass(frozen=True)
+class MmaAtom(Pictured):
+    """A matrix multiply-accumulate ``D = A * B + C`` of the threads that take part in it.
+
+    ``shape`` is (M, N, K), ``threads`` how many take part: lanes of a warp, a warpgroup or a
+    wavefront, or the CTAs of a tcgen05.mma. ``a``, ``b`` and ``c`` (and D) are the fragments,
+    ``a_bits`` and ``c_bits`` the sizes of the elements. Of a ``sparse`` one A has the K / 2
+    elements that are kept. Where there are ``blocks`` products side by side, as in some of AMD's,
+    they are the last mode of each operand: A is (M, K, blocks).
+
+    >>> from . import mma_atom
+    >>> atom = mma_atom("m16n8k16.f16")
+    >>> print(atom.shape, atom.threads, atom.c)
+    (16, 8, 16) 32 ((4,8),(2,2)):((32,1),(16,8))
+    """
+
+    name: str
+    shape: tuple[int, int, int]
+    threads: int
+    a: Layout
+    b: Layout
+    c: Layout
+    a_bits: int
+    c_bits: int
+    thr_id: Layout  # the index in a warp, warpgroup, ... of each thread of the instruction
+    sparse: bool = False
+    blocks: int = 1
+
+    def fragment(self, operand: str) -> Layout:
+        """The fragment of operand "A", "B" or "C"."""
+        return {"A": self.a, "B": self.b, "C": self.c}[operand]
+
+    def extents(self, operand: str) -> tuple[int, int]:
+        """The rows and columns of operand "A", "B" or "C", as the atom stores it.
+
+        >>> from . import mma_atom
+        >>> mma_atom("sp.m16n8k32.f16").extents("A"), mma_atom("sp.m16n8k32.f16").extents("B")
+        ((16, 16), (8, 32))
+        """
+        M, N, K = self.shape
+        stored = K // 2 if self.sparse else K
+        rows, columns = {"A": (M, stored), "B": (N, K), "C": (M, N)}[operand]
+        return rows, columns * self.blocks
+
+
+@dataclass(frozen=True)
+class CopyAtom(Pictured):
+    """A copy instruction: ``source`` and ``destination`` map (thread, value) to bits.
+
+    ``row_bits`` is how long a row of the block is that is moved, ``element_bits`` the unit in which
+    the instruction hands it out: pictures have a row for each, and a cell for each unit.
+
+    >>> from . import copy_atom
+    >>> atom = copy_atom("ldmatrix.x4")
+    >>> print(atom.threads, atom.source)
+    32 (32,128):(128,1)
+    """
+
+    name: str
+    threads: int
+    source: Any  # a Layout; of a swizzled box of TMA the destination is a ComposedLayout
+    destination: Any
+    row_bits: int = 128
+    element_bits: int = 16
+
+
+def unknown(function: str, name: str, names: tuple[str, ...]) -> LayoutValueError:
+    """The error that answers a name that is not known with those that are."""
+    return LayoutValueError(f"{function}: no {name!r}; there are {', '.join(names)}")

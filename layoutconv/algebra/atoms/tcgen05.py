@@ -1,0 +1,86 @@
+"""``tcgen05.mma``: the product of one SM or of two, and where its accumulators lie.
+
+PTX ISA, "TensorCore 5th Generation Instructions": matrix shapes, and data path layouts A to G.
+CUTLASS: cute/atom/mma_traits_sm100.hpp and mma_traits_sm100_frag.hpp.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ..errors import LayoutValueError
+from ..layout import Layout
+from ..stride import ScaledBasis
+from .atom import MmaAtom
+
+_BITS = (4, 8, 16, 32)
+_ROWS = {1: (64, 128), 2: (128, 256)}  # M of one CTA and of a pair
+
+
+@lru_cache(maxsize=256)
+def tcgen05_atom(m: int, n: int, a_bits: int = 16, *, cta_group: int = 1) -> MmaAtom:
+    """The ``tcgen05.mma`` instruction of M x N and K = 256 / bits, whose "threads" are CTAs.
+
+    Of a pair (``cta_group=2``) each CTA has half of the rows of A and of D, and half of the columns
+    of B. Where D lies in tensor memory says :func:`tmem_accumulator`, where A and B in shared
+    memory :func:`smem_atom`.
+
+    Raises :class:`LayoutValueError` for a shape that there is none of.
+
+    >>> atom = tcgen05_atom(256, 128, cta_group=2)
+    >>> print(atom.shape, atom.a, atom.b)
+    (256, 128, 16) (2,(128,16)):(128,(1,256)) (2,(64,16)):(64,(1,128))
+    """
+    if cta_group not in _ROWS or m not in _ROWS[cta_group]:
+        raise LayoutValueError(
+            f"tcgen05_atom: expected m = 64 or 128 of one CTA, 128 or 256 of two, "
+            f"got {m!r} with cta_group={cta_group!r}"
+        )
+    if a_bits not in _BITS or (a_bits == 4 and m == 64):
+        raise LayoutValueError(
+            f"tcgen05_atom: expected inputs of {_BITS} bits (4: m >= 128), got {a_bits!r}"
+        )
+    step = 8 if m == 64 else 16
+    if type(n) is not int or n % step or not step <= n <= 256:
+        raise LayoutValueError(
+            f"tcgen05_atom: expected n = {step}, {2 * step}, ... 256 for m = {m}, got {n!r}"
+        )
+    k = 256 // a_bits
+    a, b, c = (
+        Layout((cta_group, (rows // shares, columns)), (rows // shares, (1, rows)))
+        for rows, columns, shares in ((m, k, cta_group), (n, k, cta_group), (m, n, cta_group))
+    )
+    name = f"tcgen05.m{m}n{n}k{k}" + ("" if cta_group == 1 else ".2cta")
+    thr_id = Layout(cta_group, 1 if cta_group > 1 else 0)
+    return MmaAtom(name, (m, n, k), cta_group, a, b, c, a_bits, 32, thr_id)
+
+
+def tmem_accumulator(
+    m: int, n: int, *, cta_group: int = 1, weight_stationary: bool = False
+) -> Layout:
+    """D of a ``tcgen05.mma`` in tensor memory: (m, n) to lane@0 + column@1, and CTA@2 of a pair.
+
+    A column has 32 bits. ``weight_stationary`` is for ``tcgen05.mma.ws``, which has M = 32 too.
+
+    Raises :class:`LayoutValueError` for a shape that there is none of.
+
+    >>> print(tmem_accumulator(64, 32), tmem_accumulator(128, 64, cta_group=2))
+    ((16,4),32):((1@0,32@0),1@1) ((64,2),(32,2)):((1@0,1@2),(1@1,64@0))
+    """
+    rows = (32, 64, 128) if weight_stationary else _ROWS.get(cta_group, ())
+    if m not in rows or (weight_stationary and cta_group != 1):
+        raise LayoutValueError(
+            f"tmem_accumulator: expected m in {rows} for cta_group={cta_group!r}"
+            f"{', one CTA for .ws' if weight_stationary else ''}, got {m!r}"
+        )
+    step = 8 if m == 64 else 16
+    if type(n) is not int or n % step or not step <= n <= 256:
+        raise LayoutValueError(f"tmem_accumulator: expected n = {step} ... 256, got {n!r}")
+    lane, column, cta = (ScaledBasis(1, (i,)) for i in range(3))
+    if m == 64 and cta_group == 1 and not weight_stationary:  # half of each warp's lanes
+        return Layout(((16, 4), n), ((lane, 32 * lane), column))
+    per_cta = m // cta_group
+    aside = 128 // per_cta  # parts of N that lie in further lanes
+    over_m = (per_cta, lane) if cta_group == 1 else ((per_cta, 2), (lane, cta))
+    over_n = (n, column) if aside == 1 else ((n // aside, aside), (column, per_cta * lane))
+    return Layout((over_m[0], over_n[0]), (over_m[1], over_n[1]))

@@ -1,0 +1,112 @@
+"""``ldmatrix``, ``stmatrix``, ``movmatrix``, the copies of one thread, and the boxes of TMA.
+
+The side in shared memory counts the bits of the rows that threads point at, 128 a row. PTX ISA,
+"Warp-level matrix instructions"; CUTLASS: cute/atom/copy_traits_sm75.hpp to copy_traits_sm100.hpp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..composed import ComposedLayout
+from ..errors import LayoutValueError
+from ..layout import Layout
+from ..notation import parse
+from ..swizzle import Swizzle
+from .atom import CopyAtom
+from .smem import SWIZZLES
+
+_ROWS_OF = {8: "((8,4),128):((128,0),1)", 16: "((16,2),128):((128,0),1)", 32: "(32,128):(128,1)"}
+# Registers of matrices of 8 rows, and of bytes that are transposed: a thread has a column of them.
+_STRAIGHT, _ACROSS = "(32,(32,{0})):(32,(1,1024))", "((4,8),(16,2,{0})):((256,16),(1,128,1024))"
+_BYTES_16 = "((4,8),(8,4,2,{0})):((512,8),(1,128,64,2048))"
+_BYTES_8 = "((4,8),(8,2,2,{0})):((256,8),(1,128,64,1024))"
+# Names with the number of matrices, the matrices there may be, their rows, and the registers.
+_LOADS = {
+    "ldmatrix.x{0}": ((1, 2, 4), 8, _STRAIGHT, 16),
+    "ldmatrix.x{0}.trans": ((1, 2, 4), 8, _ACROSS, 16),
+    "ldmatrix.m8n16.x{0}.b6": ((1, 2, 4), 8, _STRAIGHT, 8),
+    "ldmatrix.m8n16.x{0}.b4": ((1, 2, 4), 8, _STRAIGHT, 8),
+    "ldmatrix.m16n16.x{0}.trans.b8": ((1, 2), 16, _BYTES_16, 8),
+    "ldmatrix.m16n16.x{0}.trans.b6": ((1, 2), 16, _BYTES_16, 8),
+    "ldmatrix.m16n16.x{0}.trans.b4": ((1, 2), 16, _BYTES_16, 8),
+    "stmatrix.x{0}": ((1, 2, 4), 8, _STRAIGHT, 16),
+    "stmatrix.x{0}.trans": ((1, 2, 4), 8, _ACROSS, 16),
+    "stmatrix.m16n8.x{0}.trans.b8": ((1, 2, 4), 8, _BYTES_8, 8),
+}
+_OF_MATRICES = {
+    name.format(count): (rows * count, registers.format(count), bits)
+    for name, (counts, rows, registers, bits) in _LOADS.items()
+    for count in counts
+}
+_OF_ONE_THREAD = {f"cp.async.{n}": 8 * n for n in (4, 8, 16)} | {
+    f"universal.{bits}b": bits for bits in (8, 16, 32, 64, 128, 256)
+}
+
+
+def warp_names() -> tuple[str, ...]:
+    """The names of copies of matrices and of single threads.
+
+    >>> "ldmatrix.x4" in warp_names()
+    True
+    """
+    return (*_OF_MATRICES, "movmatrix.trans", *_OF_ONE_THREAD)
+
+
+def warp_copy(name: str) -> CopyAtom:
+    """The copy of this name, one of :func:`warp_names`.
+
+    >>> print(warp_copy("stmatrix.x1").source)
+    (32,32):(32,1)
+    """
+    if name in _OF_ONE_THREAD:
+        bits = _OF_ONE_THREAD[name]
+        layout = Layout((1, bits), (0, 1))
+        return CopyAtom(name, 1, layout, layout, min(bits, 128), 8)
+    if name == "movmatrix.trans":
+        straight, across = parse("(32,32):(32,1)"), parse("((4,8),(16,2)):((256,16),(1,128))")
+        return CopyAtom(name, 32, straight, across)
+    pointed, text, element_bits = _OF_MATRICES[name]
+    rows, registers = parse(_ROWS_OF[pointed]), _without_ones(parse(text))
+    if name.startswith("st"):
+        return CopyAtom(name, 32, registers, rows, element_bits=element_bits)
+    return CopyAtom(name, 32, rows, registers, element_bits=element_bits)
+
+
+def tma_atom(box: tuple[int, ...], element_bits: int = 16, *, swizzle: str = "INTER") -> CopyAtom:
+    """A box of TMA, which one thread starts: bits of the tensor's box to bits of shared memory.
+
+    ``box`` has the extents of the box, the contiguous one first; in shared memory it is compact,
+    and swizzled in units of 16 bytes: ``SW32``, ``SW64`` or ``SW128``.
+
+    Raises :class:`LayoutValueError` for a box that the hardware does not take: extents up to 256,
+    of which the first is a multiple of 16 bytes, and no longer than the swizzle.
+
+    >>> print(tma_atom((64, 8), 16, swizzle="SW128").destination)
+    S<3,7,3> o 0 o (1,8192):(0,1)
+    """
+    if swizzle not in SWIZZLES:
+        raise LayoutValueError(f"tma_atom: no {swizzle!r}; there are {', '.join(SWIZZLES)}")
+    if not 1 <= len(box) <= 5 or not all(type(e) is int and 1 <= e <= 256 for e in box):
+        raise LayoutValueError(f"tma_atom: expected 1 to 5 extents of at most 256, got {box!r}")
+    bits, row, total = SWIZZLES[swizzle], box[0] * element_bits, element_bits
+    for extent in box:
+        total *= extent
+    if row % 128 or (bits and row > 128 << bits):
+        wanted = "a multiple of 16 bytes" + (f", at most {16 << bits}" if bits else "")
+        raise LayoutValueError(f"tma_atom: expected rows of {wanted}, got {row // 8}")
+    source: Any = Layout((1, total), (0, 1))
+    destination = ComposedLayout(Swizzle(bits, 7, 3), 0, source) if bits else source
+    shown = "x".join(map(str, box))
+    return CopyAtom(f"tma.{shown}.{swizzle}", 1, source, destination, row, element_bits)
+
+
+def _without_ones(layout: Layout) -> Layout:
+    """The registers of one matrix, without the mode of matrices."""
+    values = layout.shape[1]
+    if not isinstance(values, tuple) or values[-1] != 1:
+        return layout
+    shape, stride = values[:-1], layout.stride[1][:-1]
+    if len(shape) == 1:
+        shape, stride = shape[0], stride[0]
+    return Layout((layout.shape[0], shape), (layout.stride[0], stride))

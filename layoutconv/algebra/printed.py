@@ -1,0 +1,86 @@
+"""What CuTe prints around a layout: types of C++, pointers with a swizzle, and coordinates."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .composed import ComposedLayout
+from .errors import LayoutValueError
+from .int_tuple import IntTuple
+from .layout import Layout
+from .makers import COORDINATES
+from .packing import sum_of_bases
+from .stride import ScaledBasis
+from .swizzle import Swizzle
+from .tensor import Tensor
+
+# Types of C++ that are tuples, and the swizzle, the end of which may be followed by `{}`.
+_TYPED = re.compile(r"(?:Shape|Stride|Coord|Tile|Step|Layout)<|<|>")
+
+
+def without_types(written: str) -> str:
+    """The types of C++ as calls and tuples, in a text of the same length.
+
+    >>> without_types("Layout<Shape<_4,_8>>{}")
+    'Layout(     (_4,_8))  '
+    """
+    found, opened = list(written), []
+    for token in _TYPED.finditer(written):
+        if token[0] != ">":
+            opened.append(token)
+            continue
+        start = opened.pop() if opened else token
+        typed = len(start[0]) > 1
+        if typed:
+            name = "Layout" if start[0] == "Layout<" else " " * (len(start[0]) - 1)
+            found[start.start() : start.end()] = name + "("
+            found[token.start()] = ")"
+        if written[token.end() : token.end() + 2] == "{}":
+            found[token.end() : token.end() + 2] = "  "
+    return "".join(found)
+
+
+class Origin:
+    """The coordinate at which a tensor of coordinates begins."""
+
+    def __init__(self, at: Any) -> None:
+        self.at = at
+
+    def tensor(self, layout: Any) -> Any:
+        """The tensor of coordinates that begins here."""
+        if not isinstance(self.at, tuple) or not isinstance(layout, Layout):
+            raise LayoutValueError(f"parse: {self.at} and {layout} are no tensor of coordinates")
+        return Tensor(COORDINATES, layout, sum_of_bases(_bases(self.at)))
+
+
+def _bases(crd: IntTuple, path: tuple[int, ...] = ()) -> list[Any]:
+    if not isinstance(crd, tuple):
+        return [ScaledBasis(crd, path)]
+    return [term for i, c in enumerate(crd) for term in _bases(c, (*path, i))]
+
+
+class Pointer:
+    """The pointer that CuTe prints between a swizzle of bytes and a layout of elements."""
+
+    def __init__(self, token: str) -> None:
+        # C++ has the bits of an element in brackets, the DSL its type, and a swizzle after that.
+        found = re.search(r"\[([0-9]+)b\]|[<:]\s*[a-z]+([0-9]+)", token)
+        self.bits = int(found[1] or found[2]) if found else 8
+        swizzled = re.search(r"S<([0-9]+),([0-9]+),(-?[0-9]+)>", token)
+        self.swizzle = Swizzle(*map(int, swizzled.groups())) if swizzled else None
+
+    def tensor(self, layout: Any) -> Any:
+        """The layout of a tensor in memory, swizzled if the pointer is."""
+        if self.swizzle is None or not self.swizzle.bits:
+            return layout
+        return ComposedLayout(self.of_elements(self.swizzle), 0, layout)
+
+    def of_elements(self, outer: Any) -> Any:
+        """A swizzle of bytes as one of elements; what is no swizzle stays."""
+        if not isinstance(outer, Swizzle):
+            return outer
+        base = outer.base + 3 - (self.bits.bit_length() - 1)
+        if self.bits not in (1, 2, 4, 8, 16, 32, 64, 128) or (base < 0 and outer.bits):
+            raise LayoutValueError(f"parse: {outer} moves parts of elements of {self.bits} bits")
+        return Swizzle(outer.bits, max(base, 0), outer.shift)

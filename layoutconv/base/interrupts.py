@@ -1,0 +1,44 @@
+"""Ctrl-C that waits for what must not be broken off."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def interrupted_afterwards() -> Iterator[None]:
+    """A context in which Ctrl-C is noted, and raised as ``KeyboardInterrupt`` at its end.
+
+    A compiler that calls Python from C++ ends the process where such a call raises. Where somebody
+    else handles the signal, or in another thread than the main one, which alone is interrupted,
+    nothing changes.
+
+    >>> try:
+    ...     with interrupted_afterwards():
+    ...         signal.raise_signal(signal.SIGINT)
+    ...         print("finished")
+    ... except KeyboardInterrupt:
+    ...     print("interrupted")
+    finished
+    interrupted
+    """
+    own = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not own or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if came:
+            raise KeyboardInterrupt

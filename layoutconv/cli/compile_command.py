@@ -1,0 +1,182 @@
+"""``layoutconv compile``: which kernel runs a view, why, and what the compiler makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import Extents, NewFile
+from .targets import load_target
+from .text_table import as_json, print_json, print_pairs, print_table
+from .tune import DTYPES, PASSES
+
+if TYPE_CHECKING:
+    from ..gpu.explain import Explanation
+    from ..kernels.compile.cubin import CubinKernel
+    from ..view.gemm_view import GemmView
+
+ARCHITECTURES = "sm_80", "sm_86", "sm_89", "sm_90a"
+_SHAPE = Extents("extents such as 2,32,64,64,64", 2, 5)
+
+
+@click.command(
+    "compile",
+    short_help="Choose and compile the kernel of a view, and say why.",
+    epilog="""\b
+examples:
+  layoutconv compile --conv 8,64,64,64 --filter 64,3,3 --padding 1
+  layoutconv compile --conv 2,32,64,64,64 --filter 64,3,3,3 --pass dgrad --arch sm_80
+  layoutconv compile my_views.py:causal --ptx causal.ptx --sass-stats
+
+No GPU is needed. VIEW is FILE.py:NAME or MODULE:NAME, a GemmView or a function that returns one.
+""",
+)
+@click.argument("view", required=False)
+@click.option("--conv", type=_SHAPE, metavar="N,D,H,W,C", help="Shape of a convolution's input.")
+@click.option("--filter", "taps", type=_SHAPE, metavar="K,T,R,S", help="Channels, and its taps.")
+@click.option("--stride", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--padding", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--dilation", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--groups", type=click.IntRange(1), default=1, show_default=True)
+@click.option("--pass", "direction", type=click.Choice(PASSES), default="fprop", show_default=True)
+@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float16", show_default=True)
+@click.option("--arch", type=click.Choice(ARCHITECTURES), default="sm_90a", show_default=True)
+@click.option("--candidates", type=click.IntRange(1, 64), default=6, show_default=True,
+              metavar="N", help="Tiles that the cost model ranks.")  # fmt: skip
+@click.option("--ptx", type=NewFile(".ptx"), metavar="FILE", help="Write the PTX.")
+@click.option("--sass-stats", is_flag=True, help="Count the instructions of machine code.")
+@as_json
+def compile_command(
+    view: str | None,
+    dtype: str,
+    arch: str,
+    candidates: int,
+    ptx: Path | None,
+    sass_stats: bool,
+    as_json: bool,
+    **problem: Any,
+) -> None:
+    """Choose the kernel of a VIEW, or of a convolution, for an architecture, and compile it.
+
+    Prints what the cost model expects of other tiles, why those that it likes are refused, and the
+    registers, shared memory and CTAs of the kernel.
+    """
+    import torch
+
+    from ..gpu.explain import explain
+
+    conv, taps = problem.pop("conv"), problem.pop("taps")
+    if bool(view) == bool(conv) or bool(conv) != bool(taps):
+        raise click.UsageError("Expected VIEW, or --conv and --filter.")
+    name, precision = DTYPES[dtype]
+    data = getattr(torch, name)
+    views = [_view_of(view)] if view else _views_of(conv, taps, **problem)
+    found: list[dict[str, Any]] = []
+    for one in views:
+        why = explain(one, data, arch, precision=precision or "tf32", most=candidates)
+        code, kernel = _compiled(why)
+        if ptx:
+            suffix = "" if len(views) == 1 else f".{len(found)}"
+            ptx.with_suffix(f"{suffix}.ptx").write_text(code)
+        found.append(_described(why, kernel, code, sass_stats=sass_stats))
+    if as_json:
+        print_json(found)
+        return
+    for at, described in enumerate(found):
+        if at:
+            click.echo()
+        _show(described)
+
+
+def _views_of(conv: Any, taps: Any, direction: str, **numbers: int) -> list[GemmView]:
+    from ..conv import ConvProblem
+    from ..tuning.tuned_problems import views_of
+
+    return list(views_of(ConvProblem(conv, taps, **numbers), direction))
+
+
+def _view_of(target: str) -> GemmView:
+    """The view that a name stands for."""
+    from ..view.gemm_view import GemmView
+
+    found = load_target(target)
+    found = found() if callable(found) else found
+    if not isinstance(found, GemmView):
+        kind = type(found).__name__
+        raise click.UsageError(f"Expected a GemmView or a function that returns one, got {kind}.")
+    return found
+
+
+def _compiled(why: Explanation) -> tuple[str, CubinKernel]:
+    """The PTX of a kernel, and the facts of its machine code."""
+    import tempfile
+
+    from ..kernels.compile.build import build
+    from ..kernels.compile.cubin import read_cubin
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = build(why.view, why.spec, dump=folder)
+        (kernel,) = read_cubin(made.__cubin__).values()
+        return made.__ptx__, kernel
+
+
+def _described(
+    why: Explanation, kernel: CubinKernel, code: str, *, sass_stats: bool
+) -> dict[str, Any]:
+    spec, problem = why.spec, why.problem
+    described = {
+        "gemm": {"m": problem.m, "n": problem.n, "k": problem.k, "groups": problem.groups},
+        "arch": spec.arch,
+        "dtype": f"{spec.dtype} -> {spec.out_dtype}",
+        "tile": str(spec.tile),
+        "parts": why.splits,
+        "vectors": list(spec.vectors),
+        "chosen_by": "measurement" if why.measured else "cost model",
+        "registers": kernel.registers,
+        "stack_bytes": kernel.stack,
+        "shared_bytes": kernel.static_shared + spec.smem_bytes,
+        "threads": spec.tile.threads,
+        "ctas_per_sm": spec.ctas_per_sm,
+        "ptx_lines": code.count("\n"),
+        "instructions": kernel.instructions,
+        "candidates": [
+            {
+                "tile": str(c.tile),
+                "parts": c.splits,
+                "expected_us": round(c.microseconds, 1),
+                "refused": c.refused,
+            }
+            for c in why.candidates
+        ],
+    }
+    if sass_stats:
+        described["sass"] = dict(kernel.opcodes.most_common())
+    return described
+
+
+def _show(found: dict[str, Any]) -> None:
+    gemm = found["gemm"]
+    sizes = "m = {m}, n = {n}, k = {k}".format(**gemm)
+    sizes += f", {gemm['groups']} groups" if gemm["groups"] > 1 else ""
+    memory = f"{found['registers']} a thread, {found['stack_bytes']} bytes of stack"
+    a, b, d = found["vectors"]
+    print_pairs(
+        [
+            ("GEMM", f"{sizes}, {found['dtype']}, {found['arch']}"),
+            ("tile", f"{found['tile']}, by the {found['chosen_by']}"),
+            ("split-K", f"{found['parts']} parts" if found["parts"] > 1 else "whole sums"),
+            ("vectors", f"{a} elements of A, {b} of B, {d} of D in one access"),
+            ("registers", memory),
+            ("shared", f"{found['shared_bytes']} bytes a CTA"),
+            ("CTA", f"{found['threads']} threads, {found['ctas_per_sm']} on an SM"),
+            ("code", f"{found['instructions']} instructions, {found['ptx_lines']} lines of PTX"),
+        ]
+    )
+    click.echo()
+    columns = ["tile", "parts", "expected_us", "refused"]
+    print_table(columns, [[c[name] for name in columns] for c in found["candidates"]])
+    if "sass" in found:
+        click.echo()
+        print_table(["instruction", "count"], list(found["sass"].items()))

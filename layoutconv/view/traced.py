@@ -1,0 +1,413 @@
+"""A user's function of a result, traced: called once with stand-ins, kept as a straight program.
+
+A program is what kernels are compiled from, and what torch runs on a CPU: both do the same
+operations in the same order, on fp32 (fp64 of float64). Its text determines it, so that it is part
+of a kernel's key; a function is traced whenever it is given, and compiled where its text is new.
+
+Operands of an instruction are named by a letter and a number:
+
+    x              the value before this step
+    row, column    integers: m and n of the result in the view, groups' columns side by side
+    c0, r0, s0     what the first tensor per column, per row, or like D has there
+    n0             the first number
+    v0             what the first instruction gave
+    0.5, 3         constants
+
+Control flow by values is :func:`where`; a function sees no more than one result at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+from ..errors import ArgumentError, ArgumentTypeError
+
+NUMBER, INTEGER, CONDITION = "number", "integer", "condition"
+
+_ARITHMETIC = ("add", "sub", "mul", "minimum", "maximum")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_FUNCTIONS = ("div", "exp", "log", "sqrt", "rsqrt", "tanh", "erf", "floor")
+OPERATIONS = (*_ARITHMETIC, *_COMPARISONS, *_FUNCTIONS, "floordiv", "mod", "neg", "abs", "and",
+              "or", "not", "where", "float", "same")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """Instructions, each an operation and its operands; the last one gives the result.
+
+    Attributes:
+        columns, rows, sources: the dtypes of the tensors that it reads.
+        numbers: how many numbers it is given.
+
+    >>> program = trace(lambda x, low: where(x < low, low, x), columns={"low": "float32"})
+    >>> print(program.text)
+    float32||||lt,x,c0;where,v0,c0,x
+    >>> Program.parse(program.text) == program
+    True
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    sources: tuple[str, ...]
+    numbers: int
+    instructions: tuple[tuple[str, ...], ...]
+
+    @property
+    def text(self) -> str:
+        """Return all of it, without a space."""
+        tensors = [",".join(dtypes) for dtypes in (self.columns, self.rows, self.sources)]
+        steps = ";".join(map(",".join, self.instructions))
+        return "|".join([*tensors, str(self.numbers or ""), steps])
+
+    @classmethod
+    def parse(cls, text: str) -> Program:
+        """The program of a text."""
+        *tensors, numbers, steps = text.split("|")
+        columns, rows, sources = (tuple(filter(None, part.split(","))) for part in tensors)
+        instructions = tuple(tuple(step.split(",")) for step in steps.split(";"))
+        return cls(columns, rows, sources, int(numbers or 0), instructions)
+
+    @property
+    def by_row(self) -> bool:
+        """Return whether it needs more than the column of a result: its row, or a tensor like D."""
+        return bool(self.rows or self.sources) or self.reads("row")
+
+    def reads(self, operand: str) -> bool:
+        """Return whether an instruction has an operand."""
+        return any(operand in step[1:] for step in self.instructions)
+
+    def run(self, operands: Callable[[str], Any], operations: Any) -> Any:
+        """The result, of ``operands(name)`` for what is given, by ``operations[name](*values)``."""
+        found: list[Any] = []
+        for operation, *names in self.instructions:
+            values = [
+                found[int(name[1:])] if name.startswith("v") else operands(name) for name in names
+            ]
+            found.append(operations[operation](*values))
+        return found[-1]
+
+
+class Traced:
+    """A stand-in for a number, an integer or a condition of every result, while it is traced.
+
+    Numbers take ``+ - * /``, ``abs``, comparisons and small integer powers; integers these, ``//``
+    and ``%`` by a positive constant; conditions ``& | ~``. There is no ``if`` of a condition:
+
+    >>> trace(lambda x: x if x > 0 else 0.1 * x)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentTypeError: argument `function`: expected where(condition, x, y) in \
+place of `if`, `and`, `or`, `not`, min and max, got the truth of a condition that differs from \
+result to result
+    """
+
+    __slots__ = ("kind", "name", "steps")
+    __array_ufunc__ = None  # NumPy leaves operators to this class
+
+    def __init__(self, steps: list[tuple[str, ...]], name: str, kind: str) -> None:
+        self.steps, self.name, self.kind = steps, name, kind
+
+    def __bool__(self) -> bool:
+        expected = "where(condition, x, y) in place of `if`, `and`, `or`, `not`, min and max"
+        got = f"the truth of a {self.kind} that differs from result to result"
+        raise ArgumentTypeError("function", expected, got)
+
+    def __float__(self) -> float:
+        expected = "functions of layoutconv.pointwise, such as exp, tanh and where"
+        raise ArgumentTypeError("function", expected, f"a {self.kind} turned into Python's float")
+
+    __index__ = __int__ = __float__  # type: ignore[assignment]
+    __hash__ = object.__hash__
+
+    def __add__(self, other: Any) -> Traced:
+        return _arithmetic("add", self, other)
+
+    def __radd__(self, other: Any) -> Traced:
+        return _arithmetic("add", other, self)
+
+    def __sub__(self, other: Any) -> Traced:
+        return _arithmetic("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Traced:
+        return _arithmetic("sub", other, self)
+
+    def __mul__(self, other: Any) -> Traced:
+        return _arithmetic("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Traced:
+        return _arithmetic("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Traced:
+        return _of_numbers("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Traced:
+        return _of_numbers("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Traced:
+        return _of_integer("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Traced:
+        return _of_integer("mod", self, other)
+
+    def __pow__(self, exponent: Any) -> Traced:
+        if type(exponent) is not int or not 1 <= exponent <= 8:
+            raise ArgumentTypeError("function", "a power of 1 to 8", f"** {exponent!r}")
+        power = self
+        for bit in bin(exponent)[3:]:
+            power = power * power
+            power = power * self if bit == "1" else power
+        return power
+
+    def __neg__(self) -> Traced:
+        return _arithmetic("neg", self)
+
+    def __abs__(self) -> Traced:
+        return _arithmetic("abs", self)
+
+    def __lt__(self, other: Any) -> Traced:
+        return _compare("lt", self, other)
+
+    def __le__(self, other: Any) -> Traced:
+        return _compare("le", self, other)
+
+    def __gt__(self, other: Any) -> Traced:
+        return _compare("gt", self, other)
+
+    def __ge__(self, other: Any) -> Traced:
+        return _compare("ge", self, other)
+
+    def __eq__(self, other: object) -> Traced:  # type: ignore[override]
+        return _compare("eq", self, other)
+
+    def __ne__(self, other: object) -> Traced:  # type: ignore[override]
+        return _compare("ne", self, other)
+
+    def __and__(self, other: Any) -> Traced:
+        return _of_conditions("and", self, other)
+
+    def __or__(self, other: Any) -> Traced:
+        return _of_conditions("or", self, other)
+
+    def __invert__(self) -> Traced:
+        return _of_conditions("not", self)
+
+    __rand__, __ror__ = __and__, __or__
+
+
+# -- what a function may call ---------------------------------------------------------------------
+
+
+def where(condition: Any, x: Any, y: Any) -> Traced:
+    """``x`` where a condition holds, else ``y``: numbers, or integers both.
+
+    >>> trace(lambda x: where((x > 1) & (x < 2), x, 0.0)).instructions[-1]
+    ('where', 'v2', 'x', '0.0')
+    """
+    if not isinstance(condition, Traced) or condition.kind != CONDITION:
+        raise ArgumentTypeError("condition", "a comparison of traced values", _said(condition))
+    (x, y), kind = _together("where", x, y)
+    return _step(condition, "where", [condition, x, y], kind)
+
+
+def minimum(x: Any, y: Any) -> Traced:
+    """Return the lesser; NaN if one is, as ``torch.minimum``."""
+    return _arithmetic("minimum", x, y)
+
+
+def maximum(x: Any, y: Any) -> Traced:
+    """Return the greater; NaN if one is, as ``torch.maximum``."""
+    return _arithmetic("maximum", x, y)
+
+
+def exp(x: Any) -> Traced:
+    """Return e to the power of ``x``."""
+    return _of_numbers("exp", x)
+
+
+def log(x: Any) -> Traced:
+    """Return the natural logarithm."""
+    return _of_numbers("log", x)
+
+
+def sqrt(x: Any) -> Traced:
+    """Return the square root."""
+    return _of_numbers("sqrt", x)
+
+
+def rsqrt(x: Any) -> Traced:
+    """Return one over the square root."""
+    return _of_numbers("rsqrt", x)
+
+
+def tanh(x: Any) -> Traced:
+    """Return the hyperbolic tangent."""
+    return _of_numbers("tanh", x)
+
+
+def sigmoid(x: Any) -> Traced:
+    """``1 / (1 + exp(-x))``."""
+    return 1.0 / (1.0 + exp(-1.0 * x))
+
+
+def erf(x: Any) -> Traced:
+    """Return the error function."""
+    return _of_numbers("erf", x)
+
+
+def floor(x: Any) -> Traced:
+    """Return the greatest integer that is not more, as a number."""
+    return _of_numbers("floor", x)
+
+
+# -- tracing --------------------------------------------------------------------------------------
+
+
+def trace(
+    function: Callable[..., Any],
+    columns: dict[str, str] | None = None,
+    rows: dict[str, str] | None = None,
+    sources: dict[str, str] | None = None,
+    numbers: Sequence[str] = (),
+) -> Program:
+    """The program of a function of a value and of what is named, in any order.
+
+    ``columns``, ``rows`` and ``sources`` are dtypes of tensors by the names of parameters. A
+    function may have parameters ``row`` and ``column``, too.
+
+    Raises :class:`~layoutconv.errors.ArgumentTypeError` for a function that asks for a name that is
+    not there, or decides by a value, and for a result that is no number.
+
+    >>> def checkered(x, row, column):
+    ...     return where((row + column) % 2 == 0, x, 0.0)
+    >>> trace(checkered).instructions
+    (('add', 'row', 'column'), ('mod', 'v0', '2'), ('eq', 'v1', '0'), ('where', 'v2', 'x', '0.0'))
+    """
+    columns, rows, sources = columns or {}, rows or {}, sources or {}
+    steps: list[tuple[str, ...]] = []
+    named = {}
+    for letter, names in zip("crsn", (columns, rows, sources, numbers), strict=True):
+        named.update({name: Traced(steps, f"{letter}{i}", NUMBER) for i, name in enumerate(names)})
+    given = len(columns) + len(rows) + len(sources) + len(numbers)
+    if len(named) != given:
+        raise ArgumentError("function", "a name for one tensor or number alone", "a name of two")
+    for coordinate in ("row", "column"):
+        if coordinate in named:
+            raise ArgumentError(coordinate, "a name but `row` and `column`: coordinates", "a value")
+        if coordinate in _parameters(function):
+            named[coordinate] = Traced(steps, coordinate, INTEGER)
+    value = Traced(steps, "x", NUMBER)
+    _check_parameters(function, list(named))
+    result = function(value, **named)
+    if not isinstance(result, Traced):
+        result = _arithmetic("same", result, of=value)
+    if result.kind == CONDITION:
+        expected = "a number for every result: where(condition, 1.0, 0.0), say"
+        raise ArgumentTypeError("function", expected, "a condition")
+    if result.kind == INTEGER:
+        result = _step(result, "float", [result], NUMBER)
+    if not steps or result.name != f"v{len(steps) - 1}":
+        _step(result, "same", [result], NUMBER)
+    of_columns, of_rows, of_sources = (tuple(of.values()) for of in (columns, rows, sources))
+    return Program(of_columns, of_rows, of_sources, len(numbers), tuple(steps))
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    import inspect
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise ArgumentTypeError("function", "a Python function", repr(function)) from error
+    return list(signature.parameters)[1:]
+
+
+def _check_parameters(function: Callable[..., Any], names: list[str]) -> None:
+    """Refuse what the call would, by the names of parameters."""
+    import inspect
+
+    try:
+        inspect.signature(function).bind(None, **dict.fromkeys(names))
+    except TypeError as error:
+        got = ", ".join(names) or "none"
+        expected = f"parameters that are given: a value, then {', '.join(_parameters(function))}"
+        raise ArgumentTypeError("function", expected, f"names {got} ({error})") from None
+
+
+def _step(like: Traced, operation: str, operands: Sequence[Any], kind: str) -> Traced:
+    """Add an instruction, or return the one that has been there."""
+    names = [o.name if isinstance(o, Traced) else repr(o) for o in operands]
+    instruction = operation, *names
+    if instruction in like.steps:
+        return Traced(like.steps, f"v{like.steps.index(instruction)}", kind)
+    like.steps.append(instruction)
+    return Traced(like.steps, f"v{len(like.steps) - 1}", kind)
+
+
+def _arithmetic(operation: str, *operands: Any, of: Traced | None = None) -> Traced:
+    """Of numbers, or of integers alone."""
+    values, kind = _together(operation, *operands)
+    like = next((v for v in (*values, of) if isinstance(v, Traced)), None)
+    if like is None:
+        raise ArgumentTypeError("function", f"{operation} of a traced value", _said(operands[0]))
+    return _step(like, operation, values, kind)
+
+
+def _of_numbers(operation: str, *operands: Any) -> Traced:
+    values = [_number(v) for v in _known(operation, *operands)]
+    like = next((v for v in values if isinstance(v, Traced)), None)
+    if like is None:
+        raise ArgumentTypeError("function", f"{operation} of a traced value", _said(operands[0]))
+    return _step(like, operation, values, NUMBER)
+
+
+def _compare(operation: str, *operands: Any) -> Traced:
+    values, _ = _together(operation, *operands)
+    return _step(operands[0], operation, values, CONDITION)
+
+
+def _of_integer(operation: str, x: Traced, divisor: Any) -> Traced:
+    if x.kind != INTEGER or type(divisor) is not int or divisor < 1:
+        expected = f"{operation} of an integer, such as `row`, by a positive int"
+        raise ArgumentTypeError("function", expected, f"a {x.kind} and {_said(divisor)}")
+    return _step(x, operation, [x, divisor], INTEGER)
+
+
+def _of_conditions(operation: str, *operands: Any) -> Traced:
+    for operand in operands:
+        if not isinstance(operand, Traced) or operand.kind != CONDITION:
+            raise ArgumentTypeError("function", f"conditions for `{operation}`", _said(operand))
+    return _step(operands[0], operation, operands, CONDITION)
+
+
+def _together(operation: str, *operands: Any) -> tuple[list[Any], str]:
+    """The operands as integers, if all are, or as numbers."""
+    values = _known(operation, *operands)
+    kinds = {v.kind if isinstance(v, Traced) else type(v) for v in values}
+    if INTEGER in kinds and kinds <= {INTEGER, int}:
+        return values, INTEGER
+    return [_number(v) for v in values], NUMBER
+
+
+def _known(operation: str, *operands: Any) -> list[Any]:
+    for value in operands:
+        wrong = value.kind == CONDITION if isinstance(value, Traced) else not _is_constant(value)
+        if wrong:
+            expected = f"numbers for `{operation}`: traced ones, or Python's own"
+            raise ArgumentTypeError("function", expected, _said(value))
+    return list(operands)
+
+
+def _is_constant(value: Any) -> bool:
+    return type(value) in (int, float) and not (isinstance(value, float) and isnan(value))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Traced):
+        return value if value.kind == NUMBER else _step(value, "float", [value], NUMBER)
+    return float(value)
+
+
+def _said(value: Any) -> str:
+    return f"a {value.kind}" if isinstance(value, Traced) else f"{type(value).__name__}: {value!r}"

@@ -1,0 +1,100 @@
+"""``layoutconv compile``: what it chooses, compiles, writes and refuses, with no GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import layoutconv as lc
+from layoutconv.cli import main
+from layoutconv.conv import ConvProblem, fprop_view
+from layoutconv.errors import ArgumentError
+from layoutconv.gpu.explain import explain
+from layoutconv.gpu.select import choose_kernel
+from layoutconv.kernels.compile.build import build
+from layoutconv.kernels.compile.cubin import read_cubin
+from layoutconv.planning.cost_model import MACHINES, ranked
+from layoutconv.view.epilogue import Epilogue
+
+VIEW = fprop_view(ConvProblem((8, 64, 64, 64), (64, 3, 3), padding=1))
+SMALL = ["--conv", "1,9,9,16", "--filter", "24,3,3", "--arch", "sm_80"]
+
+
+def test_json_has_the_facts_of_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", *SMALL, "--padding", "1", "--json", "--sass-stats"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["gemm"] == {"m": 81, "n": 24, "k": 144, "groups": 1}
+    view = fprop_view(ConvProblem((1, 9, 9, 16), (24, 3, 3), padding=1))
+    choice = choose_kernel(view, torch.float16, MACHINES["sm_80"])
+    assert found["tile"] == str(choice.spec.tile)
+    (kernel,) = read_cubin(build(choice.view, choice.spec, dump="/tmp").__cubin__).values()
+    assert (found["registers"], found["sass"]) == (kernel.registers, dict(kernel.opcodes))
+    assert found["sass"]["HMMA"] > 0
+    assert found["candidates"][0]["tile"] == found["tile"]
+
+
+def test_every_view_of_a_pass_has_its_kernel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A strided gradient has one for each residue; PTX is written for all of them."""
+    ptx = tmp_path / "dgrad.ptx"
+    large = ["--conv", "8,64,64,64", "--filter", "64,3,3", "--padding", "1", "--arch", "sm_80"]
+    status = main(["compile", *large, "--stride", "2", "--pass", "dgrad", "--ptx", str(ptx)])
+    assert status == 0
+    assert capsys.readouterr().out.count("GEMM") == 4
+    written = sorted(tmp_path.glob("*.ptx"))
+    assert len(written) == 4
+    assert all(".target sm_80" in path.read_text() for path in written)
+
+
+def test_a_view_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import layoutconv as lc\n"
+        "L = lc.Layout\n"
+        "product = lc.GemmView(L((300, 256), (256, 1)), L((192, 256), (256, 1)), L((300, 192)))\n"
+        "def made():\n    return product\n"
+        "number = 3\n"
+    )
+    for name in ("product", "made"):
+        assert main(["compile", f"{script}:{name}", "--arch", "sm_80"]) == 0
+        assert "m = 300, n = 192, k = 256" in capsys.readouterr().out
+    refused = {
+        f"{script}:number": "Expected a GemmView or a function that returns one, got int",
+        f"{script}:absent": "There is no absent in",
+        "no_such_module:view": "no_such_module cannot be imported",
+        "nothing": "Expected FILE.py:NAME or MODULE:NAME, got 'nothing'",
+        f"{tmp_path}/none.py:view": "No such file",
+    }
+    for target, message in refused.items():
+        assert main(["compile", target]) == 2
+        assert message in capsys.readouterr().err
+    assert main(["compile"]) == 2
+    assert "Expected VIEW, or --conv and --filter" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arch", MACHINES)
+def test_candidates_are_ranked_and_refused_with_reasons(arch: str) -> None:
+    found = explain(VIEW, torch.float16, arch, most=12)
+    pairs = [(c.tile, c.splits) for c in found.candidates]
+    assert pairs == [pair for pair, _ in zip(ranked(found.problem, found.machine), range(12))]  # noqa: B905
+    legal = [c for c in found.candidates if not c.refused]
+    assert legal[0].tile == found.spec.tile
+    assert not found.measured
+
+
+def test_an_epilogue_leaves_tiles_out() -> None:
+    """A tile that finishes rows in registers cannot ask for their numbers."""
+    step = lc.Pointwise(lambda x, row: x + row)
+    found = explain(VIEW, torch.float16, "sm_90a", epilogue=Epilogue((step,)), most=64)
+    refused = {c.refused for c in found.candidates if c.refused}
+    assert any("ask for no row" in why for why in refused)
+    assert found.spec.tile.halo_taps == 1
+
+
+def test_an_architecture_that_the_model_does_not_know() -> None:
+    with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .* got 'sm_70'"):
+        explain(VIEW, torch.float16, "sm_70")

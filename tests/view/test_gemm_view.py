@@ -1,0 +1,72 @@
+"""A view that cannot be run is refused where it is made, with the operand that is at fault."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import layoutconv as lc
+from layoutconv import ComposedLayout, E, GemmView, Layout, Swizzle
+from layoutconv.view.gemm_view import locate, through_coordinates
+
+SQUARE = Layout((4, 4), (4, 1))
+BATCH = Layout((4, 4, 3), (4, 1, 16))
+
+
+@pytest.mark.parametrize(
+    ("operands", "message"),
+    [
+        (("(4,4):(4,1)", SQUARE, SQUARE), r"`a`: expected a Layout, .* got str: \(4,4\)"),
+        ((SQUARE, Swizzle(3, 3, 3), SQUARE), r"`b`: expected a Layout, .* got Swizzle"),
+        ((SQUARE, SQUARE, ComposedLayout(Swizzle(1, 0, 1), 0, SQUARE)), "`d`: .* got Swizzle"),
+        ((SQUARE, None, SQUARE), "`b`: expected a Layout, .* got NoneType"),
+        ((SQUARE, Layout((4, 3)), SQUARE), "`b`: expected 4 columns, as in a, got 3"),
+        ((SQUARE, SQUARE, Layout((4, 5))), "`d`: expected 4 x 4, the rows of a and b, got 4 x 5"),
+        ((BATCH, BATCH[:2], BATCH), r"`b`: expected 2 modes, or 3, .* got 3, 2 and 3"),
+        ((Layout(4), Layout(4), Layout(4)), r"`a`: expected 2 modes, or 3, .* got 1, 1 and 1"),
+        ((BATCH, Layout((4, 4, 5)), BATCH), "`b`: expected 3 problems in mode 2, as in a, got 5"),
+        ((BATCH, BATCH, Layout((4, 4, 5))), "`d`: expected 3 problems in mode 2, as in a, got 5"),
+        ((SQUARE, SQUARE, Layout((4, 4), (0, 1))), r"`d`: .* a place .* \(0, 0\) and \(1, 0\)"),
+        ((SQUARE, SQUARE, Layout((4, 4), (1, 3))), r"`d`: .* a place .* \(3, 0\) and \(0, 1\)"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run(operands, message):
+    with pytest.raises(lc.ArgumentError, match=message):
+        GemmView(*operands)
+
+
+extents = st.integers(1, 4)
+
+
+@given(st.tuples(extents, extents), st.tuples(st.integers(0, 5), st.integers(-4, 5)))
+def test_results_have_places_of_their_own_or_the_view_is_refused(shape, stride):
+    m, n = shape
+    places = [i * stride[0] + j * stride[1] for i in range(m) for j in range(n)]
+    a, b, d = Layout((m, 2)), Layout((n, 2)), Layout(shape, stride)
+    if len(set(places)) == len(places):
+        assert GemmView(a, b, d).d is d
+    else:
+        with pytest.raises(lc.ArgumentError, match="`d`: expected a place"):
+            GemmView(a, b, d)
+
+
+@pytest.mark.parametrize("a", [SQUARE, Layout(((2, 2), (2, 2)), ((8, 1), (4, 2)))], ids=str)
+def test_a_plain_layout_is_its_memory_behind_coordinates(a):
+    view = GemmView(a, SQUARE, SQUARE)
+    made = through_coordinates(view)
+    for one, other in ((view.a, made.a), (view.b, made.b), (view.d, made.d)):
+        assert isinstance(other, ComposedLayout)
+        assert other.shape == one.shape
+        every = [(i, j) for i in range(4) for j in range(4)]
+        assert [locate(other, *c) for c in every] == [locate(one, *c) for c in every]
+    assert through_coordinates(made) is made
+
+
+def test_a_plain_product_is_one_on_a_cpu():
+    x, w = torch.randn(4, 6), torch.randn(5, 6)
+    view = GemmView(Layout((4, 6), (6, 1)), Layout((5, 6), (6, 1)), Layout((4, 5), (5, 1)))
+    torch.testing.assert_close(lc.execute(view, x, w), x @ w.T)
+    mapped = ComposedLayout(Layout((4, 6), (6, 1)), 0, Layout((4, 6), (E(0), E(1))))
+    assert torch.equal(lc.execute(GemmView(mapped, view.b, view.d), x, w), lc.execute(view, x, w))
