@@ -51,11 +51,10 @@ class TorchConvolution:
 
     def __init__(self, problem: ConvProblem) -> None:
         lines = [1] * (2 - problem.rank)  # modes of planes that are lines
-        both = [min(sides) for sides in problem.padding]
+        both = [max(0, min(sides)) for sides in problem.padding]
         self.near = [near - least for (near, _), least in zip(problem.padding, both, strict=True)]
-        far = [far - least for (_, far), least in zip(problem.padding, both, strict=True)]
-        pairs = reversed([*zip(self.near, far, strict=True)])  # the last mode first
-        self.padded = [side for pair in pairs for side in pair] if any(self.near + far) else []
+        self.far = [far - least for (_, far), least in zip(problem.padding, both, strict=True)]
+        self.padded = _last_first(self.near, self.far)
         self.numbers = (
             [*lines, *problem.stride],
             [0 for _ in lines] + both,
@@ -94,11 +93,28 @@ class TorchConvolution:
         sums = torch.convolution(y, w, bias, *self.numbers, True, self.unreached, self.groups)
         if self.padded:
             for mode, first in enumerate(self.near, -len(self.near)):
-                sums = sums.narrow(mode, first, self.spatial[mode])
+                read = self.spatial[mode] + min(0, self.far[mode])
+                sums = sums.narrow(mode, first, read)
+            sums = self._with_unread_cells(sums, bias)
         return in_channels_last(sums, *self.x)
 
-    def wgrad(self, y: Tensor, x: Tensor) -> Tensor:
-        """The gradient of the filter.
+    def _with_unread_cells(self, sums: Tensor, bias: Tensor | None) -> Tensor:
+        """Return sums with those, of nothing, behind a far side that is negative."""
+        if min(self.far) >= 0:
+            return sums
+        shape = *sums.shape[: -len(self.spatial)], *self.spatial
+        if bias is None:
+            every = sums.new_zeros(shape)
+        else:
+            every = bias.view(-1, *[1] * (sums.dim() - 2)).expand(shape).contiguous()
+        read = every
+        for mode in range(-len(self.spatial), 0):
+            read = read.narrow(mode, 0, sums.shape[mode])
+        read.copy_(sums)
+        return every
+
+    def wgrad(self, y: Tensor, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """The gradient of the filter, after which comes no bias.
 
         >>> problem = ConvProblem((1, 3, 1), (1, 2))
         >>> TorchConvolution(problem).wgrad(torch.ones(1, 1, 2), torch.tensor([[[1.0, 2, 3]]]))
@@ -113,6 +129,12 @@ class TorchConvolution:
 
     def _pad(self, x: Tensor) -> Tensor:
         return torch.nn.functional.pad(x, self.padded) if self.padded else x
+
+
+def _last_first(near: Sequence[int], far: Sequence[int]) -> list[int]:
+    """Cells around each mode as ``torch.nn.functional.pad`` takes them; [] if there are none."""
+    pairs = list(zip(near, far, strict=True))[::-1]
+    return [side for pair in pairs for side in pair] if any((*near, *far)) else []
 
 
 def with_epilogue(

@@ -205,6 +205,18 @@ def check_fits(
             raise ArgumentError("weight", expected, f"one that spans {span}")
 
 
+def checked_executor(executor: Any) -> str | None:
+    """Return who convolves on a CPU, None for torch.
+
+    >>> checked_executor("views")
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `executor`: expected None or 'view', got 'views'
+    """
+    if executor not in (None, "view"):
+        raise ArgumentError("executor", "None or 'view'", repr(executor))
+    return executor  # type: ignore[no-any-return]
+
+
 def check_size(shape: Sequence[int], name: str, *numbers: Any) -> None:
     """Raises :class:`~layoutconv.errors.ArgumentError` for a result that no memory can hold.
 

@@ -30,6 +30,7 @@ from .arguments import (
     check_residual,
     check_size,
     check_tensors,
+    checked_executor,
     near_and_far,
 )
 from .complex import complex_channels, real_channels, real_filter, without_autocast
@@ -65,6 +66,7 @@ def conv1d(
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     return_statistics: bool = False,
+    executor: str | None = None,
 ) -> Any:
     """Convolution over one spatial mode: ``input`` (N, C, W), ``weight`` (K, C, S). As `conv3d`.
 
@@ -74,7 +76,7 @@ def conv1d(
     """
     return _convolution(
         1, input, weight, bias, scale, residual, activation, slope, out_dtype,
-        stride, padding, dilation, groups, return_statistics,
+        stride, padding, dilation, groups, return_statistics, executor,
     )  # fmt: skip
 
 
@@ -93,6 +95,7 @@ def conv2d(
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     return_statistics: bool = False,
+    executor: str | None = None,
 ) -> Any:
     """Convolution over two spatial modes: ``input`` (N, C, H, W), ``weight`` (K, C, R, S).
 
@@ -106,7 +109,7 @@ def conv2d(
     """
     return _convolution(
         2, input, weight, bias, scale, residual, activation, slope, out_dtype,
-        stride, padding, dilation, groups, return_statistics,
+        stride, padding, dilation, groups, return_statistics, executor,
     )  # fmt: skip
 
 
@@ -125,6 +128,7 @@ def conv3d(
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     return_statistics: bool = False,
+    executor: str | None = None,
 ) -> Any:
     """Convolution over three spatial modes, in truth the cross-correlation, as torch's.
 
@@ -150,6 +154,8 @@ def conv3d(
         return_statistics: also return the sum and the sum of squares of every channel of the output
             as it is stored, fp32 (2, K), as a batch norm wants them. They have no gradient: what
             is computed from them is constant to ``backward``.
+        executor: "view" runs the views on a CPU too, where torch's own convolution is called
+            otherwise, with the same rounding and ending. A GPU runs views always.
 
     ``bias``, ``scale`` and ``residual`` are float16, bfloat16 or float32; of a float64 ``input``
     float64 as well, and a ``residual`` int8 of an int8 one. All steps are in fp32 (fp64 for
@@ -176,7 +182,7 @@ def conv3d(
     """
     return _convolution(
         3, input, weight, bias, scale, residual, activation, slope, out_dtype,
-        stride, padding, dilation, groups, return_statistics,
+        stride, padding, dilation, groups, return_statistics, executor,
     )  # fmt: skip
 
 
@@ -195,6 +201,7 @@ def conv_transpose1d(
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    executor: str | None = None,
 ) -> Tensor:
     """Transposed convolution: ``input`` (N, K, W), ``weight`` (K, C, S). As `conv_transpose3d`.
 
@@ -204,7 +211,7 @@ def conv_transpose1d(
     """
     return _transposed(
         1, input, weight, bias, scale, residual, activation, slope, out_dtype,
-        stride, padding, output_padding, groups, dilation,
+        stride, padding, output_padding, groups, dilation, executor,
     )  # fmt: skip
 
 
@@ -223,6 +230,7 @@ def conv_transpose2d(
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    executor: str | None = None,
 ) -> Tensor:
     """Transposed convolution: ``input`` (N, K, H, W), ``weight`` (K, C, R, S).
 
@@ -235,7 +243,7 @@ def conv_transpose2d(
     """
     return _transposed(
         2, input, weight, bias, scale, residual, activation, slope, out_dtype,
-        stride, padding, output_padding, groups, dilation,
+        stride, padding, output_padding, groups, dilation, executor,
     )  # fmt: skip
 
 
@@ -254,6 +262,7 @@ def conv_transpose3d(
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    executor: str | None = None,
 ) -> Tensor:
     """Transposed convolution over three spatial modes: the gradient of :func:`conv3d`, as torch's.
 
@@ -280,7 +289,7 @@ def conv_transpose3d(
     """
     return _transposed(
         3, input, weight, bias, scale, residual, activation, slope, out_dtype,
-        stride, padding, output_padding, groups, dilation,
+        stride, padding, output_padding, groups, dilation, executor,
     )  # fmt: skip
 
 
@@ -299,8 +308,9 @@ def _convolution(
     dilation: Ints,
     groups: int,
     statistics: bool,
+    executor: str | None,
 ) -> Any:
-    given = "conv", rank, stride, padding, dilation, groups, activation, slope
+    given = "conv", rank, stride, padding, dilation, groups, executor, activation, slope
     if not statistics:
         call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
         if call is not None:
@@ -308,7 +318,8 @@ def _convolution(
     operands = input, weight
     asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
     if has_torch_function((*operands, bias, scale, residual)):
-        more = {"return_statistics": True} if statistics else {}
+        more: dict[str, Any] = {"return_statistics": True} if statistics else {}
+        more |= {"executor": executor} if executor else {}
         function, numbers = globals()[f"conv{rank}d"], (stride, padding, dilation, groups)
         return overridden(function, operands, asked, numbers, **more)
     groups = check_groups(groups)
@@ -319,16 +330,17 @@ def _convolution(
     modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
     voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
     check_residual(residual, input, weight.shape[0], voxels)
-    numbers = steps, _flat(pairs), apart, groups
-    check_size((input.shape[0], weight.shape[0], *voxels), "padding", numbers[1])
+    sides = _flat(pairs)
+    of_pass = steps, sides, apart, groups, checked_executor(executor)
+    check_size((input.shape[0], weight.shape[0], *voxels), "padding", sides)
     if statistics:
         if input.is_complex():
             raise ArgumentError("return_statistics", "False for complex numbers", statistics)
         x, ending = _batch(input, rank), _of_batch(ending, rank)
-        y, sums = fuse.fprop_statistics(x, weight, numbers, ending)
+        y, sums = fuse.fprop_statistics(x, weight, of_pass, ending)
         return _like(y, input, rank), sums
-    y = _run(fuse.fprop, rank, input, weight, numbers, ending)
-    dense_calls.remember(given, operands, asked, y, numbers, transposed=False)
+    y = _run(fuse.fprop, rank, input, weight, of_pass, ending)
+    dense_calls.remember(given, operands, asked, y, of_pass, transposed=False)
     return y
 
 
@@ -347,8 +359,10 @@ def _transposed(
     output_padding: Ints,
     groups: int,
     dilation: Ints,
+    executor: str | None,
 ) -> Tensor:
-    given = "transposed", rank, stride, padding, output_padding, groups, dilation, activation, slope
+    numbers = rank, stride, padding, output_padding, groups, dilation, executor
+    given = "transposed", *numbers, activation, slope
     call = dense_calls.find(given, out_dtype, input, weight, bias, scale, residual)
     if call is not None:
         return call.run(input, weight, bias, scale, residual)
@@ -356,7 +370,8 @@ def _transposed(
     asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
     if has_torch_function((*operands, bias, scale, residual)):
         rest = stride, padding, output_padding, groups, dilation
-        return overridden(globals()[f"conv_transpose{rank}d"], operands, asked, rest)
+        more = {"executor": executor} if executor else {}
+        return overridden(globals()[f"conv_transpose{rank}d"], operands, asked, rest, **more)
     groups = check_groups(groups)
     ending = _checked(rank, input, weight, asked, groups, transposed=True)
     steps, apart = per_mode("stride", stride, rank), per_mode("dilation", dilation, rank)
@@ -369,9 +384,9 @@ def _transposed(
     check_residual(residual, input, weight.shape[1] * groups, spatial)
     shape = input.shape[0], weight.shape[1] * groups, *spatial
     check_size(shape, "stride", steps, apart, extra)
-    numbers = spatial, steps, sides, apart, groups
-    x = _run(fuse.dgrad, rank, input, weight, numbers, ending)
-    dense_calls.remember(given, operands, asked, x, numbers, transposed=True)
+    of_pass = spatial, steps, sides, apart, groups, checked_executor(executor)
+    x = _run(fuse.dgrad, rank, input, weight, of_pass, ending)
+    dense_calls.remember(given, operands, asked, x, of_pass, transposed=True)
     return x
 
 

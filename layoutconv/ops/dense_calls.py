@@ -24,7 +24,15 @@ from ..tensors.epilogue_in_torch import FP8
 from ..view.gemm_view import GemmView
 from .call_cache import dense
 from .dense_operators import OPERATORS, of_dgrad, of_fprop
-from .dense_passes import Pass, in_memory_order, pass_maker, write_empty_sums
+from .dense_passes import (
+    Pass,
+    TorchPass,
+    in_memory_order,
+    is_torchs_pass,
+    pass_maker,
+    torch_pass,
+    write_empty_sums,
+)
 from .epilogue_args import EpilogueArgs, epilogue_of
 from .formulas import Arguments
 from .guard import wants_gradient
@@ -75,13 +83,16 @@ class Call(BoundCall):
         described = of_dgrad if transposed else of_fprop
         self.formula, self.over = described(input, weight, *numbers)
         name = "dgrad" if transposed else "fprop"
+        self.launch: Any = None
+        self.found: Pass | TorchPass | None = None  # where it is no launch
+        if is_torchs_pass(input, weight, numbers):
+            self.found = torch_pass(name, input, weight, numbers)
+            return
         make = pass_maker(name, input, weight, numbers, ends=epilogue is not None)
         found = make()
         self.zeroed = found.zeroed
         shape = tuple(result.shape)
         self.allocate = allocator(shape, result.stride(), result.dtype, result.device)
-        self.launch: Any = None
-        self.found: Pass | None = None  # where it is run by the views
         if not _takes_memory(found, input, result):
             self.found = found
             return
@@ -102,11 +113,11 @@ class Call(BoundCall):
     def forward(
         self, a: Tensor, b: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
     ) -> Tensor:
-        """The convolution of tensors that are not as kernels read them, or by the views."""
-        result = self.allocate()
+        """The convolution of tensors that are not as kernels read them, by views, or by torch."""
         if self.found is not None:
             args = EpilogueArgs(bias, scale, residual, *self.ending, self.out_dtype)
-            return self.found.compute(a, b, args, result)[0]
+            return self.found.compute(a, b, args)[0]
+        result = self.allocate()
         out = in_memory_order(result)
         a, b = in_memory_order(a).contiguous(), in_memory_order(b).contiguous()
         if residual is not None:

@@ -9,9 +9,9 @@ Tensors have torch's shapes, ``x`` (N, C, D, H, W), ``w`` (K, C/groups, T, R, S)
 Q), for 1 to 3 spatial modes; memory in another order than that of ``channels_last`` is copied, and
 results are in that order. A compiler's graph has no transposed views between operators then, which
 inductor cannot save for a backward pass where their sizes are symbolic. ``padding`` is (near, far)
-for every spatial mode, flat. The result is ``activation(scale * sum + bias + residual)``, fused
-into the pass: ``bias`` and ``scale`` have a number for each channel of the result, ``residual`` its
-shape.
+for every spatial mode, flat; ``executor`` "view" runs views on a CPU too. The result is
+``activation(scale * sum + bias + residual)``, fused into the pass: ``bias`` and ``scale`` have a
+number for each channel of the result, ``residual`` its shape.
 
 Gradients of any order are by ``formulas``. ``statistics`` are fp32 (2, K), as ``execute`` makes
 them, without a gradient.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 
-_NUMBERS = "int[] stride, int[] padding, int[] dilation, int groups=1"
+_NUMBERS = "int[] stride, int[] padding, int[] dilation, int groups=1, str? executor=None"
 _SCHEMAS = {
     "conv_fprop": f"(Tensor x, Tensor w, {_NUMBERS}, {SCHEMA}) -> Tensor",
     "conv_fprop_statistics": f"(Tensor x, Tensor w, {_NUMBERS}, {SCHEMA}) -> (Tensor, Tensor)",
@@ -87,7 +87,9 @@ def _fake_wgrad(y: Tensor, x: Tensor, taps: Ints, *rest: Any, **named: Any) -> T
     return dense_passes.new_result(y, (y.shape[1], *taps, x.shape[1] // groups))
 
 
-def _rest(groups: int = 1, *ending: Any, **named: Any) -> tuple[int, EpilogueArgs]:
+def _rest(
+    groups: int = 1, executor: str | None = None, *ending: Any, **named: Any
+) -> tuple[int, EpilogueArgs]:
     """Return the groups, and what follows the sums, of arguments from the groups on."""
     return groups, EpilogueArgs(*ending, **named)
 

@@ -20,6 +20,7 @@ from ..conv import ConvProblem, dgrad_views, wgrad_view
 from ..conv.dense_views import VIEWS
 from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
 from ..conv.gradients import reached_residues
+from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
 from ..gpu.filter_choice import as_read, worth_turning
 from ..gpu.folding_choice import arranged_fprop, line_for
 from ..gpu.phase_choice import arranged_dgrad, columns_for, residues_side_by_side
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 Ints = Sequence[int]
 Numbers = Sequence[Any]  # stride, padding, dilation and groups
+VIEW = "view"  # the executor that runs views where torch has convolutions of its own
 _EMPTY = 64  # residues whose empty sums, if something follows them, kernels write; else torch does
 _ROWS = 1 << 16  # of empty sums that are made at once
 _PASSES: BoundedCache[Any, Any] = BoundedCache("dense passes", entries=1024, nbytes=12 << 20)
@@ -107,6 +109,33 @@ class Pass(NamedTuple):
             write_empty_sums(out, epilogue, a.dtype)
         a, b, turns = a.contiguous(), b.contiguous(), bool(self.turned)
         return result, run(self.views, a, b, out, epilogue, turns=turns)
+
+
+class TorchPass(NamedTuple):
+    """A pass on a CPU as a call of torch; ``compute`` as of :class:`Pass`."""
+
+    sums_of: Callable[..., Tensor]
+    zeroed: bool = False
+
+    def compute(
+        self,
+        a: Tensor,
+        b: Tensor,
+        ending: EpilogueArgs,
+        result: Tensor | None = None,
+        *,
+        statistics: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the result, in new memory or that of ``result``, and its statistics if asked for.
+
+        Tensors are in torch's order.
+        """
+        epilogue = _in_memory(ending).epilogue(statistics=statistics)
+        found = a.new_zeros((2, b.shape[0]), dtype=torch.float64) if statistics else None
+        made = with_epilogue(self.sums_of, a, b, epilogue, ending.out_dtype, found)
+        if result is not None:
+            made = result.copy_(made)
+        return made, None if found is None else found.float()
 
 
 def fprop_pass(
@@ -247,15 +276,58 @@ def _is_depthwise(problem: ConvProblem) -> bool:
     return problem.groups > 1 and problem.groups == problem.C
 
 
+def is_torchs_pass(a: Tensor, b: Tensor, numbers: Sequence[Any]) -> bool:
+    """Return whether torch computes a pass: on a CPU, unless views are asked for.
+
+    It takes numbers of 32 bits alone for what they are.
+    """
+    *modes, _, executor = numbers
+    return executor != VIEW and is_torchs(a, b) and max(map(max, modes), default=0) < 1 << 31
+
+
+def torch_pass(name: str, a: Tensor, b: Tensor, numbers: Sequence[Any]) -> TorchPass:
+    """The pass "fprop", "dgrad" or "wgrad" of two tensors, in torch's order, as a call of torch.
+
+    ``numbers`` are as of :func:`pass_maker`.
+    """
+    first, second = _shape_in_memory(a), _shape_in_memory(b)
+    *numbers, groups, _ = numbers
+    if name == "fprop":
+        x, filter = first, second[:-1]
+    elif name == "dgrad":
+        spatial, *numbers = numbers
+        x, filter = (first[0], *spatial, second[-1] * groups), second[:-1]
+    else:
+        taps, *numbers = numbers
+        x, filter = second, (first[-1], *taps)
+    convolution = _torch_convolution(x, filter, *map(tuple, numbers), groups)
+    return TorchPass(getattr(convolution, name))
+
+
+@kept_in(_PASSES)
+def _torch_convolution(x: Any, filter: Any, *numbers: Any) -> TorchConvolution:
+    return TorchConvolution(_problem(x, filter, *numbers))
+
+
+def pass_of(
+    name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
+) -> Pass | TorchPass:
+    """The pass "fprop", "dgrad" or "wgrad" of two tensors; arguments as of :func:`pass_maker`."""
+    if is_torchs_pass(a, b, numbers):
+        return torch_pass(name, a, b, numbers)
+    return pass_maker(name, a, b, numbers, ends=ends)()
+
+
 def pass_maker(
     name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
 ) -> Callable[[], Pass]:
-    """What makes the pass "fprop", "dgrad" or "wgrad" of two tensors: here their device decides.
+    """What makes the views of "fprop", "dgrad" or "wgrad" of two tensors, as their device likes.
 
     It holds no tensor. ``numbers`` are the arguments of the operator, from the two tensors to the
-    groups; ``ends`` says whether anything comes after the sums.
+    executor; ``ends`` says whether anything comes after the sums.
     """
     first, second = _shape_in_memory(a), _shape_in_memory(b)
+    numbers = numbers[:-1]
     if name == "fprop":
         return partial(fprop_pass, first, second, *numbers, line=line_for(a))
     if name == "dgrad":
@@ -268,18 +340,32 @@ def pass_maker(
 
 
 def fprop(
-    x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int = 1, *ending: Any
+    x: Tensor,
+    w: Tensor,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    executor: str | None = None,
+    *ending: Any,
 ) -> Tensor:
     """The forward pass, (N, K, Z, P, Q); ``ending`` are the fields of ``EpilogueArgs``."""
-    found = pass_maker("fprop", x, w, (stride, padding, dilation, groups))()
+    found = pass_of("fprop", x, w, (stride, padding, dilation, groups, executor))
     return found.compute(x, w, EpilogueArgs(*ending))[0]
 
 
 def fprop_statistics(
-    x: Tensor, w: Tensor, stride: Ints, padding: Ints, dilation: Ints, groups: int = 1, *ending: Any
+    x: Tensor,
+    w: Tensor,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int = 1,
+    executor: str | None = None,
+    *ending: Any,
 ) -> tuple[Tensor, Any]:
     """The forward pass and its statistics, fp32 (2, K)."""
-    found = pass_maker("fprop", x, w, (stride, padding, dilation, groups))()
+    found = pass_of("fprop", x, w, (stride, padding, dilation, groups, executor))
     return found.compute(x, w, EpilogueArgs(*ending), statistics=True)
 
 
@@ -291,13 +377,15 @@ def dgrad(
     padding: Ints,
     dilation: Ints,
     groups: int = 1,
+    executor: str | None = None,
     *ending: Any,
 ) -> Tensor:
     """The gradient of the activation, or the transposed convolution, (N, C, D, H, W)."""
-    args = EpilogueArgs(*ending)
+    args, numbers = EpilogueArgs(*ending), (spatial, stride, padding, dilation, groups, executor)
+    if is_torchs_pass(y, w, numbers):
+        return torch_pass("dgrad", y, w, numbers).compute(y, w, args)[0]
     # Before all else: no view is made for what no memory holds.
     result = new_result(y, (y.shape[0], *spatial, w.shape[1] * groups), args.out_dtype)
-    numbers = spatial, stride, padding, dilation, groups
     return pass_maker("dgrad", y, w, numbers, ends=args.ends)().compute(y, w, args, result)[0]
 
 
@@ -309,9 +397,10 @@ def wgrad(
     padding: Ints,
     dilation: Ints,
     groups: int = 1,
+    executor: str | None = None,
 ) -> Tensor:
     """The gradient of the filter, (K, C / groups, T, R, S)."""
-    found = pass_maker("wgrad", y, x, (taps, stride, padding, dilation, groups))()
+    found = pass_of("wgrad", y, x, (taps, stride, padding, dilation, groups, executor))
     return found.compute(y, x, EpilogueArgs())[0]
 
 

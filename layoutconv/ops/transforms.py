@@ -108,7 +108,7 @@ def _batched(
     function: Any, folds: _Folds, info: Any, in_dims: tuple[Any, ...], inputs: tuple[Any, ...]
 ) -> tuple[Tensor, int]:
     """A pass over a batch of problems, of which either tensor, or both, has its own in each."""
-    a, b, *numbers, groups, out_dtype = inputs
+    a, b, *numbers, groups, executor, out_dtype = inputs
     size, (at_a, at_b, *_) = info.batch_size, in_dims
     of_result = groups
     if at_b is None:
@@ -121,7 +121,7 @@ def _batched(
         of_a, of_b, place = folds.of_both
         a, b = of_a.into(a, at_a, groups), of_b.into(b, at_b, groups)
         groups = groups * size
-    y = function.apply(a, b, *numbers, groups, out_dtype)
+    y = function.apply(a, b, *numbers, groups, executor, out_dtype)
     return place.out_of(y, size, of_result), 0
 
 

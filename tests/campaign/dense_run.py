@@ -147,6 +147,8 @@ def _forward(p: Dense, leaves: Results, finish: Finish) -> Any:
     function = getattr(lc, f"conv{'_transpose' if p.transposed else ''}{p.rank}d")
     if p.statistics:
         options["return_statistics"] = True
+    if x.device.type == "cpu" and p.seed % 2:  # as every second one of a kind
+        options["executor"] = "view"
     if p.call == "unbatched":
         if "residual" in options:
             options["residual"] = options["residual"][0]

@@ -24,7 +24,7 @@ from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 
 def numbers(problem: ConvProblem) -> tuple:
     flat = [side for pair in problem.padding for side in pair]
-    return problem.stride, flat, problem.dilation, problem.groups
+    return problem.stride, flat, problem.dilation, problem.groups, "view"
 
 
 def tensors(problem: ConvProblem, dtype=torch.float64) -> list[torch.Tensor]:

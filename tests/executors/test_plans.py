@@ -21,7 +21,7 @@ from layoutconv.gpu import select
 from layoutconv.gpu.folding_choice import LINE, arranged_fprop
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.kernels.gemm.implicit_gemm import ImplicitGemm
-from layoutconv.ops import dense_calls
+from layoutconv.ops import dense_calls, dense_passes
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.tensors.tensor_checks import expected
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
@@ -102,6 +102,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr(gpu_plan, "load_kernel", StandIn)
     monkeypatch.setattr(gpu_plan, "adder", adder)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
+    monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
     monkeypatch.setattr(dense_calls, "_takes_memory", lambda found, *_: not found.is_depthwise)
     yield
     dense_calls.forget()

@@ -67,6 +67,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(gpu_plan, "load_kernel", kernel_of)
     monkeypatch.setattr(gpu_plan.Plan, "_run_in_parts", in_one_part)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
     for module in (dense_calls, sparse_calls):
         monkeypatch.setattr(module, "_takes_memory", lambda *_: True)
     monkeypatch.setattr(room, "_runs_kernels", lambda a: True)

@@ -19,7 +19,7 @@ import layoutconv as lc
 from layoutconv.gpu import map_views
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.nn.sparse import subm_conv
-from layoutconv.ops import dense_calls, sparse_calls
+from layoutconv.ops import dense_calls, dense_passes, sparse_calls
 from layoutconv.ops.epilogue_args import EpilogueArgs
 from layoutconv.planning.cost_model import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
@@ -45,6 +45,7 @@ def no_gpu(monkeypatch):
     monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu_plan, "load_kernel", stand_in)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
     monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)
     monkeypatch.setattr(sparse_calls, "_takes_memory", lambda *_: True)
     yield

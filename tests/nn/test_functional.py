@@ -211,7 +211,7 @@ def test_what_is_fused(monkeypatch):
     dense_calls.forget()  # else what was called before is
 
     def spy(*arguments):
-        called.append(arguments[6:])
+        called.append(arguments[7:])
         return conv_fprop(*arguments)
 
     monkeypatch.setattr(ours.fuse, "conv_fprop", spy)
