@@ -54,7 +54,7 @@ class TorchConvolution:
         both = [max(0, min(sides)) for sides in problem.padding]
         self.near = [near - least for (near, _), least in zip(problem.padding, both, strict=True)]
         self.far = [far - least for (_, far), least in zip(problem.padding, both, strict=True)]
-        self.padded = _last_first(self.near, self.far)
+        self.padded = _last_first(self.near, [max(0, far) for far in self.far])
         self.numbers = (
             [*lines, *problem.stride],
             [0 for _ in lines] + both,
@@ -91,10 +91,10 @@ class TorchConvolution:
         """
         y, w = _in_memory_order(y), _in_memory_order(w)
         sums = torch.convolution(y, w, bias, *self.numbers, True, self.unreached, self.groups)
-        if self.padded:
+        if self.padded or min(self.far) < 0:
             for mode, first in enumerate(self.near, -len(self.near)):
                 read = self.spatial[mode] + min(0, self.far[mode])
-                sums = sums.narrow(mode, first, read)
+                sums = sums.narrow(mode, first, max(0, read))
             sums = self._with_unread_cells(sums, bias)
         return in_channels_last(sums, *self.x)
 
@@ -128,7 +128,11 @@ class TorchConvolution:
         return in_channels_last(found, *self.w)
 
     def _pad(self, x: Tensor) -> Tensor:
-        return torch.nn.functional.pad(x, self.padded) if self.padded else x
+        x = torch.nn.functional.pad(x, self.padded) if self.padded else x
+        for mode, far in enumerate(self.far, -len(self.far)):
+            if far < 0:  # more may be cut off than there was before the near side
+                x = x.narrow(mode, 0, x.shape[mode] + far)
+        return x
 
 
 def _last_first(near: Sequence[int], far: Sequence[int]) -> list[int]:
