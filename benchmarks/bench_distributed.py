@@ -236,6 +236,7 @@ def _worker(rank: int, ranks: int, folder: str, options: argparse.Namespace) -> 
     if rank == 0:
         text = json.dumps([asdict(row) for row in found])
         (Path(folder) / f"{ranks}.json").write_text(text)
+    dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
     dist.destroy_process_group()
 
 

@@ -121,6 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"  exchange  {1e3 * exchange:.2f} ms by itself, {exchange / split:.1%} of the pass")
         print(f"            {max(0.0, split - alone) / split:.1%} of it is not hidden")
     if dist.is_initialized():
+        dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
         dist.destroy_process_group()
     return 0 if worst <= TOLERANCE[dtype] else 1
 

@@ -94,6 +94,7 @@ def run(arguments: list[str], folder: Path) -> str:
         env={**os.environ, "PYTHONPATH": python_path},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

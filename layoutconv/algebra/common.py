@@ -63,8 +63,11 @@ def _domain(x: Any) -> tuple[Any, int]:
         return plain[0], 0
     if isinstance(x.outer, Swizzle) and isinstance(x.offset, int):
         inner, most = _domain(x.inner)
-        block = 1 << x.outer.base if x.outer.bits else 0
-        return inner, gcd(block, most, x.offset) if x.outer.bits else most
+        if not x.outer.bits:
+            return inner, most
+        begin = x.inner(0)  # of a gather, anywhere in a block
+        begin = begin if isinstance(begin, int) else 0
+        return inner, gcd(1 << x.outer.base, most, x.offset, begin)
     return x, 0
 
 

@@ -78,6 +78,7 @@ def make_layout_like(layout: Any) -> Layout:
 
     >>> print(make_layout_like(Layout((4, 2, 8), (0, 10, 1))))
     (4,2,8):(0,8,1)
+    >>> from .notation import parse
     >>> print(make_layout_like(parse("(4,2,8):(1@1,2@0,1@0)")))
     (4,2,8):(16,8,1)
     """

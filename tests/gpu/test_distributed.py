@@ -39,6 +39,7 @@ def _rank(rank: int, check: str, folder: str) -> None:
     networks = {"batch_norm": batch_norm, "dense": dense}
     networks[check]() if check in networks else split(getattr(torch, check))
     torch.cuda.synchronize()
+    dist.barrier()  # Gloo may still let go of tensors, for which it wants what its end holds
     dist.destroy_process_group()
     (Path(folder) / f"{rank}.done").touch()
 

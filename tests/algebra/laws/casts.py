@@ -153,6 +153,12 @@ def law_layout_add(rng, kind, strides):
     return "exact"
 
 
+def how_far(d):
+    """Along which modes a stride steps and how far, the last one first: [] for 0."""
+    steps = d.items() if isinstance(d, dict) else [((), d)]
+    return sorted(((path, abs(step)) for path, step in steps if step), reverse=True)
+
+
 def law_make_layout_like(rng, kind, strides):
     x = operand(rng, kind, strides)
     inner = domain(as_function(x))
@@ -167,10 +173,10 @@ def law_make_layout_like(rng, kind, strides):
             error,
         )
         return "refused"
-    order = sorted(range(len(steps)), key=lambda i: abs(plain_stride(steps[i])))
+    moved = [how_far(plain_stride(d)) for d in steps]
     current, wanted = 1, [0] * len(steps)
-    for i in order:
-        if plain_stride(steps[i]):
+    for i in sorted(range(len(steps)), key=moved.__getitem__):
+        if moved[i]:
             wanted[i] = current
             current *= leaves(inner.shape)[i]
     holds(leaves(result.stride) == wanted, f"not {wanted}", lc.make_layout_like, (x,), result)
