@@ -93,8 +93,8 @@ class TorchConvolution:
         sums = torch.convolution(y, w, bias, *self.numbers, True, self.unreached, self.groups)
         if self.padded or min(self.far) < 0:
             for mode, first in enumerate(self.near, -len(self.near)):
-                read = self.spatial[mode] + min(0, self.far[mode])
-                sums = sums.narrow(mode, first, max(0, read))
+                read = max(0, self.spatial[mode] + min(0, self.far[mode]))
+                sums = sums.narrow(mode, first if read else 0, read)
             sums = self._with_unread_cells(sums, bias)
         return in_channels_last(sums, *self.x)
 
