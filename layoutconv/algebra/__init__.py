@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from .combine import greatest_common_domain, layout_add
     from .common import max_common_layout, max_common_vector
     from .divide import hier_unzip, tile_unzip
-    from .emit import emit
+    from .emission import emit
     from .extent import coprofile, coshape, cosize, size
     from .f2 import f2_layout, from_f2, to_f2
     from .inverse import left_inverse, nullspace, right_inverse
@@ -188,7 +188,7 @@ if TYPE_CHECKING:
     from .tiling import domain_offset, local_partition, local_tile
 
 _HOMES = {
-    "emit": "emit",
+    "emission": "emit",
     "tiled_copy": (
         "CopyUnit ThrCopy TiledCopy copy_unit make_cotiled_copy make_layout_tv "
         "make_tiled_copy make_tiled_copy_A make_tiled_copy_B make_tiled_copy_C "

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from ..conv import ConvProblem, wgrad_view
 from ..conv.depthwise_views import depthwise_wgrad_view
 from ..errors import ArgumentError
-from ..ops.dense_passes import pass_of
+from ..ops.dense_passes import VIEW, pass_of
 from ..ops.epilogue_args import EpilogueArgs
 from ..ops.execute import execute
 from ..tensors.tensor_checks import OUTPUTS
@@ -165,4 +165,4 @@ def _wgrad(rows: Rows, dy: Tensor, total: Tensor) -> Tensor:
 def _numbers(problem: ConvProblem) -> tuple[Any, ...]:
     """As the passes take them."""
     padding = [side for pair in problem.padding for side in pair]
-    return problem.stride, padding, problem.dilation, problem.groups, None
+    return problem.stride, padding, problem.dilation, problem.groups, VIEW

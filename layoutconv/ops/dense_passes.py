@@ -279,10 +279,13 @@ def _is_depthwise(problem: ConvProblem) -> bool:
 def is_torchs_pass(a: Tensor, b: Tensor, numbers: Sequence[Any]) -> bool:
     """Return whether torch computes a pass: on a CPU, unless views are asked for.
 
-    It takes numbers of 32 bits alone for what they are.
+    It takes numbers of 32 bits alone for what they are, and no negative padding, which the parts
+    of a convolution have that ranks share.
     """
     *modes, _, executor = numbers
-    return executor != VIEW and is_torchs(a, b) and max(map(max, modes), default=0) < 1 << 31
+    if executor == VIEW or not is_torchs(a, b):
+        return False
+    return max(map(max, modes), default=0) < 1 << 31 and min(numbers[-4], default=0) >= 0
 
 
 def torch_pass(name: str, a: Tensor, b: Tensor, numbers: Sequence[Any]) -> TorchPass:

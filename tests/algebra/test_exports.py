@@ -83,3 +83,8 @@ def test_every_public_name_has_an_example_that_is_executed(room):
                 continue  # a constant has no docstring of its own
             value = type(value)
         assert f"{value.__module__}.{value.__qualname__}" in executed(value.__module__), name
+
+
+def test_no_name_that_is_found_late_is_that_of_its_module():
+    """Importing such a module would put it where the function is looked for."""
+    assert not [name for name, home in algebra._HOME.items() if name == home]
