@@ -110,7 +110,7 @@ def _check_names(like: Any, coordinate: Any, named: dict[Any, str]) -> None:
 
 
 class _Walk:
-    """What a layout gives, as terms of a language: one, or a tuple for a coordinate."""
+    """Values of a layout as terms of a language: one, or a tuple for a coordinate."""
 
     def __init__(self, spelling: Spelling, index: str | tuple[str, ...]) -> None:
         self.spelling = spelling
@@ -123,7 +123,7 @@ class _Walk:
         return str(value.text)
 
     def value(self, like: Any, coordinate: Any) -> Any:
-        """What ``like`` gives at a coordinate."""
+        """The value of ``like`` at a coordinate."""
         if isinstance(like, Tensor):
             return self._shifted(self.value(like.layout, coordinate), like.offset)
         if isinstance(like, Layout):

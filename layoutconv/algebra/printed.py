@@ -1,4 +1,4 @@
-"""What CuTe prints around a layout: types of C++, pointers with a swizzle, and coordinates."""
+"""Texts that CuTe prints around a layout: types of C++, swizzled pointers, and coordinates."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Steps:
 
 @dataclass
 class Places:
-    """What steps read beside a vector of sums: vectors like it.
+    """Values that steps read beside a vector of sums: vectors like it.
 
     ``vector(i)`` and ``source(i)`` are what the i-th tensor per column or row, or like D, has at
     the places of the sums; ``row()`` and ``column()`` are their coordinates, Int32.

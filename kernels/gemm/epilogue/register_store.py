@@ -111,7 +111,7 @@ class RegisterEpilogue(Epilogue):
         return cute.make_tensor(cute.recast_ptr(out.iterator, dtype=Int32), words)
 
     def _places_of(self, first: Any, halves: int, count: int, extras: Extras) -> Places:
-        """What steps read at the places of a block."""
+        """Values that steps read at the places of a block."""
 
         def filled(kind: Any, at: Callable[[Any], Any]) -> Any:
             values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), kind)

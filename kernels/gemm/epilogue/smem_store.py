@@ -223,7 +223,7 @@ class Epilogue:
     # -- what the steps read ---------------------------------------------------------------------
 
     def _by_fragment(self, mma: Any, tid: Any, n0: Any, d: Operand, extras: Extras) -> Places:
-        """What steps read at the places of a thread's accumulators: nothing of their rows."""
+        """Values that steps read at a thread's accumulators: nothing of their rows."""
         thread, shape = mma.get_slice(tid), (self.tile.m, self.tile.n)
         first = n0 + thread.partition_C(cute.make_identity_tensor(shape))[0][1]
         columns = cute.make_layout(shape, stride=(0, 1))  # of a row: all rows alike
@@ -247,7 +247,7 @@ class Epilogue:
         return Places(vector, lambda: filled(Int32, lambda n: Int32(extras.first_column + n)))
 
     def _by_vector(self, first: Any, count: int, extras: Extras) -> Places:
-        """What steps read of a thread's vector of columns, in any row."""
+        """Values that steps read of a thread's vector of columns, in any row."""
         held: dict[int, Any] = {}
         for number, pointer in enumerate(extras.columns if self.by_row else ()):
             if number not in self.steps.per_row:
@@ -263,7 +263,7 @@ class Epilogue:
     def _of_row(
         self, of_columns: Places, d: Operand, number: Any, offset: Any, there: Any, extras: Extras
     ) -> Places:
-        """What steps read at a thread's vector of columns in row ``number`` of D."""
+        """Values that steps read at a thread's vector of columns in row ``number`` of D."""
         row = cutlass.min(Int32(number), Int32(d.row_count - 1))
 
         def vector(which: int) -> Any:
