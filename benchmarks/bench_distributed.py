@@ -105,7 +105,7 @@ def split(options: argparse.Namespace, ranks: int) -> Measured:
     slab, split_conv = Slab(small.shape[2]), lc.distributed.conv3d
     with torch.no_grad():
         got = slab.gather(split_conv(slab.shard(small), w, padding=1, slab=slab)).double()
-        want = lc.conv3d(small, w, padding=1).double()
+        want = lc.conv3d(small, w, padding=1, executor="view").double()
         error = float((got - want).norm() / want.norm())
         slab = Slab(options.size)
         shape = (1, len(slab.rows), options.size, options.size, C)
