@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from ..algebra import copy_names, mfma_names, mma_names
-from ..draw.command import LIMIT, STEPS_LIMIT, DrawOptions, run, serve
-from .options import Extents
+from ..drawing.command import LIMIT, STEPS_LIMIT, DrawOptions, run, serve
+from ..drawing.static_gallery import write_gallery
+from .options import Tile
 
 
 def _atoms(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -27,8 +28,10 @@ examples:
   layoutconv draw --atom m16n8k16.f16 -o mma.svg
   layoutconv draw --atom SM80_16x8x16_F32F16F16F32_TN -o mma.tex
   layoutconv draw "((4,8),(2,2)):((32,1),(16,8))" --tv 16,8
+  layoutconv draw "(32,2):(1,32)" --tv "S<3,0,3> @ (8,8):(8,1)" --element-bits 32
   layoutconv draw --view fprop:5x5,3x3,stride=2,padding=1 --row 4 -o im2col.svg
   layoutconv draw "zipped_divide((4,8):(8,1), (2,4))" --steps -o tiles.html
+  layoutconv draw --gallery steps
 """,
 )
 @click.argument("layout", required=False)
@@ -49,11 +52,14 @@ examples:
     help="Of a file with another suffix.",
 )  # fmt: skip
 @click.option(
-    "--tv", type=Extents("two extents such as 16,8", 2, 2), metavar="M,N",
-    help="(thread, value) layout of an M x N tile.",
+    "--tv", type=Tile(), metavar="M,N",
+    help="(thread, value) layout of an M x N tile; or the tile's layout in shared memory.",
 )  # fmt: skip
 @click.option("--row", type=int, metavar="M", help="Mark the cells that this row of a view reads.")
-@click.option("--element-bits", type=int, metavar="BITS", help="Colour by bank of shared memory.")
+@click.option(
+    "--element-bits", type=int, metavar="BITS",
+    help="Colour by bank of shared memory; with --tv, name the bank of each access.",
+)  # fmt: skip
 @click.option(
     "--limit",
     type=int,
@@ -65,12 +71,16 @@ examples:
 @click.option("--colour", "--color", is_flag=True, help="Colours on the terminal.")
 @click.option("--steps", is_flag=True, help="Each operation of LAYOUT on its own, as text or HTML.")
 @click.option(
+    "--gallery", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+    help="Write pages of operations, step by step, that need no server.",
+)  # fmt: skip
+@click.option(
     "--serve", "served", is_flag=True, help="A page to type LAYOUT on, for a browser here."
 )
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="PORT", help="Where --serve listens (any)."
 )
-def draw(served: bool, port: int | None, **options: Any) -> None:
+def draw(served: bool, port: int | None, gallery: Path | None, **options: Any) -> None:
     """Draw a layout, a swizzle, an atom of tensor cores, or what a convolution reads.
 
     LAYOUT is in the notation of the literature, shape:stride, as below, or an expression of such:
@@ -80,6 +90,11 @@ def draw(served: bool, port: int | None, **options: Any) -> None:
     """
     if served:
         _serve(options, port)
+        return
+    if gallery is not None:
+        _alone("--gallery", options)
+        write_gallery(gallery)
+        click.echo(gallery / "index.html")
         return
     if port is not None:
         raise click.UsageError("--port is where --serve listens.")
@@ -104,4 +119,5 @@ def _alone(option: str, options: dict[str, Any], *beside: str) -> None:
     """Refuse what an option has no use for."""
     for name, value in options.items():
         if value not in (None, False) and name not in beside:
-            raise click.UsageError(f"{option} has no use for --{name.replace('_', '-')}.")
+            given = "LAYOUT" if name == "layout" else f"--{name.replace('_', '-')}"
+            raise click.UsageError(f"{option} has no use for {given}.")

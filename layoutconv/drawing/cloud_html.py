@@ -1,0 +1,184 @@
+"""Point clouds in three dimensions, as a page to turn with the mouse, drawn by Plotly."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ..errors import ArgumentError, ArgumentTypeError
+from .birds_eye import CLASSES, INK, PAGE
+from .files import write
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+# On the cloud, not beside it, where a telephone has no room.
+_AT_THE_RIGHT = {"x": 1, "xanchor": "right"}
+# As wide as a telephone's screen is, and dark up to the edges.
+_HEAD = (
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    f"<style>body {{ margin: 0; background: {PAGE} }}</style>"
+)
+MOST = 400_000  # points: a page of 10 MB, which turns without a jerk on a laptop
+
+
+def cloud_page(
+    points: Any,
+    values: Mapping[str, Any],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    classes: Sequence[str] = (),
+    title: str = "",
+    size: float = 2.0,
+    most: int = MOST,
+) -> Any:
+    """The page of a cloud, coloured by one of several quantities that a menu chooses.
+
+    Args:
+        points: (points, 3) or more columns, x, y, z first: an array or a tensor.
+        values: by their names in the menu, (points,) each: numbers, which get a colour bar, or,
+            where ``classes`` are given, integers, which are indices of classes; -1 is unlabelled.
+        path: where to write one HTML file that needs no network, the library included (5 MB).
+        classes: their names, a line of the legend each; a click hides a class.
+        title: the line above the cloud.
+        size: the edge of a point, in pixels, > 0.
+        most: points that are shown, >= 1; of more, every second or third is.
+
+    Returns:
+        Plotly's figure, which shows itself in a notebook.
+
+    Raises:
+        ArgumentError: no points, no values, values of other lengths, indices beyond ``classes``, a
+            ``size`` or ``most`` that shows nothing.
+        ArgumentTypeError: ``values`` without names.
+        ImportError: Plotly is not installed; ``pip install "layoutconv[view]"`` does it.
+
+    >>> points = np.array([[0.0, 0.0, 1.0], [4.0, 3.0, 2.0], [4.0, 1.0, 2.0]])
+    >>> kinds = np.array([0, 1, 1])
+    >>> page = cloud_page(points, {"height": points[:, 2], "truth": kinds}, classes=["road", "car"])
+    >>> [trace.name for trace in page.data]
+    ['height', 'road', 'car']
+    """
+    try:
+        from plotly import graph_objects  # type: ignore[import-untyped]
+    except ImportError as error:
+        advice = 'a cloud in three dimensions wants Plotly: pip install "layoutconv[view]"'
+        raise ImportError(advice, name=error.name) from None
+
+    xyz = _array(points)
+    if xyz.ndim != 2 or xyz.shape[1] < 3 or not len(xyz):
+        raise ArgumentError("points", "(points, 3) or more columns, and a point", xyz.shape)
+    if not isinstance(values, Mapping):
+        raise ArgumentTypeError("values", "quantities by name, a mapping", type(values).__name__)
+    if not values:
+        raise ArgumentError("values", "one quantity or more, by name", "none")
+    if not size > 0:
+        raise ArgumentError("size", "pixels > 0", size)
+    if most < 1:
+        raise ArgumentError("most", "points >= 1", most)
+    points = len(xyz)
+    step = -(-points // most)
+    xyz = xyz[::step, :3].astype(np.float32)
+    traces, names = [], []
+    for name, given in values.items():
+        quantity = _checked(name, _array(given), points, len(classes))[::step]
+        made = (
+            _of_classes(quantity, classes)
+            if classes and quantity.dtype.kind in "iu"
+            else [_of_numbers(name, quantity)]
+        )
+        for rows, trace in made:
+            x, y, z = xyz[rows].T
+            traces.append(graph_objects.Scatter3d(
+                x=x, y=y, z=z, mode="markers", visible=name == next(iter(values)), **trace,
+            ).update(marker_size=size))  # fmt: skip
+            names.append(name)
+    figure = graph_objects.Figure(traces, layout=_layout(title, names))
+    if path is not None:
+        head = f"<title>{escape(title or 'Point cloud')}</title>{_HEAD}"
+        page = cast(str, figure.to_html(include_plotlyjs=True))
+        write(path, page.replace("<head>", f"<head>{head}", 1))
+    return figure
+
+
+def _array(given: Any) -> Array:
+    """An array of what is given; of a tensor its numbers, wherever and of whatever dtype it is."""
+    if hasattr(given, "detach"):
+        given = given.detach().cpu()
+        given = given.float() if given.is_floating_point() else given  # NumPy has no bfloat16
+    return np.asarray(given)
+
+
+def _checked(name: str, values: Array, points: int, classes: int) -> Array:
+    """One quantity, or an error that names it."""
+    if values.shape != (points,):
+        raise ArgumentError("values", f"({points},) of `{name}`, one to a point", values.shape)
+    if classes and values.dtype.kind in "iu" and (values.min() < -1 or values.max() >= classes):
+        expected = f"indices of {classes} classes, or -1, in `{name}`"
+        raise ArgumentError("values", expected, f"{values.min()} to {values.max()}")
+    return values
+
+
+def _of_classes(values: Array, classes: Sequence[str]) -> list[tuple[Array, dict[str, Any]]]:
+    """Rows and looks of each class that there is, the unlabelled first."""
+    named = [
+        ("unlabelled", "#57606a"),
+        *zip(classes, islice(cycle(_colours()), len(classes)), strict=True),
+    ]
+    made = []
+    for number, (name, colour) in enumerate(named, -1):
+        rows = np.flatnonzero(values == number)
+        if len(rows):
+            made.append((rows, {"name": name, "marker": {"color": colour}, "hoverinfo": "name"}))
+    return made
+
+
+def _colours() -> list[str]:
+    """Colours that stand out from the page, those of readers' safe palette first."""
+    from plotly.colors import qualitative  # type: ignore[import-untyped]
+
+    return [*CLASSES, *(c for c in qualitative.Light24 if c.lower() not in CLASSES)]
+
+
+def _of_numbers(name: str, values: Array) -> tuple[Array, dict[str, Any]]:
+    """All rows, coloured on a scale that leaves out the outermost 2 in 100 at each end."""
+    numbers = values.astype(np.float32)
+    finite = numbers[np.isfinite(numbers)]
+    low, high = np.quantile(finite, [0.02, 0.98]).tolist() if len(finite) else (0.0, 1.0)
+    scale = {"colorscale": "Viridis", "cmin": low, "cmax": high if high > low else low + 1}
+    bar = {**_AT_THE_RIGHT, "title": {"text": name}, "tickfont": {"color": INK}}
+    marker = {"color": numbers, "colorbar": bar, "showscale": True, **scale}
+    hover = "%{x:.2f}, %{y:.2f}, %{z:.2f}: %{marker.color:.3g}<extra></extra>"
+    looks = {"name": name, "marker": marker, "showlegend": False, "hovertemplate": hover}
+    return np.arange(len(numbers)), looks
+
+
+def _layout(title: str, names: Sequence[str]) -> dict[str, Any]:
+    """A dark page, metres that are equal along all axes, and the menu of quantities."""
+    axis = {"backgroundcolor": PAGE, "gridcolor": "#30363d", "color": INK, "showspikes": False}
+    buttons = [
+        {"label": one, "method": "restyle", "args": [{"visible": [one == of for of in names]}]}
+        for one in dict.fromkeys(names)
+    ]
+    menu = {
+        "buttons": buttons, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top",
+        # Plotly makes the entry that is chosen, or pointed at, nearly white: text on it is dark.
+        "bgcolor": "#c9d1d9", "font": {"color": "#1f2328"},
+    }  # fmt: skip
+    return {
+        "title": {"text": title}, "paper_bgcolor": PAGE, "font": {"color": INK},
+        "margin": {"l": 0, "r": 0, "b": 0, "t": 40 if title else 0},
+        "legend": {**_AT_THE_RIGHT, "itemsizing": "constant", "bgcolor": "rgba(13, 17, 23, 0.7)"},
+        "scene": {
+            "aspectmode": "data",
+            **{f"{of}axis": {**axis, "title": {"text": f"{of}, m"}} for of in "xyz"},
+        },
+        "updatemenus": [menu] if len(buttons) > 1 else [],
+    }  # fmt: skip

@@ -1,0 +1,54 @@
+"""The part of a page for an expression: its drawing and the steps to it, or why it has none."""
+
+from __future__ import annotations
+
+from ..algebra import LayoutBudgetError, LayoutError
+from .api import draw
+from .budget import EVALUATION, Exhausted, drawing_seconds, seconds
+from .expression import Applied, evaluate
+from .followed import proof
+from .html import drawing, no_drawing, walk
+from .steps import steps_of
+
+
+def shown(expression: str, limit: int = 32) -> tuple[bool, str]:
+    """Is an expression a layout? And what a page shows of it: the layout, or why there is none.
+
+    Raises :class:`~layoutconv.algebra.LayoutBudgetError` for one that takes too long.
+    """
+    if not expression.strip():
+        return True, ""
+    applied: list[Applied] = []
+    try:
+        with seconds(EVALUATION):
+            value = evaluate(expression, applied)
+    except LayoutBudgetError:
+        raise
+    except LayoutError as error:
+        if error.operation:
+            first = no_drawing("There is no such layout", proof(error), str(error))
+            return False, _with_steps(first, applied, limit)
+        sentence, _, line = str(error).partition("\n")
+        return False, walk(no_drawing("This is no layout", sentence, line or expression), [])
+    try:
+        with seconds(drawing_seconds(limit)):
+            first = drawing(value, draw(value, limit=limit))
+    except (LayoutError, ValueError, TypeError, OverflowError) as error:
+        return False, walk(no_drawing("This cannot be drawn", "", str(error)), [])
+    return True, _with_steps(first, applied, limit)
+
+
+def _with_steps(first: str, applied: list[Applied], limit: int) -> str:
+    """A section and the steps after it.
+
+    There are none if a map on the way has no picture, such as a swizzle of coordinates, or if they
+    take too long.
+    """
+    try:
+        with seconds(drawing_seconds(limit)):
+            return walk(first, steps_of(applied, limit))
+    except Exhausted as spent:
+        why = f"Drawing them takes {spent}. The operations are fewer in a part of the expression."
+        return walk(first + no_drawing("The steps are left out", "", why), [])
+    except (LayoutError, ValueError, TypeError):
+        return walk(first, [])

@@ -1,0 +1,100 @@
+"""The tasks of a worker: pictures as text, in any format, of what was typed.
+
+Arguments and results are what JSON has. Each task bounds its own time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from ..algebra import LayoutError
+from .api import draw
+from .budget import EVALUATION, drawing_seconds, seconds
+from .expression import Applied, evaluate
+from .fragment import shown
+from .html import page
+from .named import atom, view
+from .step import steps_text
+from .steps import steps_of
+from .text import to_text
+
+
+def picture(
+    kind: str,
+    typed: str,
+    *,
+    limits: Sequence[int],
+    format: str = "",
+    width: int = 0,
+    colour: bool = False,
+    **options: Any,
+) -> str:
+    """The picture of a layout, an atom or a view (``kind``), at the first limit that fits.
+
+    Args:
+        kind: ``"layout"``, ``"atom"`` or ``"view"``.
+        typed: its notation or expression, its name, or its specification.
+        limits: rows and columns to show; more than one to find what fits.
+        format: as of :meth:`~layoutconv.drawing.Figure.render`; by default text for a terminal.
+        width: columns of that terminal.
+        colour: does it get colours?
+        options: of :func:`~layoutconv.drawing.draw`.
+    """
+    read: dict[str, Callable[[str], Any]] = {"layout": evaluate, "atom": atom, "view": view}
+    with seconds(EVALUATION):
+        obj = read[kind](typed)
+        if isinstance(options.get("tv"), str):
+            options["tv"] = evaluate(options["tv"])
+    if isinstance(options.get("tv"), list):
+        options["tv"] = tuple(options["tv"])
+    drawn = ""
+    for limit in limits:
+        with seconds(drawing_seconds(limit)):
+            figure = draw(obj, limit=limit, **options)
+            drawn = figure.render(format) if format else to_text(figure, colour=colour)
+        if format or _columns(drawn) <= width:
+            break
+    return drawn
+
+
+def walk_through(expression: str, limit: int, html: bool) -> tuple[str, str]:
+    """Every operation of an expression, as a page or as text; and its error, "" if it has none.
+
+    Text is never empty: an error that no step leads to is raised.
+    """
+    applied: list[Applied] = []
+    value, error = None, None
+    with seconds(EVALUATION):
+        try:
+            value = evaluate(expression, applied)
+        except LayoutError as found_out:
+            if not html and (not applied or applied[-1].error is None):
+                raise
+            error = found_out
+    why = "" if error is None else str(error)
+    if html:
+        head = f"<h1><code>{escape(expression)}</code></h1>\n"
+        return page(expression, shown(expression, limit)[1], head), why
+    with seconds(drawing_seconds(limit)):
+        found = steps_of(applied, limit)
+        if found:
+            return steps_text(found), why
+        if error is not None:  # of an operation on numbers alone
+            raise error
+        drawn = to_text(draw(value, limit=limit))
+        return f"No layout comes before {value}, so no step leads to it.\n\n{drawn}", why
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    "page": shown,
+    "picture": picture,
+    "steps": walk_through,
+}
+
+
+def _columns(text: str) -> int:
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    return max(map(len, plain.split("\n")))
