@@ -1,0 +1,1 @@
+"""Tools for developers, which stand beside the package: ``ptx_sim``, the PTX simulator."""

@@ -1,0 +1,269 @@
+"""Call a compiled function's own host code with no GPU, and see what it would launch.
+
+A TVM-FFI function of the CuTe DSL checks its arguments, computes grid, shared memory and kernel
+parameters, and calls CUDA through a few functions that ``libcute_dsl_runtime`` exports. While
+:func:`launch_of` runs, those functions are replaced by Python ones (the first bytes of each become
+a jump), so that tests go through the very code that a user's call goes through, and need not know
+in which order the compiler passes parameters. Linux on x86-64 only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from .ptx import Kernel
+
+# DLPack's numbers: https://dmlc.github.io/dlpack/latest/c_api.html
+_CUDA = 2
+_TYPES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
+# cudaLaunchAttribute, and the ones that ask for all CTAs at once and give the extents of a cluster.
+_ATTRIBUTE_SIZE, _COOPERATIVE, _CLUSTER = 72, 2, 4
+# Host code that is loaded, by the compiled function, for as long as that lives.
+_loaded: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class HostLaunch:
+    """A launch that the host code asked for: hand it on to :func:`launch.run`."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    arguments: tuple[bytes, ...]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+
+
+class DeviceTensor:
+    """A tensor argument that claims to be on a GPU: an address of ``Memory``, a shape, a type.
+
+    ``dtype`` is a name such as "float16", "bfloat16", "int32"; strides are compact and row-major
+    unless given, in elements.
+    """
+
+    def __init__(
+        self,
+        address: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        strides: tuple[int, ...] | None = None,
+    ) -> None:
+        kind = dtype.rstrip("0123456789")
+        if kind not in _TYPES:
+            raise ValueError(f"no DLPack type for {dtype!r}")
+        if strides is None:
+            strides = tuple(_product(shape[i + 1 :]) for i in range(len(shape)))
+        extents = c_int64 * len(shape)
+        self.address = address
+        self._shape, self._strides = extents(*shape), extents(*strides)
+        self._managed = _Managed(
+            _Tensor(
+                data=address,
+                device_type=_CUDA,
+                device_id=0,
+                ndim=len(shape),
+                code=_TYPES[kind],
+                bits=int(dtype[len(kind) :]),
+                lanes=1,
+                shape=self._shape,
+                strides=self._strides,
+                byte_offset=0,
+            )
+        )
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
+        return new(ctypes.addressof(self._managed), b"dltensor", None)
+
+
+def launch_of(kernel: Kernel, compiled: Any, *arguments: Any) -> HostLaunch:
+    """The launch that calling ``compiled(*arguments)`` makes.
+
+    ``compiled`` is what ``cute.compile`` returned under ``--enable-tvm-ffi``, ``kernel`` its parsed
+    PTX; tensors among the arguments, and in tuples of them, are :class:`DeviceTensor`. Raises what
+    the host code raises for arguments that it refuses, and RuntimeError where it launches anything
+    but one kernel.
+    """
+    ready = [_handed_over(argument) for argument in arguments]
+    launches: list[HostLaunch] = []
+    if compiled not in _loaded:  # 0.1 s, as much as a small kernel runs for
+        with tempfile.TemporaryDirectory() as folder:
+            _loaded[compiled] = _load(compiled, Path(folder))
+    with _pretend_device(kernel, launches):
+        _loaded[compiled](*ready)
+    if len(launches) != 1:
+        raise RuntimeError(f"one launch expected, the host code made {len(launches)}")
+    return launches[0]
+
+
+def _handed_over(argument: Any) -> Any:
+    """An argument as host code takes it."""
+    import tvm_ffi
+
+    if isinstance(argument, tuple):
+        return tuple(map(_handed_over, argument))
+    return tvm_ffi.from_dlpack(argument) if isinstance(argument, DeviceTensor) else argument
+
+
+def _load(compiled: Any, folder: Path) -> Callable[..., Any]:
+    """The host code as a function of this process; loading it also loads the runtime library."""
+    import cutlass.cute as cute
+
+    path = folder / "function.o"
+    compiled.export_to_c(str(path), function_name="function")
+    return cute.runtime.load_module(str(path), enable_tvm_ffi=True).function
+
+
+@contextmanager
+def _pretend_device(kernel: Kernel, launches: list[HostLaunch]) -> Iterator[None]:
+    """Replace the runtime library's CUDA calls; launches are noted down instead of made."""
+    if platform.machine() not in ("x86_64", "AMD64") or platform.system() != "Linux":
+        raise NotImplementedError("host code can be intercepted on Linux x86-64 only")
+    library = ctypes.CDLL(_library_path("libcute_dsl_runtime.so"))
+    replaced = []
+    try:
+        for name, (types, function) in _calls(kernel, launches).items():
+            callback = ctypes.CFUNCTYPE(c_int, *types)(function)
+            address = ctypes.cast(getattr(library, name), c_void_p).value
+            target = ctypes.cast(callback, c_void_p).value
+            assert address is not None
+            assert target is not None
+            # mov rax, target; jmp rax
+            jump = b"\x48\xb8" + target.to_bytes(8, "little") + b"\xff\xe0"
+            before = ctypes.string_at(address, len(jump))
+            _write_code(address, jump)
+            replaced.append((address, before, callback))
+        yield
+    finally:
+        for address, before, _ in replaced:
+            _write_code(address, before)
+
+
+def _calls(
+    kernel: Kernel, launches: list[HostLaunch]
+) -> dict[str, tuple[list[Any], Callable[..., int]]]:
+    """The calls that host code makes: argument types and what happens instead; 0 is success."""
+    loader = ctypes.CFUNCTYPE(c_int, POINTER(c_void_p), c_int)
+    # Handles only need to be different from zero.
+    library_handle, kernel_handle = 0x1000, 0x2000
+
+    def load_library(slot: Any, _init: int, load: int, _error: int) -> int:
+        library = (c_void_p * 1)(library_handle)
+        slot[0] = library_handle
+        return loader(load)(library, 0) if load else 0
+
+    def put(value: int) -> Callable[..., int]:
+        def call(out: Any, *_: Any) -> int:
+            out[0] = value
+            return 0
+
+        return call
+
+    def launch(config: int, _function: int, arguments: int) -> int:
+        x, y, z, bx, by, bz = (c_uint32 * 6).from_address(config)
+        shared = c_size_t.from_address(config + 24).value
+        pointers = (c_void_p * len(kernel.params)).from_address(arguments)
+        values = tuple(
+            ctypes.string_at(pointer, parameter.size)
+            for pointer, parameter in zip(pointers, kernel.params, strict=True)
+        )
+        cluster, cooperative = (1, 1, 1), False
+        attributes = c_void_p.from_address(config + 40).value or 0
+        for number in range(c_uint32.from_address(config + 48).value):
+            at = attributes + _ATTRIBUTE_SIZE * number
+            if c_uint32.from_address(at).value == _CLUSTER:
+                i, j, k = (c_uint32 * 3).from_address(at + 8)
+                cluster = (i, j, k)
+            elif c_uint32.from_address(at).value == _COOPERATIVE:
+                cooperative = bool(c_int.from_address(at + 8).value)
+        launches.append(HostLaunch((x, y, z), (bx, by, bz), shared, values, cluster, cooperative))
+        return 0
+
+    def succeed(*_: Any) -> int:
+        return 0
+
+    numbers = POINTER(c_int)
+    return {
+        "cuda_dialect_init_library_once": ([POINTER(c_void_p), *[c_void_p] * 3], load_library),
+        "_cudaLibraryGetKernel": ([POINTER(c_void_p), c_void_p, c_char_p], put(kernel_handle)),
+        "_cudaGetDevice": ([numbers], put(0)),
+        "_cudaSetDevice": ([c_int], succeed),
+        # The only attribute asked for is the shared memory that a block may have.
+        "_cudaDeviceGetAttribute": ([numbers, c_int, c_int], put(227 * 1024)),
+        "_cuKernelGetAttribute": ([numbers, c_int, c_void_p, c_int], put(0)),
+        "_cudaFuncSetAttribute": ([c_void_p, c_int, c_int], succeed),
+        "_cudaKernelSetAttributeForDevice": ([c_void_p, c_int, c_int, c_int], succeed),
+        "_cudaLaunchKernelEx": ([c_void_p, c_void_p, c_void_p], launch),
+    }
+
+
+def _library_path(name: str) -> str:
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith("/" + name):
+            return line.split(maxsplit=5)[-1]
+    raise RuntimeError(f"{name} is not loaded")
+
+
+def _write_code(address: int, code: bytes) -> None:
+    page = 4096
+    start = address // page * page
+    length = (address + len(code) - start + page - 1) // page * page
+    readable_writable_executable = 7
+    if ctypes.CDLL(None, use_errno=True).mprotect(
+        c_void_p(start), c_size_t(length), readable_writable_executable
+    ):
+        raise OSError(ctypes.get_errno(), "the code of the runtime library cannot be changed")
+    ctypes.memmove(address, code, len(code))
+
+
+def _product(extents: tuple[int, ...]) -> int:
+    result = 1
+    for extent in extents:
+        result *= extent
+    return result
+
+
+class _Tensor(ctypes.Structure):
+    """DLTensor."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("device_type", c_int),
+        ("device_id", c_int),
+        ("ndim", c_int),
+        ("code", c_uint8),
+        ("bits", c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", POINTER(c_int64)),
+        ("strides", POINTER(c_int64)),
+        ("byte_offset", c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    """DLManagedTensor; Python owns the memory, so there is no deleter."""
+
+    _fields_ = (("tensor", _Tensor), ("context", c_void_p), ("deleter", c_void_p))

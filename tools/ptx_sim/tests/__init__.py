@@ -1,0 +1,1 @@
+"""The simulator against NumPy, against kernels of the CuTe DSL, and against planted faults."""
