@@ -76,7 +76,7 @@ from .tensor import Tensor
 if TYPE_CHECKING:
     from .access import GlobalAccess, SharedAccess, bank_conflicts, coalescing
     from .account import explain
-    from .analysis import contiguity, is_injective, is_surjective, overlaps, vector_width
+    from .analysis import contiguity, is_injective, is_surjective, vector_width
     from .atoms import (
         CopyAtom,
         MmaAtom,
@@ -128,6 +128,7 @@ if TYPE_CHECKING:
         make_stride,
         make_tile,
     )
+    from .overlap import overlaps
     from .permutations import (
         Footprint,
         cycles,
@@ -198,7 +199,7 @@ _HOMES = {
     "tiled_mma": "ThrMma TiledMma make_tiled_mma",
     "access": "GlobalAccess SharedAccess bank_conflicts coalescing",
     "account": "explain",
-    "analysis": "contiguity is_injective is_surjective overlaps vector_width",
+    "analysis": "contiguity is_injective is_surjective vector_width",
     "atoms": (
         "CopyAtom MmaAtom copy_atom copy_names mfma_atom mfma_names mma_atom mma_names smem_atom "
         "tcgen05_atom tma_atom tmem_accumulator wgmma_atom"
@@ -217,6 +218,7 @@ _HOMES = {
     ),
     "notation": "parse",
     "orders": "LayoutLeft LayoutRight StrideOrder make_coord make_shape make_stride make_tile",
+    "overlap": "overlaps",
     "permutations": (
         "Footprint cycles fixed_points footprint functionally_equal image is_bijective "
         "is_contiguous make_layout_image_mask mode_contiguity offset_table permutation_order "

@@ -107,6 +107,8 @@ def coalescing(layout: Any, element_bits: int, vector: int = 1) -> GlobalAccess:
     """
     starts = _byte_addresses("coalescing", layout, element_bits, vector)
     length = max(1, vector * element_bits // 8)
+    if length > 128:
+        raise LayoutValueError(f"coalescing: {length} bytes of a thread are more than one line")
     touched = {address + byte for address in starts for byte in range(length)}
     sectors = {byte // 32 for byte in touched}
     return GlobalAccess(len(sectors), -(-len(touched) // 32), len({s // 4 for s in sectors}))
@@ -114,6 +116,9 @@ def coalescing(layout: Any, element_bits: int, vector: int = 1) -> GlobalAccess:
 
 def _byte_addresses(name: str, layout: Any, element_bits: int, vector: int) -> list[int]:
     """The start of each thread's access, after a check that its values are one vector."""
+    for what, n in (("bits of an element", element_bits), ("elements of a vector", vector)):
+        if type(n) is not int or n < 1:
+            raise LayoutValueError(f"{name}: expected at least 1 {what}, got {n!r}")
     layout = as_like(name, layout)
     if not isinstance(layout, Layout | ComposedLayout):
         layout = layout.layout

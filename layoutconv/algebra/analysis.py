@@ -5,12 +5,11 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-from .basis import add
-from .budget import EVALUATIONS, Budget
+from .budget import Budget
 from .composed import ComposedLayout
-from .errors import LayoutTypeError, whole
+from .errors import LayoutTypeError, LayoutValueError, whole
 from .extent import cosize, extremes
-from .f2 import span_of
+from .f2 import f2_layout, span_of
 from .fold import folded, separated
 from .inverse_composed import gives_integers, lengthened
 from .layout import Layout, as_like
@@ -30,13 +29,15 @@ from .protocol import divisor, terms
 from .reached import values_apart, values_of_image
 from .relations import known
 from .stride import finished
-from .sums import Mode, collision, interval, solution, within
+from .sums import Mode, collision, interval, within
 from .swizzle import Swizzle
 from .symbols import Symbolic, same
+from .table import all_values, steps_of
 from .xor import F2
+from .xor_image import MASK_BITS, XorImage, common_block, mask_of_sums
 
 
-def _asked(name: str, x: Any) -> Any:
+def asked(name: str, x: Any) -> Any:
     """A layout or a composed one to ask, at the present values of a kernel's integers."""
     x = as_like(name, x)
     if not isinstance(x, Layout | ComposedLayout):
@@ -47,7 +48,11 @@ def _asked(name: str, x: Any) -> Any:
         x = values_of(x)
         require_known(name, x)
         return simplified(x)
-    return values_of(x)
+    x = values_of(x)
+    by_bits = isinstance(x.outer, Swizzle) and type(x.offset) is int and x.offset == 0
+    if by_bits and isinstance(x.inner, Layout) and _is_matrix(x.inner):
+        return f2_layout(x)  # two matrices after each other are one
+    return x
 
 
 def _modes(layout: Layout) -> list[Mode]:
@@ -64,7 +69,7 @@ def is_injective(layout: Any) -> bool:
     >>> is_injective(Layout((4, 8), (1, 5))), is_injective(Layout((4, 8), (1, 3)))
     (True, False)
     """
-    a = _asked("is_injective", layout)
+    a = asked("is_injective", layout)
     plain = folded(a) or separated(a)
     if plain is not None:
         return _is_injective(plain[0])
@@ -75,7 +80,7 @@ def is_injective(layout: Any) -> bool:
         known_outer = low + a.offset >= 0 and arithmetic(a.outer) is Arithmetic.INTEGER
         if known_outer and is_injective(lengthened(a.outer, high + a.offset)):
             return is_injective(a.inner)
-    values = _values("is_injective", a)
+    values = all_values("is_injective", a)
     return len(set(values)) == len(values)
 
 
@@ -106,13 +111,6 @@ def _is_injective_by_order(layout: Layout) -> bool:
     return True
 
 
-def _values(name: str, a: Any) -> list[Any]:
-    """All values of a layout of which nothing else is known."""
-    size = whole(name, a.size())
-    Budget(name, (a,), EVALUATIONS).spend(size)
-    return [finished(a(i)) for i in range(size)]
-
-
 def is_surjective(layout: Any, bound: int | None = None) -> bool:
     """Tell if every integer from the smallest offset to the largest is one; or below ``bound``.
 
@@ -121,16 +119,14 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
     >>> is_surjective(Layout((4, 2), (1, 8)), 4)
     True
     """
-    a = _asked("is_surjective", layout)
+    a = asked("is_surjective", layout)
     plain = folded(a)
     if plain is not None and arithmetic(plain[0]) is Arithmetic.INTEGER:
         return _covers(plain[0], plain[1], bound)
     if isinstance(a, Layout) and arithmetic(a) is Arithmetic.COORDINATE:
         raise LayoutTypeError(f"is_surjective: {layout} gives coordinates; say which shape")
-    if isinstance(a, Layout) and _is_matrix(a):
-        rows = span_of(a).rows
-        top = max(rows, default=0) if bound is None else max(bound - 1, 0).bit_length()
-        return all(bit in rows for bit in range(1, top + 1))
+    if isinstance(a, Layout) and arithmetic(a) is Arithmetic.XOR:
+        return _covers_by_xor(a, bound)
     if bound is None and _swizzles_integers(a) and is_injective(a.inner):
         return bool(cosize(a) == a.size())
     values = values_of_image("is_surjective", a)
@@ -142,6 +138,23 @@ def is_surjective(layout: Any, bound: int | None = None) -> bool:
 def _is_matrix(a: Layout) -> bool:
     """Tell if a layout is a matrix over F2: XOR strides, and extents that are powers of two."""
     return arithmetic(a) is Arithmetic.XOR and all(s & (s - 1) == 0 for s, _ in a._leaves)
+
+
+def _covers_by_xor(a: Layout, bound: int | None) -> bool:
+    rows = span_of(a).rows
+    if _is_matrix(a):
+        top = max(rows, default=0) if bound is None else max(bound - 1, 0).bit_length()
+        return all(bit in rows for bit in range(1, top + 1))
+    count = max(0, int(cosize(a)) if bound is None else bound)
+    if count > a.size() or not all(
+        bit in rows for bit in range(1, max(0, count - 1).bit_length() + 1)
+    ):
+        return False
+    image = XorImage(a)
+    if image.bits <= MASK_BITS:
+        wanted = (1 << count) - 1
+        return image.mask() & wanted == wanted
+    return len({v for v in values_of_image("is_surjective", a) if v < count}) == count
 
 
 def _swizzles_integers(a: Any) -> bool:
@@ -181,34 +194,13 @@ def _covers_of_names(layout: Layout, constant: Any, bound: Any) -> bool:
     raise LayoutTypeError(f"is_surjective: not decided for symbols: {layout}")
 
 
-def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
-    """Tell if some offset of ``a`` is an offset of ``b`` moved by ``shift``.
-
-    >>> evens, odds = Layout(8, 2), Layout(8, 2)
-    >>> overlaps(evens, odds), overlaps(evens, odds, 1)
-    (True, False)
-    """
-    found = [folded(_asked("overlaps", x)) for x in (a, b)]
-    additive = (Arithmetic.INTEGER, Arithmetic.COORDINATE)
-    if all(x is not None and arithmetic(x[0]) in additive for x in found):
-        (one, start), (two, end) = found[0] or (None, 0), found[1] or (None, 0)
-        target = add(add(shift, end), -1 * start if type(start) is int else -start)
-        strides = [d for x in (one, two) if x is not None for _, d in x._leaves]
-        packing = Packing([*strides, target], 4 * whole("overlaps", one.size() + two.size()) + 4)  # type: ignore[union-attr]
-        modes = [(s, packing.pack(d)) for s, d in one._leaves]  # type: ignore[union-attr]
-        modes += [(s, -packing.pack(d)) for s, d in two._leaves]  # type: ignore[union-attr]
-        return solution(packing.pack(target), modes, Budget("overlaps", (a, b), 40_000)) is not None
-    places = {add(x, shift) for x in values_of_image("overlaps", _asked("overlaps", b))}
-    return not places.isdisjoint(values_of_image("overlaps", _asked("overlaps", a)))
-
-
 def contiguity(layout: Any) -> Any:
     """The number of coordinates from the first on that have consecutive offsets.
 
     >>> contiguity(Layout((4, 8), (1, 4))), contiguity(Layout((4, 8), (8, 1)))
     (32, 1)
     """
-    a = _asked("contiguity", layout)
+    a = asked("contiguity", layout)
     plain = folded(a)
     if plain is not None:
         return _run(plain[0])
@@ -218,9 +210,9 @@ def contiguity(layout: Any) -> Any:
         if moved < start:
             return moved
     budget = Budget("contiguity", (layout,))
-    n, size, first = start, whole("contiguity", a.size()), a(0)
+    n, size, first, price = start, whole("contiguity", a.size()), a(0), steps_of(a)
     while n < size and a(n) == first + n:
-        budget.spend(2)
+        budget.spend(price)
         n += 1
     return n
 
@@ -261,15 +253,22 @@ def _number(x: Any) -> Any:
 
 
 def _swizzled_run(swizzle: Swizzle, start: int) -> int:
-    """The number of offsets from ``start`` on that a swizzle moves by the same amount."""
-    at, moved = start, swizzle(start) - start
-    period = swizzle.size()
-    while at < start + 2 * period:
-        block = 1 << swizzle.base
+    """The number of offsets from ``start`` on that a swizzle moves by the same amount.
+
+    That changes where the bits change that it reads, or those that it writes, if it does.
+    """
+    mask = swizzle.mask
+    if not mask:
+        return 1 << 62
+    move, at = swizzle.of_integers(), start
+    moved = move(start) - start
+    while True:
+        read = at & mask
+        written = (move(read) ^ read) if read else mask
+        block = min(mask & -mask, written & -written)
         at = (at // block + 1) * block
-        if swizzle(at) - at != moved:
+        if move(at) - at != moved:
             return at - start
-    return 1 << 62
 
 
 def vector_width(layout: Any, limit: int | None = None) -> int:
@@ -286,14 +285,26 @@ def vector_width(layout: Any, limit: int | None = None) -> int:
     8
     """
     like = as_like("vector_width", layout)
-    width = _width(_asked("vector_width", layout))
+    width = _width(asked("vector_width", layout))
     offset = getattr(like, "offset", 0) if not isinstance(like, ComposedLayout) else 0
     if isinstance(offset, int):
         width = gcd(width, offset)
-    if limit is not None:
-        while width > limit:
-            width = max(n for n in range(1, limit + 1) if width % n == 0)
+    if limit is not None and width > _at_least_one("vector_width", limit):
+        budget = Budget("vector_width", (layout, limit))
+        if limit <= budget.steps:
+            return next(n for n in range(limit, 0, -1) if width % n == 0)
+        parts = -(-width // limit)  # the smallest number of parts that are short enough
+        while width % parts:
+            budget.spend()
+            parts += 1
+        width //= parts
     return width
+
+
+def _at_least_one(name: str, limit: Any) -> int:
+    if type(limit) is not int or limit < 1:
+        raise LayoutValueError(f"{name}: expected a limit >= 1, got {limit!r}")
+    return limit
 
 
 def _width(a: Any) -> int:
@@ -326,12 +337,25 @@ def _aligned_block(layout: Layout) -> int:
         while span.reduced(width)[0] == 0:
             width *= 2
         return width
+    if kind is Arithmetic.XOR:
+        return _block_of_xors(layout)
     if kind is not Arithmetic.INTEGER:
         values = values_of_image("vector_width", layout)
         return _common(sorted(values)) if all(isinstance(x, int) for x in values) else 1
     if is_symbolic(layout):
         return 1 if not any(known(d == 1) for _, d in layout._leaves) else _symbolic_block(layout)
     return _block_of_sums(layout)
+
+
+def _block_of_xors(layout: Layout) -> int:
+    """The same of XORs: what is free in every coordinate, and runs where that is not all."""
+    image = XorImage(layout)
+    block = image.block()
+    if image.first(block, Budget("vector_width", (layout,))) is None:
+        return block  # the first run ends there
+    if image.bits <= MASK_BITS:
+        return common_block(image.mask(), block)
+    return _common(sorted(values_of_image("vector_width", layout)))
 
 
 def _symbolic_block(layout: Layout) -> int:
@@ -367,6 +391,8 @@ def _block_of_sums(layout: Layout) -> int:
             rest.append(d)
     low, high = gcd(first, base, *rest), gcd(first, base)
     total = sum((s - 1) * d for s, d in modes)
+    if low != high and not total >> MASK_BITS:
+        return gcd(base, common_block(mask_of_sums(modes), low))
     budget = Budget("vector_width", (layout,))
     window = 2 * max(rest, default=0) + 2 * first
     while low != high:

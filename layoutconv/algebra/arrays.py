@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import LayoutValueError
-from .int_tuple import IntTuple, flatten, paired_leaves
+from .errors import LayoutTypeError, LayoutValueError
+from .int_tuple import IntTuple, flatten, is_no_integer, paired_leaves
 from .protocol import bounds, is_integer
 
 Interval = tuple[int, int]
@@ -38,12 +38,42 @@ def type_range(c: Any) -> Interval:
 
 def widened(c: Any) -> Any:
     """An array of integers as one of signed 64 bits."""
-    if type_range(c) == _INT64:
+    most = type_range(c)
+    if most == _INT64:
         return c
-    if type_range(c)[1] > _INT64[1] and _extremes(c)[1] > _INT64[1]:
-        raise LayoutValueError(f"an array of {c.dtype} has values above 64 signed bits")
     to_int64 = getattr(c, "long", None)  # torch
-    return to_int64() if callable(to_int64) else c.astype("int64")
+    result = to_int64() if callable(to_int64) else c.astype("int64")
+    if most[1] > _INT64[1] and _extremes(result)[0] < 0:
+        raise LayoutValueError(f"an array of {c.dtype} has values above 64 signed bits")
+    return result
+
+
+def is_negative(c: Any) -> bool:
+    """Tell if some integer of an array is below 0."""
+    return type_range(c)[0] < 0 and _extremes(c)[0] < 0
+
+
+def computable(c: Any) -> Any:
+    """An array of a type that its library computes with: torch's unsigned ones, but bytes, are not.
+
+    >>> import torch
+    >>> computable(torch.tensor([40000], dtype=torch.uint16)) % 7
+    tensor([2])
+    """
+    dtype = c.dtype
+    if isinstance(getattr(dtype, "kind", None), str) or dtype.is_signed or dtype.itemsize == 1:
+        return c
+    return widened(c)
+
+
+def product_of(c: Any, factor: Any) -> Any:
+    """``c * factor``, in a type that holds it."""
+    c = widened(c)
+    if isinstance(factor, int) and abs(factor) >> 1:
+        low, high = _extremes(c)
+        if not _inside((min(low * factor, high * factor), max(low * factor, high * factor))):
+            raise LayoutValueError(f"an array of {c.dtype} times {factor} needs more than 64 bits")
+    return c * factor
 
 
 def moved(c: Any, offset: int) -> Any:
@@ -73,6 +103,12 @@ def fitting(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
     needed = min(by_type[0], *constants, 0), max(by_type[1], *constants, 0)
     if not unbounded and smallest[0] <= needed[0] and needed[1] <= smallest[1]:
         return crd
+    widest = max(constants, key=abs, default=0)
+    if not _inside((widest, widest)):
+        raise LayoutValueError(
+            f"{widest}, an extent or a stride at an array of coordinates, needs more than 64 bits; "
+            "evaluate Python integers"
+        )
     if unbounded or not _inside(by_type):
         by_value = _reach(crd, shape, stride, _extremes)
         if not _inside(by_value):
@@ -82,6 +118,30 @@ def fitting(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
                 "of its library has; evaluate Python integers"
             )
     return _mapped(crd)
+
+
+def checked_arrays(c: IntTuple) -> IntTuple:
+    """A coordinate with the integers of array libraries made plain, and no arrays of floats."""
+    if isinstance(c, tuple):
+        return type(c)([checked_arrays(part) for part in c])
+    if not is_array(c):
+        return c
+    if is_no_integer(c):
+        raise LayoutTypeError(f"the coordinate {c!r} is no array of integers")
+    return int(c) if c.ndim == 0 and hasattr(c.dtype, "kind") else computable(c)
+
+
+def fitted(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> IntTuple:
+    """A coordinate with its arrays checked, in a type in which the offsets can be computed."""
+    crd = checked_arrays(crd)
+    return fitting(crd, shape, stride) if has_array(crd) else crd
+
+
+def dividing(c: Any, extents: Any) -> Any:
+    """An array of positions, in a type that holds the extents that they are divided by."""
+    c = checked_arrays(c)
+    constants = [x for x in extents if isinstance(x, int)]
+    return widened(c) if is_array(c) and max(constants, default=0) > type_range(c)[1] else c
 
 
 def at_array(c: Any, leaves: list[tuple[int, int]]) -> Any:

@@ -16,35 +16,60 @@ from .symbols import Symbolic, same
 _SET = object.__setattr__
 
 
-class ArithmeticTuple(Stride, tuple[Any, ...]):  # type: ignore[misc]
-    """A coordinate that can be added to: by mode, the shorter one padded with zeros.
+class Coordinate(Stride):
+    """Base of coordinates: sums, differences and their order.
 
-    Zeros at the end say nothing: a coordinate is equal to one that has more of them.
+    The order is colexicographic, that of the places of a shape: the last mode decides.
 
-    >>> ArithmeticTuple((1, 2)) + ArithmeticTuple((0, 0, 3))
-    ArithmeticTuple((1, 2, 3))
-    >>> 2 * ArithmeticTuple((1, (2, 3)))
-    ArithmeticTuple((2, ArithmeticTuple((4, 6))))
-    >>> ArithmeticTuple((1, 0)) == E(0), ArithmeticTuple((1,)) == (1, 0)
-    (True, True)
+    >>> E(0) < E(1), ArithmeticTuple((5,)) < ArithmeticTuple((0, 1)), 0 < E(2), E(0) - E(0) == 0
+    (True, True, True, True)
     """
 
     __slots__ = ()
 
-    def __add__(self, other: Any) -> Any:  # type: ignore[override]
+    def __add__(self, other: Any) -> Any:
         return add(self, other)
 
     def __radd__(self, other: Any) -> Any:
         return add(other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return add(self, scaled(-1, other))
+        return add(self, negated(other))
 
     def __rsub__(self, other: Any) -> Any:
-        return add(other, scaled(-1, self))
+        return add(other, negated(self))
 
     def __neg__(self) -> Any:
-        return scaled(-1, self)
+        return negated(self)
+
+    def __lt__(self, other: Any) -> bool:
+        return _order(self, other) < 0 if _is_coordinate(other) else NotImplemented
+
+    def __le__(self, other: Any) -> bool:
+        return _order(self, other) <= 0 if _is_coordinate(other) else NotImplemented
+
+    def __gt__(self, other: Any) -> bool:
+        return _order(self, other) > 0 if _is_coordinate(other) else NotImplemented
+
+    def __ge__(self, other: Any) -> bool:
+        return _order(self, other) >= 0 if _is_coordinate(other) else NotImplemented
+
+
+class ArithmeticTuple(Coordinate, tuple[Any, ...]):  # type: ignore[misc]
+    """A coordinate that can be added to: by mode, the shorter one padded with zeros.
+
+    Zeros at the end say nothing: a coordinate is equal to one that has more of them, and one of
+    nothing but zeros to the integer 0, the zero of every kind.
+
+    >>> ArithmeticTuple((1, 2)) + ArithmeticTuple((0, 0, 3))
+    ArithmeticTuple((1, 2, 3))
+    >>> 2 * ArithmeticTuple((1, (2, 3)))
+    ArithmeticTuple((2, ArithmeticTuple((4, 6))))
+    >>> ArithmeticTuple((1, 0)) == E(0), ArithmeticTuple((1,)) == (1, 0), 0 * E(1) == 0
+    (True, True, True)
+    """
+
+    __slots__ = ()
 
     def __mul__(self, c: Any) -> Any:  # type: ignore[override]
         return scaled(c, self)
@@ -55,7 +80,7 @@ class ArithmeticTuple(Stride, tuple[Any, ...]):  # type: ignore[misc]
     def __eq__(self, other: object) -> bool:
         if isinstance(other, ScaledBasis):
             other = other.as_tuple()
-        if not isinstance(other, tuple):
+        if not isinstance(other, tuple | int):
             return NotImplemented
         return same(_trimmed(self), _trimmed(other))
 
@@ -129,16 +154,16 @@ class ArithmeticTuple(Stride, tuple[Any, ...]):  # type: ignore[misc]
 
 
 def _trimmed(t: Any) -> Any:
-    """A coordinate as a plain tuple without zeros at the end, nested ones without those as well."""
+    """A coordinate as a plain tuple without zeros at the end, nested too; 0 for zeros alone."""
     if not isinstance(t, tuple):
         return t
     parts = [_trimmed(part) for part in t]
-    while parts and (parts[-1] == () or (isinstance(parts[-1], int) and parts[-1] == 0)):
+    while parts and (isinstance(parts[-1], int | Stride) and is_zero(parts[-1])):
         parts.pop()
-    return tuple(parts)
+    return tuple(parts) or 0
 
 
-class ScaledBasis(Stride):
+class ScaledBasis(Coordinate):
     """``value * E(*path)``: the unit vector of one (nested) mode, scaled.
 
     Its text is CuTe's, which lifts the value from the innermost mode outwards: ``1@1@0`` is mode 1
@@ -175,27 +200,14 @@ class ScaledBasis(Stride):
         """``c`` times the stride."""
         return self * c
 
-    def __add__(self, other: Any) -> Any:
-        return add(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return add(other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return add(self, scaled(-1, other))
-
-    def __rsub__(self, other: Any) -> Any:
-        return add(other, scaled(-1, self))
-
-    def __neg__(self) -> ScaledBasis:
-        return ScaledBasis(-self.value, self.path)
-
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, ArithmeticTuple):
-            return other == self.as_tuple()
+        if isinstance(other, tuple | int):
+            return bool(self.as_tuple() == other)
         if not isinstance(other, ScaledBasis):
             return NotImplemented
-        return self.path == other.path and same(self.value, other.value)
+        if self.path != other.path:
+            return self.is_zero() and other.is_zero()
+        return same(self.value, other.value)
 
     def __hash__(self) -> int:
         return hash(self.as_tuple())
@@ -223,7 +235,7 @@ class ScaledBasis(Stride):
 
     def is_zero(self) -> bool:
         """Tell if the scale is 0."""
-        return is_integer(self.value) and is_zero(self.value)
+        return is_zero(self.value)
 
     def can_merge(self, extent: Any, following: Any) -> bool:
         """Tell if modes ``extent:self`` and ``n:following`` are one mode of this stride."""
@@ -286,9 +298,10 @@ def add(a: Any, b: Any) -> Any:
     if not a_tuple and not b_tuple:
         return a + b
     zero, other = (b, a) if a_tuple else (a, b)
-    if is_integer(zero) and is_zero(zero):
+    if is_zero(zero):
         return other
-    raise LayoutTypeError(f"cannot add the integer {zero} to the coordinate {other}")
+    kind = "the integer " if is_integer(zero) else ""
+    raise LayoutTypeError(f"cannot add {kind}{zero} to the coordinate {other}")
 
 
 def scaled(c: Any, x: Any) -> Any:
@@ -296,6 +309,31 @@ def scaled(c: Any, x: Any) -> Any:
     if isinstance(x, tuple):
         return ArithmeticTuple([scaled(c, mode) for mode in x])
     return c * x
+
+
+def negated(x: Any) -> Any:
+    """``-x`` for a coordinate ``x``, by mode: an XOR value is its own negative."""
+    if isinstance(x, ScaledBasis):
+        return ScaledBasis(-x.value, x.path)
+    return ArithmeticTuple([negated(mode) for mode in x]) if isinstance(x, tuple) else -x
+
+
+def _is_coordinate(x: Any) -> bool:
+    """Tell if ``x`` is ordered among coordinates: one of them, a tuple, or the zero of all."""
+    return isinstance(x, tuple | ScaledBasis) or (isinstance(x, int) and x == 0)
+
+
+def _order(a: Any, b: Any) -> int:
+    """-1, 0 or 1: ``a`` before ``b``, equal to it, or behind it, colexicographically."""
+    a = a.as_tuple() if isinstance(a, ScaledBasis) else a
+    b = b.as_tuple() if isinstance(b, ScaledBasis) else b
+    if not isinstance(a, tuple) and not isinstance(b, tuple):
+        a, b = (x.xor() if isinstance(x, Stride) else x for x in (a, b))
+        return 0 if same(a, b) else -1 if a < b else 1
+    a, b = (x if isinstance(x, tuple) else (x,) for x in (a, b))
+    rank = max(len(a), len(b))
+    pairs = zip((*a, *[0] * (rank - len(a))), (*b, *[0] * (rank - len(b))), strict=True)
+    return next((sign for x, y in reversed(list(pairs)) if (sign := _order(x, y))), 0)
 
 
 def basis_terms(d: Any, path: Path = ()) -> list[ScaledBasis]:

@@ -6,7 +6,7 @@ from math import gcd
 from typing import Any
 
 from .composed import IDENTITY, ComposedLayout
-from .errors import LayoutTypeError, LayoutValueError, inexact, text
+from .errors import LayoutError, LayoutTypeError, LayoutValueError, inexact, text, under
 from .fold import folded
 from .int_tuple import unflatten
 from .layout import Layout, as_like
@@ -173,8 +173,8 @@ def downcast(layout: Any, n: int) -> Any:
     """The layout in units of the n-th part of an element: each position becomes n of them.
 
     The mode of stride 1 (the first one) grows by n; all other strides do. Without one the n parts
-    become a mode of their own in front of the first leaf, where CuTe refuses. So offset r of part r
-    of position c is ``n * layout(c) + r``. CUTLASS: cute/layout.hpp.
+    become a mode of their own in front of the first leaf, where CuTe keeps the first part alone. So
+    the offset of part r of position c is ``n * layout(c) + r``. CUTLASS: cute/layout.hpp.
 
     >>> print(downcast(Layout((2, 4), (1, 2)), 4), downcast(Layout(4, 2), 2))
     (8,4):(1,8) (2,4):(1,4)
@@ -245,7 +245,13 @@ def recast(layout: Any, old_bits: int, new_bits: int) -> Any:
     _positive("recast", old_bits)
     _positive("recast", new_bits)
     common = gcd(old_bits, new_bits)
-    return downcast(upcast(layout, new_bits // common), old_bits // common)
+    units, parts = new_bits // common, old_bits // common
+    try:
+        return downcast(upcast(layout, units), parts)
+    except LayoutError as error:
+        if parts > 1:  # of the first step alone
+            error.exact = error.best = None
+        under("recast", (layout, old_bits, new_bits), error)
 
 
 def recast_layout(new_bits: int, old_bits: int, layout: Any) -> Any:

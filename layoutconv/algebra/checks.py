@@ -1,4 +1,4 @@
-"""What a shape and a stride may be made of: the slow, talkative half of constructing a layout.
+"""Checks of a shape and a stride: the slow, talkative half of constructing a layout.
 
 ``Layout`` takes nested tuples of plain ``int`` on a fast path of its own; everything else comes
 here, to be converted (NumPy and torch scalars), let through (symbolic integers, scaled bases, the

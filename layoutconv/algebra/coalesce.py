@@ -6,7 +6,7 @@ from typing import Any
 
 from .errors import LayoutTypeError
 from .int_tuple import IntTuple, flatten
-from .layout import Layout, as_like, make, make_layout
+from .layout import Layout, as_like, carried, make, make_layout
 from .like import symbolically
 from .normal import by_mode, filtered, from_leaves, from_plain, merge, merge_plain, normal_form
 
@@ -44,23 +44,31 @@ def _coalesce_mode(layout: Layout, profile: IntTuple) -> Any:
     return layout if profile is None else coalesce(layout, profile)
 
 
-def coalesce_x(layout: Any) -> Any:
+def coalesce_x(layout: Any, profile: IntTuple = None) -> Any:
     """Coalesced with the extended domain kept: the same function on *every* integer.
 
-    The last leaf is not bounded, so it stays the last even where its extent is 1. CUTLASS:
-    ``detail::coalesce_x``.
+    The last leaf is not bounded, so it stays the last even where its extent is 1. By mode with a
+    tuple ``profile``, as :func:`coalesce`. CUTLASS: ``detail::coalesce_x``.
 
     >>> L = Layout((4, 1), (1, 7))
     >>> print(coalesce(L), coalesce_x(L), L(4))
     4:1 (4,1):(1,7) 7
+    >>> print(coalesce_x(Layout(((4, 2), (2, 1)), ((1, 4), (8, 0))), (1, None)))
+    (8,(2,1)):(1,(8,0))
     """
     if type(layout) is not Layout:
-        return as_like("coalesce_x", layout).on_domain(coalesce_x)
+        return as_like("coalesce_x", layout).on_domain(lambda inner: coalesce_x(inner, profile))
+    if isinstance(profile, tuple):
+        return by_mode(_coalesce_x_mode, "coalesce_x", layout, profile)
     return symbolically(_coalesce_x, layout)
 
 
 def _coalesce_x(layout: Layout) -> Layout:
     return from_leaves(normal_form(layout))
+
+
+def _coalesce_x_mode(layout: Layout, profile: IntTuple) -> Any:
+    return layout if profile is None else coalesce_x(layout, profile)
 
 
 def filter(layout: Any, profile: IntTuple = None) -> Any:
@@ -98,7 +106,8 @@ def flatten_layout(layout: Any) -> Any:
         return as_like("flatten_layout", layout).on_domain(flatten_layout)
     if not isinstance(layout.shape, tuple):
         return layout
-    return make(tuple([s for s, _ in layout._leaves]), tuple([d for _, d in layout._leaves]))
+    leaves = layout._leaves
+    return carried(make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves])), layout)
 
 
 def group_modes(layout: Any, begin: int, end: int | None = None) -> Any:

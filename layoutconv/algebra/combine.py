@@ -5,17 +5,18 @@ from __future__ import annotations
 from math import gcd, lcm
 from typing import Any
 
-from .budget import Budget
+from .budget import EVALUATIONS, Budget
 from .carry import Carry, carries_of, clash, split
 from .composition import at_present
-from .errors import LayoutTypeError, LayoutValueError, inexact, text
-from .f2_compose import bit_columns, factored
+from .errors import LayoutTypeError, LayoutValueError, inexact
+from .f2_compose import bit_columns, evaluator, factored
 from .int_tuple import IntTuple, flatten, idx2crd, shape_of, unflatten
 from .layout import Layout, Leaf, as_layout, make
-from .like import is_symbolic, symbolically
+from .like import is_symbolic, present, symbolically
 from .normal import (
     Arithmetic,
     arithmetic,
+    by_stride,
     from_leaves,
     merge,
     normal_form,
@@ -26,6 +27,7 @@ from .normal import (
 from .packing import Packing
 from .protocol import plus, scale
 from .relations import known
+from .symbols import same
 from .xor import F2
 
 
@@ -37,32 +39,64 @@ def greatest_common_domain(a: Any, b: Any) -> Layout:
     share any, and is ``(1):(0)`` without. The shapes need not have one size. Composed with it, any
     layout of either shape is one. NVlabs/CuTe: ``greatest_common_domain``.
 
+    Raises :class:`LayoutValueError` for names of which it is unknown if one divides the other.
+
     >>> print(greatest_common_domain((5, 3, 4), (10, 6)), greatest_common_domain((5, 3), (3, 5)))
     (5,2):(1,30) (1):(0)
+    >>> print(greatest_common_domain("(H,W)", "(H,8)"))
+    Traceback (most recent call last):
+        ...
+    layoutconv.algebra.errors.LayoutValueError: greatest_common_domain((H,W), (H,8)): it is \
+unknown if W % 8 == 0; where it holds, say so: assuming(W % 8 == 0)
     """
+    a, b = (shape_of("greatest_common_domain", x) for x in (a, b))
+    return symbolically(_shared_factors, a, b, name="greatest_common_domain")  # type: ignore[no-any-return]
+
+
+def _shared_factors(a: IntTuple, b: IntTuple) -> Layout:
     found = []
-    for p, s in _placed_leaves(shape_of("greatest_common_domain", a)):
-        for q, t in _placed_leaves(shape_of("greatest_common_domain", b)):
-            start = lcm(p, q)
-            if s % (start // p) or t % (start // q):
+    for p, s in _placed_leaves(a):
+        for q, t in _placed_leaves(b):
+            start = _least_common_multiple(p, q)
+            before, after = start // p, start // q
+            if known(before >= s) or known(after >= t) or s % before != 0 or t % after != 0:
                 continue
-            shared = gcd(s // (start // p), t // (start // q))
-            if shared > 1:
+            shared = _greatest_common_divisor(s // before, t // after)
+            if type(shared) is not int or shared > 1:
                 found.append((start, shared))
-    found.sort()
+    found = by_stride(found, key=0)
     return make(tuple([s for _, s in found]) or (1,), tuple([d for d, _ in found]) or (0,))
 
 
-def _placed_leaves(shape: IntTuple) -> list[tuple[int, int]]:
-    """The leaves of a shape that are larger than 1, each with where it begins."""
+def _least_common_multiple(p: Any, q: Any) -> Any:
+    multiple = _multiple(p, q)
+    return lcm(present(p), present(q)) if multiple is None else multiple
+
+
+def _greatest_common_divisor(p: Any, q: Any) -> Any:
+    multiple = _multiple(p, q)
+    if multiple is None:
+        return gcd(present(p), present(q))
+    return q if same(multiple, p) else p
+
+
+def _multiple(p: Any, q: Any) -> Any:
+    """The one of two integers that is a multiple of the other; None if none is."""
+    ways = ((p, q), (q, p)) if type(q) is int else ((q, p), (p, q))
+    proved = next((large for large, small in ways if known(large % small == 0)), None)
+    if proved is not None or (type(p) is int and type(q) is int):
+        return proved
+    return next((large for large, small in ways if large % small == 0), None)
+
+
+def _placed_leaves(shape: IntTuple) -> list[tuple[Any, Any]]:
+    """The leaves of a shape that are not 1, each with where it begins."""
     result = []
-    place = 1
+    place: Any = 1
     for extent in flatten(shape):
-        if type(extent) is not int:
-            raise LayoutTypeError(f"greatest_common_domain: {text(shape)} is not known")
-        if extent > 1:
+        if not (type(extent) is int and extent == 1):
             result.append((place, extent))
-        place *= extent
+        place = place * extent
     return result
 
 
@@ -146,18 +180,19 @@ def _refined(a: Layout, b: Layout) -> list[tuple[Any, Any, Any]] | None:
 
 def _by_table(a: Layout, b: Layout) -> Layout:
     """The sum by XOR where extents do not divide: forced strides, compared everywhere."""
-    size, budget = int(a.size()), Budget("layout_add", (a, b))
+    size, budget = int(a.size()), Budget("layout_add", (a, b), EVALUATIONS)
     if not {Arithmetic.XOR} >= {arithmetic(x) for x in (a, b) if any(x._leaves) and not _zero(x)}:
         raise LayoutTypeError(f"layout_add: {a} and {b} do not add up: make both F2, or neither")
+    one, two = evaluator(a), evaluator(b)
     values: dict[int, int] = {}
 
     def value(i: int) -> int:
         if i not in values:
             budget.spend()
-            values[i] = int(a(i)) ^ int(b(i))
+            values[i] = one(i) ^ two(i)
         return values[i]
 
-    modes = factored(value, size)
+    modes = factored(value, size, budget)
     if modes is not None:
         return from_leaves([(s, F2(d)) for s, d in modes])
     best = make(size, F2(value(1)))

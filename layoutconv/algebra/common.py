@@ -5,26 +5,32 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
+from .budget import Budget, one_operation
 from .composed import ComposedLayout
 from .composition import at_present, compose
 from .errors import LayoutTypeError, LayoutValueError
 from .fold import folded
 from .inverse import is_identity, longest, right_inverse
+from .inverse_composed import kept_below
 from .inverse_table import right_inverse_of_table
 from .layout import Layout, as_like
 from .like import is_symbolic, symbolically
 from .normal import Arithmetic, arithmetic, from_leaves, merge, normal_form
+from .relations import known
 from .swizzle import Swizzle
 from .symbols import Symbolic
+from .table import steps_of
 
 
+@one_operation()
 def max_common_layout(a: Any, b: Any) -> Any:
     """The longest ``R`` along which both are the identity: ``a(R(i)) == i == b(R(i))``.
 
     What one vectorised copy from a tensor of layout ``a`` to one of layout ``b`` can move. A layout
     that does not begin at 0, such as a gather or one with an offset, is counted from where it
     begins. A swizzle moves blocks of ``1 << base``, which bound the result, and with it an offset
-    in front of it; two tensors stand for their layouts. CUTLASS: cute/layout.hpp.
+    in front of it; where both have the same one the result undoes it. Two tensors stand for their
+    layouts. CUTLASS: cute/layout.hpp.
 
     >>> print(max_common_layout(Layout((4, 8), (8, 1)), Layout((4, 8), (8, 1))))
     (8,4):(4,1)
@@ -32,17 +38,34 @@ def max_common_layout(a: Any, b: Any) -> Any:
     8:4
     >>> print(max_common_layout("S<3,3,3> o 0 o (8,64):(1,8)", (8, 64)))
     8:1
+    >>> print(max_common_layout("S<1,1,1> o 0 o 8:1", "S<1,1,1> o 0 o 16:1"))
+    8:1 o 0 o S<1,1,1> o 0 o 8:1
     """
     if type(a) is Layout and type(b) is Layout and a._plain and b._plain:
         return _common(a, b)
     (one, most), (two, limit) = _domain(a), _domain(b)
-    both = None if _same_swizzle(a, b) else gcd(most, limit)
     found = symbolically(_common, one, two, name="max_common_layout")
+    swizzle = _same_swizzle(a, b)
+    if swizzle is not None and not is_symbolic(found):
+        return _unswizzled(found, swizzle)
+    both = gcd(most, limit)
     return found if not both else _truncated(found, both)
 
 
+def _unswizzled(found: Layout, swizzle: Swizzle) -> Any:
+    """A layout back through a swizzle and then through ``found``, as far as both reach."""
+    size = kept_below(swizzle, int(found.size()))
+    lowest_source = swizzle.base + max(swizzle.shift, 0)
+    if size <= 1 << lowest_source or not swizzle.bits:  # what the swizzle leaves where it is
+        plain = _truncated(found, size)
+        if plain.size() == size:
+            return plain
+    return ComposedLayout(found, 0, ComposedLayout(swizzle, 0, Layout(size, 1)))
+
+
 def max_common_vector(a: Any, b: Any) -> int:
-    """How many elements a copy from ``a`` to ``b`` can move at once: the size of the common layout.
+    """The number of elements that a copy from ``a`` to ``b`` can move at once: the size of the
+    common layout.
 
     >>> max_common_vector(Layout((4, 8), (8, 1)), Layout((4, 8), (16, 1)))
     8
@@ -71,16 +94,19 @@ def _domain(x: Any) -> tuple[Any, int]:
     return x, 0
 
 
-def _same_swizzle(a: Any, b: Any) -> bool:
-    """Tell if both end in one swizzle of offset 0: then what it moves it moves alike."""
-    one, two = (as_like("max_common_layout", x) for x in (a, b))
-    if not isinstance(one, ComposedLayout) or not isinstance(two, ComposedLayout):
-        return False
-    return isinstance(one.outer, Swizzle) and (one.outer, 0, 0) == (
-        two.outer,
-        one.offset,
-        two.offset,
-    )
+def _same_swizzle(a: Any, b: Any) -> Swizzle | None:
+    """The swizzle that both end in, if it is one, of offset 0, over layouts that begin at 0."""
+    swizzle = _last_swizzle(a)
+    return swizzle if swizzle is not None and swizzle == _last_swizzle(b) else None
+
+
+def _last_swizzle(x: Any) -> Swizzle | None:
+    x = as_like("max_common_layout", x)
+    x = x if isinstance(x, Layout | ComposedLayout) else x.layout
+    if not isinstance(x, ComposedLayout) or not isinstance(x.outer, Swizzle):
+        return None
+    plain = type(x.offset) is int and x.offset == 0 and known(x.inner(0) == 0)
+    return x.outer if plain else None
 
 
 def _common(a: Any, b: Any) -> Layout:
@@ -145,23 +171,37 @@ def _longest(a: Any, done: list[tuple[int, Any]], stride: Any, most: Any, size: 
         return most if is_identity(a, candidate) else 1
     first = a(0)
     low, high = 1, int(most)
+    budget, price = Budget("max_common_layout", (a,)), 2 + steps_of(a)
     while low < high:
         middle = (low + high + 1) // 2
         candidate = from_leaves([*done, (middle, stride)])
         reach = sum((s - 1) * int(d) for s, d in candidate._leaves)
-        if reach < size and all(a(candidate(i)) - first == i for i in range(int(candidate.size()))):
+        budget.spend(price)
+        if reach < size and _counts(a, first, candidate, budget, price):
             low = middle
         else:
             high = middle - 1
     return low
 
 
+def _counts(a: Any, first: Any, candidate: Layout, budget: Budget, price: int) -> bool:
+    """Tell if ``a`` counts from ``first`` on along a layout of positions."""
+    for i in range(int(candidate.size())):
+        budget.spend(price)
+        if a(candidate(i)) - first != i:
+            return False
+    return True
+
+
 def _truncated(found: Layout, block: int) -> Layout:
-    """The first ``block`` elements of a layout, or as many as its modes allow to take."""
+    """The first ``block`` elements of a layout, or as many of them as a layout can take."""
     if found.size() <= block:
         return found
-    try:
-        result = found.compose(block)
-    except LayoutValueError:
-        return from_leaves([])
-    return result if isinstance(result, Layout) else from_leaves([])
+    taken: list[tuple[Any, Any]] = []
+    for extent, stride in found._leaves:  # whole modes, then a part of one
+        if extent > block:
+            taken.append((block, stride))
+            break
+        taken.append((extent, stride))
+        block //= extent
+    return from_leaves(merge(taken))

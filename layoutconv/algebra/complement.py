@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .basis import ScaledBasis
-from .errors import LayoutTypeError, inexact, text
+from .errors import LayoutTypeError, inexact, text, whole
+from .extent import coprofile
 from .f2 import complement_f2
 from .int_tuple import IntTuple, product
 from .layout import Layout, as_like
@@ -19,6 +20,7 @@ from .normal import (
     from_leaves,
     from_plain,
     merge,
+    nested_by_path,
     require_known,
     simplified,
 )
@@ -27,7 +29,7 @@ from .relations import known
 from .symbols import ceil_div
 
 
-def complement(a: Any, bound: IntTuple = 1) -> Any:
+def complement(a: Any, bound: IntTuple | None = 1) -> Any:
     """The ordered layout ``R`` of the starts of copies of ``a`` that do not meet, up to ``bound``.
 
     R increases strictly, and ``a(i) + R(j)`` is different for all offsets ``a(i)`` and all j. It
@@ -39,6 +41,10 @@ def complement(a: Any, bound: IntTuple = 1) -> Any:
     of it. XOR strides have copies by XOR. A composed layout stands for its domain, where the copies
     of it lie, a tensor for its layout.
 
+    ``bound=None`` sets no end, as NVlabs/CuTe has it: the last mode is ``1:d`` with d the start of
+    the next whole, and starts go on along it past the size of R, copies meeting nowhere. For scaled
+    bases R then has a mode for each mode of the coordinates.
+
     Raises :class:`LayoutValueError` where modes interleave: one, the ``witness``, steps into what
     is below it. CUTLASS: cute/layout.hpp; Cecka, *CuTe Layout Representation and Algebra*, 3.5.
 
@@ -46,27 +52,33 @@ def complement(a: Any, bound: IntTuple = 1) -> Any:
     (2,3):(1,8) (3,2):(2,12)
     >>> print(complement(Layout((8, 64), (72, 1)), 1728))
     3:576
+    >>> print(complement(Layout(4, 2), None), complement(Layout(4, 2), None)(5))
+    (2,1):(1,8) 17
     """
     if type(a) is not Layout:
         a = as_like("complement", a)
         while not isinstance(a, Layout):
             a = a.inner if hasattr(a, "inner") else a.layout
-    if a._plain and type(bound) is int:
+    if a._plain and (type(bound) is int or bound is None):
         leaves, current = gaps((a, bound), sorted_modes(a))
-        if current < bound:
+        if bound is None:
+            leaves.append((1, current))
+        elif current < bound:
             leaves.append((-(-bound // current), current))
         return from_plain(leaves)
     return symbolically(_complement, a, bound)
 
 
-def _complement(a: Layout, bound: IntTuple) -> Layout:
+def _complement(a: Layout, bound: IntTuple | None) -> Layout:
     require_known("complement", a)
     operands = (a, bound)
     kind = arithmetic(a)
     if kind is Arithmetic.XOR:
-        return complement_f2(a, int(product(bound)))
+        return complement_f2(a, None if bound is None else whole("complement", product(bound)))
     if kind is Arithmetic.OPAQUE:
         raise LayoutTypeError(f"complement: expected integers or scaled bases, got {a}")
+    if bound is None:
+        return _endless(a)
     if kind is Arithmetic.INTEGER:
         return from_leaves(merge(bounded_gaps(operands, ascending(a), product(bound))))
     result: list[Leaf] = []
@@ -74,6 +86,17 @@ def _complement(a: Layout, bound: IntTuple) -> Layout:
         limit = product(_at(bound, path))
         result += [(s, ScaledBasis(d, path)) for s, d in bounded_gaps(operands, leaves, limit)]
     return from_leaves(merge(result))
+
+
+def _endless(a: Layout) -> Layout:
+    """The complement without a bound, for integers of any kind and scaled bases."""
+    if arithmetic(a) is Arithmetic.INTEGER:
+        return from_leaves(endless_gaps("complement", (a,), ascending(a)))
+    starts = {
+        path: [(s, ScaledBasis(d, path)) for s, d in endless_gaps("complement", (a,), modes)]
+        for path, modes in by_path(a, _paths(coprofile(a))).items()
+    }
+    return nested_by_path(starts)
 
 
 def sorted_modes(a: Layout) -> list[tuple[int, int]]:
@@ -117,9 +140,11 @@ def bounded_gaps(
     return result
 
 
-def endless_gaps(operands: tuple[Any, ...], ordered: list[tuple[Any, Any]]) -> list[Leaf]:
+def endless_gaps(
+    operation: str, operands: tuple[Any, ...], ordered: list[tuple[Any, Any]]
+) -> list[Leaf]:
     """:func:`gaps`, and a mode that repeats the whole as often as one asks it to."""
-    result, current = gaps(operands, ordered, "logical_product")
+    result, current = gaps(operands, ordered, operation)
     return [*result, (1, current)]
 
 

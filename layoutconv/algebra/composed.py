@@ -12,7 +12,7 @@ from .layout import Layout, make
 from .like import LayoutLike
 from .protocol import is_stride, lifted, map_integers
 from .slices import cut, opened
-from .stride import E, add, finished, is_xor, shifted
+from .stride import E, ScaledBasis, add, finished, is_xor, shifted
 from .symbols import same
 
 _SET = object.__setattr__
@@ -111,8 +111,6 @@ class ComposedLayout(LayoutLike):
         result: ComposedLayout = late("composition")(self, other)
         return result
 
-    __matmul__ = compose
-
     def offsets(self) -> Any:
         """The whole table, as :meth:`Layout.offsets`, of whatever ``outer`` gives."""
         table = self.inner.offsets()
@@ -140,11 +138,14 @@ class ComposedLayout(LayoutLike):
 def moved_slice(crd: IntTuple, layout: Layout) -> tuple[Any, Any]:
     """The open modes of a layout, and an offset that adds to what they give.
 
-    XOR strides add to theirs by XOR, so those modes keep the offset to themselves.
+    XOR strides add to theirs by XOR, so those modes keep the offset to themselves; in a coordinate
+    each of its modes remembers how it adds.
     """
     rest, offset = cut(crd, layout)
     if not is_xor(offset):
         return rest, finished(offset)
+    if isinstance(offset, ScaledBasis | tuple):
+        return rest, offset
     return ComposedLayout(IDENTITY, offset, rest), 0
 
 

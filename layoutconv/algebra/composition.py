@@ -11,8 +11,9 @@ from typing import Any
 
 from .basis import basis_terms
 from .composed import ComposedLayout, lift, over_coordinates
-from .errors import LayoutError, LayoutTypeError, LayoutValueError
+from .errors import LayoutBudgetError, LayoutError, LayoutTypeError, LayoutValueError
 from .exact import decided, mode_at
+from .f2 import integer_strides
 from .f2_compose import compose_f2, without_carry
 from .int_tuple import IntTuple, split_and_sum
 from .layout import Layout, as_like, make, make_layout, make_plain
@@ -141,7 +142,13 @@ def _general(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) ->
         if Arithmetic.COORDINATE in kinds:
             return ComposedLayout(a, 0, b)
         a, b = at_present(operation, a), at_present(operation, b)
-        return compose_f2(a, b, operation, operands or (a, b))
+        try:
+            return compose_f2(a, b, operation, operands or (a, b))
+        except LayoutBudgetError:
+            integers = integer_strides(b) if kinds[0] is Arithmetic.INTEGER else None
+            if integers is None:
+                raise
+            return compose(a, integers, operation, operands or (a, b))
     a, b = simplified(a), simplified(b)
     digits = _Digits(a)
     result = digits.compose(b.shape, b.stride, [])

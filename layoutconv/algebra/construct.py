@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .basis import ScaledBasis
+from .checks import as_integer
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple, compact_stride, congruent, flatten, product, shape_of, unflatten
 from .layout import Layout, as_like, make
@@ -39,19 +40,28 @@ def make_ordered_layout(shape: IntTuple, order: IntTuple) -> Layout:
     """The compact layout whose modes run fastest in increasing ``order``.
 
     ``order`` has the profile of ``shape`` or is coarser: an entry for a mode orders all its leaves,
-    which stay colexicographic among themselves, as equal entries do. CUTLASS: cute/layout.hpp.
+    which stay colexicographic among themselves, as equal entries do. Its entries may be names of
+    which it is known what they are between. CUTLASS: cute/layout.hpp.
 
     >>> print(make_ordered_layout((2, 3, 4), (2, 0, 1)))
     (2,3,4):(12,1,3)
     >>> print(make_ordered_layout((2, (3, 4)), (1, 0)))
     (2,(3,4)):(12,(1,3))
+    >>> from .symbols import symbols
+    >>> print(make_ordered_layout((4, 8), (symbols("P", minimum=2), 1)))
+    (4,8):(8,1)
     """
     shape = shape_of("make_ordered_layout", shape)
-    ranks = list(flatten(_spread(order, shape, order)))
+    ranks = flatten(_spread(order, shape, order))
+    result: Layout = symbolically(_make_ordered_layout, shape, ranks, shown=(shape, order))
+    return result
+
+
+def _make_ordered_layout(shape: IntTuple, ranks: tuple[Any, ...]) -> Layout:
     extents = flatten(shape)
     strides: list[Any] = [0] * len(extents)
     current: Any = 1
-    for i in sorted(range(len(extents)), key=lambda i: ranks[i]):
+    for i, _ in by_stride(list(enumerate(ranks))):
         strides[i] = current
         current = current * extents[i]
     return Layout(shape, unflatten(iter(strides), shape))
@@ -64,9 +74,10 @@ def _spread(order: IntTuple, shape: IntTuple, whole: IntTuple) -> IntTuple:
                 f"make_ordered_layout: the order {text(whole)} has another profile than the shape"
             )
         return tuple([_spread(o, s, whole) for o, s in zip(order, shape, strict=True)])
-    if not isinstance(order, int):
+    place = order if type(order) is int else as_integer(order)
+    if place is None:
         raise LayoutTypeError(f"make_ordered_layout: {order!r} in {text(whole)} is no integer")
-    return tuple([_spread(order, s, whole) for s in shape]) if isinstance(shape, tuple) else order
+    return tuple([_spread(place, s, whole) for s in shape]) if isinstance(shape, tuple) else place
 
 
 def make_layout_like(layout: Any) -> Layout:

@@ -12,7 +12,14 @@ from operator import itemgetter
 from typing import Any
 
 from .errors import LayoutTypeError, text
-from .int_tuple import IntTuple, flatten, map_leaves, product, shape_of
+from .int_tuple import (
+    IntTuple,
+    flatten,
+    map_leaves,
+    product,
+    refuse_other_profile,
+    shape_of,
+)
 from .int_tuple import unflatten as _unflatten
 from .layout import Layout, as_like, make, make_layout
 from .like import LayoutLike
@@ -143,9 +150,13 @@ def select(x: Any, mode: Mode) -> Any:
 def take(x: Any, begin: int, end: int) -> Any:
     """The entries ``begin`` to ``end`` (exclusive) of ``x``. C++: ``take<B,E>(x)``.
 
+    Raises :class:`LayoutTypeError` unless ``0 <= begin <= end <= rank``.
+
     >>> print(take(Layout((2, 3, 4), (1, 2, 6)), 1, 3), take((2, 3, 4), 0, 2))
     (3,4):(2,6) (2, 3)
     """
+    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
+        raise LayoutTypeError(f"take: expected 0 <= begin <= end, got {begin!r} and {end!r}")
     return select(x, range(begin, end))
 
 
@@ -184,13 +195,14 @@ def unwrap(x: Any) -> Any:
 
 
 def unflatten(x: Any, profile: IntTuple) -> Any:
-    """The entries of ``x``, all of depth 0, in the nesting of ``profile``.
+    """The entries of ``x``, all of depth 0, in the nesting of ``profile``, which may be a layout.
 
     >>> print(unflatten(Layout((2, 2, 3)), ((1, 1), 1)), unflatten((2, 2, 3), ((1, 1), 1)))
     ((2,2),3):((1,2),4) ((2, 2), 3)
     """
     if not isinstance(x, tuple | int | str | LayoutLike):
         return _unflatten(iter(x), profile)
+    profile = shape_of("unflatten", profile)
 
     def nested(inner: Any) -> Any:
         entries = list(_entries("unflatten", inner))
@@ -214,10 +226,15 @@ def _nested(entries: Any, profile: IntTuple, layouts: bool) -> Any:
 def transform_leaf(fn: Callable[..., Any], *ts: IntTuple) -> IntTuple:
     """``fn`` of the leaves of congruent tuples, in their nesting.
 
+    Raises :class:`LayoutTypeError` for tuples of another profile than the first.
+
     >>> transform_leaf(lambda x: x + 1, (1, (2, 3)))
     (2, (3, 4))
     """
-    return map_leaves(fn, *[shape_of("transform_leaf", t) for t in ts])
+    found = [shape_of("transform_leaf", t) for t in ts]
+    for t in found[1:]:
+        refuse_other_profile("transform_leaf", found[0], t)
+    return map_leaves(fn, *found)
 
 
 def repeat_like(x: Any, profile: IntTuple) -> IntTuple:

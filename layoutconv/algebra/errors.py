@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any, NoReturn
 
 
@@ -95,6 +96,19 @@ def inexact(operation: str, operands: tuple[Any, ...], condition: str, **proof: 
     )
 
 
+def under(operation: str, operands: tuple[Any, ...], error: LayoutError) -> NoReturn:
+    """Raise the error of a step as that of the operation that took it."""
+    raise type(error)(
+        f"{operation}({', '.join(map(text, operands))}): {error}",
+        operation=operation,
+        operands=operands,
+        witness=error.witness,
+        exact=error.exact,
+        best=error.best,
+        unknown=error.unknown,
+    ) from None
+
+
 def text(tree: Any) -> str:
     """A shape, stride or coordinate in the notation of the literature: ``(4,(2,3))``."""
     if type(tree) is tuple:
@@ -123,6 +137,6 @@ def whole(name: str, x: Any) -> int:
     3
     """
     try:
-        return int(x)
+        return index(x)
     except TypeError:
         raise LayoutTypeError(f"{name}: {text(x)} is no integer with a value") from None

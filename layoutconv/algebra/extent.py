@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import product as choices
 from typing import Any
 
+from .axes import axes, has_axes
 from .basis import basis_terms
-from .budget import EVALUATIONS, Budget
+from .budget import Budget
 from .composed import ComposedLayout
 from .entries import Mode, get
 from .errors import LayoutTypeError, whole
@@ -18,9 +19,9 @@ from .layout import Layout, as_like
 from .like import symbolically, values_of
 from .normal import Arithmetic, arithmetic, require_known, simplified
 from .protocol import Bounds, Path, bounds
-from .stride import finished
 from .sums import within
 from .swizzle import Swizzle
+from .table import all_values
 
 
 def size(layout: Any, mode: Mode = None) -> Any:
@@ -134,6 +135,8 @@ def _of_layout(name: str, layout: Layout) -> Bounds:
     require_known(name, layout)
     if arithmetic(layout) is Arithmetic.XOR:
         return {(): (0, _largest_xor(name, layout))}
+    if arithmetic(layout) is Arithmetic.OPAQUE and has_axes(layout):
+        return {path: _of_layout(name, axis)[()] for path, axis in axes(layout).items()}
     result: Bounds = {}
     for s, d in layout._leaves:
         found = bounds(d, 0, s - 1)
@@ -212,12 +215,11 @@ def _of_swizzle(name: str, a: ComposedLayout) -> tuple[int, int]:
 
 def _of_values(name: str, a: Any) -> Bounds:
     """The extremes of all values, one after the other."""
-    budget = Budget(name, (a,), EVALUATIONS)
     found: dict[Path, tuple[Any, Any]] = {}
-    size = int(a.size())
-    budget.spend(size)
-    for i in range(size):
-        value = finished(a(i))
+    values = all_values(name, a)
+    if all(type(value) is int for value in values):
+        return {(): (min(values), max(values))}
+    for i, value in enumerate(values):
         terms = _terms(value) if isinstance(value, tuple) else [((), value)]
         if not isinstance(value, int | tuple):
             raise LayoutTypeError(f"{name}: {a} gives {value!r}, no integer")

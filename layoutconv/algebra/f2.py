@@ -17,7 +17,7 @@ from .f2_span import Columns, Span, apply_columns
 from .int_tuple import IntTuple, flatten, product, unflatten
 from .layout import Layout, as_like, make
 from .like import values_of
-from .normal import Arithmetic, arithmetic, simplified
+from .normal import Arithmetic, arithmetic, from_leaves, merge, simplified
 from .protocol import xor
 from .swizzle import Swizzle
 from .xor import F2
@@ -229,11 +229,7 @@ def _shortened(columns: list[int], size: int) -> Layout:
         reach |= column
     if reach < size:
         return layout
-    budget = Budget("right_inverse", (layout,))
-    good = 0
-    while apply_columns(tuple(columns), good) < size:
-        budget.spend()
-        good += 1
+    good = first_reaching(columns, size)
     leaves: list[tuple[int, int]] = []
     for s, d in layout._leaves:
         s = min(s, good)
@@ -241,11 +237,44 @@ def _shortened(columns: list[int], size: int) -> Layout:
         leaves.append((s, _column_of(d)))
         if s < layout._leaves[len(leaves) - 1][0]:
             break
-    return make(tuple([s for s, _ in leaves]), tuple([F2(d) for _, d in leaves]))
+    return from_leaves([(s, F2(d)) for s, d in leaves])
+
+
+def first_reaching(columns: list[int], bound: int) -> int:
+    """The first choice of columns whose XOR is not below ``bound``, one more than all if none is.
+
+    >>> first_reaching([1, 2, 5], 5), first_reaching([1, 2], 4)
+    (4, 4)
+    """
+
+    def largest(base: int, free: list[int]) -> int:
+        rows = Span(tuple(free)).rows
+        for lead in sorted(rows, reverse=True):
+            base = max(base, base ^ rows[lead][0])
+        return base
+
+    if largest(0, columns) < bound:
+        return 1 << len(columns)
+    choice = base = 0
+    for i in reversed(range(len(columns))):
+        if largest(base, columns[:i]) < bound:  # not without this one
+            choice, base = choice | 1 << i, base ^ columns[i]
+    return choice
 
 
 def left_inverse_f2(a: Layout) -> Layout:
     """The L with ``L(a(i)) == i``, 0 on a complement of the image."""
+    span = refuse_clashing_bits(a)
+    width = max((row.bit_length() for row, _ in span.rows.values()), default=0)
+    result = [0] * width  # bits that lead no row of the span are free
+    for lead in sorted(span.rows):
+        row, used = span.rows[lead]
+        result[lead - 1] = used ^ apply_columns(tuple(result), row)  # its own bit is still 0
+    return _as_f2(from_f2(result))
+
+
+def refuse_clashing_bits(a: Layout) -> Span:
+    """The span of an XOR layout without two positions of one offset; an error if there are two."""
     span = span_of(a)
     still = _still(a)
     moving = [difference for difference in span.kernel if difference & ~still]
@@ -253,12 +282,7 @@ def left_inverse_f2(a: Layout) -> Layout:
         i, j = _meeting(a, moving[0])
         why = f"its positions {i} and {j} have the same offset"
         inexact("left_inverse", (a,), why, witness=(i, j))
-    width = max((row.bit_length() for row, _ in span.rows.values()), default=0)
-    result = [0] * width  # bits that lead no row of the span are free
-    for lead in sorted(span.rows):
-        row, used = span.rows[lead]
-        result[lead - 1] = used ^ apply_columns(tuple(result), row)  # its own bit is still 0
-    return _as_f2(from_f2(result))
+    return span
 
 
 def _still(a: Layout) -> int:
@@ -291,8 +315,14 @@ def nullspace_f2(a: Layout) -> Layout:
     return _as_f2(from_f2(span_of(a).kernel))
 
 
-def complement_f2(a: Layout, bound: int) -> Layout:
-    """The bits below ``bound`` that lead no value of ``a``: together they reach each once."""
+def complement_f2(a: Layout, bound: int | None) -> Layout:
+    """The bits below ``bound`` that lead no value of ``a``: together they reach each once.
+
+    Without a bound a last mode ``1:d`` goes on after them.
+    """
     span = span_of(a)
-    top = max(bound - 1, *[row for row, _ in span.rows.values()], 0).bit_length()
-    return _as_f2(from_f2([1 << bit for bit in range(top) if bit + 1 not in span.rows]))
+    top = max((bound or 1) - 1, *[row for row, _ in span.rows.values()], 0).bit_length()
+    found = _as_f2(from_f2([1 << bit for bit in range(top) if bit + 1 not in span.rows]))
+    if bound is not None:
+        return found
+    return from_leaves([*merge([*found._leaves]), (1, F2(1 << top))])

@@ -9,13 +9,14 @@ By table: the strides are forced, and every coordinate is compared.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
-from .budget import Budget
+from .budget import EVALUATIONS, Budget
 from .errors import LayoutTypeError, inexact, text
 from .int_tuple import idx2crd, unflatten
 from .layout import Layout, make
-from .normal import Arithmetic, arithmetic, simplified
+from .normal import Arithmetic, arithmetic, merge, simplified
 from .protocol import xor
 from .xor import F2, carryless
 
@@ -36,7 +37,14 @@ def compose_f2(a: Layout, b: Layout, operation: str, operands: tuple[Any, ...]) 
         leaves = _by_digits(a, b)
     if leaves is not None and all(modes is not None for modes in leaves):
         return _assembled(b, [modes or [] for modes in leaves], F2)
-    return _by_table(a, b, Budget(operation, operands), (operation, operands))
+    lowest = sum(0 if isinstance(d, F2) else (s - 1) * min(d, 0) for s, d in b._leaves)
+    if lowest < 0 and arithmetic(a) is Arithmetic.XOR and xor(a._leaves[-1][1]):
+        shown = ", ".join(map(text, operands))
+        raise LayoutTypeError(
+            f"{operation}({shown}): expected positions >= 0, for XOR strides, got {lowest}"
+        )
+    budget = Budget(operation, operands, EVALUATIONS)
+    return _by_table(a, b, budget, (operation, operands))
 
 
 def bit_columns(layout: Layout) -> list[Columns] | None:
@@ -196,14 +204,18 @@ def _steps(extents: list[int], s: int, d: int) -> list[tuple[int, int, int]] | N
 
 def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, ...]]) -> Layout:
     """The layout whose strides are forced, compared with the function everywhere."""
-    values = [_along(a, b, i, budget) for i in range(len(b._leaves))]
+    outer = evaluator(a)
+    values = [_along(outer, b, i, budget) for i in range(len(b._leaves))]
+    alone = [_alone(a, s, d) for s, d in b._leaves]
     proofs = []
     for kind, split in ((F2, factored), (int, _split_integers)):
         modes: list[list[Mode]] = []
         at: Any = None
         for i, (value, (s, _)) in enumerate(zip(values, b._leaves, strict=True)):
             step = value(1) if s > 1 else 0
-            found = split(value, s) if kind is int or step >= 0 else None
+            found = alone[i]
+            if found is None or (kind is int and not all(is_carry_free(d, e) for e, d in found)):
+                found = split(value, s, budget) if kind is int or step >= 0 else None
             modes.append(found or [(s, step if kind is int else max(step, 0))])
             if found is None and at is None:
                 product = carryless if kind is F2 else int.__mul__
@@ -212,7 +224,7 @@ def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, 
                 )
         best = _assembled(b, modes, kind)
         if at is None:
-            at = _first_difference(a, b, best, budget)
+            at = _first_difference(outer, b, best, budget)
         if at is None:
             return best
         proofs.append((best, at))
@@ -227,45 +239,88 @@ def _by_table(a: Layout, b: Layout, budget: Budget, said: tuple[str, tuple[Any, 
     )
 
 
+def _alone(a: Layout, s: int, d: Any) -> list[Mode] | None:
+    """The modes of one leaf of b by itself, where bits or digits tell."""
+    leaf = make(s, d)
+    modes = _by_bits(a, leaf) or _by_digits(a, leaf)
+    return modes[0] if modes else None
+
+
+def _joined(modes: list[Mode]) -> list[Mode]:
+    """The modes without extents of 1, a mode joined to one before it that it continues.
+
+    >>> _joined([(3, 1), (2, 3), (2, 6)]), _joined([(1, 7)])
+    ([(3, 1), (4, 3)], [(1, 7)])
+    """
+    if len(modes) < 2:
+        return modes
+    return [(s, xor(d) or 0) for s, d in merge([(s, F2(d)) for s, d in modes])] or [(1, 0)]
+
+
 def _only(b: Layout, leaf: int, x: int) -> Any:
     digits = [x if i == leaf else 0 for i in range(len(b._leaves))]
     return unflatten(iter(digits), b.shape)
 
 
-def _along(a: Layout, b: Layout, leaf: int, budget: Budget) -> Callable[[int], int]:
+def evaluator(layout: Layout) -> Callable[[int], int]:
+    """The function of linear coordinates of a layout of integers or XOR strides, made fast.
+
+    >>> evaluator(Layout((4, 2), (F2(3), F2(1))))(7)
+    4
+    """
+    if arithmetic(layout) is not Arithmetic.XOR:
+        return layout
+    *leaves, (_, last) = [(s, xor(d) or 0) for s, d in layout._leaves] or [(1, 0)]
+
+    def at(c: int) -> int:
+        total = 0
+        for s, d in leaves:
+            c, low = divmod(c, s)
+            total ^= carryless(low, d)
+        return total ^ int(carryless(c, last))
+
+    return at
+
+
+def _along(a: Callable[[int], int], b: Layout, leaf: int, budget: Budget) -> Callable[[int], int]:
     """``a o b`` along one leaf of b, each value computed once."""
     known: dict[int, int] = {}
+    along = evaluator(make(*b._leaves[leaf]))
 
     def value(x: int) -> int:
         if x not in known:
             budget.spend()
-            known[x] = int(a(b(_only(b, leaf, x))))
+            known[x] = a(along(x))
         return known[x]
 
     return value
 
 
-def _first_difference(a: Layout, b: Layout, result: Layout, budget: Budget) -> Any:
+def _first_difference(a: Callable[[int], int], b: Layout, result: Layout, budget: Budget) -> Any:
     size = int(b.size())
-    for i in (*_corners(b, size), *range(size)):
+    inner, whole = evaluator(b), evaluator(result)
+    for i in chain(_corners(b, size), range(size)):
         budget.spend(2)
-        crd = idx2crd(i, b.shape)
-        if result(crd) != int(a(b(crd))):
-            return crd
+        if whole(i) != a(inner(i)):
+            return idx2crd(i, b.shape)
     return None
 
 
 def _corners(b: Layout, size: int) -> list[int]:
-    """The ends of the modes, where most differences show."""
+    """The ends of the modes and pairs of bits of two of them, where most differences show."""
     found = [size - 1]
     place = 1
+    bits: list[int] = []
     for s, _ in b._leaves:
         found += [(s - 1) * place, size - 1 - (s - 1) * place]
+        here = [place << k for k in range((s - 1).bit_length())]
+        found += [x + y for x in bits for y in here]
+        bits += here
         place *= s
     return found
 
 
-def _split_integers(value: Callable[[int], int], size: int) -> list[Mode] | None:
+def _split_integers(value: Callable[[int], int], size: int, budget: Budget) -> list[Mode] | None:
     """Modes with integer strides along a leaf, if there are any."""
     modes: list[Mode] = []
     place = 1
@@ -273,6 +328,7 @@ def _split_integers(value: Callable[[int], int], size: int) -> list[Mode] | None
         step = value(place)
         extent = 1
         while extent * place < size and value(extent * place) == extent * step:
+            budget.spend()
             extent += 1
         if (size // place) % extent:
             return None
@@ -281,10 +337,10 @@ def _split_integers(value: Callable[[int], int], size: int) -> list[Mode] | None
     return modes or [(size, 0)]
 
 
-def factored(value: Callable[[int], int], size: int) -> list[Mode] | None:
+def factored(value: Callable[[int], int], size: int, budget: Budget) -> list[Mode] | None:
     """Modes with XOR strides for a table, if there are any.
 
-    >>> factored([0, 1, 5, 4].__getitem__, 4)
+    >>> factored([0, 1, 5, 4].__getitem__, 4, Budget("composition", ()))
     [(2, 1), (2, 5)]
     """
 
@@ -298,20 +354,25 @@ def factored(value: Callable[[int], int], size: int) -> list[Mode] | None:
             return None
         good = 1
         while good < rest and value(good * step) == carryless(good, stride):
+            budget.spend()
             good += 1
         for extent in range(good, 1, -1):
             if rest % extent:
                 continue
             outer = search(step * extent)
-            if outer is not None and _matches(value, step, rest, [(extent, stride), *outer]):
-                return [(extent, stride), *outer]
+            modes = [(extent, stride), *(outer or [])]
+            if outer is not None and _matches(value, step, rest, modes, budget):
+                return modes
         return None
 
     return search(1) if size > 1 else [(1, 0)]
 
 
-def _matches(value: Callable[[int], int], step: int, count: int, modes: list[Mode]) -> bool:
+def _matches(
+    value: Callable[[int], int], step: int, count: int, modes: list[Mode], budget: Budget
+) -> bool:
     for x in range(count):
+        budget.spend()
         total, rest = 0, x
         for extent, stride in modes:
             total ^= carryless(rest % extent, stride)
@@ -322,6 +383,9 @@ def _matches(value: Callable[[int], int], step: int, count: int, modes: list[Mod
 
 
 def _assembled(b: Layout, leaves: list[list[Mode]], kind: Any) -> Layout:
+    """The layout of these modes for each leaf of b, neighbours that continue each other joined."""
+    if kind is F2:
+        leaves = [_joined(modes) for modes in leaves]
     shapes = [tuple([s for s, _ in m]) if len(m) > 1 else m[0][0] for m in leaves]
     strides = [tuple([kind(d) for _, d in m]) if len(m) > 1 else kind(m[0][1]) for m in leaves]
     return make(unflatten(iter(shapes), b.shape), unflatten(iter(strides), b.shape))

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .budget import Effort
+from .least import least
 from .polynomial import (
     Atom,
     Name,
@@ -33,7 +35,7 @@ from .polynomial import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _DEPTH = 2  # how many facts of order may be added up in one proof
 
@@ -45,9 +47,8 @@ class Question(NamedTuple):
     polynomial: Poly
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What is taken to be true of some names.
+class Facts(NamedTuple):
+    """Assumptions that are taken to be true of some names.
 
     ``given`` are the facts as they were said, for those that nothing else can use; ``equal`` the
     names that are polynomials of others, ``multiples`` those with a known divisor, ``minima`` those
@@ -56,18 +57,18 @@ class Facts:
     """
 
     given: frozenset[tuple[str, object]] = frozenset()
-    equal: dict[Name, Poly] = field(default_factory=dict)
-    multiples: dict[Name, Poly] = field(default_factory=dict)
-    minima: dict[Name, int] = field(default_factory=dict)
+    equal: Mapping[Name, Poly] = MappingProxyType({})
+    multiples: Mapping[Name, Poly] = MappingProxyType({})
+    minima: Mapping[Name, int] = MappingProxyType({})
     orders: tuple[Poly, ...] = ()
     divisions: tuple[tuple[Poly, Poly], ...] = ()
 
     def with_fact(self, question: Question) -> Facts:
         """These facts, and that the answer to ``question`` is yes."""
         kind, p = question
-        changes: dict[str, object] = {"given": self.given | {(kind, freeze(p))}}
+        changes: dict[str, Any] = {"given": self.given | {(kind, freeze(p))}}
         if kind == "!=":
-            return Facts(**{**self.__dict__, **changes})
+            return self._replace(**changes)
         divided = division(p) if kind == "==" else None
         name = _lone_name(p)
         if divided is not None:
@@ -90,7 +91,7 @@ class Facts:
             changes["minima"] = {**self.minima, name: better}
         else:
             changes["orders"] = (*self.orders, p)
-        return Facts(**{**self.__dict__, **changes})  # type: ignore[arg-type]
+        return self._replace(**changes)
 
 
 NONE = Facts()
@@ -121,19 +122,31 @@ def answer(question: Question, facts: Facts) -> bool | None:
     >>> answer(Question(">=", add(H, W, -1)), NONE) is None
     True
     """
+    if follows(question, facts):
+        return True
+    return False if fails(question, facts) else None
+
+
+def follows(question: Question, facts: Facts) -> bool:
+    """Tell if the answer to a question is known to be yes."""
     kind, p = question
-    if (kind, freeze(p)) in facts.given:
+    if facts.given and (kind, freeze(p)) in facts.given:
         return True
-    if kind == "==":
-        if ("!=", freeze(p)) in facts.given:
-            return False
-        return _is_zero(reduced(p, facts), facts)
     p = reduced(p, facts)
-    if _is_nonnegative(p, facts, _DEPTH):
+    return not p if kind == "==" else _is_nonnegative(p, facts)
+
+
+def fails(question: Question, facts: Facts) -> bool:
+    """Tell if the answer to a question is known to be no."""
+    kind, p = question
+    if kind == "==" and facts.given and ("!=", freeze(p)) in facts.given:
         return True
-    if _is_nonnegative(add(constant(-1), p, -1), facts, _DEPTH):
+    p = reduced(p, facts)
+    if kind == "==" and not p:
         return False
-    return None
+    if kind == "==" and (_is_never_zero(p) or _is_nonnegative(add(p, constant(-1)), facts)):
+        return True
+    return _is_nonnegative(add(constant(-1), p, -1), facts)
 
 
 def divides(divisor: Poly, p: Poly, facts: Facts) -> bool | None:
@@ -203,20 +216,18 @@ def _known(atom: Atom, facts: Facts) -> Poly | None:
     return None if new == atom else of_atom(new)
 
 
-def _is_zero(p: Poly, facts: Facts) -> bool | None:
-    if not p:
-        return True
-    if _is_nonnegative(add(p, constant(-1)), facts, _DEPTH):
-        return False
-    if _is_nonnegative(add(constant(-1), p, -1), facts, _DEPTH):
-        return False
-    rest = p.get((), 0)
+def _is_never_zero(p: Poly) -> bool:
+    """Tell if no multiple of what divides all terms but the constant one is its opposite."""
     common = gcd(*[c for monomial, c in p.items() if monomial])
-    return False if common and rest % common else None
+    return bool(common and p.get((), 0) % common)
 
 
-def _is_nonnegative(p: Poly, facts: Facts, depth: int) -> bool:
-    low = least(p)
+def _is_nonnegative(p: Poly, facts: Facts) -> bool:
+    return _proves(p, facts, Effort(), _DEPTH)
+
+
+def _proves(p: Poly, facts: Facts, effort: Effort, depth: int) -> bool:
+    low = least(p, effort)
     if low is not None and low >= 0:
         return True
     if not depth:
@@ -224,78 +235,15 @@ def _is_nonnegative(p: Poly, facts: Facts, depth: int) -> bool:
     for fact in facts.orders:
         known = reduced(fact, facts)
         for factor in (constant(1), *map(of_atom, _names_at_least_zero(p))):
-            if _is_nonnegative(add(p, multiply(known, factor), -1), facts, depth - 1):
+            if not effort.take(len(p) + len(known)):
+                return False
+            if _proves(add(p, multiply(known, factor), -1), facts, effort, depth - 1):
                 return True
     return False
 
 
 def _names_at_least_zero(p: Poly) -> list[Atom]:
     return [a for a in atoms_of(p) if isinstance(a, Name) and (a.minimum or 0) >= 0]
-
-
-def least(p: Poly) -> int | None:
-    """An integer that ``p`` is never below, or None if none is known.
-
-    >>> least(add(multiply(constant(3), of_atom(Name("W", 2))), constant(-1)))
-    5
-    """
-    p = _without_products_of_quotients(p)
-    shifted: dict[Atom, Poly] = {}
-    for atom in atoms_of(p):
-        minimum = _minimum(atom)
-        if minimum is None:
-            return None
-        shifted[atom] = add(of_atom(atom), constant(minimum))
-    result: Poly = {}
-    for monomial, coefficient in p.items():
-        term = constant(coefficient)
-        for atom, power in monomial:
-            for _ in range(power):
-                term = multiply(term, shifted[atom])
-        result = add(result, term)
-    if any(c < 0 for monomial, c in result.items() if monomial):
-        return None
-    return result.get((), 0)
-
-
-def _minimum(atom: Atom) -> int | None:
-    if isinstance(atom, Name):
-        return atom.minimum
-    if isinstance(atom, Remainder):
-        return 0
-    numerator, denominator = dict(atom.numerator), dict(atom.denominator)
-    low, by = least(numerator), least(denominator)
-    if low is None or by is None or by < 1:
-        return None
-    if is_constant(denominator):
-        return low // by
-    return 0 if low >= 0 else None
-
-
-def _without_products_of_quotients(p: Poly) -> Poly:
-    """A polynomial that is nowhere above ``p``, with ``d * (n // d)`` replaced by its bound."""
-    result: Poly = {}
-    for monomial, coefficient in p.items():
-        term: Poly = {monomial: coefficient}
-        for atom, power in monomial:
-            if not isinstance(atom, Quotient) or power != 1:
-                continue
-            numerator, denominator = dict(atom.numerator), dict(atom.denominator)
-            others = {tuple(item for item in monomial if item[0] != atom): coefficient}
-            factor = exact_quotient(others, denominator)
-            if factor is None or (least(denominator) or 0) < 1:
-                continue
-            sign = least(factor), least(multiply(factor, constant(-1)))
-            if sign[0] is not None and sign[0] >= 0:  # d * (n // d) >= n - d + 1
-                bound = add(add(numerator, denominator, -1), constant(1))
-            elif sign[1] is not None and sign[1] >= 0:  # d * (n // d) <= n
-                bound = numerator
-            else:
-                continue
-            term = multiply(factor, bound)
-            break
-        result = add(result, term)
-    return result
 
 
 def division(p: Poly) -> tuple[Poly, Poly] | None:

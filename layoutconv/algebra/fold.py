@@ -11,12 +11,13 @@ from .errors import LayoutError
 from .layout import Layout, make
 from .normal import Arithmetic, arithmetic, from_leaves, simplified
 from .protocol import Bounds, Stride, bounds, terms
+from .swizzle import Swizzle
 
 _SET = object.__setattr__
 
 
 class Along(Stride):
-    """What a stride gives along positions: ``c -> (offset + positions(c)) * stride``."""
+    """The values of a stride along positions: ``c -> (offset + positions(c)) * stride``."""
 
     __slots__ = ("offset", "positions", "stride")
 
@@ -53,7 +54,16 @@ def folded(a: Any) -> tuple[Layout, Any] | None:
     """
     if isinstance(a, Layout):
         return a, 0
-    if not isinstance(a, ComposedLayout) or not isinstance(a.outer, Layout):
+    if not isinstance(a, ComposedLayout):
+        return None
+    if isinstance(a.outer, Swizzle) and not a.outer.bits:  # which moves nothing
+        inside, offset = folded(a.inner), a.offset
+        if inside is None or type(offset) is not int or type(inside[1]) is not int:
+            return None
+        layout = simplified(inside[0])
+        added = arithmetic(layout) is Arithmetic.INTEGER
+        return (layout, inside[1] + offset) if added else None
+    if not isinstance(a.outer, Layout):
         return None
     inside = folded(a.inner)
     if inside is None or arithmetic(a.outer) is not Arithmetic.INTEGER:

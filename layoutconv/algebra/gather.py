@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import gcd
 from typing import Any
 
-from .arrays import is_array, widened
+from .arrays import is_array, product_of, widened
 from .errors import LayoutTypeError, LayoutValueError
 from .int_tuple import sum_of
 from .protocol import (
@@ -65,7 +65,7 @@ class CustomStride(Stride):
     def at(self, c: Any) -> Any:
         """``func(c) * stride``, arrays in a type that holds the product."""
         value = self.func(c)
-        return (widened(value) if is_array(value) else value) * self.stride
+        return product_of(value, self.stride) if is_array(value) else value * self.stride
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CustomStride):
@@ -247,10 +247,20 @@ class IndexedGather(Immutable):
                 )
             value = self.index[i]
             return value.item() if is_array(value) and value.ndim == 0 else value
-        if is_array(i) and type(self.index) is tuple:
-            library = sys.modules[type(i).__module__.partition(".")[0]]
-            return library.asarray(self.index)[i]
-        return self.index[i]
+        if not is_array(i):
+            return self.index[i]
+        i, index = widened(i), self.index  # torch takes bytes for a mask
+        if 0 not in i.shape and hasattr(index, "__len__"):
+            low, high = int(i.min()), int(i.max())
+            if low < 0 or high >= len(index):
+                wrong = low if low < 0 else high
+                raise LayoutValueError(
+                    f"IndexedGather: position {wrong} is outside an index of {len(index)}"
+                )
+        home = type(i).__module__.partition(".")[0]
+        if type(index).__module__.partition(".")[0] != home:
+            index = sys.modules[home].asarray(index)
+        return index[i]
 
     def bounds(self, low: Any, high: Any) -> tuple[int, int] | None:
         """The smallest and the largest entry from position ``low`` to ``high``."""

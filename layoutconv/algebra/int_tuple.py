@@ -61,6 +61,15 @@ def shape_of(name: str, x: Any) -> IntTuple:
     return x
 
 
+def refuse_other_profile(name: str, a: IntTuple, b: IntTuple) -> None:
+    """Refuse ``b`` where a tuple of ``a`` meets none of its length."""
+    if isinstance(a, tuple):
+        if not isinstance(b, tuple) or len(a) != len(b):
+            raise LayoutTypeError(f"{name}: {text(b)} does not have the profile of {text(a)}")
+        for x, y in zip(a, b, strict=True):
+            refuse_other_profile(name, x, y)
+
+
 def product(t: IntTuple) -> Any:
     """The product of the leaves of ``t``; 1 for the empty tuple. A layout gives its size.
 
@@ -193,7 +202,8 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
 
     An integer coordinate of a hierarchical mode is split colexicographically; the last leaf is not
     bounded, as in CuTe (Cecka, *CuTe Layout Representation and Algebra*, 2026). ``stride`` is
-    compact by default. An arithmetic tuple that is shorter than ``shape`` has zeros after it.
+    compact by default. Arrays are evaluated in a type that holds the offsets. An arithmetic tuple
+    that is shorter than ``shape``, and a scaled basis, have zeros after it.
 
     Raises :class:`LayoutTypeError` for a coordinate of another profile.
 
@@ -208,6 +218,19 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
                 return shape(crd)
             shape = shape_of("crd2idx", shape)
         stride = compact_stride(shape)
+    if type(crd) is not int and _has_array(crd):
+        crd = late("fitted")(crd, shape, stride)
+    return offset_at(crd, shape, stride)
+
+
+def _has_array(crd: IntTuple) -> bool:
+    if isinstance(crd, tuple):
+        return any(map(_has_array, crd))
+    return hasattr(crd, "dtype") and hasattr(crd, "ndim")
+
+
+def offset_at(crd: IntTuple, shape: IntTuple, stride: IntTuple) -> Any:
+    """:func:`crd2idx`, its arrays of a type that holds the offsets already."""
     if isinstance(crd, tuple):
         if not isinstance(shape, tuple) or (
             len(crd) != len(shape) and (type(crd) is tuple or len(crd) > len(shape))
@@ -216,8 +239,10 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
                 f"crd2idx: the coordinate {text(crd)} does not have the profile of "
                 f"the shape {text(shape)}"
             )
-        terms = [crd2idx(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
+        terms = [offset_at(c, s, d) for c, s, d in zip(crd, shape, stride)]  # noqa: B905
         return sum_of(terms)
+    if type(crd) is not int and hasattr(crd, "as_tuple"):  # a scaled basis
+        return offset_at(crd.as_tuple(), shape, stride)
     if type(crd) is not int and (crd is None or is_no_integer(crd)):
         raise LayoutTypeError(
             f"crd2idx: the coordinate {crd!r} of the shape {text(shape)} is no integer"
@@ -228,9 +253,15 @@ def crd2idx(crd: IntTuple, shape: IntTuple, stride: IntTuple = None) -> Any:
     return split_and_sum(crd, paired_leaves(shape, stride))
 
 
+_NO_INTEGERS = (
+    *(float, complex, str, bytes, list, dict, set, frozenset, bool, slice, range, Shaped),
+    type(Ellipsis),
+)
+
+
 def is_no_integer(c: Any) -> bool:
-    """Tell if a coordinate only looks like one: a float, a bool, an array of them, ..."""
-    if isinstance(c, float | complex | str | bytes | list | dict | set | bool):
+    """Tell if a coordinate only looks like one: a float, a bool, an array of them, a stride."""
+    if isinstance(c, _NO_INTEGERS) or hasattr(c, "can_merge"):
         return True
     dtype = getattr(c, "dtype", None)
     if dtype is None:
@@ -269,8 +300,8 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     """The coordinate of ``shape`` at the colexicographic position ``idx``, the last leaf unbounded.
 
     So ``crd2idx(idx2crd(i, shape), shape) == i`` for every integer ``i``, also outside the shape,
-    as in CuTe (pycute wraps around there). A tuple ``idx`` is taken by mode; a layout stands for
-    its shape.
+    as in CuTe (pycute wraps around there). A tuple ``idx`` is taken by mode, an arithmetic one that
+    is shorter than ``shape`` with zeros after it; a layout stands for its shape.
 
     >>> idx2crd(21, (4, (2, 3)))
     (1, (1, 2))
@@ -279,7 +310,11 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     """
     if type(shape) is not tuple and not isinstance(shape, int):
         shape = shape_of("idx2crd", shape)
+    if type(idx) is not int and hasattr(idx, "as_tuple"):  # a scaled basis
+        idx = idx.as_tuple()
     if isinstance(idx, tuple):
+        if type(idx) is not tuple and isinstance(shape, tuple):
+            idx = (*idx, *[0] * (len(shape) - len(idx)))
         if not isinstance(shape, tuple) or len(idx) != len(shape):
             raise LayoutTypeError(
                 f"idx2crd: {text(idx)} does not have the profile of the shape {text(shape)}"
@@ -292,6 +327,8 @@ def idx2crd(idx: IntTuple, shape: IntTuple) -> IntTuple:
     extents = flatten(shape)
     if not extents:
         return shape
+    if type(idx) is not int and _has_array(idx):
+        idx = late("dividing")(idx, extents)
     digits = []
     for extent in extents[:-1]:
         idx, low = divmod_leaf(idx, extent)

@@ -5,14 +5,23 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from .axes import has_axes
 from .basis import ScaledBasis
 from .budget import Budget
 from .composed import ComposedLayout
 from .composition import at_present, compose
 from .errors import LayoutBudgetError, LayoutTypeError, LayoutValueError, inexact
-from .f2 import integer_strides, is_bitwise, left_inverse_f2, nullspace_f2, right_inverse_f2
+from .f2 import (
+    integer_strides,
+    is_bitwise,
+    left_inverse_f2,
+    nullspace_f2,
+    refuse_clashing_bits,
+    right_inverse_f2,
+)
 from .int_tuple import map_leaves
 from .interpolate import interpolate
+from .inverse_axes import inverse_by_axis, refuse_clashes
 from .inverse_composed import left_inverse_of_composed, right_inverse_of_composed
 from .inverse_table import right_inverse_of_table
 from .layout import Layout, as_like, make
@@ -25,6 +34,7 @@ from .normal import (
     from_plain,
     merge,
     merge_plain,
+    nested_by_path,
     normal_form,
     require_known,
     simplified,
@@ -79,6 +89,8 @@ def _right_inverse(a: Layout) -> Layout:
     require_known("right_inverse", a)
     kind = arithmetic(a)
     if kind is Arithmetic.OPAQUE:
+        if has_axes(a):
+            return inverse_by_axis("right_inverse", a, _right_inverse)
         return right_inverse_of_table("right_inverse", a)
     if kind is Arithmetic.XOR:
         if is_bitwise(a):
@@ -89,7 +101,7 @@ def _right_inverse(a: Layout) -> Layout:
         a = integers
     by_path = _modes_by_path("right_inverse", a)
     leaves = {path: _right(a, modes) for path, modes in by_path.items()}
-    return from_leaves(leaves[()]) if () in leaves else over_coordinates(leaves)
+    return from_leaves(leaves[()]) if () in leaves else nested_by_path(leaves)
 
 
 def left_inverse(a: Any) -> Any:
@@ -127,6 +139,8 @@ def _left_inverse(a: Layout) -> Layout:
     require_known("left_inverse", a)
     kind = arithmetic(a)
     if kind is Arithmetic.OPAQUE:
+        if has_axes(a):
+            return inverse_by_axis("left_inverse", a, _left_inverse)
         raise LayoutTypeError(
             f"left_inverse: {a} has strides that are no multiples; no layout undoes a function"
         )
@@ -139,11 +153,12 @@ def _left_inverse(a: Layout) -> Layout:
         a = integers
     by_path = _modes_by_path("left_inverse", a)
     leaves = {path: _left(a, modes) for path, modes in by_path.items()}
-    return from_leaves(leaves[()]) if () in leaves else over_coordinates(leaves)
+    return from_leaves(leaves[()]) if () in leaves else nested_by_path(leaves)
 
 
 def _left_of_table(a: Layout) -> Layout:
     """The left inverse of XOR strides over positions that are not their bits."""
+    refuse_clashing_bits(a)
     budget = Budget("left_inverse", (a,), 20_000)
     size = int(a.size())
     budget.spend(size)
@@ -254,22 +269,8 @@ def _modes_by_path(name: str, a: Layout) -> dict[Path, list[Mode]]:
                 raise LayoutTypeError(f"{name}: {a} has strides that are no scaled bases")
             result.setdefault(d.path, []).append((d.value, s, place))
         place = place * s
-    for path in result:
-        if any(path != other and path == other[: len(path)] for other in result):
-            raise LayoutTypeError(f"{name}: {a} gives mode {path} as an integer and as a tuple")
+    refuse_clashes(name, a, result)
     return {path: by_stride(modes, 0) for path, modes in result.items()}
-
-
-def over_coordinates(leaves_by_path: dict[Path, list[tuple[Any, Any]]]) -> Layout:
-    """A layout whose coordinate has each path as a mode; modes in between have extent 1."""
-    top: dict[int, dict[Path, list[tuple[Any, Any]]]] = {}
-    for path, leaves in leaves_by_path.items():
-        top.setdefault(path[0], {})[path[1:]] = leaves
-    modes = []
-    for i in range(max(top) + 1):
-        inner = top.get(i, {(): []})
-        modes.append(from_leaves(inner[()]) if () in inner else over_coordinates(inner))
-    return make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
 
 
 def _right(a: Layout, modes: list[Mode]) -> list[tuple[Any, Any]]:

@@ -23,7 +23,7 @@ def right_inverse_of_composed(a: ComposedLayout, right_inverse: Any) -> Any:
     offset = a.offset
     if isinstance(a.outer, Swizzle) and gives_integers(a.inner) and type(offset) is int:
         inverse = right_inverse(a.inner)
-        size = _prefix(a.outer, int(inverse.size()) + offset)
+        size = kept_below(a.outer, int(inverse.size()) + offset)
         if size > 0 and offset <= 0:
             return ComposedLayout(inverse, -offset, ComposedLayout(a.outer, 0, Layout(size, 1)))
         if offset > 0:
@@ -76,8 +76,12 @@ def lengthened(outer: Layout, position: int) -> Layout:
     return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
-def _prefix(swizzle: Swizzle, bound: int) -> int:
-    """The largest n such that the swizzle keeps 0 .. n - 1 below ``bound``."""
+def kept_below(swizzle: Swizzle, bound: int) -> int:
+    """The largest n such that the swizzle keeps 0 .. n - 1 below ``bound``.
+
+    >>> kept_below(Swizzle(1, 1, 1), 8), kept_below(Swizzle(1, 1, 1), 6)
+    (8, 4)
+    """
     if bound < 1:
         return 0
     period = swizzle.size()

@@ -6,10 +6,12 @@ from typing import Any
 
 from .basis import basis_terms
 from .budget import Budget
-from .errors import LayoutTypeError, LayoutValueError
+from .errors import LayoutTypeError, LayoutValueError, whole
 from .layout import Layout
-from .normal import from_leaves, merge
+from .normal import Arithmetic, arithmetic, from_leaves, merge
 from .stride import finished
+from .table import steps_of
+from .xor_image import XorPlaces
 
 Table = list[Any]  # what a leaf adds to the offset at each of its coordinates
 
@@ -45,8 +47,7 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
         if step is None:
             break
         longer = list(values)
-        while all(place(len(longer) + k) == len(longer) // done * step + v
-                  for k, v in enumerate(values)):  # fmt: skip
+        while _goes_on(place, len(longer), len(longer) // done * step, values):
             start = len(longer) // done * step
             longer += [start + v for v in values]
         if len(longer) == done:
@@ -56,16 +57,25 @@ def right_inverse_of_table(name: str, a: Any, *, relative: bool = False) -> Layo
     return from_leaves(merge(leaves))
 
 
+def _goes_on(place: Any, offset: int, start: int, values: list[int]) -> bool:
+    """Tell if the offsets from ``offset`` on are at ``start``, moved as the first ones are."""
+    if isinstance(place, XorPlaces) and place.alike(offset, start, len(values)):
+        return True
+    return all(place(offset + k) == start + v for k, v in enumerate(values))
+
+
 def _finder(a: Any, first: int, budget: Budget) -> Any:
     """The function from an offset to the first position that has it, or None."""
-    size = int(a.size())
+    if isinstance(a, Layout) and arithmetic(a) is Arithmetic.XOR:
+        return XorPlaces(a, budget)
+    size, price = whole("right_inverse", a.size()), steps_of(a)
     found: dict[int, int] = {}
     looked = 0
 
     def place(offset: int) -> int | None:
         nonlocal looked
         while offset not in found and looked < size:
-            budget.spend(2)
+            budget.spend(price)
             found.setdefault(int(finished(a(looked))) - first, looked)
             looked += 1
         return found.get(offset)

@@ -17,6 +17,9 @@ _HOMES = {
     "cosize": "extent",  # ComposedLayout.cosize
     "slice_": "slices",  # `layout[:, 3]`
     "left_inverse": "inverse",  # LayoutLike.get_1d_coord
+    "all_values": "table",  # the same, of what no layout is known to undo
+    "fitted": "arrays",  # crd2idx of arrays
+    "dividing": "arrays",  # idx2crd of arrays
     "relation_of_sympy": "symbols",  # assuming(sympy.Eq(w % 8, 0))
     "parse": "notation",  # a string is the layout that it says
 }

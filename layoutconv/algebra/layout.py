@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .arrays import at_array, fitting, has_array, is_array
+from .arrays import at_array, checked_arrays, fitting, has_array, is_array
 from .checks import checked_shape, checked_stride
 from .errors import LayoutTypeError, text
 from .int_tuple import (
     IntTuple,
     compact_stride,
-    crd2idx,
     has_none,
     is_no_integer,
     map_leaves,
+    offset_at,
     paired_leaves,
     product,
     rank,
@@ -84,7 +84,9 @@ class Layout(LayoutLike):
             return leaves
 
     def __reduce__(self) -> Any:
-        return Layout, (self.shape, self.stride)
+        if self._plain:
+            return Layout, (self.shape, self.stride)
+        return _restored, (self.shape, self.stride, self.assumptions)
 
     def __call__(self, *crd: Any) -> Any:
         """The offset of a coordinate: ``L(i)``, ``L(i, j)``, ``L((i, (j, k)))``, or of arrays.
@@ -114,20 +116,20 @@ class Layout(LayoutLike):
     def raw(self, c: IntTuple) -> Any:
         """The sum of strides at a coordinate, before it is made an offset or a coordinate."""
         if has_array(c):
-            c = _checked_arrays(c)
+            c = checked_arrays(c)
             if has_array(c):
                 c = fitting(c, self.shape, self.stride)
                 if self._plain and is_array(c):
                     return at_array(c, self._leaves)
                 if not self._plain:
-                    return crd2idx(c, self.shape, _with_zeros(self.shape, self.stride))
+                    return offset_at(c, self.shape, _with_zeros(self.shape, self.stride))
         if isinstance(c, tuple) or c is None or is_no_integer(c):
-            return crd2idx(c, self.shape, self.stride)
+            return offset_at(c, self.shape, self.stride)
         return split_and_sum(c, self._leaves)
 
     def on_domain(self, operation: Callable[[Any], Any]) -> Any:
         """Return what ``operation`` makes of the layout."""
-        return operation(self)
+        return operation(self) if self._plain else carried(operation(self), self)
 
     def map_integers(self, fn: Callable[[Any], Any]) -> Layout:
         """The layout with ``fn`` applied to every integer of its shape and its strides."""
@@ -167,6 +169,10 @@ class Layout(LayoutLike):
                 )
             sliced: Layout = late("slice_")(key, self)
             return sliced
+        if not isinstance(key, slice) and not hasattr(key, "__index__"):
+            raise LayoutTypeError(
+                f"Layout: expected a mode, a slice of modes or a coordinate with None, got {key!r}"
+            )
         if not isinstance(self.shape, tuple):
             if isinstance(key, int) and key in (0, -1):
                 return self
@@ -175,7 +181,7 @@ class Layout(LayoutLike):
             shape, stride = self.shape[key], self.stride[key]
         except IndexError:
             raise IndexError(f"Layout {self} has no mode {key}") from None
-        return make(shape, stride)
+        return carried(make(shape, stride), self)
 
     def __len__(self) -> int:
         return rank(self.shape)
@@ -199,10 +205,6 @@ class Layout(LayoutLike):
     def __repr__(self) -> str:
         return f"Layout({self.shape!r}, {self.stride!r})"
 
-    def __matmul__(self, other: Any) -> Any:
-        """``a @ b`` is ``composition(a, b)``."""
-        return self.compose(other)
-
     def size(self) -> Any:
         """Return how many coordinates the domain has."""
         if self._plain:
@@ -217,7 +219,7 @@ class Layout(LayoutLike):
         return product(self.shape)
 
     def cosize(self) -> Any:
-        """How long a memory is that holds every offset: the largest less the smallest, plus 1.
+        """The length of a memory that holds every offset: the largest less the smallest, plus 1.
 
         For coordinates the product over their modes.
 
@@ -353,6 +355,25 @@ def make(shape: IntTuple, stride: IntTuple) -> Layout:
     return self
 
 
+def carried(result: Any, *parts: Layout) -> Any:
+    """Return what was made of layouts, with the assumptions that they make."""
+    if not isinstance(result, Layout) or result._plain:
+        return result
+    relations = [r for part in (result, *parts) for r in part.assumptions]
+    if relations:
+        result = make(result.shape, result.stride)  # it may be one of the parts, or a part of them
+        result.assume(tuple(dict.fromkeys(relations)))
+    return result
+
+
+def _restored(shape: IntTuple, stride: IntTuple, assumptions: tuple[Relation, ...]) -> Layout:
+    """A copy of a layout, whose extents may be known to be good under its assumptions only."""
+    result = make(shape, stride)
+    if assumptions:
+        result.assume(assumptions)
+    return result
+
+
 def make_plain(shape: IntTuple, stride: IntTuple, leaves: list[tuple[int, int]]) -> Layout:
     """A layout of plain integers whose leaves are at hand already."""
     self = _NEW(Layout)
@@ -384,6 +405,8 @@ def make_layout(*modes: Any, stride: Any = None) -> Layout:
     >>> print(make_layout(Layout(4, 1), Layout((2, 3), (4, 8))), make_layout(["4:2", 3]))
     (4,(2,3)):(1,(4,8)) (4,3):(2,1)
     """
+    if stride is None and modes and all(type(m) is Layout and m._plain for m in modes):
+        return make_all_plain(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
     if stride is not None and not (modes and _is_shape(modes[0])):
         raise LayoutTypeError("make_layout: stride= is for a shape; layouts have strides")
     if modes and _is_shape(modes[0]):
@@ -396,7 +419,7 @@ def make_layout(*modes: Any, stride: Any = None) -> Layout:
         modes = tuple(modes[0])
     if not all(type(mode) is Layout for mode in modes):
         modes = tuple([as_layout(f"make_layout: mode {i}", mode) for i, mode in enumerate(modes)])
-    return make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
+    return carried(make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes])), *modes)
 
 
 def _is_shape(x: Any) -> bool:
@@ -444,20 +467,9 @@ def _with_zeros(shape: IntTuple, stride: IntTuple) -> IntTuple:
     """Strides with every 0 made the zero of the others: arrays of zeros do not show it."""
     leaves = [d for _, d in paired_leaves(shape, stride)]
     zeros = [zero_of(d) for d in leaves if not is_zero(d)] or list(map(zero_of, leaves))
-    zero = next((z for z in zeros if z != 0), 0)
+    zero = next((z for z in zeros if not isinstance(z, int)), 0)
 
     def filled(_: Any, d: Any) -> Any:
         return zero if is_zero(d) and type(zero_of(d)) is not type(zero) else d
 
     return map_leaves(filled, shape, stride)
-
-
-def _checked_arrays(c: IntTuple) -> IntTuple:
-    """A coordinate with the integers of array libraries made plain, and no arrays of floats."""
-    if isinstance(c, tuple):
-        return type(c)([_checked_arrays(part) for part in c])
-    if not is_array(c):
-        return c
-    if is_no_integer(c):
-        raise LayoutTypeError(f"Layout: the coordinate {c!r} is no array of integers")
-    return int(c) if c.ndim == 0 and hasattr(c.dtype, "kind") else c

@@ -8,14 +8,16 @@ operation on the coordinates (coalesce, divide, compose, tile) is written for la
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NoReturn, TypeVar
 
+from .budget import one_operation
 from .display import Drawable
 from .errors import LayoutBudgetError, LayoutValueError, text
 from .int_tuple import IntTuple, crd2idx, depth, idx2crd, product, rank
 from .late import late
 from .protocol import is_stride, map_integers
-from .relations import Relation, recording
+from .relations import Relation, assuming, recording
 from .symbols import Symbolic, have_one_value, symbolic_of, symint_of
 from .symint import SymInt
 from .values import Shaped
@@ -91,16 +93,34 @@ class LayoutLike(Shaped, Drawable):
 offset 10
         """
         layout: Any = getattr(self, "layout", self)
-        position = late("left_inverse")(layout)(offset)
-        if layout(position) != offset or position < 0 or position >= self.size():
+        try:
+            position = late("left_inverse")(layout)(offset)
+        except LayoutBudgetError:
+            position = _place(late("all_values")("get_1d_coord", layout), offset, layout)
+        if position < 0 or position >= self.size() or layout(position) != offset:
             raise LayoutValueError(
                 f"get_1d_coord: no coordinate of {layout} has the offset {offset}"
             )
         return position
 
+    def __matmul__(self, other: Any) -> Any:
+        """``a @ b`` is ``composition(a, b)``."""
+        return late("composition")(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        """``a @ b`` of what stands for a layout, or of a swizzle.
+
+        >>> from .swizzle import Swizzle
+        >>> from .layout import Layout
+        >>> print(Swizzle(1, 2, 3) @ Layout((4, 8)), "(6,2):(8,2)" @ Layout((4, 3), (3, 1)))
+        S<1,2,3> o 0 o (4,8):(1,4) ((2,2),3):((24,2),8)
+        """
+        return late("composition")(other, self)
+
     @property
     def assumptions(self) -> tuple[Relation, ...]:
-        """What this result took for granted of the symbols in it, beyond what they say themselves.
+        """The assumptions that this result made of the symbols in it, beyond what they say
+        themselves.
 
         Empty for a result that holds for all values of its symbols. See
         :func:`~layoutconv.assuming`.
@@ -109,6 +129,16 @@ offset 10
         for part in self.parts():
             found += [r for r in part.assumptions if r not in found]
         return tuple(found)
+
+
+def _place(values: list[Any], offset: Any, layout: Any) -> int:
+    """The only position of a value, or -1."""
+    places = [i for i, x in enumerate(values) if x == offset]
+    if len(places) > 1:
+        raise LayoutValueError(
+            f"get_1d_coord: the positions {places[0]} and {places[1]} of {layout} share {offset}"
+        )
+    return places[0] if places else -1
 
 
 def is_symbolic(x: Any) -> bool:
@@ -146,7 +176,7 @@ def symbolically(
     if not any(map(is_symbolic, operands)):
         return operation(*operands)
     inherited = [r for x in operands for r in getattr(x, "assumptions", ())]
-    with recording() as record:
+    with one_operation(), recording() as record, _holding(inherited):
         found: list[Symbolic] = []
         named = [_mapped(lambda integer: _named(integer, found), x) for x in operands]
         if not have_one_value(found):
@@ -156,7 +186,7 @@ def symbolically(
         except LayoutBudgetError as error:
             if error.operation != "expression":
                 raise
-            result = operation(*[_mapped(present, x) for x in named])
+            result = _at_present(operation, named, error)
         except LayoutValueError as error:
             error.best, error.exact = (
                 _mapped(symint_of, error.best),
@@ -168,6 +198,23 @@ def symbolically(
             _undecided(name or operation.__name__.strip("_"), shown or operands, error)
     taken = [*inherited, *record.relations]
     return _noted(result, tuple(dict.fromkeys(taken))) if taken else result
+
+
+def _holding(relations: list[Relation]) -> Any:
+    """Let operations use what their operands rest on, but for what kernels see differently."""
+    try:
+        return assuming(*relations)
+    except LayoutValueError:  # names that have another value in each operand
+        return nullcontext()
+
+
+def _at_present(operation: Any, operands: list[Any], error: LayoutBudgetError) -> Any:
+    """The result at the values of a kernel's integers; names without any are out of budget."""
+    try:
+        values = [_mapped(present, x) for x in operands]
+    except LayoutValueError:
+        raise error from None
+    return operation(*values)
 
 
 def _undecided(name: str, operands: tuple[Any, ...], error: LayoutValueError) -> NoReturn:

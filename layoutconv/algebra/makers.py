@@ -10,12 +10,13 @@ from .construct import make_identity_layout
 from .entries import get
 from .errors import LayoutTypeError, whole
 from .int_tuple import IntTuple, compact_stride, map_leaves, paired_leaves, product, unflatten
-from .layout import Layout, as_layout, as_like, make, make_layout
+from .layout import Layout, as_layout, as_like, carried, make, make_layout
 from .like import symbolically
 from .normal import by_stride, simplified
 from .protocol import is_zero
+from .relations import known
 from .swizzle import Swizzle
-from .symbols import Symbolic
+from .symbols import Symbolic, ceil_div
 from .tensor import Tensor
 
 
@@ -164,23 +165,35 @@ def filter_zeros(layout: Any) -> Any:
     if type(layout) is not Layout:
         return as_like("filter_zeros", layout).on_domain(filter_zeros)
     shape = map_leaves(lambda s, d: 1 if is_zero(d) else s, layout.shape, layout.stride)
-    return make(shape, layout.stride)
+    return carried(make(shape, layout.stride), layout)
 
 
 def sort(layout: Any) -> Any:
     """The leaves of a layout in one level, by their strides: another order of the same offsets.
 
+    Of equal strides the smaller extent comes first.
+
     Raises :class:`LayoutTypeError` for strides that have no order, as bases.
 
-    >>> print(sort(Layout((4, 8), (8, 1))))
-    (8,4):(1,8)
+    >>> print(sort(Layout((4, 8), (8, 1))), sort(Layout((5, 32, 16), (1, 5, 5))))
+    (8,4):(1,8) (5,16,32):(1,5,5)
     """
     if type(layout) is not Layout:
         return as_like("sort", layout).on_domain(sort)
     try:
-        leaves = symbolically(lambda a: tuple(by_stride(a._leaves)), layout)
+        return symbolically(_sorted, layout, name="sort")
     except TypeError as error:
         raise LayoutTypeError(f"sort: the strides of {layout} have no order") from error
+
+
+def _sorted(layout: Layout) -> Layout:
+    alike: list[list[Any]] = []  # leaves of one stride
+    for leaf in by_stride(layout._leaves):
+        if alike and known(alike[-1][0][1] == leaf[1]):
+            alike[-1].append(leaf)
+        else:
+            alike.append([leaf])
+    leaves = [leaf for group in alike for leaf in by_stride(group, 0)]
     return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
 
 
@@ -266,15 +279,20 @@ def get_nonswizzle_portion(layout: Any) -> Any:
     return ComposedLayout(IDENTITY, like.offset, like.inner)
 
 
-def size_in_bytes(element_bits: int, layout: Any) -> int:
-    """The bytes from the first offset to the end of the last element.
+def size_in_bytes(element_bits: int, layout: Any) -> Any:
+    """The bytes from the first offset to the end of the last element; with names an expression.
 
     >>> size_in_bytes(16, Layout((4, 8))), size_in_bytes(4, Layout(3))
     (64, 2)
+    >>> size_in_bytes(16, "(H,W):(W,1)")
+    2*H*W
     """
     like = as_like("size_in_bytes", layout)
     while not hasattr(like, "cosize"):
         like = like.layout
     if type(element_bits) is not int or element_bits < 1:
         raise LayoutTypeError(f"size_in_bytes: expected bits of an element, got {element_bits!r}")
-    return whole("size_in_bytes", -(-like.cosize() * element_bits // 8))
+    extent = like.cosize()
+    if isinstance(extent, Symbolic):
+        return ceil_div(extent * element_bits, 8)
+    return -(-whole("size_in_bytes", extent) * element_bits // 8)

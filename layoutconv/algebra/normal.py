@@ -14,12 +14,12 @@ from .basis import ScaledBasis, sum_of_bases
 from .errors import LayoutTypeError, LayoutValueError, text
 from .int_tuple import IntTuple, unflatten
 from .layout import NORMAL, Layout, Leaf, make, make_layout, make_plain
-from .protocol import can_merge, is_integer, is_stride, is_zero, terms, xor
+from .protocol import Path, can_merge, is_integer, is_stride, is_zero, terms, xor
 from .relations import known
 
 
 class Arithmetic(Enum):
-    """How the strides of a layout add up."""
+    """The rule by which the strides of a layout add up."""
 
     INTEGER = "integer"  # they are integers, or do as if
     COORDINATE = "coordinate"  # they are scaled bases and sums of them: vectors
@@ -160,6 +160,18 @@ def from_leaves(leaves: list[Leaf]) -> Layout:
     if not leaves:
         return make_plain(1, 0, [(1, 0)])
     return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
+
+
+def nested_by_path(leaves_by_path: dict[Path, list[tuple[Any, Any]]]) -> Layout:
+    """A layout whose coordinate has each path as a mode; modes in between have extent 1."""
+    top: dict[int, dict[Path, list[tuple[Any, Any]]]] = {}
+    for path, leaves in leaves_by_path.items():
+        top.setdefault(path[0], {})[path[1:]] = leaves
+    modes = []
+    for i in range(max(top) + 1):
+        inner = top.get(i, {(): []})
+        modes.append(from_leaves(inner[()]) if () in inner else nested_by_path(inner))
+    return make(tuple([m.shape for m in modes]), tuple([m.stride for m in modes]))
 
 
 def from_plain(leaves: list[tuple[int, int]]) -> Layout:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import count
 from typing import Any, NoReturn
 
 from .composed import ComposedLayout
 from .errors import LayoutValueError
+from .expressions import DEEPEST, Expressions
 from .int_tuple import IntTuple
 from .layout import Layout, make_layout
 from .orders import LayoutLeft, LayoutRight
@@ -14,29 +16,34 @@ from .packing import sum_of_bases
 from .printed import Origin, Pointer, without_types
 from .stride import F2, ScaledBasis, basis_terms
 from .swizzle import Swizzle
-from .symbols import symbols
+from .symbols import is_name, symbols
 
 # Bounds of what is read. They lie far above what anyone writes, keep reading within a few ms, and
 # clear of the interpreter's limits: on recursion, and on the 4,300 digits of an integer that is
 # printed, since a product of integers has no more digits than its factors together.
 LONGEST = 4000  # characters
-DEEPEST = 64  # levels of parentheses, and maps of a chain
 MOST_MODES = 64  # a scaled basis names one of so many modes
 MOST_BITS = 64  # of each number of a swizzle
 
 # C++ writes static integers `_4{}` and `Int<4>{}`, and prints a pointer between swizzle and layout.
-_STATIC = r"(?:Int|C)<-?[0-9]+>(?:\{\})?|_-?[0-9]+(?:\{\})?|-?[0-9]+_c"
+_STATIC = r"(?:Int|C)<-?[0-9]+>(?:\{\})?|_-?[0-9]+(?!\w)(?:\{\})?|-?[0-9]+_c(?!\w)"
 _DYNAMIC = r"\?(?:\{[^{}]*\})?"
 _POINTER = (
-    r"_?(?:(?:smem|gmem|rmem|tmem)_)?ptr\[[0-9]+b\]\([^()\s]*\)"
-    r"|ptr<(?:[^<>]|<[^<>]*>)*>|raw_ptr\([^()]*\)"
+    r"(?:_?(?:(?:smem|gmem|rmem|tmem)_)?ptr\[[0-9]+b\]\([^()\s]*\)"
+    r"|ptr<(?:[^<>]|<[^<>]*>)*>|raw_ptr\([^()]*\))"
 )
-_NAME = r"make_[a-z]+|Layout(?:Left|Right)(?:\{\})?|Gen(?:Row|Col)Major(?:\{\})?|Layout(?=\s*\()"
+_NAME = (
+    r"(?:make_[a-z]+(?!\w)|(?:Layout(?:Left|Right)|Gen(?:Row|Col)Major)(?!\w)(?:\{\})?"
+    r"|Layout(?=\s*\())"
+)
 _BASIS = r"E<[0-9,\s]*>"
-_TOKEN = re.compile(
-    rf"{_STATIC}|{_DYNAMIC}|{_POINTER}|{_NAME}|{_BASIS}|ArithTuple(?:Iter)?|tensor<"
-    r"|-?[0-9]+|S[wW]?<|Swizzle<|\S"
+_KNOWN = (
+    rf"{_STATIC}|{_DYNAMIC}|{_POINTER}|{_NAME}|{_BASIS}|ArithTuple(?:Iter)?(?!\w)|tensor<"
+    r"|-?[0-9]+|S[wW]?<|Swizzle<"
 )
+_WORD = r"(?!f[0-9]+(?!\w))[^\W\d]\w*"  # no XOR stride
+_TOKEN = re.compile(rf"{_KNOWN}|\S")
+_TOKEN_OR_WORD = re.compile(rf"{_KNOWN}|{_WORD}|//|\S")
 _INTEGER = re.compile(rf"(?:{_STATIC}|-?[0-9]+)")
 _DIGITS = re.compile(r"-?[0-9]+")
 _TUPLES = ("make_shape", "make_stride", "make_coord", "make_tile", "make_tuple")
@@ -45,15 +52,17 @@ _WIDTH = 120  # columns of the text that an error shows
 
 
 def parse(notation: str) -> Any:
-    """What ``str`` of a layout, a composed layout or a swizzle says; a shape alone is compact.
+    """Read what ``str`` of a layout, a composed layout or a swizzle says; a shape alone is compact.
 
     Strides are integers, scaled bases ``2@0``, sums of them ``1@0+2@1`` and XOR strides ``f5``.
     What CuTe C++ and the CuTe DSL print is read too, and what C++ writes: ``_4``, ``Int<4>{}``,
     ``make_shape(4, 8)``, ``make_layout(shape, stride)``, ``make_layout(shape, LayoutRight{})``,
     ``Layout<Shape<_4,_8>, Stride<_8,_1>>{}``, ``Swizzle<3,3,3>{}`` and ``E<0,1>{}``. A swizzle in
     front of a pointer moves bytes there, and elements here; of a tensor in memory the layout is
-    read, of one of coordinates the tensor. A dynamic ``?`` is an integer with the name d0, d1, ...,
-    and ``?{div=8}`` eight times one. Index buffers and other names have no notation.
+    read, of one of coordinates the tensor. A dynamic ``?`` is an integer with the name d0, d1, ...
+    that the text does not use, and ``?{div=8}`` eight times one. A name that :func:`symbols` takes
+    is such an integer too, at least 1, and may be computed with: ``(H,(W+7)//8):(W,8)``. Index
+    buffers have no notation.
     A text has at most 4,000 characters and 64 levels of parentheses.
 
     Raises :class:`LayoutValueError` that points at the first character that does not fit.
@@ -66,6 +75,8 @@ def parse(notation: str) -> Any:
     Layout((4, 8), (8, 1))
     >>> print(parse("Layout<Shape<_4,_8>, Stride<E<1>,E<0>>>{}"), parse("(?,?{div=8}):(8,1)"))
     (4,8):(1@1,1@0) (d0,8*d1):(8,1)
+    >>> print(parse("(H,W):(W,1)").size())
+    H*W
     >>> print(parse("Sw<3,4,3> o smem_ptr[16b](unset) o (_8,_64):(_64,_1)"))
     S<3,3,3> o 0 o (8,64):(64,1)
     >>> parse("(4,2):(1,4) ]")
@@ -80,7 +91,7 @@ def parse(notation: str) -> Any:
     if len(notation) > LONGEST:
         found = f"found {len(notation)}"
         raise LayoutValueError(f"parse: expected at most {LONGEST} characters, {found}")
-    found = parse_part(notation, 0, len(notation), "parse: ")
+    found = _Parser(notation, 0, len(notation), "parse: ", names=True).whole()
     if isinstance(found, ScaledBasis):
         raise LayoutValueError(pointed("parse: expected a layout, found a stride", notation, 0))
     return found
@@ -128,16 +139,26 @@ def visible(written: str) -> str:
     return "".join(shown)
 
 
-class _Parser:
-    def __init__(self, written: str, start: int, stop: int, reader: str) -> None:
+class _Parser(Expressions):
+    def __init__(
+        self, written: str, start: int, stop: int, reader: str, *, names: bool = False
+    ) -> None:
         self.written = written
         self.reader = reader
-        self.dynamic = 0
-        found = _TOKEN.finditer(without_types(written), start, stop)
+        self.names = names  # are there integers that are names
+        words = _TOKEN_OR_WORD if names else _TOKEN
+        found = words.finditer(without_types(written), start, stop)
         self.tokens = [*((token[0], token.start()) for token in found), ("", stop)]
         self.next = 0
+        written_names = {token for token, _ in self.tokens}
+        unused = (f"d{i}" for i in count())
+        self.dynamic = (name for name in unused if name not in written_names)
 
     def whole(self) -> Any:
+        if len(self.tokens) == 2 and self.is_symbol(self.peek()):
+            self.fail("a layout")  # a lone word is mistyped more often than it is an extent
+        if len({token for token, _ in self.tokens if self.is_symbol(token)}) > MOST_MODES:
+            self.fail(f"at most {MOST_MODES} names")
         result = self.composed()
         if self.peek():
             self.fail("the end")
@@ -148,7 +169,7 @@ class _Parser:
         parts, places = [self.part()], [0]
         if of_tensor and not isinstance(parts[0], Pointer):
             parts = [Origin(parts[0])]
-        while self.peek() in _AFTER or re.match("_[a-z]*_?ptr", self.peek()):
+        while self.peek() in _AFTER or re.fullmatch(rf"(?=_){_POINTER}", self.peek()):
             if len(parts) == 2 * DEEPEST:
                 self.fail(f"at most {DEEPEST} maps, one after the other")
             if self.peek() in _AFTER:
@@ -191,7 +212,7 @@ class _Parser:
         if re.fullmatch(_POINTER, self.peek()):
             self.take()
             return Pointer(self.tokens[self.next - 1][0])
-        shape = self.tree(self.scaled if self.alone() else self.integer)
+        shape = self.tree(self.scaled if self.alone() else self.extent)
         if self.peek() != ":":
             return shape
         self.take()
@@ -240,7 +261,7 @@ class _Parser:
             self.take()
             if self.peek() != "(":
                 self.fail("'('")
-        elif self.peek() != "(":
+        elif self.peek() != "(" or self.is_operand():
             return leaf()
         if depth == DEEPEST:
             self.fail(f"at most {DEEPEST} levels of parentheses")
@@ -256,7 +277,7 @@ class _Parser:
         return tuple(modes)
 
     def stride(self) -> Any:
-        if self.peek() == "f":
+        if self.peek() == "f" and re.fullmatch("_?[0-9]+", self.tokens[self.next + 1][0]):
             self.take()
             return F2(self.integer(0))
         terms = [self.scaled()]
@@ -282,7 +303,7 @@ class _Parser:
                 self.fail(f"a mode from 0 to {MOST_MODES - 1}")
             self.take()
             return ScaledBasis(1, path)
-        value = self.integer()
+        value = self.extent()
         modes: list[int] = []
         while self.peek() == "@":
             if len(modes) == DEEPEST:
@@ -291,13 +312,21 @@ class _Parser:
             modes.append(self.integer(0, MOST_MODES - 1))
         return ScaledBasis(value, tuple(reversed(modes))) if modes else value
 
+    def is_operand(self) -> bool:
+        return self.names and super().is_operand()
+
+    def extent(self) -> Any:
+        return super().extent() if self.names else self.integer()
+
+    def is_symbol(self, token: str) -> bool:
+        return self.names and is_name(token)
+
     def integer(self, least: int | None = None, most: int | None = None) -> Any:
         token = self.peek()
         if token.startswith("?") and least is None and most is None:
             self.take()
             divisor = re.search(r"div=([0-9]{1,18})", token)
-            self.dynamic += 1
-            return (int(divisor[1]) if divisor else 1) * symbols(f"d{self.dynamic - 1}")
+            return (int(divisor[1]) if divisor else 1) * symbols(next(self.dynamic))
         if not _INTEGER.fullmatch(token):
             self.fail("an integer")
         value = int(_DIGITS.findall(token)[0])

@@ -53,6 +53,7 @@ def of_atom(atom: Atom) -> Poly:
 
 
 _LONGEST = 24  # terms of an expression: those of layouts have one to four
+_DEEPEST = 6  # divisions of divisions: those of layouts have one to three
 
 
 def freeze(p: Poly) -> Frozen:
@@ -63,6 +64,20 @@ def freeze(p: Poly) -> Frozen:
     if len(p) > _LONGEST:
         raise LayoutBudgetError(f"an expression of {len(p)} terms", operation="expression")
     return tuple(sorted(p.items(), key=lambda term: _place(term[0])))
+
+
+def check_nesting(*parts: Poly) -> None:
+    """Raise :class:`LayoutBudgetError` for divisions in divisions in divisions ..., too many."""
+    if max(map(_nesting, parts)) >= _DEEPEST:
+        raise LayoutBudgetError(
+            f"an expression of more than {_DEEPEST} divisions, one in the other",
+            operation="expression",
+        )
+
+
+def _nesting(p: Poly) -> int:
+    inner = [part for a in atoms_of(p) if not isinstance(a, Name) for part in a[:2]]
+    return 1 + max(_nesting(dict(part)) for part in inner) if inner else 0
 
 
 def is_constant(p: Poly) -> bool:
@@ -209,7 +224,7 @@ def names_of(p: Poly) -> dict[str, Name]:
 
 
 def show(p: Poly) -> str:
-    """The text of ``p``: ``2*H*W+W//8-1``."""
+    """The text of ``p``, which Python reads as the same: ``2*H*W+W//8-1``, ``-(W//8)``."""
     if not p:
         return "0"
     result = ""
@@ -220,9 +235,11 @@ def show(p: Poly) -> str:
             for atom, power in monomial
             for _ in range(power)
         ]  # fmt: skip
-        if abs(coefficient) != 1 or not factors:
-            if len(factors) == 1 and not isinstance(monomial[0][0], Name):
-                factors = [f"({factors[0]})"]
+        scaled = abs(coefficient) != 1 or not factors
+        lone = len(factors) == 1 and not isinstance(monomial[0][0], Name)
+        if lone and (scaled or (coefficient < 0 and not result)):  # for -W//8 is (-W)//8
+            factors = [f"({factors[0]})"]
+        if scaled:
             factors.insert(0, str(abs(coefficient)))
         result += ("-" if coefficient < 0 else "+" if result else "") + "*".join(factors)
     return result

@@ -63,12 +63,15 @@ def _starts(a: Layout, tile: Layout, operands: tuple[Any, ...]) -> Layout:
     require_known("logical_product", a)
     kind = arithmetic(a)
     if kind is Arithmetic.INTEGER:
-        leaves = endless_gaps(operands, ascending(a))
+        leaves = endless_gaps("logical_product", operands, ascending(a))
         return make(tuple([s for s, _ in leaves]), tuple([d for _, d in leaves]))
     if kind is Arithmetic.COORDINATE:
         found = by_path(a, [path for _, d in a._leaves for path, _ in terms(d) or ()])
         modes = [
-            [(s, ScaledBasis(d, path)) for s, d in endless_gaps(operands, ordered)]
+            [
+                (s, ScaledBasis(d, path))
+                for s, d in endless_gaps("logical_product", operands, ordered)
+            ]
             for path, ordered in found.items()
         ]
         return make(*(tuple([tuple([leaf[i] for leaf in mode]) for mode in modes]) for i in (0, 1)))

@@ -6,13 +6,14 @@ from math import gcd
 from typing import Any
 
 from .budget import EVALUATIONS, Budget
-from .errors import LayoutTypeError
+from .errors import LayoutTypeError, whole
 from .fold import separated
 from .layout import Layout
 from .normal import Arithmetic, arithmetic
 from .packing import Packing
 from .protocol import terms
 from .stride import finished
+from .table import all_values
 
 
 def values_of_image(name: str, a: Any) -> set[Any]:
@@ -23,16 +24,20 @@ def values_of_image(name: str, a: Any) -> set[Any]:
     [0, 1, 4, 5]
     """
     plain = separated(a)
-    budget = Budget(name, (a,), EVALUATIONS)
     if plain is None or arithmetic(plain[0]) is Arithmetic.XOR or not isinstance(plain[1], int):
-        budget.spend(int(a.size()))
-        return {_hashable(finished(a(i))) for i in range(int(a.size()))}
+        return set(map(_hashable, all_values(name, a)))
+    budget = Budget(name, (a,), EVALUATIONS)
     layout, constant = plain
     sums: set[Any] = {constant}
-    for s, d in layout._leaves:
-        budget.spend(s)
-        values = {finished(c * d) for c in range(s)}
-        budget.spend(len(values) * len(sums))
+    for extent, d in layout._leaves:
+        s = whole(name, extent)
+        if type(d) is int:
+            values: Any = range(0, s * d, d) if d else (0,)
+        else:
+            budget.spend(s)
+            values = {finished(c * d) for c in range(s)}
+        # Additions, which are so much faster, those of integers.
+        budget.spend(len(values) * len(sums) // (16 if type(d) is int else 2))
         sums = {_hashable(x + v) for x in sums for v in values}
     return sums
 

@@ -1,4 +1,4 @@
-"""How symbols compare: what is asked, what is taken for granted, and what was.
+"""Relations between symbols: what is asked, what is taken for granted, and what was.
 
 Polynomials are multiplied and divided here too: ``8 * (W // 8)`` is ``W`` where ``W % 8 == 0``.
 """
@@ -8,11 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import LayoutValueError
-from .facts import NONE, Question, active, answer, divides, division, holding
+from .facts import (
+    NONE,
+    Question,
+    active,
+    answer,
+    divides,
+    division,
+    fails,
+    follows,
+    holding,
+)
 from .late import late
 from .polynomial import (
     Frozen,
@@ -20,6 +29,7 @@ from .polynomial import (
     Quotient,
     Remainder,
     add,
+    check_nesting,
     constant,
     exact_quotient,
     freeze,
@@ -35,7 +45,7 @@ _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
 class Relation(Immutable):
-    """How two expressions compare, to be assumed or to be asked: ``W % 8 == 0``.
+    """A relation of two expressions, to be assumed or to be asked: ``W % 8 == 0``.
 
     >>> from layoutconv.algebra import symbols
     >>> H, W = symbols("H W")
@@ -144,12 +154,14 @@ def assuming(*relations: Relation | bool) -> AbstractContextManager[None]:
     return holding(facts)
 
 
-@dataclass
 class Record:
-    """What an operation took for granted, and which names are a kernel's arguments."""
+    """The assumptions of an operation, and which names are a kernel's arguments."""
 
-    relations: list[Relation] = field(default_factory=list)
-    runtime: dict[str, bool] = field(default_factory=dict)
+    __slots__ = ("relations", "runtime")
+
+    def __init__(self, runtime: dict[str, bool]) -> None:
+        self.relations: list[Relation] = []
+        self.runtime = runtime
 
     def note(self, relation: Relation) -> None:
         """Remember a relation, once."""
@@ -169,7 +181,7 @@ _RECORD: ContextVar[Record | None] = ContextVar("record", default=None)
 def recording() -> Iterator[Record]:
     """Write down what is taken for granted inside the block, and in the one around it."""
     outer = _RECORD.get()
-    record = Record(runtime=outer.runtime if outer else {})
+    record = Record(outer.runtime if outer else {})
     token = _RECORD.set(record)
     try:
         yield record
@@ -199,9 +211,17 @@ def decide(relation: Relation) -> bool:
 
 def known(relation: Any) -> bool:
     """Tell if a relation is proved; what is not proved is not known. A bool is its own answer."""
-    if isinstance(relation, Relation):
-        return _proved(relation) is True
-    return bool(relation)
+    if not isinstance(relation, Relation):
+        return bool(relation)
+    question, wanted = relation.question()
+    proved = follows if wanted else fails  # the other answer is not asked for
+    if proved(question, NONE):
+        return True
+    facts = active()
+    if facts is NONE or not proved(question, facts):
+        return False
+    _note(relation)
+    return True
 
 
 def _proved(relation: Relation) -> bool | None:
@@ -256,6 +276,7 @@ def is_divided(divisor: Poly, p: Poly) -> bool:
 
 
 def _remainder_atom(a: Poly, b: Poly) -> Poly:
+    check_nesting(a, b)
     return of_atom(Remainder(freeze(a), freeze(b)))
 
 
@@ -278,7 +299,7 @@ def _split(a: Poly, b: Poly) -> tuple[Poly, Poly]:
 def _is_below(rest: Poly, b: Poly) -> bool:
     """Tell if ``0 <= rest < b`` is proved."""
     questions = Question(">=", rest), Question(">=", add(add(b, rest, -1), constant(-1)))
-    return all(answer(q, NONE) for q in questions)
+    return all(follows(q, NONE) for q in questions)
 
 
 def quotient(a: Poly, b: Poly) -> Poly:
@@ -286,6 +307,7 @@ def quotient(a: Poly, b: Poly) -> Poly:
     whole, rest = _split(a, b)
     if not rest or _is_below(rest, b):
         return whole
+    check_nesting(rest, b)
     return add(whole, of_atom(Quotient(freeze(rest), freeze(b))))
 
 

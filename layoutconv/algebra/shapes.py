@@ -9,11 +9,24 @@ from collections.abc import Iterator
 from math import gcd
 from typing import Any
 
+from .arrays import is_array
+from .basis import Coordinate, ScaledBasis
+from .checks import as_integer
 from .coalesce import coalesce
 from .errors import LayoutTypeError, LayoutValueError, inexact, text, whole
-from .int_tuple import IntTuple, flatten, has_none, idx2crd, map_leaves, product, shape_of
-from .layout import Layout, make
+from .int_tuple import (
+    IntTuple,
+    flatten,
+    has_none,
+    idx2crd,
+    map_leaves,
+    product,
+    refuse_other_profile,
+    shape_of,
+)
+from .layout import Layout, carried, make
 from .like import LayoutLike
+from .protocol import is_stride
 from .relations import Relation, known
 from .symbols import ceil_div as _ceil_div
 
@@ -61,6 +74,11 @@ def shape_div(a: Any, b: Any) -> IntTuple:
     >>> shape_div((12, 4), (4, 8)), shape_div((4, 6), 8), shape_div(12, (2, 3))
     ((3, 1), (1, 3), 2)
     """
+    if type(a) is int and type(b) is int and a and b:
+        if a % b == 0:
+            return a // b
+        if b % a == 0:
+            return 1
     a, b = shape_of("shape_div", a), shape_of("shape_div", b)
     if isinstance(a, tuple):
         if isinstance(b, tuple):
@@ -73,6 +91,8 @@ def shape_div(a: Any, b: Any) -> IntTuple:
             b = shape_div(b, product(x))
         return tuple(result)
     b = product(b)
+    if any(type(x) is int and x < 1 for x in (a, b)):
+        raise LayoutValueError(f"shape_div: expected extents >= 1, got {a} and {b}")
     if known(a % b == 0):
         return a // b
     if known(b % a == 0):
@@ -110,40 +130,63 @@ def elem_scale(a: Any, b: Any) -> IntTuple:
 def inner_product(a: IntTuple, b: IntTuple) -> Any:
     """The sum of the products of the leaves of congruent tuples.
 
+    Raises :class:`LayoutTypeError` for tuples of another profile.
+
     >>> inner_product((1, (2, 3)), (4, (5, 6)))
     32
     """
-    terms = flatten(map_leaves(lambda x, y: x * y, a, b))
+    refuse_other_profile("inner_product", a, b)
+    terms = flatten(map_leaves(_product, a, b))
     result: Any = terms[0] if terms else 0
     for term in terms[1:]:
         result = result + term
     return result
 
 
+def _product(x: Any, y: Any) -> Any:
+    if is_array(x) or is_array(y):
+        raise LayoutTypeError("inner_product: expected integers; crd2idx and layouts take arrays")
+    return x * y
+
+
 def prefix_product(a: Any, init: Any = 1) -> IntTuple:
     """The product of all leaves before each leaf: compact strides, the first mode fastest.
 
+    They begin at ``init``; at each entry of a tuple ``init``, in the mode that it stands for.
+
     >>> prefix_product((3, (2, 4)))
     (1, (3, 6))
+    >>> prefix_product(((2, 3), (4, 5)), (1, 100))
+    ((1, 2), (100, 400))
     """
-    return _running(shape_of("prefix_product", a), init, forwards=True)
+    return _running("prefix_product", shape_of("prefix_product", a), init, forwards=True)
 
 
 def suffix_product(a: Any, init: Any = 1) -> IntTuple:
     """The product of all leaves after each leaf: compact strides, the last mode fastest.
 
+    ``init`` is as for :func:`prefix_product`.
+
     >>> suffix_product((3, (2, 4)))
     (8, (4, 1))
     """
-    return _running(shape_of("suffix_product", a), init, forwards=False)
+    return _running("suffix_product", shape_of("suffix_product", a), init, forwards=False)
 
 
 compact_col_major = prefix_product
 compact_row_major = suffix_product
 
 
-def _running(shape: IntTuple, init: Any, *, forwards: bool) -> IntTuple:
-    current = init
+def _running(name: str, shape: IntTuple, init: Any, *, forwards: bool) -> IntTuple:
+    if type(init) is tuple:
+        if not isinstance(shape, tuple) or len(init) != len(shape):
+            raise LayoutTypeError(f"{name}: {text(init)} does not fit the shape {text(shape)}")
+        return tuple([_running(name, s, i, forwards=forwards) for s, i in zip(shape, init)])  # noqa: B905
+    current = init if is_stride(init) else as_integer(init)
+    if current is None:
+        raise LayoutTypeError(
+            f"{name}: expected an integer or a stride to begin with, got {init!r}"
+        )
 
     def walked(part: IntTuple) -> IntTuple:
         nonlocal current
@@ -159,18 +202,24 @@ def _running(shape: IntTuple, init: Any, *, forwards: bool) -> IntTuple:
 def dice(crd: IntTuple, x: Any) -> Any:
     """The entries of a tuple, or modes of a layout, at which ``crd`` is not None.
 
-    They are what :func:`slice_` drops. Raises :class:`LayoutTypeError` for operands of another
-    order or profile.
+    They are what :func:`slice_` drops: all of ``x`` for an integer, nothing for None. Raises
+    :class:`LayoutTypeError` for operands of another order or profile.
 
     >>> dice((None, 1, (1, None)), (4, 5, (6, 7))), str(dice((None, 1), Layout((4, 8), (8, 1))))
     ((5, 6), '(8):(1)')
+    >>> dice(None, (4, 5)), str(dice(None, Layout((4, 8)))), str(dice(1, Layout((4, 8))))
+    ((), '():()', '(4,8):(1,4)')
     """
-    if isinstance(x, LayoutLike) and isinstance(crd, tuple):
-        return x.on_domain(lambda a: make(_diced(crd, a.shape), _diced(crd, a.stride)))
+    if isinstance(x, LayoutLike) and not isinstance(crd, LayoutLike):
+        if crd is not None and not isinstance(crd, tuple):
+            return x
+        if not isinstance(x, Layout):
+            return x.on_domain(lambda inner: dice(crd, inner))
+        return carried(make(_diced(crd, x.shape), _diced(crd, x.stride)), x)
     found = shape_of("dice", x)
     if isinstance(crd, LayoutLike) or has_none(found):
         raise LayoutTypeError(f"dice: the coordinate comes first, then the entries: {text(found)}")
-    return _diced(crd, found) if isinstance(crd, tuple) else None if crd is None else found
+    return _diced(crd, found) if crd is None or isinstance(crd, tuple) else found
 
 
 def _diced(crd: IntTuple, found: IntTuple) -> tuple[Any, ...]:
@@ -248,6 +297,10 @@ def colex_less(a: IntTuple, b: IntTuple) -> bool:
     >>> colex_less((1, 9), (2, 0)), colex_less((2, 0), (1, 9))
     (False, True)
     """
+    if isinstance(a, Coordinate):
+        return a < b
+    if isinstance(b, Coordinate):
+        return b > a
     return flatten(a)[::-1] < flatten(b)[::-1]
 
 
@@ -261,6 +314,8 @@ def domain_distribute(x: Any, count: int) -> Layout:
     (3,2):(1,15) 8:1
     """
     extents, sizes = flatten(shape_of("domain_distribute", x)), []
+    if (count := whole("domain_distribute", count)) < 1:
+        raise LayoutValueError(f"domain_distribute: expected a count of at least 1, got {count}")
     for extent in extents:
         sizes.append(gcd(whole("domain_distribute", extent), count))
         count //= sizes[-1]
@@ -270,13 +325,18 @@ def domain_distribute(x: Any, count: int) -> Layout:
 def weakly_congruent(a: Any, b: Any) -> bool:
     """Tell if ``b`` is nested as ``a`` is, or deeper: a coordinate like ``a`` fits a shape ``b``.
 
+    An arithmetic tuple or a scaled basis has zeros after it.
+
     >>> weakly_congruent((4, 8), (4, (2, 4))), weakly_congruent((4, (2, 4)), (4, 8))
     (True, False)
     """
     a, b = shape_of("weakly_congruent", a), shape_of("weakly_congruent", b)
+    a = a.as_tuple() if isinstance(a, ScaledBasis) else a
     if not isinstance(a, tuple):
         return True
-    return isinstance(b, tuple) and len(a) == len(b) and all(map(weakly_congruent, a, b))
+    if not isinstance(b, tuple) or len(a) > len(b) or (type(a) is tuple and len(a) < len(b)):
+        return False
+    return all(weakly_congruent(x, y) for x, y in zip(a, b))  # noqa: B905
 
 
 def common_refinement(a: Any, b: Any) -> IntTuple:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import fitting, has_array
+from .arrays import fitted, has_array
 from .errors import LayoutTypeError, text
-from .int_tuple import IntTuple, crd2idx, paired_leaves, slice_tuple, sum_of
-from .layout import Layout, _checked_arrays, as_like, make, make_all_plain
+from .int_tuple import IntTuple, offset_at, paired_leaves, slice_tuple, sum_of
+from .layout import Layout, as_like, carried, make, make_all_plain
 from .like import LayoutLike
 from .protocol import zero_of
 from .stride import finished
@@ -62,14 +62,14 @@ def cut(crd: IntTuple, layout: Layout) -> tuple[Layout, Any]:
     if crd is None:
         return layout, 0
     if has_array(crd):
-        crd = fitting(_checked_arrays(crd), layout.shape, layout.stride)
+        crd = fitted(crd, layout.shape, layout.stride)
     if not isinstance(crd, tuple):
         return make((), ()), layout.raw(crd)
     shapes: list[IntTuple] = []
     strides: list[IntTuple] = []
     terms: list[Any] = []
     _collect(crd, layout.shape, layout.stride, shapes, strides, terms)
-    return make(tuple(shapes), tuple(strides)), sum_of(terms)
+    return carried(make(tuple(shapes), tuple(strides)), layout), sum_of(terms)
 
 
 def _collect(
@@ -88,7 +88,7 @@ def _collect(
             if type(zero) is not int:
                 terms.append(zero)
     elif not isinstance(crd, tuple):
-        terms.append(crd2idx(crd, shape, stride))
+        terms.append(offset_at(crd, shape, stride))
     elif not isinstance(shape, tuple) or len(crd) != len(shape):
         raise LayoutTypeError(f"slice_: {text(crd)} does not have the profile of {text(shape)}")
     else:

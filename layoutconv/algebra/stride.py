@@ -7,6 +7,7 @@ an index buffer. ``Stride`` is the protocol that they follow, and one of your ow
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from .arrays import is_array, moved
@@ -52,12 +53,20 @@ def finished(total: Any) -> Any:
     (ArithmeticTuple((0, 2)), 5)
     """
     if isinstance(total, ScaledBasis):
-        return total.as_tuple()
+        total = total.as_tuple()
+    if isinstance(total, tuple):
+        if all(type(mode) is int for mode in total):
+            return total
+        return ArithmeticTuple([finished(mode) for mode in total])
     return total.value if isinstance(total, F2) else total
 
 
 def is_xor(total: Any) -> bool:
-    """Tell if a sum of strides adds by XOR to what comes after it."""
+    """Tell if a sum of strides, or a mode of it, adds by XOR to what comes after it."""
+    if isinstance(total, ScaledBasis):
+        return is_xor(total.value)
+    if isinstance(total, tuple):
+        return any(map(is_xor, total))
     return isinstance(total, F2) and not total.is_zero()
 
 
@@ -65,6 +74,10 @@ def shifted(value: Any, offset: Any) -> Any:
     """``value + offset``; an offset of XOR strides is added as they add."""
     if isinstance(offset, F2):
         return value ^ offset.value
+    if is_xor(offset):
+        offset = offset.as_tuple() if isinstance(offset, ScaledBasis) else offset
+        modes = zip_longest(value if isinstance(value, tuple) else (), offset, fillvalue=0)
+        return ArithmeticTuple([shifted(v, d) for v, d in modes])
     if is_array(value) and type(offset) is int:
         return moved(value, offset)
     return finished(add(value, offset))

@@ -12,8 +12,10 @@ written down: the result says what it took for granted.
 from __future__ import annotations
 
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import TYPE_CHECKING, Any
 
+from .budget import charge
 from .errors import LayoutTypeError, LayoutValueError
 from .polynomial import (
     Frozen,
@@ -77,7 +79,10 @@ class Symbolic(Immutable):
         """The same expression in sympy, which asks for it by this name."""
         from sympy import Symbol, sympify  # type: ignore[import-untyped]
 
-        names = {n: Symbol(n, integer=True) for n in names_of(dict(self.terms))}
+        names = {
+            name: Symbol(name, integer=True, **_at_least(atom.minimum))
+            for name, atom in names_of(dict(self.terms)).items()
+        }
         return sympify(str(self), locals=names)
 
     def __bool__(self) -> bool:
@@ -139,11 +144,21 @@ class Symbolic(Immutable):
         return _relation(">=", self, other)
 
 
+def _at_least(minimum: int | None) -> dict[str, bool]:
+    """A name's minimum in the words of sympy."""
+    if minimum is None or minimum < 0:
+        return {}
+    return {"positive": True} if minimum > 0 else {"nonnegative": True}
+
+
 def symbols(names: str, minimum: int | None = 1) -> Any:
     """Integers without a value, by their names: one for one name, a tuple for several.
 
     They are extents unless you say otherwise: at least 1. ``minimum`` is the smallest integer that
     they may stand for, None if there is none.
+
+    A name is an identifier of Python that the :func:`notation <layoutconv.parse>` does not use: no
+    keyword, nothing that begins with two underscores or ``make_``, no ``o``, ``f5`` or ``_5``.
 
     Raises :class:`~layoutconv.LayoutValueError` for what is no name.
 
@@ -152,11 +167,31 @@ def symbols(names: str, minimum: int | None = 1) -> Any:
     >>> print(logical_divide(Layout((H, W), (W, 1)), (2, 8)))
     ((2,(H+1)//2),(8,(W+7)//8)):((W,2*W),(1,8))
     """
-    found = names.replace(",", " ").split()
-    if not found or not all(name.isidentifier() for name in found):
+    if minimum is not None and type(minimum) is not int:
+        raise LayoutTypeError(f"symbols: expected an integer for the minimum, got {minimum!r}")
+    found = names.replace(",", " ").split() if isinstance(names, str) else ()
+    if not found or not all(map(is_name, found)):
         raise LayoutValueError(f"symbols: expected names, got {names!r}")
     made = tuple([Symbolic(freeze(of_atom(Name(name, minimum)))) for name in found])
     return made[0] if len(made) == 1 else made
+
+
+# Words of the notation, beside those that begin with `make_`; `_` keeps a mode as it is.
+_WORDS = frozenset({
+    "Layout", "LayoutLeft", "LayoutRight", "GenColMajor", "GenRowMajor", "ArithTuple",
+    "ArithTupleIter", "gather", "o", "O", "_",
+})  # fmt: skip
+
+
+def is_name(word: str) -> bool:
+    """Tell if an integer may have this name: Python and the notation read it as a name.
+
+    >>> [word for word in ("W", "_w2", "complement", "lambda", "__w", "o", "f5") if is_name(word)]
+    ['W', '_w2', 'complement']
+    """
+    if not word.isidentifier() or iskeyword(word) or word in _WORDS:
+        return False
+    return not word.startswith(("__", "make_")) and not (word[0] in "f_" and word[1:].isdecimal())
 
 
 def poly_of(x: Any) -> Poly:
@@ -200,7 +235,9 @@ def _apply(
     value = None
     if values[0] is not None and values[1] is not None:
         value = on_values(values[0], values[1])
-    return made(on_polys(poly_of(a), poly_of(b)), value)
+    result = on_polys(poly_of(a), poly_of(b))
+    charge(2 + len(result))
+    return made(result, value)
 
 
 def made(p: Poly, value: int | None = None) -> Any:

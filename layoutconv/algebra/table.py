@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
-from .budget import table_size
+from .budget import EVALUATIONS, Budget, table_size
+from .composed import ComposedLayout
+from .errors import whole
+from .f2_compose import evaluator
 from .layout import Layout
-from .normal import merge
-from .stride import finished
+from .like import values_of
+from .normal import Arithmetic, arithmetic, merge, simplified
+from .protocol import xor
+from .stride import finished, shifted
+from .swizzle import Swizzle
 
 
 def table_of(layout: Layout) -> Any:
@@ -27,11 +34,103 @@ def table_of(layout: Layout) -> Any:
 
 
 def flat_table(layout: Any) -> list[Any]:
-    """The values of a layout at its linear coordinates, in order."""
+    """The values of a layout at its linear coordinates, in order; names by their present values.
+
+    >>> flat_table(Layout((2, 3), (3, 1)))
+    [0, 3, 1, 4, 2, 5]
+    """
     size = table_size("offsets", layout, layout.size())
-    if isinstance(layout, Layout) and layout._plain:
-        return list(_column(layout))
-    return [layout(i) for i in range(size)]
+    return _values(values_of(layout), size)
+
+
+def all_values(name: str, layout: Any) -> list[Any]:
+    """The same for an operation that nothing but the values helps: as many as its time allows.
+
+    Raises :class:`LayoutBudgetError` for more.
+
+    >>> all_values("is_injective", Layout((2, 3), (3, 1)))
+    [0, 3, 1, 4, 2, 5]
+    """
+    size = whole(name, layout.size())
+    f = values_of(layout)
+    Budget(name, (layout,), EVALUATIONS).spend(_price(f, size))
+    return _values(f, size)
+
+
+def steps_of(f: Any) -> int:
+    """The steps of a search that one evaluation of a layout is worth.
+
+    >>> steps_of(Layout((2, 3), (3, 1)))
+    2
+    """
+    steps = 2
+    for part in f.parts():
+        leaves = len(part._leaves)
+        steps += leaves if arithmetic(part) is Arithmetic.XOR else leaves // 4
+    return steps
+
+
+def _price(f: Any, size: int) -> int:
+    """The evaluations that take as long as all values of a layout."""
+    if isinstance(f, Layout):
+        kind = arithmetic(f)
+        if kind is Arithmetic.COORDINATE:
+            return size
+        leaves = f._leaves if kind is Arithmetic.OPAQUE else []
+        return sum(s for s, _ in leaves) + size // 17
+    if not isinstance(f, ComposedLayout) or type(f.offset) is not int:
+        return size
+    outer = f.outer
+    if isinstance(outer, Swizzle):
+        return _price(f.inner, size) + size // 17
+    if isinstance(outer, Layout) and arithmetic(outer) is not Arithmetic.OPAQUE:
+        return _price(f.inner, size) + size * (1 + len(outer._leaves)) // (
+            16 if outer._plain else 4
+        )
+    return _price(f.inner, size) + size
+
+
+def _values(f: Any, size: int) -> list[Any]:
+    if isinstance(f, Layout):
+        if f._plain:
+            return list(_column(f))
+        return _sums_of_leaves(f) or [f(i) for i in range(size)]
+    if not isinstance(f, ComposedLayout) or type(f.offset) is not int:
+        return [f(i) for i in range(size)]
+    inner = _values(f.inner, size)
+    if not all(type(x) is int for x in inner):
+        return [f.outer(shifted(x, f.offset)) for x in inner]
+    outer, offset = f.outer, f.offset
+    if isinstance(outer, Swizzle):
+        outer = outer.of_integers()
+    elif isinstance(outer, Layout):
+        outer = evaluator(outer)
+    return [outer(x + offset) for x in inner] if offset else list(map(outer, inner))
+
+
+def _sums_of_leaves(layout: Layout) -> list[int] | None:
+    """The values of a layout whose leaves give integers that all add up in one way, or None.
+
+    Each leaf is evaluated along itself, and the rest is sums of integers.
+    """
+    by_xor = arithmetic(layout) is Arithmetic.XOR
+    plus = int.__xor__ if by_xor else int.__add__
+    sums = [0]
+    for s, d in simplified(layout)._leaves:
+        steps = _xor_steps(s, xor(d) or 0) if by_xor else [finished(c * d) for c in range(s)]
+        if not all(type(step) is int for step in steps) or (not by_xor and xor(d)):
+            return None
+        sums = [value for step in steps for value in map(plus, sums, repeat(step))]
+    return sums
+
+
+def _xor_steps(s: int, d: int) -> list[int]:
+    """The carry-less multiples of d, doubled in number by each bit."""
+    steps = [0]
+    while len(steps) < s:
+        bit = len(steps) * d
+        steps += [step ^ bit for step in steps]
+    return steps[:s]
 
 
 def _column(mode: Layout) -> list[int] | range:

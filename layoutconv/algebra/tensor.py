@@ -121,8 +121,6 @@ class Tensor(LayoutLike):
         """The same engine over ``composition(layout, other)``."""
         return Tensor(self.engine, self.layout.compose(other), self.offset)
 
-    __matmul__ = compose
-
     def _checked(self, place: Any) -> Any:
         if not isinstance(place, int) or not hasattr(self.engine, "__len__"):
             return place

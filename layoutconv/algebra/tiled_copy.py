@@ -17,8 +17,8 @@ from .construct import with_shape
 from .display import Pictured
 from .divide import zipped_divide
 from .entries import prepend, product_each
-from .errors import LayoutTypeError, LayoutValueError
-from .int_tuple import IntTuple, product
+from .errors import LayoutTypeError, LayoutValueError, whole
+from .int_tuple import IntTuple, flatten, product
 from .inverse import left_inverse, right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
 from .like import LayoutLike, symbolically
@@ -261,20 +261,30 @@ def _make_layout_tv(threads: Layout, values: Layout) -> tuple[IntTuple, Layout]:
 def make_tiled_copy(unit: CopyUnit, layout_tv: Any, tiler: Any) -> TiledCopy:
     """A tiled copy of (thread, value) -> position of a tile, colexicographically.
 
-    Raises :class:`LayoutValueError` where the atom does not divide its threads and values.
+    Raises :class:`LayoutValueError` where the atom does not divide its threads and values, and
+    :class:`LayoutTypeError` for an atom that :func:`copy_unit` has not put in units of elements.
 
     >>> print(make_tiled_copy(universal_copy(), Layout((128, 8), (8, 1)), (16, 64)).layout_tv)
     (128,8):(8,1)
     """
+    _check_unit("make_tiled_copy", unit)
     layout = as_layout("make_tiled_copy", layout_tv)
+    if not isinstance(layout.shape, tuple) or layout.rank != 2:
+        raise LayoutTypeError(f"make_tiled_copy: expected modes (thread, value), got {layout}")
     tiler = tiler if isinstance(tiler, tuple) else (tiler,)
-    threads, values = (int(mode.size()) for mode in layout)
+    threads, values = (whole("make_tiled_copy", mode.size()) for mode in layout)
     if threads % unit.threads or values % unit.values:
         raise LayoutValueError(
             f"make_tiled_copy: {layout} has {threads} threads of {values} values, which an atom "
             f"of {unit.threads} threads of {unit.values} values does not divide"
         )
     return TiledCopy(unit, layout, tiler)
+
+
+def _check_unit(name: str, unit: Any) -> None:
+    if not isinstance(unit, CopyUnit):
+        expected = "a CopyUnit, as copy_unit(atom, element_bits) makes one"
+        raise LayoutTypeError(f"{name}: expected {expected}, got {type(unit).__name__}")
 
 
 def make_cotiled_copy(unit: CopyUnit, layout_tv: Any, data: Any) -> TiledCopy:
@@ -284,9 +294,10 @@ def make_cotiled_copy(unit: CopyUnit, layout_tv: Any, data: Any) -> TiledCopy:
     >>> print(make_cotiled_copy(universal_copy(), Layout((32, 8), (8, 1)), data).layout_tv)
     ((2,16),8):((16,1),32)
     """
+    _check_unit("make_cotiled_copy", unit)
     layout, data = as_layout("make_cotiled_copy", layout_tv), as_layout("make_cotiled_copy", data)
     positions = composition(left_inverse(data), layout)
-    return _of_active(unit, product_each(data.shape), positions)
+    return _of_active(unit, flatten(product_each(data.shape)), positions)
 
 
 def _of_active(unit: CopyUnit, extents: tuple[int, ...], positions: Layout) -> TiledCopy:
@@ -389,4 +400,5 @@ def _for_operand(unit: CopyUnit, mma: TiledMma, operand: str) -> TiledCopy:
 
 
 def _extents(tiler: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple([int(t.size() if isinstance(t, LayoutLike) else product(t)) for t in tiler])
+    sizes = [t.size() if isinstance(t, LayoutLike) else product(t) for t in tiler]
+    return tuple([whole("TiledCopy", size) for size in sizes])

@@ -14,7 +14,7 @@ from .atoms import MmaAtom
 from .composition import composition
 from .display import Pictured
 from .divide import logical_divide, zipped_divide
-from .errors import LayoutTypeError, LayoutValueError, text
+from .errors import LayoutTypeError, LayoutValueError, text, whole
 from .int_tuple import IntTuple, product
 from .inverse import right_inverse
 from .layout import Layout, as_layout, as_like, make_layout
@@ -69,8 +69,8 @@ class TiledMma(Pictured):
         """
         tiler = self.permutation[mode]
         if tiler is None:
-            return self.atom.shape[mode] * int(self.atom_layout[mode].size())
-        return int(tiler.size() if isinstance(tiler, Layout) else product(tiler))
+            return self.atom.shape[mode] * whole("TiledMma", self.atom_layout[mode].size())
+        return whole("TiledMma", tiler.size() if isinstance(tiler, Layout) else product(tiler))
 
     def thrfrg(self, operand: str, tensor: Any) -> Any:
         """``tensor`` as ``((thread of an atom, (atom, atom)), (value, (rest, rest)))``.
@@ -229,10 +229,11 @@ def make_tiled_mma(
         raise LayoutValueError(f"make_tiled_mma: {why}")
     layout = as_layout("make_tiled_mma", atom_layout)
     modes = list(layout) if isinstance(layout.shape, tuple) else [layout]
-    if len(modes) > 3 or len(permutation) != 3:
+    if len(modes) > 3 or not isinstance(permutation, tuple) or len(permutation) != 3:
         raise LayoutTypeError(
-            f"make_tiled_mma: expected modes M, N, K, got {layout} and {text(tuple(permutation))}"
+            f"make_tiled_mma: expected modes M, N, K, got {layout} and {text(permutation)}"
         )
+    whole("make_tiled_mma", layout.size())
     modes += [Layout(1, 0)] * (3 - len(modes))
     modes = [Layout(1, 0) if mode.size() == 1 else mode for mode in modes]
     return TiledMma(atom, make_layout(modes), tuple(permutation))  # type: ignore[arg-type]

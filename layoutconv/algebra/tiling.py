@@ -41,7 +41,8 @@ def local_tile(x: Any, tiler: Any, crd: IntTuple, proj: IntTuple = None) -> Any:
 
 
 def local_partition(x: Any, threads: Any, index: int, proj: IntTuple = None) -> Any:
-    """What thread ``index`` owns of ``x``: one element of each tile of the shape of ``threads``.
+    """The part of ``x`` that thread ``index`` owns: one element of each tile of the shape of
+    ``threads``.
 
     ``threads`` maps coordinates to thread indices; ``proj`` as in :func:`local_tile`. CUTLASS:
     cute/tensor_impl.hpp.

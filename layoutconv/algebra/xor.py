@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .arrays import is_array, is_negative
 from .errors import LayoutTypeError
 from .protocol import Bounds, Stride, is_zero, xor
 
@@ -15,7 +16,8 @@ class F2(Stride):
     """A stride whose sums have no carries: ``+`` is XOR and ``c * F2(d)`` the carry-less product.
 
     Bit ``i`` of ``c`` adds ``d << i``, so a layout of such strides is linear in the bits of its
-    coordinate: a swizzle is one. Equal to no integer, for it adds differently.
+    coordinate: a swizzle is one. Equal to no integer, for it adds differently; among themselves
+    they are ordered as their values are.
 
     >>> row, col = F2(9), F2(1)
     >>> [int(r * row + c * col) for r in range(3) for c in range(3)]
@@ -40,6 +42,8 @@ class F2(Stride):
         c, d = (c, self.value) if isinstance(self.value, int) else (self.value, c)
         if not isinstance(d, int) or d < 0:
             raise LayoutTypeError(f"F2: the carry-less product of {c} and {d} is not defined")
+        if is_array(c) and is_negative(c):
+            raise LayoutTypeError("F2: expected integers >= 0, got an array with others")
         return F2(carryless(c, d))
 
     __rmul__ = __mul__
@@ -53,9 +57,26 @@ class F2(Stride):
             return F2(self.value ^ other.value)
         if isinstance(other, int) and (other == 0 or self.is_zero()):
             return self if other == 0 else other  # a zero is that of every kind
+        if hasattr(other, "terms") and self.is_zero():
+            return NotImplemented  # the sum is the other's to say
         raise LayoutTypeError(f"F2: cannot add {other!r} to {self}; make both F2, or neither")
 
-    __radd__ = __add__
+    __radd__ = __sub__ = __rsub__ = __add__  # each value is its own negative
+
+    def __neg__(self) -> F2:
+        return self
+
+    def __lt__(self, other: Any) -> Any:
+        return self.value < other.value if isinstance(other, F2) else NotImplemented
+
+    def __le__(self, other: Any) -> Any:
+        return self.value <= other.value if isinstance(other, F2) else NotImplemented
+
+    def __gt__(self, other: Any) -> Any:
+        return self.value > other.value if isinstance(other, F2) else NotImplemented
+
+    def __ge__(self, other: Any) -> Any:
+        return self.value >= other.value if isinstance(other, F2) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
         return bool(self.value == other.value) if isinstance(other, F2) else NotImplemented
@@ -144,6 +165,8 @@ def carryless(c: Any, d: int) -> Any:
     >>> carryless(3, 3), carryless(5, 8)
     (5, 40)
     """
+    if type(c) is int and 0 <= c < d:
+        c, d = d, c
     result: Any = c * 0
     while d:
         low = d & -d

@@ -32,7 +32,7 @@ _OURS = ("layoutconv", "kernels")
 
 
 class Usage(NamedTuple):
-    """How full a cache is: entries and bytes, and how many there may be; None: not counted."""
+    """The fill of a cache: entries and bytes, and how many there may be; None: not counted."""
 
     entries: int
     most_entries: int
@@ -229,7 +229,7 @@ def footprint(*values: Any) -> int:
 
 @lru_cache(maxsize=1024)
 def _looked_into(kind: type[Any]) -> str:
-    """How objects of a type are: shared by all, or of their own, and what holds what they hold."""
+    """A class of objects: shared by all, or of their own, and what holds what they hold."""
     if issubclass(kind, _SHARED):
         return "shared"
     if issubclass(kind, _LEAVES):

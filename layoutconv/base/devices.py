@@ -1,4 +1,4 @@
-"""What stands between a program and a GPU that runs kernels, in sentences that say what to do."""
+"""Obstacles between a program and a GPU that runs kernels, in sentences that say what to do."""
 
 from __future__ import annotations
 

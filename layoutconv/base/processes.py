@@ -24,12 +24,14 @@ def in_processes(
     items: Sequence[Item],
     processes: int,
     tick: Tick | None = None,
+    *,
+    main: bool = False,
 ) -> list[BaseException | None]:
     """Call a function of each item, in new processes; what went wrong with each, None if nothing.
 
     Results are not brought back: the function is called for what it leaves behind. It and the items
     have to be picklable. A process has the imports of the function's module, and runs nothing of
-    the program that called, unless the function is of its main module.
+    the program that called, unless the function is of its main module, or items are: ``main``.
 
     ``tick(done, total)`` is called before the first and after every one. On Ctrl-C, calls that
     have begun are finished, so that nothing is left half done, and no more begin. Where the caller
@@ -52,7 +54,9 @@ def in_processes(
         for done in range(1, len(items) + 1):
             # A pool queues what it is given, and what is queued cannot be taken back: so no more
             # than there are processes.
-            with _no_main_module(function):  # processes start when work is submitted
+            with _no_main_module(
+                main or function.__module__ == "__main__"
+            ):  # processes start when work is submitted
                 for at, item in islice(waiting, count - len(running)):
                     running[pool.submit(function, item)] = at
             finished = next(as_completed(running))
@@ -77,14 +81,14 @@ def _end_with_the_caller() -> None:
 
 
 @contextmanager
-def _no_main_module(function: Callable[..., object]) -> Iterator[None]:
-    """Processes that start in this context do not run the main module again.
+def _no_main_module(needed: bool) -> Iterator[None]:
+    """Processes that start in this context do not run the main module again, if not ``needed``.
 
     They would, to find what is defined there, and a script without ``if __name__ == "__main__"``
     would do all of its work in each of them.
     """
     main = sys.modules["__main__"]
-    if function.__module__ == "__main__":
+    if needed:
         yield
         return
     sys.modules["__main__"] = ModuleType("__main__")

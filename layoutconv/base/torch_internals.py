@@ -17,7 +17,7 @@ from torch.overrides import has_torch_function
 
 
 def private(path: str, stand_in: Any) -> Any:
-    """What ``path``, the name of a module and that of an attribute of it, is; else ``stand_in``.
+    """Return the attribute that ``path``, module and name, leads to; else ``stand_in``.
 
     >>> private("torch._C:_len_torch_function_stack", None)()
     0
@@ -52,6 +52,11 @@ def autocast_is_on() -> bool:
 def never(_: Any) -> bool:
     """Find no tensor of a transform: what would refuse one leaves that to torch."""
     return False
+
+
+def not_begun(*_: Any) -> None:
+    """Raise ``RuntimeError``: nothing is known of what is to be ended."""
+    raise RuntimeError("this torch does not say how")
 
 
 def itself(tensor: Any) -> Any:
@@ -92,6 +97,11 @@ is_any_autocast_enabled: Callable[[], bool] = private(
     "torch._C:_is_any_autocast_enabled", autocast_is_on
 )
 
+# ``f()``: whether somebody has hooks that all modules call.
+has_global_hooks: Callable[[], bool] = private(
+    "torch.nn.modules.module:_has_any_global_hook", supposed
+)
+
 # Of torch.func: the transform on top or None, and how many there are.
 transform_on_top: Callable[[], Any] = private(
     "torch._C._functorch:peek_interpreter_stack", supposed
@@ -101,20 +111,21 @@ _transforms: Callable[[], int] = private(
 )
 
 
-def transforms_that_look() -> int:
-    """Return how many transforms of ``torch.func`` look at what is computed.
+def transforms_look() -> bool:
+    """Return whether transforms of ``torch.func`` look at what is computed.
 
     torch.compile takes the answer that it gets as it traces for a constant, as of a function under
     ``torch.compiler.assume_constant_result``, which would import the compiler here. It traces
-    transforms by entering them, and the function behind this one not at all before torch 2.12.
+    transforms by entering them, compiles again under others, and traces the function behind this
+    one not at all before torch 2.12. The number itself may become a symbol where sizes are dynamic.
 
-    >>> transforms_that_look()
-    0
+    >>> transforms_look()
+    False
     """
-    return _transforms()
+    return _transforms() > 0
 
 
-transforms_that_look._dynamo_marked_constant = True  # type: ignore[attr-defined]
+transforms_look._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 # Of torch.autograd.grad(is_grads_batched=True), which is no transform and no mode.
 is_batched: Callable[[Any], bool] = private("torch._C._functorch:is_legacy_batchedtensor", supposed)
@@ -127,6 +138,13 @@ is_batch_of_transform: Callable[[Any], bool] = private(
     "torch._C._functorch:is_batchedtensor", never
 )
 unwrapped: Callable[[Any], Any] = private("torch._C._functorch:get_unwrapped", itself)
+
+# ``f(device, pool)``: no stream allocates from a pool any more; nobody needs it.
+end_of_pool: Callable[..., None] = private(
+    "torch._C:_cuda_endAllocateToPool",
+    private("torch._C:_cuda_endAllocateCurrentStreamToPool", not_begun),
+)
+release_pool: Callable[..., None] = private("torch._C:_cuda_releasePool", not_begun)
 
 
 def empty_strided_on(kind: str) -> Any:

@@ -1,4 +1,4 @@
-"""What happens to the sums of a GEMM view before they are stored: a few steps, applied in order.
+"""Epilogues: what happens to sums before they are stored: a few steps, applied in order.
 
 A step works on accumulators, in fp32: those of int8, which are int32, are converted at the first
 step; those of float64 stay in fp64. After the last step the value is converted to the dtype of D:
@@ -11,7 +11,7 @@ Tensors are known by their ``dtype`` and ``shape`` here; this file does not impo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -223,8 +223,10 @@ class Pointwise(Step):
         values: numbers by name, which are arguments: others take no other kernel.
         backward: of the gradient of the result, the result and all tensors and numbers by name:
             a dict of gradients, that of the value as ``"value"`` and those of tensors by name, of
-            their shapes or ones that are summed to them. ``None``: the sums are computed once more
-            and torch differentiates the function.
+            their shapes or ones that are summed to them. All are matrices (rows, columns) that
+            torch computes with; tensors per column are (columns,), per row (rows, 1). ``None``: the
+            sums are computed once more and torch differentiates the function. Convolutions go
+            backward; :func:`layoutconv.execute` does not.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for a function that decides by a value, or
     asks for what is not given.
@@ -254,20 +256,55 @@ class Pointwise(Step):
             check_number(name, number)
         if self.backward is not None and not callable(self.backward):
             raise ArgumentTypeError("backward", "a function or None", repr(self.backward))
-        _ = self.program  # which says what is wrong with the function
-
-    @cached_property
-    def program(self) -> Program:
-        """The instructions that the function was traced to."""
         columns, rows, sources = (
             {name: _dtype(tensor) for name, tensor in of.items()}
             for of in (self.columns, self.rows, self.sources)
         )
-        return trace(self.function, columns, rows, sources, tuple(self.values))
+        traced = trace(self.function, columns, rows, sources, tuple(self.values))
+        # Not a cached property, which torch.compile does not follow.
+        object.__setattr__(self, "_traced", traced)
+        object.__setattr__(self, "_structure", f"{POINTWISE}:{traced.text}")
+
+    @property
+    def program(self) -> Program:
+        """The instructions that the function was traced to.
+
+        The dtypes are those of the tensors as they are: a module's ``half()`` changes its own.
+        """
+        traced, places = self.__dict__["_traced"], (self.columns, self.rows, self.sources)
+        columns, rows, sources = (tuple(map(_dtype, of.values())) for of in places)
+        if (columns, rows, sources) == (traced.columns, traced.rows, traced.sources):
+            return traced  # type: ignore[no-any-return]
+        return replace(traced, columns=columns, rows=rows, sources=sources)
+
+    def with_tensors(
+        self, columns: Iterable[Any], rows: Iterable[Any], sources: Iterable[Any]
+    ) -> Pointwise:
+        """The same function of other tensors, in order, of the same names; nothing is traced.
+
+        >>> import numpy as np
+        >>> step = Pointwise(lambda x, low: x + low, {"low": np.zeros(4, np.float32)})
+        >>> step.with_tensors([np.zeros(4, np.float16)], [], []).structure
+        'pointwise:float16||||add,x,c0'
+        """
+        made = object.__new__(Pointwise)
+        given = {"columns": columns, "rows": rows, "sources": sources}
+        for name, value in self.__dict__.items():
+            named = dict(zip(value, given[name], strict=True)) if name in given else value
+            object.__setattr__(made, name, named)
+        return made
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The key of what it computes, beside its tensors: text and numbers."""
+        return self.structure, self.numbers
 
     @property
     def structure(self) -> str:
-        return f"{POINTWISE}:{self.program.text}"
+        program = self.program
+        if program is self.__dict__["_traced"]:
+            return self.__dict__["_structure"]  # type: ignore[no-any-return]
+        return f"{POINTWISE}:{program.text}"
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -336,7 +373,7 @@ class Epilogue:
 
     @cached_property
     def structure(self) -> str:
-        """What a kernel is compiled for: the steps, the dtypes of their tensors; not the numbers.
+        """The structure a kernel is compiled for: steps and dtypes of tensors; not the numbers.
 
         Words with a space between them, such as ``scale bias:float16 residual:float16 relu``, and
         ``statistics`` for the last if it has them.
@@ -395,7 +432,7 @@ def counts_rows(structure: str) -> bool:
     >>> counts_rows("pointwise:||||float,row"), counts_rows("pointwise:||||float,column")
     (True, False)
     """
-    return any(program.rows or program.reads("row") for program in programs_of(structure))
+    return any(program.counts_rows for program in programs_of(structure))
 
 
 def _named(place: str, given: Any) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ written*: that is what padding is, and what an index of -1 is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..algebra.int_tuple import IntTuple, flatten, idx2crd, product, unflatten
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, E, ScaledBasis
 from ..algebra.sums import collision
-from ..algebra.symint import SymInt
+from ..algebra.symint import SymInt, is_runtime
 from ..errors import ArgumentError, ArgumentTypeError
 
 OperandLayout = Layout | ComposedLayout
@@ -138,9 +138,14 @@ class GemmView(Pictured):
     All three may have one mode more, ``(m, k, l)``, ``(n, k, l)`` and ``(m, n, l)``: a problem for
     every ``l``, with sums over ``k`` alone. Groups of a convolution are such problems.
 
+    ``columns`` says which entry of an epilogue's per-column tensors, a bias, column ``n`` reads: a
+    layout of one mode, or of two, ``(n, l)``, with static strides. By default each has its own, the
+    ``n`` of a problem side by side. Where several columns are one channel, as residues side by
+    side are, it has strides of 0.
+
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for an operand that is no chain of layouts,
-    and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, and for a
-    ``d`` that writes several results to one place.
+    and :class:`~layoutconv.errors.ArgumentError` for extents that do not fit together, for a
+    ``d`` that writes several results to one place, and for ``columns`` of others.
 
     >>> GemmView(Layout((4, 8), (8, 1)), Layout((2, 8), (8, 1)), Layout((4, 2), (0, 1)))
     Traceback (most recent call last):
@@ -148,12 +153,13 @@ class GemmView(Pictured):
 (4,2):(0,1), which gives (0, 0) and (1, 0) one
 
     ``view.draw()`` is its picture, ``view.draw("view.svg", row=4)`` one in a file that marks the
-    cells which row 4 reads: :func:`layoutconv.draw.draw`.
+    cells which row 4 reads: :func:`layoutconv.drawing.draw`.
     """
 
     a: OperandLayout
     b: OperandLayout
     d: OperandLayout
+    columns: Layout | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("a", "b", "d"):
@@ -161,6 +167,8 @@ class GemmView(Pictured):
         _check_extents(self.a.shape, self.b.shape, self.d.shape)
         if isinstance(self.d, Layout):
             _check_places(self.d)
+        if self.columns is not None:
+            _check_columns(self.columns, self)
 
     @cached_property
     def m(self) -> int:
@@ -196,10 +204,12 @@ class GemmView(Pictured):
         """
         if not 0 <= l < self.l:
             raise ArgumentError("l", f"a problem of the view, 0 <= l < {self.l}", l)
-        return GemmView(_at(self.a, l), _at(self.b, l), _at(self.d, l))
+        columns = self.columns if self.columns is None else Layout(*_first_mode(self.columns))
+        return GemmView(_at(self.a, l), _at(self.b, l), _at(self.d, l), columns=columns)
 
     def __str__(self) -> str:
-        return f"A: {self.a}\nB: {self.b}\nD: {self.d}"
+        columns = "" if self.columns is None else f"\ncolumns: {self.columns}"
+        return f"A: {self.a}\nB: {self.b}\nD: {self.d}{columns}"
 
     def describe(self) -> str:
         """The layouts and the numbers behind their letters, arguments and constants of a kernel.
@@ -216,8 +226,8 @@ class GemmView(Pictured):
         """
         lines = [str(self)]
         letters = self._letters()
-        for title, is_runtime in (("runtime", True), ("static", False)):
-            kind = [f"{s}={int(s)}" for s in letters if s.runtime is is_runtime]
+        for title, as_argument in (("runtime", True), ("static", False)):
+            kind = [f"{s}={int(s)}" for s in letters if s.runtime is as_argument]
             if kind:
                 lines.append(f"{title}: {' '.join(kind)}")
         return "\n".join(lines)
@@ -237,6 +247,11 @@ class GemmView(Pictured):
         return list(found.values())
 
 
+def operands(view: GemmView) -> tuple[tuple[str, OperandLayout], ...]:
+    """The operands of a view with their names."""
+    return ("a", view.a), ("b", view.b), ("d", view.d)
+
+
 def through_coordinates(view: GemmView) -> GemmView:
     """A view whose operands all have a map to coordinates before that to memory.
 
@@ -249,7 +264,7 @@ def through_coordinates(view: GemmView) -> GemmView:
     operands = view.a, view.b, view.d
     if not any(isinstance(operand, Layout) for operand in operands):
         return view
-    return GemmView(*map(_through_coordinates, operands))
+    return GemmView(*map(_through_coordinates, operands), columns=view.columns)
 
 
 def _through_coordinates(layout: OperandLayout) -> OperandLayout:
@@ -288,6 +303,25 @@ def _check_extents(a: IntTuple, b: IntTuple, d: IntTuple) -> None:
         if ranks[0] == 3 and product(shape[2]) != product(modes[0][2]):
             problems = f"{product(modes[0][2])} problems in mode 2, as in a"
             raise ArgumentError(name, problems, int(product(shape[2])))
+
+
+def _check_columns(columns: Layout, view: GemmView) -> None:
+    """Refuse what is no map from all columns to entries, known while a kernel is compiled."""
+    if not isinstance(columns, Layout):
+        raise ArgumentTypeError("columns", "a Layout or None", type(columns).__name__)
+    want = (view.n, view.l)[: len(view.a.shape) - 1]
+    strides = flatten(columns.stride)
+    leaves = (*flatten(columns.shape), *strides)
+    static = all(isinstance(leaf, int | SymInt) and not is_runtime(leaf) for leaf in leaves)
+    if not static or any(stride < 0 for stride in strides):
+        raise ArgumentError("columns", "static extents, and strides of 0 or more", columns)
+    got = tuple(map(product, columns.shape)) if isinstance(columns.shape, tuple) else ()
+    if got != want:
+        raise ArgumentError("columns", f"modes of {' and '.join(map(str, want))}", columns)
+
+
+def _first_mode(layout: Layout) -> tuple[Any, Any]:
+    return layout.shape[:1], layout.stride[:1]
 
 
 def _check_places(d: Layout) -> None:

@@ -65,7 +65,9 @@ def indexed_grid(
 
 
 def row_count(name: str, rows: int | None, default: int) -> SymInt:
-    """How many rows a stored tensor has, under the name of the argument ``rows`` that says so."""
+    """Return how many rows a stored tensor has, under the name of the argument ``rows`` that says
+    so.
+    """
     count = int(default if rows is None else rows)
     if count < 0:
         raise ArgumentError(name, "a number of rows >= 0", count)

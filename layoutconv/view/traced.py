@@ -73,7 +73,12 @@ class Program:
     @property
     def by_row(self) -> bool:
         """Return whether it needs more than the column of a result: its row, or a tensor like D."""
-        return bool(self.rows or self.sources) or self.reads("row")
+        return bool(self.sources) or self.counts_rows
+
+    @property
+    def counts_rows(self) -> bool:
+        """Return whether it asks for the number of a result's row."""
+        return bool(self.rows) or self.reads("row")
 
     def reads(self, operand: str) -> bool:
         """Return whether an instruction has an operand."""
@@ -346,7 +351,7 @@ def _step(like: Traced, operation: str, operands: Sequence[Any], kind: str) -> T
 
 
 def _arithmetic(operation: str, *operands: Any, of: Traced | None = None) -> Traced:
-    """Of numbers, or of integers alone."""
+    """Apply arithmetic of numbers, or of integers alone."""
     values, kind = _together(operation, *operands)
     like = next((v for v in (*values, of) if isinstance(v, Traced)), None)
     if like is None:

@@ -7,10 +7,10 @@ from itertools import count, pairwise
 from math import gcd
 from typing import Any
 
-from ..algebra.int_tuple import IntTuple
+from ..algebra.int_tuple import IntTuple, flatten
 from ..algebra.layout import Layout
 from ..algebra.stride import ArithmeticTuple, CustomStride, ScaledBasis
-from .gemm_view import OperandLayout, Stage, stages
+from .gemm_view import OperandLayout, Stage, gathers, stages
 
 _LONGEST = 2048  # elements of a vector: a row of a matrix product that the caches still hold
 
@@ -18,7 +18,7 @@ Path = tuple[int, ...]
 
 
 def vector_extent(layout: OperandLayout, mode: int) -> int:
-    """How many elements of ``mode``, from any multiple of that number on, are one piece of memory.
+    """Return how many elements of ``mode``, from any multiple on, are one piece of memory.
 
     They are stored together or not at all, at an offset that is a multiple of their number. The
     first leaf of the mode is followed through the chain of maps: it has to stay a unit vector that
@@ -54,8 +54,11 @@ def contiguous_extent(layout: OperandLayout, mode: int) -> int:
         bound = _at(following.layout.shape, stride.path)
         if others is None or isinstance(bound, tuple):
             return 1
-        if sum(min(r, 0) for r, _ in others) < 0 or sum(r for r, _ in others) + extent > bound:
+        reach = sum(r for r, _ in others)
+        if sum(min(r, 0) for r, _ in others) < 0 or (reach and reach + extent > bound):
             return 1
+        if extent > bound:  # alone it leaves them, at a multiple of these
+            divisors.append(int(bound))
         divisors += (step for _, step in others)
         path = stride.path
     memory = chain[-1]
@@ -63,6 +66,36 @@ def contiguous_extent(layout: OperandLayout, mode: int) -> int:
     if others is None or _at(memory.layout.stride, path) != 1:
         return 1
     return gcd(*divisors, *(step for _, step in others))
+
+
+def rows_adjoin(layout: OperandLayout) -> bool:
+    """Return whether memory holds an operand row after row, all of each, and nothing between them.
+
+    Decided on letters, not on numbers: it holds for every size that a kernel serves.
+
+    >>> from ..conv import ConvProblem, dgrad_views, fprop_view
+    >>> rows_adjoin(fprop_view(ConvProblem((1, 8, 8, 24), (3, 3, 3))).d)
+    True
+    >>> rows_adjoin(dgrad_views(ConvProblem((1, 8, 8, 24), (3, 3, 3), stride=2))[0].d)
+    False
+    """
+    chain = stages(layout)
+    if len(chain) != 2 or any(map(gathers, chain)) or len(chain[0].layout.shape) != 2:
+        return False
+    domain, memory = chain[0].layout, chain[1].layout
+    if any(any(flatten(stage.offset)) for stage in chain if stage.offset):
+        return False
+    reach: Any = 1
+    for mode in (1, 0):
+        leaves = zip(flatten(domain.shape[mode]), flatten(domain.stride[mode]), strict=True)
+        for extent, step in leaves:
+            if not isinstance(step, ScaledBasis) or step.value != 1:
+                return False
+            there = str(_at(memory.shape, step.path)), str(_at(memory.stride, step.path))
+            if there != (str(extent), str(reach)):
+                return False
+            reach = extent * reach
+    return True
 
 
 def recast(layout: OperandLayout, mode: int, vector: int) -> tuple[Stage, ...]:
@@ -114,7 +147,7 @@ def _divided(step: Any, by: int) -> Any:
 
 
 def _others(stage: Stage, path: Path, target: Path) -> list[tuple[int, int]] | None:
-    """What all leaves but ``path`` add to mode ``target`` of the result: (reach, step) of each.
+    """Return what all leaves but ``path`` add to mode ``target``: (reach, step) of each.
 
     ``target`` is () for an offset in memory. None if a function decides, or nested modes overlap.
     """

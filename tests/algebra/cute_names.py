@@ -87,7 +87,7 @@ def who(row: Row) -> str:
 
 
 def counts() -> str:
-    """How many names of each library there are here: as functions, or as a line of Python."""
+    """Return a table of how many names of each library are here, as functions or in Python."""
     kept, left_out = library_names()
     rows = [row for part in sections().values() for row in part]
     named = {name for row in rows if row.ours for name in row.names}
@@ -127,7 +127,7 @@ def differing() -> str:
 
 
 def omitted() -> str:
-    """What is left out of each library."""
+    """Return a list of the names left out of each library, by reason."""
     lines = []
     for letter, reasons in library_names()[1].items():
         for why, names in reasons.items():

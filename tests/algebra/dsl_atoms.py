@@ -1,4 +1,4 @@
-"""What the CuTe DSL says of its atoms, traced for one architecture, as JSON on standard output.
+"""Print what the CuTe DSL says of its atoms, traced for one architecture, as JSON.
 
 ``python tests/algebra/dsl_atoms.py sm_90a warpgroup_products``. A process of its own for each: the
 DSL reads the architecture once.

@@ -1,4 +1,4 @@
-"""What the CuTe DSL says of the cases of tiled_cases.py, as JSON on standard output.
+"""Print what the CuTe DSL says of the cases of tiled_cases.py, as JSON.
 
 ``python tests/algebra/dsl_tiled.py SEED COUNT``. A case that it refuses has its error.
 """

@@ -1,10 +1,12 @@
-"""What a layout reaches and what an access costs, against counting."""
+"""The offsets that a layout reaches and the cost of an access, compared with counting."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
+import layoutconv.algebra as lc
 from layoutconv.algebra import (
     ComposedLayout,
     E,
@@ -13,6 +15,7 @@ from layoutconv.algebra import (
     Swizzle,
     bank_conflicts,
     coalescing,
+    composition,
     contiguity,
     coshape,
     cosize,
@@ -20,14 +23,16 @@ from layoutconv.algebra import (
     is_injective,
     is_surjective,
     logical_divide,
+    make_ordered_layout,
     max_common_layout,
     max_common_vector,
     overlaps,
     parse,
     right_inverse,
+    size,
     vector_width,
 )
-from layoutconv.testing.strategies import layouts
+from layoutconv.testing.strategies import layouts, swizzles
 
 EVERY = settings(max_examples=80, deadline=None)
 
@@ -74,6 +79,27 @@ def test_common_layouts_are_the_identity_along_both(a, b):
         assert a(common(k)) == k == b(common(k))
     assert max_common_vector(a, b) == common.size()
     assert max_common_layout(a, a).size() == right_inverse(a).size()
+
+
+@st.composite
+def packed_layouts(draw):
+    """The same offsets 0, 1, 2, ... in another order of modes."""
+    extents = draw(st.lists(st.sampled_from([2, 3, 4, 8]), min_size=1, max_size=3))
+    return make_ordered_layout(tuple(extents), tuple(draw(st.permutations(range(len(extents))))))
+
+
+@EVERY
+@example(Swizzle(1, 1, 1), Layout((2, 3), (3, 1)), Layout((2, 3), (3, 1)))  # 4 of (3,2):(2,1)
+@given(swizzles(), packed_layouts(), packed_layouts())
+def test_common_layouts_of_one_swizzle_undo_it(swizzle, a, b):
+    one, two = composition(swizzle, a), composition(swizzle, b)
+    common = max_common_layout(one, two)
+    assert [one(common(k)) for k in range(size(common))] == list(range(size(common)))
+    assert [two(common(k)) for k in range(size(common))] == list(range(size(common)))
+    assert max_common_vector(one, two) == size(common)
+    plain = size(max_common_layout(a, b))
+    kept = [n for n in range(1, plain + 1) if all(swizzle(k) < plain for k in range(n))]
+    assert size(common) == max(kept)
 
 
 def test_vector_width_of_swizzles_and_offsets():
@@ -163,7 +189,8 @@ def test_notation_is_forgiving_about_spaces_and_underscores():
     ("notation", "at"),
     [
         ("(4,2:(1,4)", 4),
-        ("(4,2):(1,x)", 9),
+        ("(4,2):(1,!)", 9),
+        ("(4,2):(1,2*3)", 10),
         ("(4,2):", 6),
         ("4:1]", 3),
         ("4:1+2", 5),
@@ -181,3 +208,12 @@ def test_what_cannot_be_read_is_pointed_at(notation, at):
 def test_layouts_that_are_malformed_stay_so_in_text(notation):
     with pytest.raises((LayoutValueError, TypeError)):
         parse(notation)
+
+
+def test_a_swizzle_of_no_bits_moves_nothing():
+    for inner in (Layout(2, lc.F2(0)), Layout((4, 2), (1, 4)), Layout(4, lc.F2(2)), Layout(4, -1)):
+        still = lc.ComposedLayout(lc.Swizzle(0, 2, 3), 0, inner)
+        for ask in (lc.is_injective, lc.is_surjective, lc.contiguity, lc.vector_width, lc.cosize):
+            assert ask(still) == ask(inner)
+        assert lc.overlaps(still, inner)
+    assert lc.is_surjective("S<0,0,-4> o 5 o 2:f0")

@@ -14,7 +14,7 @@ import layoutconv.algebra as lc
 
 
 def traced(arch, body):
-    """What the DSL says of the atoms that ``body`` of dsl_atoms.py makes for an architecture."""
+    """Return what the DSL says of the atoms that ``body`` of dsl_atoms.py makes for ``arch``."""
     pytest.importorskip("cutlass")
     command = [sys.executable, str(Path(__file__).with_name("dsl_atoms.py")), arch, body]
     done = subprocess.run(command, capture_output=True, text=True)

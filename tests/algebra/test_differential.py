@@ -32,7 +32,7 @@ def pycute():
 
 
 def same_function(ours, theirs):
-    """Whether two layouts agree on every coordinate of their common size."""
+    """Return whether two layouts agree on every coordinate of their common size."""
     size = 1
     for s in leaves(theirs.shape):
         size *= s

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from layoutconv.algebra import (
+    F2,
     ComposedLayout,
     CustomStride,
     E,
@@ -16,18 +17,22 @@ from layoutconv.algebra import (
     Layout,
     LayoutError,
     LayoutValueError,
+    ScaledBasis,
     SymInt,
     coalesce,
     coalesce_x,
     complement,
     composition,
+    coprofile,
     filter,
     flat_divide,
     flatten_layout,
     group_modes,
     logical_divide,
     make_identity_layout,
+    make_layout,
     tiled_divide,
+    weakly_congruent,
     zipped_divide,
 )
 from layoutconv.testing.oracle import evaluate, forced_complement
@@ -65,6 +70,15 @@ def test_coalesce_by_mode():
 
 
 @EVERY
+@given(layouts(max_rank=3), layouts(max_rank=3), st.integers(-9, 60))
+def test_coalesce_x_by_mode_keeps_each_mode_on_all_integers(a, b, outside):
+    pair = make_layout(a, b)
+    assert coalesce_x(pair, (1, None)) == make_layout(coalesce_x(a), b)
+    assert coalesce_x(pair, (None, 1)) == make_layout(a, coalesce_x(b))
+    assert coalesce_x(pair, (1, 1))(outside, outside + 1) == a(outside) + b(outside + 1)
+
+
+@EVERY
 @given(layouts())
 def test_filter_keeps_the_image(layout):
     short = filter(layout)
@@ -90,6 +104,44 @@ def test_complement_has_ordered_copies_that_do_not_meet(layout, bound):
     assert max(copies) + 1 >= bound - max((d for d, _ in modes), default=0)
     if forced := forced_complement(sorted(offsets), bound):  # no gaps, where there need be none
         assert starts[: len(forced)] == forced
+
+
+@EVERY
+@given(layouts(), st.integers(0, 40))
+def test_a_complement_without_a_bound_goes_on_without_meeting(layout, further):
+    modes = sorted((abs(d), s) for s, d in layout._leaves if d and s > 1)
+    if not all(d * s <= e for (d, s), (e, _) in itertools.pairwise(modes)):
+        with pytest.raises(LayoutError):
+            complement(layout, None)
+        return
+    rest = complement(layout, None)
+    assert rest.shape == 1 or rest.shape[-1] == 1
+    starts = [rest(j) for j in range(rest.size() + further)]
+    assert all(x < y for x, y in itertools.pairwise(starts))
+    offsets = {evaluate(layout.shape, layout.stride, i)[0] for i in range(layout.size())}
+    copies = [o + r for o in offsets for r in starts]
+    assert len(set(copies)) == len(copies)
+    # It is what every bounded complement begins with.
+    bounded = complement(layout, 500)
+    assert [bounded(j) for j in range(bounded.size())] == [rest(j) for j in range(bounded.size())]
+
+
+@pytest.mark.parametrize(
+    "strides",
+    [(E(0), 2 * E(2)), (3 * E(1), 9 * E(1)), (E(0, 1), 4 * E(1)), (0, 5 * E(1, 0)), (F2(1), F2(8))],
+)
+def test_a_complement_without_a_bound_has_the_modes_of_the_coordinates(strides):
+    tile = Layout((3, 4) if isinstance(strides[0], ScaledBasis) else (4, 4), strides)
+    rest = complement(tile, None)
+    assert weakly_congruent(coprofile(tile), rest.shape)
+    seen = [rest(j) for j in range(2 * rest.size())]
+    assert len(set(seen)) == len(seen)
+    reached = set()
+    for i in range(tile.size()):
+        for j in range(rest.size()):
+            start = rest(j)
+            reached.add(tile(i) ^ start if isinstance(start, int) else tile(i) + start)
+    assert len(reached) == len({tile(i) for i in range(tile.size())}) * rest.size()
 
 
 def test_complement_of_coordinates_fills_every_mode():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from layoutconv.algebra import (
@@ -16,6 +17,7 @@ from layoutconv.algebra import (
     composition,
     logical_divide,
 )
+from layoutconv.algebra.int_tuple import map_leaves
 
 
 class Traced:
@@ -137,3 +139,14 @@ def test_what_does_not_compute_like_an_integer_is_refused(leaf):
         Layout((leaf, 2))
     with pytest.raises(LayoutTypeError):
         Layout((4, 2), (leaf, 1))
+
+
+@pytest.mark.parametrize("zero", [0, 0 * E(1), 0 * E(0)])
+@pytest.mark.parametrize("shape", [(2, 3), (1, 6), ((2, 2), 3)])
+def test_arrays_of_zeros_are_added_to_coordinates(shape, zero):
+    """Where a whole array goes through a mode of stride 0, nothing shows that it is a zero."""
+    layout = Layout(shape, (map_leaves(lambda _: zero, shape[0]), E(0)))
+    numbers = np.arange(int(layout.size()))
+    first, *others = layout(numbers)
+    assert first.tolist() == [(layout(i) + 0 * E(0))[0] for i in numbers.tolist()]
+    assert not any(other.any() for other in others)

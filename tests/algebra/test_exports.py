@@ -1,4 +1,4 @@
-"""What the folder exports, and how little it imports."""
+"""The names that the folder exports, and the little that it imports."""
 
 from __future__ import annotations
 

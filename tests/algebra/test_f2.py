@@ -23,13 +23,19 @@ from layoutconv.algebra import (
     f2_layout,
     filter,
     from_f2,
+    is_bijective,
     is_injective,
+    is_surjective,
     left_inverse,
     logical_divide,
     nullspace,
+    overlaps,
     right_inverse,
     to_f2,
+    vector_width,
 )
+from layoutconv.algebra.budget import Budget
+from layoutconv.algebra.xor_image import XorImage, mask_of_sums
 
 EVERY = settings(max_examples=60, deadline=None)
 
@@ -153,7 +159,7 @@ def test_composition_is_exact_or_refused(layout, seed):
 
 
 def exists(a, b):
-    """Whether a layout of XOR strides refines b's shape and is a o b, by trying all splits."""
+    """Return whether a layout of XOR strides refines b's shape and is a o b: try all splits."""
     for splits in itertools.product(*[factors(s) for s in b.shape]):
         strides = []
         for i, (extents, d) in enumerate(zip(splits, b.stride, strict=True)):
@@ -190,3 +196,45 @@ def test_a_layout_of_a_swizzle_and_a_swizzle_of_a_layout():
 def test_swizzles_that_are_none(bad):
     with pytest.raises(LayoutError):
         Swizzle(*bad)
+
+
+@EVERY
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), min_size=1, max_size=4),
+    st.integers(-3, 70),
+)
+def test_the_image_of_xor_strides_is_known_without_its_table(modes, shift):
+    layout = Layout(tuple([s for s, _ in modes]), tuple([F2(d) for _, d in modes]))
+    values = table(layout)
+    image, budget = XorImage(layout), Budget("", (), 1 << 30)
+    assert image.mask() == sum(1 << v for v in set(values))
+    for value in range(max(values) + 3):
+        first = values.index(value) if value in values else None
+        assert image.first(value, budget) == first
+    runs = sorted(set(values))
+    assert vector_width(layout) % image.block() == 0
+    n = vector_width(layout)
+    assert {v // n * n + k for v in runs for k in range(n)} == set(runs)
+    assert is_surjective(layout) == (runs == list(range(max(values) + 1)))
+    assert is_surjective(layout, 5) == (set(range(5)) <= set(runs))
+    assert is_bijective(layout) == (sorted(values) == list(range(layout.size())))
+    other = Layout((3, 4), (-7, 5))
+    moved = {other(i) + shift for i in range(12)}
+    assert overlaps(layout, other, shift) == overlaps(other, layout, -shift)
+    assert overlaps(layout, other, shift) == bool(moved & set(values))
+    assert mask_of_sums([(4, 5), (3, 7)]) == sum(
+        1 << v for v in {5 * i + 7 * j for i in range(4) for j in range(3)}
+    )
+
+
+def test_what_is_long_is_answered_from_the_columns():
+    assert right_inverse(Layout(654400, F2(1))) == Layout(654400, F2(1))
+    assert str(right_inverse(Layout((1024, 600), (F2(1), F2(1024))))) == "614400:f1"
+    assert right_inverse(Layout((1000, 600), (F2(1), F2(1024)))).size() == 1000
+    assert composition(Layout(1 << 20, 365100), Layout(1 << 20, F2(128))) == Layout(
+        1 << 20, 46732800
+    )
+    with pytest.raises(LayoutError, match="positions >= 0, for XOR strides, got -8191"):
+        composition(Layout(4096, F2(1)), Layout(8192, -1))
+    with pytest.raises(LayoutError, match="have the same offset"):
+        left_inverse(Layout((1 << 16, 15), (F2(3), F2(696))))

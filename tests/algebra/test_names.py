@@ -41,7 +41,7 @@ def matrix(layout):
 
 
 def divisible():
-    """What a symbolic extent is known to be divisible by."""
+    """Return whether a symbolic extent, assumed divisible by 8, is known to be divisible by 4."""
     width = lc.symbols("W")
     with lc.assuming(width % 8 == 0):
         return bool(width % 4 == 0)

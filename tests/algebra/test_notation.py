@@ -1,7 +1,8 @@
-"""What CuTe writes and prints, read."""
+"""Layouts read from the notations that CuTe writes and prints."""
 
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError, parse
-from layoutconv.draw.expression import evaluate
+from layoutconv.algebra.symbols import Symbolic
+from layoutconv.drawing.expression import evaluate
 from layoutconv.testing.strategies import layouts
 
 SPELLINGS = ["{}", "_{}", "Int<{}>{{}}", "_{}{{}}", "C<{}>{{}}"]
@@ -65,6 +67,78 @@ def test_what_is_printed_is_read(layout, swizzle, offset):
         assert parse(str(x)) == evaluate(str(x)) == x
         blank = re.sub(r"(?<=[(,: ])(-?[0-9]+)(?![0-9@,>]*>)", r"_\1", str(x))  # as C++ prints it
         assert parse(blank) == x
+
+
+H, W = lc.symbols("H W")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout((H, W), (W, 1)),
+        lc.logical_divide(Layout((H, W), (W, 1)), (2, 8)),
+        Layout((H, 4), (-1 * (W // 8), H - 3 * W)),
+        Layout((2, W % 8 + 1), (1, (-1 * W) // 8)),
+        Layout((H, W), ((H + 1) * lc.E(0), 2 * W * lc.E(1) + lc.E(0))),
+        lc.ComposedLayout(Layout((H, W)), (H // 2 - 1) * 3, Layout(4, W % 8)),
+    ],
+)
+def test_what_is_printed_with_names_is_read(layout):
+    assert parse(str(layout)) == layout
+
+
+def test_expressions_are_read_as_python_reads_them():
+    rng = random.Random(5)
+    values = {"H": 13, "W": 37}
+    for _ in range(300):
+        words = [rng.choice(["H", "W", "2", "7", "(H-W)", "-3", "-H"]) for _ in range(5)]
+        words[rng.randrange(5)] = "H"  # arithmetic of numbers alone is no notation
+        written = "".join(w + rng.choice([*"+-*%", "//"]) for w in words) + "5"
+        read = lc.substitute(parse(f"2:{written}"), **values)
+        assert read.stride == eval(written, dict(values)), written
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "gather*3", "(4,2):(gather*3,1)", "(H W)", "2:(H+1@0)", "2:H//0", "(H(3),2)"]
+)
+def test_what_is_no_expression_is_refused(text):
+    with pytest.raises(LayoutError, match="expected"):
+        parse(text)
+
+
+@pytest.mark.parametrize("name", ["f", "of", "_w", "complement", "Int", "S", "x5", "make", "α"])
+def test_names_of_integers_are_read(name):
+    x = lc.symbols(name)
+    for layout in (Layout((x, 4), (4, x)), Layout((2, x), (x, lc.E(0)))):
+        assert parse(str(layout)) == layout
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("o", "O", "f5", "_", "_4", "None", "lambda", "__class__", "__w", "gather", "Layout"),
+        *("LayoutLeft", "ArithTuple", "make_layout", "make_4", "make_shapes"),
+    ],
+)
+def test_words_that_are_no_names(word):
+    """Integers have no such names, so that nothing printed is read as something else."""
+    with pytest.raises(LayoutError, match="expected names"):
+        lc.symbols(word)
+    if word in ("f5", "_4"):
+        assert not isinstance(parse(f"(2,3):({word},1)").stride[0], Symbolic)
+    else:
+        with pytest.raises(LayoutError, match="expected"):
+            parse(f"(2,3):({word},1)")
+
+
+def test_a_dynamic_extent_takes_no_name_that_is_written():
+    assert str(parse("(?,d0,?):(d2,1,?)")) == "(d1,d0,d3):(d2,1,d4)"
+
+
+@pytest.mark.parametrize("text", ["4-3 o H:1", "4-3 o 8:1", "(4,2)_ptrx", "4:-_1"])
+def test_what_a_name_elsewhere_does_not_allow(text):
+    with pytest.raises(LayoutError, match="expected"):
+        parse(text)
 
 
 @settings(deadline=None)
@@ -140,7 +214,7 @@ def test_a_swizzle_in_front_of_a_pointer_moves_bytes(bits, base):
         "tensor<(0,0) o 8:1",
         "(?,4):(1@?,2)",
         "S<?,3,3>",
-        "(4,8):(E<0>,x)",
+        "(4,8):(E<0>,!)",
     ],
 )
 def test_what_is_no_layout_is_refused(text):

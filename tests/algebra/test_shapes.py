@@ -24,7 +24,10 @@ from layoutconv.algebra.int_tuple import flatten
 from layoutconv.testing.oracle import table
 from layoutconv.testing.strategies import layouts
 
-SHAPES = st.recursive(st.integers(1, 4), lambda t: st.lists(t, min_size=1, max_size=2).map(tuple))
+# Of at most 5 extents: some laws ask every coordinate.
+SHAPES = st.recursive(
+    st.integers(1, 4), lambda t: st.lists(t, min_size=1, max_size=2).map(tuple), max_leaves=5
+)
 
 
 @settings(deadline=None)
@@ -119,6 +122,11 @@ def test_orders_are_those_of_the_strides(shape):
         assert lc.inner_product(c, right.stride) == right(c)
         assert lc.elem_less(c, shape)
     assert all(lc.colex_less(c, d) for c, d in itertools.pairwise(crds))
+    if isinstance(shape, tuple):  # coordinates that are added to are in the same order
+        sums = [lc.ArithmeticTuple(c) for c in crds]
+        assert sorted(sums, reverse=True) == sums[::-1]
+        assert all(c < d and d > c and not d <= c for c, d in itertools.pairwise(sums))
+        assert all(lc.idx2crd(c, shape) == d for c, d in zip(sums, crds, strict=True))
     by_right = sorted(crds, key=right)
     assert all(lc.lex_less(c, d) for c, d in itertools.pairwise(by_right))
 
@@ -296,3 +304,106 @@ def _inverts(layout):
 def test_strides_are_named_of_one_shape_alone(modes):
     with pytest.raises(LayoutError, match="make_layout"):
         lc.make_layout(*modes, stride=(8, 1))
+
+
+@settings(deadline=None)
+@given(layouts(max_rank=3))
+def test_dice_of_a_coordinate_that_is_no_tuple(layout):
+    assert lc.dice(3, layout) == layout
+    assert lc.dice(None, layout) == Layout((), ())
+    assert lc.dice(3, layout.shape) == layout.shape
+    assert lc.dice(None, layout.shape) == ()
+
+
+@settings(deadline=None)
+@given(layouts(max_rank=3))
+def test_sort_and_unflatten_keep_the_offsets(layout):
+    ordered = lc.sort(layout)
+    leaves = list(zip(flatten(ordered.stride), flatten(ordered.shape), strict=True))
+    assert leaves == sorted(leaves)
+    assert sorted(table(ordered)) == sorted(table(layout))
+    flat = lc.flatten_layout(lc.make_layout([layout]))
+    assert lc.unflatten(flat, lc.make_layout([layout])) == lc.make_layout([layout])
+
+
+def test_operands_of_no_value_are_errors_of_layouts():
+    N = lc.symbols("N")
+    for wrong in (Layout(4), "4", 2.5, 0, -2, N):
+        with pytest.raises(LayoutError, match="domain_distribute"):
+            lc.domain_distribute((4, 8), wrong)
+    for operation in (lc.complement, lc.logical_divide):
+        operands = Layout((2, 4), (lc.F2(1), lc.F2(4))), N
+        with pytest.raises(LayoutError):
+            operation(*(operands if operation is lc.complement else operands[::-1]))
+
+
+def test_dice_goes_into_every_map():
+    swizzled = lc.ComposedLayout(lc.Swizzle(1, 2, 3), 0, Layout((4, 8)))
+    twice = lc.ComposedLayout(Layout(100), 3, swizzled)
+    assert str(lc.dice((1, None), twice)) == "100:1 o 3 o S<1,2,3> o 0 o (4):(1)"
+
+
+def test_coordinates_have_zeros_after_them_wherever_they_are_asked():
+    e0, e1, e10 = lc.E(0), lc.E(1), lc.E(1, 0)
+    short = lc.ArithmeticTuple((3,))
+    assert e0 == (1, 0, 0)
+    assert e1 == (0, 1)
+    assert e10 == (0, (1,))
+    assert lc.idx2crd(e0, (8, 8)) == lc.idx2crd((1, 0), (8, 8)) == (1, 0)
+    assert lc.idx2crd(short, (8, (2, 4))) == (3, (0, 0))
+    plain = Layout((8, (2, 4)), (8, (1, 2)))
+    assert plain(e1) == plain(0, 1)
+    assert plain(e10) == plain(0, (1, 0))
+    assert plain(short) == 24
+    assert lc.weakly_congruent(short, (8, 8))
+    assert lc.weakly_congruent(e10, (8, (2, 4)))
+    assert not lc.weakly_congruent(e10, (8, 8))
+    assert not lc.weakly_congruent(lc.ArithmeticTuple((1, 1, 1)), (8, 8))
+    assert lc.colex_less(lc.ArithmeticTuple((5,)), lc.ArithmeticTuple((0, 1)))
+    assert lc.colex_less((5, 0), lc.ArithmeticTuple((0, 1)))
+    for wrong in (lambda: plain(lc.F2(3)), lambda: lc.idx2crd(lc.F2(3), (4, 2))):
+        with pytest.raises(LayoutError, match="is no integer"):
+            wrong()
+
+
+def test_xor_values_are_their_own_negatives_alone_and_in_coordinates():
+    one, four = lc.F2(1), lc.F2(4)
+    assert -four == four
+    assert four - one == one - four == lc.F2(5)
+    assert one < four <= four
+    x, y = lc.ScaledBasis(one, (0,)), lc.ScaledBasis(four, (0,))
+    assert -x == x
+    assert y - x == lc.ScaledBasis(lc.F2(5), (0,)) == x + y
+    assert x + x == 0
+    assert x - x == 0
+    assert x + lc.E(1) == (one, 1)
+    assert one * 0 + x == x
+    assert x < y
+    assert y >= x
+    with pytest.raises(TypeError):
+        _ = x < 5
+    with pytest.raises(LayoutError, match="cannot add f4"):
+        _ = x + four
+
+
+def test_a_range_of_modes_that_ends_before_it_begins_is_an_error():
+    for begin, end in ((3, 1), (-1, 2), ("a", 2), (0, 5)):
+        with pytest.raises(LayoutError):
+            lc.take((1, 2, 3, 4), begin, end)
+
+
+def test_products_of_tuples_refuse_what_they_would_repeat_or_cut_off():
+    assert lc.prefix_product((4, 8), 2) == (2, 8)
+    assert lc.prefix_product(((2, 3), (4, 5)), (1, 100)) == ((1, 2), (100, 400))
+    assert lc.suffix_product(((2, 3), 4), (1, 10)) == ((3, 1), 10)
+    assert lc.prefix_product((4, 8), lc.E(1)) == (lc.E(1), 4 * lc.E(1))
+    for wrong in (
+        lambda: lc.prefix_product((4, 8), "a"),
+        lambda: lc.prefix_product((4, 8), 2.5),
+        lambda: lc.prefix_product((4, 8), (1, 2, 3)),
+        lambda: lc.inner_product((1, 2), (1, 2, 3)),
+        lambda: lc.inner_product((1, 2), 3),
+        lambda: lc.transform_leaf(lambda x, y: x + y, (1, 2), (1,)),
+    ):
+        with pytest.raises(LayoutError):
+            wrong()

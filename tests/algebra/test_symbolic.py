@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import operator
+import pickle
 import random
 
 import pytest
@@ -254,3 +256,60 @@ def test_operands_in_which_a_name_has_two_values_are_computed_with_as_numbers():
     product = Layout(SymInt(8, "A*B"))  # B is 4, but not beside the larger A
     assert str(lc.max_common_layout(product, Layout((SymInt(2, "A"), SymInt(4, "B"))))) == "A*B:1"
     assert str(lc.max_common_layout(product, Layout((SymInt(4, "A"), SymInt(4, "B"))))) == "8:1"
+
+
+def test_copies_keep_what_was_taken_for_granted():
+    with assuming(W % 8 == 0, H > 4):
+        tiles = lc.zipped_divide(Layout((H, W), (W, 1)), (2, 8))
+        small = Layout(H - 4)  # an extent that only the assumption makes one
+    for layout in (tiles, small, lc.ComposedLayout(lc.Swizzle(1, 2, 3), 0, tiles)):
+        for copied in (
+            pickle.loads(pickle.dumps(layout)),
+            copy.copy(layout),
+            copy.deepcopy(layout),
+        ):
+            assert str(copied) == str(layout)
+    assert pickle.loads(pickle.dumps(tiles)).assumptions == tiles.assumptions == (W % 8 == 0,)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda x: x[1], lambda x: x[None, (0, None)], lc.flatten_layout, lc.filter_zeros,
+        lambda x: lc.group_modes(x, 0), lambda x: lc.select(x, mode=[1, 0]), lc.complement,
+        lambda x: lc.make_layout(Layout(3), x), lambda x: lc.append(x, 3), lc.sort,
+        lambda x: lc.dice((None, 0), x), lambda x: lc.slice_and_offset((0, None), x)[0],
+        lambda x: lc.composition(lc.Swizzle(1, 2, 3), x)[1], lambda x: lc.upcast(x, 2),
+    ],
+)  # fmt: skip
+def test_what_is_made_of_a_result_takes_for_granted_what_it_does(part):
+    """And may use it: that W is a multiple of 8 is what the result rests on anyway."""
+    with assuming(W % 8 == 0, H > 14):
+        tiles = lc.zipped_divide(Layout((H, W), (W, 1)), (2, 8))
+        lc.logical_divide(tiles, 2)
+    before = tiles.assumptions
+    with assuming(H > 14):
+        assert set(before) <= set(part(tiles).assumptions)
+    assert tiles.assumptions == before == (W % 8 == 0,)
+
+
+def test_the_order_of_modes_may_be_names_of_which_it_is_known():
+    p, q = lc.symbols("P Q")
+    low = lc.symbols("Z", minimum=0)
+    assert str(lc.make_ordered_layout((4, 8), (1, p))) == "(4,8):(1,4)"
+    assert str(lc.make_ordered_layout((4, 8), (1, 0 * low))) == "(4,8):(8,1)"
+    with pytest.raises(lc.LayoutValueError, match="it is unknown if Q >= P"):
+        lc.make_ordered_layout((4, 8), (p, q))
+    with lc.assuming(p > q):
+        made = lc.make_ordered_layout((4, 8), (p, q))
+    assert str(made) == "(4,8):(8,1)"
+    assert made.assumptions
+
+
+def test_names_of_sympy_are_equal_to_what_they_became():
+    sympy = pytest.importorskip("sympy")
+    x, y = sympy.symbols("x y", positive=True, integer=True)
+    z = sympy.symbols("z", integer=True)
+    layout = lc.zipped_divide(lc.Layout((x, y), (y, z)), (128, 512))
+    assert layout.shape[1] == ((x + 127) // 128, (y + 511) // 512)
+    assert layout.stride == ((y, z), (128 * y, 512 * z))

@@ -16,6 +16,7 @@ import layoutconv.algebra as lc
 from layoutconv.algebra import Layout, LayoutError, assuming, substitute
 from layoutconv.testing.strategies import symbolic_layouts
 
+H, W = lc.symbols("H W")
 CASES = int(os.environ.get("LAYOUTCONV_SYMBOLIC", "60"))
 
 
@@ -142,3 +143,34 @@ def test_registers_lie_in_the_order_of_strides_that_have_names():
 def test_threads_and_values_are_numbered_from_0_on(threads, values):
     with pytest.raises(LayoutError, match=r"numbered from 0|copies would meet|breaks off|carry"):
         lc.make_layout_tv(threads, values)
+
+
+def test_sizes_in_bytes_are_expressions():
+    assert lc.size_in_bytes(16, "(H,W):(W,1)") == 2 * H * W
+    for bits in (4, 6, 16):
+        found = lc.size_in_bytes(bits, Layout((H, 3), (5, 1)))
+        for h in (1, 2, 5, 8):
+            there = lc.size_in_bytes(bits, Layout((h, 3), (5, 1)))
+            assert lc.substitute(Layout(2, found), H=h).stride == there
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((H, W), (H, W)), ((H, W), H * W), ((H, 8), (H, 4, 2)), ((2 * H, W), (2, H, W))]
+)
+def test_common_domains_of_names_are_those_of_their_values(a, b):
+    found = lc.greatest_common_domain(a, b)
+    for values in ({"H": 5, "W": 7}, {"H": 4, "W": 6}, {"H": 1, "W": 9}):
+        here = lc.greatest_common_domain(
+            *[lc.substitute(Layout(x), **values).shape for x in (a, b)]
+        )
+        assert lc.coalesce(lc.substitute(found, **values)) == lc.coalesce(here)
+
+
+def test_a_common_domain_says_which_relation_is_unknown():
+    with pytest.raises(LayoutError, match="W % 8 == 0") as caught:
+        lc.greatest_common_domain((H, W), (H, 8))
+    with lc.assuming(caught.value.unknown):
+        assert str(lc.greatest_common_domain((H, W), (H, 8))) == "(H,8):(1,H)"
+    today = lc.greatest_common_domain((lc.SymInt(4, "H"), lc.SymInt(6, "W")), (2, 12))
+    assert lc.functionally_equal(today, lc.greatest_common_domain((4, 6), (2, 12)))
+    assert today.assumptions

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def traced():
-    """What the DSL says of all arrangements, as text without blanks."""
+    """Return what the DSL says of all arrangements, as text without blanks."""
     cutlass = pytest.importorskip("cutlass")
     import cutlass.cute as cute
     from cutlass.cute.nvgpu import warp
@@ -178,3 +178,34 @@ def test_the_cute_dsl_says_the_same(monkeypatch):
             thread = COPIES[operand](unit, mma).get_slice(5)
             ours += [written(thread.partition_S(whole)), written(thread.partition_D(whole))]
         assert ours == said
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: lc.make_tiled_copy(lc.universal_copy(), Layout(32), (8, 8)),
+        lambda: lc.make_tiled_copy(lc.universal_copy(), Layout((lc.symbols("N"), 4)), (8, 8)),
+        lambda: lc.make_tiled_copy_tv(lc.universal_copy(), lc.symbols("N"), 4),
+        lambda: lc.make_cotiled_copy(lc.universal_copy(), 64, 64),
+        lambda: lc.make_tiled_mma(lc.mma_atom("m16n8k16.f16"), (lc.symbols("N"), 1, 1)),
+        lambda: lc.make_tiled_mma(lc.mma_atom("m16n8k16.f16"), (1, 1, 1), 3),
+        lambda: lc.make_layout_tv(Layout((4, lc.symbols("N"))), Layout(12, lc.F2(3))),
+    ],
+)
+def test_what_no_threads_can_have_is_an_error_of_layouts(make):
+    with pytest.raises(lc.LayoutError):
+        make()
+
+
+def test_data_of_one_mode_are_copied():
+    copy = lc.make_cotiled_copy(lc.universal_copy(), Layout((4, 8), (8, 1)), Layout(32))
+    for thread in range(4):
+        part = copy.get_slice(thread).partition_S(lc.make_identity_tensor((32,)))
+        assert [crd[0] for crd in elements(part)] == [8 * thread + v for v in range(8)]
+
+
+def test_an_atom_in_bits_is_refused_by_name():
+    atom, tv = lc.copy_atom("cp.async.16"), Layout((32, 8), (8, 1))
+    for make in (lc.make_tiled_copy, lc.make_cotiled_copy):
+        with pytest.raises(lc.LayoutTypeError, match=r"expected a CopyUnit, .*, got CopyAtom"):
+            make(atom, tv, (16, 16))

@@ -116,7 +116,7 @@ def of_fragment(case):
 
 
 def traced(seed, count):
-    """What the DSL says of the cases, which a process of its own traces."""
+    """Return what the DSL says of the cases, traced in a process of its own."""
     pytest.importorskip("cutlass")
     script = Path(__file__).with_name("dsl_tiled.py")
     command = [sys.executable, str(script), str(seed), str(count)]

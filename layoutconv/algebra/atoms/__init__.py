@@ -1,6 +1,6 @@
 """The instructions that kernels are made of, as data: which thread holds which element.
 
-One file for each household of instructions: ``mma`` (mma.sync, dense and sparse), ``wgmma``,
+one file for each family of instructions: ``mma`` (mma.sync, dense and sparse), ``wgmma``,
 ``tcgen05`` (with the accumulators in tensor memory), ``mfma`` (AMD), ``smem`` (the layouts that
 matrix descriptors speak of), ``warp_copies`` (ldmatrix, stmatrix, cp.async, TMA) and
 ``tmem_copies`` (tcgen05.ld, .st and .cp). They are rules rather than lists, written down from the

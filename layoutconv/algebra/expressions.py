@@ -1,0 +1,127 @@
+"""Integers that are written with names, read: ``(W+7)//8``, ``2*H*W``, ``-(W//8)``."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from .symbols import symbols
+
+DEEPEST = 64  # levels of parentheses, and maps of a chain
+
+
+class Expressions:
+    """The part of a parser that reads ``+ - * // %`` of names and numbers, as Python does."""
+
+    tokens: list[tuple[str, int]]
+    next: int
+
+    def peek(self) -> str:
+        """The text of the token that comes next."""
+        raise NotImplementedError
+
+    def take(self) -> None:
+        """Go on to the token after it."""
+        raise NotImplementedError
+
+    def expect(self, token: str) -> None:
+        """Take this token, or fail."""
+        raise NotImplementedError
+
+    def fail(self, expected: str) -> NoReturn:
+        """Raise the error that something else was expected."""
+        raise NotImplementedError
+
+    def integer(self, least: int | None = None, most: int | None = None) -> Any:
+        """A number."""
+        raise NotImplementedError
+
+    def is_symbol(self, token: str) -> bool:
+        """Tell if a token is a name."""
+        raise NotImplementedError
+
+    def is_operand(self) -> bool:
+        """Tell if an operator follows the parenthesis that closes the one that comes next."""
+        opened = 0
+        for at in range(self.next, len(self.tokens) - 1):
+            opened += {"(": 1, ")": -1}.get(self.tokens[at][0], 0)
+            if not opened:
+                following = self.tokens[at + 1][0]
+                return following in ("+", "*", "//", "%", "@") or following[:1] == "-"
+        return False
+
+    def extent(self) -> Any:
+        """An expression with a name in it, or a number.
+
+        In front of ``@`` a sum is in parentheses, as it is printed.
+        """
+        start = self.next
+        if not self.has_name():
+            return self.integer()
+        value = self.product()
+        if not self.is_sign():
+            return value
+        value = self.sum_from(value)
+        if self.peek() == "@":
+            self.next = start
+            self.fail("parentheses around a sum")
+        return value
+
+    def has_name(self) -> bool:
+        """Tell if there is a name in the leaf that comes next."""
+        opened = 0
+        for token, _ in self.tokens[self.next :]:
+            opened += {"(": 1, ")": -1}.get(token, 0)
+            if opened < 0 or (not opened and token in (",", ":", "@", "o", "O", "∘")):
+                return False
+            if self.is_symbol(token):
+                return True
+        return False
+
+    def sum_from(self, value: Any, depth: int = 0) -> Any:
+        """``value`` and the terms that follow."""
+        while self.is_sign():
+            token, at = self.tokens[self.next]
+            if len(token) == 1:
+                self.take()
+            else:  # the sign of a number is an operator here
+                self.tokens[self.next] = token[1:], at + 1
+            term = self.product(depth)
+            value = value - term if token[0] == "-" else value + term
+        return value
+
+    def is_sign(self) -> bool:
+        """Tell if a term of the same sum follows."""
+        return self.peek() == "+" or self.peek()[:1] == "-"
+
+    def product(self, depth: int = 0) -> Any:
+        """A term: factors, with quotients and remainders among them, from left to right."""
+        value = self.factor(depth)
+        while self.peek() in ("*", "//", "%"):
+            sign, at = self.peek(), self.next
+            self.take()
+            by = self.factor(depth)
+            if sign == "*":
+                value = value * by
+                continue
+            if type(by) is int and not by:
+                self.next = at + 1
+                self.fail("a divisor that is not 0")
+            value = value // by if sign == "//" else value % by
+        return value
+
+    def factor(self, depth: int) -> Any:
+        """A number, a name, or what is in parentheses."""
+        if depth == DEEPEST:
+            self.fail(f"at most {DEEPEST} levels of parentheses")
+        if self.peek() == "-":
+            self.take()
+            return -self.factor(depth + 1)
+        if self.peek() == "(":
+            self.take()
+            value = self.sum_from(self.product(depth + 1), depth + 1)
+            self.expect(")")
+            return value
+        if not self.is_symbol(self.peek()):
+            return self.integer()
+        self.take()
+        return symbols(self.tokens[self.next - 1][0])

@@ -1,0 +1,131 @@
+"""Do two layouts share an offset? From what is cheapest to what is long: a table of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import gcd
+from typing import Any
+
+from .analysis import asked
+from .basis import add
+from .budget import Budget, one_operation
+from .errors import LayoutTypeError, whole
+from .fold import folded
+from .int_tuple import is_no_integer
+from .layout import Layout
+from .normal import Arithmetic, arithmetic
+from .packing import Packing
+from .reached import values_of_image
+from .sums import solution
+from .symbols import Symbolic
+from .xor_image import MASK_BITS, XorImage, mask_of_sums
+
+Plain = tuple[Layout, Any]  # a layout and what is added to its values
+_FEW = 4096  # values, each of which is looked for among the offsets of another layout
+_SAMPLE = 512  # of more values, which may show that some are shared
+_STEPS = 40_000
+
+
+@one_operation()
+def overlaps(a: Any, b: Any, shift: Any = 0) -> bool:
+    """Tell if some offset of ``a`` is an offset of ``b`` moved by ``shift``.
+
+    >>> evens, odds = Layout(8, 2), Layout(8, 2)
+    >>> overlaps(evens, odds), overlaps(evens, odds, 1)
+    (True, False)
+    """
+    if isinstance(shift, Symbolic) or is_no_integer(shift):
+        raise LayoutTypeError(f"overlaps: the shift {shift} is no integer with a value")
+    both = [asked("overlaps", x) for x in (a, b)]
+    one, two = (folded(x) for x in both)
+    if one is not None and two is not None:
+        additive = (Arithmetic.INTEGER, Arithmetic.COORDINATE)
+        if arithmetic(one[0]) in additive and arithmetic(two[0]) in additive:
+            return _sums_meet(one, two, shift, Budget("overlaps", (a, b), _STEPS))
+        if all(type(x) is int for x in (one[1], two[1], shift)):
+            known = _told(one, (two[0], two[1] + shift), a, b)
+            if known is not None:
+                return known
+    for i, plain in enumerate((one, two)):
+        if plain is not None and whole("overlaps", both[1 - i].size()) <= _FEW:
+            values = values_of_image("overlaps", both[1 - i])
+            has = _member(plain, Budget("overlaps", (a, b), _STEPS))
+            if has is not None and all(type(x) is int for x in (*values, shift)):
+                return any(has(x + (shift if i == 0 else -shift)) for x in values)
+    here, there = (values_of_image("overlaps", x) for x in both)
+    if shift != 0:
+        there = {x + shift if type(x) is int else add(x, shift) for x in there}
+    return not there.isdisjoint(here)
+
+
+def _sums_meet(one: Plain, two: Plain, shift: Any, budget: Budget) -> bool:
+    (first, start), (second, end) = one, two
+    target = add(add(shift, end), -1 * start if type(start) is int else -start)
+    strides = [d for layout in (first, second) for _, d in layout._leaves]
+    size = whole("overlaps", first.size() + second.size())
+    packing = Packing([*strides, target], 4 * size + 4)
+    modes = [(s, packing.pack(d)) for s, d in first._leaves]
+    modes += [(s, -packing.pack(d)) for s, d in second._leaves]
+    return solution(packing.pack(target), modes, budget) is not None
+
+
+def _told(one: Plain, two: Plain, a: Any, b: Any) -> bool | None:
+    """The answer from remainders, from images as integers, or from a sample; None without."""
+    remainders = [_remainder(x) for x in (one, two)]
+    if all(remainders):
+        (m, r), (n, q) = remainders  # type: ignore[misc]
+        common = gcd(m, n)
+        if (r - q) % common if common else r != q:
+            return False
+    masks = [_mask(x) for x in (one, two)]
+    if all(masks):
+        (here, low), (there, lower) = masks  # type: ignore[misc]
+        up = lower - low
+        return abs(up) <= 1 << MASK_BITS and bool(here << max(0, -up) & there << max(0, up))
+    for plain, other in ((one, two), (two, one)):
+        has = _member(plain, Budget("overlaps", (a, b), _STEPS))
+        size = whole("overlaps", other[0].size())
+        if has is not None and size > _FEW:
+            sample = range(0, size, -(-size // _SAMPLE))
+            if any(has(other[0](i) + other[1]) for i in sample):
+                return True
+    return None
+
+
+def _remainder(plain: Plain) -> tuple[int, int] | None:
+    """A modulus and what all values leave of it; a modulus of 0 where there is but one value."""
+    layout, constant = plain
+    if arithmetic(layout) is Arithmetic.XOR:
+        bits = 0
+        for leaf in XorImage(layout).columns:
+            for column in leaf:
+                bits |= column
+        return bits & -bits, constant
+    if layout._plain:
+        return gcd(*[d for s, d in layout._leaves if s > 1]), constant
+    return None
+
+
+def _member(plain: Plain, budget: Budget) -> Callable[[int], bool] | None:
+    """The function that tells if a layout has a value; None where only its table does."""
+    layout, constant = plain
+    if type(constant) is not int:
+        return None
+    if layout._plain:
+        return lambda value: solution(value - constant, layout._leaves, budget) is not None
+    if arithmetic(layout) is Arithmetic.XOR:
+        image = XorImage(layout)
+        return lambda value: value >= constant and image.first(value - constant, budget) is not None
+    return None
+
+
+def _mask(plain: Plain) -> tuple[int, int] | None:
+    """The image as an integer and the value of its bit 0, where that is not too long an integer."""
+    layout, constant = plain
+    if arithmetic(layout) is Arithmetic.XOR:
+        image = XorImage(layout)
+        return (image.mask(), constant) if image.bits <= MASK_BITS else None
+    if not layout._plain or sum((s - 1) * abs(d) for s, d in layout._leaves) >> MASK_BITS:
+        return None
+    low = sum((s - 1) * d for s, d in layout._leaves if d < 0)
+    return mask_of_sums([(s, abs(d)) for s, d in layout._leaves]), constant + low

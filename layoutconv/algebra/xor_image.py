@@ -1,0 +1,190 @@
+"""The image of an XOR layout, without its table: which values it has, and at which position first.
+
+Values are XORs of columns, one for each bit of each coordinate. A coordinate below 5 has three bits
+and not all of their eight choices, so the columns alone do not tell which values there are: of the
+choices that give a value the first one is looked for whose coordinates are inside the shape.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from .budget import Budget
+from .f2_span import Span
+from .layout import Layout
+
+MASK_BITS = 23  # of values whose image is made one integer, of 2^23 bits: 50 ms at most
+
+
+class XorImage:
+    """The values of an XOR layout, and the first position of each.
+
+    >>> from layoutconv.algebra import F2
+    >>> image = XorImage(Layout((3, 5), (F2(1), F2(3))))
+    >>> [image.first(value, Budget("", ())) for value in range(8)]
+    [0, 1, 2, 3, 8, 9, 6, 7]
+    >>> bin(image.mask())
+    '0b111000011111111'
+    """
+
+    __slots__ = ("bits", "columns", "extents", "span", "turns")
+
+    extents: list[int]
+    columns: list[tuple[int, ...]]  # of each leaf, the lowest bit of its coordinate first
+    bits: int  # that hold every value
+    span: Span
+    turns: list[int]  # entry i: the XOR of the first i + 1 choices of columns that give 0
+
+    def __init__(self, layout: Layout) -> None:
+        self.extents = [s for s, _ in layout._leaves]
+        self.columns = [
+            tuple([int(d) << k for k in range((s - 1).bit_length())]) for s, d in layout._leaves
+        ]
+        flat = tuple([column for leaf in self.columns for column in leaf])
+        self.bits = max(flat, default=0).bit_length()
+        self.span = Span(flat)
+        self.turns = []
+        for choice in self.span.kernel:
+            self.turns.append(choice ^ (self.turns[-1] if self.turns else 0))
+
+    def first(self, value: int, budget: Budget) -> int | None:
+        """The first position that has ``value``; None if none does.
+
+        The span holds columns of the lowest bits, so what it says first is the smallest of all
+        choices, and counting through those that give 0 goes through the others in their order.
+        """
+        rest, choice = self.span.reduced(value)
+        if rest:
+            return None
+        for count in range(1 << len(self.turns)):
+            budget.spend(2)
+            if count:
+                choice ^= self.turns[(count & -count).bit_length() - 1]
+            position = self._position(choice)
+            if position is not None:
+                return position
+        return None
+
+    def _position(self, choice: int) -> int | None:
+        """The position of a choice of columns; None outside the shape."""
+        position, weight = 0, 1
+        for s, leaf in zip(self.extents, self.columns, strict=True):
+            c = choice & ((1 << len(leaf)) - 1)
+            if c >= s:
+                return None
+            position += c * weight
+            weight *= s
+            choice >>= len(leaf)
+        return position
+
+    def block(self) -> int:
+        """A power of two such that the image is made of aligned blocks of it.
+
+        Bits that are free in every coordinate, those below the lowest 1 of an extent, reach all
+        values of a block.
+        """
+        free = [c for s, leaf in self._pairs() for c in leaf[: (s & -s).bit_length() - 1]]
+        span, block = Span(tuple(free)), 1
+        while block.bit_length() <= self.bits and not span.reduced(block)[0]:
+            block *= 2
+        return block
+
+    def mask(self) -> int:
+        """The image as an integer, bit v for value v: for values of few bits."""
+        low = [1]  # entry j: the places whose bit j is 0
+        for j in range(1, self.bits):
+            low = [x | x << (1 << j) for x in low]
+            low.append((1 << (1 << j)) - 1)
+
+        def moved(values: int, by: int) -> int:
+            """The values, each XOR ``by``."""
+            for j, zeros in enumerate(low):
+                if by >> j & 1:
+                    values = (values & zeros) << (1 << j) | values >> (1 << j) & zeros
+            return values
+
+        image = 1
+        for s, leaf in self._pairs():
+            block, result = image, 0  # block: with the coordinates below 1 << k
+            for k in range(s.bit_length()):
+                if s >> k & 1:
+                    start = 0
+                    for i in range(k + 1, len(leaf)):
+                        start ^= leaf[i] if s >> i & 1 else 0
+                    result |= moved(block, start)
+                if k < len(leaf):
+                    block |= moved(block, leaf[k])
+            image = result
+        return image
+
+    def _pairs(self) -> list[tuple[int, tuple[int, ...]]]:
+        return [(s, x) for s, x in zip(self.extents, self.columns, strict=True) if any(x)]
+
+
+class XorPlaces:
+    """The first position of each value of an XOR layout, as a function within a budget.
+
+    >>> from layoutconv.algebra import F2
+    >>> place = XorPlaces(Layout((4, 5), (F2(1), F2(4))), Budget("", ()))
+    >>> place(6), place(99), place.alike(8, 8, 4)
+    (6, None, True)
+    """
+
+    __slots__ = ("budget", "image")
+
+    def __init__(self, layout: Layout, budget: Budget) -> None:
+        self.image, self.budget = XorImage(layout), budget
+
+    def __call__(self, value: int) -> int | None:
+        return self.image.first(value, self.budget)
+
+    def alike(self, value: int, position: int, count: int) -> bool:
+        """Tell if it is plain that ``count`` values from ``value`` on are placed as the first are.
+
+        So they are if nothing but one choice gives a value, if the columns of the values share none
+        with that of the first of them, and if all together are still inside the shape.
+        """
+        image = self.image
+        if count & (count - 1) or value % count or image.turns or self(value) != position:
+            return False
+        together = image.span.reduced(value)[1]
+        for k in range(count.bit_length() - 1):
+            rest, choice = image.span.reduced(1 << k)
+            if rest or together & choice:
+                return False
+            together |= choice
+        return image._position(together) is not None
+
+
+def mask_of_sums(modes: list[tuple[int, int]]) -> int:
+    """The sums of modes of strides >= 0 as an integer, bit v for the sum v.
+
+    >>> bin(mask_of_sums([(3, 1), (2, 5)]))
+    '0b11100111'
+    """
+    image = 1
+    for s, d in modes:
+        done = 1  # coordinates of the mode that are in the image
+        while d and done < s:
+            step = min(done, s - done)
+            image |= image << step * d
+            done += step
+    return image
+
+
+def common_block(mask: int, block: int) -> int:
+    """The common divisor of the starts and the ends of the runs of 1 in ``mask``.
+
+    ``block`` is known to divide them.
+
+    >>> common_block(0b1100_0011_0011, 1), common_block(0b111, 1)
+    (2, 3)
+    """
+    edges = mask ^ mask << 1
+    found = 0
+    for at, byte in enumerate(edges.to_bytes(edges.bit_length() // 8 + 1, "little")):
+        if byte:
+            found = gcd(found, *[8 * at + i for i in range(8) if byte >> i & 1])
+            if found == block:
+                break
+    return found
