@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import cutlass
@@ -87,11 +88,18 @@ class Walk:
             found.append(self._sum(form, form.inner[:1], [u] * len(form.inner[:1]), value))
         return found
 
-    def inside(self, values: Values, operand: int) -> Boolean | None:
-        """Return whether an operand has an element there; None where it always has."""
+    def inside(
+        self, values: Values, operand: int, among: Collection[int] | None = None
+    ) -> Boolean | None:
+        """Return whether an operand has an element there; None where it always has.
+
+        By the forms of some numbers alone, if these are given.
+        """
         sign: Any = None
-        for form, value in zip(self.named.forms, values, strict=True):
+        for number, (form, value) in enumerate(zip(self.named.forms, values, strict=True)):
             if form.bound is None or form.operand != operand:
+                continue
+            if among is not None and number not in among:
                 continue
             value = Int32(value)
             outside = value | (self._integer(form, form.bound) - 1 - value)

@@ -8,10 +8,15 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor, make_ptr
 
+from layoutconv.planning.group_sums import GroupSumTile
+from layoutconv.planning.group_tile import GroupTile
 from layoutconv.planning.kernel_key import index_buffer
 from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
 from layoutconv.view.gemm_view import GemmView, OperandLayout, stages
 
+from ..gemm.gemm_kernel import GemmKernel
+from ..gemm.grouped import GroupedConv
+from ..gemm.grouped_sums import GroupedSums
 from ..gemm.implicit_gemm import ImplicitGemm
 from ..gemm.mma_atoms import MULTIPLY, OUTPUT
 
@@ -32,14 +37,14 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     # What does not change from tile to tile would be held all the time, in registers of the sums.
     sparing = " --ptxas-options '--register-usage-level=2'" if spec.tile.persistent else ""
-    kernel = ImplicitGemm(view, spec)
+    kernel = _kernel_of(view, spec)
     data, out, steps = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype], kernel.steps
     vector_a, vector_b, vector_d = spec.vectors
     return cute.compile(
         kernel,
         _address(data.argument, vector_a),
         _address(data.argument, vector_b),
-        _tensor(view.d, out.argument, vector_d),
+        _tensor(view.d, out.argument, max(vector_d, spec.run)),
         *(_index(layout) for layout in (view.a, view.b, view.d)),
         tuple(cutlass.Int64(0) for _ in range(2 + spec.tile.persistent + len(kernel.names))),
         tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
@@ -49,6 +54,15 @@ def build(view: GemmView, spec: KernelSpec, dump: str | None = None) -> Any:
         make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"--enable-tvm-ffi --gpu-arch {spec.arch}{keep}{sparing}",
     )
+
+
+def _kernel_of(view: GemmView, spec: KernelSpec) -> GemmKernel:
+    """The template, or the kernel that a tile of several groups is for."""
+    if isinstance(spec.tile, GroupSumTile):
+        return GroupedSums(view, spec)
+    if isinstance(spec.tile, GroupTile):
+        return GroupedConv(view, spec)
+    return ImplicitGemm(view, spec)
 
 
 def _tensor(layout: OperandLayout, element: Any, vector: int) -> Any:

@@ -61,7 +61,7 @@ COMPILER = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlas
 
 @dataclass(frozen=True)
 class KernelKey:
-    """What determines a kernel: the view's structure, and its spec."""
+    """The key of a kernel: the view's structure, and its spec."""
 
     view: str
     spec: KernelSpec
@@ -134,7 +134,7 @@ def load_kernel(view: GemmView, spec: KernelSpec) -> Callable[..., None]:
 
     No GPU is needed. The launch goes to torch's current stream.
     """
-    key = KernelKey(signature(view, spec.along), spec)
+    key = KernelKey(signature(view, spec.along, spec.epilogue), spec)
     kernel = _loaded.get(key)
     if kernel is None:
         with _lock:
@@ -160,7 +160,7 @@ def as_argument(numbers: tuple[float, ...]) -> Any:
 def is_kept(view: GemmView, spec: KernelSpec) -> bool:
     """Return whether ``load_kernel`` would find a kernel on disk."""
     folder = usable_folder()
-    digest = KernelKey(signature(view, spec.along), spec).digest
+    digest = KernelKey(signature(view, spec.along, spec.epilogue), spec).digest
     return folder is not None and _content(_path(folder, digest)) is not None
 
 
@@ -189,7 +189,7 @@ def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
 
 
 def _note_of(key: Any) -> dict[str, str]:
-    """Of a key as ``load`` takes it: a name, what the kernel depends on, the architecture."""
+    """Describe a key as ``load`` takes it: a name, what the kernel depends on, the architecture."""
     name, *rest = key if isinstance(key, tuple) else (key,)
     if isinstance(name, tuple):  # of several in one, the first gives its name
         name, rest = name[0], [name, *rest]
@@ -198,7 +198,7 @@ def _note_of(key: Any) -> dict[str, str]:
 
 
 def note(path: Path) -> dict[str, str] | None:
-    """What a kept kernel says that it is: ``kernel``, ``arch``, ``what`` and perhaps ``view``.
+    """The note of a kept kernel: ``kernel``, ``arch``, ``what`` and perhaps ``view``.
 
     None of what is damaged, or was kept without one.
     """
@@ -332,7 +332,9 @@ def current_version() -> str:
 
 @cache
 def _toolchain() -> str:
-    """What a kept kernel depends on besides its key: the compiler's version and our own sources."""
+    """Digest what a kept kernel depends on besides its key: the compiler's version and our own
+    sources.
+    """
     digest = hashlib.sha256()
     for name, source in sources():
         digest.update(f"{name} {source.stat().st_size}\n".encode())
@@ -358,7 +360,8 @@ def sources() -> list[tuple[str, Path]]:
 
 @cache
 def _processor() -> str:
-    """What the host code of a kernel was compiled for: it has all instructions of this processor.
+    """Name what the host code of a kernel was compiled for: it has all instructions of this
+    processor.
 
     A folder of kept kernels may be shared with machines that lack some.
     """

@@ -73,6 +73,7 @@ class Consumer:
                 # the compiler would move reads of the sums to where products are still running.
                 wait(state)
                 multiply_one(state.index, slot, None)
+                operands.mma.set(warpgroup.Field.ACCUMULATE, True)  # if that was one product alone
                 before, slot = Int32(state.index), slot + 1
                 state = state.next()
             for _ in cutlass.range(int(number == 0), end, 1, unroll=1):

@@ -50,9 +50,11 @@ class CpAsyncLoad:
         vector, (rows, columns) = operand.vector, self._extents()
         per_row = columns // vector
         across, row, column = self._place(threads, tid, rows, per_row)
-        down = threads // across
+        down = min(threads // across, rows)
         if rows % down or per_row % across:
             raise ValueError(f"{rows} rows of {per_row} vectors do not divide {threads} threads")
+        # Of a tile with fewer vectors than there are threads, such as 8 columns, some copy nothing.
+        self.busy = None if down * across == threads else tid < down * across
         self.used, self.apart = used, down
         # Displacements of a thread's vectors from its first, and where these are in the operand.
         self.row_steps = [i * down for i in range(rows // down)]
@@ -145,7 +147,15 @@ class CpAsyncLoad:
 
     def copy(self, first_k: Any, stage: Any, place: tuple[int, int] = (0, 0)) -> None:
         """Issue a k-tile's copies into a stage; a vector that is not there becomes zeros."""
-        self.copy_rows(first_k, stage)
+        if self.busy is None:
+            self.copy_rows(first_k, stage)
+        else:
+            self._copy_if_busy(first_k, stage)
+
+    @cute.jit
+    def _copy_if_busy(self, first_k: Any, stage: Any):
+        if self.busy:
+            self.copy_rows(first_k, stage)
 
     def copy_rows(
         self,

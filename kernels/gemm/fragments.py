@@ -8,6 +8,8 @@ import cutlass.cute as cute
 from cutlass import Float32, TFloat32
 from cutlass.cute.nvgpu import warp
 
+from layoutconv.planning.tile import NARROW
+
 from .smem_tile import VECTOR_BYTES, SharedTile
 
 
@@ -42,7 +44,10 @@ class Fragments:
         self.one = cute.make_layout(1)
         self.copy = None
         if shared.read == "matrices":
-            atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(along == 0, 4), unit)
+            # A k-block of B is two matrices for 8 columns, four for 16.
+            rows = shared.rows if along == 1 else shared.columns
+            matrices = 2 if rows == NARROW and not is_a else 4
+            atom = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(along == 0, matrices), unit)
             self.copy = (cute.make_tiled_copy_A if is_a else cute.make_tiled_copy_B)(atom, mma)
             thread = self.copy.get_slice(tid)
             partition, self.to = thread.partition_S(smem), thread.retile(self.tensor)

@@ -17,23 +17,21 @@ from cutlass import Int32, Int64
 
 from layoutconv.algebra.int_tuple import map_leaves, product
 from layoutconv.planning.halo_reuse import halo_of
-from layoutconv.planning.kernel_key import divisors, runtime_integers
 from layoutconv.planning.kernel_spec import KernelSpec
-from layoutconv.planning.legality import check
 from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments
-from ..common.pdl import let_dependents_start, starts_early, wait_for_others
+from ..common.pdl import let_dependents_start, wait_for_others
 from .active_taps import active_k_tiles
-from .epilogue.ops import Steps
+from .epilogue.column_entries import ColumnEntries
 from .epilogue.register_store import RegisterEpilogue
 from .epilogue.smem_store import Epilogue, Extras
+from .gemm_kernel import GemmKernel
 from .k_tiles import KTiles
 from .loads import LoadKinds, Loads
 from .mainloop_sm80 import MainloopSm80
 from .mainloop_sm90 import MainloopSm90
-from .mma_atoms import MULTIPLY, OUTPUT
 from .operand import Operand
 from .scheduler import SingleTile, StaticPersistent
 from .smem_index import SmemRows, keep_index
@@ -42,7 +40,7 @@ CROWD = 320  # CTAs, for each that an SM holds, which fill any GPU more than onc
 FEW = 132  # CTAs that fill a GPU once
 
 
-class ImplicitGemm:
+class ImplicitGemm(GemmKernel):
     """The kernel of one kind of ``GemmView``, its structure and static integers, and a spec.
 
     The values of the view's runtime integers (image count, spatial extents, rows) do not matter.
@@ -62,15 +60,10 @@ class ImplicitGemm:
     """
 
     def __init__(self, view: GemmView, spec: KernelSpec) -> None:
-        check(view, spec)
-        self.view, self.spec, self.tile = view, spec, spec.tile
-        self.data, self.out = MULTIPLY[spec.dtype], OUTPUT[spec.out_dtype]
+        super().__init__(view, spec)
+        self.tile, self.ctas_per_sm = spec.tile, spec.ctas_per_sm
         self.kinds = LoadKinds(view, spec, self.data)
         self.runs = runs_of(view, spec)
-        self.steps = Steps(spec.epilogue)
-        self.ctas_per_sm, self.pdl = spec.ctas_per_sm, starts_early(spec.arch)
-        self.names = list(runtime_integers(view))
-        self.dividing = divisors(view)
 
     @cute.jit
     def __call__(
@@ -91,7 +84,7 @@ class ImplicitGemm:
         splits, split_stride, *of_view = integers
         if cutlass.const_expr(self.tile.persistent):
             most, *of_view = of_view
-        values = {name: Int64(v) for name, v in zip(self.names, of_view, strict=True)}
+        values = self.values_of(of_view)
         fast = {
             name: cute.fast_divmod_create_divisor_v2(Int32(values[name])) for name in self.dividing
         }
@@ -156,7 +149,7 @@ class ImplicitGemm:
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
         epilogue_smem = None
-        if cutlass.const_expr(tile.persistent and not tile.pingpong):
+        if cutlass.const_expr(tile.persistent and not tile.stores_registers):
             size = tile.epilogue_bytes(spec.staged_bytes)
             epilogue_smem = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
@@ -264,7 +257,7 @@ class ImplicitGemm:
         assert isinstance(mainloop, MainloopSm90)  # legality: a persistent tile has producers
         tid, epilogue = loads.tid, self._epilogue()
         results = acc, mainloop.multiplier.mma, d
-        if self.tile.pingpong:
+        if self.tile.stores_registers:
             epilogue.start(cute.arch.block_idx()[0], tid)
             store = partial(epilogue, *results, extras=extras)
         else:
@@ -304,9 +297,9 @@ class ImplicitGemm:
         return found.in_order() if self.runs else found
 
     def _epilogue(self) -> Any:
-        return (Epilogue if not self.tile.pingpong else RegisterEpilogue)(
+        return (Epilogue if not self.tile.stores_registers else RegisterEpilogue)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
-            atomic=self.spec.split == "atomic",
+            atomic=self.spec.split == "atomic", run=self.spec.run,
         )  # fmt: skip
 
     def _extras(self, reads: tuple[Any, Any, Any], statistics: Any, group: Any) -> Extras:
@@ -314,6 +307,7 @@ class ImplicitGemm:
         numbers, columns, sources = (found or () for found in reads)
         return Extras(
             numbers, columns, sources, statistics,
+            entries=ColumnEntries(self.view, group),
             first_column=group * self.view.n,
             all_columns=self.view.n * cute.arch.grid_dim()[2],
         )  # fmt: skip

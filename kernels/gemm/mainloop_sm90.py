@@ -61,7 +61,7 @@ class MainloopSm90:
 
         wait 0, wgmma 0 | wait 1, wgmma 1, release 0 | wait 2, wgmma 2, release 1 | ... | epilogue
 
-    Constraints: sm_90a, and ``planning/legality.py``. ``tests/machine`` runs one without a GPU; to
+    Constraints: sm_90a, and ``planning/legality.py``. ``tools/ptx_sim`` runs one without a GPU; to
     profile one, run ``python benchmarks/bench_template.py`` under ncu, kernel ``ImplicitGemm``.
     """
 

@@ -117,8 +117,10 @@ class Multiplier:
             else:
                 op = warp.MmaF16BF16Op(self.unit, Float32, (16, 8, 16))
             atoms = (tile.warps[0], tile.warps[1], 1)
-            # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both.
-            permutation = (16 * tile.warps[0], 16 * tile.warps[1], op.shape_mnk[2])
+            # Two n8 atoms side by side, so that one ldmatrix.x4 fills B's fragments of both; of a
+            # tile of 8 columns there is one.
+            columns = min(16 * tile.warps[1], tile.n)
+            permutation = (16 * tile.warps[0], columns, op.shape_mnk[2])
         self.mma = cute.make_tiled_mma(op, cute.make_layout(atoms), permutation_mnk=permutation)
 
     def read(self, along: int) -> str:
@@ -181,23 +183,39 @@ class Multiplier:
 
 def multiply_16_bit(dtype: Any, a: list[Any], b: list[Any], sums: list[Any]) -> list[Any]:
     """``sums + a * b`` of one warp's 16 x 8 x 16 fragments of fp16 or bf16, as registers."""
-    name = "f16" if dtype is Float16 else "bf16"
-    instruction = f"mma.sync.aligned.m16n8k16.row.col.f32.{name}.{name}.f32"
-    return _multiply(instruction, Float32, sums, a, b)
+    return multiply_words(dtype, a, b, sums)
 
 
-def load_matrices(address: Any) -> list[Any]:
-    """Four 8 x 8 matrices of 16-bit elements, transposed, each row at the address of a lane."""
+def multiply_words(dtype: Any, a: list[Any], b: list[Any], sums: list[Any]) -> list[Any]:
+    """``sums + a * b`` of one warp's 16 x 8 fragments, as registers: k is 32 bytes of 4 registers
+    of A, 16 of 2."""
+    name = _WORDS[dtype]
+    k = 8 * len(a) * 8 // dtype.width
+    return _multiply(
+        f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32", Float32, sums, a, b
+    )
+
+
+_WORDS = {Float16: "f16", BFloat16: "bf16", TFloat32: "tf32"}
+
+
+def load_matrices(address: Any, count: int = 4, *, transposed: bool = True) -> list[Any]:
+    """``count`` 8 x 8 matrices of 16-bit elements, each row at the address of a lane."""
+    names = ", ".join(f"${i}" for i in range(count))
+    words = llvm.StructType.get_literal([Int32.mlir_type] * count)
     found = llvm.inline_asm(
-        llvm.StructType.get_literal([Int32.mlir_type] * 4),
+        words if count > 1 else Int32.mlir_type,
         [Int32(address).ir_value()],
-        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {$0, $1, $2, $3}, [$4];",
-        "=r,=r,=r,=r,r",
+        f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' * transposed}.shared.b16 "
+        f"{{{names}}}, [${count}];",
+        ",".join(["=r"] * count + ["r"]),
         has_side_effects=True,
         is_align_stack=False,
         asm_dialect=llvm.AsmDialect.AD_ATT,
     )
-    return [Int32(llvm.extractvalue(Int32.mlir_type, found, [i])) for i in range(4)]
+    if count == 1:
+        return [Int32(found)]
+    return [Int32(llvm.extractvalue(Int32.mlir_type, found, [i])) for i in range(count)]
 
 
 def _multiply(
@@ -205,14 +223,16 @@ def _multiply(
 ) -> list[Any]:
     """One MMA instruction on registers."""
     letter = "r" if kind is Int32 else "f"
-    names = [f"${i}" for i in range(14)]
-    operands = [", ".join(names[i:j]) for i, j in ((0, 4), (4, 8), (8, 10), (10, 14))]
+    counts, operands, first = (4, len(a), len(b), 4), [], 0
+    for count in counts:
+        operands.append(", ".join(f"${i}" for i in range(first, first + count)))
+        first += count
     text = f"{instruction} " + ", ".join(f"{{{o}}}" for o in operands) + ";"
     found = llvm.inline_asm(
         llvm.StructType.get_literal([kind.mlir_type] * 4),
         [x.ir_value() for x in (*a, *b, *sums)],
         text,
-        ",".join([f"={letter}"] * 4 + ["r"] * 6 + [letter] * 4),
+        ",".join([f"={letter}"] * 4 + ["r"] * (len(a) + len(b)) + [letter] * 4),
         has_side_effects=False,
         is_align_stack=False,
         asm_dialect=llvm.AsmDialect.AD_ATT,
@@ -250,13 +270,14 @@ def _split(block: Any, arch: int) -> tuple[Any, Any]:
 
 
 def round_to_tf32(x: Any, arch: int) -> Int32:
-    """The bits of ``x`` rounded to tf32: one instruction on Hopper, which has ``.rn``; else two."""
+    """The bits of ``x``, an fp32 number or its bits, rounded to tf32: one instruction on Hopper,
+    which has ``.rn``; else two."""
     mode = "rn" if arch >= 90 else "rna"
     bits = llvm.inline_asm(
         Int32.mlir_type,
-        [Float32(x).ir_value()],
+        [x.ir_value()],
         f"cvt.{mode}.tf32.f32 $0, $1;",
-        "=r,f",
+        "=r,r" if isinstance(x, Int32) else "=r,f",
         has_side_effects=False,
         is_align_stack=False,
         asm_dialect=llvm.AsmDialect.AD_ATT,

@@ -62,7 +62,9 @@ def read_slot(slots: Any, slot: Any, kind: Any) -> tuple[Any, Any, Any]:
 
 
 def another(key: Any, seen: Any) -> Any:
-    """Whether a slot that was seen is another key's than one that is looked for, and not free."""
+    """Return whether a slot that was seen is another key's than one that is looked for, and not
+    free.
+    """
     return (seen != key) & ((seen | key) >= 0)
 
 

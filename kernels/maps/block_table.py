@@ -146,8 +146,9 @@ class SomeRows(OfSlots):
             self.some(crew, some + crew.tid, end, pointers, integers)
 
     def some(self, crew: Any, some: Any, end: Any, pointers: Any, integers: Any) -> None:
-        """What a thread does: rows from ``some`` on, as many apart as there are threads. No thread
-        leaves while others of its CTA have rows."""
+        """The work of a thread: rows from ``some`` on, as many apart as there are threads. No
+        thread leaves while others of its CTA have rows.
+        """
         raise NotImplementedError
 
 

@@ -40,7 +40,7 @@ WORD_BITS = 64  # a line of them is a word's
 
 
 class TapOrder(Protocol):
-    """How rows are sorted by their taps: ``layoutconv.sparse.maps.row_orders.TapOrder``."""
+    """The order of rows by their taps: ``layoutconv.sparse.maps.row_orders.TapOrder``."""
 
     @property
     def visits(self) -> tuple[int, ...]: ...
@@ -220,7 +220,7 @@ class HashTable:
 
 
 class Memory:
-    """Of a table: slots, and the rows of cells.
+    """The memory of a table: slots, and the rows of cells.
 
     All of it is one piece, and filled at once: slots with EMPTY and with free cells, and rows with
     -1, which is the greatest unsigned number, to take minima from.
@@ -277,7 +277,7 @@ def _keys(
 
 
 class Plan:
-    """What kernels are told of taps; made once for each set of them, stride, device and keys.
+    """The arguments of kernels about taps; made once for each set of them, stride, device and keys.
 
     Taps of a filter, which are few and near, are known to kernels that are compiled for them. Those
     of others are in tables: ``natural`` has a row for every tap: packed, if they are near, and its

@@ -34,7 +34,7 @@ Arrays = list[tuple[Any, tuple[int, ...]]]  # in shared memory: their types and 
 
 
 class Part(PerRank):
-    """What the CTAs of a launch do in one of its phases, or a part of it.
+    """The work that the CTAs of a launch do in one of its phases, or a part of it.
 
     The only one of a phase may say that it ``waits`` itself for the phase before, by ``wait``: only
     then does it need what that did.
@@ -47,7 +47,7 @@ class Part(PerRank):
         return []
 
     def work(self, crew: Crew, pointers: list[Any], integers: tuple[Any, ...], room: Any) -> None:
-        """What a CTA does. Nobody may use ``room``, its shared memory, after that without waiting
+        """The work of a CTA. Nobody may use ``room``, its shared memory, after that without waiting
         for its other threads."""
         raise NotImplementedError
 
@@ -244,7 +244,7 @@ def _elements(shape: tuple[int, ...]) -> int:
 
 @remembered(64)
 def multiprocessors(device: int) -> int:
-    """Of a GPU."""
+    """Count the SMs of a GPU."""
     import torch
 
     return torch.cuda.get_device_properties(device).multi_processor_count

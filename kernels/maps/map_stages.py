@@ -1,4 +1,4 @@
-"""What kernel maps launch: chains of parts, and the room that sorting takes while it goes on.
+"""Stages of kernel maps: chains of parts, and the room that sorting takes while it goes on.
 
 A chain fills a table, searches it for rows in the order of their taps, or sorts an index; it is two
 launches. ``neighbours.py`` has the parts that search, and calls them.
@@ -111,8 +111,8 @@ def _sort(
 
 
 class RoomToSort:
-    """What sorting needs while it goes on: one piece of memory, in front of what else a call needs,
-    which a barrier's word starts.
+    """Memory that sorting needs while it goes on: one piece of memory, in front of what else a call
+    needs, which a barrier's word starts.
 
     Args:
         rows: how many are sorted.
@@ -142,7 +142,7 @@ class RoomToSort:
         self._runs, self._keys = 4 * chunks * bins, 8 * rows
 
     def addresses(self, word: int) -> tuple[int, ...]:
-        """Of runs, counts and keys; totals are behind the word."""
+        """Addresses of runs, counts and keys; totals are behind the word."""
         counts = word + 16 * self.vectors
         runs = counts + self._runs
         return runs, counts, runs + self._keys

@@ -35,7 +35,9 @@ CELLS_OF_ONE = 256  # of a grid, for each cell that may be reached, which costs 
 
 
 def suits(cells: int, reached: int) -> bool:
-    """Whether bits are the way for a grid of so many cells, of which that many may be reached."""
+    """Return whether bits are the way for a grid of so many cells, of which that many may be
+    reached.
+    """
     return cells <= min(MOST_CELLS, max(FEW_CELLS, CELLS_OF_ONE * reached))
 
 
@@ -128,7 +130,7 @@ class OfWords(PerRank):
     threads = per_cta = BLOCK
 
     def sums(self, tid: Any, value: Any) -> tuple[Any, Any]:
-        """Of a number that each thread has: the sum up to its own, and that of all.
+        """Scan a number that each thread has: the sum up to its own, and that of all.
 
         Each time in shared memory of its own.
         """
@@ -151,7 +153,7 @@ class OfWords(PerRank):
 
 
 class CountBits(OfWords):
-    """How many cells every block has, and all of them: of a counter that is -1 before."""
+    """Count how many cells every block has, and all of them: of a counter that is -1 before."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int64", 16), ("int32", 4), ("int64", 16)

@@ -29,7 +29,7 @@ VECTOR = 4  # int32 of 16 bytes: rows of pairs start where vectors do
 
 
 def counts(index: Tensor) -> Tensor:
-    """How many pairs each tap has, int64 (taps,), of an index, int32 (rows, taps), on a GPU."""
+    """Count the pairs of each tap, int64 (taps,), of an index, int32 (rows, taps), on a GPU."""
     import torch
 
     rows, taps = index.shape
@@ -124,7 +124,7 @@ class OfColumns(PerRank):
         return found
 
     def sums(self, tid: Any, values: list[Any]) -> list[tuple[Any, Any]]:
-        """Of numbers that each thread has: the sum of all, and that of the warps before its own."""
+        """Scan each thread's numbers: the sum of all, and that of the warps before its own."""
         warps, lane = self.threads // WARP, tid & 31
         smem = cutlass.memory.SmemAllocator()
         shape = cute.make_layout((warps, len(values)))
@@ -148,7 +148,7 @@ class OfColumns(PerRank):
 
 
 class CountPairs(OfColumns):
-    """How many rows have each tap: a CTA a tap."""
+    """Count how many rows have each tap: a CTA a tap."""
 
     def tensors(self) -> tuple[tuple[str, int], ...]:
         return ("int32", 4), ("int64", 8)
@@ -230,7 +230,7 @@ class WritePairs(OfColumns):
 
     @cute.jit
     def chunks(self, of_taps: Any, tid: Any, tap: Any, taps: Any, chunk: Any):
-        """Of taps, as many as a thread has: the chunks of those before a tap, and of all."""
+        """Scan taps, as many as a thread has: the chunks of those before a tap, and of all."""
         before, every = Int64(0), Int64(0)
         for other in range(tid, Int32(taps), self.threads):
             length = (at(of_taps, other) - 1) // chunk + 1

@@ -32,7 +32,7 @@ def digits_of(bits: int) -> tuple[int, int]:
 
 
 def arrays_for(log: int, bits: int, threads: int) -> Arrays:
-    """What ``sort`` needs in shared memory for ``2^log`` numbers: these before and after a digit,
+    """Shared memory that ``sort`` needs for ``2^log`` numbers: these before and after a digit,
     the place of each among those of its warp that have its value; counts of values, and sums."""
     # Of a value those of all warps, and of a warp those of all values, are in 32 banks.
     stride = (1 << digits_of(bits)[1]) + 1

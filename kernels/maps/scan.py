@@ -23,8 +23,8 @@ def sum_upto(count: Any, lane: Any) -> Any:
 
 @cute.jit
 def sums_before(own: list, sums: Any, tid: Any, threads: cutlass.Constexpr):
-    """Of each of some numbers of a CTA's threads: the sum of those of threads before; then of each
-    that of all.
+    """Scan each of some numbers of a CTA's threads: the sum of those of threads before; then of
+    each that of all.
 
     ``sums``, in shared memory, has a number for each warp and each of them. Whoever writes there
     afterwards waits for a barrier first.

@@ -38,7 +38,7 @@ def upper(number: Any) -> Any:
 
 
 class Neighbours(OfSlots, EachRow):
-    """What kernels have in common that look for the cells of taps around centres, a thread each.
+    """The common part of kernels that look for the cells of taps around centres, a thread each.
 
     If ``near``, all taps of a centre are in two blocks per axis: these are found first, their cells
     kept in shared memory, and then a tap is a shift. Otherwise every tap finds its own block. Near
@@ -77,7 +77,7 @@ class Neighbours(OfSlots, EachRow):
         return found
 
     def corner_and_bit(self, where: Any) -> tuple[Any, Any]:
-        """Of a packed cell: which of the blocks, and the number in it."""
+        """Split a packed cell: which of the blocks, and the number in it."""
         corner, bit, low = Int32(0), Int32(0), 0
         for axis in reversed(range(self.rank)):
             # A shift and a mask for each, to where the bits belong.
@@ -89,8 +89,9 @@ class Neighbours(OfSlots, EachRow):
         return corner, bit
 
     def places_of(self, taps: Any, start: Cell) -> list[tuple[Any, Any]]:
-        """Of known taps, or of their first coordinates, if the others were 0 and so the cell's:
-        which of the blocks, and the number in it."""
+        """Places of known taps, or of their first coordinates, if the others were 0 and so the
+        cell's: which of the blocks, and the number in it.
+        """
         parts: list[dict[int, tuple[Any, Any]]] = []
         low, axes = sum(EDGES[self.rank]), len(taps[0])
         for axis, b in enumerate(EDGES[self.rank][:axes]):
@@ -168,7 +169,7 @@ class Neighbours(OfSlots, EachRow):
 
 @remembered(1024)
 def kind_of(grid: tuple[int, ...]) -> tuple[bool, bool]:
-    """Of a grid, whether its keys are wide, and whether its extents are ``SMALL``.
+    """Describe a grid: whether its keys are wide, and whether its extents are ``SMALL``.
 
     >>> kind_of((2, 41, 1600, 1408)), kind_of((1, 2**31 - 1)), kind_of((9, 8192, 8192, 2048))
     ((False, True), (False, False), (True, True))

@@ -16,7 +16,7 @@ from .per_rank import PerRank, Table, device_table
 
 
 class MetTaps:
-    """What kernels are told of taps, of a device; made once for each set of them and stride.
+    """The arguments of kernels about taps, of a device; made once for each set of them and stride.
 
     Attributes:
         table: int32 (count, 2 * rank), what :func:`shifts_and_rests` finds; its ``address``.
@@ -52,7 +52,7 @@ def shifts_and_rests(taps: Table, over: tuple[int, ...], transposed: bool) -> tu
 
 
 class Meet(PerRank):
-    """What kernels have in common that look where cells meet taps, a thread a cell."""
+    """The common part of kernels that look where cells meet taps, a thread a cell."""
 
     def divided(self, cell: Any, times: Any, over: Any) -> tuple[Any, Any]:
         """The quotients of a cell, behind its batch, and their remainders."""

@@ -2,9 +2,9 @@
 
 No tensor core takes part: a product is used once, so memory is what there is to save. A thread has
 a vector of channels and a tile of cells (or of taps), and reads what its elements share once, see
-``dot_schedule``. Short sums, over taps, are unrolled, with the filter in shared memory, channels
-side by side; long ones, over voxels, are loops that lanes, warps and CTAs share as they do in
-``reduce``, without atomics.
+``depthwise_schedule``. Sums over taps whose windows overlap are ``depthwise_window``'s; other short
+ones are unrolled, with the filter in shared memory, channels side by side. Long ones, over voxels,
+are loops that lanes, warps and CTAs share as they do in ``reduce``, without atomics.
 """
 
 from __future__ import annotations
@@ -20,14 +20,20 @@ from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from layoutconv.planning.depthwise_schedule import CHANNELS, WARPS, DotShape, schedule_dot
+from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.reduction_schedule import LANES
+from layoutconv.planning.window_schedule import WindowShape
 from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments, Extent
 from ..common.walk import TYPES, Values, Walk, bind, read, select
 from ..compile.store import load
+from .depthwise_store import Reads, Store, epilogue_arguments
+from .depthwise_wgrad import FilterGradientKernel
+from .depthwise_window import Window
 from .reduce import load_reduction
 
+Shape = DotShape | WindowShape | FilterGradientShape
 THREADS = WARPS * LANES
 
 
@@ -42,10 +48,15 @@ class DotKernels:
     workspace: int
     accumulator: str
 
-    def __call__(self, a: Any, b: Any, out: Any, workspace: Any = None) -> None:
-        """Launch on torch's current stream. ``workspace`` is 16-byte aligned."""
+    def __call__(
+        self, a: Any, b: Any, out: Any, workspace: Any = None, reads: Any = (None, None, None)
+    ) -> None:
+        """Launch on torch's current stream. ``workspace`` is 16-byte aligned.
+
+        ``reads`` are an epilogue's numbers, and addresses of its vectors and sources.
+        """
         (products, integers), *finish = self.launches
-        products(a, b, workspace if finish else out, integers)
+        products(a, b, workspace if finish else out, integers, *reads)
         if finish:
             ((reduction, integers),) = finish
             reduction(workspace, out, integers)
@@ -58,6 +69,7 @@ def load_dot(
     arch: str,
     aligned: tuple[int, int, int] = (16, 16, 16),
     multiprocessors: int = 132,
+    epilogue: str = "",
 ) -> DotKernels:
     """The kernels of a view of one row and one column: from memory, from disk, or compiled now.
 
@@ -69,6 +81,7 @@ def load_dot(
         arch: such as "sm_90a".
         aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
         multiprocessors: of the GPU; decides how long sums are cut.
+        epilogue: the structure of one without statistics, for a view that ``fuses``.
 
     The kernels take the memory that the tensors span as flat tensors: ``x.as_strided((span,),
     (1,))``, at least one element each. Results are the same in every run. What is outside the
@@ -77,7 +90,7 @@ def load_dot(
     Raises ``UnsupportedViewError`` for another view, for one with an index buffer, and for 2^31
     rows of vectors or more.
     """
-    plan = schedule_dot(view, dtype, out_dtype, aligned, multiprocessors)
+    plan = schedule_dot(view, dtype, out_dtype, aligned, multiprocessors, epilogue)
     shape = plan.products.shape
     kernel = load(("dot", shape, arch), lambda: build(shape, arch))
     finish = [
@@ -88,10 +101,14 @@ def load_dot(
     return DotKernels(launches, plan.workspace, shape.accumulator)
 
 
-def build(shape: DotShape, arch: str, dump: str | None = None) -> Any:
-    """The compiled kernel, a TVM-FFI function ``f(a, b, out, integers)`` of flat tensors.
+def build(
+    shape: DotShape | WindowShape | FilterGradientShape, arch: str, dump: str | None = None
+) -> Any:
+    """The compiled kernel, a TVM-FFI function of flat tensors.
 
-    With a folder ``dump``, the function has ``__ptx__`` (str) and ``__cubin__`` (bytes).
+    ``f(a, b, out, integers, numbers, vectors, sources)``: the last three are what an epilogue
+    reads, tuples, or None for nothing. With a folder ``dump``, the function has ``__ptx__`` (str)
+    and ``__cubin__`` (bytes).
     """
     keep = f" --keep-ptx --keep-cubin --dump-dir {dump}" if dump else ""
     types = shape.dtype, shape.dtype, shape.out_dtype
@@ -100,9 +117,10 @@ def build(shape: DotShape, arch: str, dump: str | None = None) -> Any:
         for dtype, aligned in zip(types, shape.aligned, strict=True)
     ]
     return cute.compile(
-        Dot(shape),
+        KERNELS[type(shape)](shape),
         *tensors,
         tuple(Int64(0) for _ in range(shape.integers)),
+        *epilogue_arguments(shape.epilogue, shape.vector if shape.stored else 1),
         make_fake_stream(use_tvm_ffi_env_stream=True),
         options=f"--enable-tvm-ffi --gpu-arch {arch}{keep}",
     )
@@ -119,19 +137,23 @@ class Dot:
         self.terms = 1
         for extent in shape.sums:
             self.terms *= extent
+        of_d = shape.accumulator, shape.vector, shape.stored
+        self.store = Store(shape.epilogue, shape.out_dtype, *of_d)
         self.filter_bytes = self.terms * CHANNELS * shape.vector * self.dtype.width // 8
 
     @cute.jit
     def __call__(
-        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: tuple, stream: Any
-    ):
+        self, a: cute.Tensor, b: cute.Tensor, target: cute.Tensor, integers: tuple, numbers: Any,
+        vectors_of_d: Any, sources: Any, stream: Any,
+    ):  # fmt: skip
         args = bind(self.shape.nest, integers)
         rows, _, lanes, warps, channels = Walk(self.shape.nest, args).further[:5]
         if const_expr(self.short):
             vectors = args.values["0"]
             others = rows // vectors
             per_cta = THREADS // channels
-            self.short_sums(a.iterator, b.iterator, target.iterator, args).launch(
+            reads = numbers, vectors_of_d, sources
+            self.short_sums(a.iterator, b.iterator, target.iterator, args, *reads).launch(
                 grid=[
                     Int32((others + per_cta - 1) // per_cta),
                     Int32((vectors + channels - 1) // channels),
@@ -153,7 +175,10 @@ class Dot:
     # -- sums over taps --------------------------------------------------------------------------
 
     @cute.kernel
-    def short_sums(self, a: Any, b: Any, target: Any, args: Arguments):
+    def short_sums(
+        self, a: Any, b: Any, target: Any, args: Arguments, numbers: Any, vectors_of_d: Any,
+        sources: Any,
+    ):  # fmt: skip
         shape = self.shape
         walk = Walk(shape.nest, args)
         channels, vectors = Int32(walk.further[4]), Int32(args.values["0"])
@@ -189,7 +214,8 @@ class Dot:
         valid = self.valid_cells(walk, indices)
         # A thread with nothing to do reads what there is.
         self.taps(walk, a, b, staged, select(there, lane, Int32(0)), at_row, valid, acc)
-        self.write(walk, target, at_row, there, valid, acc)
+        reads = Reads.of(numbers, vectors_of_d, sources)
+        self.write(walk, target, at_row, there, valid, acc, reads)
 
     def place_in_filter(self, i: Any) -> tuple[Any, Any]:
         """Term and channel of a linear index; terms run fastest, as in a filter's memory."""
@@ -283,7 +309,8 @@ class Dot:
                         for j in range_constexpr(shape.vector):
                             acc[j, t] = acc[j, t] + smem[lane, j, warp + w]
                 cute.arch.sync_threads()
-        self.write(walk, target, at_row, (row < rows) & (part == 0), valid, acc)
+        there = (row < rows) & (part == 0)
+        self.write(walk, target, at_row, there, valid, acc, Reads((), (), ()))
 
     def voxels(
         self, walk: Walk, a: Any, b: Any, at_row: Values, i: Any, valid: list[Any], acc: Any
@@ -313,7 +340,9 @@ class Dot:
         return indices, walk.outer_at(indices)
 
     def valid_cells(self, walk: Walk, indices: Values) -> list[Any]:
-        """Of the elements of a tile, whether they are in their loop; None where they always are."""
+        """Return, of the elements of a tile, whether they are in their loop; None where they always
+        are.
+        """
         first = indices[self.shape.tiled]
         if not self.shape.ragged[0]:
             return [None] * self.shape.tile
@@ -381,31 +410,18 @@ class Dot:
                     total = acc[j, t] + a[j] * b[j]
                     acc[j, t] = total if there[u] is None else select(there[u], total, acc[j, t])
 
-    @cute.jit
-    def write(self, walk: Any, target: Any, at_row: Any, there: Any, valid: Any, acc: Any):
-        for t in range_constexpr(self.shape.tile):
-            if self.writes(walk, at_row, there, valid, t):
-                self.store(walk, target, at_row, t, acc)
+    def write(
+        self, walk: Walk, target: Any, at_row: Values, there: Any, valid: list[Any], acc: Any,
+        reads: Reads,
+    ) -> None:  # fmt: skip
+        """Write what of a thread's tile is ``there``, in D and in the loop."""
+        valid = [there if condition is None else there & condition for condition in valid]
+        steps = walk.further[8], walk.further[9]
+        self.store(walk, target, reads, self.shape.tiled, at_row, valid, acc, steps)
 
-    def writes(self, walk: Walk, at_row: Values, there: Any, valid: list[Any], t: int) -> Any:
-        """Return whether a thread writes an element of its tile."""
-        inside = walk.inside(walk.tile(at_row, self.shape.tiled, t, 0), 2)
-        for condition in (inside, valid[t]):
-            there = there if condition is None else there & condition
-        return there
 
-    def store(self, walk: Walk, target: Any, at_row: Values, t: int, acc: Any) -> None:
-        """Convert and write: a vector, or elements that lie a step apart."""
-        vector = self.shape.vector
-        result = cute.make_rmem_tensor(vector, self.out_dtype)
-        for j in range(vector):
-            result[j] = self.out_dtype(acc[j, t])
-        at = walk.tile(at_row, self.shape.tiled, t, 0)
-        if self.shape.stored:
-            pointer = walk.pointer(target, at, 2, None, vector)
-            cute.autovec_copy(result, cute.make_tensor(pointer, cute.make_layout(vector)))
-            return
-        pointer = walk.pointer(target, at, 2, None)
-        for j in range(vector):
-            to = cute.make_tensor(pointer + j * Int64(walk.further[8]), cute.make_layout(1))
-            to[0] = result[j]
+KERNELS: dict[type, Callable[[Any], Any]] = {
+    DotShape: Dot,
+    WindowShape: Window,
+    FilterGradientShape: FilterGradientKernel,
+}

@@ -28,7 +28,7 @@ BYTES = 16  # of a vector of A
 
 @dataclass(frozen=True)
 class GatherShape:
-    """What a kernel is compiled for.
+    """The structure that a kernel is compiled for.
 
     Args:
         dtype: of A and B, a name such as "float16"; sums are in fp32, of float64 in fp64.

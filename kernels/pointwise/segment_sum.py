@@ -32,7 +32,7 @@ FEWEST, MOST = 2, 5
 
 @dataclass(frozen=True)
 class SegmentShape:
-    """What a kernel is compiled for.
+    """The structure that a kernel is compiled for.
 
     Args:
         dtype: of the parts and of sums, "float32" or "float64".

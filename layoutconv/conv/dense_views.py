@@ -187,4 +187,5 @@ def without_groups(view: GemmView) -> GemmView:
     def two_modes(layout: Any) -> ComposedLayout:
         return ComposedLayout(layout.outer, layout.offset, layout.inner[:2])
 
-    return GemmView(two_modes(view.a), two_modes(view.b), two_modes(view.d))
+    columns = None if view.columns is None else view.columns[:1]
+    return GemmView(two_modes(view.a), two_modes(view.b), two_modes(view.d), columns=columns)

@@ -95,7 +95,7 @@ def _depthwise(problem: ConvProblem) -> ConvProblem:
 
 
 def _filters(problem: ConvProblem) -> slice:
-    """Of the leaf that counts the filters of a channel, what is kept: not a single one."""
+    """Return what is kept of the leaf that counts the filters of a channel: not a single one."""
     return slice(problem.K == problem.C, None)
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import gcd
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from ..algebra import ComposedLayout, E, Layout
-from ..algebra.int_tuple import compact_stride
+from ..algebra.int_tuple import compact_stride, map_leaves
+from ..algebra.stride import ScaledBasis
 from ..base.caches import kept_in
 from ..errors import ArgumentError
 from ..view.gemm_view import GemmView
@@ -36,6 +37,7 @@ def dgrad_views(
     side_by_side: tuple[int, ...] = (),
     images_first: bool = False,
     empty: bool = True,
+    alike: tuple[int, ...] = (),
 ) -> tuple[GemmView, ...]:
     """The gradient of the activation: a unit-stride problem per residue of the cells.
 
@@ -47,6 +49,8 @@ def dgrad_views(
         activation_layout, output_layout: where the gradients of the activation and of the output
             are stored, all three layouts as :func:`fprop_view` takes them.
         side_by_side: spatial modes, of dilation 1, whose residues are columns of one view.
+        alike: others whose residues are columns of one view if they have equally many taps: of at
+            most two views, and of one where the stride divides the taps.
         images_first: rows run over the images first, then over the cells of one: neighbouring rows
             then lack the same taps, those that fall outside the output, and a tile can skip them.
         empty: also the views of residues that no tap reaches; of a stride far beyond the filter
@@ -60,7 +64,14 @@ def dgrad_views(
 
     Residues ``side_by_side`` share the rows that they read: an M x N tile of few channels reads as
     much for half the products. A residue whose taps are fewer than another's then has taps outside
-    the filter, which read zero: 4 products for 3 with 3 taps and a stride of 2.
+    the filter, which read zero: 4 products for 3 with 3 taps and a stride of 2. Those that are
+    ``alike`` have none: rows begin at the cells that the first ``stride`` taps reach from a voxel,
+    outside of the activation by the padding. Columns of one channel read one entry of a bias: a
+    stride of 0 in the view's ``columns``.
+
+    With as many taps as the stride and no padding, a gradient whose residues are alike is one
+    product of matrices. Where the stride divides taps and extents D is folded by it: no bound is
+    left to be checked.
 
     A transposed convolution is these views of :meth:`ConvProblem.transposed`.
 
@@ -81,31 +92,34 @@ def dgrad_views(
     A: (N,Q,K):(Q*K,K,1) o (0,1,0) o ((W0,N),(K,S0)):((1@1,1@0),(1@2,-1@1))
     B: (K,S,C):(S*C,C,1) o (0,-1,0) o ((C,2),(K,S0)):((1@2,1@1),(1@0,2@1))
     D: (N,W,C):(W*C,C,1) o (0,0,0) o ((W0,N),(C,2)):((2@1,1@0),(1@2,1@1))
+    columns: ((C,2)):((1,0))
+    >>> [product] = dgrad_views(ConvProblem((2, 8, 16), (32, 2), 2), alike=(0,))
+    >>> print(product.d.inner, product.d.outer)
+    ((W0,N),(C,2)):((1@1,1@0),(1@3,1@2)) (N,W,C):(W*C,C,1) o 0 o (N,W0,2,C):(1@0,2@1,1@1,1@2)
     """
     stored = memories(problem, activation_layout, filter_layout, output_layout)
-    for mode in side_by_side:
-        if not 0 <= mode < problem.rank or problem.dilation[mode] != 1:
-            expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
-            raise ArgumentError("side_by_side", expected, side_by_side)
-    views = grouped_dgrad(problem, *stored, side_by_side, images_first, empty)
+    for name, modes in (("side_by_side", side_by_side), ("alike", alike)):
+        for mode in modes:
+            if not 0 <= mode < problem.rank or problem.dilation[mode] != 1:
+                expected = f"spatial modes of dilation 1, 0 to {problem.rank - 1}"
+                raise ArgumentError(name, expected, modes)
+    classes = [
+        [_together(problem, mode)]
+        if mode in side_by_side
+        else (_alike if mode in alike else _residues)(problem, mode, empty)
+        for mode in range(problem.rank)
+    ]
+    views = [_dgrad(problem, stored, some, images_first) for some in product(*classes)]
     return tuple(views if problem.groups > 1 else map(without_groups, views))
 
 
 def grouped_dgrad(
-    problem: ConvProblem,
-    x: Memory,
-    w: Memory,
-    y: Memory,
-    side_by_side: tuple[int, ...] = (),
-    images_first: bool = False,
-    empty: bool = True,
+    problem: ConvProblem, x: Memory, w: Memory, y: Memory, empty: bool = True
 ) -> Iterator[GemmView]:
     """The views of all residues with the group as third mode, be it one group."""
-    residues = [
-        [_together(problem, mode)] if mode in side_by_side else _residues(problem, mode, empty)
-        for mode in range(problem.rank)
-    ]
-    return (_dgrad(problem, x, w, y, classes, images_first) for classes in product(*residues))
+    residues = [_residues(problem, mode, empty) for mode in range(problem.rank)]
+    for classes in product(*residues):
+        yield _dgrad(problem, (x, w, y), classes)
 
 
 @kept_in(VIEWS)
@@ -181,7 +195,7 @@ class _Residue(NamedTuple):
 
 
 def _together(problem: ConvProblem, mode: int) -> _Residue:
-    """All cells of a spatial mode as one class: residues side by side, from the least one on.
+    """All cells of a spatial mode as one class: residues side by side.
 
     Tap ``tap + residue + j * stride`` is met in voxel ``voxel + i - j``, for every ``j`` for which
     there is such a tap for some residue.
@@ -200,6 +214,58 @@ def _together(problem: ConvProblem, mode: int) -> _Residue:
         voxel_step=1,
         residues=stride,
     )
+
+
+def _alike(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Residue]:
+    """The classes of all residues that have equally many taps: those of one tap more, the others.
+
+    Cells count from the one that tap 0 reaches from the first voxels, at or before the first cell:
+    ``near % stride`` cells of the padding may be among them. Residue ``r`` has the taps ``r + j *
+    stride``, in voxel ``voxel + i - j``.
+    """
+    stride, near = problem.stride[mode], problem.padding[mode][0]
+    before, (least, more) = near % stride, divmod(problem.taps[mode], stride)
+    cell_letter, tap_letter = (letters[mode - problem.rank] for letters in ("DHW", "TRS"))
+    found = []
+    for first, end, taps in ((0, more, least + 1), (more, stride, least)):
+        cells = -(-(problem.spatial[mode] + before - first) // stride)
+        if first == end or cells < 1 or not (taps or empty):
+            continue
+        found.append(
+            _Residue(
+                cell=first - before,
+                cells=runtime(cells, f"{cell_letter}{first}"),
+                tap=first if taps else 0,
+                taps=static(taps, f"{tap_letter}{first}"),
+                tap_step=stride,
+                voxel=near // stride,
+                voxel_step=1,
+                residues=end - first,
+            )
+        )
+    return found
+
+
+class Class(NamedTuple):
+    """Cells of a residue, residues that are columns of a view, taps of each."""
+
+    cells: int
+    residues: int
+    taps: int
+
+
+def classes_of(
+    problem: ConvProblem, mode: int, *, alike: bool = False, empty: bool = False
+) -> list[Class]:
+    """The classes along a spatial mode: of each residue, or of those that are ``alike``.
+
+    >>> classes_of(ConvProblem((1, 8, 1), (1, 3), stride=2, padding=1), 0)
+    [Class(cells=4, residues=1, taps=1), Class(cells=4, residues=1, taps=2)]
+    >>> classes_of(ConvProblem((1, 8, 1), (1, 4), stride=2, padding=1), 0, alike=True)
+    [Class(cells=5, residues=2, taps=2)]
+    """
+    found = (_alike if alike else _residues)(problem, mode, empty)
+    return [Class(int(of.cells), of.residues, int(of.taps)) for of in found]
 
 
 def reached_residues(problem: ConvProblem, mode: int) -> list[int]:
@@ -248,14 +314,12 @@ def _residues(problem: ConvProblem, mode: int, empty: bool = True) -> list[_Resi
 
 def _dgrad(
     problem: ConvProblem,
-    x: Memory,
-    w: Memory,
-    y: Memory,
+    stored: tuple[Memory, Memory, Memory],
     classes: tuple[_Residue, ...],
-    images_first: bool,
+    images_first: bool = False,
 ) -> GemmView:
     """The view of the cells that belong to one class in every spatial mode."""
-    extents = Extents.of(problem)
+    (x, w, y), extents = stored, Extents.of(problem)
     N, groups = extents.input[0], extents.groups
     filters, filter_group = y.split(extents.group_output, groups)
     channels, group = x.split(extents.group_input, groups)
@@ -274,6 +338,11 @@ def _dgrad(
     beside = tuple((c.residues, E(i)) for i, c in by_mode if c.residues > 1)
     c_shape, c_steps = channels.beside(beside)
     n_shape, n_steps = w_channels.beside(beside)
+    d = ComposedLayout(
+        x.layout,
+        x.at(0, *(c.cell for c in classes)),
+        Layout((m_shape, c_shape), (cells, c_steps)),
+    )
     return GemmView(
         a=in_groups(
             ComposedLayout(
@@ -291,12 +360,57 @@ def _dgrad(
             ),
             Channels((groups,), (extents.group_output * E(0),)),
         ),
-        d=in_groups(
-            ComposedLayout(
-                x.layout,
-                x.at(0, *(c.cell for c in classes)),
-                Layout((m_shape, c_shape), (cells, c_steps)),
-            ),
-            group,
-        ),
+        d=_folded(problem, in_groups(d, group), classes),
+        columns=_columns(extents, classes),
     )
+
+
+def _columns(extents: Extents, classes: tuple[_Residue, ...]) -> Layout | None:
+    """Which channel a column is, of residues side by side."""
+    residues, channels = prod(c.residues for c in classes), extents.group_input
+    if residues == 1:
+        return None
+    step = 0 if extents.groups == 1 else channels
+    return Layout(((channels, residues), extents.groups), ((1, 0), step))
+
+
+def _folded(problem: ConvProblem, d: ComposedLayout, classes: tuple[_Residue, ...]) -> Any:
+    """D behind ``logical_divide`` by the stride of the modes whose residues are side by side.
+
+    A row then moves a mode of its own, that of whole strides, and a column another, so that nothing
+    has to be compared with bounds. Where the stride divides all of them, and their taps; else D as
+    it is.
+    """
+    apart = {i: c for i, c in enumerate(classes, start=1) if c.residues > 1}
+    whole = all(
+        c.residues == problem.stride[i - 1]
+        and problem.spatial[i - 1] == c.cells * c.residues
+        and problem.taps[i - 1] == c.taps * c.residues
+        for i, c in apart.items()
+    )
+    if not apart or not whole:
+        return d
+    shape, steps, at = list[Any](), list[Any](), dict[tuple[int, bool], int]()
+    for i, extent in enumerate(d.outer.shape):
+        digits = [(extent, 1, False)]
+        if i in apart:
+            digits = [(apart[i].cells, apart[i].residues, True), (apart[i].residues, 1, False)]
+        for length, step, is_row in digits:
+            at[i, is_row] = len(shape)
+            shape.append(length)
+            steps.append(step * E(i))
+
+    def moved(step: ScaledBasis) -> ScaledBasis:
+        (mode,) = step.path
+        residues = apart[mode].residues if mode in apart else 0
+        if residues and int(step.value) >= residues:
+            return ScaledBasis(int(step.value) // residues, (at[mode, True],))
+        return ScaledBasis(step.value, (at[mode, False],))
+
+    inner = Layout(d.inner.shape, map_leaves(moved, d.inner.stride))
+    memory = ComposedLayout(d.outer, 0, Layout(tuple(shape), tuple(steps)))
+    start = [0] * len(shape)
+    for i, residue in enumerate(classes, start=1):
+        if i not in apart:
+            start[at[i, False]] = residue.cell
+    return ComposedLayout(memory, tuple(start), inner)

@@ -41,7 +41,8 @@ def turned(view: GemmView) -> GemmView:
     if kept is None:
         if not isinstance(view.b, ComposedLayout):
             raise ArgumentError("view", "maps from (n, k) to the memory of B", view.b)
-        kept = view.__dict__["_turned"] = GemmView(view.a, _stored_turned(view.b), view.d)
+        b = _stored_turned(view.b)
+        kept = view.__dict__["_turned"] = GemmView(view.a, b, view.d, columns=view.columns)
     return kept
 
 

@@ -117,7 +117,9 @@ class Memory(NamedTuple):
         return tuple(found.get(pair, pair[1] // pair[0]) for pair in pairwise(bounds))
 
     def steps(self, digits: Sequence[Any], start: Any = 1) -> tuple[Any, ...]:
-        """How each of ``digits`` moves the coordinate; the first counts by ``start`` channels."""
+        """The steps by which ``digits`` move the coordinate; the first counts by ``start``
+        channels.
+        """
         result = []
         for extent in digits:
             unit, mode = 1, self.first

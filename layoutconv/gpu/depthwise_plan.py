@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..errors import ArgumentTypeError
-from ..kernels.pointwise.depthwise import load_dot
-from ..planning.cost_model import Machine
+from ..planning.depthwise_schedule import fuses
 from ..planning.loop_nest import Form, linear_forms
+from ..planning.machine import Machine
 from ..planning.view_rules import UnsupportedViewError
 from ..tensors.epilogue_in_torch import apply_steps, column_statistics, convert
-from ..tensors.tensor_checks import columns_of
+from ..tensors.tensor_checks import columns_of, expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+NO_READS = (None, None, None)  # numbers, and addresses of vectors and of tensors like D
+STATISTICS = "statistics"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class DotPlan:
     """A view with nothing but problems, bound to the kernels of CUDA cores that run it.
 
-    An epilogue is applied by torch to sums that are stored in fp32 (fp64 for float64).
+    The kernel applies an epilogue to sums over taps. Elsewhere, and for results of 8 bits, torch
+    applies it to sums that are stored in fp32 (fp64 for float64). Statistics are torch's.
 
     Raises ``ArgumentTypeError`` for a dtype that the kernels do not have, ``UnsupportedViewError``
     for a view that they cannot run, and for an epilogue where columns or bounds of D are cut across
@@ -50,14 +53,23 @@ class DotPlan:
             raise ArgumentTypeError("a", kinds, str(dtype))
         self.device, self.structure = device, structure
         self.sums = torch.float64 if dtype == torch.float64 else torch.float32
-        stored = self.sums if structure or out_dtype not in DTYPES else out_dtype
-        self.in_torch = bool(structure) or stored is not out_dtype
-        if self.in_torch:
+        words = structure.split()
+        self.steps = " ".join(word for word in words if word != STATISTICS)
+        fused = launches_alone(view, out_dtype, ends=bool(self.steps))
+        self.in_torch = not fused
+        self._only_device = torch.cuda.device_count() < 2  # hence the current one
+        stored = out_dtype if fused else self.sums
+        if self.in_torch or STATISTICS in words:
             self.place = _Place.of_view(view)
+        if self.in_torch:
             aligned = (*aligned[:2], 16)
         kind, stored_kind = (str(of).removeprefix("torch.") for of in (dtype, stored))
         of_machine = machine.arch, aligned, machine.sm_count
-        self.kernels = load_dot(view, kind, stored_kind, *of_machine)
+        from ..kernels.pointwise.depthwise import load_dot  # there is no CuTe DSL on macOS
+
+        self.kernels = load_dot(
+            view, kind, stored_kind, *of_machine, epilogue=self.steps if fused else ""
+        )
 
     def __call__(
         self,
@@ -68,37 +80,69 @@ class DotPlan:
         statistics: Tensor | None = None,
     ) -> None:
         with torch.cuda.device(self.device):
-            if not self.in_torch:
+            if self.in_torch:
+                self._finish_in_torch(a, b, out, epilogue)
+            elif epilogue is None:
                 self._launch(a, b, out)
-                return
-            # At D's strides, which zeros_like() would not keep where D is a part of a memory.
-            sums = torch.zeros(_flat(out).numel(), dtype=self.sums, device=out.device)
-            sums = sums.as_strided(out.shape, out.stride())
-            self._launch(a, b, sums)
-            written = self.place.of(sums)
-            if epilogue is not None:
-                row = torch.zeros(1, dtype=torch.int64, device=out.device)
-                sources = [self.place.of(source) for source in epilogue.sources]
-                written = apply_steps(epilogue.steps, written, slice(None), sources, row)
-            stored = convert(written, out.dtype)
-            self.place.write(out, stored)
+            else:
+                columns, sources = (
+                    tuple(tensor.data_ptr() for tensor in found) or None
+                    for found in (epilogue.vectors, epilogue.sources)
+                )
+                self._launch(a, b, out, (epilogue.numbers or None, columns, sources))
             if statistics is not None:
-                statistics.copy_(column_statistics(stored))
+                statistics.copy_(column_statistics(self.place.of(out)))
 
-    def launch(self, a: Tensor, b: Tensor, out: Tensor, *_: Any) -> None:
-        """As a ``gpu.Launcher``, of which nothing follows the sums."""
-        assert not self.structure
-        self(a, b, out)
+    def _finish_in_torch(
+        self, a: Tensor, b: Tensor, out: Tensor, epilogue: Epilogue | None
+    ) -> None:
+        # At D's strides, which zeros_like() would not keep where D is a part of a memory.
+        sums = torch.zeros(_flat(out).numel(), dtype=self.sums, device=out.device)
+        sums = sums.as_strided(out.shape, out.stride())
+        self._launch(a, b, sums)
+        written = self.place.of(sums)
+        if epilogue is not None:
+            row = torch.zeros(1, dtype=torch.int64, device=out.device)
+            sources = [self.place.of(source) for source in epilogue.sources]
+            written = apply_steps(epilogue.steps, written, slice(None), sources, row)
+        self.place.write(out, convert(written, out.dtype))
 
-    def _launch(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+    def launch(
+        self, a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Any = NO_READS
+    ) -> None:
+        """As a ``gpu.Launcher``, of what ``launches_alone``, and of memory without gaps."""
+        assert not self.in_torch
         if not (a.numel() and b.numel()):  # sums of nothing, of memories that have no address
             out.zero_()
             return
+        a, b, out = (tensor.as_strided((tensor.numel(),), (1,)) for tensor in (a, b, out))
+        if self._only_device:
+            self._run(a, b, out, reads)
+            return
+        with torch.cuda.device(self.device):
+            self._run(a, b, out, reads)
+
+    def _launch(self, a: Tensor, b: Tensor, out: Tensor, reads: Any = NO_READS) -> None:
+        if a.numel() and b.numel():
+            self._run(_flat(a), _flat(b), _flat(out), reads)
+        else:  # sums of nothing, of memories that have no address
+            out.zero_()
+
+    def _run(self, a: Tensor, b: Tensor, out: Tensor, reads: Any) -> None:
         workspace = None
         if self.kernels.workspace:
             kind = getattr(torch, self.kernels.accumulator)
             workspace = torch.empty(self.kernels.workspace, dtype=kind, device=a.device)
-        self.kernels(_flat(a), _flat(b), _flat(out), workspace)
+        self.kernels(a, b, out, workspace, reads)
+
+
+def launches_alone(view: GemmView, out_dtype: torch.dtype, *, ends: bool) -> bool:
+    """Return whether kernels do all of it: they store ``out_dtype``, and apply what follows sums
+    over taps, if they run at all. ``ends`` says whether anything follows.
+    """
+    stored = expected(view)
+    runs = min(prod(stored.a.shape), prod(stored.b.shape)) > 0
+    return out_dtype in DTYPES and (not ends or (fuses(view) and runs))
 
 
 @dataclass(frozen=True)
@@ -132,7 +176,7 @@ class _Place:
         return cls(shape, stride, written.offset, columns)
 
     def of(self, tensor: Tensor) -> Tensor:
-        """What is at that place in a tensor like D: (others, columns)."""
+        """Return what is at that place in a tensor like D: (others, columns)."""
         return self._strided(tensor).reshape(-1, self.columns)
 
     def write(self, tensor: Tensor, values: Tensor) -> None:

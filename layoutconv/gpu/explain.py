@@ -11,8 +11,9 @@ from itertools import islice
 import torch
 
 from ..errors import ArgumentError
-from ..planning.cost_model import MACHINES, Machine, Problem, expected_time, ranked
+from ..planning.cost_model import Problem, expected_time, ranked
 from ..planning.kernel_spec import KernelSpec
+from ..planning.machine import MACHINES, Machine
 from ..planning.tile import TileConfig
 from ..planning.view_rules import UnsupportedViewError
 from ..view.epilogue import Epilogue

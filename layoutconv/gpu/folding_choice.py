@@ -1,4 +1,4 @@
-"""How a GPU goes about the forward pass: which lines are folded by their stride."""
+"""The choice of a GPU for the forward pass: which lines are folded by their stride."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from ..conv import ConvProblem, fprop_view
+from ..conv.patches import patches_of
 from ..conv.stride_folding import folded_fprop_view, folded_taps, folds
 from ..view.gemm_view import GemmView
 from . import machines
@@ -23,7 +24,8 @@ ROWS = 1 << 15  # of fewer, tiles share sums, and multiply what others leave out
 
 
 def line_for(a: Tensor) -> int:
-    """How many elements a line has where the activation ``a`` is read; 0 where none is folded.
+    """Return how many elements a line has where the activation ``a`` is read; 0 where none is
+    folded.
 
     >>> import torch
     >>> line_for(torch.zeros(1, dtype=torch.float16))
@@ -41,6 +43,7 @@ def line_of(dtype: torch.dtype, device: int) -> int:
 def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     """``fprop_view`` as it is fastest: the same products of the same memory.
 
+    Windows that share no cell along W are cells of more channels there, ``patches_of``.
     ``line``: what :func:`line_for` says. With few channels a tile reads too much for what it
     multiplies. Of folded lines, taps share the rows that they read; what is outside the filter is
     left out, where a k-tile or an instruction has no other cell.
@@ -51,6 +54,7 @@ def arranged_fprop(problem: ConvProblem, line: int = 0) -> GemmView:
     >>> taps(32, 64, 2, 1), taps(32, 64, 1, 1), taps(24, 64, 2, 1), taps(32, 256, 2, 1)
     (36, 27, 27, 27)
     """
+    problem, _ = patches_of(problem)
     if not line or not folds(problem):
         return fprop_view(problem)
     (_, taps), stride, C = folded_taps(problem), problem.stride[-1], problem.C

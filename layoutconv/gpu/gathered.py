@@ -361,7 +361,8 @@ def _launch(
 
 
 def vector_of(channels: int, *operands: tuple[Tensor | None, int]) -> int:
-    """How many channels a thread takes: 16 bytes of the first operand, if all can be read so.
+    """Return how many channels a thread takes: 16 bytes of the first operand, if all can be read
+    so.
 
     An operand is a tensor, or None, with how many channels of the result read one of its own.
 

@@ -1,9 +1,12 @@
-"""What is left of a call that is known: choose plans by where memory starts, and launch them."""
+"""Bound launches, what is left of a known call: choose plans by where memory starts, and launch
+them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +14,7 @@ import torch
 from ..base.memory import allocator
 from ..conv.k_major_filter import turned, turned_filter
 from ..kernels.compile.store import as_argument
-from ..view.epilogue import Epilogue, Residual
+from ..view.epilogue import Epilogue, Pointwise
 from ..view.gemm_view import GemmView
 from .filter_choice import reads_turned, worth_turning
 from .fp32_precision import multiplied_now
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+_address = torch.Tensor.data_ptr
 _FEW = 16  # kinds of precision and alignment that a call meets
 
 
@@ -63,8 +67,8 @@ class Launch:
         numbers = () if epilogue is None else epilogue.numbers
         self.numbers = as_argument(numbers) if numbers else None
         # Of a residual of another dtype, offsets are others than those of D.
-        added = () if epilogue is None else (s for s in epilogue.steps if isinstance(s, Residual))
-        self._differs = int(any(step.source.dtype is not out_dtype for step in added))
+        added = () if epilogue is None else epilogue.sources
+        self._differs = int(any(source.dtype is not out_dtype for source in added))
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._turns: dict[str, bool] = {}  # by how float32 is multiplied
         self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
@@ -76,6 +80,7 @@ class Launch:
         bias: Tensor | None = None,
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
+        function: Pointwise | None = None,
     ) -> Tensor:
         """Return what calls come to, in new memory; tensors are as :meth:`run` has them."""
         out: Tensor = self.allocate()
@@ -87,7 +92,7 @@ class Launch:
                 kernel(at_a, at_b, out, *rest)
                 return out
         if not self._empty:
-            self.run(a, b, out, bias, scale, residual)
+            self.run(a, b, out, bias, scale, residual, function)
         return out
 
     def run(
@@ -98,10 +103,12 @@ class Launch:
         bias: Tensor | None = None,
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
+        function: Pointwise | None = None,
     ) -> None:
         """Launch, on tensors whose memory is as the views have it, contiguous in their order.
 
-        ``out`` is memory of its own, which starts at a multiple of 16 bytes.
+        ``out`` is memory of its own, which starts at a multiple of 16 bytes. ``function`` is the
+        last step, of the structure and the numbers that the epilogue's had.
         """
         at_a, at_b = a.data_ptr(), b.data_ptr()
         starts = at_a | at_b
@@ -121,11 +128,17 @@ class Launch:
                 columns = (scale.data_ptr(),)
             if bias is not None:
                 columns = (bias.data_ptr(),) if columns is None else (*columns, bias.data_ptr())
-            added = None
+            added: tuple[int, ...] | None = None
             if residual is not None:
                 sources, added = (residual,), (residual.data_ptr(),)
                 starts |= added[0] | self._differs
-            reads = self.numbers, columns, added
+            if function is not None:
+                columns = *(columns or ()), *map(_address, function.columns.values())
+                if function.sources:
+                    sources = *sources, *function.sources.values()
+                    added = (*map(_address, sources),)
+                    starts |= reduce(or_, added, self._differs)
+            reads = self.numbers, columns or None, added
         aligned = aligned_to(a, b, out, sources) if starts & 15 else ALIGNED
         key = precision, aligned
         launchers = self._launchers.get(key)

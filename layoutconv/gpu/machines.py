@@ -8,11 +8,13 @@ import torch
 
 from ..base.devices import check_driver
 from ..kernels.compile.store import architecture
-from ..planning.cost_model import MACHINES, Machine
+from ..planning.machine import MACHINES, Machine
 
 
 def machine_of(device: int) -> Machine:
-    """What decides between tiles on a GPU that is present; ``DeviceError`` if none run on it."""
+    """Return what decides between tiles on a GPU that is present; ``DeviceError`` if none run on
+    it.
+    """
     check_driver()
     found: Any = torch.cuda.get_device_properties(device)
     arch = architecture((found.major, found.minor))

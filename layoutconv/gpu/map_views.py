@@ -17,10 +17,10 @@ from ..algebra.int_tuple import flatten
 from ..algebra.stride import IndexedGather
 from ..algebra.symint import is_runtime
 from ..base.caches import BoundedCache, footprint, put_few, remembered
-from ..planning.kernel_key import operands, runtime_integers
+from ..planning.kernel_key import runtime_integers
 from ..planning.view_rules import MAX_GROUPS
 from ..tensors.tensor_checks import Expected, Index, expected
-from ..view.gemm_view import GemmView, stages
+from ..view.gemm_view import GemmView, operands, stages
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ class Over(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a view: rows, columns and problems, and the shape that D is stored in."""
+    """The sizes of a view: rows, columns and problems, and the shape that D is stored in."""
 
     m: int
     n: int
@@ -86,7 +86,7 @@ class MapView(GemmView):
 
 
 class Kind:
-    """What views over kernel maps have in common, read off the first of them.
+    """The common part of views over kernel maps, read off the first of them.
 
     Attributes:
         plans: of a GPU, by what they were made for and the class of their sizes, without buffers.

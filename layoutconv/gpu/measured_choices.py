@@ -25,8 +25,9 @@ from typing import Any
 from .. import __version__
 from ..base.cache_folder import cache_directory, make_folder, read_file, usable_folder, write_file
 from ..errors import ArgumentError
-from ..planning.cost_model import Machine, Problem, suits
+from ..planning.cost_model import Problem, suits
 from ..planning.kernel_key import signature
+from ..planning.machine import Machine
 from ..planning.tile import TileConfig
 from ..planning.tile_json import FORMAT, tile_from_json, tile_to_json
 from ..view.gemm_view import GemmView
@@ -52,7 +53,7 @@ class Choice:
 
 
 def wanted() -> bool:
-    """Whether what is needed first is to be measured: the environment variable LAYOUTCONV_TUNE."""
+    """Return whether first calls are measured: the environment variable LAYOUTCONV_TUNE."""
     value = os.environ.get(VARIABLE, "0")
     if value not in ("", "0", "1"):
         raise ArgumentError(VARIABLE, "0 or 1", repr(value))

@@ -1,11 +1,18 @@
-"""How a GPU goes about the gradient of an activation: which rows and columns are side by side."""
+"""The choice of a GPU for dgrad: which rows and columns are side by side."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..algebra import Layout
 from ..conv import ConvProblem, dgrad_views
+from ..conv.gradients import Class, classes_of
+from ..conv.patches import patches_of
+from ..planning.group_tile import GRANULE
 from ..view.gemm_view import GemmView
 from . import machines
 
@@ -19,6 +26,8 @@ COLUMNS = 64  # of a tile: wider, what is multiplied with zeros costs more than 
 MORE_COLUMNS = 128
 WHOLE = 64  # channels of a k-tile
 WASTE = 1.5  # products, those with zeros included, for one that is needed
+LAUNCH = 4e8  # products of 16 bits that an H100 forms, about, while one more kernel is launched
+ONE_WAVE = 132 * 128 * 64  # results of a tile for each of its SMs: fewer take as long
 IMAGES = 64  # rows of a tile that should be at the same place
 PRESENT = 0.7  # share of (cell, tap) below which tiles look for taps that they lack
 
@@ -39,22 +48,36 @@ def columns_of(dtype: torch.dtype, device: int) -> int:
     return MORE_COLUMNS if hopper else COLUMNS
 
 
-def arranged_dgrad(problem: ConvProblem, columns: int = COLUMNS) -> tuple[GemmView, ...]:
-    """``dgrad_views`` as they are fastest: the same products in another order, none of them empty.
+def arranged_dgrad(
+    problem: ConvProblem, columns: int = COLUMNS, *, empty: bool = False
+) -> tuple[GemmView, ...]:
+    """``dgrad_views`` as they are fastest: the same products in another order.
 
-    ``columns``: what :func:`columns_for` says. Where much of the filter falls outside a small
-    output, rows run over the images first.
+    They are views of the memory of ``patches_of`` the problem.
+    ``columns``: what :func:`columns_for` says. ``empty``: also those of residues that no tap
+    reaches. Where much of the filter falls outside a small output, rows run over the images first.
 
     >>> [view] = arranged_dgrad(ConvProblem((4096, 6, 4, 4, 64), (128, 3, 3, 3)))
     >>> print(view.d.inner)
     ((N,W,H,D),C):((1@0,1@3,1@2,1@1),1@4)
+    >>> [up] = arranged_dgrad(ConvProblem((2, 64, 64, 64, 256), (512, 2, 2, 2), stride=2))
+    >>> up.m, up.n, up.k
+    (65536, 2048, 512)
     """
-    return dgrad_views(
+    channels, (problem, cells) = problem.C, patches_of(problem)
+    side_by_side, alike = phases_of(problem, columns, empty=empty)
+    views = dgrad_views(
         problem,
-        side_by_side=residues_side_by_side(problem, columns),
+        side_by_side=side_by_side,
+        alike=alike,
         images_first=problem.N >= IMAGES and present_taps(problem) < PRESENT,
-        empty=False,
+        empty=empty,
     )
+    if cells == 1:
+        return views
+    # Cells that are one have the channels of each beside the other's.
+    entries = (Layout(((channels, view.n // channels),), ((1, 0),)) for view in views)
+    return tuple(replace(view, columns=of) for view, of in zip(views, entries, strict=True))
 
 
 def present_taps(problem: ConvProblem) -> float:
@@ -75,29 +98,92 @@ def _share(problem: ConvProblem, mode: int) -> float:
     return sum(0 <= voxel < voxels for voxel in met) / max(len(met), 1)
 
 
-def residues_side_by_side(problem: ConvProblem, columns: int = COLUMNS) -> tuple[int, ...]:
-    """Spatial modes for ``dgrad_views(side_by_side=)``: as many as fill the columns of a tile.
+class Phases(NamedTuple):
+    """Spatial modes for ``dgrad_views``, whose residues are columns: all, or those ``alike``."""
+
+    side_by_side: tuple[int, ...]
+    alike: tuple[int, ...]
+
+
+def phases_of(problem: ConvProblem, columns: int = COLUMNS, *, empty: bool = False) -> Phases:
+    """The modes whose residues are columns of a view: those that save time, launches included.
+
+    Residues that are alike share a view and multiply nothing with zeros: one where the stride
+    divides the taps, else two for a mode; at borders there are some cells more. Where a residue
+    lacks a tap, its zeros would be multiplied with whatever another reads, an infinity too: modes
+    that few channels are worth.
+
+    >>> phases_of(ConvProblem((2, 64, 64, 64, 256), (256, 2, 2, 2), 2)).alike
+    (0, 1, 2)
+    >>> phases_of(ConvProblem((1, 1024, 64), (128, 16), 8, 4)).alike
+    (0,)
+    >>> phases_of(ConvProblem((2, 64, 64, 64, 256), (256, 3, 3, 3), 2, 1))
+    Phases(side_by_side=(), alike=())
+
+    Groups fill the columns of tiles that hold several of them.
+
+    >>> phases_of(ConvProblem((2, 64, 64, 128), (128, 3, 3), 2, 1, groups=32))
+    Phases(side_by_side=(), alike=())
+    """
+    if not columns:
+        return Phases((), ())
+    few = _few_channels(problem, columns)
+    modes = range(problem.rank)
+    residues = [classes_of(problem, mode, empty=empty) for mode in modes]
+    alike = {
+        mode: classes_of(problem, mode, alike=True, empty=empty)
+        for mode in modes
+        if problem.dilation[mode] == 1 and len(residues[mode]) > 1
+    }
+    fewer = [mode for mode, found in alike.items() if len(found) < len(residues[mode])]
+
+    def cost(chosen: tuple[int, ...]) -> tuple[float, int]:
+        found = [alike[mode] if mode in chosen else residues[mode] for mode in modes]
+        return _cost(problem, found, prod(map(len, found))), -len(chosen)
+
+    every = [some for n in range(len(fewer) + 1) for some in combinations(fewer, n)]
+    best = min(every, key=cost)
+    views = prod(len(residues[mode]) for mode in modes if mode not in few)
+    if few and _cost(problem, residues, views) < cost(best)[0]:
+        return Phases(few, ())
+    return Phases((), best)
+
+
+def _cost(problem: ConvProblem, classes: Sequence[Sequence[Class]], views: int) -> float:
+    """Products, or as many as are formed in the time, of so many views of classes by mode."""
+    pairs = prod(sum(of.cells * of.residues * of.taps for of in found) for found in classes)
+    cells = prod(sum(of.cells * of.residues for of in found) for found in classes)
+    results = problem.N * problem.C * cells
+    depth = problem.K / problem.groups * pairs / max(cells, 1)
+    return max(results, views * ONE_WAVE) * depth + views * LAUNCH
+
+
+def _few_channels(problem: ConvProblem, columns: int) -> tuple[int, ...]:
+    """Spatial modes as many as fill the columns of a tile.
 
     With few channels a tile reads too much for what it multiplies; what residues side by side
     multiply with zeros costs less than reading the same rows for each of them again.
 
-    >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1))
+    >>> _few_channels(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1), COLUMNS)
     (2,)
-    >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1), MORE_COLUMNS)
+    >>> _few_channels(ConvProblem((2, 64, 64, 64, 32), (64, 3, 3, 3), 2, 1), MORE_COLUMNS)
     (1, 2)
-    >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 24), (64, 3, 3, 3), 2, 1), MORE_COLUMNS)
+    >>> _few_channels(ConvProblem((2, 64, 64, 64, 24), (64, 3, 3, 3), 2, 1), MORE_COLUMNS)
     (2,)
-    >>> residues_side_by_side(ConvProblem((2, 64, 64, 64, 256), (256, 3, 3, 3), 2, 1))
+    >>> _few_channels(ConvProblem((2, 64, 64, 64, 256), (256, 3, 3, 3), 2, 1), COLUMNS)
     ()
     """
+    channels = problem.C // problem.groups, problem.K // problem.groups
+    if problem.groups > 1 and not any(count % GRANULE for count in channels):
+        return ()
     most = columns if problem.K // problem.groups % WHOLE == 0 else min(columns, COLUMNS)
     columns, modes = problem.C // problem.groups, list[int]()
     for mode in reversed(range(problem.rank)):
         stride, taps, near = problem.stride[mode], problem.taps[mode], problem.padding[mode][0]
         without_zeros = columns % COLUMNS == 0 and len(modes) < 2
         room = most if without_zeros else min(most, COLUMNS)
-        if stride == 1 or problem.dilation[mode] != 1 or columns * stride > room:
-            continue
+        if taps % stride == 0 or problem.dilation[mode] != 1 or columns * stride > room:
+            continue  # of equally many taps, residues are alike
         voxels = (stride - 1 + near) // stride + (taps - 1 - near) // stride + 1
         if stride * voxels <= WASTE * taps:
             columns *= stride

@@ -101,7 +101,7 @@ class Plan:
         self._only_launches = not self._in_bytes and not self._parts and self._only_device
         layouts = view.a, view.b, view.d
         a, b, d = map(index_buffer, layouts)
-        # CTAs that last are as many as there is room for at once.
+        # A persistent kernel has as many CTAs as run at once.
         self._most = self.machine.sm_count * self.spec.ctas_per_sm
         ctas = (self._most,) if self.tile.persistent else ()
         integers = *ctas, *runtime_integers(view).values()
@@ -116,7 +116,9 @@ class Plan:
         self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
 
     def _take(self, owner: Any, buffers: Buffers | None, integers: Any) -> None:
-        """What the kernel gets after its operands, and what more if nothing follows the sums."""
+        """Return what the kernel gets after its operands, and what more if nothing follows the
+        sums.
+        """
         self._owner = owner  # of buffers, which are given by addresses
         self._given = *_addresses(buffers), integers
         self._alone = *self._given, None, None, None, None
@@ -284,7 +286,8 @@ def plan_of(
 
 
 def _is_dots(view: GemmView) -> bool:
-    """Whether a view is a batch of dot products that are not gathered, as depthwise passes are.
+    """Return whether a view is a batch of dot products that are not gathered, as depthwise passes
+    are.
 
     Pairs of rows of one channel each are gathered: the template runs them.
     """
@@ -307,7 +310,9 @@ def launcher_of(plan: Plan | DotPlan) -> Launcher:
 
 
 def launcher_over(kind: Kind, over: Over, key: tuple[Any, ...]) -> Launcher:
-    """What launches a pass of a kind, past its view where there was one of its kind and size."""
+    """Return what launches a pass of a kind, past its view where there was one of its kind and
+    size.
+    """
     numbers = over.numbers
     view = kind.sizes_of(numbers)
     if view.m > 1 or view.n > 1:

@@ -1,4 +1,5 @@
-"""What runs a GEMM view on a GPU: the problem that it is, the tile, the kernel's ``KernelSpec``.
+"""Selection of a kernel for a GEMM view: the problem that it is, the tile, the kernel's
+``KernelSpec``.
 
 No kernel is loaded or launched here, unless the user wants tiles to be measured: that is ``gpu``,
 which comes here first.
@@ -16,7 +17,12 @@ import torch
 from ..algebra.int_tuple import flatten
 from ..errors import ArgumentTypeError
 from ..planning import legality
-from ..planning.cost_model import Machine, Problem, ranked
+from ..planning.channel_padding import padded_channels
+from ..planning.cost_model import Problem, choose, expected_time, ranked
+from ..planning.group_model import GroupProblem
+from ..planning.group_sums import GroupSumTile, GroupSumView, sum_vectors
+from ..planning.group_tile import GroupTile, group_vectors
+from ..planning.group_view import GroupView
 from ..planning.halo_reuse import widened
 from ..planning.kernel_key import index_buffer
 from ..planning.kernel_spec import (
@@ -25,18 +31,21 @@ from ..planning.kernel_spec import (
     KernelSpec,
     can_skip,
     kept_entries,
+    run_of,
     staged_bytes,
     stores_whole_rows,
     suits_warpgroups,
     vectors_of,
 )
+from ..planning.machine import Machine
 from ..planning.structural_zeros import Run, leaves_bounds, runs_of
 from ..planning.tile import TileConfig, specialized
+from ..planning.tile_table import WARPGROUP_TYPES
 from ..planning.tma_im2col import is_mapped
 from ..planning.view_rules import UnsupportedViewError, check_view
 from ..tensors.packed_int4 import INT4
 from ..tensors.tensor_checks import expected
-from ..view.epilogue import is_by_row
+from ..view.epilogue import counts_rows, is_by_row
 from ..view.gemm_view import GemmView, locate, stages, through_coordinates
 from . import handed, machines
 from .folding_choice import unfolded
@@ -46,6 +55,7 @@ from .measured_choices import find, key_of, wanted
 _PRESENT = 0.5
 _WHOLE = ("int8", INT4)  # data whose sums are whole numbers
 _ANY_TILE = TileConfig((64, 64, 16))
+_ALL_COLUMNS = TileConfig((128, 256, 16), (2, 4))  # of those that may be one run
 MOST_ROWS = 2**31
 ALIGNED = (16, 16, 16)  # bytes that the memory of A, B and D starts at multiples of
 
@@ -102,13 +112,15 @@ def choose_kernel(
     of_any_tile = KernelSpec(
         kind, out_kind, _ANY_TILE, machine.arch, vectors, along, epilogue=structure
     )
-    problem = _problem_of(view, of_any_tile, atomic=atomic)
+    problem = _problem_of(view, of_any_tile, atomic=atomic, aligned=aligned[2])
     plain = None if tile or problem.zero_tiles or problem.zero_tiles_halo else unfolded(view)
     if plain is not None:  # no tile would leave out what is outside the filter
         return choose_kernel(
             plain, dtype, device, out_dtype, precision=precision, atomic=atomic,
             structure=structure, aligned=aligned, splits=splits, sizes=sizes, measures=measures,
         )  # fmt: skip
+    if tile is None or tile.warp_specialized:
+        view, problem = _of_whole_taps(view, problem, of_any_tile, machine, aligned[2])
     key = key_of(view, problem, out_kind, vectors, along)
     measured = find(key, problem, machine)
     chooses = tile is None and splits is None and not isinstance(device, Machine)
@@ -123,7 +135,10 @@ def choose_kernel(
     pairs = chain([measured] if measured else [], ranked(problem, machine))
     for chosen, parts in pairs:  # the first, unless no kernel runs it
         parts = splits if splits and problem.splittable else parts
-        kernel = _kernel_of(view, of_any_tile, tile or chosen, parts, _name(sums), atomic=atomic)
+        kernel = _kernel_of(
+            view, _for_tile(view, of_any_tile, tile or chosen, aligned), parts, _name(sums),
+            atomic=atomic, aligned=aligned[2],
+        )  # fmt: skip
         if tile is not None:
             legality.check(*kernel[:2], machine.smem_per_cta)
         if tile is not None or not legality.reasons(*kernel[:2], machine.smem_per_cta):
@@ -131,7 +146,37 @@ def choose_kernel(
     return Choice(*kernel, sums, machine, problem, key)
 
 
-def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> Problem:
+def _access_bytes(spec: KernelSpec) -> tuple[int, int, int]:
+    sizes = BYTES[spec.dtype], BYTES[spec.dtype], BYTES[spec.out_dtype]
+    a, b, d = (vector * size for vector, size in zip(spec.vectors, sizes, strict=True))
+    return a, b, d
+
+
+def _of_whole_taps(
+    view: GemmView, problem: Problem, spec: KernelSpec, machine: Machine, aligned: int
+) -> tuple[GemmView, Problem]:
+    """The view with padded channels and its problem, where TMA then brings what threads would have
+    to copy, and that is expected to be faster; else both as they are.
+    """
+    size = BYTES[problem.dtype]
+    hopper = machine.arch == "sm_90a" and problem.dtype in WARPGROUP_TYPES and size > 1
+    plain = problem.zero_tiles or problem.zero_tiles_halo or problem.gathered or not problem.wgmma
+    padded = padded_channels(view, 64 // size) if hopper and not plain else None
+    if padded is None:
+        return view, problem
+    # What is multiplied beyond the channels is zero in both operands: any tile may do so.
+    other = replace(
+        _problem_of(padded, spec, atomic=False, aligned=aligned),
+        zero_tiles=False,
+        zero_tiles_halo=False,
+    )
+    other = replace(other, clusters=problem.clusters, persistent=problem.persistent)
+    times = [expected_time(p, *choose(p, machine), machine) for p in (problem, other)]
+    faster = (other.tma or other.tma_halo) and times[1] < times[0]
+    return (padded, other) if faster else (view, problem)
+
+
+def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int) -> Problem:
     """Return what the cost model is asked about a view; ``spec`` has any tile."""
     kind, out_kind, vectors, along = spec.dtype, spec.out_dtype, spec.vectors, spec.along
     whole = expected(view).writes_all and _is_dense(view.d)
@@ -158,28 +203,68 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> Problem:
             and (not counts or stores_whole_rows(view))
         ),
         statistics=counts,
+        access_bytes=_access_bytes(spec),
+        stored_bytes=BYTES[out_kind],
+        b_along_k=along[1] == 1,
+        rows_adjoin=run_of(view, replace(spec, tile=_ALL_COLUMNS), aligned) > 0,
         **_shared_rows(view, spec),
+        **_group_of(view, spec, atomic=atomic),
     )  # fmt: skip
 
 
+def _for_tile(
+    view: GemmView, spec: KernelSpec, tile: TileConfig, aligned: tuple[int, int, int]
+) -> KernelSpec:
+    """The spec with a tile; of one of several groups, with vectors of their channels."""
+    kinds = spec.dtype, spec.out_dtype, aligned
+    if isinstance(tile, GroupSumTile):
+        sums = GroupSumView.of(view)
+        return replace(spec, tile=tile, vectors=sum_vectors(sums, *kinds)) if sums else spec
+    group = GroupView.of(view) if isinstance(tile, GroupTile) else None
+    if group is not None:
+        vectors, along = group_vectors(group, *kinds)
+        spec = replace(spec, vectors=vectors, along=along)
+    return replace(spec, tile=tile)
+
+
+def _group_of(view: GemmView, spec: KernelSpec, *, atomic: bool) -> dict[str, Any]:
+    """Describe a problem: its groups, if tiles may hold several of them."""
+    group: GroupView | None = None
+    if spec.along == (0, 0):
+        group = None if atomic or spec.epilogue else GroupSumView.of(view)
+    elif spec.along[0] == 1 and not atomic:
+        words = "statistics" in spec.epilogue.split() or counts_rows(spec.epilogue)
+        group = None if words else GroupView.of(view)
+    if group is None:
+        return {}
+    staged = staged_bytes(spec.dtype, spec.out_dtype, spec.epilogue)
+    return {"group": GroupProblem(group, spec.dtype, spec.along[1], staged)}
+
+
 def _kernel_of(
-    view: GemmView, spec: KernelSpec, tile: TileConfig, parts: int, sums: str, *, atomic: bool
+    view: GemmView, spec: KernelSpec, parts: int, sums: str, *, atomic: bool, aligned: int
 ) -> tuple[GemmView, KernelSpec, int]:
-    """The view and the spec with a tile, and the slices of a sum, without empty ones."""
+    """The view and the spec with its tile, and the slices of a sum, without empty ones."""
+    tile = spec.tile
     if tile.halo_taps > 1:
         view = _widened(view, tile)
-    parts = _without_empty_parts(view.k // tile.halo_taps, tile, parts)
+    if isinstance(tile, GroupTile):
+        parts = _parts_of_boxes(view, tile, parts)
+    else:
+        parts = _without_empty_parts(view.k // tile.halo_taps, tile, parts)
     split = "" if parts == 1 else "atomic" if atomic else "partial"
     if split:
         vectors = (*spec.vectors[:2], min(spec.vectors[2], 16 // BYTES[sums]))
         spec = replace(spec, out_dtype=sums, vectors=vectors)
     skip = not split and tile.halo_taps == 1 and can_skip(view, spec.along, tile)
-    spec = replace(spec, tile=tile, split=split, skip=skip)
-    return view, replace(spec, kept=kept_entries(view, spec)), parts
+    skip = skip and not isinstance(tile, GroupTile)
+    spec = replace(spec, split=split, skip=skip)
+    kept, run = kept_entries(view, spec), run_of(view, spec, aligned)
+    return view, replace(spec, kept=kept, run=run), parts
 
 
 def _tunes() -> bool:
-    """Whether to measure now: not while a graph is captured, which takes no other launches."""
+    """Return whether to measure now: not while a graph is captured, which takes no launches."""
     return wanted() and not torch.cuda.is_current_stream_capturing()
 
 
@@ -194,8 +279,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _shared_rows(view: GemmView, spec: KernelSpec) -> dict[str, Any]:
-    """Of a problem: how many taps share the rows of a tile, how many rows more that takes, and
-    whether tensor maps bring these tiles.
+    """Describe a problem: how many taps share the rows of a tile, how many rows more that takes,
+    and whether tensor maps bring these tiles.
 
     None do if those are more rows than a kernel counts: three for one where lines are of one cell.
     """
@@ -226,6 +311,15 @@ def _without_empty_parts(k: int, tile: TileConfig, splits: int) -> int:
     """Return how many parts there are if all but the last have equally many k-tiles."""
     k_tiles = max(1, -(-k // tile.k))
     return -(-k_tiles // -(-k_tiles // splits))
+
+
+def _parts_of_boxes(view: GemmView, tile: GroupTile, splits: int) -> int:
+    """The same of sums over boxes of voxels; others of several groups have one part."""
+    sums = GroupSumView.of(view) if isinstance(tile, GroupSumTile) else None
+    if sums is None:
+        return 1
+    boxes = prod(-(-int(r.extent) // b) for r, b in zip(sums.rows, tile.box, strict=True))
+    return -(-boxes // -(-boxes // splits))
 
 
 def _check_machine(kind: str, machine: Machine) -> None:
@@ -277,7 +371,7 @@ def _has_tma(view: GemmView, spec: KernelSpec, taps: int = 1) -> bool:
 
 
 def _runs(view: GemmView, spec: KernelSpec, taps: int = 1) -> tuple[Run, ...]:
-    """Of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
+    """Return, of these tiles, of all columns, the runs of k-tiles that leave out zeros of B."""
     columns = next((n for n in (32, 64, 128, 256) if view.n <= n), 0)
     if spec.arch != "sm_90a" or not columns or not leaves_bounds(view):
         return ()

@@ -1,4 +1,4 @@
-"""What a user's function computes, as text that keys compiled kernels."""
+"""Signatures of a user's functions, as text that keys compiled kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users call, below modules: ``execute``, and the operators that torch differentiates."""
+"""The operations below modules: ``execute``, and the operators that torch differentiates."""
 
 from .execute import execute
 

@@ -34,12 +34,14 @@ Entry = tuple[Guard, "Guard | None", Any]  # of all tensors but a residual, of t
 
 
 class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
-    """What was kept for signatures of convolutions: a cache with a bound, by the coarse parts.
+    """Calls that are kept for signatures of convolutions: a cache with a bound, by the coarse
+    parts.
 
     A call is described by ``numbers``, a tuple of Python's own values, by ``out_dtype``, and by
     ``input``, ``weight``, ``bias``, ``scale`` and ``residual``, of which the last three may be
-    None, and ``scale`` a number. Numbers that are equal, but of another type, are another
-    signature: 1.0 may be refused where 1 is not. Whether gradients are recorded belongs to it, too.
+    None, and ``scale`` a number; ``named`` are the tensors of a user's function. Numbers that are
+    equal, but of another type, are another signature: 1.0 may be refused where 1 is not. Whether
+    gradients are recorded belongs to it, too.
     With ``rows``, how many of them ``input`` and ``residual`` have does not.
 
     >>> calls = CallCache("", entries=2, nbytes=10_000)
@@ -64,8 +66,11 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         bias: Tensor | None = None,
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
+        *named: Tensor,
     ) -> Any:
-        """What was kept for a call; None for what was not, and for a call that torch has to see."""
+        """Return what was kept for a call; None for what was not, and for a call that torch has to
+        see.
+        """
         # What is_watched_unseen asks: a function takes as long as its answers. Of graphs, those of
         # torch.compile alone have to be asked for: other tracers are modes, or have own tensors.
         if is_dynamo_compiling() or functions_that_look() or operators_that_look():
@@ -76,8 +81,9 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
             return None
         columns: Any = ()
         apart = residual
-        if not (bias is scale is residual is out_dtype is None):
+        if named or not (bias is scale is residual is out_dtype is None):
             numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
+            columns = *columns, *named
             for column in columns:
                 if type(column) not in PLAIN or column.is_nested:
                     return None
@@ -103,10 +109,11 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
         bias: Tensor | None = None,
         scale: Tensor | float | None = None,
         residual: Tensor | None = None,
+        *named: Tensor,
     ) -> None:
         """Keep what ``make`` makes for a call, if torch need not see it; else it is not made."""
         numbers, columns = _apart(numbers, out_dtype, bias, scale, residual)
-        together = input, weight, *columns
+        together = input, weight, *columns, *named
         # Apart from the input, which it may be: a guard of torch's has no tensor twice.
         alone = () if residual is None else (residual,)
         if not is_plain(*together, *alone):
@@ -138,6 +145,7 @@ class CallCache(BoundedCache[Hashable, Sequence[Entry]]):
             return
         (input, weight), (bias, scale, residual, activation, slope, out_dtype) = operands, ending
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
+        assert activation is None or isinstance(activation, str)  # else a call is bound at once
         if (
             not (input.numel() and result.numel())
             or result.is_complex()

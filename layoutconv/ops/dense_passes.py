@@ -1,4 +1,4 @@
-"""What the passes of a dense convolution compute: views, and functions of tensors.
+"""The passes of a dense convolution: views, and functions of tensors.
 
 Here is no dispatcher and no gradient: ``dense_operators`` registers the functions as operators of
 torch, ``dense_calls`` calls what they consist of. Those take and return tensors of torch's shapes,
@@ -9,6 +9,7 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,16 +17,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..base.caches import BoundedCache, kept_in
-from ..conv import ConvProblem, dgrad_views, wgrad_view
+from ..conv import ConvProblem, wgrad_view
 from ..conv.dense_views import VIEWS
 from ..conv.depthwise_views import depthwise_dgrad_views, depthwise_fprop_view, depthwise_wgrad_view
 from ..conv.gradients import reached_residues
+from ..conv.patches import patches_of
 from ..cpu.torch_convolution import TorchConvolution, is_torchs, with_epilogue
 from ..gpu.filter_choice import as_read, worth_turning
 from ..gpu.folding_choice import arranged_fprop, line_for
-from ..gpu.phase_choice import arranged_dgrad, columns_for, residues_side_by_side
+from ..gpu.packing_choice import (
+    Multiplied,
+    Packed,
+    multiplied_for,
+    packed_dgrad,
+    packed_fprop,
+    packed_wgrad,
+)
+from ..gpu.phase_choice import arranged_dgrad, columns_for, phases_of
 from ..tensors.epilogue_in_torch import Finish
-from ..tensors.tensor_checks import OUTPUTS, as_stored
+from ..tensors.tensor_checks import OUTPUTS, as_stored, expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
 from .epilogue_args import EpilogueArgs
@@ -75,13 +85,15 @@ class Pass(NamedTuple):
     """The views that together write a result of ``shape``; ``zeroed`` says: all but empty sums.
 
     ``turned`` is the shape of a filter that had better be turned before, where kernels read it
-    along the sum alone; empty of one that had not.
+    along the sum alone; empty of one that had not. ``packed``: other views, of packed operands,
+    that compute the same and are faster.
     """
 
     views: tuple[GemmView, ...]
     shape: tuple[int, ...]
     zeroed: bool = False
     turned: tuple[int, ...] = ()
+    packed: Packed | None = None
 
     @property
     def is_depthwise(self) -> bool:
@@ -104,18 +116,31 @@ class Pass(NamedTuple):
         a, b = in_memory_order(a), in_memory_order(b)
         if result is None:
             result = new_result(a, self.shape, ending.out_dtype)
-        out, epilogue = in_memory_order(result), _in_memory(ending).epilogue(statistics=statistics)
+        out, ending = in_memory_order(result), _in_memory(ending)
         if self.zeroed:
-            write_empty_sums(out, epilogue, a.dtype)
-        a, b, turns = a.contiguous(), b.contiguous(), bool(self.turned)
-        return result, run(self.views, a, b, out, epilogue, turns=turns)
+            write_empty_sums(out, ending.epilogue(), a.dtype)
+        if not self.views:
+            return result, None
+        a, b = a.contiguous(), b.contiguous()
+        if self.packed is None:
+            return result, _run(self.views, a, b, out, ending, statistics, bool(self.turned))
+        out = out.view(expected(self.views[0]).d.shape)
+        written = self.packed.written(out)
+        a, b = self.packed.operands(a, b)
+        found = _run(self.packed.views, a, b, written, ending, statistics)
+        self.packed.finish(written, out)
+        return result, found
 
 
 class TorchPass(NamedTuple):
-    """A pass on a CPU as a call of torch; ``compute`` as of :class:`Pass`."""
+    """A pass on a CPU as a call of torch; ``compute`` as of :class:`Pass`.
+
+    ``recorded``: the same sums as autograd records torch's own convolution, where it can.
+    """
 
     sums_of: Callable[..., Tensor]
     zeroed: bool = False
+    recorded: Callable[..., Tensor] | None = None
 
     def compute(
         self,
@@ -147,16 +172,18 @@ def fprop_pass(
     groups: int = 1,
     *,
     line: int = 0,
+    of: Multiplied | None = None,
 ) -> Pass:
     """The forward pass of tensors of shapes (N, D, H, W, C) and (K, T, R, S, C / groups).
 
-    ``line``: so many elements of a row are copied at once where lines may be folded.
+    ``line``: so many elements of a row are copied at once where lines may be folded. ``of``: what
+    is multiplied, where few channels may be packed.
 
     >>> fprop_pass((1, 8, 8, 4), (16, 3, 3, 4), [1, 1], [1, 1, 1, 1], [1, 1]).shape
     (1, 8, 8, 16)
     """
     numbers = tuple(stride), tuple(padding), tuple(dilation), groups
-    return _fprop_pass(tuple(x), tuple(w), *numbers, line)
+    return _fprop_pass(tuple(x), tuple(w), *numbers, line, of)
 
 
 def forget() -> None:
@@ -167,11 +194,13 @@ def forget() -> None:
 
 @kept_in(_PASSES)
 def _fprop_pass(x: Any, w: Any, *numbers: Any) -> Pass:
-    *of_problem, line = numbers
+    *of_problem, line, of = numbers
     problem = _problem(x, w[:-1], *of_problem)
     if _is_depthwise(problem):
         return Pass((depthwise_fprop_view(problem),), problem.output)
-    return Pass((arranged_fprop(problem, line),), problem.output)
+    views = (arranged_fprop(problem, line),)
+    patches, _ = patches_of(problem)
+    return Pass(views, problem.output, packed=packed_fprop(patches, views, of))
 
 
 def dgrad_pass(
@@ -182,12 +211,14 @@ def dgrad_pass(
     *,
     ends: bool = False,
     columns: int = 0,
+    of: Multiplied | None = None,
 ) -> Pass:
     """The gradient of the activation, of ``spatial`` cells: shapes (N, Z, P, Q, K), that of ``w``.
 
     ``ends`` says whether anything comes after the sums: what becomes of an empty one need not be
     zero, so that the cells that no window covers have views then, if not too many. ``columns``: so
-    many may be filled by residues side by side, if columns are not told apart by what comes after.
+    many are filled by residues side by side where channels are few. ``of`` is as of
+    :func:`fprop_pass`.
 
     >>> numbers = [3], [0, 0], [1], 1
     >>> [len(dgrad_pass((1, 3, 4), (4, 1, 2), [7], numbers, ends=e).views) for e in (0, 1)]
@@ -195,27 +226,38 @@ def dgrad_pass(
     """
     *modes, groups = numbers
     every = tuple(spatial), *map(tuple, modes), groups
-    return _dgrad_pass(tuple(y), tuple(w), *every, bool(ends), columns)
+    return _dgrad_pass(tuple(y), tuple(w), *every, bool(ends), columns, of)
 
 
 @kept_in(_PASSES)
 def _dgrad_pass(y: Any, w: Any, spatial: Any, *numbers: Any) -> Pass:
-    *of_problem, ends, columns = numbers
+    *of_problem, ends, columns, of = numbers
     groups = of_problem[-1]
     shape = (y[0], *spatial, w[-1] * groups)
     problem = _problem(shape, w[:-1], *of_problem)
-    # A stride far beyond the filter would have a view for each of as many cells.
-    empty = ends and prod(map(min, problem.stride, problem.spatial)) <= _EMPTY
-    together: tuple[int, ...] = ()
     if _is_depthwise(problem):
+        empty = ends and _few_residues(problem)
         views = depthwise_dgrad_views(problem, empty=empty)
-    elif columns and not ends:
-        views, together = arranged_dgrad(problem, columns), residues_side_by_side(problem, columns)
-    else:
-        views = dgrad_views(problem, empty=empty)
-    turns = not _is_depthwise(problem) and worth_turning(prod(y[:-1]), w, groups)
-    zeroed = not empty and not _covers(problem, together)
-    return Pass(views, shape, zeroed, w if turns else ())
+        return Pass(views, shape, not empty and not _covers(problem, ()))
+    patches, _ = patches_of(problem)
+    empty = ends and _few_residues(patches)
+    together, _ = phases_of(patches, columns, empty=empty)
+    w = (*patches.filter, patches.C // groups)
+    turns = worth_turning(prod(y[:-1]), w, groups)
+    zeroed = not empty and not _covers(patches, together)
+
+    def views_of(K: int) -> tuple[GemmView, ...]:
+        of_width = replace(problem, filter=(K, *problem.taps))
+        return arranged_dgrad(of_width, columns, empty=empty)
+
+    views = arranged_dgrad(problem, columns, empty=empty)
+    packed = packed_dgrad(patches, views, views_of, of)
+    return Pass(views, shape, zeroed, w if turns else (), packed)
+
+
+def _few_residues(problem: ConvProblem) -> bool:
+    """A stride far beyond the filter would have a view for each of as many cells."""
+    return prod(map(min, problem.stride, problem.spatial)) <= _EMPTY
 
 
 def _covers(problem: ConvProblem, together: tuple[int, ...]) -> bool:
@@ -251,9 +293,13 @@ def write_empty_sums(out: Tensor, epilogue: Epilogue | None, operand: torch.dtyp
 
 @kept_in(_PASSES)
 def _wgrad_pass(y: Any, x: Any, taps: Any, *numbers: Any) -> Pass:
-    problem = _problem(x, (y[-1], *taps), *numbers)
-    view = (depthwise_wgrad_view if _is_depthwise(problem) else wgrad_view)(problem)
-    return Pass((view,), (y[-1], *taps, x[-1] // problem.groups))
+    *of_problem, of = numbers
+    problem = _problem(x, (y[-1], *taps), *of_problem)
+    if _is_depthwise(problem):
+        return Pass((depthwise_wgrad_view(problem),), problem.stored_filter)
+    patches, _ = patches_of(problem)
+    views = (wgrad_view(patches),)
+    return Pass(views, problem.stored_filter, packed=packed_wgrad(patches, views, of))
 
 
 def _problem(
@@ -304,7 +350,9 @@ def torch_pass(name: str, a: Tensor, b: Tensor, numbers: Sequence[Any]) -> Torch
         taps, *numbers = numbers
         x, filter = second, (first[-1], *taps)
     convolution = _torch_convolution(x, filter, *map(tuple, numbers), groups)
-    return TorchPass(getattr(convolution, name))
+    records = name == "fprop" and len(first) > 3
+    recorded = convolution.recorded if records else None
+    return TorchPass(getattr(convolution, name), recorded=recorded)
 
 
 @kept_in(_PASSES)
@@ -324,22 +372,23 @@ def pass_of(
 def pass_maker(
     name: str, a: Tensor, b: Tensor, numbers: Sequence[Any], *, ends: bool = False
 ) -> Callable[[], Pass]:
-    """What makes the views of "fprop", "dgrad" or "wgrad" of two tensors, as their device likes.
+    """Return a maker of the views of "fprop", "dgrad" or "wgrad" of two tensors, as their device
+    likes.
 
     It holds no tensor. ``numbers`` are the arguments of the operator, from the two tensors to the
     executor; ``ends`` says whether anything comes after the sums.
     """
     first, second = _shape_in_memory(a), _shape_in_memory(b)
-    numbers = numbers[:-1]
+    numbers, of = numbers[:-1], multiplied_for(a)
     if name == "fprop":
-        return partial(fprop_pass, first, second, *numbers, line=line_for(a))
+        return partial(fprop_pass, first, second, *numbers, line=line_for(a), of=of)
     if name == "dgrad":
         spatial, *others = numbers
         return partial(
-            dgrad_pass, first, second, spatial, others, ends=ends, columns=columns_for(a)
+            dgrad_pass, first, second, spatial, others, ends=ends, columns=columns_for(a), of=of
         )
     taps, *modes, groups = numbers
-    return partial(_wgrad_pass, first, second, tuple(taps), *map(tuple, modes), groups)
+    return partial(_wgrad_pass, first, second, tuple(taps), *map(tuple, modes), groups, of)
 
 
 def fprop(
@@ -408,10 +457,24 @@ def wgrad(
 
 
 def _in_memory(ending: EpilogueArgs) -> EpilogueArgs:
-    """With the residual in the order of memory."""
-    if ending.residual is None:
-        return ending
-    return ending.of(ending.bias, ending.scale, in_memory_order(ending.residual))
+    """With the residual, and what else is like the result, in the order of memory."""
+    return ending.like_result(in_memory_order)
+
+
+def _run(
+    views: Sequence[GemmView],
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    ending: EpilogueArgs,
+    statistics: bool,
+    turns: bool = False,
+) -> Tensor | None:
+    """:func:`run`, of a filter, a result and what is like it in the shapes that views have."""
+    stored = expected(views[0])
+    ending = ending.like_result(lambda tensor: tensor.reshape(stored.d.shape))
+    epilogue, out = ending.epilogue(statistics=statistics), out.view(stored.d.shape)
+    return run(views, a, b.view(stored.b.shape), out, epilogue, turns=turns)
 
 
 def run(

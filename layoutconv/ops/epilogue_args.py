@@ -1,12 +1,13 @@
-"""What follows the sums of a convolution, as one value below the public functions."""
+"""The epilogue of a convolution as one value below the public functions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
+from ..view.epilogue import Activation, Bias, Epilogue, Pointwise, Residual, Scale, Step
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,19 +22,30 @@ SCHEMA = (
 class EpilogueArgs(NamedTuple):
     """``activation(scale * sum + bias + residual)``, in the dtype ``out_dtype``.
 
-    A call that is known makes none: that takes half a microsecond.
+    A call that is known makes none: that takes half a microsecond. An activation is a name, or a
+    user's function, which no operator of torch takes: its schema has names.
     """
 
     bias: Tensor | None = None
     scale: Any = None  # a tensor; before public functions have checked it, also a number
     residual: Tensor | None = None
-    activation: str | None = None
+    activation: str | Pointwise | None = None
     slope: float = 0.01
     out_dtype: torch.dtype | None = None
 
     def of(self, bias: Tensor | None, scale: Any, residual: Tensor | None) -> EpilogueArgs:
         """Return the same of other tensors: ``_replace``, which torch 2.8 does not compile."""
         return EpilogueArgs(bias, scale, residual, self.activation, self.slope, self.out_dtype)
+
+    def like_result(self, change: Callable[[Tensor], Tensor]) -> EpilogueArgs:
+        """Return the same with a change made to all tensors that are like the result."""
+        residual, activation = self.residual, self.activation
+        if isinstance(activation, Pointwise):
+            activation = sources_changed(activation, change)
+        elif residual is None:
+            return self
+        residual = None if residual is None else change(residual)
+        return EpilogueArgs(self.bias, self.scale, residual, activation, self.slope, self.out_dtype)
 
     @property
     def ends(self) -> bool:
@@ -49,7 +61,7 @@ def epilogue_of(
     bias: Tensor | None = None,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     statistics: bool = False,
 ) -> Epilogue | None:
@@ -61,6 +73,17 @@ def epilogue_of(
         steps.append(Bias(bias.contiguous()))
     if residual is not None:
         steps.append(Residual(residual.contiguous()))
-    if activation is not None:
+    if isinstance(activation, Pointwise):
+        steps.append(sources_changed(activation, torch.Tensor.contiguous))
+    elif activation is not None:
         steps.append(Activation(activation, slope))
     return Epilogue(tuple(steps), statistics) if steps or statistics else None
+
+
+def sources_changed(function: Pointwise, change: Callable[[Tensor], Tensor]) -> Pointwise:
+    """Return a user's function of its tensors that are like the result, after a change."""
+    if not function.sources:
+        return function
+    return function.with_tensors(
+        function.per_column, function.per_row, map(change, function.like_d)
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..algebra import Layout
 from ..cpu.cpu_executor import execute_cpu
 from ..errors import ArgumentError
 from ..tensors.packed_int4 import INT4, in_pairs, unpacked
@@ -144,9 +145,18 @@ def _with_statistics(
         if not empty:
             execute_cpu(view, a, b, out, epilogue, sums)
         return sums.float()
+    if view.columns is not None:
+        shape = 2, view.n * view.l
     statistics = a.new_empty(shape, dtype=torch.float32)
     _execute_gpu()(view, a, b, out, epilogue, precision, atomic, statistics)
-    return statistics
+    return statistics if view.columns is None else _of_entries(view.columns, statistics)
+
+
+def _of_entries(columns: Layout, statistics: Tensor) -> Tensor:
+    """Statistics of columns as those of the entries that they read, summed in one order."""
+    entries = torch.as_tensor(columns(torch.arange(columns.size()))).to(statistics.device)
+    chosen = entries[:, None] == torch.arange(columns.cosize(), device=statistics.device)
+    return (statistics.double() @ chosen.double()).float()
 
 
 @cache

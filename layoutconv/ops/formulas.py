@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from ..errors import ArgumentError
+from ..tensors.epilogue_in_torch import FP8, convert
 from .guard import is_plain, wants_gradient
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Runner(NamedTuple):
 def fprop_gradients(
     run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
 ) -> Gradients:
-    """Those of the activation and of the filter, of a forward pass, as far as ``needed``."""
+    """Gradients of activation and filter of a forward pass, as far as ``needed``."""
     dx = run.dgrad(over, grad, w) if needed[0] else None
     return dx, run.wgrad(over, grad, x) if needed[1] else None
 
@@ -65,7 +66,7 @@ def fprop_gradients(
 def dgrad_gradients(
     run: Any, over: Any, needed: Sequence[bool], grad: Tensor, y: Any, w: Any
 ) -> Gradients:
-    """Those of the result and of the filter, of a transposed convolution."""
+    """Gradients of the result and of the filter, of a transposed convolution."""
     dy = run.fprop(over, grad, w) if needed[0] else None
     return dy, run.wgrad(over, y, grad) if needed[1] else None
 
@@ -73,7 +74,7 @@ def dgrad_gradients(
 def wgrad_gradients(
     run: Any, over: Any, needed: Sequence[bool], grad: Tensor, y: Any, x: Any
 ) -> Gradients:
-    """Those of the result and of the activation, of a filter's gradient."""
+    """Gradients of the result and of the activation, of a filter's gradient."""
     dy = run.fprop(over, x, grad) if needed[0] else None
     return dy, run.dgrad(over, y, grad) if needed[1] else None
 
@@ -99,6 +100,18 @@ def pass_of(op: Any, function: Any, name: str) -> Pass:
         return found
 
     return call
+
+
+def as_inputs(found: Gradients, dtype: torch.dtype) -> Gradients:
+    """Saturate gradients of fp8 inputs: autograd's own cast makes NaN of what is beyond the type.
+
+    >>> as_inputs((torch.tensor([500.0]).half(), None), torch.float8_e4m3fn)[0].float()
+    tensor([448.])
+    """
+    if dtype not in FP8:
+        return found
+    first, second = (None if grad is None else convert(grad, dtype) for grad in found)
+    return first, second
 
 
 # -- what follows the sums ------------------------------------------------------------------------
@@ -167,7 +180,27 @@ def through_epilogue(
     if needs_residual:
         residual = grad.to(residual_dtype)
     sums = grad if scale is None else grad * per_channel(scale, grad)
-    return sums.to(ctx.dtype), (bias, None, residual)
+    return convert(sums, ctx.dtype), (bias, None, residual)
+
+
+def wide_sums(operand: torch.dtype) -> tuple[Any, ...]:
+    """The last arguments of an operator that stores nothing but sums, as wide as they are.
+
+    >>> wide_sums(torch.float16)
+    (None, None, None, None, 0.01, torch.float32)
+    """
+    exact = torch.float64 if operand == torch.float64 else torch.float32
+    return None, None, None, None, 0.01, exact
+
+
+def linear(y: Tensor, bias: Any, scale: Any, residual: Any) -> Tensor:
+    """``scale * y + bias + residual`` in fp32 (fp64 of float64), as operations of torch."""
+    exact = torch.promote_types(y.dtype, torch.float32)
+    y = y.to(exact)
+    if scale is not None:
+        y = y * per_channel(scale.to(exact), y)
+    y = y if bias is None else y + per_channel(bias.to(exact), y)
+    return y if residual is None else y + residual.to(exact)
 
 
 def per_channel(column: Tensor, like: Tensor) -> Tensor:
@@ -201,6 +234,7 @@ def register(name: str, run: Runner, described: Described, *, ends: bool) -> Non
         else:
             needed = ctx.needs_input_grad
             ctx.save_for_backward(a if needed[1] else None, b if needed[0] else None)
+            ctx.dtype = a.dtype
         ctx.formula, ctx.over = described(a, b, *numbers)
 
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
@@ -210,6 +244,7 @@ def register(name: str, run: Runner, described: Described, *, ends: bool) -> Non
             grad, others = through_epilogue(ctx, grad, *ending)
             others = *others, None, None, None
         found = ctx.formula(run, ctx.over, ctx.needs_input_grad, grad, a, b)
+        found = as_inputs(found, ctx.dtype)
         return *found, *[None] * (ctx.inputs - 2 - len(others)), *others
 
     torch.library.register_autograd(f"layoutconv::{name}", backward, setup_context=setup)

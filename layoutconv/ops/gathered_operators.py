@@ -413,7 +413,7 @@ def _keep_global_pool(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, T
     ctx.mark_non_differentiable(winners)
     if mode in ("max", "min") and not len(winners) and len(starts) > 1:
         raise ArgumentError("winners", "True: the gradient goes to them", False)
-    ctx.mode, ctx.rows = mode, len(x)
+    ctx.mode, ctx.rows = mode, x.shape[0]
     ctx.save_for_backward(starts, batch, winners)
 
 

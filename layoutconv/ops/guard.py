@@ -33,7 +33,7 @@ Guard = Callable[..., bool]
 
 
 def is_plain(*tensors: Any) -> bool:
-    """Whether nothing looks at, records or changes what is done with tensors, but for autograd.
+    """Return whether nothing but autograd looks at, records or changes what is done.
 
     That is so outside of ``torch.compile`` and tracers, fake tensors and other modes, transforms
     such as ``vmap``, autocast and forward-mode differentiation; and for tensors that are no
@@ -89,7 +89,7 @@ def is_watched_unseen() -> bool:
 
 
 def wants_gradient(*tensors: Any) -> bool:
-    """Whether autograd would record what is computed from tensors, of which some may be None.
+    """Return whether autograd would record what is computed from tensors, or None.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> wants_gradient(None, x), wants_gradient(x.detach())
@@ -103,7 +103,7 @@ def wants_gradient(*tensors: Any) -> bool:
 
 
 def is_constant(scale: Any) -> bool:
-    """Whether autograd can record what was scaled: by nothing, or by a tensor without a gradient.
+    """Return whether nothing scales, or only a tensor without a gradient.
 
     >>> is_constant(None), is_constant(torch.ones(2)), is_constant(0.5)
     (True, True, False)

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .formulas import Formula, keep, through_epilogue
+from .formulas import Formula, as_inputs, keep, linear, through_epilogue
+from .function_gradients import tensors_of, through_function, with_all
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
+
+    from ..view.epilogue import Pointwise
 
 
 class BoundCall:
@@ -20,12 +25,15 @@ class BoundCall:
         only_sums: whether nothing follows the sums, which have the dtype of the operands.
         ending: its activation, and the slope.
         formula: that of the operator, whose gradients these are.
+        as_torch: the sums, of two tensors and a bias, as an operation of torch that autograd
+            records by itself, where that is all of the call.
     """
 
     wanted: bool
     only_sums: bool
     ending: tuple[str | None, float]
     formula: Formula
+    as_torch: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
     def run(
         self,
@@ -37,17 +45,47 @@ class BoundCall:
         found: Any = None,
     ) -> Tensor:
         """The convolution; ``found`` is the kernel map of a sparse one."""
+        if self.as_torch is not None:
+            return self.as_torch(a, b, bias)
         if self.wanted:
             # What is not there is left out: torch looks at each argument.
             ending = () if self.only_sums else (bias, scale, residual)
-            recorded: Tensor = Recorded.apply(a, b, self, found, *ending)
+            recorded: Tensor = _record(a, b, self, found, *ending)
             return recorded
         return self.forward(a, b, bias, scale, residual)
 
+    def run_function(
+        self,
+        function: Pointwise,
+        a: Tensor,
+        b: Tensor,
+        bias: Any = None,
+        scale: Any = None,
+        residual: Any = None,
+        found: Any = None,
+    ) -> Tensor:
+        """The convolution with a user's function behind it, in place of an activation."""
+        if not self.wanted:
+            return self.forward(a, b, bias, scale, residual, function)
+        tensors = tensors_of(function)
+        ending = bias, scale, residual
+        recorded: Tensor = RecordedFunction.apply(a, b, self, found, *ending, function, *tensors)
+        return recorded
+
     def forward(
-        self, a: Tensor, b: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
+        self,
+        a: Tensor,
+        b: Tensor,
+        bias: Any = None,
+        scale: Any = None,
+        residual: Any = None,
+        function: Pointwise | None = None,
     ) -> Tensor:
         """Compute it, which records nothing."""
+        raise NotImplementedError
+
+    def sums(self, found: Any, a: Tensor, b: Tensor) -> Tensor:
+        """The sums alone, fp32 (fp64 of float64), which autograd records."""
         raise NotImplementedError
 
     def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
@@ -67,6 +105,7 @@ class Recorded(torch.autograd.Function):
         if call.only_sums:
             needed = ctx.needs_input_grad
             ctx.save_for_backward(a if needed[1] else None, b if needed[0] else None)
+            ctx.dtype = a.dtype
         else:
             keep(ctx, (a, b), (*ending, *call.ending), out, 4)
         return out
@@ -79,4 +118,55 @@ class Recorded(torch.autograd.Function):
             grad, others = through_epilogue(ctx, grad, *ending)
         run, over = call.runner(ctx.found, grad, a, b)
         found = call.formula(run, over, ctx.needs_input_grad, grad, a, b)
-        return *found, None, None, *others
+        return *as_inputs(found, ctx.dtype), None, None, *others
+
+
+# Past what ``apply`` asks of transforms, which nobody who finds a bound call is inside of: a third
+# of the time that autograd takes to record one.
+_record: Any = super(torch.autograd.Function, Recorded).apply  # type: ignore[misc]
+
+
+class RecordedFunction(torch.autograd.Function):
+    """A call with a user's function behind it, as autograd records it.
+
+    Unless the function has a backward function, what it was given is computed once more.
+    """
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        a: Tensor,
+        b: Tensor,
+        call: BoundCall,
+        found: Any,
+        *ending: Any,
+    ) -> Tensor:
+        bias, scale, residual, function, *tensors = ending
+        out = call.forward(a, b, bias, scale, residual, function)
+        ctx.call, ctx.found = call, found
+        ctx.function = with_all(function, [None] * len(tensors))  # which saved tensors replace
+        again, needed = function.backward is None, ctx.needs_input_grad
+        ctx.save_for_backward(
+            a if again or needed[1] else None, b if again or needed[0] else None,
+            bias if again else None, scale, residual if again else None,
+            None if again else out, *tensors,
+        )  # fmt: skip
+        ctx.dtype, ctx.ending_at, ctx.activation = a.dtype, 4, (None, 0.0)
+        ctx.others = tuple(None if t is None else t.dtype for t in (bias, residual))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        call, needed = ctx.call, ctx.needs_input_grad
+        a, b, bias, scale, residual, out, *tensors = ctx.saved_tensors
+        function, value = with_all(ctx.function, tensors), None
+        if function.backward is None:
+            value = linear(call.sums(ctx.found, a, b), bias, scale, residual)
+        grad, named = through_function(function, grad, value, out, needed[8:])
+        grad, others = through_epilogue(ctx, grad, scale, None)
+        run, over = call.runner(ctx.found, grad, a, b)
+        found = call.formula(run, over, needed, grad, a, b)
+        of_named = [
+            None if g is None else g.to(t.dtype) for g, t in zip(named, tensors, strict=True)
+        ]
+        return *as_inputs(found, ctx.dtype), None, None, *others, None, *of_named

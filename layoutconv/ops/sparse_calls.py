@@ -9,22 +9,26 @@ is kept with the map.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..base.memory import allocator
+from ..cpu import gathered_passes
+from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu.launch import Launch, OverMap
 from ..gpu.map_passes import conv_over, pairs_over
 from ..gpu.map_views import Over, map_view
-from ..tensors.tensor_checks import check_indices
+from ..tensors.tensor_checks import OUTPUTS, check_indices
+from ..view.epilogue import Pointwise
 from . import sparse_operators as operators
 from .call_cache import sparse
-from .epilogue_args import EpilogueArgs, epilogue_of
+from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
 from .execute import execute_cpu
-from .formulas import fprop_gradients
+from .formulas import Arguments, Gradients, fprop_gradients, wide_sums
+from .function_gradients import may_be_bound, tensors_of
 from .guard import is_plain, wants_gradient
 from .recorded import BoundCall
 
@@ -33,6 +37,7 @@ is_grad_enabled = torch.is_grad_enabled
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ..cpu.gather_products import GatherPlan
     from ..sparse.maps.kernel_map import KernelMap
 
 _CALLS = "calls"  # the name under which a map keeps them
@@ -57,8 +62,32 @@ def find(
     """
     numbers = found.taps, found.mirrored, *numbers
     kind: Kind | None = sparse.find(numbers, out_dtype, x, weight, bias, scale, residual)
-    if kind is None:
+    call = None if kind is None else _over(kind, found)
+    if call is None or x.size(0) != call.in_rows:
         return None
+    return call if residual is None or residual.size(0) == call.out_rows else None
+
+
+def find_function(
+    found: KernelMap, groups: int, operands: tuple[Tensor, Tensor], ending: EpilogueArgs
+) -> Call | None:
+    """Return what is known of a call with a user's function behind it, as :func:`find`."""
+    (x, weight), (bias, scale, residual, function, _, out_dtype) = operands, ending
+    assert isinstance(function, Pointwise)
+    numbers = found.taps, found.mirrored, groups, *function.key
+    columns = bias, scale, residual
+    kind: Kind | None = sparse.find(numbers, out_dtype, x, weight, *columns, *tensors_of(function))
+    call = None if kind is None else _over(kind, found)
+    if call is None or x.size(0) != call.in_rows:
+        return None
+    for like in function.like_d if residual is None else (*function.like_d, residual):
+        if like.size(0) != call.out_rows:
+            return None
+    return call
+
+
+def _over(kind: Kind, found: KernelMap) -> Call | None:
+    """The call of a kind over a map; None if there is none."""
     calls = found.views.get(_CALLS)
     call: Call | None = None if calls is None else calls.get(kind)
     if call is None:
@@ -66,9 +95,32 @@ def find(
             return None
         if calls is None or len(calls) >= _LIMIT:
             calls = found.views[_CALLS] = {}
-        call = calls[kind] = Call(kind, found)
-    if x.size(0) != call.in_rows or not (residual is None or residual.size(0) == call.out_rows):
+        call = calls[kind] = (GatheredCall if kind.gathered else Call)(kind, found)
+    return call
+
+
+def bound(
+    found: KernelMap,
+    groups: int,
+    operands: tuple[Tensor, Tensor],
+    ending: EpilogueArgs,
+) -> Call | None:
+    """Bind a convolution with a user's function behind it, kept for :func:`find`.
+
+    Arguments are as of :func:`remember`. None for a call that torch has to see, and for a function
+    of rows, which kernels sort.
+    """
+    (x, weight), (bias, scale, residual, function, _, out_dtype) = operands, ending
+    assert isinstance(function, Pointwise)
+    elements = len(found.outputs) * weight.shape[0]
+    if not may_be_bound(function, operands, ending, elements):
         return None
+    kind = Kind(operands, ending, out_dtype or OUTPUTS[x.dtype], groups)
+    call = _over(kind, found)
+    if call is not None:
+        key = found.taps, found.mirrored, groups, *function.key
+        named = tensors_of(function)
+        sparse.keep(lambda: kind, key, out_dtype, x, weight, bias, scale, residual, *named)
     return call
 
 
@@ -86,7 +138,7 @@ def remember(
 
 
 class Kind:
-    """What sparse convolutions of one signature have in common. It holds no tensor."""
+    """The common part of sparse convolutions of one signature. It holds no tensor."""
 
     def __init__(
         self,
@@ -96,26 +148,33 @@ class Kind:
         groups: int,
     ) -> None:
         (x, weight), (bias, scale, residual, activation, slope, _) = operands, ending
-        self.groups, self.ending = groups, (activation, slope)
+        function = activation if isinstance(activation, Pointwise) else None
+        self.groups = groups
+        self.ending = (None if isinstance(activation, Pointwise) else activation, slope)
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
-        self.wanted = wants_gradient(x, weight, *columns, residual)
+        named = () if function is None else tensors_of(function)
+        self.wanted = wants_gradient(x, weight, *columns, residual, *named)
         self.only_sums = not ending.ends and out_dtype is x.dtype
         self.filter, self.device = tuple(weight.shape), x.device
         self.K, self.C = weight.shape[0], x.shape[1]
         # Of any number of rows, though a single one may be contiguous with other strides.
         in_order = x.stride() == (self.C, 1) and weight.is_contiguous()
-        self.contiguous = in_order and (residual is None or residual.stride() == (self.K, 1))
-        exact = torch.promote_types(x.dtype, torch.float32)
+        like = [t for t in (residual, *(function.like_d if function else ())) if t is not None]
+        self.contiguous = in_order and all(t.stride() == (self.K, 1) for t in like)
+        exact = torch.float64 if x.dtype == torch.float64 else torch.float32
         self.fprop: _Pass = partial(_OnCPU, dtype=out_dtype, ending=self.ending)
         self.dgrad: _Pass = partial(_OnCPU, dtype=x.dtype)
         self.wgrad: _Pass = partial(_OnCPU, dtype=exact)
+        self.gathered, self.out_dtype = not _takes_memory(x) and is_gathered(x), out_dtype
         if _takes_memory(x):
             self.fprop = partial(OverMap, Launch(tuple, x, out_dtype, ending.epilogue()))
             self.dgrad = partial(OverMap, Launch(tuple, x, x.dtype, None, self.filter))
             self.wgrad = partial(OverMap, Launch(tuple, x, exact, None))
 
     def fits(self, found: KernelMap) -> bool:
-        """Whether calls over a map are as this says, once their tensors are of its signature."""
+        """Return whether calls over a map are as this says, once their tensors are of its
+        signature.
+        """
         if found.extended is not None:  # its index is of other rows
             return False
         inputs, outputs = len(found.inputs), len(found.outputs)
@@ -155,12 +214,26 @@ class Call(BoundCall):
         self._wgrad: tuple[_Bound, Tensor] | None = None
 
     def forward(
-        self, x: Tensor, weight: Tensor, bias: Any = None, scale: Any = None, residual: Any = None
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Any = None,
+        scale: Any = None,
+        residual: Any = None,
+        function: Pointwise | None = None,
     ) -> Tensor:
         """The convolution of tensors whose memory is not as kernels read it."""
         x, weight = x.contiguous(), weight.contiguous()
         residual = None if residual is None else residual.contiguous()
-        return self._fprop(x, weight, bias, scale, residual)
+        if function is not None:
+            function = sources_changed(function, torch.Tensor.contiguous)
+        return self._fprop(x, weight, bias, scale, residual, function)
+
+    def sums(self, found: KernelMap, x: Tensor, weight: Tensor) -> Tensor:
+        """The sums alone, fp32 (fp64 of float64), which autograd records."""
+        passes = self._passes(found)
+        passes = passes._replace(fprop=(*passes.fprop, *wide_sums(x.dtype)))
+        return operators.OPERATORS.fprop(passes, x, weight)
 
     def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
         """The gradient of the features."""
@@ -192,10 +265,58 @@ class Call(BoundCall):
         there = [tensor for tensor in (grad, a, b) if tensor is not None]
         if is_plain(*there) and not (is_grad_enabled() and wants_gradient(*there)):
             return self, found
+        return operators.OPERATORS, self._passes(found)
+
+    def _passes(self, found: KernelMap) -> Arguments:
         kind = self.kind
         maps = operators.tables(found, (kind.C, kind.K), gradients=True)
         of_map = kind.filter[1:-1], kind.groups, found.mirrored
-        return operators.OPERATORS, operators.over(maps, self.in_rows, self.out_rows, of_map)
+        return operators.over(maps, self.in_rows, self.out_rows, of_map)
+
+
+class GatheredCall(Call):
+    """The same on a CPU, by the pairs of the map, which serve all passes and all kinds of calls."""
+
+    def __init__(self, kind: Kind, found: KernelMap) -> None:
+        self.kind = kind
+        self.wanted, self.only_sums, self.ending = kind.wanted, kind.only_sums, kind.ending
+        self.in_rows, self.out_rows = len(found.inputs), len(found.outputs)
+        self._index = operators.forward_maps(found).forward
+        plan_of(self._index, self.in_rows)  # raises here for entries of rows that there are not
+
+    def _plan(self) -> GatherPlan:
+        return plan_of(self._index, self.in_rows)
+
+    def forward(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Any = None,
+        scale: Any = None,
+        residual: Any = None,
+        function: Pointwise | None = None,
+    ) -> Tensor:
+        activation, slope = self.ending
+        epilogue = epilogue_of(bias, scale, residual, function or activation, slope)
+        of = self._plan(), x, weight, self.kind.groups, epilogue, self.kind.out_dtype
+        return gathered_passes.forward(*of)
+
+    @staticmethod
+    def formula(  # type: ignore[override]
+        run: Any, over: Any, needed: Sequence[bool], grad: Tensor, x: Any, w: Any
+    ) -> Gradients:
+        """Return the gradients: both at once where both are needed."""
+        if not (needed[0] and needed[1] and isinstance(run, GatheredCall)):
+            return fprop_gradients(run, over, needed, grad, x, w)
+        return gathered_passes.gradients(run._plan(), grad, x, w, run.kind.groups)
+
+    def dgrad(self, found: KernelMap, grad: Tensor, weight: Tensor) -> Tensor:
+        of = self._plan(), grad, weight, self.kind.groups, None, grad.dtype
+        return gathered_passes.forward(*of, transposed=True)
+
+    def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
+        taps, groups = self.kind.filter[1:-1], self.kind.groups
+        return gathered_passes.filter_gradient(self._plan(), grad, x, taps, groups)
 
 
 class _OnCPU:
@@ -222,12 +343,15 @@ class _OnCPU:
         bias: Tensor | None = None,
         scale: Any = None,
         residual: Tensor | None = None,
+        function: Pointwise | None = None,
     ) -> Tensor:
         """Return what :meth:`OverMap.result` is, of contiguous tensors."""
         out = self.allocate()
         if self.empty:
             return out
-        return execute_cpu(self.view, a, b, out, epilogue_of(bias, scale, residual, *self.ending))
+        activation, slope = self.ending
+        epilogue = epilogue_of(bias, scale, residual, function or activation, slope)
+        return execute_cpu(self.view, a, b, out, epilogue)
 
 
 def _takes_memory(a: Tensor) -> bool:

@@ -24,6 +24,8 @@ import torch
 from ..base.caches import remembered
 from ..base.outlive import to_be_kept
 from ..conv.k_major_filter import turned_filter
+from ..cpu import gathered_passes
+from ..cpu.gathered_passes import is_gathered, plan_of
 from ..gpu import machines
 from ..gpu.filter_choice import reads_turned, worth_turning
 from ..gpu.map_passes import conv_over, pairs_over, turned_over
@@ -82,8 +84,9 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
     ``channels`` are C and K. Rows are sorted by their taps on a GPU, where tiles of neighbouring
     rows share what they leave out.
     """
-    if not gradients:
-        maps = forward_maps(found)
+    compiling = torch.compiler.is_compiling()
+    if not gradients or (_on_cpu(found.outputs.cells) and not compiling):
+        maps = forward_maps(found)  # on a CPU its pairs, found once, serve all passes
     else:
         pairs = pairs_for(found, channels)
         ways = both_ways(found)
@@ -92,7 +95,7 @@ def tables(found: KernelMap, channels: tuple[int, int], *, gradients: bool) -> M
             ways.forward, ways.order, ways.backward, ways.backward_order,
             pairs.outputs, pairs.inputs, pairs.lengths,
         )  # fmt: skip
-    if torch.compiler.is_compiling():
+    if compiling:
         return maps  # in whose graphs tensors have no attributes
     for owner in (maps.forward, maps.backward, maps.pair_outputs):
         if owner.numel():
@@ -130,7 +133,7 @@ def both_ways(found: KernelMap) -> Maps:
 def pairs_for(found: KernelMap, channels: tuple[int, int]) -> Pairs:
     """The pairs that the gradient of a filter of C and K ``channels`` sums over."""
     forward_maps(found)  # before pairs are counted: a search sorts, an index is sorted
-    if torch.compiler.is_compiling() and found.outputs.cells.is_cuda:
+    if torch.compiler.is_compiling() and found.outputs.cells.is_cuda and not found.ways.traced:
         # Their chunks are of a length that depends on how many there are, which no graph knows.
         return found.pairs_made()
     return found.pairs(chunk_of(found, channels))
@@ -143,7 +146,7 @@ def _keep_with(found: KernelMap, owner: Tensor) -> None:
 
 
 class Kept:
-    """What is derived from a kernel map, and kept with it.
+    """Values that are derived from a kernel map, and kept with it.
 
     Index tensors know it by a weak reference: the views in it hold their memory, so that a strong
     one would be a circle, and through torch's C++ one that no garbage collector sees.
@@ -176,12 +179,15 @@ def _rows(found: KernelMap, none: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def chunk_of(found: KernelMap, channels: tuple[int, int]) -> int:
-    """How many pairs of a tap one product of the filter's gradient sums over, a power of two.
+    """Return how many pairs of a tap one product of the filter's gradient sums over, a power of
+    two.
 
     On a CPU about a quarter of the rows: more of them leave more of the last one empty. On a GPU,
     :func:`chunk_for` the pairs of each tap; while a CUDA graph is captured that are not counted,
     for as many as there could be.
     """
+    if found.ways.traced:
+        return _LEAST_CHUNK
     rows = len(found.outputs)
     if not found.outputs.cells.is_cuda:
         return 1 << (min(max(rows // 4, _FEWEST), _MOST_ON_CPU) - 1).bit_length()
@@ -239,6 +245,11 @@ def rows_of(found: KernelMap, *, backward: bool = False) -> tuple[Tensor, Tensor
     return maps.forward, maps.order
 
 
+def _on_cpu(tensor: Tensor) -> bool:
+    """Return whether torch computes passes."""
+    return not tensor.is_cuda
+
+
 def conv_view(
     found: Maps,
     count: int,
@@ -275,6 +286,10 @@ def conv(x: Tensor, w: Tensor, *numbers: Any) -> Tensor:
     ``numbers`` are the other arguments of the operator ``sparse_conv``.
     """
     of = _ConvArgs.of(*numbers)
+    if _on_cpu(x) and is_gathered(x) and not of.maps.order.numel():
+        plan = plan_of(of.maps.forward, of.rows if of.transposed else len(x))
+        ends = of.ending.epilogue(), of.ending.out_dtype
+        return gathered_passes.forward(plan, x, w, of.groups, *ends, transposed=of.transposed)
     turns = of.transposed and worth_turning(of.rows, w.shape, of.groups) and reads_turned(x)
     view = conv_view(of.maps, len(x), w.shape, *of[2:], turns)
     channels = w.shape[-1] * of.groups if of.transposed else w.shape[0]
@@ -372,6 +387,9 @@ def wgrad(y: Tensor, x: Tensor, *numbers: Any) -> Tensor:
     count = len(Maps._fields)
     found, (taps, *rest) = Maps(*numbers[:count]), numbers[count:]
     groups = rest[0] if rest else 1
+    if _on_cpu(x) and is_gathered(x) and not found.order.numel():
+        plan = plan_of(found.forward, len(x))
+        return gathered_passes.filter_gradient(plan, y, x, taps, groups)
     view, lengths = wgrad_view(found, len(y), len(x), y.shape[1], x.shape[1], groups)
     exact = torch.promote_types(x.dtype, torch.float32)
     parts = execute(view, y.contiguous(), x.contiguous(), out_dtype=exact)

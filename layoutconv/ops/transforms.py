@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..base.torch_internals import levels, transforms_that_look
+from ..base.torch_internals import levels, transforms_look
+from ..tensors.epilogue_in_torch import convert
 from .dense_operators import conv_dgrad, conv_fprop, conv_wgrad, of_dgrad, of_fprop, of_wgrad
-from .formulas import Arguments, Runner
+from .formulas import Arguments, Runner, as_inputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +32,7 @@ def is_transformed() -> bool:
     >>> is_transformed(), torch.vmap(lambda x: x + is_transformed())(torch.zeros(1))
     (False, tensor([1.]))
     """
-    # The depth, and not what lies on top: torch.compile knows that number.
-    return transforms_that_look() > 0 or levels._current_level >= 0
+    return transforms_look() or levels._current_level >= 0
 
 
 class _Place(NamedTuple):
@@ -86,11 +86,12 @@ class _Pass(torch.autograd.Function):
 
 
 def _gradients(described: Any, ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-    """Those of a pass, by the formula of its operator, as functions that are transformed again."""
+    """Gradients of a pass, by the formula of its operator, to be transformed again."""
     a, b = ctx.saved_tensors
     formula, over = described(a, b, *ctx.numbers)
     needed = ctx.needs_input_grad
-    return *formula(TRANSFORMED, over, needed, grad.to(a.dtype), a, b), *[None] * (len(needed) - 2)
+    found = formula(TRANSFORMED, over, needed, convert(grad, a.dtype), a, b)
+    return *as_inputs(found, a.dtype), *[None] * (len(needed) - 2)
 
 
 def _tangent(function: Any, ctx: Any, da: Tensor | None, db: Tensor | None) -> Tensor | None:

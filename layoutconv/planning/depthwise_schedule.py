@@ -13,13 +13,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd, prod
 
+from layoutconv.algebra import Layout
 from layoutconv.algebra.int_tuple import flatten
 from layoutconv.algebra.symint import is_runtime
 
 from ..view.gemm_view import GemmView
+from .filter_gradient_schedule import FilterGradientShape, filter_gradient_of
 from .loop_nest import Form, Nest, in_vectors, make_nest, split, together
 from .reduction_schedule import BYTES, LANES, THREADS, Launch, schedule
 from .view_rules import UnsupportedViewError
+from .window_schedule import WindowShape, window_of
 
 WARPS = 8  # of a CTA
 UNROLLED = 64  # products of one element of the batch that a kernel has no loop for
@@ -40,6 +43,7 @@ class DotShape:
     A's and B's steps along the two loops, None where no two elements of a tile coincide.
     ``vectors`` and ``stored`` say what is read and written in vectors of ``vector``; ``staged``,
     that B goes through shared memory. ``aligned`` is what A, B and D start at a multiple of.
+    ``epilogue`` is the structure of one.
     """
 
     nest: Nest
@@ -57,11 +61,12 @@ class DotShape:
     ratios: tuple[Ratio | None, Ratio | None]
     staged: bool
     aligned: tuple[int, int, int]
+    epilogue: str = ""
 
     @property
     def integers(self) -> int:
-        """Return how many integers the kernel takes: those of the nest, and nine more."""
-        return len(self.nest.arguments()) + 9
+        """Return how many integers the kernel takes: those of the nest, and ten more."""
+        return len(self.nest.arguments()) + 10
 
     def place(self, operand: int, t: int, u: int) -> int | tuple[int, int]:
         """Equal for elements of a tile that are one element of an operand."""
@@ -85,10 +90,11 @@ class DotShape:
 class DotLaunch:
     """A kernel and its integers: those of its nest, rows, columns, the logarithms of lanes and
     warps that share a row, vectors of channels of a CTA, the extents of the two tiled loops, the
-    steps of B and of D between the elements of a vector.
+    steps of B, of D and of columns between the elements of a vector. Or what has integers of
+    its own: a sliding window, a filter's gradient.
     """
 
-    shape: DotShape
+    shape: DotShape | WindowShape | FilterGradientShape
     integers: tuple[int, ...]
 
 
@@ -104,8 +110,10 @@ class DotSchedule:
     workspace: int
 
 
-def dot_nest(view: GemmView) -> Nest:
+def dot_nest(view: GemmView, columns: int = 0) -> Nest:
     """The loops of a view with one row and one column: l is kept, k is summed.
+
+    With ``columns``, how many the first mode of l counts, they are the offsets of a fourth operand.
 
     Raises ``UnsupportedViewError`` for another view, and for one with an index buffer.
 
@@ -119,7 +127,11 @@ def dot_nest(view: GemmView) -> Nest:
     if len(view.a.shape) != 3 or view.m != 1 or view.n != 1:
         raise UnsupportedViewError(f"expected a view of (1, 1, k, l), got {view.m} x {view.n}")
     if view.k:
-        return make_nest([("a", view.a, 1), ("b", view.b, 1), ("d", view.d, None)])
+        operands = [("a", view.a, 1), ("b", view.b, 1), ("d", view.d, None)]
+        if columns:
+            number = Layout((1, 1, (columns, view.l // columns)), (0, 0, (1, 0)))
+            operands.append(("columns", number, None))
+        return make_nest(operands)
     # A sum of nothing: one product of what is not there.
     nest = make_nest([("d", view.d, None)])
     (d,) = nest.memories
@@ -136,28 +148,82 @@ def schedule_dot(
     out_dtype: str,
     aligned: tuple[int, int, int] = (16, 16, 16),
     multiprocessors: int = 132,
+    epilogue: str = "",
 ) -> DotSchedule:
     """The launches of a view that ``dot_nest`` takes; sums are in float32, of float64 in that.
 
     ``aligned`` is what the memories of A, B and D start at a multiple of, in bytes. The view has at
-    least one element of the batch.
+    least one element of the batch. ``epilogue`` is the structure of one that the kernel applies,
+    without statistics: of sums over taps alone, see ``fuses``.
 
-    Raises ``UnsupportedViewError`` for 2^31 rows of vectors, or coordinates, and more.
+    Raises ``UnsupportedViewError`` for 2^31 rows of vectors, or coordinates, and more, and for an
+    epilogue after sums that are not over taps.
     """
-    nest = dot_nest(view)
     accumulator = "float64" if dtype == "float64" else "float32"
-    sums = flatten(view.a.shape[1])
-    short = not view.k or (view.k <= UNROLLED and not any(map(is_runtime, sums)))
     types = dtype, accumulator, out_dtype
-    launch, pieces = _one(nest, types, aligned, multiprocessors, short)
+    if _static(view):
+        nest = dot_nest(view, _columns(view))
+        _check(nest)
+        window = window_of(nest, types, aligned, multiprocessors, epilogue)
+        if window is not None:
+            return DotSchedule(DotLaunch(*window), (), 0)
+        if view.k <= UNROLLED:
+            launch, _ = _one(nest, types, aligned, multiprocessors, True, epilogue)
+            return DotSchedule(launch, (), 0)
+    if epilogue:
+        raise UnsupportedViewError(f"expected a sum over taps before an epilogue, got k = {view.k}")
+    nest = dot_nest(view)
+    _check(nest)
+    gradient = filter_gradient_of(nest, types, aligned, multiprocessors) if view.k else None
+    if gradient is not None:
+        launch = DotLaunch(gradient.shape, gradient.integers)
+        if gradient.pieces < 2:
+            return DotSchedule(launch, (), 0)
+        types = accumulator, accumulator, out_dtype
+        finish = schedule(gradient.finish, *types, (16, aligned[2]), multiprocessors)
+        return DotSchedule(launch, tuple(finish), gradient.pieces * prod(nest.outer))
+    launch, pieces = _one(nest, types, aligned, multiprocessors, not view.k)
     if pieces < 2:
         return DotSchedule(launch, (), 0)
     first, second = split(nest, pieces, min(1, len(nest.inner) - 1))
     types = dtype, accumulator, accumulator
-    launch, _ = _one(first, types, (*aligned[:2], 16), multiprocessors, short)
+    launch, _ = _one(first, types, (*aligned[:2], 16), multiprocessors, False)
     types = accumulator, accumulator, out_dtype
     finish = schedule(second, *types, (16, aligned[2]), multiprocessors)
     return DotSchedule(launch, tuple(finish), prod(first.outer))
+
+
+def fuses(view: GemmView) -> bool:
+    """Return whether kernels apply an epilogue to the sums of a view: if they are over taps.
+
+    >>> from layoutconv.conv import ConvProblem
+    >>> from layoutconv.conv.depthwise_views import depthwise_fprop_view, depthwise_wgrad_view
+    >>> problem = ConvProblem((2, 8, 8, 16), (16, 3, 3), padding=1, groups=16)
+    >>> fuses(depthwise_fprop_view(problem)), fuses(depthwise_wgrad_view(problem))
+    (True, False)
+    """
+    if not _static(view):
+        return False
+    nest = dot_nest(view, _columns(view))
+    types = "float32", "float32", "float32"
+    return view.k <= UNROLLED or window_of(nest, types, (4, 4, 4), 1, "") is not None
+
+
+def _static(view: GemmView) -> bool:
+    """Return whether a sum is of static extents, and of something."""
+    return bool(view.k) and not any(map(is_runtime, flatten(view.a.shape[1])))
+
+
+def _columns(view: GemmView) -> int:
+    """Return how many columns D has: the first mode of l counts them, see ``Scale``."""
+    problems = view.a.shape[2]
+    first = problems[0] if isinstance(problems, tuple) else problems
+    return prod(map(int, flatten(first)))
+
+
+def _check(nest: Nest) -> None:
+    if any(f.bound is not None and f.bound >= 2**31 for f in nest.forms):
+        raise UnsupportedViewError("expected fewer than 2^31 coordinates of a mode")
 
 
 def _one(
@@ -166,13 +232,14 @@ def _one(
     aligned: tuple[int, int, int],
     multiprocessors: int,
     short: bool,
+    epilogue: str = "",
 ) -> tuple[DotLaunch, int]:
     """A launch for all products, and into how many pieces sums should be cut."""
     size, _, out_size = (BYTES[name] for name in types)
     vector = together(nest, 0, False, min(8, aligned[0] // size))
     b_side_by_side = vector * size <= aligned[1] and together(nest, 1, False, vector) == vector
     stored = vector * out_size <= min(16, aligned[2]) and together(nest, 2, False, vector) == vector
-    b_step, d_step = ((f.outer[0] if f.outer else 0) for f in nest.memories[1:])
+    steps = [(f.outer[0] if f.outer else 0) for f in nest.memories[1:]]
     whole = _with_loops(in_vectors(nest, False, vector), short)
     tiled = _tiled(whole)
     depth = _depth(whole, short)
@@ -188,8 +255,6 @@ def _one(
     rows, columns = prod(tiles.outer), prod(tiles.inner)
     if rows >= 2**31 or columns >= 2**30:
         raise UnsupportedViewError("expected fewer than 2^31 rows of vectors, and 2^30 products")
-    if any(f.bound is not None and f.bound >= 2**31 for f in nest.forms):
-        raise UnsupportedViewError("expected fewer than 2^31 coordinates of a mode")
 
     b_forms = [f for f in whole.forms if f.operand == 1]
     staged = short and len(b_forms) == 1 and not any(b_forms[0].outer[1:])
@@ -213,10 +278,11 @@ def _one(
             vector * size if b_side_by_side else size,
             vector * out_size if stored else out_size,
         ),
+        epilogue=epilogue,
     )
     lanes, warps, pieces = (0, 0, 1) if short else _team(tiles, rows, columns, multiprocessors)
     channels = min(tiles.outer[0], CHANNELS)
-    further = (rows, columns, lanes, warps, channels, *extents, b_step, d_step)
+    further = (rows, columns, lanes, warps, channels, *extents, *steps, *[0] * (3 - len(steps)))
     return DotLaunch(shape, (*tiles.arguments(), *further)), pieces
 
 

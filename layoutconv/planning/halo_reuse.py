@@ -47,7 +47,10 @@ def widened(view: GemmView) -> GemmView | None:
     a, b = a.taps_last(step < 0), b.taps_last(step < 0)
     rows = a.rows[0] + more, *a.rows[1:]
     return GemmView(
-        a._replace(rows=rows).of(view.a), b.of(view.b), d._replace(rows=rows).of(view.d)
+        a._replace(rows=rows).of(view.a),
+        b.of(view.b),
+        d._replace(rows=rows).of(view.d),
+        columns=view.columns,
     )
 
 

@@ -8,16 +8,17 @@ from layoutconv.algebra.int_tuple import flatten, map_leaves
 from layoutconv.algebra.stride import CustomStride, ScaledBasis
 from layoutconv.algebra.symint import SymInt, is_runtime
 
-from ..view.gemm_view import GemmView, OperandLayout, stages
+from ..view.gemm_view import GemmView, OperandLayout, operands, stages
 from .tma_im2col import pixels_of
 
 
-def signature(view: GemmView, along: tuple[int, int] = (1, 1)) -> str:
+def signature(view: GemmView, along: tuple[int, int] = (1, 1), epilogue: str = "") -> str:
     """The structure as text, equal for views that one kernel serves.
 
     Static integers appear by value, runtime ones by name. What a kernel is unrolled over appears by
     value always: columns of D, rows of B and, where they run along memory (``along`` is the mode of
-    A and of B that does), rows of A; k too, unless it runs across memory in both.
+    A and of B that does), rows of A; k too, unless it runs across memory in both. The view's
+    ``columns`` matter where an ``epilogue``, its structure, follows the sums.
 
     >>> from layoutconv.algebra import Layout, SymInt
     >>> M, K = SymInt(7, "M"), SymInt(4, "K", runtime=False)
@@ -39,6 +40,8 @@ def signature(view: GemmView, along: tuple[int, int] = (1, 1)) -> str:
                 )
             parts = (shape, stage.layout.stride)
             lines.append(f"{name} {':'.join(map(_text, parts))}+{_text(stage.offset)}")
+    if view.columns is not None and epilogue:
+        lines.append(f"columns {_values(view.columns.shape)}:{_values(view.columns.stride)}")
     for name, pixels in zip("ab", pixels_of(view, along), strict=True):
         if pixels and not pixels.fits:  # numbers that few views have make another kernel of them
             lines.append(f"{name} without a tensor map")
@@ -74,11 +77,6 @@ def index_buffer(layout: OperandLayout) -> Any:
     """The index buffer of an operand, or None."""
     leaves = [d for stage in stages(layout) for d in flatten(stage.layout.stride)]
     return next((d.func.index for d in leaves if isinstance(d, CustomStride)), None)
-
-
-def operands(view: GemmView) -> tuple[tuple[str, OperandLayout], ...]:
-    """The operands of a view with their names."""
-    return ("a", view.a), ("b", view.b), ("d", view.d)
 
 
 def _values(t: Any) -> Any:

@@ -11,9 +11,10 @@ from layoutconv.algebra.symint import is_runtime
 
 from ..view.epilogue import is_by_row
 from ..view.gemm_view import GemmView, OperandLayout, gathers, stages
-from ..view.vectors import contiguous_extent
+from ..view.vectors import contiguous_extent, rows_adjoin
 from .schedule import WARP
 from .tile import TileConfig
+from .view_rules import check_maps, mode_left
 
 VECTOR_BYTES = 16
 ASYNC_BYTES = 4  # the least that cp.async moves
@@ -52,6 +53,8 @@ class KernelSpec:
         skip: whether a tile leaves out the taps that none of its rows has.
         kept: entries of index buffers that a CTA keeps in shared memory: of A's, all taps of its
             rows, and its rows of D's, if D has one.
+        run: elements of D that are written at once where its rows adjoin in memory: a tile of all
+            columns is one run then. 0 where vectors lie within rows.
     """
 
     dtype: str
@@ -64,6 +67,7 @@ class KernelSpec:
     split: str = ""
     skip: bool = False
     kept: int = 0
+    run: int = 0
 
     @classmethod
     def of(
@@ -187,6 +191,33 @@ def kept_entries(view: GemmView, spec: KernelSpec) -> int:
     return found.kept if 0 < before == after else 0
 
 
+def run_of(view: GemmView, spec: KernelSpec, aligned: int = VECTOR_BYTES) -> int:
+    """Return the elements of D's ``run``, a whole vector; 0 where rows are written one by one.
+
+    Those of few columns are shorter than a vector, or no multiple of one. Steps by row, sums of
+    columns and parts of sums go by rows, and so do results of 8 bits, which are converted in pairs.
+    ``aligned``: bytes that D starts at a multiple of.
+
+    >>> from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+    >>> def example(view, n=8):
+    ...     return run_of(view, KernelSpec.of(view, "float16", "float16", TileConfig((128, n, 32),
+    ...         (4, 1)), "sm_80"))
+    >>> three, eight = (fprop_view(ConvProblem((2, 9, 8, 64), (K, 1, 1))) for K in (3, 8))
+    >>> example(three), example(eight), example(fprop_view(ConvProblem((2, 9, 64), (12, 1))))
+    (8, 0, 0)
+    >>> strided = dgrad_views(ConvProblem((2, 9, 8, 3), (64, 3, 3), stride=2))[0]
+    >>> example(strided)  # every second pixel
+    0
+    """
+    tile, vector = spec.tile, VECTOR_BYTES // BYTES[spec.out_dtype]
+    by_rows = is_by_row(spec.epilogue) or "statistics" in spec.epilogue.split()
+    by_rows = by_rows or BYTES[spec.out_dtype] == 1 or bool(spec.split)
+    few = view.n <= tile.n and spec.vectors[2] < vector and aligned % VECTOR_BYTES == 0
+    if by_rows or tile.pingpong or tile.cluster_k > 1 or not few:
+        return 0
+    return vector if rows_adjoin(view.d) else 0
+
+
 def stores_whole_rows(view: GemmView) -> bool:
     """Return whether a row of D has all columns, or none: its columns are one mode.
 
@@ -230,7 +261,8 @@ def vectors_of(
     """Return how many elements of A, B and D are one access, and the modes of A and B that run
     along it.
 
-    ``aligned``: bytes that the start of each tensor is a multiple of.
+    ``aligned``: bytes that the start of each tensor is a multiple of. Raises
+    ``UnsupportedViewError`` for operands that the template cannot run.
 
     >>> from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
     >>> problem = ConvProblem((1, 8, 8, 12), (40, 3, 3))
@@ -239,27 +271,31 @@ def vectors_of(
     >>> vectors_of(wgrad_view(problem), "float16", "float32")
     ((8, 4, 4), (0, 0))
     """
+    check_maps(view)
     size = BYTES[dtype]
-    found = [_longest(layout, size, aligned[i]) for i, layout in enumerate((view.a, view.b))]
-    of_d = _vector(view.d, 1, BYTES[out_dtype], aligned[2])
+    found = [longest(layout, size, aligned[i]) for i, layout in enumerate((view.a, view.b))]
+    of_d = vector_along(view.d, 1, BYTES[out_dtype], aligned[2])
     return (found[0][0], found[1][0], of_d), (found[0][1], found[1][1])
 
 
-def _longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
+def longest(layout: OperandLayout, size: int, aligned: int) -> tuple[int, int]:
     """The longest vector and its mode, k in a tie; data of 8 bits have to run along k.
 
     A sum whose length is an argument wins no tie: a kernel is unrolled over what runs along memory.
+    Nor does a mode along which coordinates leave bounds that rows, the other mode, do not move.
     """
-    along_k = _vector(layout, 1, size, aligned)
+    along_k = vector_along(layout, 1, size, aligned)
     if size == 1:
         return along_k, 1
-    along_rows = _vector(layout, 0, size, aligned)
+    along_rows = vector_along(layout, 0, size, aligned)
     argument = any(map(is_runtime, flatten(layout.shape[1])))
     rows = along_rows > along_k or (along_rows == along_k and argument)
+    if rows and mode_left(layout, 1) and not mode_left(layout, 0):
+        rows = False
     return (along_rows, 0) if rows else (along_k, 1)
 
 
-def _vector(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:
+def vector_along(layout: OperandLayout, mode: int, size: int, aligned: int) -> int:
     """The greatest power of two that divides what is one piece of memory, up to 16 bytes."""
     together = contiguous_extent(layout, mode)
     size_limit = max(1, min(VECTOR_BYTES, aligned & -aligned) // size)

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 from ..view.epilogue import counts_rows, is_by_row
 from ..view.gemm_view import GemmView
+from .channel_padding import has_padded_channels
+from .group_sums import GroupSumTile, sum_reasons
+from .group_tile import GroupTile, group_reasons
 from .kernel_spec import (
     ASYNC_BYTES,
     BYTES,
@@ -18,15 +21,19 @@ from .kernel_spec import (
     stores_whole_rows,
     suits_warpgroups,
 )
-from .schedule import WARP, WARPGROUP, Load
+from .schedule import WARPGROUP, Load
 from .structural_zeros import runs_of
-from .tile import LINE_BYTES, OTHER_WITHOUT_FRAGMENTS, REGISTERS
+from .tile import LINE_BYTES, OTHER_WITHOUT_FRAGMENTS, registers_given
 from .tile_table import WARPGROUP_TYPES
 from .tma_im2col import is_mapped
+from .tma_tiled import memory_of_b
 from .view_rules import UnsupportedViewError, check_view
 
 THREADS_PER_ROW = 4  # of a copy: each loads 16 of 64 contiguous bytes
 HALF_LINE = LINE_BYTES // 2
+NARROW_SUMS = 16  # columns; of fewer, threads add up rows
+STATISTICS_BYTES = 8  # of a column's sum and that of squares
+ROUNDED_COLUMNS = 32  # that threads which round tf32 share, at least
 REGISTER_STORE_COLUMNS = 32  # that lanes of a warp exchange to store whole vectors
 
 
@@ -49,8 +56,13 @@ def reasons(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> 
     >>> example(wgrad_view(ConvProblem((1, 9, 96), (64, 3))))
     ['TMA descriptors of A and of B for a producer warp, got operands that none describes']
     """
-    found = [*_of_type(spec), *_of_copies(view, spec), *_of_epilogue(view, spec)]
-    found += [*_of_k(view, spec), *_of_cluster(spec), *_of_persistence(view, spec)]
+    if isinstance(spec.tile, GroupSumTile):
+        found = [*sum_reasons(view, spec)]
+    elif isinstance(spec.tile, GroupTile):
+        found = [*group_reasons(view, spec)]
+    else:
+        found = [*_of_type(spec), *_of_copies(view, spec), *_of_epilogue(view, spec)]
+        found += [*_of_k(view, spec), *_of_cluster(spec), *_of_persistence(view, spec)]
     if smem_limit is not None and spec.smem_bytes > smem_limit:
         found.append(f"{smem_limit} bytes of shared memory at most, got {spec.smem_bytes}")
     # Whether TMA describes an operand is asked of tiles that pass everything else.
@@ -62,7 +74,8 @@ def check(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> No
 
     Raises ``UnsupportedViewError``, which names the tile, what was expected and what came.
     """
-    check_view(view, spec.along)
+    if not has_padded_channels(view):
+        check_view(view, spec.along)
     for reason in reasons(view, spec, smem_limit):
         raise UnsupportedViewError(f"{spec.tile!r}: expected {reason}")
 
@@ -75,9 +88,11 @@ def _of_type(spec: KernelSpec) -> Iterator[str]:
         yield f"k of {lengths[0]} or {lengths[1]}, lines of shared memory, got {tile.k}"
     for name, rows, mode in zip("AB", (tile.m, tile.n), spec.along, strict=True):
         turned = mode == 0 and not (tile.warp_specialized and size == 4)
-        # Fragments of 32 bits that run along rows are read word by word, from whole lines.
+        # Fragments of 32 bits that run along rows are read word by word, from whole lines. One
+        # ldmatrix takes matrices of shorter lines as well: of 8 columns of 16 bits, or 16.
         least = LINE_BYTES if size == 4 else HALF_LINE
-        if turned and rows * size % least:
+        short = name == "B" and size == 2 and not tile.warp_specialized and rows * size in (16, 32)
+        if turned and not short and rows * size % least:
             yield f"rows of {name} of a multiple of {least} bytes, got {rows * size}"
     # Fewer than 4 warps have fewer than 8 threads along n: the swizzles of their rows differ.
     if spec.dtype == "float64" and (tile.warp_specialized or tile.mma_threads % WARPGROUP):
@@ -85,7 +100,10 @@ def _of_type(spec: KernelSpec) -> Iterator[str]:
     if tile.warp_specialized and (spec.arch != "sm_90a" or spec.dtype not in WARPGROUP_TYPES):
         yield f"wgmma for warp-specialised tiles, got {spec.dtype} on {spec.arch}"
     least_registers = tile.m * tile.n // tile.mma_threads + OTHER_WITHOUT_FRAGMENTS
-    if tile.warp_specialized and (given := _registers_given(spec)) < least_registers:
+    if (
+        tile.warp_specialized
+        and (given := registers_given(spec.ctas_per_sm, tile.threads)) < least_registers
+    ):
         yield f"{least_registers} registers a thread, got {given}, {spec.ctas_per_sm} CTAs per SM"
     if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
         vector = min(spec.vectors[:2]) * size
@@ -93,15 +111,6 @@ def _of_type(spec: KernelSpec) -> Iterator[str]:
             f"vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of tf32 an A that runs "
             f"along k, mode 1, got {spec.dtype} along {spec.along[0]}"
         )
-
-
-def _registers_given(spec: KernelSpec) -> int:
-    """Return the registers that the compiler may use for a thread at the occupancy of a spec.
-
-    An SM has four partitions, and gives warps of each registers by eights.
-    """
-    warps = -(-spec.ctas_per_sm * spec.tile.threads // WARP)
-    return REGISTERS // 4 // (-(-warps // 4) * WARP) // 8 * 8
 
 
 def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
@@ -114,7 +123,7 @@ def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
         rows, columns = (side, tile.k) if mode == 1 else (tile.k, side)
         per_row = columns // vector
         across = min(per_row, max(THREADS_PER_ROW, tile.mma_threads // rows))
-        if across == 0 or rows % (tile.mma_threads // across) or per_row % across:
+        if across == 0 or rows % min(rows, tile.mma_threads // across) or per_row % across:
             yield (
                 f"threads that divide {rows} rows of {per_row} vectors of {name}, got "
                 f"{tile.mma_threads}"
@@ -124,19 +133,27 @@ def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
 def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     """Rows that threads store at once, in whole vectors."""
     tile, vector = spec.tile, spec.vectors[2]
-    if tile.n & (tile.n - 1):
-        yield f"a power of two for columns of a tile that is stored, got n = {tile.n}"
+    by_registers = tile.stores_registers
+    if tile.n & (tile.n - 1) and not by_registers:
+        yield f"a power of two for columns of a tile that is not persistent, got n = {tile.n}"
     at_once = tile.mma_threads * vector // tile.n
-    if not at_once or tile.m % at_once:
+    by_rows = not spec.run and not by_registers
+    if by_rows and (vector > tile.n or not at_once or tile.m % at_once):
         yield f"a multiple of {max(at_once, 1)} rows, that are stored at once, got {tile.m}"
+    sums = STATISTICS_BYTES * tile.mma_threads * vector
+    if "statistics" in spec.epilogue.split() and tile.n < NARROW_SUMS and spec.own_bytes < sums:
+        yield f"{sums} bytes of shared memory for sums of columns, got {spec.own_bytes}"
     if tile.halo_taps > 1 and counts_rows(spec.epilogue):
         yield "steps that ask for no row, for halo taps, whose rows are others than those of D"
     words = spec.epilogue.split()
-    if tile.pingpong:
+    if by_registers:
         whole = vector * BYTES[spec.out_dtype] == VECTOR_BYTES and BYTES[spec.out_dtype] == 2
         by_row = is_by_row(spec.epilogue)
         if not whole or by_row or tile.n % REGISTER_STORE_COLUMNS or spec.split == "atomic":
-            yield "results of 16 bits, stored by whole vectors, by steps of no row, for ping-pong"
+            yield (
+                "results of 16 bits, stored by whole vectors, by steps of no row, for a tile that "
+                "registers store"
+            )
         in_whole = view.n <= tile.n and stores_whole_rows(view)
         if "statistics" in words and not in_whole:
             yield "statistics of all columns, in whole rows of D, for ping-pong"
@@ -187,6 +204,13 @@ def _of_tma(view: GemmView, spec: KernelSpec) -> Iterator[str]:
         yield (
             "TMA descriptors of A and of B for a producer warp, got operands that none describes"
         )
+    elif (
+        spec.dtype == "tfloat32" and tile.warp_specialized and tile.n < ROUNDED_COLUMNS
+        and memory_of_b(view, spec) is None
+    ):  # fmt: skip
+        yield f"TMA for a B of fewer than {ROUNDED_COLUMNS} columns that is rounded, got none"
+    elif has_padded_channels(view) and not is_mapped(view, spec):
+        yield "TMA descriptors of A and of B for padded channels"
     elif tile.b_resident:
         k_tiles = sum(run.k_tiles for run in runs_of(view, spec))
         k_tiles = k_tiles or -(-view.k // tile.halo_taps // tile.k)

@@ -1,8 +1,8 @@
-"""Named choices of a tile: the kernel schedule, the tile scheduler, and who loads operands.
+"""Named choices of a tile: the kernel schedule, the tile scheduler, and the producer's load.
 
 The three are separate axes. The *kernel schedule* says which warps of a CTA load and which
-multiply, the *tile scheduler* which output tiles a CTA computes, the *load* who copies operands
-from global to shared memory.
+multiply, the *tile scheduler* which output tiles a CTA computes, the *load* which warps copy
+operands from global to shared memory, and by which instruction.
 """
 
 from __future__ import annotations

@@ -15,9 +15,11 @@ MOST_CLUSTER = 8  # CTAs, on any GPU that has clusters
 ROW_BYTES = 16  # of shared memory, that an epilogue keeps for each row
 OTHER_REGISTERS = 104  # of a thread: fragments, addresses, masks
 OTHER_WITHOUT_FRAGMENTS = 32
+COPYING_REGISTERS = 32  # of a thread that copies rows: more than it has sums of 8 or 16 columns
 OTHER_BESIDE_TMA = 48  # where no thread computes addresses of what is loaded
 HALO = 32  # rows of A that a stage has beyond those of the tile, where taps share them
 LINE_BYTES = 128  # of shared memory: all banks once
+NARROW = 8  # columns of an MMA instruction, the least that a tile has
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread loads within that; what each further row takes
 
 
@@ -32,7 +34,7 @@ class TileConfig:
         stages: buffers of shared memory for the k-tiles in flight; one is enough for sums of one
             k-tile, where there is a producer.
         schedule: which warps load and which multiply.
-        load: who copies operands.
+        load: which warps copy operands, and by which instruction.
         scheduler: which output tiles a CTA computes.
         halo_taps: how many taps of the filter one tile of A serves (halo reuse): it has ``HALO``
             rows more then, and a stage has a tile of B for each tap.
@@ -105,8 +107,11 @@ class TileConfig:
                 "one consumer warpgroup to a tile, or a cooperative schedule of two or more, got "
                 f"{warps_m * warps_n} warps"
             )
-        if m % (16 * warps_m) or n % (16 * warps_n):
-            yield f"a multiple of 16 rows and 16 columns for each warp, got {m} x {n}"
+        if m % (16 * warps_m) or (n % (16 * warps_n) and (n, warps_n) != (NARROW, 1)):
+            yield (
+                "a multiple of 16 rows and 16 columns for each warp, or 8 columns of all, got "
+                f"{m} x {n}"
+            )
         if self.cluster_k & (self.cluster_k - 1) or not 1 <= self.cluster_k <= MOST_CLUSTER:
             yield f"a cluster of 1, 2, 4 or 8 CTAs along k, got {self.cluster_k}"
         if self.stages < (1 if specialized else 2):
@@ -145,6 +150,12 @@ class TileConfig:
     @property
     def pingpong(self) -> bool:
         return self.schedule is KernelSchedule.PINGPONG
+
+    @property
+    def stores_registers(self) -> bool:
+        """Results go from registers to memory: those of ping-pong, and of persistent kernels whose
+        columns are no power of two, which shared memory would turn."""
+        return self.pingpong or (self.persistent and self.n & (self.n - 1) > 0)
 
     @property
     def persistent(self) -> bool:
@@ -222,8 +233,9 @@ class TileConfig:
         """
         accumulators = self.m * self.n // self.mma_threads
         if self.warp_specialized:
-            tma = self.load is Load.TMA_WARP
-            return accumulators + (OTHER_BESIDE_TMA if tma else OTHER_WITHOUT_FRAGMENTS)
+            if self.load is Load.TMA_WARP:
+                return accumulators + OTHER_BESIDE_TMA
+            return max(accumulators, COPYING_REGISTERS) + OTHER_WITHOUT_FRAGMENTS
         more_rows = max(0, 4 * self.m // self.mma_threads - ROWS)  # 4 threads share a row
         return accumulators + OTHER_REGISTERS + ROW_REGISTERS * more_rows
 
@@ -231,7 +243,7 @@ class TileConfig:
         """Return the dynamic shared memory in bytes: the mainloop's stages, reused by the epilogue.
 
         The epilogue of a persistent kernel has memory of its own beside them; that of ping-pong
-        consumers stores from registers.
+        consumers stores from registers, and so does that of columns that are no power of two.
 
         >>> specialized, by_tma = KernelSchedule.WARP_SPECIALIZED, Load.TMA_WARP
         >>> [TileConfig((128, 64, 64), (4, 1), 2, specialized, by_tma, scheduler).smem_bytes(2, 2)
@@ -245,7 +257,7 @@ class TileConfig:
         mainloop = self.mainloop_bytes(operand_bytes)
         if self.cluster_k > 1:
             output_bytes = max(output_bytes, PARTIAL_BYTES)
-        epilogue = 0 if self.pingpong else self.epilogue_bytes(output_bytes)
+        epilogue = 0 if self.stores_registers else self.epilogue_bytes(output_bytes)
         if self.persistent:
             return mainloop + epilogue
         return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))
@@ -276,6 +288,18 @@ class TileConfig:
     def b_tile_bytes(self, operand_bytes: int) -> int:
         """Return the bytes of a k-tile of B, of all taps that share the rows of A."""
         return self.halo_taps * self.n * self.k * operand_bytes
+
+
+def registers_given(ctas_per_sm: int, threads: int) -> int:
+    """Return the registers that the compiler may use for a thread at an occupancy.
+
+    An SM has four partitions, and gives warps of each registers by eights.
+
+    >>> registers_given(3, 128), registers_given(2, 224)
+    (168, 128)
+    """
+    warps = -(-ctas_per_sm * threads // WARP)
+    return REGISTERS // 4 // (-(-warps // 4) * WARP) // 8 * 8
 
 
 def specialized(
@@ -329,5 +353,11 @@ def persistent(
 
 
 def line_bytes(row_bytes: int) -> int:
-    """Return the length of the lines that rows of so many bytes of shared memory are cut into."""
+    """Return the length of the lines that rows of so many bytes of shared memory are cut into.
+
+    >>> line_bytes(256), line_bytes(192), line_bytes(16)  # the last: 8 columns of 16 bits
+    (128, 64, 16)
+    """
+    if row_bytes < LINE_BYTES // 2:
+        return row_bytes
     return LINE_BYTES if row_bytes % LINE_BYTES == 0 else LINE_BYTES // 2

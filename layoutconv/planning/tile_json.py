@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
+from .group_sums import GroupSumTile
+from .group_tile import GroupTile
 from .schedule import KernelSchedule, Load, TileScheduler
 from .tile import TileConfig, persistent, specialized
 
@@ -14,6 +18,8 @@ _NAMED: dict[str, type[Enum]] = {
     "load": Load,
     "scheduler": TileScheduler,
 }
+_OF_GROUPS = ("groups", "columns", "box", "patch", "filter")
+_OF_SEVERAL = {kind.__name__: kind for kind in (GroupTile, GroupSumTile)}
 _POSITIVE = ("mma", "warps", "m", "n", "k", "warps_m", "warps_n")
 
 
@@ -26,6 +32,14 @@ def tile_to_json(tile: TileConfig) -> dict[str, Any]:
     ([64, 64, 32], 4, 'MULTISTAGE')
     >>> tile_from_json(found, FORMAT)
     TileConfig((64, 64, 32), warps=(2, 2), stages=4)
+
+    One of several groups says what it holds beside that.
+
+    >>> from .group_tile import GroupTile
+    >>> several = GroupTile((64, 32, 32), (2, 2), 1, groups=4, columns=32, box=(8, 8),
+    ...     patch=(10, 10), filter=(32, 72))
+    >>> tile_from_json(tile_to_json(several), FORMAT) == several
+    True
     """
     return {
         "mma": list(tile.mma),
@@ -35,6 +49,7 @@ def tile_to_json(tile: TileConfig) -> dict[str, Any]:
         "halo_taps": tile.halo_taps,
         "cluster_k": tile.cluster_k,
         "b_resident": tile.b_resident,
+        **(_lists(tile) if isinstance(tile, GroupTile) else {}),
     }
 
 
@@ -53,7 +68,10 @@ def tile_from_json(found: dict[str, Any], version: int) -> TileConfig:
         raise ValueError(f"expected a tile of format 1 or {FORMAT}, got format {version}")
     m, n, k = map(int, found["mma"])
     warps_m, warps_n = map(int, found["warps"])
-    return TileConfig(
+    make: Callable[..., TileConfig] = TileConfig
+    if "groups" in found:
+        make = partial(_OF_SEVERAL[found["kind"]], **_of_groups(found))
+    return make(
         (m, n, k),
         (warps_m, warps_n),
         int(found["stages"]),
@@ -64,6 +82,19 @@ def tile_from_json(found: dict[str, Any], version: int) -> TileConfig:
         int(found["cluster_k"]),
         int(found["b_resident"]),
     )
+
+
+def _lists(tile: GroupTile) -> dict[str, Any]:
+    """Return what a tile of several groups has beside others."""
+    values = {name: getattr(tile, name) for name in _OF_GROUPS}
+    lists = {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    return {"kind": type(tile).__name__, **lists}
+
+
+def _of_groups(found: dict[str, Any]) -> dict[str, Any]:
+    """The opposite of ``_lists``."""
+    values = {name: found[name] for name in _OF_GROUPS}
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
 def _check_numbers(found: dict[str, Any]) -> None:

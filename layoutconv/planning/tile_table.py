@@ -2,6 +2,12 @@
 
 Rates are shares of that of the best tile of Ampere's loop when a GPU is full, measured on an H200;
 docs/performance.md has the runs. ``tune`` makes of them which tile runs a problem.
+
+Rates of tiles of 8 and of 16 columns, and of persistent ones of 32 and 64, are estimates until
+``benchmarks/race_narrow.py`` has been run. What bounds narrow tiles are rows, which are read for
+few products: from L2 as fast as those of 64 columns, an eighth of whose rate 8 columns have then;
+with halo reuse from shared memory, 128 bytes a cycle: 2304 for 64 rows of 32 bytes and 8 columns,
+3072 with 32 columns, so a third of their rate.
 """
 
 from __future__ import annotations
@@ -19,6 +25,9 @@ FAMILY = {
     (128, 32, 4, 1): 0.46,
     (256, 32, 4, 1): 0.48,
     (32, 128, 1, 4): 0.46,
+    (64, 8, 2, 1): 0.12,
+    (256, 8, 4, 1): 0.14,
+    (256, 16, 4, 1): 0.26,
     (64, 64, 2, 2): 0.60,
     (128, 64, 2, 2): 0.74,
     (64, 128, 2, 2): 0.74,
@@ -30,6 +39,8 @@ FAMILY = {
 }
 # Stages of the tiles of Hopper's own instructions, of which a warpgroup copies.
 HOPPER = {
+    (128, 8, 4, 1): 4,
+    (128, 16, 4, 1): 4,
     (128, 64, 4, 1): 4,
     (256, 64, 8, 1): 5,
     (64, 128, 4, 1): 4,
@@ -40,12 +51,12 @@ HOPPER = {
 }
 # Their rates, as shares of the best tile's above: of vectors that threads copy, for data of 16 and
 # 8 bits; of tf32 that they round; and where tensor maps bring both operands, whatever the type.
-COPIED = dict(zip(HOPPER, (0.91, 1.08, 0.88, 1.22, 1.05, 1.55, 1.69), strict=True))
-ROUNDED = dict(zip(HOPPER, (0.95, 1.05, 1.20, 1.28, 0.80, 0.80, 1.58), strict=True))
+COPIED = dict(zip(HOPPER, (0.12, 0.23, 0.91, 1.08, 0.88, 1.22, 1.05, 1.55, 1.69), strict=True))
+ROUNDED = dict(zip(HOPPER, (0.12, 0.23, 0.95, 1.05, 1.20, 1.28, 0.80, 0.80, 1.58), strict=True))
 # One more of those, of three warpgroups, with its stages: only of gathered rows was it measured.
 ROUNDED_ROWS = {(192, 128, 12, 1): 4}
 ROUNDED |= dict(zip(ROUNDED_ROWS, (1.45,), strict=True))
-MAPPED = dict(zip(HOPPER, (0.90, 1.10, 1.05, 1.84, 1.08, 1.91, 1.95), strict=True))
+MAPPED = dict(zip(HOPPER, (0.12, 0.23, 0.90, 1.10, 1.05, 1.84, 1.08, 1.91, 1.95), strict=True))
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {
     (128, 32, 4, 1): (1.25, 4),
@@ -57,6 +68,8 @@ ROUNDED_WINDOWS = 0.75  # times as fast with tf32
 # while others multiply. Rates, microseconds of a wave beside its products, and stages: of two taps,
 # as of strided passes, and of more.
 MAPPED_WINDOWS = {
+    (256, 8, 8, 1): (0.42, 2.0, 3, 3),
+    (256, 16, 8, 1): (0.75, 2.0, 3, 3),
     (256, 32, 8, 1): (1.27, 2.0, 3, 3),
     (128, 64, 4, 1): (1.54, 2.0, 3, 3),  # of 16 bits: of tf32 the larger one is never slower
     (256, 64, 8, 1): (1.57, 2.0, 4, 3),
@@ -65,6 +78,8 @@ MAPPED_WINDOWS = {
 # Tiles that are best, where tensor maps bring both operands, if one warp copies: their rates, and
 # microseconds of a wave beside its products. As many fit an SM as it has registers for.
 ONE_WARP = {
+    (128, 8, 4, 1): (0.12, 1.4),
+    (128, 16, 4, 1): (0.24, 1.4),
     (64, 128, 4, 1): (1.05, 1.0),
     (128, 64, 4, 1): (0.95, 1.4),
     (256, 64, 8, 1): (1.02, 3.2),
@@ -88,11 +103,24 @@ class PersistentRow(NamedTuple):
         return self[:5]
 
 
+# Tiles for columns that others pad: rates lie between those of 128x128 and 128x256, or below for
+# 256x96, which loads more for a product. They are no measurements.
+WHOLE_COLUMNS = [
+    PersistentRow(256, 96, 8, False, False, 1.55, 4.0, 5),
+    PersistentRow(128, 160, 8, False, False, 1.70, 4.0, 6),
+    PersistentRow(128, 192, 8, False, False, 1.75, 4.0, 5),
+]
 # Of 16 bits, by the taps that share rows; 3 are three or more.
 PERSISTENT = {
     1: [
+        PersistentRow(128, 8, 4, False, False, 0.13, 3.0, 4),
+        PersistentRow(256, 8, 8, False, False, 0.13, 3.0, 3),
+        PersistentRow(128, 16, 4, False, False, 0.25, 3.0, 4),
+        PersistentRow(128, 32, 4, False, False, 0.40, 4.0, 4),
+        PersistentRow(128, 64, 4, False, False, 0.72, 6.0, 4),
         PersistentRow(128, 128, 4, True, False, 1.72, 3.0, 6),
         PersistentRow(128, 256, 8, False, False, 1.88, 4.0, 3),
+        *WHOLE_COLUMNS,
     ],
     2: [
         PersistentRow(256, 64, 8, False, False, 1.59, 3.0, 5),
@@ -129,6 +157,8 @@ MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough fo
 # Tiles of kernel maps, whose rows are gathered, for data of 16 and 8 bits: their rates, stages, and
 # loads. Two of 128x128 fit an SM if half a warpgroup loads.
 GATHERED = {
+    (128, 8, 4, 1): (0.16, 4, Load.CP_ASYNC_WARPGROUP),
+    (128, 16, 4, 1): (0.31, 4, Load.CP_ASYNC_WARPGROUP),
     (128, 32, 4, 1): (0.59, 4, Load.CP_ASYNC_WARPGROUP),
     (64, 64, 4, 1): (0.93, 3, Load.CP_ASYNC_WARPGROUP),
     (128, 64, 4, 1): (1.05, 4, Load.CP_ASYNC_WARPGROUP),

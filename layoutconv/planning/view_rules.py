@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 from layoutconv.algebra.int_tuple import flatten, product
 from layoutconv.algebra.stride import CustomStride, ScaledBasis
 
-from ..view.gemm_view import GemmView, Stage, gathers, stages
-from .kernel_key import operands
+from ..view.gemm_view import GemmView, OperandLayout, Stage, gathers, operands, stages
 
 Interval = tuple[int, int]  # least and greatest
 MAX_GROUPS = 65535  # the third extent of a grid
@@ -38,13 +37,20 @@ def check_view(view: GemmView, along: tuple[int, int] = (1, 1)) -> None:
     """
     if view.l > MAX_GROUPS:
         _refuse("a", f"at most {MAX_GROUPS} groups", view.l)
+    check_maps(view)
     for (name, layout), columns in zip(operands(view), (*along, 1), strict=True):
-        chain = stages(layout)
-        _check_maps(name, chain)
-        for mode in chain[0].layout.shape[:2]:
+        for mode in stages(layout)[0].layout.shape[:2]:
             if product(mode) >= 2**31:
                 _refuse(name, "fewer than 2^31 rows and columns", int(product(mode)))
-        _check_bounds(name, chain, 1 - columns)
+        left = mode_left(layout, 1 - columns)
+        if left is not None:
+            _refuse(name, *left)
+
+
+def check_maps(view: GemmView) -> None:
+    """Refuse operands that are no chains of maps as the template has them, with a reason."""
+    for name, layout in operands(view):
+        _check_maps(name, stages(layout))
 
 
 def _check_maps(name: str, chain: tuple[Stage, ...]) -> None:
@@ -96,11 +102,21 @@ def _path(stride: Any) -> tuple[int, ...]:
     return basis.path if isinstance(basis, ScaledBasis) else ()
 
 
-def _check_bounds(name: str, chain: tuple[Stage, ...], row_mode: int) -> None:
-    """Follow the intervals of the coordinates through the chain of maps.
+def mode_left(layout: OperandLayout, row_mode: int) -> tuple[str, Interval] | None:
+    """Return bounds that a coordinate can leave without a check in the kernel, and its interval.
 
-    The kernel compares the bounds of modes that rows move, and what an index buffer holds.
+    The kernel compares the bounds of modes that rows move, and what an index buffer holds; rows are
+    the mode ``row_mode`` of the layout, 0 or 1; the maps are as ``check_maps`` asks. None where all
+    is inside.
+
+    >>> from layoutconv.algebra import ComposedLayout, E, Layout
+    >>> shifted = ComposedLayout(Layout((4, 8), (1, 4)), (0, -3), Layout((4, 8), (E(0), E(1))))
+    >>> mode_left(shifted, 0)
+    ('mode 1 inside [0, 8) of (4,8):(1,4)', (-3, 4))
+    >>> mode_left(shifted, 1) is None
+    True
     """
+    chain = stages(layout)
     domain = chain[0].layout
     leaves = list(zip(flatten(domain.shape), flatten(domain.stride), strict=True))
     rows = {d.path[0] for d in flatten(domain.stride[row_mode])}
@@ -112,11 +128,12 @@ def _check_bounds(name: str, chain: tuple[Stage, ...], row_mode: int) -> None:
             extent = int(stage.layout.shape[mode])
             checked = (at == 1 and mode in rows) or (mode == 0 and gathers(chain[at - 1]))
             if not checked and (low < 0 or high >= max(extent, 1)):
-                _refuse(name, f"mode {mode} inside [0, {extent}) of {stage.layout}", (low, high))
+                return f"mode {mode} inside [0, {extent}) of {stage.layout}", (low, high)
         if at + 1 < len(chain):
             inside = [(0, max(int(s) - 1, 0)) for s in stage.layout.shape]
             moved = list(zip(inside, stage.layout.stride, strict=True))
             intervals = _images(moved, stage.offset, chain[at + 1])
+    return None
 
 
 def _images(moved: list[tuple[Interval, Any]], offset: Any, following: Stage) -> list[Interval]:

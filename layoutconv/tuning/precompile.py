@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import suppress
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from ..base.processes import Tick, in_processes
+from ..base.progress import Progress
+from ..errors import ArgumentError, ArgumentTypeError
 from ..gpu import plan as gpu_plan
 from ..gpu.measured_choices import wanted
 from ..kernels.compile.store import KernelKey, is_kept, load_kernel
 from ..planning.kernel_key import signature
 from ..planning.kernel_spec import KernelSpec
+from ..planning.machine import MACHINES
 from ..view.gemm_view import GemmView
 
 Need = tuple[GemmView, KernelSpec]
@@ -27,6 +32,7 @@ Need = tuple[GemmView, KernelSpec]
 def precompile(
     function: Callable[..., object],
     *arguments: Any,
+    arch: str | None = None,
     processes: int | None = None,
     tick: Tick | None = None,
 ) -> int:
@@ -43,19 +49,47 @@ def precompile(
     Args:
         function: what is going to be called. It meets zeros, so it should not be what writes
             results down, or what updates weights. Nothing else may convolve meanwhile.
+        arch: compile for this GPU, which need not be here: "sm_80" (A100), "sm_86" (RTX 3090),
+            "sm_89" (L40S, RTX 4090) or "sm_90a" (H100, H200). The call runs dry in a process of
+            its own, which ``function`` and ``arguments``, of tensors on a CPU, are sent to.
         processes: as many as there are cores, if None.
-        tick: ``tick(done, total)`` is called as kernels are compiled.
+        tick: ``tick(done, total)`` is called as kernels are compiled; if None, a terminal shows a
+            bar.
 
     Kernels of tensor cores alone: others, those of kernel maps and of depthwise convolutions among
     them, are few, and compiled as the call runs. On a CPU there is nothing to compile, and 0 comes
-    back; so it does with LAYOUTCONV_TUNE=1, whose races compile in several processes by themselves.
+    back, unless ``arch`` says for which GPU; so it does with LAYOUTCONV_TUNE=1, whose races compile
+    in several processes by themselves. Kept kernels are found by machines with a processor like
+    this one, since part of each runs there.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names the argument, for ``arch``.
 
     >>> import layoutconv as lc
     >>> lc.precompile(lc.nn.Conv2d(3, 8, 3), torch.ones(1, 3, 5, 5))
     0
     """
-    if wanted():
+    if arch is not None:
+        missing, others = _asked_for(arch, function, arguments)
+    elif wanted():
         return 0
+    else:
+        missing, others = missing_kernels(function, *arguments), 0
+    least = 1 if arch else 2  # of one, the next call is as quick
+    if tick:
+        _compile_all(missing, processes, tick, least)
+    else:
+        with Progress().step("Compiling kernels") as step:
+            _compile_all(missing, processes, step.tick, least)
+    return len(missing) + others
+
+
+def missing_kernels(function: Callable[..., object], *arguments: Any) -> list[bytes]:
+    """Run a call dry; return what it asked for that is not on disk, as :func:`precompile` sends it.
+
+    >>> missing_kernels(print, "called")
+    called
+    []
+    """
     dry = _Dry()
     before = gpu_plan.load_kernel
     gpu_plan.load_kernel = dry.load
@@ -66,8 +100,59 @@ def precompile(
         dry.over = True
     missing = _missing(dry.needs)
     dry.needs.clear()  # plans are kept, and with them this; index buffers are not
-    _compile_all(missing, processes, tick)
-    return len(missing)
+    return missing
+
+
+def _asked_for(
+    arch: str, function: Callable[..., object], arguments: Any
+) -> tuple[list[bytes], int]:
+    """Return what :func:`missing_kernels` does for a GPU that is not here, and how many kernels of
+    other kinds were compiled on the way.
+
+    A CPU stands in for the GPU in a process of its own, which then does nothing else.
+    """
+    if arch not in MACHINES:
+        raise ArgumentError("arch", f"one of {', '.join(sorted(MACHINES))}", repr(arch))
+    for name, value in (("function", function), ("arguments", arguments)):
+        if any(tensor.is_cuda for tensor in _tensors(value)):
+            raise ArgumentError(
+                name, "tensors on a CPU, which stands in for the GPU", "one on a GPU"
+            )
+    try:
+        call = pickle.dumps((function, arguments))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        expected = "what another process can be sent: no lambda and no local function"
+        raise ArgumentTypeError("function", expected, str(error)) from error
+    with TemporaryDirectory() as folder:
+        found = Path(folder, "requests")
+        (wrong,) = in_processes(_look, [(str(found), arch, call)], 1, main=b"__main__" in call)
+        if wrong is not None:
+            raise wrong
+        requests, others = pickle.loads(found.read_bytes())
+    return requests, others
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, torch.nn.Module):
+        yield from value.parameters()
+        yield from value.buffers()
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _look(request: tuple[str, str, bytes]) -> None:
+    """Run a call on the stand-in, and leave behind what it asked for."""
+    from ..testing import stand_in
+
+    path, arch, call = request
+    others: list[str] = []
+    stand_in.install("compile", others.append, MACHINES[arch])
+    function, arguments = pickle.loads(call)
+    requests = missing_kernels(function, *arguments)
+    Path(path).write_bytes(pickle.dumps((requests, len(others))))
 
 
 def compile_kernels(
@@ -85,12 +170,14 @@ def _missing(needs: Iterable[Need]) -> list[bytes]:
     """Return what is not on disk, each once, as it travels to another process."""
     found: dict[KernelKey, Need] = {}
     for view, spec in needs:
-        found.setdefault(KernelKey(signature(view, spec.along), spec), (view, spec))
+        found.setdefault(KernelKey(signature(view, spec.along, spec.epilogue), spec), (view, spec))
     return [_dump(need) for need in found.values() if not is_kept(*need)]
 
 
-def _compile_all(requests: Sequence[bytes], processes: int | None, tick: Tick | None) -> None:
-    if len(requests) < 2:  # this process is as quick
+def _compile_all(
+    requests: Sequence[bytes], processes: int | None, tick: Tick | None, least: int = 2
+) -> None:
+    if len(requests) < least:  # this process is as quick
         return
     count = processes or os.cpu_count() or 1
     with suppress(BrokenExecutor):  # a process was killed, for want of memory, say
@@ -98,7 +185,7 @@ def _compile_all(requests: Sequence[bytes], processes: int | None, tick: Tick | 
 
 
 class _Dry:
-    """What is loaded instead of kernels, and what would have been."""
+    """A stand-in that is loaded instead of kernels, and what would have been."""
 
     def __init__(self) -> None:
         self.needs: list[Need] = []

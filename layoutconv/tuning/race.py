@@ -49,7 +49,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a race came to: the choice that is remembered now, and every trial, fastest first."""
+    """The outcome of a race: the choice that is remembered now, and every trial, fastest first."""
 
     choice: Choice
     trials: tuple[Trial, ...]
@@ -119,6 +119,7 @@ class Race:
     Attributes:
         words: the problem.
         key, machine: what a choice is remembered by.
+        problem: what the cost model is asked about the view.
         needs: the kernels, to be compiled before it is run; many races' at once, if need be.
     """
 
@@ -154,7 +155,7 @@ class Race:
             "aligned": aligned,
         }
         chooser = Plan(view, *self._of, **self._options, bind=False)
-        self.key, self.machine = chooser.key, chooser.machine
+        self.key, self.machine, self.problem = chooser.key, chooser.machine, chooser.problem
         offered, self.words = shortlist(chooser.problem, chooser.machine), _words(chooser)
         # Parts of a sum have no epilogue, and a race has none: the kernels of both are without.
         self._options["structure"] = ""
@@ -169,8 +170,8 @@ class Race:
     def needs(self) -> list[Need]:
         return [(self.view, self._plan(pair, bind=False).spec) for pair in self._pairs]
 
-    def run(self, measure: Measure | None, tick: Tick) -> Tuned:
-        """Measure all of them, and remember the fastest."""
+    def run(self, measure: Measure | None, tick: Tick, *, keep: bool = True) -> Tuned:
+        """Measure all of them, and remember the fastest, if it is to ``keep``."""
         dtype, device, out_dtype = self._of
         time = measure or _on_gpu(self.view, dtype, out_dtype, device)
         trials = []
@@ -178,6 +179,9 @@ class Race:
             tick(done, len(self._pairs))
             trials.append(_try(lambda pair: time(self._plan(pair, bind=True)), pair))
         choice = _winner(trials, self.words)
+        tuned = Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
+        if not keep:
+            return tuned
         try:
             remember(self.key, self.machine, choice)
         except OSError as error:
@@ -189,7 +193,7 @@ class Race:
         self.view.__dict__.get("_plans", {}).clear()  # bound to what was chosen before
         for forget in (dense_calls.forget, dense_passes.forget, map_views.forget):
             forget()
-        return Tuned(choice, tuple(sorted(trials, key=lambda trial: trial.microseconds)))
+        return tuned
 
     def _is_legal(self, pair: tuple[TileConfig, int]) -> bool:
         try:

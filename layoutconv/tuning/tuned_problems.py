@@ -6,6 +6,7 @@ from math import prod
 
 from ..conv import ConvProblem, wgrad_view
 from ..conv.k_major_filter import turned
+from ..conv.patches import patches_of
 from ..errors import ArgumentError
 from ..gpu.filter_choice import worth_turning
 from ..gpu.folding_choice import arranged_fprop
@@ -42,8 +43,9 @@ def views_of(
     if direction == "fprop":
         return (arranged_fprop(problem, line),)
     if direction == "wgrad":
-        return (wgrad_view(problem),)
+        return (wgrad_view(patches_of(problem).problem),)
     views = arranged_dgrad(problem, columns)
+    problem, _ = patches_of(problem)
     filter = (problem.K, *problem.taps, problem.C // problem.groups)
     if along_sums and worth_turning(prod(problem.output[:-1]), filter, problem.groups):
         return tuple(map(turned, views))

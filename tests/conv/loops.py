@@ -51,7 +51,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Passes:
-    """What each pass multiplies, by the definition, and where it writes it."""
+    """The products of each pass, by the definition, and where it writes them."""
 
     fprop: Sums
     dgrad: Sums
@@ -84,7 +84,7 @@ class Passes:
 
 
 def sums(*views: GemmView) -> Sums:
-    """What the views multiply and where they write it, by their own account.
+    """Return what the views multiply and where they write it, by their own account.
 
     Fails if two elements are written to one place.
     """

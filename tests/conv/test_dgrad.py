@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from layoutconv.algebra import Layout, make_ordered_layout
 from layoutconv.conv import ConvProblem, dgrad_views
 from layoutconv.errors import ArgumentError
+from layoutconv.planning.structural_zeros import leaves_bounds
 from layoutconv.testing.problems import conv_problems
 
 from .loops import Passes, Places, ranges, sums
@@ -53,6 +54,28 @@ def test_residues_side_by_side_are_the_loop_nest(problem, data):
     assert sums(*views) == Passes.of(Places(problem)).dgrad
     apart = [min(problem.stride[i], problem.spatial[i]) for i in range(problem.rank)]
     assert len(views) == prod(n for i, n in enumerate(apart) if i not in chosen)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=conv_problems(), data=st.data())
+def test_residues_that_are_alike_are_the_loop_nest(problem, data):
+    modes = [i for i, dilation in enumerate(problem.dilation) if dilation == 1]
+    chosen = tuple(mode for mode in modes if data.draw(st.booleans(), f"mode {mode}"))
+    empty = data.draw(st.booleans(), "empty")
+    views = dgrad_views(problem, alike=chosen, empty=empty)
+    expected = Passes.of(Places(problem)).dgrad
+    if empty:
+        assert sums(*views) == expected
+    apart = [min(problem.stride[i], problem.spatial[i]) for i in range(problem.rank)]
+    assert len(views) <= prod(2 if i in chosen else n for i, n in enumerate(apart))
+    assert not any(leaves_bounds(view) for view in views if view.k)  # no tap is missing
+
+
+@pytest.mark.parametrize("near", [0, 1])
+def test_a_mode_beside_residues_of_another(near):
+    """D is folded along one mode; along the other a residue begins at a cell of its own."""
+    problem = ConvProblem((1, 3, 6, 1), (2, 1, 4), 2, ((0, 0), (near, near)))
+    assert sums(*dgrad_views(problem, alike=(1,))) == Passes.of(Places(problem)).dgrad
 
 
 def test_residues_of_a_dilated_mode_are_not_side_by_side():

@@ -81,7 +81,7 @@ def test_only_where_b_is_stored_differs() -> None:
 
 
 def test_a_filter_in_the_order_of_torch() -> None:
-    """What a kernel takes is memory, be it of a ``channels_last`` tensor."""
+    """A kernel takes the memory of a filter, even that of a ``channels_last`` tensor."""
     w = integers(8, 3, 2, 6)
     copy = turned_filter(w.movedim(-1, 1), w.shape)
     assert torch.equal(copy, w)

@@ -23,7 +23,7 @@ ON_A_GPU = """
 from layoutconv.gpu import machines, plan
 from layoutconv.kernels.pointwise import reduce
 from layoutconv.ops import dense_calls, dense_passes
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.machine import MACHINES
 
 machines.machine_of = lambda device: MACHINES["sm_90a"]
 plan.load_kernel = reduce.load_reduction = lambda *of: lambda *operands: None

@@ -395,7 +395,7 @@ def test_channel_slice_of_a_larger_tensor():
 
 
 def test_absent_elements_never_reach_the_sum():
-    """What lies where a vector is absent, or a NaN beside what is read, does not matter."""
+    """Memory of an absent vector, or a NaN beside what is read, does not change the sum."""
     problem = ConvProblem((1, 4, 2), (1, 3), padding=1)
     index = torch.tensor([1, -1, 2, -1], dtype=torch.int32)
     x = torch.tensor([[torch.nan, torch.nan], [1.0, 2.0], [3.0, 4.0]])

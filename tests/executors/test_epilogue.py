@@ -1,4 +1,4 @@
-"""What becomes of sums before they are stored: steps, types and statistics, element by element."""
+"""Steps, types and statistics of sums before they are stored, element by element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call refuses, and how it says so."""
+"""Calls that are refused, and the messages that say so."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_errors_name_the_argument(arguments, error, message):
 
 
 def test_a_result_has_memory_of_its_own():
-    """What a tile writes, another would read: of a depthwise view even a CPU did."""
+    """A tile would read what another tile wrote: in depthwise views, even a CPU did."""
     problem = ConvProblem((2, 16, 8), (8, 3), padding=1, groups=8)
     memory = torch.randn(2 * 16 * 8 + 64)
     x, w = memory[:256].view(2, 16, 8), torch.randn(8, 3, 1)

@@ -1,4 +1,4 @@
-"""How float32 is multiplied: torch's setting, by its new API, by its old, and by both in turn."""
+"""The precision of float32: torch's setting, by its new API, its old one, and both in turn."""
 
 from __future__ import annotations
 

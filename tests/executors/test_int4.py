@@ -20,7 +20,7 @@ from layoutconv.conv import (
 )
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import plan as gpu_plan
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import kernel_map_view
 from layoutconv.tensors.packed_int4 import in_pairs, unpacked
 from layoutconv.view.epilogue import Activation, Bias, Scale

@@ -75,7 +75,7 @@ def test_the_largest_odd_sums(way, length):
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(sorted(WAYS)), st.integers(1, 5000), st.integers(0, 2**31))
 def test_sums_of_any_length(way, length, seed):
-    """Of large numbers of one sign."""
+    """Sums of large numbers of one sign are exact at any length."""
     generator = torch.Generator().manual_seed(seed)
     x, w = torch.randint(-128, -119, (2, length), generator=generator, dtype=torch.int8)
     assert_exact(WAYS[way], x, w)

@@ -15,8 +15,8 @@ from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu.map_views import MapView, Over, representative
 from layoutconv.gpu.measured_choices import size_class
 from layoutconv.ops import sparse_operators as executor
-from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.kernel_key import index_buffer, signature
+from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_map
 from layoutconv.tensors import tensor_checks
 from layoutconv.view.gemm_view import GemmView
@@ -28,6 +28,7 @@ C, K = 16, 24
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels are what they were made for; rows are sorted, as for a GPU."""
     map_views.forget()
+    monkeypatch.setattr(executor, "_on_cpu", lambda tensor: False)
     monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(
         gpu_plan, "load_kernel", lambda view, spec: (signature(view, spec.along), spec)
@@ -50,7 +51,7 @@ CLOUDS = (500, 0), (600, 1), (610, 2)  # the last two are of about one size
 
 
 def views(found: KernelMap, *, in_order: bool) -> list[GemmView]:
-    """Of the forward pass and both gradients."""
+    """The views of the forward pass and both gradients."""
     maps = executor.tables(found, (C, K), gradients=True)
     if in_order:
         maps = maps._replace(forward=found.sorted[0], order=found.sorted[1])

@@ -1,4 +1,4 @@
-"""How plans call kernels, with functions on the CPU for kernels: memory, numbers, parts of sums."""
+"""Plans that call kernels, here functions on the CPU: memory, numbers, parts of sums."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from layoutconv.gpu.folding_choice import LINE, arranged_fprop
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.kernels.gemm.implicit_gemm import ImplicitGemm
 from layoutconv.ops import dense_calls, dense_passes
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.machine import MACHINES
 from layoutconv.tensors.tensor_checks import expected
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from layoutconv.view.gemm_view import GemmView

@@ -1,4 +1,4 @@
-"""What a call depends on: guards of tensors, by torch's own and by ours, and what they find."""
+"""The signature of a call: guards of tensors, by torch's own and by ours, and what they find."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def never() -> None:
 
 
 def found_by(inside: Callable[[Callable[[], None]], Any]) -> list[Any]:
-    """What is found inside of something for a call that was kept outside."""
+    """Return what lookups ``inside`` find for a call that was kept outside."""
     signatures, found = signatures_of(2), []
     call = NUMBERS, None, X, W
     signatures.keep(lambda: "call", *call)

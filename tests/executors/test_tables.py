@@ -1,4 +1,4 @@
-"""What the CPU executor keeps with a view: used at every call, bounded, never out of date."""
+"""Tables that the CPU executor keeps with a view: always used, bounded, never out of date."""
 
 from __future__ import annotations
 

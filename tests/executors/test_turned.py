@@ -23,9 +23,9 @@ from layoutconv.nn.sparse import subm_conv
 from layoutconv.ops import dense_calls, dense_passes, sparse_calls
 from layoutconv.ops import sparse_operators as operators
 from layoutconv.ops.execute import execute_cpu
-from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.kernel_key import runtime_integers
 from layoutconv.planning.kernel_spec import vectors_of
+from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
 from layoutconv.tensors.tensor_checks import expected
 from layoutconv.tuning.tuned_problems import views_of
@@ -70,6 +70,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
     for module in (dense_calls, sparse_calls):
         monkeypatch.setattr(module, "_takes_memory", lambda *_: True)
+    monkeypatch.setattr(operators, "_on_cpu", lambda *_: False)
     monkeypatch.setattr(room, "_runs_kernels", lambda a: True)
     monkeypatch.setattr(room, "ROWS", 32)
     monkeypatch.setattr(room, "PRODUCTS", 1 << 12)

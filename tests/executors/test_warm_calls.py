@@ -1,4 +1,4 @@
-"""What a call does that was made before: which kernels it runs, and how little it takes until then.
+"""Warm calls: which kernels they run, and how little they do before that.
 
 Kernels are stood in for by a function that notes what it gets; microseconds differ from machine to
 machine, so that calls of Python and of C are counted in their place.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,13 +17,19 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.conv import ConvProblem
+from layoutconv.conv.depthwise_views import depthwise_fprop_view
 from layoutconv.gpu import map_views
 from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu.depthwise_plan import launches_alone
+from layoutconv.gpu.packing_choice import multiplied_on
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.ops import dense_calls, dense_passes, sparse_calls
 from layoutconv.ops.epilogue_args import EpilogueArgs
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.ops.execute import execute_cpu
+from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse import Coordinates, submanifold_map
+from layoutconv.tensors.tensor_checks import expected
 
 from .. import precision
 from .addresses import tensor_at
@@ -44,10 +51,13 @@ def no_gpu(monkeypatch):
     sparse_calls.forget()
     monkeypatch.setattr("layoutconv.gpu.machines.machine_of", lambda device: MACHINES["sm_90a"])
     monkeypatch.setattr(gpu_plan, "load_kernel", stand_in)
+    # No sum is cut in parts: nothing stands in for what adds them up.
+    monkeypatch.setattr("layoutconv.planning.cost_model.MOST_SPLITS", 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(dense_passes, "is_torchs", lambda *_: False)
     monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)
     monkeypatch.setattr(sparse_calls, "_takes_memory", lambda *_: True)
+    monkeypatch.setattr("layoutconv.ops.sparse_operators._on_cpu", lambda *_: False)
     yield
     dense_calls.forget()
     sparse_calls.forget()
@@ -122,7 +132,7 @@ def test_how_much_a_warm_call_does(call, most):
 
 
 def test_how_much_a_call_over_a_new_map_does():
-    """What a warm one does, and what is new: a view, and a plan that is fitted to it."""
+    """A call over a new map does what a warm one does, makes a view, and fits a plan to it."""
     maps = []
     for _ in range(4):
         cells = Coordinates(CELLS.clone(), (4, 4, 4), 1)
@@ -139,7 +149,7 @@ def test_how_much_a_call_over_a_new_map_does():
 
 
 def test_what_a_call_over_a_new_map_launches_is_what_a_view_of_its_own_would():
-    """Of the forward pass and both gradients: a second cloud of a size, past its views."""
+    """A second cloud of a size makes no views, yet launches the same, forward and backward."""
     w = FILTER.clone().requires_grad_()
 
     def step(rows: int) -> list[Any]:
@@ -335,3 +345,129 @@ def test_what_follows_a_dot_product_over_a_map_is_left_to_the_operator():
         sparse_calls.remember(found, 4, (cloud.features, w), ending, out)
         known = sparse_calls.find(found, (4, activation, 0.01), None, cloud.features, w)
         assert (known is not None) is is_known
+
+
+def test_a_function_of_a_user_is_handed_its_tensors() -> None:
+    """After bias and residual: addresses per column and like D, and the numbers, of every call."""
+    low, by = torch.randn(16), {"by": 0.5}
+    for call, like in (
+        (lambda **o: lc.conv3d(X, W, BIAS, padding=1, **o), memory_of(1, 16, 4, 4, 4)),
+        (lambda **o: lc.subm_conv(CLOUD, FILTER, BIAS, **o), torch.randn(9, 16).half()),
+    ):
+        skip = like.clone()
+        step = lc.Pointwise(
+            lambda x, low, by, skip: x * by + low * skip, {"low": low}, {}, {"skip": skip}, by
+        )
+        for _ in range(2):
+            call(residual=like, activation=step)
+            *_, numbers, columns, sources, statistics = launched[-1]
+            assert columns == (BIAS.data_ptr(), low.data_ptr())
+            assert sources == (like.data_ptr(), skip.data_ptr())
+            assert [float(n) for n in numbers] == [1.0, 0.5]
+            assert statistics is None
+        python, _ = counted(partial(call, residual=like, activation=step))
+        assert len(python) <= 60, python
+
+
+# -- depthwise passes, and those of packed channels ------------------------------------------------
+
+
+class OnCpu:
+    """Stands in for the kernels of a depthwise view: their sums, and notes of what they read."""
+
+    computes = True
+    workspace, accumulator = 0, "float32"
+
+    def __init__(self, view: Any) -> None:
+        self.view, self.want = view, expected(view)
+
+    def __call__(self, a: Tensor, b: Tensor, out: Tensor, workspace: Any, reads: Any) -> None:
+        launched.append(reads)
+        if not self.computes:  # while calls are counted
+            return
+        a, b, d = (
+            t.as_strided(of.shape, of.stride)
+            for t, of in ((a, self.want.a), (b, self.want.b), (out, self.want.d))
+        )
+        execute_cpu(self.view, a, b, d)
+
+
+DEPTHWISE = memory_of(16, 1, 3, 3)
+PLANE = memory_of(2, 16, 6, 5)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_warm_depthwise_call_is_a_launch(transposed, ends, monkeypatch):
+    monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)
+    monkeypatch.setattr(
+        "layoutconv.kernels.pointwise.depthwise.load_dot", lambda view, *_, **__: OnCpu(view)
+    )
+    function = lc.conv_transpose2d if transposed else lc.conv2d
+    numbers = {"padding": 1, "groups": 16}
+    want = function(PLANE, DEPTHWISE, executor="view", **numbers)  # of the first call: an operator
+    if ends:
+        like = torch.empty_like(want)
+        numbers |= {"bias": BIAS, "residual": like, "activation": "leaky_relu", "slope": 0.25}
+    call = lambda: function(PLANE, DEPTHWISE, **numbers)  # noqa: E731
+    for _ in range(3):
+        found = call()
+    assert torch.equal(found, want)  # the stand-in adds nothing
+    with monkeypatch.context() as patch:
+        patch.setattr(OnCpu, "computes", False)
+        python, _ = counted(call)
+    assert len(python) <= 16, python
+    vectors, sources = (launched[-1][1:]) if ends else (None, None)
+    if ends:
+        ending = EpilogueArgs(BIAS, None, like, "leaky_relu", 0.25, None).epilogue()
+        assert ending is not None
+        assert list(launched[-1][0]) == list(ending.numbers)
+        assert (vectors, sources) == ((BIAS.data_ptr(),), (like.data_ptr(),))
+    else:
+        assert launched[-1] == (None, None, None)
+    x = PLANE.clone(memory_format=torch.contiguous_format)  # another order of memory: copied
+    assert torch.equal([function(x, DEPTHWISE, **numbers) for _ in range(2)][1], want)
+
+
+def test_depthwise_epilogues_that_torch_applies_are_no_launch():
+    view = depthwise_fprop_view(ConvProblem((2, 6, 5, 16), (16, 3, 3), padding=1, groups=16))
+    assert launches_alone(view, torch.float16, ends=True)
+    assert not launches_alone(view, torch.int8, ends=False)
+    empty = depthwise_fprop_view(ConvProblem((2, 1, 1, 16), (16, 3, 3), padding=1, groups=16))
+    assert launches_alone(empty, torch.float16, ends=False)
+
+
+def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch):
+    of = multiplied_on(torch.float16, MACHINES["sm_90a"])
+    monkeypatch.setattr(dense_passes, "multiplied_for", lambda a: of)
+    monkeypatch.setattr(gpu_plan, "load_kernel", on_cpu)
+    monkeypatch.setattr("layoutconv.gpu.packing_choice.HOST", -1e9)  # any gain is worth it
+    x, w = memory_of(1, 3, 9, 12), memory_of(16, 3, 3, 3)
+    want = torch.nn.functional.conv2d(x.double(), w.double(), None, 2, 1)
+    made = dense_passes.pass_of("fprop", x, w, ((2, 2), (1, 1, 1, 1), (1, 1), 1, None))
+    assert made.packed is not None
+    for _ in range(3):
+        found = lc.conv2d(x, w, None, 2, 1)
+        torch.testing.assert_close(found.double(), want, atol=2e-2, rtol=2e-3)
+    call = dense_calls.find(("conv", 2, 2, 1, 1, 1, None, None, 0.01), None, x, w)
+    assert call.launch is not None
+    monkeypatch.setattr(OnCpu, "computes", False)
+    python, _ = counted(lambda: lc.conv2d(x, w, None, 2, 1))
+    names = {"pack_lines", "_by_torch", "operands", "find", "run"}
+    assert names <= {*python}
+    assert not {"compute", "execute", "execute_gpu", "check_tensors"} & {*python}
+
+
+def on_cpu(view: Any, spec: Any) -> Callable[..., None]:
+    want = expected(view)
+
+    def kernel(a: int, b: int, d: Tensor, *rest: Any) -> None:
+        launched.append(spec)
+        if not OnCpu.computes:
+            return
+        x, w = (
+            tensor_at(t, torch.float16, s.shape, s.stride) for t, s in ((a, want.a), (b, want.b))
+        )
+        execute_cpu(view, x, w, d.as_strided(want.d.shape, want.d.stride))
+
+    return kernel

@@ -1,1 +1,1 @@
-"""The kernel template, compiled without a GPU and run in the machine of ``tests/machine``."""
+"""The kernel template, compiled without a GPU and run in the simulator in ``tools/ptx_sim``."""

@@ -31,8 +31,7 @@ from layoutconv.kernels.maps.probe import Search
 from layoutconv.kernels.maps.row_order import Count, Gather, Sizes, Windows
 from layoutconv.kernels.maps.sort_keys import Keys, KeysOfIndex
 from layoutconv.sparse.maps import row_orders
-
-from ..machine import DeviceTensor, Memory, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
 
 # Of few bits: small clouds have several windows, chunks and places of each CTA.
 SIZES = Sizes(place=7, window=7, chunk=7, threads=64)
@@ -204,7 +203,7 @@ def forget_plans() -> None:
 
 @contextmanager
 def launches_of_maps() -> Iterator[Launches]:
-    """What maps launch goes to the machine, from a few CTAs and with few bits to sort by."""
+    """Launches of maps in the simulator, with few CTAs and few bits to sort by."""
     patch = pytest.MonkeyPatch()
     patched = Launches()
     patch.setattr(per_rank, "launch", patched)

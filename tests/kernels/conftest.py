@@ -13,7 +13,7 @@ collect_ignore_glob = [] if find_spec("cutlass") else ["test_*.py"]  # there is 
 
 @pytest.fixture(scope="module")
 def launches() -> Iterator[Any]:
-    """Of kernel maps, in the machine."""
+    """Launches of kernel maps in the simulator."""
     from .cloud_launcher import launches_of_maps
 
     with launches_of_maps() as launches:

@@ -16,7 +16,7 @@ loaded: list[bytes] = []
 
 
 class Kernel:
-    """What the store wants of a compiled kernel."""
+    """A stand-in for a compiled kernel, with what the store needs."""
 
     def __init__(self, number: int) -> None:
         compiled.append(number)
@@ -55,7 +55,7 @@ def path_of(folder: Path, number: int) -> Path:
 
 
 def get(number: int) -> bool:
-    """Whether a process that has loaded nothing compiles a kernel; it gets the right one."""
+    """Return whether a process that has loaded nothing compiles a kernel; check the kernel."""
     store._loaded.clear()
     before = len(compiled)
     found = store.load(key(number), lambda: Kernel(number))

@@ -1,6 +1,6 @@
 """The template on small problems: compile a kernel, launch it by its own host code, run it.
 
-The machine of ``tests/machine`` stands in for the GPU. Data are small integers, so that every
+The simulator in ``tools/ptx_sim`` stands in for the GPU. Data are small integers, so that every
 product and every sum is exact in every dtype and in any order: what a kernel writes must equal a
 reference in float64 that is computed from the definition of a view alone, ``gemm_view.locate``.
 """
@@ -17,16 +17,16 @@ from torch import Tensor
 
 from layoutconv.kernels.compile.build import build
 from layoutconv.kernels.compile.store import as_argument
+from layoutconv.planning.channel_padding import has_padded_channels
 from layoutconv.planning.kernel_key import index_buffer, runtime_integers, signature
-from layoutconv.planning.kernel_spec import KernelSpec, kept_entries, vectors_of
+from layoutconv.planning.kernel_spec import KernelSpec, kept_entries, run_of, vectors_of
 from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.view_rules import check_view
 from layoutconv.tensors.epilogue_in_torch import convert
 from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView, OperandLayout, locate, stages
-
-from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
-from ..machine.ptx import Kernel
+from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim.ptx import Kernel
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,14 @@ def spec_of(
     if not view.k:  # sums of nothing, as an executor does it
         vectors, along = (1, 1, vectors[2]), (1, 1)
     spec = KernelSpec(kind, dtype_name(out or dtype), tile, arch, vectors, along, **rest)
-    return replace(spec, kept=kept_entries(view, spec))
+    return replace(spec, kept=kept_entries(view, spec), run=run_of(view, spec, aligned[2]))
 
 
 def compile_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
     """Compile the kernel of a view and of ``spec_of(view, *of, **rest)``."""
     spec = spec_of(view, *of, **rest)
-    check_view(view, spec.along)
+    if not has_padded_channels(view):
+        check_view(view, spec.along)
     with tempfile.TemporaryDirectory() as folder:
         function = build(view, spec, dump=folder)
         program = parse(function.__ptx__)
@@ -105,7 +106,7 @@ _compiled: dict[Any, Compiled] = {}
 def compiled_view(view: GemmView, *of: Any, **rest: Any) -> Compiled:
     """:func:`compile_view`, once per kernel."""
     spec = spec_of(view, *of, **rest)
-    key = signature(view, spec.along), spec
+    key = signature(view, spec.along, spec.epilogue), spec
     if key not in _compiled:
         _compiled[key] = compile_view(view, *of, **rest)
     return _compiled[key]
@@ -173,7 +174,7 @@ def poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 @dataclass
 class Ran:
-    """What a kernel did to an output: its elements, which of them it wrote, how it got there.
+    """An output after a kernel ran: its elements, which of them it wrote, and the launch.
 
     ``statistics`` are the partial sums of an epilogue's columns, (CTAs along m, 2, columns).
     """
@@ -197,8 +198,8 @@ def run_case(
     """Run all CTAs of a kernel; raises a Fault where it breaks a rule of the machine.
 
     Of a kernel that keeps the parts of its sums, the output is (splits, *shape of D). ``shift`` is
-    how many bytes behind a multiple of 16 the three tensors start. CTAs that last are ``most``
-    at most.
+    how many bytes behind a multiple of 16 the three tensors start. A persistent kernel has
+    at most ``most`` CTAs.
     """
     memory, view, epilogue = Memory(), case.view, case.epilogue
     partial = compiled.spec.split == "partial"
@@ -304,7 +305,7 @@ def located(layout: OperandLayout, rows: int, columns: int) -> tuple[Tensor, Ten
 
 
 def check_exact(case: Case, ran: Ran) -> None:
-    """What should be written is, by its exact value; nothing else is touched."""
+    """Check that every element to be written is, exactly, and that nothing else is touched."""
     want, written = reference(case)
     assert torch.equal(ran.written, written)
     got, rounded = (t.double() for t in (ran.out[written], convert(want[written], case.out.dtype)))

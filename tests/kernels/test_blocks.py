@@ -33,7 +33,7 @@ def home_of(key: int, bits: int) -> int:
 
 
 def keys_in(table: HashTable) -> torch.Tensor:
-    """Of all slots, where keys have 32 bits."""
+    """The keys of all slots, where keys have 32 bits."""
     return table.memory.whole[: 4 << table._bits : 4]
 
 

@@ -31,6 +31,7 @@ def view_of(problem: ConvProblem, name: str) -> GemmView:
 
 @pytest.mark.parametrize("name", PASSES)
 @pytest.mark.parametrize("C", COUNTS)
+@pytest.mark.chessboard
 def test_channels(C: int, name: str) -> None:
     number = COUNTS.index(C) + 3 * PASSES.index(name)
     K = COUNTS[(4 * number + 1) % len(COUNTS)]
@@ -46,6 +47,7 @@ SHIFTS = [(2, 4, 8), (8, 2, 4), (4, 8, 2)]
 
 @pytest.mark.parametrize("name", PASSES)
 @pytest.mark.parametrize("shift", SHIFTS, ids=str)
+@pytest.mark.chessboard
 def test_tensors_that_start_anywhere(shift: tuple[int, int, int], name: str) -> None:
     number = SHIFTS.index(shift) + PASSES.index(name)
     kind = KINDS[0] if number % 2 else KINDS[5]

@@ -147,7 +147,7 @@ def test_views_without_such_columns() -> None:
 @pytest.mark.parametrize("C", [8, 16, 24, 32, 40, 48, 64, 128])
 def test_more_columns_are_multiplied_with_no_more_zeros(C: int) -> None:
     """Residues fill more columns than an instruction's only where what a tap lacks is left out."""
-    problem = ConvProblem((1, 6, 6, 8, C), (64, 3, 3, 3), 2, 1)
+    problem = ConvProblem((8, 64, 64, 64, C), (64, 3, 3, 3), 2, 1)
     few, more = (arranged_dgrad(problem, columns) for columns in (COLUMNS, MORE_COLUMNS))
     products = 0
     for view in more:

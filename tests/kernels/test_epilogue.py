@@ -76,7 +76,7 @@ def run(
 
 
 def expected(case: Case) -> tuple[Tensor, Tensor]:
-    """What is stored, (rows, columns), and where, by the definition of the steps."""
+    """Return what is stored, (rows, columns), and where, by the definition of the steps."""
     sums, written = reference(case)
     columns = case.view.l * case.view.n
     sources = [source.double().reshape(-1, columns) for source in case.epilogue.sources]
@@ -159,6 +159,7 @@ OUTS = [torch.float16, torch.bfloat16, torch.int8, torch.int32, torch.float8_e4m
 
 @pytest.mark.parametrize("out", [*OUTS, torch.float8_e5m2], ids=str)
 @pytest.mark.parametrize("by_row", [False, True], ids=["of columns", "of rows"])
+@pytest.mark.chessboard
 def test_results_are_converted_after_the_last_step(out: torch.dtype, by_row: bool) -> None:
     number = OUTS.index(out) if out in OUTS else 5
     name = "all of them" if by_row else "two biases"
@@ -191,7 +192,7 @@ def test_statistics_without_a_step() -> None:
 
 
 def test_statistics_are_of_rounded_values() -> None:
-    """Of what is stored, not of what was computed: in int8, that is far from it."""
+    """Statistics are of what is stored, not of what was computed: in int8, these differ widely."""
     _, ran = run(
         VIEWS["fprop"], KINDS[0], lambda n, s: [Scale(0.3)], out=torch.int8, statistics=True
     )

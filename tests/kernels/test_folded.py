@@ -13,9 +13,9 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stride_folding import folded_fprop_view
 from layoutconv.gpu import select
 from layoutconv.kernels.compile.cubin import read_cubin
-from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.kernel_key import signature
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tile import REGISTERS, TileConfig, specialized
@@ -157,7 +157,7 @@ def test_memory_that_starts_anywhere() -> None:
 
 @pytest.mark.parametrize("shape", [shape for shape in MAPPED_WINDOWS if shape[1] == 64], ids=str)
 def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
-    """Of what the first layer that halves a volume runs, at its size."""
+    """The kernel of the first layer that halves a volume does not spill, at that layer's size."""
     (m, n, *warps), (_, _, stages, _) = shape, MAPPED_WINDOWS[shape]
     tile = specialized((m, n, 32), warps, stages, Load.TMA_WARP, halo_taps=2)
     compiled = compile_view(wide(LARGE), F16, tile, "sm_90a")

@@ -16,8 +16,7 @@ from torch import Tensor
 from layoutconv.gpu import gathered
 from layoutconv.kernels.pointwise import gather_pool as kernels
 from layoutconv.kernels.pointwise.gather_pool import FLIGHT, GatherShape, build
-
-from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, parse, run
 
 _compiled: dict[Any, Any] = {}
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -161,6 +160,7 @@ def check(a: Tensor, index: Tensor, op: str = "sum", winners: bool = False, **mo
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("C", [1, 3, 8, 20, 64])
+@pytest.mark.chessboard
 def test_sums(machine: Machine, dtype: torch.dtype, C: int) -> None:
     check(integers(30, C, dtype=dtype), table(37, 5, 30))
     (shape,) = machine.shapes
@@ -174,6 +174,7 @@ def test_sums(machine: Machine, dtype: torch.dtype, C: int) -> None:
 
 @pytest.mark.parametrize("taps", [1, 3, 4, 5, 8, 27])
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "min"])
+@pytest.mark.chessboard
 def test_any_number_of_taps(machine: Machine, op: str, taps: int) -> None:
     a = integers(20, 4)
     a *= 4 * 60480  # quotients by up to 9 are exact
@@ -182,6 +183,7 @@ def test_any_number_of_taps(machine: Machine, op: str, taps: int) -> None:
 
 @pytest.mark.parametrize("op", ["max", "min"])
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.chessboard
 def test_winners_are_the_first(machine: Machine, dtype: torch.dtype, op: str) -> None:
     a = integers(12, 6, dtype=dtype)
     a[2] = torch.inf
@@ -217,6 +219,7 @@ def test_a_constant_divisor_counts_what_is_not_there(machine: Machine) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("C", [3, 16])
+@pytest.mark.chessboard
 def test_filters(machine: Machine, dtype: torch.dtype, C: int) -> None:
     index = table(25, 9, 19)
     check(integers(19, C, dtype=dtype), index, taps=integers(9, C, dtype=dtype, seed=1))
@@ -309,6 +312,7 @@ def cloud(lengths: list[int], C: int) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("lengths", "launches"), [([3, 0, 9], 1), ([20, 0, 1, 60], 2), ([300], 3), ([0, 0], 1)]
 )
+@pytest.mark.chessboard
 def test_segments(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, lengths: Any, launches: int, sorted_: bool,
     op: str,

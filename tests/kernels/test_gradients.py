@@ -57,7 +57,7 @@ def test_of_the_activation_of_odd_problems() -> None:
 
 
 def test_one_kernel_sums_over_any_number_of_voxels() -> None:
-    """Of the filter's gradient the sum's length is an argument: the kernel is compiled once."""
+    """A filter gradient's kernel takes any number of voxels as an argument: it compiles once."""
     kind = KINDS[0]
     kernels = set()
     for images, extent in ((1, 3), (2, 5), (3, 31), (1, 97)):

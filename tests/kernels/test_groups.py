@@ -34,6 +34,7 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.chessboard
 def test_groups(name: str, pass_: str) -> None:
     number = list(PROBLEMS).index(name) + 5 * PASSES.index(pass_)
     kind = KINDS[number % len(KINDS)]

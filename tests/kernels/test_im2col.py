@@ -1,4 +1,4 @@
-"""A that comes by im2col tensor maps: when it does, that it is A, and that maps round tf32."""
+"""A that comes by im2col TMA descriptors: when it does, that it is A, and that TMA rounds tf32."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from layoutconv.planning.tma_im2col import Im2col, im2col, im2col_of_a
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
+from tools.ptx_sim import Fault, tensor_map
+from tools.ptx_sim.boxes import elements
+from tools.ptx_sim.instructions import tensor_copy
 
-from ..machine import Fault, tensor_map
-from ..machine.boxes import elements
-from ..machine.instructions import tensor_copy
 from .launcher import (
     Case,
     check_exact,
@@ -88,7 +88,7 @@ def random_problem(random: np.random.Generator) -> ConvProblem:
 
 
 def test_a_copy_brings_what_the_layout_says() -> None:
-    """Of forward passes and gradients alike, from any row on; what is past the last are zeros."""
+    """Copies of forward passes and gradients start at any row; past the last row come zeros."""
     random, seen = np.random.default_rng(0), 0
     for _ in range(40):
         problem = random_problem(random)

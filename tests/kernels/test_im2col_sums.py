@@ -1,4 +1,4 @@
-"""Sums over pixels, of which im2col tensor maps bring both operands: gradients of filters."""
+"""Sums over pixels, whose operands come by im2col TMA descriptors: gradients of filters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ GROUPS = ConvProblem((1, 6, 9, 128), (48, 2, 3), padding=1, groups=2)
 
 
 def test_a_copy_brings_what_the_layout_says() -> None:
-    """Of both operands, from any pixel on; what is past the last are zeros."""
+    """Copies of both operands start at any pixel; past the last pixel come zeros."""
     random, seen, depth = np.random.default_rng(0), 0, 16
     for _ in range(30):
         view = wgrad_view(random_problem(random))
@@ -80,7 +80,7 @@ def test_a_copy_brings_what_the_layout_says() -> None:
 
 
 def of_both(view: GemmView, dtype: torch.dtype = F16, tile: TileConfig = WIDE, **rest: Any) -> Any:
-    """Whether maps bring A, and B."""
+    """Return whether im2col TMA descriptors bring A, and whether they bring B."""
     spec = spec_of(view, dtype, tile, "sm_90a", **rest)
     found = im2col_of_a(view, spec) is not None, im2col_of_b(view, spec) is not None
     assert is_mapped(view, spec) == all(found)
@@ -127,7 +127,7 @@ def test_numbers_that_a_map_has_no_room_for_are_of_another_kernel() -> None:
 
 
 def copies(compiled: Compiled) -> list[int]:
-    """How many instructions copy by im2col maps, by others, and vector by vector."""
+    """Count the copies by im2col TMA descriptors, by others, and vector by vector."""
     kinds = r"cp\.async\.bulk\.tensor[^;]*im2col", r"cp\.async\.bulk\.tensor[^;]*tile", r"async\.c"
     return [len(re.findall(kind, compiled.ptx)) for kind in kinds]
 
@@ -160,7 +160,7 @@ def test_b_of_threads_beside_an_a_by_maps() -> None:
 
 
 def test_a_gradient_that_is_a_slice() -> None:
-    """Of memory with gaps; what lies in them is not read."""
+    """The gaps in the memory of a slice are not read."""
     view = wgrad_view(
         ConvProblem((3, 5, 64), (40, 3), padding=((1, 2),)),
         output_layout=Layout((3, 6, 40), (9 * 56, 56, 1)),
@@ -171,7 +171,7 @@ def test_a_gradient_that_is_a_slice() -> None:
 
 @pytest.mark.parametrize("splits", [3, 4])
 def test_parts_that_are_added_later(splits: int) -> None:
-    """Of 5 k-tiles: the last part has one, or none at all."""
+    """A sum of 5 k-tiles is split: the last part has one of them, or none."""
     view = wgrad_view(LINES)
     case = Case.of(view, F16, F32)
     compiled = compiled_view(view, F16, HALF, "sm_90a", F32, split="partial")

@@ -1,4 +1,4 @@
-"""Tiles whose rows several taps share, of which tensor maps bring A, with its halo, and B."""
+"""Tiles whose rows several taps share, of which TMA descriptors bring A, with its halo, and B."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.gemm import implicit_gemm
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaIm2colLoad, TmaRowsLoad
 from layoutconv.planning import tma_im2col
-from layoutconv.planning.cost_model import MACHINES, Problem, choose, rate_of
+from layoutconv.planning.cost_model import Problem, choose
 from layoutconv.planning.halo_reuse import halo_of, widened
 from layoutconv.planning.kernel_spec import KernelSpec, vectors_of
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import HALO, REGISTERS, TileConfig, specialized
 from layoutconv.planning.tile_table import MAPPED_WINDOWS, WINDOWS
+from layoutconv.planning.tile_time import rate_of
 from layoutconv.planning.tma_im2col import im2col_of_a
 from layoutconv.view.gemm_view import GemmView
+from tools.ptx_sim import Fault
 
-from ..machine import Fault
 from .launcher import (
     Case,
     check_exact,
@@ -80,7 +82,7 @@ def test_pieces_cover_the_halo_and_start_where_a_copy_may(rows: int) -> None:
 
 
 def test_what_copies_bring_is_what_every_tap_multiplies() -> None:
-    """Of rows that are stored, whatever lies between these."""
+    """Copies bring the rows that are stored, whatever lies between these."""
     random, seen, kinds = np.random.default_rng(1), 0, set()
     for _ in range(60):
         problem = random_problem(random)
@@ -164,7 +166,7 @@ def test_parts_that_are_added_later() -> None:
 
 @pytest.mark.parametrize("shape", WINDOWS, ids=str)
 def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
-    """Of the family's tiles; where one warp copies, more CTAs find room."""
+    """Tiles of the family do not spill; where one warp copies, more CTAs fit."""
     (m, n, *warps), (_, stages) = shape, WINDOWS[shape]
     view = wide(fprop_view(ConvProblem((2, 9, 9, 9, 64), (n, 3, 3, 3), padding=1)))
     load = Load.TMA_WARP if shape == (128, 64, 4, 1) else Load.CP_ASYNC_WARPGROUP
@@ -181,7 +183,7 @@ def test_nothing_spills(shape: tuple[int, int, int, int]) -> None:
 
 
 def shared_rows(problem: ConvProblem, direction: Any, **changes: Any) -> dict[str, Any]:
-    """What a plan knows of taps that share rows, on an H200 unless another machine is named."""
+    """Return what a plan knows of taps that share rows, on an H200 unless ``changes`` differ."""
     (view,) = [direction(problem)] if direction is fprop_view else direction(problem)
     arch, kind = changes.get("arch", "sm_90a"), changes.get("kind", "float16")
     vectors, along = vectors_of(view, kind, kind, changes.get("aligned", (16, 16, 16)))

@@ -1,6 +1,6 @@
 """int4 in the machine: bytes come as those of int8 do, and one instruction multiplies their pairs.
 
-No GPU of the project has that instruction: its fragments are in ``tests/machine``, and machine code
+No GPU of the project has that instruction: its fragments are in ``tools/ptx_sim``, and machine code
 of it here.
 """
 
@@ -141,6 +141,7 @@ def test_results_of_every_type_with_an_epilogue(out: torch.dtype) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
 @pytest.mark.parametrize("shape", [(128, 64, 2, 2), (256, 64, 4, 1), (256, 128, 4, 2)], ids=str)
+@pytest.mark.chessboard
 def test_machine_code_multiplies_on_tensor_cores(
     arch: str, shape: tuple[int, int, int, int]
 ) -> None:

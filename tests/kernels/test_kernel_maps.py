@@ -10,7 +10,7 @@ from layoutconv.sparse import Coordinates, KernelMap, strided_map, submanifold_m
 from layoutconv.sparse.views import kernel_map_dgrad_view, kernel_map_view, pairs_wgrad_view
 from layoutconv.view.gemm_view import GemmView
 
-from .launcher import KINDS, Case, Kind, check_exact, compiled_view, run_case, tile_of
+from .launcher import KINDS, Case, Kind, check_exact, compiled_view, run_case, spec_of, tile_of
 
 
 def cloud(rank: int, rows: int, extent: int) -> Coordinates:
@@ -44,10 +44,9 @@ def views(found: KernelMap, C: int, K: int, groups: int = 1) -> dict[str, GemmVi
 def check(view: GemmView, kind: Kind, number: int, out: torch.dtype) -> None:
     tile = tile_of(number, kind)
     case = Case.of(view, kind.dtype, out)
-    options = {"kind": kind.name}
-    compiled = compiled_view(view, kind.dtype, tile, kind.arch, out, **options)
-    if can_skip(view, compiled.spec.along, tile):
-        compiled = compiled_view(view, kind.dtype, tile, kind.arch, out, skip=True, **options)
+    of = view, kind.dtype, tile, kind.arch, out
+    skip = can_skip(view, spec_of(*of, kind=kind.name).along, tile)
+    compiled = compiled_view(*of, kind=kind.name, skip=skip)
     check_exact(case, run_case(case, compiled))
 
 

@@ -13,8 +13,8 @@ from layoutconv.planning.kernel_key import index_buffer, runtime_integers
 from layoutconv.planning.tile import TileConfig
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
+from tools.ptx_sim import DeviceTensor, Memory, launch_of, run
 
-from ..machine import DeviceTensor, Memory, launch_of, run
 from .launcher import compiled_view, integers
 
 C = K = 8

@@ -12,22 +12,21 @@ import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.conv.stride_folding import folded_fprop_view
-from layoutconv.gpu.phase_choice import arranged_dgrad
 from layoutconv.kernels.compile.cubin import read_cubin
 from layoutconv.kernels.gemm import consumer
 from layoutconv.kernels.gemm.consumer import Consumer
 from layoutconv.kernels.gemm.epilogue import smem_store
 from layoutconv.kernels.gemm.pipeline import Pipeline, PipelineState
 from layoutconv.kernels.gemm.tma_im2col_copy import TmaRowsLoad
-from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import KernelSchedule, Load, TileScheduler
 from layoutconv.planning.structural_zeros import runs_of
 from layoutconv.planning.tile import REGISTERS, TileConfig, persistent
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale
 from layoutconv.view.gemm_view import GemmView
+from tools.ptx_sim import Fault
 
-from ..machine import Fault
 from .launcher import (
     Case,
     check_exact,
@@ -57,7 +56,9 @@ STRIDED = ConvProblem((3, 11, 18, 32), (64, 3, 3), 2, 1)
 DEEP = ConvProblem((2, 9, 11, 64), (64, 1, 1))
 LINE = ConvProblem((3, 25, 64), (40, 3), padding=1)
 TALL = ConvProblem((3, 13, 15, 32), (24, 3, 3), padding=1)
-VOLUMES = arranged_dgrad(ConvProblem((2, 5, 12, 18, 32), (64, 3, 3, 3), 2, 1), 128)
+VOLUMES = dgrad_views(
+    ConvProblem((2, 5, 12, 18, 32), (64, 3, 3, 3), 2, 1), side_by_side=(1, 2), empty=False
+)
 
 
 def wide(view: GemmView) -> GemmView:
@@ -147,8 +148,9 @@ def test_steps_of_an_epilogue() -> None:
 
 @pytest.mark.parametrize("name", ["teams, windows", "teams of 128 rows", "teams, B held, counting"])
 @pytest.mark.parametrize("most", [1, 9])
+@pytest.mark.chessboard
 def test_statistics_of_teams(name: str, most: int) -> None:
-    """Of what is stored, from tile to tile; a team without a tile has zeros."""
+    """Statistics sum what all tiles store; consumer warpgroups without a tile have zeros."""
     view, dtype, tile, *_ = RUN[name]
     case = Case.of(view, dtype)
     case.epilogue = Epilogue((Scale(0.375), Activation("relu")), statistics=True)
@@ -170,7 +172,7 @@ def test_nothing_spills(shape: tuple[int, ...]) -> None:
     down = ConvProblem((2, 128, 128, 128, 32), (64, 3, 3, 3), 2, 1)
     view = fprop_view(ConvProblem((1, 9, 9, 256), (256, 3, 3)))
     if taps > 1:
-        view = wide(arranged_dgrad(down, 128)[1])
+        view = wide(dgrad_views(down, side_by_side=(1, 2))[1])
     compiled = compile_view(view, F16, tile, "sm_90a")
     (kernel,) = read_cubin(compiled.cubin).values()
     assert (kernel.stack, kernel.opcodes["LDL"], kernel.opcodes["STL"]) == (0, 0, 0)

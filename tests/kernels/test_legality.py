@@ -21,8 +21,9 @@ from layoutconv.gpu.folding_choice import arranged_fprop
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.kernels.gemm.implicit_gemm import ImplicitGemm
 from layoutconv.planning import legality
-from layoutconv.planning.cost_model import MACHINES, ranked
+from layoutconv.planning.cost_model import ranked
 from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.schedule import Load
 from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.planning.view_rules import UnsupportedViewError

@@ -1,9 +1,10 @@
-"""What the compiler makes of the template, on every architecture: PTX and machine code."""
+"""PTX and machine code that the compiler makes of the template, on every architecture."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
 from layoutconv.kernels.compile.cubin import read_cubin
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import REGISTERS, TileConfig
 from layoutconv.planning.tile_table import shapes, tile_of
 from layoutconv.sparse import kernel_map_view
@@ -46,7 +47,7 @@ def index(entries: int) -> torch.Tensor:
 
 
 def gradient(C: int, K: int) -> GemmView:
-    """Of an input of K channels, from an output of C."""
+    """The view for the gradient of an input of K channels, from an output of C."""
     return dgrad_views(ConvProblem((1, 3, 3, 3, K), (C, 3, 3, 3), padding=1))[0]
 
 
@@ -77,7 +78,8 @@ def choice(shape: tuple[int, int, int, int], *rest: str | torch.dtype) -> Choice
 def fits(c: Choice) -> bool:
     size = c.dtype.itemsize
     # Of gradients tf32's alone are others: there, on Hopper, threads turn and round the filter.
-    if c.kind == "gradient" and (c.dtype != torch.float32 or not c.tile.producer_threads):
+    turned = c.dtype == torch.float32 and c.tile.producer_threads and c.tile.n >= 32
+    if c.kind == "gradient" and not turned:
         return False
     return c.tile.smem_bytes(size, size) <= MACHINES[c.arch].smem_per_cta
 
@@ -94,6 +96,7 @@ MATRIX = list(
 )
 
 
+@cache
 def pairs(c: Choice) -> set[tuple]:
     """Any two of a choice's tile, architecture, dtype, view and channels."""
     tile = c.tile.m, c.tile.n, c.tile.producer_threads
@@ -111,6 +114,7 @@ def pairs(c: Choice) -> set[tuple]:
     return set(combinations(enumerate((tile, c.arch, c.dtype, c.kind, c.channels)), 2))
 
 
+@cache
 def covering() -> list[Choice]:
     """Few kernels of the matrix in which every pair is, chosen greedily."""
     chosen: list[Choice] = []
@@ -145,15 +149,16 @@ def check_machine_code(c: Choice) -> None:
     form = r"cp\.async\.cg\.shared\.global \[%\w+(\+\d+)?\], \[%\w+(\+-?\d+)?\], 16, (%r\d+|16);"
     assert all(re.fullmatch(form, copy) for copy in copies)
     copying = c.tile.producer_threads or c.tile.mma_threads
-    # Filters come to Hopper's instructions by tensor maps, and so do dense inputs whose k-tiles
+    # Filters come to Hopper's instructions by TMA descriptors, as do dense inputs whose k-tiles
     # lie within a tap: a thread reads one of each for a k-tile. What else there is of tf32 is
     # rounded on its way: B before it is stored, A after that.
     turned = c.kind == "gradient"
     dense = c.kind in ("dense", "125 taps", "65 taps", "gradient") and c.channels != "straddling"
     mapped = bool(c.tile.producer_threads) and dense
     rounds = c.tile.producer_threads and c.dtype == torch.float32
-    rows_copied = (0 if mapped else c.tile.m) + (0 if c.tile.producer_threads else c.tile.n)
-    per_thread = rows_copied * c.tile.k // vector // copying
+    copied = (0 if mapped else c.tile.m), (0 if c.tile.producer_threads else c.tile.n)
+    # Of 8 columns there are fewer vectors than threads.
+    per_thread = sum(-(-rows * c.tile.k // vector // copying) for rows in copied)
     # In the prologue a k-tile for every stage but the last, in the loop one; producers have no
     # prologue. Of tf32 these bring two k-tiles in their loop if they are small, and hold B of both.
     small = c.tile.m * c.tile.n <= 128 * 128 and c.tile.n * c.tile.k <= 32 * copying
@@ -168,7 +173,7 @@ def check_machine_code(c: Choice) -> None:
     mma_k = 8 if c.dtype == torch.float32 else 16
     k_blocks = c.tile.k // mma_k
     rows, columns = c.tile.m // c.tile.warps[0], c.tile.n // c.tile.warps[1]
-    fragments = rows // 16 + columns // 16  # of ldmatrix.x4
+    fragments = rows // 16 + -(-columns // 16)  # of ldmatrix.x4, of 8 columns x2
     if c.tile.producer_threads:
         assert compiled.ptx.count("wgmma.mma_async") == 2 * k_blocks * (rows // 16)
         read = 2 * k_blocks * (rows // 16) if rounds and not mapped else 0
@@ -177,7 +182,9 @@ def check_machine_code(c: Choice) -> None:
         assert len(re.findall(r"ld\.global\.v4", compiled.ptx)) == loaded
     else:
         assert opcodes["HMMA"] == rows // 16 * (columns // 8) * k_blocks
-        assert compiled.ptx.count("ldmatrix.sync.aligned.m8n8.x4.shared") == opcodes["LDSM"]
+        matrices = re.findall(r"ldmatrix\.sync\.aligned\.m8n8\.x([24])\.shared", compiled.ptx)
+        assert len(matrices) == opcodes["LDSM"]
+        assert ("2" in matrices) == (columns == 8)
         assert opcodes["LDSM"] == fragments * (k_blocks + 1)
 
     # Results leave in 16-byte vectors.

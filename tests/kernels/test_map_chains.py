@@ -54,6 +54,7 @@ CHAINS = {
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.chessboard
 def test_chains_are_two_launches_that_fit_into_every_gpu(name: str, arch: str) -> None:
     """The second needs a multiprocessor for each CTA: 65,536 registers, 99 KB on most."""
     chain = CHAINS[name]

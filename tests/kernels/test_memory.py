@@ -61,6 +61,7 @@ SLICES = {
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("name", SLICES)
+@pytest.mark.chessboard
 def test_slices(name: str, pass_: str) -> None:
     number = list(SLICES).index(name) + 5 * PASSES.index(pass_)
     kind = KINDS[number % 3 if name == "channels first" else number % len(KINDS)]
@@ -69,6 +70,7 @@ def test_slices(name: str, pass_: str) -> None:
 
 @pytest.mark.parametrize("pass_", PASSES)
 @pytest.mark.parametrize("width", [8, 16])
+@pytest.mark.chessboard
 def test_interleaved_channels(width: int, pass_: str) -> None:
     """NC/8HW8: channels are two digits, and two modes of memory."""
     problem = ConvProblem((2, 5, 6, 32), (48, 3, 2), padding=1)

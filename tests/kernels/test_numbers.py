@@ -1,4 +1,4 @@
-"""What the template does to numbers: rounding, NaN and infinity, in the machine."""
+"""Numbers in the template: rounding, NaN and infinity, in the simulator."""
 
 from __future__ import annotations
 

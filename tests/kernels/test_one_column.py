@@ -21,8 +21,8 @@ from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_tiled import memory_of_b
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView
+from tools.ptx_sim import Fault
 
-from ..machine import Fault
 from .launcher import Case, check_view_runs, compile_view, run_case, spec_of
 from .test_skip import kernel_map
 from .tiles import retiled

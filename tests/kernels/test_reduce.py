@@ -22,8 +22,7 @@ from layoutconv.planning import reduction_schedule as schedule_module
 from layoutconv.planning.loop_nest import make_nest
 from layoutconv.planning.reduction_schedule import Launch, schedule
 from layoutconv.view.operands import row_major
-
-from ..machine import DeviceTensor, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, Memory, Stats, launch_of, parse, run
 
 _compiled: dict[Any, Any] = {}
 
@@ -104,6 +103,7 @@ def partials(pieces: int, results: int) -> Any:
 
 @pytest.mark.parametrize("out_dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("pieces", "results"), [(2, 1032), (3, 130), (37, 64), (1, 8), (5, 7)])
+@pytest.mark.chessboard
 def test_partial_sums(pieces: int, results: int, out_dtype: Any) -> None:
     x = integers(pieces, results)
     ran = check(partials(pieces, results), x, out_dtype=out_dtype)
@@ -170,6 +170,7 @@ def test_what_memory_starts_at(shift: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int8])
 @pytest.mark.parametrize(("r", "s"), [(3, 64), (70, 8), (5, 13), (9, 1000), (1, 2), (4, 4096)])
+@pytest.mark.chessboard
 def test_row_sums(r: int, s: int, dtype: torch.dtype) -> None:
     ran = check(lc.reduction_view((r, s), 1), integers(r, s, dtype=dtype))
     assert ran.launches[0].shape.inner
@@ -182,6 +183,7 @@ def test_row_sums(r: int, s: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("shape", "modes"), [((40011,), 0), ((80000,), 0), ((9000, 5), 0), ((3, 80000), 1)]
 )
+@pytest.mark.chessboard
 def test_long_sums_of_few_results(shape: Any, modes: Any, op: str) -> None:
     ran = check(lc.reduction_view(shape, modes), integers(*shape), op, multiprocessors=3)
     assert len(ran.launches) == 2
@@ -193,6 +195,7 @@ def test_long_sums_of_few_results(shape: Any, modes: Any, op: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("modes", [0, 1, 2, (0, 2), (1, 2), (0, 1), (0, 1, 2), ()])
+@pytest.mark.chessboard
 def test_modes_of_a_tensor(modes: Any, dtype: torch.dtype) -> None:
     check(lc.reduction_view((6, 10, 24), modes), integers(6, 10, 24, dtype=dtype))
 
@@ -252,6 +255,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["sum", "max", "min"])
+@pytest.mark.chessboard
 def test_types(op: str, dtype: torch.dtype) -> None:
     for modes in (0, 1):
         check(lc.reduction_view((24, 16), modes), integers(24, 16, dtype=dtype), op)
@@ -260,6 +264,7 @@ def test_types(op: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("op", ["sum", "max", "min", "mean"])
 @pytest.mark.parametrize("modes", [0, 1])
+@pytest.mark.chessboard
 def test_nan_and_infinity(op: str, dtype: torch.dtype, modes: int) -> None:
     x = integers(40, 40, dtype=dtype)
     x[0, 3] = x[39, 0] = x[7, 8] = torch.nan

@@ -19,8 +19,7 @@ from layoutconv.ops import sparse_operators
 from layoutconv.ops.execute import execute
 from layoutconv.sparse.maps.tap_pairs import Counts, counts_of, pairs_of
 from layoutconv.sparse.views import pairs_wgrad_view
-
-from ..machine import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
+from tools.ptx_sim import DeviceTensor, HostLaunch, Memory, Stats, launch_of, parse, run
 
 _compiled: dict[Any, Any] = {}
 
@@ -85,7 +84,7 @@ def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def summed(parts: Tensor, lengths: list[int], dtype: torch.dtype) -> Tensor:
-    """What the kernel makes of them, (K, taps, C)."""
+    """Return the sums that the kernel makes of ``parts``: (K, taps, C)."""
     out = torch.empty(parts.shape[1], len(lengths), parts.shape[2], dtype=dtype)
     sparse_operators._sum_on_gpu(parts, torch.tensor(lengths), out)
     return out

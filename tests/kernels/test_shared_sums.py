@@ -14,8 +14,8 @@ from layoutconv.planning.halo_reuse import widened
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
+from tools.ptx_sim import Fault, parse
 
-from ..machine import Fault, parse
 from .launcher import (
     Case,
     check_exact,

@@ -37,6 +37,7 @@ def products(ran: Ran) -> int:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.chessboard
 def test_taps_that_no_row_has_are_not_multiplied(name: str, dtype: torch.dtype) -> None:
     tile = TileConfig((32, 64, half_line(dtype)), (1, 2))
     for view in dgrad_views(PROBLEMS[name], images_first=True):

@@ -51,7 +51,7 @@ def test_parts_add_up_to_the_sum(name: str) -> None:
 
 @given(k=st.integers(1, 10**6), splits=st.integers(1, 300), lines=st.integers(1, 2))
 def test_no_part_is_empty(k: int, splits: int, lines: int) -> None:
-    """What executors see to: a kernel counts on a k-tile in every part."""
+    """Executors leave no part empty, since a kernel counts on a k-tile in every part."""
     tile = TileConfig((64, 64, 32 * lines))
     parts = _without_empty_parts(k, tile, splits)
     k_tiles = -(-k // tile.k)

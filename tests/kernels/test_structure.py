@@ -1,4 +1,4 @@
-"""What a kernel takes from a view, and which views are refused."""
+"""Arguments that a kernel takes from a view, and views that are refused."""
 
 from __future__ import annotations
 

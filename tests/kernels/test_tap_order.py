@@ -41,7 +41,7 @@ ORDER_BITS = row_orders.PLACE_BITS, row_orders.WINDOW_BITS, row_orders.KEY_BITS
 
 @pytest.fixture
 def larger() -> Iterator[None]:
-    """Of more: four numbers a thread, and strides beyond a warp."""
+    """Larger sizes: four numbers for each thread, and strides beyond a warp."""
     with with_sizes(Sizes(place=10, window=10, chunk=9, threads=256), windows=1):
         yield
 

@@ -18,8 +18,8 @@ from layoutconv.planning.tile_table import FAMILY
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView, through_coordinates
 from layoutconv.view.operands import row_major
+from tools.ptx_sim import Fault
 
-from ..machine import Fault
 from . import launcher
 from .launcher import (
     DTYPES,
@@ -127,6 +127,7 @@ def test_grid(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("gather", [True, False], ids=["gather", "scatter"])
+@pytest.mark.chessboard
 def test_grid_with_one_index(name: str, gather: bool) -> None:
     number = list(GRIDS).index(name) + gather
     dtype = DTYPES[number % 3]
@@ -153,6 +154,7 @@ ORDERS = {
 @pytest.mark.parametrize(
     ("C", "K", "taps"), [(16, 24, (2, 3, 3)), (40, 8, (3,)), (64, 72, (1, 3)), (8, 8, (5, 5, 3))]
 )
+@pytest.mark.chessboard
 def test_kernel_map(C: int, K: int, taps: tuple[int, ...], order: str) -> None:
     entries = ORDERS[order](kernel_map(67, torch.Size(taps).numel(), 50))
     view = kernel_map_view(entries, C, K, kernel_size=taps, in_rows=50)
@@ -223,7 +225,7 @@ def test_tiles_of_the_family(shape: tuple[int, int, int, int]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=dtype_name)
 def test_copies_before_fragments(dtype: torch.dtype) -> None:
-    """Of a tile that fills a thread's registers, with masks of three digits."""
+    """A tile that fills a thread's registers, with masks of three digits."""
     half = half_line(dtype)
     problem = ConvProblem((1, 5, 6, 7, half), (72, 3, 5, 5), padding=(1, 2, 2))
     check_view_runs(fprop_view(problem), dtype, TileConfig((256, 64, half), (4, 1), 4))
@@ -243,6 +245,7 @@ OF_MANY_K_TILES = {
 
 @pytest.mark.parametrize("blocks", [range(1, 3), range(3)], ids=str)
 @pytest.mark.parametrize("name", OF_MANY_K_TILES)
+@pytest.mark.chessboard
 def test_copies_that_are_spread(name: str, blocks: range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "_compiled", {})
     monkeypatch.setattr(MainloopSm80, "copied", lambda self, k_blocks: blocks)

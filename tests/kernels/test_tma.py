@@ -1,4 +1,4 @@
-"""B that comes by tensor maps: when it does, that it is B, and CTAs that share it."""
+"""B that comes by TMA descriptors: when it does, that it is B, and CTAs that share it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tma_tiled import Boxes, memory_of_b
 from layoutconv.sparse import kernel_map_view
 from layoutconv.view.gemm_view import GemmView, locate
+from tools.ptx_sim.boxes import elements
+from tools.ptx_sim.tensor_map import SIZE, TensorMap, decode
 
-from ..machine.boxes import elements
-from ..machine.tensor_map import SIZE, TensorMap, decode
 from .launcher import (
     Case,
     Compiled,
@@ -102,7 +102,7 @@ def boxes(view: GemmView, dtype: torch.dtype, tile: TileConfig) -> Boxes | None:
 
 
 def check_a_box(view: GemmView, found: Boxes, along: int, crd: tuple[int, ...], size: int) -> None:
-    """What a copy brings, by the machine, is B from an element on, and zeros past the last column.
+    """Check that a simulated copy brings B from an element on, and zeros past the last column.
 
     Rows past the last may be anything: they are in no column of D.
     """
@@ -154,7 +154,7 @@ def test_a_map_names_the_elements_of_b(name: str) -> None:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), dtype=st.sampled_from([F16, F32]))
 def test_every_tile_of_b_is_a_box(data: st.DataObject, dtype: torch.dtype) -> None:
-    """Of forward passes and of gradients, whose residues may be beside each other."""
+    """Tiles of B are boxes in forward passes and gradients, even with residues side by side."""
     problem = data.draw(problems(16 // dtype.itemsize))
     problem = replace(problem, filter=(data.draw(st.sampled_from([24, 32, 64])), *problem.taps))
     n, lines = (data.draw(st.sampled_from(s)) for s in ([32, 64, 128], [1, 2]))
@@ -230,7 +230,7 @@ def test_what_no_map_describes(name: str) -> None:
 
 
 def copies(compiled: Compiled) -> list[int]:
-    """How many instructions copy by im2col maps, by others, and vector by vector."""
+    """Count the copies by im2col TMA descriptors, by others, and vector by vector."""
     kinds = r"cp\.async\.bulk\.tensor[^;]*im2col", r"cp\.async\.bulk\.tensor[^;]*tile", r"async\.c"
     return [len(re.findall(kind, compiled.ptx)) for kind in kinds]
 

@@ -32,6 +32,7 @@ FP8 = [torch.float8_e4m3fn, torch.float8_e5m2]
 
 @pytest.mark.parametrize("name", PASSES)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.chessboard
 def test_every_type_in_every_pass(kind: Kind, name: str) -> None:
     number = KINDS.index(kind) + PASSES.index(name)
     problem = ConvProblem((2, 5, 4, 24), (40, 3, 2), stride=(1, 2), padding=1)

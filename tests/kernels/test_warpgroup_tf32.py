@@ -17,15 +17,16 @@ from layoutconv.kernels.gemm import consumer, tf32_rounding, wgmma
 from layoutconv.kernels.gemm.mainloop_sm90 import MainloopSm90
 from layoutconv.kernels.gemm.wgmma import KTileOperands
 from layoutconv.planning import tma_tiled
-from layoutconv.planning.cost_model import MACHINES, Problem, choose, shortlist
+from layoutconv.planning.cost_model import Problem, choose, shortlist
 from layoutconv.planning.halo_reuse import widened
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.sparse import kernel_map_view
 from layoutconv.sparse.views import kernel_map_dgrad_view
 from layoutconv.view.epilogue import Epilogue
 from layoutconv.view.gemm_view import GemmView
+from tools.ptx_sim import Fault
 
-from ..machine import Fault
 from . import launcher
 from .launcher import (
     Case,
@@ -49,7 +50,7 @@ SIDE_BY_SIDE = specialized((64, 64, 16), (4, 2), 2)
 
 @pytest.fixture(autouse=True)
 def without_maps(monkeypatch: Patch) -> None:
-    """As if tensor maps did not round: all is rounded by threads, as what no map describes is."""
+    """As if TMA did not round: threads round all, as they do what no TMA descriptor describes."""
     monkeypatch.setattr(tma_tiled, "MAPS_ROUND", False)
     monkeypatch.setattr(launcher, "_compiled", {})
 
@@ -167,7 +168,7 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
 
 
 def numbers(shape: tuple[int, ...]) -> torch.Tensor:
-    """Of many magnitudes; of every third the 13 low bits are half of the last that is kept."""
+    """Numbers of many magnitudes; every third is halfway between two numbers of tf32."""
     generator = torch.Generator().manual_seed(1)
     exponents = torch.randint(-30, 30, shape, generator=generator)
     x = torch.randn(shape, generator=generator) * 2.0**exponents

@@ -20,8 +20,8 @@ from layoutconv.sparse import kernel_map_view
 from layoutconv.view.epilogue import Activation, Bias, Epilogue
 from layoutconv.view.gemm_view import GemmView
 from layoutconv.view.operands import row_major
+from tools.ptx_sim import Fault
 
-from ..machine import Fault
 from .launcher import (
     Case,
     check_exact,

@@ -1,4 +1,4 @@
-"""What is remembered of races: found again for its like, on its GPU, whole or not at all."""
+"""Choices remembered from races: found again for their like, on their GPU, whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.errors import ArgumentError
 from layoutconv.gpu import measured_choices
 from layoutconv.gpu.measured_choices import Choice, find, key_of, remember, size_class
-from layoutconv.planning.cost_model import MACHINES, Problem
+from layoutconv.planning.cost_model import Problem
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig, specialized
 from layoutconv.planning.tile_json import tile_to_json
 

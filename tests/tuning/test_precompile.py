@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +16,12 @@ import torch
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv.base.processes import in_processes
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.ops.execute import execute_cpu
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse.views import kernel_map_view
 from layoutconv.tensors import tensor_checks
 from layoutconv.tuning import precompile
@@ -116,3 +121,63 @@ def test_what_is_kept_holds_no_cloud() -> None:
     gc.collect()
     assert memory[0]() is None
     assert kernels[0].dry.over
+
+
+def test_what_cannot_be_compiled_for_another_gpu() -> None:
+    with pytest.raises(ArgumentError, match=r"`arch`: expected one of sm_80, .*got 'sm_70'"):
+        lc.precompile(print, arch="sm_70")
+    with pytest.raises(ArgumentTypeError, match="`function`: expected what another process can"):
+        lc.precompile(lambda: None, arch="sm_90a")
+
+
+class Step(torch.nn.Module):
+    """A step of training of an image whose convolutions are of tensor cores, and depthwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = lc.nn.Conv2d(16, 32, 3, padding=1), lc.nn.Conv2d(32, 32, 3, groups=32)
+        self.net = torch.nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> None:
+        self.net(x).sum().backward()
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once: forward and the gradient of the filter, and three of the depthwise layer."""
+    monkeypatch.setattr(precompile, "in_processes", in_processes)
+    call = Step(), torch.zeros(1, 16, 8, 8)
+    for arch, expected in (("sm_90a", 5), ("sm_86", 5), ("sm_90a", 0)):
+        assert lc.precompile(*call, arch=arch, processes=2) == expected
+
+
+NETWORK = """
+import torch
+import layoutconv as lc
+from layoutconv.testing import stand_in
+
+if __name__ == "__main__":
+    stand_in.pretend()
+    net = torch.nn.Sequential(
+        lc.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(), lc.nn.Conv2d(32, 32, 1)
+    ).half()
+    x, seen = torch.zeros(1, 16, 8, 8, dtype=torch.float16), []
+    tick = lambda done, total: seen.append((done, total))
+    with torch.no_grad():
+        print(lc.precompile(net, x, processes=2, tick=tick), seen[-1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CPU stands in for an H200")
+def test_kernels_of_a_network_are_compiled_without_a_gpu(tmp_path: Path) -> None:
+    """In processes of their own, and for the GPU that a CPU stands in for."""
+    script, kept = tmp_path / "network.py", tmp_path / "kernels"
+    script.write_text(NETWORK)
+    environment = {**os.environ, "LAYOUTCONV_CACHE_DIR": str(kept)}
+    ran = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    kernels = len(list(kept.glob("*.o")))
+    assert kernels == 2
+    assert ran.stdout.strip() == f"{kernels} ({kernels}, {kernels})"

@@ -19,7 +19,8 @@ from layoutconv.gpu import measured_choices, select
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning import cost_model
-from layoutconv.planning.cost_model import MACHINES, Problem, choose, shortlist
+from layoutconv.planning.cost_model import Problem, choose, shortlist
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
 from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.sparse.views import kernel_map_view

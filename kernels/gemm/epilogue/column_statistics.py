@@ -207,6 +207,6 @@ def _finish(tile: TileConfig, shared: Any, parts: int, tid: Any, columns: Column
         kind, column = number // tile.n, number % tile.n
         if (number < 2 * tile.n) & (column < columns.count):
             total = Float32(0.0)
-            for part in range_constexpr(parts):
+            for part in cutlass.range(parts, unroll_full=True):
                 total = total + shared[column, kind, part]
             columns.store(column, kind, total)

@@ -128,7 +128,7 @@ class RegisterEpilogue(Epilogue):
         ]
         return Places(
             lambda number: held[number].load(),
-            lambda: filled(Int32, lambda n: Int32(extras.first_column + n)).load(),
+            lambda: filled(Int32, lambda n: Int32(extras.entries(n))).load(),
         )
 
 

@@ -13,10 +13,12 @@ from cutlass import Float32, Int32, Int64, const_expr, range_constexpr
 
 from layoutconv.planning.tile import TileConfig
 
+from ...common.arguments import Extent
 from ..operand import Column, Operand, Row
 from ..smem_index import SmemRows
 from ..smem_tile import release_tile, sync, wait_for_tile
-from .column_statistics import Columns, SumsByRow, SumsOfMatrices
+from .column_entries import ColumnEntries
+from .column_statistics import BLOCK, Columns, SumsByRow, SumsOfMatrices
 from .convert import converted
 from .ops import Places, Steps
 
@@ -28,16 +30,17 @@ BATCH = 4  # rows a thread reads at once: their loads overlap, and fit in regist
 class Extras:
     """Tensors and numbers that an epilogue reads and writes besides D.
 
-    ``columns``, to what there is per column or per row, and ``sources`` are pointers;
-    ``first_column`` is where a group's columns start; ``statistics`` points to the CTA's own row of
-    partial sums, (2, all columns); ``rows`` are what D's index buffer has for the tile's rows, if
-    that is in shared memory.
+    ``columns``, to what there is per column or per row, and ``sources`` are pointers; ``entries``
+    says which entry of the former a column reads; ``first_column`` is where a group's columns
+    start; ``statistics`` points to the CTA's own row of partial sums, (2, all columns); ``rows``
+    are what D's index buffer has for the tile's rows, if that is in shared memory.
     """
 
     numbers: tuple[Any, ...]
     columns: tuple[Any, ...]
     sources: tuple[Any, ...]
     statistics: Any
+    entries: ColumnEntries
     first_column: Any
     all_columns: Any
     rows: SmemRows | None = None
@@ -48,6 +51,9 @@ class Epilogue:
 
     Steps that need no more than the column are applied to the accumulators; with a tensor like D
     among them all are applied to rows, after the turn. Data of 8 bits turn as accumulators do.
+
+    Where all columns fit a tile and rows of D adjoin in memory, the tile is one ``run``, of so many
+    elements to a vector, however few columns there are.
 
     Of a sum that CTAs of a cluster share, parts turn in the memory of each; then each CTA finishes
     as many rows, and adds up what all of them have of these, in their order.
@@ -62,9 +68,10 @@ class Epilogue:
         steps: Steps,
         *,
         atomic: bool,
+        run: int = 0,
     ) -> None:
         self.tile, self.dtype, self.vector = tile, dtype, vector
-        self.steps, self.atomic = steps, atomic
+        self.steps, self.atomic, self.run = steps, atomic, run
         floating = accumulator if accumulator.is_float else Float32
         self.work = floating if steps else accumulator
         self.by_row = steps.by_row or tile.cluster_k > 1
@@ -74,6 +81,7 @@ class Epilogue:
         if tile.cluster_k > 1:
             self.staged = accumulator
         matrices = self.staged is dtype and dtype in (cutlass.Float16, cutlass.BFloat16)
+        matrices = matrices and tile.n >= BLOCK
         self.sums_by_row = steps.statistics and not matrices
         # Producers sum columns, while consumers store.
         self.sums_beside = steps.statistics and matrices and tile.statistics_by_producers
@@ -111,9 +119,8 @@ class Epilogue:
         turned = cute.make_fragment_like(acc, self.staged)
         turned.store(converted(x, self.staged))
         cute.autovec_copy(turned, mma.get_slice(tid).partition_C(smem))
-        table = self._row_table(base)
         if const_expr(self._in_table(d)):
-            self._fill(table, d, m0, tid)
+            self._fill(self._row_table(base), d, m0, tid)
         if const_expr(self.tile.cluster_k > 1):
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
@@ -121,7 +128,17 @@ class Epilogue:
             sync(self.tile)
         if const_expr(self.sums_beside and not self._may_count(d)):
             release_tile(self.tile)
+        if const_expr(self.run):
+            self._store_run(smem, d, m0, tid)
+        else:
+            self._store_rows(smem, base, d, (m0, n0), tid, extras)
 
+    @cute.jit
+    def _store_rows(
+        self, smem: Any, base: Any, d: Operand, first: tuple[Any, Any], tid: Any, extras: Extras
+    ):
+        """Write vectors of rows; sum their columns, if that is asked for."""
+        (m0, n0), table = first, self._row_table(base)
         across = const_expr(self.tile.n // self.vector)
         threads = cute.make_ordered_layout((self.tile.mma_threads // across, across), order=(1, 0))
         bits = const_expr(self.vector * self.dtype.width)
@@ -175,6 +192,39 @@ class Epilogue:
         elif const_expr(self.steps.statistics):
             sync(self.tile)
             self._sums().write(base, tid, self._columns(d, n0, extras))
+
+    @cute.jit
+    def _store_run(self, smem: Any, d: Operand, m0: Any, tid: Any):
+        """Write all columns of the rows, which adjoin in memory, as one run of whole vectors.
+
+        The last rows may end within a vector: its elements are stored one by one.
+        """
+        columns, vector, threads = const_expr(d.col_count), self.run, self.tile.mma_threads
+        count = const_expr(self.tile.m * columns // vector)  # vectors of the tile
+        rows = cutlass.min(Int32(d.row_count - m0), Int32(self.tile.m))
+        left = rows * columns  # elements from the tile's first row on
+        first_row = d.pointer + cute.assume(Int64(m0) * columns, divby=vector)
+        bits = const_expr(vector * self.dtype.width)
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
+        for part in range_constexpr(-(-count // threads)):
+            number = tid + part * threads
+            first = number * vector
+            if (number < count) & (first < left):
+                held = cute.make_rmem_tensor((vector,), self.staged)
+                for i in range_constexpr(vector):
+                    row, column = divmod(first + i, Extent(columns))
+                    held[i] = smem[row, column]
+                out = cute.make_rmem_tensor((vector,), self.dtype)
+                out.store(converted(held.load(), self.dtype))
+                pointer = first_row + cute.assume(Int64(first), divby=vector)
+                if first + vector <= left:
+                    whole = cute.make_layout(((vector, 1),))
+                    source = cute.make_tensor(out.iterator, whole)
+                    cute.copy(atom, source, cute.make_tensor(pointer, whole))
+                else:
+                    for i in range_constexpr(vector - 1):
+                        if first + i < left:
+                            cute.make_tensor(pointer + i, cute.make_layout(1))[0] = out[i]
 
     @cute.jit
     def sum_beside(self, d: Operand, base: Any, n0: Any, tid: Any, extras: Extras):
@@ -244,7 +294,7 @@ class Epilogue:
             at = partial(self._column, pointer, count=d.col_count, extras=extras)
             return filled(self.work, at)
 
-        return Places(vector, lambda: filled(Int32, lambda n: Int32(extras.first_column + n)))
+        return Places(vector, lambda: filled(Int32, lambda n: Int32(extras.entries(n))))
 
     def _by_vector(self, first: Any, count: int, extras: Extras) -> Places:
         """Values that steps read of a thread's vector of columns, in any row."""
@@ -257,7 +307,7 @@ class Epilogue:
         numbers = cute.make_rmem_tensor((self.vector,), Int32)
         if self.counts_columns:
             for i in range(self.vector):
-                numbers[i] = Int32(extras.first_column + first + i)
+                numbers[i] = Int32(extras.entries(first + i))
         return Places(lambda number: held[number].load(), numbers.load)
 
     def _of_row(
@@ -285,7 +335,7 @@ class Epilogue:
         """One number of a column; past the last, the last one's."""
         past = Int32(count - 1 - column) >> 31  # all ones there
         column = (column & ~past) | (Int32(count - 1) & past)
-        at = cute.make_tensor(pointer + extras.first_column + column, cute.make_layout(1))
+        at = cute.make_tensor(pointer + extras.entries(column), cute.make_layout(1))
         return self.work(at[0])
 
     def _at(self, d: Operand, offset: Any, there: Any, extras: Extras) -> Any:

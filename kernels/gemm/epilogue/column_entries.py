@@ -1,0 +1,34 @@
+"""Which entry of a tensor "per column", a bias, a column reads: one more layout of the view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layoutconv.algebra.int_tuple import crd2idx, map_leaves
+from layoutconv.view.gemm_view import GemmView
+
+from ...common.arguments import Extent
+
+
+class ColumnEntries:
+    """From a column of a problem to an entry: the view's ``columns``, or the column's number.
+
+    Residues that are side by side read one bias: a stride of 0. Extents are constants, so that a
+    column takes a division by one at most.
+    """
+
+    def __init__(self, view: GemmView, group: Any) -> None:
+        self.layout = view.columns
+        if self.layout is None:
+            self.first = group * view.n
+        else:
+            self.first = self._mode(1, group) if len(self.layout.shape) > 1 else 0
+
+    def __call__(self, column: Any) -> Any:
+        return self.first + (column if self.layout is None else self._mode(0, column))
+
+    def _mode(self, mode: int, at: Any) -> Any:
+        assert self.layout is not None
+        shape, stride = self.layout.shape[mode], self.layout.stride[mode]
+        extents = map_leaves(lambda extent: Extent(int(extent)), shape)
+        return crd2idx(at, extents, map_leaves(int, stride))

@@ -1,0 +1,257 @@
+"""The kernel of sums over voxels for several groups: the filter's gradient of few channels a group.
+
+Both operands run along channels, and k across memory: ldmatrix turns them. A CTA sums over boxes of
+voxels, of which it has a share, and stores what it found for the slice reduction to add up in a
+fixed order. Voxels of a box that there are not have no product: not only Y is zero there, X is read
+from rows of zeros, since 0 times infinity is none.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64, const_expr, range_constexpr
+
+from layoutconv.planning.group_sums import JOB, PAIR, GroupSumTile, GroupSumView, jobs_of
+from layoutconv.planning.group_tile import pitch
+from layoutconv.planning.kernel_spec import VECTOR_BYTES, KernelSpec
+from layoutconv.view.gemm_view import GemmView
+
+from ..common.arguments import Arguments, Extent
+from ..common.pdl import let_dependents_start, wait_for_others
+from .gemm_kernel import GemmKernel
+from .group_operands import Box, Patch
+from .mma_atoms import load_matrices, multiply_words
+from .operand import Operand
+
+BLOCKS = 2  # of 8 channels of X in a job
+BYTE, SIGNS = 8, 0x80
+
+
+class GroupedSums(GemmKernel):
+    """The kernel of one kind of sums of groups, and a spec whose tile is a ``GroupSumTile``.
+
+    Warp roles: all warps load, multiply and store. Timeline of a CTA::
+
+        wait for the kernel before (PDL) | box 0 | box 1, taps of 0 | box 2, taps of 1 | ... | store
+
+    Two boxes are in shared memory: one arrives while the other is multiplied. Constraints:
+    ``planning/group_sums.py``.
+    """
+
+    def __init__(self, view: GemmView, spec: KernelSpec) -> None:
+        super().__init__(view, spec)
+        of = GroupSumView.of(view)
+        assert isinstance(spec.tile, GroupSumTile)
+        assert of is not None  # legality
+        self.tile, self.of = spec.tile, of
+        self.n_tiles = -(-of.groups // self.tile.groups)
+
+    @cute.jit
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        d: cute.Tensor,
+        index_a: Any,
+        index_b: Any,
+        index_d: Any,
+        integers: tuple,
+        numbers: Any,
+        columns: Any,
+        sources: Any,
+        statistics: Any,
+        stream: Any,
+    ):
+        splits, split_stride, *of_view = integers
+        values = self.values_of(of_view)
+        args, boxes = Box.arguments(self.of, self.tile, values, self.dividing)
+        share = (boxes + Int32(splits) - 1) // Int32(splits)
+        element = self.data.element
+        self.kernel(
+            cute.recast_ptr(a, dtype=element),
+            cute.recast_ptr(b, dtype=element),
+            cute.recast_ptr(d.iterator, dtype=self.out.element),
+            args,
+            (Int32(share), boxes, Int64(split_stride)),
+        ).launch(
+            grid=[self.n_tiles, Int32(splits), 1],
+            block=[self.tile.threads, 1, 1],
+            min_blocks_per_mp=self.spec.ctas_per_sm,
+            preferred_smem_carveout=self.spec.carveout(self.spec.ctas_per_sm),
+            smem=self.spec.smem_bytes,
+            stream=stream,
+            use_pdl=self.pdl,
+        )
+
+    @cute.kernel
+    def kernel(self, y: Any, x: Any, d: Any, args: Arguments, split: tuple):
+        tile, of, size = self.tile, self.of, self.data.bytes
+        smem = cutlass.memory.SmemAllocator()
+        base = smem.allocate_array(Int64, self.spec.smem_bytes // 8, byte_alignment=1024)
+        tid, _, _ = cute.arch.thread_idx()
+        n_tile, rank, _ = cute.arch.block_idx()
+        first = Int32(base.toint())
+        stage_bytes = tile.stage_bytes(size)
+        at_zeros = first + tile.stages * stage_bytes
+        for stage in range_constexpr(tile.stages):  # voxels that no box has
+            end = first + (stage + 1) * stage_bytes
+            tail = (tile.m - prod(tile.box)) * pitch(tile.n * size)
+            self._clear(end - tail, end, tid)
+        self._clear(at_zeros, first + self.spec.smem_bytes, tid)
+        sums = Sums(self, args, tid, first, at_zeros)
+        share, boxes, split_stride = split
+        begin = rank * share
+        end = cutlass.min(begin + share, boxes)
+        load = partial(sums.load_if, x, y, n_tile * tile.groups)
+        add = sums.add
+        acc = sums.acc
+        acc.fill(0.0)
+        wait_for_others(self.pdl)
+        load(begin, end, Int32(0))
+        for number in cutlass.range(begin, end, 1, unroll=1):
+            stage = (number - begin) & 1
+            load(number + 1, end, stage ^ 1)
+            add(acc, number, stage)
+        let_dependents_start(self.pdl)
+        if const_expr(self.spec.split == "partial"):
+            d = d + cute.assume(Int64(rank) * split_stride, divby=self.spec.vectors[2])
+        of_d = Operand(
+            of.d, args, d, None, group=None, along=1, vector=PAIR, column_tile=of.channels
+        )
+        self._store(acc, of_d, n_tile, sums)
+
+    @cute.jit
+    def _clear(self, begin: Any, end: Any, tid: Any):
+        """Zeros for voxels that no box has, and for rows of X that no voxel has."""
+        step = Int32(self.tile.threads * VECTOR_BYTES)
+        for address in cutlass.range(begin + tid * VECTOR_BYTES, end, step, unroll=1):
+            pointer = cute.make_ptr(
+                Int32, address, cute.AddressSpace.smem, assumed_align=VECTOR_BYTES
+            )
+            words = cute.make_tensor(pointer, cute.make_layout(VECTOR_BYTES // 4))
+            zeros = cute.make_rmem_tensor((VECTOR_BYTES // 4,), Int32)
+            zeros.fill(0)
+            cute.autovec_copy(zeros, words)
+
+    def _store(self, acc: Any, d: Operand, n_tile: Any, sums: Sums) -> None:
+        """Store the results of a job, in pairs: those of one group, and of no other job."""
+        of, element = self.of, self.out.element
+        m0, m_begin, c0, c_begin = sums.job
+        bits = PAIR * element.width
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), element, num_bits_per_copy=bits)
+        layout = cute.make_layout(((PAIR, 1),))
+        for half in range(2):
+            m = m0 + (sums.lane >> 2) + 8 * half
+            of_m, _ = divmod(m, Extent(of.columns))
+            row = d.row(n_tile * self.tile.n + m)
+            for block in range(BLOCKS):
+                c = c0 + 8 * block + PAIR * (sums.lane & 3)
+                of_c, channel = divmod(c, Extent(of.channels))
+                own = (m >= m_begin) & (c >= c_begin) & (of_m == of_c)
+                for tap in range(of.tap_count):
+                    offset, there = d.offset(row, d.column(channel + of.channels * tap))
+                    pair = cute.make_rmem_tensor((PAIR,), element)
+                    for i in range(PAIR):
+                        pair[i] = element(acc[2 * half + i, block, tap])
+                    pred = cute.make_rmem_tensor(1, Boolean)
+                    pred[0] = Boolean(own) & Boolean(there)
+                    cute.copy(
+                        atom,
+                        cute.make_tensor(pair.iterator, layout),
+                        cute.make_tensor(d.at(d.pointer, offset), layout),
+                        pred=pred,
+                    )
+
+
+class Sums:
+    """The job of a warp: where its registers come from, and its sums of every tap."""
+
+    def __init__(
+        self, kernel: GroupedSums, args: Arguments, tid: Any, first: Any, at_zeros: Any
+    ) -> None:
+        tile, of, self.data = kernel.tile, kernel.of, kernel.data
+        self.tile, self.of, self.args, self.vectors = tile, of, args, kernel.spec.vectors
+        element, size = self.data.element, self.data.bytes
+        self.first, self.to_y = first, tile.patch_bytes(size)
+        self.stage_bytes = tile.stage_bytes(size)
+        self.x = Patch(of, tile, args, element)
+        self.y = Patch(of.of_y, tile.of_y, args, element)
+        self.taps = [cells * self.x.pitch for cells in of.tap_cells(tile.patch)]
+        warp, self.lane = tid >> 5, tid & 31
+        jobs = jobs_of(tile.groups, of.channels, of.columns)
+        self.job = [_of_warp([job[i] for job in jobs], warp) for i in range(4)]
+        m0, _, c0, _ = self.job
+        voxel_of_x = (self.lane & 7) + 8 * (self.lane >> 3 & 1)
+        channels_of_x = (c0 + 8 * (self.lane >> 4)) * size
+        self.zeros = at_zeros + channels_of_x
+        voxel_of_y = (self.lane & 7) + 8 * (self.lane >> 4)
+        channels_of_y = (m0 + 8 * (self.lane >> 3 & 1)) * size
+        self.row_of_y = first + self.to_y + voxel_of_y * self.y.pitch + channels_of_y
+        self.rows: list[Any] = []  # of X, of a lane's voxel in each step: where it is
+        self.packed: list[Any] = []  # and the voxel's digits in the box
+        for step in range(tile.m // JOB):
+            number = voxel_of_x + step * JOB
+            last = prod(tile.box) - 1
+            found, _ = Box.digits_of(tile, cutlass.min(Int32(number), Int32(last)))
+            self.rows.append(Int32(first + self.x.cell(found) * self.x.pitch + channels_of_x))
+            packed = Int32(0)
+            for i, digit in enumerate(found):
+                packed = packed | (digit << BYTE * i)
+            past = (last - Int32(number)) >> 31  # all ones of what the box has not
+            self.packed.append(packed | (past & (SIGNS - 1)))
+        shape = (4, BLOCKS, len(self.taps))
+        self.acc = cute.make_rmem_tensor(shape, Float32)
+
+    @cute.jit
+    def load_if(self, x: Any, y: Any, group: Any, number: Any, end: Any, stage: Any):
+        """Issue the copies of box ``number`` into a stage, if it is before the ``end``."""
+        if number < end:
+            self.load(x, y, group, number, stage)
+        cute.arch.cp_async_commit_group()
+
+    def load(self, x: Any, y: Any, group: Any, number: Any, stage: Any) -> None:
+        """Issue the copies of box ``number`` into a stage."""
+        box = Box(self.of, self.tile, self.args, number)
+        at_x = self.first + stage * self.stage_bytes
+        self.x.load(x, at_x, box, group, self.vectors[1])
+        self.y.load(y, at_x + self.to_y, box, group, self.vectors[0])
+
+    def add(self, acc: Any, number: Any, stage: Any) -> None:
+        """Add the products of box ``number``, which is in a stage or on its way there."""
+        box, away = Box(self.of, self.tile, self.args, number), stage * self.stage_bytes
+        ends, signs = Int32(0), 0
+        for i, (first, extent, most) in enumerate(
+            zip(box.first, box.extents, self.tile.box, strict=True)
+        ):
+            end = cutlass.min(Int32(extent - first), Int32(most)) - 1
+            ends, signs = ends | (end << BYTE * i), signs | (SIGNS << BYTE * i)
+        signs = signs - (1 << 32) if signs >> 31 else signs
+        ends = ends | signs
+        cute.arch.cp_async_wait_group(1)  # the next box may be on its way
+        cute.arch.sync_threads()
+        for step, (row, packed) in enumerate(zip(self.rows, self.packed, strict=True)):
+            inside = Boolean(((ends - packed) & signs) == signs)  # no digit is past its end
+            start = cutlass.select_(inside, Int32(row + away), Int32(self.zeros))
+            left = load_matrices(self.row_of_y + away + step * (JOB * self.y.pitch))
+            for tap, cells in enumerate(self.taps):
+                right = load_matrices(start + cells)
+                for block in range(BLOCKS):
+                    words = right[2 * block : 2 * block + 2]
+                    before = [acc[i, block, tap] for i in range(4)]
+                    after = multiply_words(self.data.element, left, words, before)
+                    for i, value in enumerate(after):
+                        acc[i, block, tap] = value
+        cute.arch.sync_threads()  # the stage is read
+
+
+def _of_warp(values: list[int], warp: Any) -> Any:
+    """The number of a warp, of one for each."""
+    found: Any = Int32(values[0])
+    for i, value in enumerate(values[1:], start=1):
+        found = cutlass.select_(warp == i, Int32(value), found)
+    return found

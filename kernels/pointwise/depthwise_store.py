@@ -1,0 +1,152 @@
+"""Stores of a thread of a depthwise kernel: steps of an epilogue, conversion, stores.
+
+A thread has vectors of channels, each at another place of D. The numbers that there are for each
+column, which is a channel, are read once for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, range_constexpr
+
+from ..common.walk import TYPES, Values, Walk, at, read
+from ..gemm.epilogue.convert import converted
+from ..gemm.epilogue.ops import Places, Steps
+
+GMEM = cute.AddressSpace.gmem
+COLUMN = 3  # the operand of a nest whose offset is the column of D
+
+
+@dataclass(frozen=True)
+class Reads:
+    """The memory that an epilogue reads besides D's columns: numbers, and pointers to tensors.
+
+    ``vectors`` have a number for each column, or one for the row that there is; ``sources`` lie as
+    D does.
+    """
+
+    numbers: tuple[Any, ...]
+    vectors: tuple[Any, ...]
+    sources: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, numbers: Any, vectors: Any, sources: Any) -> Reads:
+        """No empty tuple crosses the boundary of a kernel: it is None there."""
+        return cls(numbers or (), vectors or (), sources or ())
+
+
+def epilogue_arguments(structure: str, vector: int) -> tuple[Any, Any, Any]:
+    """The numbers, vectors and sources of an epilogue, to compile with; ``vector`` elements of the
+    sources are aligned.
+    """
+    steps = Steps(structure)
+
+    def address(name: str, elements: int) -> Any:
+        dtype = TYPES[name]
+        align = min(16, elements * dtype.width // 8)
+        return cute.runtime.make_ptr(dtype, 0, GMEM, assumed_align=align)
+
+    return (
+        tuple(cutlass.Float32(0) for _ in range(steps.numbers)) or None,
+        tuple(address(name, 1) for name in steps.vectors) or None,
+        tuple(address(name, vector) for name in steps.sources) or None,
+    )
+
+
+class Store:
+    """Steps, conversion and stores of a thread's ``tile`` vectors along a loop.
+
+    ``stored`` says that vectors lie together in D.
+    """
+
+    def __init__(
+        self, epilogue: str, out_dtype: str, accumulator: str, vector: int, stored: bool
+    ) -> None:
+        self.steps = Steps(epilogue)
+        self.out_dtype, self.accumulator = TYPES[out_dtype], TYPES[accumulator]
+        self.vector, self.stored = vector, stored
+
+    @cute.jit
+    def __call__(
+        self, walk: Any, target: Any, reads: Any, tiled: Any, at_row: Any, valid: Any, acc: Any,
+        steps: Any,
+    ):  # fmt: skip
+        """Write vector ``t`` of ``acc`` where ``valid[t]`` and D has it; ``at_row`` are all forms
+        at the first. ``steps`` are those of D and of columns between the elements of a vector.
+        """
+        of_columns = self._of_columns(walk, reads, at_row, steps[1])
+        for t in range_constexpr(len(valid)):
+            values = walk.tile(at_row, tiled, t, 0)
+            inside = walk.inside(values, 2)
+            if valid[t] if inside is None else valid[t] & inside:
+                self._one(walk, target, reads, values, of_columns, acc, t, steps[0])
+
+    def _one(
+        self, walk: Walk, target: Any, reads: Reads, values: Values, of_columns: Places, acc: Any,
+        t: int, step: Any,
+    ) -> None:  # fmt: skip
+        vector = self.vector
+        sums = cute.make_rmem_tensor(vector, self.accumulator)
+        for j in range(vector):
+            sums[j] = acc[j, t]
+        x = sums.load()
+        if self.steps:
+            source = self._of_d(walk, reads, values, step)
+            places = Places(of_columns.vector, of_columns.column, source, of_columns.row)
+            x = self.steps(x, reads.numbers, places)
+        result = cute.make_rmem_tensor(vector, self.out_dtype)
+        result.store(converted(x, self.out_dtype))
+        if self.stored:
+            pointer = walk.pointer(target, values, 2, None, vector)
+            cute.autovec_copy(result, cute.make_tensor(pointer, cute.make_layout(vector)))
+            return
+        pointer = walk.pointer(target, values, 2, None)
+        for j in range(vector):
+            to = cute.make_tensor(pointer + j * Int64(step), cute.make_layout(1))
+            to[0] = result[j]
+
+    def _of_columns(self, walk: Walk, reads: Reads, at_row: Values, step: Any) -> Places:
+        """Return what steps read of a thread's columns, and of the one row."""
+        steps = self.steps
+        first = Int64(at_row[walk.memory[COLUMN]]) if steps else None
+        held = []
+        for number, pointer in enumerate(reads.vectors):
+            places = [Int64(0)] * self.vector
+            if number not in steps.per_row:
+                places = [first + j * Int64(step) for j in range(self.vector)]
+            values = cute.make_rmem_tensor(self.vector, self.accumulator)
+            for j, place in enumerate(places):
+                values[j] = self.accumulator(at(pointer, place))
+            held.append(values.load())
+
+        def column() -> Any:
+            return self._filled(lambda j: Int32(first + j * Int64(step)))
+
+        return Places(held.__getitem__, column, row=lambda: self._filled(lambda _: Int32(0)))
+
+    def _filled(self, value: Callable[[int], Any]) -> Any:
+        values = cute.make_rmem_tensor(self.vector, Int32)
+        for j in range(self.vector):
+            values[j] = value(j)
+        return values.load()
+
+    def _of_d(self, walk: Walk, reads: Reads, values: Values, step: Any) -> Callable[[int], Any]:
+        """Return what tensors like D have at a place of D."""
+
+        def source(number: int) -> Any:
+            base, vector = reads.sources[number], self.vector
+            if self.stored:
+                pointer = walk.pointer(base, values, 2, None, vector)
+                return read(pointer, pointer.dtype, vector).load().to(self.accumulator)
+            pointer = walk.pointer(base, values, 2, None)
+            found = cute.make_rmem_tensor(vector, self.accumulator)
+            for j in range(vector):
+                found[j] = self.accumulator(at(pointer, j * Int64(step)))
+            return found.load()
+
+        return source

@@ -1,0 +1,149 @@
+"""Few channels, packed: memory copied so that vectors of it are as long as kernels read.
+
+Three channels are vectors of one number. Copied once to four, or with all taps along W of a voxel
+side by side, they are vectors of 8 or of 16 bytes, and fewer of them. What is added are zeros, in
+the activation and in the filter, so that no infinity meets a zero that a convolution does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from .problem import ConvProblem
+
+
+class LinePacking(NamedTuple):
+    """Lines of memory that are copied position by position.
+
+    Of a line of ``length`` elements, position ``p`` gets the ``used`` ones from ``start + p *
+    step`` on, those that there are, and zeros up to its ``width``.
+    """
+
+    length: int
+    positions: int
+    step: int
+    start: int
+    used: int
+    width: int
+
+    @classmethod
+    def resized(cls, used: int, width: int) -> LinePacking:
+        """Lines of another length: longer by zeros, or shorter.
+
+        >>> LinePacking.resized(3, 4)
+        LinePacking(length=3, positions=1, step=0, start=0, used=3, width=4)
+        """
+        return cls(used, 1, 0, 0, min(used, width), width)
+
+    def elements(self, read: int) -> int:
+        """Return how many elements are written for so many that are read."""
+        return read // self.length * self.positions * self.width
+
+
+class PackedProblem(NamedTuple):
+    """A convolution of packed operands, with the same output.
+
+    ``activation`` and ``filter`` say how lines of them are packed; None for memory as it is, which
+    only has another shape. ``unpacked``: how lines of the filter's gradient are shortened.
+    """
+
+    problem: ConvProblem
+    activation: LinePacking | None = None
+    filter: LinePacking | None = None
+    unpacked: LinePacking | None = None
+
+
+def with_channels(problem: ConvProblem, channels: int) -> PackedProblem:
+    """The convolution of an activation with more channels, zeros.
+
+    >>> found = with_channels(ConvProblem((2, 8, 8, 3), (64, 3, 3), padding=1), 4)
+    >>> found.problem.activation, found.activation.width, found.unpacked.width
+    ((2, 8, 8, 4), 4, 3)
+    """
+    return PackedProblem(
+        replace(problem, activation=(*problem.activation[:-1], channels)),
+        LinePacking.resized(problem.C, channels),
+        LinePacking.resized(problem.C, channels),
+        LinePacking.resized(channels, problem.C),
+    )
+
+
+def with_taps_as_channels(problem: ConvProblem, channels: int) -> PackedProblem:
+    """The convolution of an activation that has, for each voxel along W, all taps as channels.
+
+    ``channels``, at least taps times C. The dilation along W is 1.
+
+    >>> found = with_taps_as_channels(ConvProblem((2, 8, 9, 3), (64, 3, 3), 2, 1), 16)
+    >>> found.problem.activation, found.problem.taps, found.problem.stride
+    ((2, 8, 5, 16), (3, 1), (2, 1))
+    >>> found.activation
+    LinePacking(length=27, positions=5, step=6, start=-3, used=9, width=16)
+    """
+    C, S = problem.C, problem.taps[-1]
+    (near, _), step, Q = problem.padding[-1], problem.stride[-1], problem.output_spatial[-1]
+    return PackedProblem(
+        _without_taps(problem, Q, channels),
+        LinePacking(problem.spatial[-1] * C, Q, step * C, -near * C, S * C, channels),
+        LinePacking.resized(S * C, channels),
+        LinePacking.resized(channels, S * C),
+    )
+
+
+def _without_taps(problem: ConvProblem, cells: int, channels: int) -> ConvProblem:
+    """With one tap along W, of so many cells of so many channels."""
+    return ConvProblem(
+        (problem.N, *problem.spatial[:-1], cells, channels),
+        (*problem.filter[:-1], 1),
+        (*problem.stride[:-1], 1),
+        (*problem.padding[:-1], (0, 0)),
+        (*problem.dilation[:-1], 1),
+    )
+
+
+def packings(problem: ConvProblem, vector: int, line: int, least: int) -> Iterator[PackedProblem]:
+    """Yield ways to pack the channels of an activation that are no multiple of a vector.
+
+    Args:
+        vector: elements of 16 bytes.
+        line: channels that TMA takes a multiple of.
+        least: elements of the shortest vector that is copied asynchronously.
+
+    >>> stem = ConvProblem((2, 224, 224, 3), (64, 7, 7), 2, 3)
+    >>> [found.problem.activation[-2:] for found in packings(stem, 8, 32, 2)]
+    [(224, 4), (224, 8), (112, 24), (112, 32)]
+    """
+    C, taps = problem.C, problem.taps[-1]
+    if C % vector == 0 or problem.groups > 1:
+        return
+    power = max(least, 1 << (C - 1).bit_length())
+    widths = {power} if power < vector else set()
+    for channels in sorted(widths | {-(-C // vector) * vector}):
+        if channels != C:
+            yield with_channels(problem, channels)
+    if taps > 1 and problem.dilation[-1] == 1 and taps * C <= 2 * line:
+        for channels in sorted({-(-taps * C // unit) * unit for unit in (vector, line)}):
+            yield with_taps_as_channels(problem, channels)
+
+
+def exchanged(problem: ConvProblem) -> ConvProblem | None:
+    """The convolution whose filter's gradient is this one's with its taps reversed, K and C
+    exchanged: its activation is the gradient of the output, its output the activation.
+
+    A sum over cells of the activation then, of which each is read once, and of few output channels
+    at all taps. None with strides, groups, or padding beyond the filter.
+
+    Zeros of the padding are products of the other operand: an infinity at the border makes other
+    elements of the gradient NaN, of which some are infinite or NaN either way.
+
+    >>> head = ConvProblem((2, 8, 8, 96), (3, 3, 3), padding=1)
+    >>> exchanged(head).activation, exchanged(head).output
+    ((2, 8, 8, 3), (2, 8, 8, 96))
+    """
+    spans = zip(problem.spans, problem.padding, strict=True)
+    sides = [(span - 1 - near, span - 1 - far) for span, (near, far) in spans]
+    if problem.groups > 1 or max(problem.stride) > 1 or min(map(min, sides)) < 0:
+        return None
+    filter = (problem.C, *problem.taps)
+    return ConvProblem(problem.output, filter, 1, sides, problem.dilation)

@@ -1,0 +1,285 @@
+"""Where few channels are packed before a pass: if the cost model expects the copies to pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from ..conv import ConvProblem, fprop_view, wgrad_view
+from ..conv.k_major_filter import turned, turned_filter
+from ..conv.packed_channels import (
+    LinePacking,
+    PackedProblem,
+    exchanged,
+    packings,
+)
+from ..planning.machine import Machine
+from ..planning.tile_time import LAUNCH, expected_time
+from ..planning.view_rules import UnsupportedViewError
+from ..tensors.tensor_checks import OUTPUTS
+from ..view.gemm_view import GemmView
+from . import machines
+from .fp32_precision import multiplied_as
+from .line_packing import pack_lines
+from .select import choose_kernel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VECTOR_BYTES, HALF_LINE, ASYNC_BYTES = 16, 64, 4
+FEW = 16  # output channels of a filter's gradient that is summed over cells of the activation
+# Of the time that a pass takes without copies, and microseconds less: others are not worth the time
+# of the host, which launches two kernels more.
+GAIN, HOST = 0.85, 8.0
+MOST = 1 << 31  # elements of a copy
+MOST_VIEWS = 8  # of a pass: more take seconds to be chosen for
+
+
+class Multiplied(NamedTuple):
+    """The operands of a pass: their dtype, the GPU, and how float32 is multiplied."""
+
+    dtype: torch.dtype
+    machine: Machine
+    precision: str
+
+    @property
+    def vector(self) -> int:
+        """Return how many elements 16 bytes are."""
+        return VECTOR_BYTES // self.dtype.itemsize
+
+    @property
+    def least(self) -> int:
+        """Return how many elements a vector has that is copied asynchronously, at least."""
+        return max(1, ASYNC_BYTES // self.dtype.itemsize)
+
+    def packings(self, problem: ConvProblem) -> Iterator[PackedProblem]:
+        """Yield the ways in which few channels of an activation may be packed."""
+        line = HALF_LINE // self.dtype.itemsize
+        found = packings(problem, self.vector, line, self.least)
+        return (each for each in found if prod(each.problem.activation) < MOST)
+
+    def expected(self, views: Sequence[GemmView]) -> float:
+        """Return the microseconds that the cost model expects of views, one after the other."""
+        time = 0.0
+        for view in views:
+            found = choose_kernel(
+                view, self.dtype, self.machine, OUTPUTS.get(self.dtype), precision=self.precision,
+                measures=False,
+            )  # fmt: skip
+            of_view = expected_time(found.problem, found.spec.tile, found.splits, self.machine)
+            time += max(of_view, found.problem.moved / self.machine.bandwidth)
+        return time
+
+    def copied(self, packing: LinePacking | None, read: int) -> float:
+        """Return the same of a copy of so many elements."""
+        if packing is None:
+            return 0.0
+        nbytes = self.dtype.itemsize * (read + packing.elements(read))
+        return LAUNCH + nbytes / self.machine.bandwidth
+
+
+def multiplied_for(a: Tensor) -> Multiplied | None:
+    """Return what passes of tensors like ``a`` are chosen for; None on a CPU, and for 8 or 64 bits.
+
+    >>> multiplied_for(torch.zeros(1)) is None
+    True
+    """
+    if not a.is_cuda or a.dtype.itemsize not in (2, 4):
+        return None
+    return multiplied_on(a.dtype, machines.machine_of(a.get_device()))
+
+
+def multiplied_on(dtype: torch.dtype, machine: Machine) -> Multiplied:
+    """The same of data of ``dtype`` on a machine."""
+    return Multiplied(dtype, machine, multiplied_as(dtype, None) or "tf32")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Views of packed operands that together compute a pass, and the copies around them.
+
+    Args:
+        views: of the packed operands.
+        shapes: of A, of B and of what the views write, in the order of memory.
+        a, b: how lines of the operands are packed; None: memory as it is.
+        turned: B is a filter, which is copied so that K is contiguous.
+        exchanged: the operands change places, and what the views write is the filter's gradient
+            with its taps reversed, (C, T, R, S, K).
+        unpacked: how lines of what the views write become those of the result.
+    """
+
+    views: tuple[GemmView, ...]
+    shapes: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+    a: LinePacking | None = None
+    b: LinePacking | None = None
+    turned: bool = False
+    exchanged: bool = False
+    unpacked: LinePacking | None = None
+
+    def operands(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """The operands of the views, of those of the pass, contiguous in the order of memory."""
+        if self.exchanged:
+            a, b = b, a
+        a, b = (
+            (t if how is None else pack_lines(t, how)).view(shape)
+            for t, how, shape in zip((a, b), (self.a, self.b), self.shapes, strict=False)
+        )
+        return a, turned_filter(b) if self.turned else b
+
+    def written(self, out: Tensor) -> Tensor:
+        """Return what the views write: the contiguous result itself, or memory of their own."""
+        shape = self.shapes[2]
+        if self.unpacked is None and not self.exchanged:
+            return out.view(shape)
+        return out.new_empty(shape)
+
+    def finish(self, written: Tensor, out: Tensor) -> None:
+        """Bring what the views have written to the result."""
+        if self.exchanged:
+            if self.unpacked is not None:
+                written = pack_lines(written, self.unpacked)
+            K, *taps, C = out.shape
+            written = written.view(C, *taps, K)
+            where = [mode for mode, extent in enumerate(taps, 1) if extent > 1]
+            out.copy_((written.flip(where) if where else written).movedim(-1, 0).movedim(1, -1))
+        elif self.unpacked is not None:
+            pack_lines(written, self.unpacked, out)
+
+
+def packed_fprop(
+    problem: ConvProblem, direct: Sequence[GemmView], of: Multiplied | None
+) -> Packed | None:
+    """The forward pass of packed channels, where that is expected to be faster than ``direct``.
+
+    >>> from ..planning.machine import MACHINES
+    >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
+    >>> stem = ConvProblem((64, 224, 224, 3), (64, 7, 7), stride=2, padding=3)
+    >>> packed_fprop(stem, [fprop_view(stem)], fp16).a.width > 3
+    True
+    >>> inner = ConvProblem((64, 56, 56, 64), (64, 3, 3), padding=1)
+    >>> packed_fprop(inner, [fprop_view(inner)], fp16) is None
+    True
+    """
+    return None if of is None else _best(problem, direct, of, fprop_packings(problem, of))
+
+
+def fprop_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
+    """Yield what :func:`packed_fprop` chooses from."""
+    for found in of.packings(problem):
+        new = found.problem
+        shapes = new.activation, new.stored_filter, new.output
+        yield Packed((fprop_view(new),), shapes, found.activation, found.filter)
+
+
+def packed_wgrad(
+    problem: ConvProblem, direct: Sequence[GemmView], of: Multiplied | None
+) -> Packed | None:
+    """The gradient of the filter, of packed channels of the activation, or of few of the output.
+
+    >>> from ..planning.machine import MACHINES
+    >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
+    >>> head = ConvProblem((2, 128, 128, 128, 32), (3, 1, 1, 1))
+    >>> packed_wgrad(head, [wgrad_view(head)], fp16).exchanged
+    True
+    """
+    return None if of is None else _best(problem, direct, of, wgrad_packings(problem, of))
+
+
+def wgrad_packings(problem: ConvProblem, of: Multiplied) -> Iterator[Packed]:
+    """Yield what :func:`packed_wgrad` chooses from."""
+    for found in of.packings(problem):
+        yield _wgrad(found, exchanges=False)
+    other = exchanged(problem) if problem.K <= FEW and problem.K < problem.C else None
+    if other is not None:
+        for found in (PackedProblem(other), *of.packings(other)):
+            yield _wgrad(found, exchanges=True)
+
+
+def _wgrad(found: PackedProblem, *, exchanges: bool) -> Packed:
+    new = found.problem
+    return Packed(
+        (wgrad_view(new),),
+        (new.output, new.activation, new.stored_filter),
+        b=found.activation,
+        exchanged=exchanges,
+        unpacked=found.unpacked,
+    )
+
+
+def packed_dgrad(
+    problem: ConvProblem,
+    direct: Sequence[GemmView],
+    views_of: Callable[[int], Sequence[GemmView]],
+    of: Multiplied | None,
+) -> Packed | None:
+    """The gradient of the activation, of packed channels of the output, or a filter that is turned.
+
+    ``views_of`` makes the views of a problem with so many output channels.
+
+    >>> from ..conv import dgrad_views
+    >>> from ..planning.machine import MACHINES
+    >>> fp16 = multiplied_on(torch.float16, MACHINES["sm_90a"])
+    >>> few = ConvProblem((2, 64, 64, 64, 3), (32, 3, 3, 3), padding=1)
+    >>> packed_dgrad(few, dgrad_views(few), lambda K: (), fp16).turned
+    True
+    """
+    if of is None:
+        return None
+    return _best(problem, direct, of, dgrad_packings(problem, direct, views_of, of))
+
+
+def dgrad_packings(
+    problem: ConvProblem,
+    direct: Sequence[GemmView],
+    views_of: Callable[[int], Sequence[GemmView]],
+    of: Multiplied,
+) -> Iterator[Packed]:
+    """Yield what :func:`packed_dgrad` chooses from."""
+    K, vector, row = problem.K, of.vector, problem.C * prod(problem.taps)
+    widths = {K, -(-K // vector) * vector}
+    if vector > K:
+        widths.add(max(of.least, 1 << (K - 1).bit_length()))
+    for width in sorted(widths):
+        if problem.N * prod(problem.output_spatial) * width >= MOST:
+            continue
+        views = direct if width == K else views_of(width)
+        shapes = (*problem.output[:-1], width), (width, *problem.taps, problem.C)
+        a = b = None
+        if width != K:
+            a, b = LinePacking.resized(K, width), LinePacking.resized(K * row, width * row)
+            yield Packed(tuple(views), (*shapes, problem.activation), a, b)
+        if problem.C % vector and width % vector == 0:
+            views = tuple(map(turned, views))
+            yield Packed(views, (*shapes, problem.activation), a, b, turned=True)
+
+
+def _best(
+    problem: ConvProblem, direct: Sequence[GemmView], of: Multiplied, candidates: Iterator[Packed]
+) -> Packed | None:
+    """The candidate that is expected to be done first, if before ``direct`` by enough."""
+    if problem.groups > 1 or not prod(problem.activation) or len(direct) > MOST_VIEWS:
+        return None
+    found = list(candidates)
+    if not found:
+        return None
+    try:
+        most = GAIN * of.expected(direct) - HOST
+        times = [_time(each, of) for each in found]
+    except UnsupportedViewError:
+        return None
+    return found[times.index(min(times))] if min(times) < most else None
+
+
+def _time(packed: Packed, of: Multiplied) -> float:
+    """Microseconds that the cost model expects of views, and of the copies around them."""
+    time = of.expected(packed.views)
+    for packing, shape in zip((packed.a, packed.b), packed.shapes, strict=False):
+        if packing is not None:
+            lines = prod(shape) // (packing.positions * packing.width)
+            time += of.copied(packing, lines * packing.length)
+    launches = packed.turned + (packed.unpacked is not None) + 2 * packed.exchanged
+    return time + LAUNCH * launches

@@ -1,0 +1,260 @@
+"""The time that a tile is expected to take: a model of waves of CTAs, by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, hypot, log2
+
+from .group_model import GroupProblem
+from .group_tile import GroupTile
+from .kernel_spec import ASYNC_BYTES, BYTES, RESERVED, VECTOR_BYTES
+from .machine import Machine
+from .schedule import Load
+from .tile import TileConfig
+from .tile_table import (
+    COPIED,
+    FAMILY,
+    GATHERED,
+    HALF_LINE_RATE,
+    MANY_PRODUCTS,
+    MAPPED,
+    MAPPED_WINDOWS,
+    ONE_WARP,
+    ROUNDED,
+    ROUNDED_GATHERED,
+    ROUNDED_WINDOWS,
+    SLOW_START,
+    WINDOWS,
+    Shape,
+    persistent_row,
+)
+
+WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
+EXCHANGE = 3.5  # microseconds in which two CTAs of a cluster add up their parts; four take twice
+LAUNCH = 2.0  # microseconds of a kernel that adds parts up, beside what it reads and writes
+TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
+MORE_PARTS = 0.01  # of the time, for twice as many parts of sums that tensor maps bring
+# Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
+TAPS_OF_MORE_ROWS = 1.09
+# Vectors that an SM copies in a microsecond, of 4 bytes or more (an estimate), or of fewer, through
+# registers (wgrad with 5 channels, H200: a million in 520 us); and that it stores by rows (heads of
+# 2 columns in tiles of 256, H200: 4 million in 1300 us). Rates of tiles have those of 16 bytes.
+COPIES, COPIES_BY_REGISTERS, STORES = 9000.0, 2100.0, 3000.0
+LATENCY = 0.8  # microseconds of a load (estimate), for which narrow tiles have no products
+WIDE = 32  # columns; of narrower tiles, one has all columns of a problem
+# Products in the time of one of fp16; fp64 is not on tensor cores, fp32 three products of tf32. Of
+# int4 two products, a pair of bytes.
+COST = {"float64": 40.0, "float32": 6.0, "tfloat32": 2.0, "int8": 0.5, "int4": 0.5}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The sizes that decide: of GEMM, of its groups, of memory's elements.
+
+    Attributes:
+        channels: length of the contiguous mode of k, 0 where k runs across memory.
+        splittable: split-K may cut a sum into slices.
+        skips_taps: tiles skip the taps that none of their rows has (active taps).
+        gathered: an index buffer says which rows of A are read.
+        moved: bytes of memory that are read or written at least.
+        halo_taps: taps that may share the rows of a tile (halo reuse), 1 if none do; the view has
+            ``halo_growth`` times the rows then.
+        wgmma: Hopper's instructions can multiply it.
+        clusters: a cluster may share sums (cluster split-K): an output needs the whole sum, and
+            nothing of other rows.
+        tma: TMA descriptors describe both operands of Hopper's tiles; ``tma_halo``, of those
+            with halo reuse.
+        zero_tiles: B has structural zeros that tiles skip; ``zero_tiles_halo``, tiles with halo
+            reuse (``structural_zeros.py``).
+        persistent: sums of one group and of every tap, as persistent kernels compute.
+        register_store: results are stored as they are, by whole vectors of 16 bits.
+        statistics: column statistics are stored too.
+        k_tiles: k-tiles of half a line that a sum has, with halo reuse.
+        group: of the view's groups, if tiles may hold several.
+        access_bytes: of a vector of A, of B and of D, whose elements have ``stored_bytes``.
+        b_along_k: B runs along k in memory.
+        rows_adjoin: tiles of all columns are stored in whole vectors.
+    """
+
+    m: int
+    n: int
+    k: int
+    channels: int
+    dtype: str
+    staged_bytes: int
+    groups: int = 1
+    splittable: bool = False
+    skips_taps: bool = False
+    gathered: bool = False
+    moved: int = 0
+    halo_taps: int = 1
+    halo_growth: float = 1.0
+    wgmma: bool = True
+    clusters: bool = False
+    tma: bool = False
+    tma_halo: bool = False
+    zero_tiles: bool = False
+    zero_tiles_halo: bool = False
+    persistent: bool = False
+    register_store: bool = False
+    statistics: bool = False
+    k_tiles: int = 0
+    group: GroupProblem | None = None
+    access_bytes: tuple[int, int, int] = (VECTOR_BYTES, VECTOR_BYTES, VECTOR_BYTES)
+    stored_bytes: int = 2
+    b_along_k: bool = True
+    rows_adjoin: bool = False
+
+
+def rate_of(problem: Problem, tile: TileConfig) -> float:
+    """The rate of a tile, as a share of the best of ``FAMILY``."""
+    shape = tile.m, tile.n, *tile.warps
+    rounded = problem.dtype == "tfloat32"
+    if tile.persistent:
+        return persistent_row(tile).rate
+    if tile.halo_taps > 1:
+        if tile.load is Load.TMA_WARP:
+            return MAPPED_WINDOWS[shape][0]
+        rate, _ = WINDOWS[shape]
+        return rate * (ROUNDED_WINDOWS if rounded else 1)
+    if not tile.warp_specialized:
+        return FAMILY[shape]
+    half = HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1
+    if tile.load is Load.TMA_WARP:
+        return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
+    if problem.tma:
+        return MAPPED[shape]
+    if is_kept(problem, tile.k):
+        return gathered_rows(problem)[shape][0] * half
+    return (ROUNDED[shape] if rounded else COPIED[shape]) * half
+
+
+def is_kept(problem: Problem, k: int) -> bool:
+    """Return whether tiles keep their part of an index buffer: k-tiles lie within a tap."""
+    return problem.skips_taps and problem.channels > 0 and problem.channels % k == 0
+
+
+def gathered_rows(problem: Problem) -> dict[Shape, tuple[float, int, Load]]:
+    return ROUNDED_GATHERED if problem.dtype == "tfloat32" else GATHERED
+
+
+def expected_time(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> float:
+    """Microseconds, about: waves of CTAs, each as long as its tile is large; then the parts.
+
+    >>> from layoutconv.planning.cost_model import choose
+    >>> from .machine import MACHINES
+    >>> machine = MACHINES["sm_90a"]
+    >>> one, four = (Problem(m, 128, 1728, 64, "float16", 2) for m in (10**6, 4 * 10**6))
+    >>> choice = choose(one, machine)
+    >>> round(expected_time(four, *choice, machine) / expected_time(one, *choice, machine))
+    4
+    """
+    return expected_times(problem, tile, (splits,), machine)[0]
+
+
+def expected_times(
+    problem: Problem, tile: TileConfig, splits: Sequence[int], machine: Machine
+) -> list[float]:
+    """The same of several numbers of parts: sums over many cells have hundreds to choose from.
+
+    >>> from .machine import MACHINES
+    >>> few = Problem(64, 1728, 10**6, 0, "float16", 4, splittable=True)
+    >>> one, many = expected_times(few, TileConfig((64, 64, 32)), (1, 100), MACHINES["sm_90a"])
+    >>> one > 3 * many
+    True
+    """
+    if isinstance(tile, GroupTile):
+        return [_of_groups(problem, tile, parts, machine) for parts in splits]
+    cluster, resident = tile.cluster_k, _resident(problem, tile, machine)
+    m = ceil(problem.m * problem.halo_growth) if tile.halo_taps > 1 else problem.m
+    ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * cluster
+    whole = 2 * cluster  # a cluster stays within some neighbouring SMs
+    sms = machine.sm_count // whole * whole
+    rate = rate_of(problem, tile) * machine.products
+    outputs, cost = tile.m * tile.n, COST.get(problem.dtype, 1.0)
+    more = TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0
+    copied, stored = _short_vectors(problem, tile)
+    adjoins = problem.rows_adjoin and problem.n <= tile.n and cluster == 1
+    moved = problem.moved / machine.bandwidth
+    start, narrow, persistent = start_time(tile), tile.n < WIDE, tile.persistent
+    exchange, k, halo = EXCHANGE * log2(cluster), problem.k, tile.halo_taps
+    times = []
+    for parts in splits:
+        ctas_per_sm = -(-ctas * parts // sms)
+        waves = -(-ctas_per_sm // resident)
+        time = outputs * -(-k // (parts * cluster)) * cost * more * ctas_per_sm / rate
+        if copied or stored:
+            of_cta = 0.0
+            for nbytes, vectors, copies in copied:
+                of_cta += nbytes * -(-k // (parts * cluster * halo)) * vectors / copies
+            time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
+        if narrow:
+            time = max(time, waves * _waits(problem, tile, parts))
+        if problem.channels:  # where memory is as slow as the products, neither hides the other
+            time = hypot(time, moved)
+        time += start if persistent else start * waves
+        time += exchange
+        times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
+    return times
+
+
+def _of_groups(problem: Problem, tile: GroupTile, splits: int, machine: Machine) -> float:
+    assert problem.group is not None
+    time = hypot(problem.group.time(tile, splits, machine), problem.moved / machine.bandwidth)
+    return _with_parts(problem, WAVE + time, splits, machine)
+
+
+def _resident(problem: Problem, tile: TileConfig, machine: Machine) -> int:
+    """CTAs that an SM has room for."""
+    shared = tile.smem_bytes(BYTES[problem.dtype], problem.staged_bytes) + RESERVED
+    return max(1, min(machine.smem_per_sm // shared, tile.ctas_per_sm))
+
+
+def _short_vectors(
+    problem: Problem, tile: TileConfig
+) -> tuple[list[tuple[int, float, float]], float]:
+    """Return what the vectors cost that are more than those of 16 bytes would be.
+
+    Of each operand that has any: bytes for one product of every sum, such vectors of a byte, and
+    copies in a microsecond; and microseconds of a CTA for those of its outputs.
+    """
+    size, copied = BYTES[problem.dtype], []
+    sides = tile.a_rows, tile.n * tile.halo_taps
+    for rows, access in zip(sides, problem.access_bytes, strict=False):
+        if access != VECTOR_BYTES:
+            rate = COPIES if access >= ASYNC_BYTES else COPIES_BY_REGISTERS
+            copied.append((rows * size, 1 / access - 1 / VECTOR_BYTES, rate))
+    # Rates are those of tiles that are full; where most columns are none, their vectors are more.
+    full = min(problem.n, tile.n) if problem.n < tile.n // 2 else tile.n
+    vectors = tile.n / problem.access_bytes[2] - full / VECTOR_BYTES
+    return copied, tile.m * problem.stored_bytes * vectors / STORES
+
+
+def start_time(tile: TileConfig) -> float:
+    """Microseconds of a wave of CTAs beside its products."""
+    shape = tile.m, tile.n, *tile.warps
+    if tile.persistent:
+        return persistent_row(tile).start
+    if tile.load is Load.TMA_WARP:
+        return (MAPPED_WINDOWS if tile.halo_taps > 1 else ONE_WARP)[shape][1]
+    return SLOW_START.get(shape, WAVE)
+
+
+def _waits(problem: Problem, tile: TileConfig, splits: int) -> float:
+    """Microseconds in which the stages of a CTA bring all of its k-tiles, if nothing else takes
+    longer."""
+    k_tiles = -(-problem.k // (splits * tile.cluster_k * tile.halo_taps * tile.k))
+    return LATENCY * k_tiles / max(tile.stages - 1, 1)
+
+
+def _with_parts(problem: Problem, time: float, splits: int, machine: Machine) -> float:
+    """The time of sums with that of adding up their parts."""
+    if splits == 1:
+        return time
+    outputs = problem.m * problem.n * problem.groups
+    time += LAUNCH + outputs * (8 * splits + 4) / machine.bandwidth
+    if problem.tma:
+        time *= 1 + MORE_PARTS * log2(splits)
+    least = TWO_LAUNCHES + 1e-3 * time  # of equal ones, what the GPU is done with first
+    return max(time, least)

@@ -1,0 +1,254 @@
+"""Sliding windows: the schedule of depthwise sums over taps. Needs no compiler.
+
+A thread has a vector of channels and a tile of outputs along one loop, W mostly. Along it lies the
+first loop of the sum, a row of taps. Outputs and taps of a tile meet in few places of A, ``tile +
+taps - 1`` of them at stride 1: each is loaded and converted once for a row of taps, and multiplied
+with all taps that want it while it is in registers. Which of the places are inside their bounds is
+a mask of bits, computed once for all rows of taps.
+
+The filter lies in shared memory as the accumulator's type, for the CTA's channels; a CTA computes
+several blocks of outputs in turn, so that copying the filter is a small part of its time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd, prod
+
+from .kernel_spec import RESERVED, SHARED
+from .loop_nest import Nest, in_vectors, together
+from .reduction_schedule import BYTES
+
+CTA = 256  # threads
+CTAS_PER_SM = 2  # of at most 128 registers a thread
+LANES = 32  # vectors of the first loop that a CTA takes, at most
+FILTER_BYTES = 48 << 10  # of a CTA's shared memory
+LONGEST = 64  # row of taps: it is unrolled
+UNROLLED = 1024  # products of a thread; of more, rows of taps are a loop
+WIDE = 3  # taps up to which a thread takes 16 bytes of channels: there it waits for memory
+ACCUMULATORS = 32  # of a thread
+TILE = 8  # outputs of a thread, at most
+CHUNK = 8  # taps of a row whose places are loaded before they are multiplied
+LOADED = 288  # bytes of places that a thread has at once: registers
+ROW = 20  # instructions of a row of taps besides those of its places and products
+STAGING = 0.3  # time to copy a filter, in blocks of outputs
+
+Ratio = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WindowShape:
+    """The key of a sliding window's kernel.
+
+    ``nest`` is a structure, "n" for every argument, whose loop ``tiled`` counts tiles of ``tile``
+    outputs; they are not ``ragged`` if all tiles are full. ``sums`` are the extents of the sum, the
+    first of which, a row of taps, is the thread's at once; ``unrolled`` says whether the others are
+    no loop. ``ratio`` are the steps of A along outputs and taps by their common divisor.
+    ``moving`` are the forms of A's bounds that change along the tile.
+    ``stored`` says that D is written in vectors. ``pitch`` are the elements between two taps in
+    shared memory. ``epilogue`` is the structure of one; ``aligned`` what A, B and D start at a
+    multiple of, in bytes.
+    """
+
+    nest: Nest
+    dtype: str
+    accumulator: str
+    out_dtype: str
+    vector: int
+    stored: bool
+    tiled: int
+    tile: int
+    ragged: bool
+    sums: tuple[int, ...]
+    unrolled: bool
+    ratio: Ratio
+    moving: tuple[int, ...]
+    pitch: int
+    epilogue: str
+    aligned: tuple[int, int, int]
+
+    @property
+    def integers(self) -> int:
+        """Return how many integers the kernel takes: those of the nest, and eight more."""
+        return len(self.nest.arguments()) + 8
+
+    @cached_property
+    def places(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        """The places of A that a row of taps reads, each with the (output, tap) that want it."""
+        along, down = self.ratio
+        found: dict[int, list[tuple[int, int]]] = {}
+        for t in range(self.tile):
+            for u in range(self.sums[0]):
+                found.setdefault(along * t + down * u, []).append((t, u))
+        return tuple((place, tuple(found[place])) for place in sorted(found))
+
+    @property
+    def smem_bytes(self) -> int:
+        """Return what the filter takes."""
+        return prod(self.sums) * self.pitch * BYTES[self.accumulator]
+
+    @property
+    def carveout(self) -> int:
+        """The share of an SM's shared memory that its CTAs take, in percent: the rest is L1."""
+        return min(100, -(-100 * CTAS_PER_SM * (self.smem_bytes + RESERVED) // SHARED))
+
+
+def window_of(
+    nest: Nest,
+    types: tuple[str, str, str],
+    aligned: tuple[int, int, int],
+    multiprocessors: int,
+    epilogue: str,
+) -> tuple[WindowShape, tuple[int, ...]] | None:
+    """The kernel and its integers for a nest of A, B, D and D's columns; None where it has none.
+
+    The sum's extents are static. The integers are those of the nest, then: vectors of channels,
+    those of a CTA, blocks of outputs that it takes in turn, the extent of the tiled loop, A's step
+    from place to place, the steps of B, D and columns between the elements of a vector.
+    """
+    b_forms = [form for form in nest.forms if form.operand == 1]
+    if not nest.outer or not nest.inner or len(b_forms) != 1 or any(b_forms[0].outer[1:]):
+        return None
+    size, _, out_size = (BYTES[name] for name in types)
+    taps = nest.inner[0]
+    most = min(aligned[0], 16) // size if taps <= WIDE else min(4, aligned[0] // size)
+    vector = together(nest, 0, False, min(8, most))
+    stored = vector * out_size <= min(16, aligned[2]) and together(nest, 2, False, vector) == vector
+    whole = in_vectors(nest, False, vector)
+    lanes = _lanes(prod(nest.inner), vector, types[1])
+    found = _tiling(whole, vector, size, multiprocessors)
+    if not lanes or found is None or taps > LONGEST:
+        return None
+    loop, tile, ratio = found
+    tiles, tiled, extent = _ordered(whole, loop, tile)
+    step = whole.memories[0].outer[loop] // ratio[0]
+    if abs(step) >= 2**31 or prod(tiles.outer) >= 2**31:
+        return None
+    moving = tuple(
+        i
+        for i, form in enumerate(whole.forms)
+        if form.bound is not None and form.operand == 0 and (form.outer[loop] or form.inner[0])
+    )
+    if any(any(whole.forms[i].inner[1:]) for i in moving):
+        return None
+    shape = WindowShape(
+        nest=tiles.structure(),
+        dtype=types[0],
+        accumulator=types[1],
+        out_dtype=types[2],
+        vector=vector,
+        stored=stored,
+        tiled=tiled,
+        tile=tile,
+        ragged=extent % tile != 0,
+        sums=tuple(nest.inner),
+        unrolled=prod(nest.inner) * vector * tile <= UNROLLED,
+        ratio=ratio,
+        moving=moving,
+        pitch=lanes * vector + 16 // BYTES[types[1]],  # taps begin in different banks
+        epilogue=epilogue,
+        aligned=(vector * size, size, vector * out_size if stored else out_size),
+    )
+    vectors = whole.outer[0]
+    blocks = -(-vectors // min(vectors, lanes))
+    channels = -(-vectors // blocks)
+    turns = _turns(prod(tiles.outer[1:]), channels, blocks, multiprocessors)
+    steps = (form.outer[0] for form in nest.memories[1:])
+    return shape, (*tiles.arguments(), vectors, channels, turns, extent, step, *steps)
+
+
+def _lanes(terms: int, vector: int, accumulator: str) -> int:
+    """Vectors of channels whose filter fits in shared memory; 0 for too few."""
+    lanes = LANES
+    while lanes >= 4:
+        if terms * (lanes * vector * BYTES[accumulator] + 16) <= FILTER_BYTES:
+            return lanes
+        lanes //= 2
+    return 0
+
+
+def _tiling(
+    nest: Nest, vector: int, size: int, multiprocessors: int
+) -> tuple[int, int, Ratio] | None:
+    """The loop along which windows overlap, outputs of a thread, and the ratio of A's steps."""
+    taps = nest.inner[0]
+    # A tile has about four times the loads in flight that one output has.
+    enough = 4 * prod(nest.outer) // (CTA * multiprocessors)
+    most = min(TILE, max(1, ACCUMULATORS // vector), max(2, enough))
+    found = []
+    for loop in range(1, len(nest.outer)):
+        if not nest.memories[0].outer[loop]:
+            continue
+        for tile in range(2, min(most, nest.outer[loop]) + 1):
+            ratio = ratio_of(nest, 0, loop)
+            if ratio is None:
+                continue
+            held = len(places_of(ratio, tile, min(taps, CHUNK)))
+            if tile == 2 or held * vector * size <= LOADED:
+                cost = _instructions(taps, ratio, tile, vector) * -(-nest.outer[loop] // tile)
+                found.append((cost / nest.outer[loop], loop, tile, ratio))
+    return min(found)[1:] if found else None
+
+
+def _instructions(taps: int, ratio: Ratio, tile: int, vector: int) -> int:
+    """Return what a row of taps costs: products, for a place a load and its conversion, its own."""
+    places = len(places_of(ratio, tile, taps))
+    return tile * taps * vector + places * (vector + 4) + taps + ROW
+
+
+def places_of(ratio: Ratio, tile: int, depth: int) -> set[int]:
+    """The places in which elements of two loops meet."""
+    return {ratio[0] * t + ratio[1] * u for t in range(tile) for u in range(depth)}
+
+
+def ratio_of(nest: Nest, operand: int, loop: int) -> Ratio | None:
+    """The steps of an operand's forms along a loop and the first of the sum, by their divisor.
+
+    None where the forms differ in it, and where one of the loops does not move them.
+    """
+    pairs = [(f.outer[loop], f.inner[0]) for f in nest.forms if f.operand == operand]
+    ratios = {_reduced(*pair) for pair in pairs if any(pair)}
+    if len(ratios) != 1:
+        return None
+    ((along, down),) = ratios
+    return (along, down) if along and down else None
+
+
+def _reduced(along: int, down: int) -> Ratio:
+    """Two steps by their common divisor, the first of them positive."""
+    divisor = gcd(along, down) * (-1 if along < 0 else 1)
+    return along // divisor, down // divisor
+
+
+def _ordered(nest: Nest, loop: int, tile: int) -> tuple[Nest, int, int]:
+    """The nest in tiles, where the tiled loop is in it, and its extent.
+
+    Behind the channels come the loops whose neighbours read the same rows, H: a CTA then takes
+    outputs of several rows, whose windows its L1 cache holds.
+    """
+    a = nest.memories[0]
+
+    def meets(i: int) -> bool:
+        step = abs(a.outer[i])
+        return any(down and step % abs(down) == 0 and step <= 4 * abs(down) for down in a.inner[1:])
+
+    rest = [i for i in range(1, len(nest.outer)) if i != loop]
+    order = [0, *(i for i in rest if meets(i)), loop, *(i for i in rest if not meets(i))]
+
+    forms = (replace(form, outer=tuple(form.outer[i] for i in order)) for form in nest.forms)
+    extents = [-(-nest.outer[i] // tile) if i == loop else nest.outer[i] for i in order]
+    tiles = Nest(tuple(extents), nest.inner, tuple(forms))
+    return tiles, order.index(loop), nest.outer[loop]
+
+
+def _turns(others: int, channels: int, blocks: int, multiprocessors: int) -> int:
+    """Return how many blocks of outputs a CTA takes in turn: few waves, and few copies of B."""
+    ctas, slots = -(-others // (CTA // channels)), CTAS_PER_SM * multiprocessors
+
+    def time(turns: int) -> float:
+        waves = -(-(-(-ctas // turns) * blocks) // slots)
+        return waves * (turns + STAGING)
+
+    most = max(1, -(-ctas * blocks // slots))
+    return min(range(1, min(most, 64) + 1), key=time)

@@ -1,0 +1,183 @@
+"""Passes of packed channels are those of the channels as they lie, by every way of packing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
+from layoutconv.conv.packed_channels import exchanged
+from layoutconv.gpu.packing_choice import (
+    Packed,
+    dgrad_packings,
+    fprop_packings,
+    multiplied_on,
+    packed_dgrad,
+    packed_fprop,
+    packed_wgrad,
+    wgrad_packings,
+)
+from layoutconv.ops.dense_passes import Pass, in_memory_order
+from layoutconv.ops.epilogue_args import EpilogueArgs
+from layoutconv.planning.machine import MACHINES
+from layoutconv.view.gemm_view import GemmView
+
+HALF = multiplied_on(torch.float16, MACHINES["sm_90a"])  # whose vectors are of 8 elements
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> ConvProblem:
+    """With few channels of the input or of the output."""
+    rank = draw(st.integers(1, 3))
+    few, more = draw(st.integers(1, 9)), draw(st.sampled_from([8, 12, 24]))
+    C, K = draw(st.sampled_from([(few, more), (more, few)]))
+    taps = tuple(draw(st.integers(1, 4)) for _ in range(rank))
+    stride = draw(st.sampled_from([(1,) * rank, taps, (2,) * rank]))
+    dilation = tuple(draw(st.sampled_from([1, 1, 2])) for _ in range(rank))
+    spans = [d * (t - 1) + 1 for t, d in zip(taps, dilation, strict=True)]
+    padding = [(draw(st.integers(0, s - 1)), draw(st.integers(0, s - 1))) for s in spans]
+    if draw(st.booleans()):
+        padding = [(0, 0)] * rank
+    cells = [s + draw(st.integers(0, 5)) for s in spans]
+    filter = (K, *taps)
+    return ConvProblem((draw(st.integers(1, 2)), *cells, C), filter, stride, padding, dilation)
+
+
+def integers(*shape: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-4, 5, shape, generator=generator).float()
+
+
+def as_torch(tensor: Tensor) -> Tensor:
+    """Memory (N, D, H, W, C) in torch's order of modes."""
+    return tensor.movedim(-1, 1)
+
+
+def every_pass(problem: ConvProblem) -> Iterator[tuple[Pass, Iterator[Packed], Tensor, Tensor]]:
+    x, w, y = (
+        integers(*shape, seed=i)
+        for i, shape in enumerate((problem.activation, problem.stored_filter, problem.output))
+    )
+    views: Any = (fprop_view(problem),)
+    yield Pass(views, problem.output), fprop_packings(problem, HALF), x, w
+    views = dgrad_views(problem, empty=False)
+
+    def views_of(K: int) -> tuple[GemmView, ...]:
+        return dgrad_views(replace(problem, filter=(K, *problem.taps)), empty=False)
+
+    found = dgrad_packings(problem, views, views_of, HALF)
+    yield Pass(views, problem.activation, zeroed=True), found, y, w
+    views = (wgrad_view(problem),)
+    yield Pass(views, problem.stored_filter), wgrad_packings(problem, HALF), y, x
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems())
+def test_every_packing_computes_the_same(problem: ConvProblem) -> None:
+    """Sums of small integers are exact in any order."""
+    for direct, packings, a, b in every_pass(problem):
+        a, b = as_torch(a), as_torch(b)
+        want, _ = direct.compute(a, b, EpilogueArgs())
+        for packed in packings:
+            result, _ = direct._replace(packed=packed).compute(a, b, EpilogueArgs())
+            torch.testing.assert_close(result, want, rtol=0, atol=0)
+
+
+def test_what_is_added_meets_no_infinity() -> None:
+    """Zeros of the activation meet zeros of the filter, or are in no result."""
+    for problem in (
+        ConvProblem((1, 6, 7, 3), (8, 3, 3), 2, 1),
+        ConvProblem((1, 6, 7, 16), (3, 3, 3), padding=1),
+    ):
+        for direct, packings, a, b in every_pass(problem):
+            a.view(-1)[5], b.view(-1)[7] = torch.inf, -torch.inf
+            a, b = as_torch(a), as_torch(b)
+            want, _ = direct.compute(a, b, EpilogueArgs())
+            for packed in packings:
+                result, _ = direct._replace(packed=packed).compute(a, b, EpilogueArgs())
+                if packed.exchanged:  # its padding is that of the other operand
+                    assert not result.isfinite().all()
+                    assert not want.isfinite().all()
+                else:
+                    torch.testing.assert_close(result, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_what_follows_the_sums_is_as_before() -> None:
+    problem = ConvProblem((2, 9, 8, 3), (16, 3, 3), 2, 1)
+    direct, packings, x, w = next(every_pass(problem))
+    ending = EpilogueArgs(torch.arange(16.0), activation="relu")
+    want, sums = direct.compute(as_torch(x), as_torch(w), ending, statistics=True)
+    for packed in packings:
+        found = direct._replace(packed=packed)
+        result, found_sums = found.compute(as_torch(x), as_torch(w), ending, statistics=True)
+        assert torch.equal(result, want)
+        assert torch.equal(found_sums, sums)  # type: ignore[arg-type]
+
+
+def of_width(problem: ConvProblem) -> Callable[[int], tuple[GemmView, ...]]:
+    return lambda K: dgrad_views(replace(problem, filter=(K, *problem.taps)))
+
+
+CHOICES: dict[str, tuple[ConvProblem, Callable[[ConvProblem], Packed | None]]] = {
+    "a stem": (
+        ConvProblem((64, 224, 224, 3), (64, 7, 7), 2, 3),
+        lambda p: packed_fprop(p, [fprop_view(p)], HALF),
+    ),
+    "the filter of a stem": (
+        ConvProblem((2, 64, 64, 64, 5), (32, 3, 3, 3), 1, 1),
+        lambda p: packed_wgrad(p, [wgrad_view(p)], HALF),
+    ),
+    "the filter of a head": (
+        ConvProblem((1, 512, 512, 128), (3, 3, 3), 1, 1),
+        lambda p: packed_wgrad(p, [wgrad_view(p)], HALF),
+    ),
+    "the input of a head": (
+        ConvProblem((2, 128, 128, 128, 64), (2, 1, 1, 1)),
+        lambda p: packed_dgrad(p, dgrad_views(p), of_width(p), HALF),
+    ),
+    "the input of a stem": (
+        ConvProblem((2, 64, 64, 64, 3), (32, 3, 3, 3), 1, 1),
+        lambda p: packed_dgrad(p, dgrad_views(p), of_width(p), HALF),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_few_channels_are_packed_where_that_pays(name: str) -> None:
+    problem, choose = CHOICES[name]
+    assert choose(problem) is not None
+    # Of a few cells, launches take longer than what they save.
+    cells = [2 * span for span in problem.spans]
+    assert choose(ConvProblem((1, *cells, problem.C), problem.filter, problem.stride)) is None
+
+
+def test_channels_that_fill_vectors_are_left_alone() -> None:
+    problem = ConvProblem((64, 56, 56, 64), (64, 3, 3), 1, 1)
+    assert not [*fprop_packings(problem, HALF), *wgrad_packings(problem, HALF)]
+    assert not [*dgrad_packings(problem, dgrad_views(problem), of_width(problem), HALF)]
+
+
+def test_what_is_not_exchanged() -> None:
+    assert exchanged(ConvProblem((1, 9, 32), (3, 3), stride=2)) is None
+    assert exchanged(ConvProblem((1, 9, 32), (3, 3), padding=3)) is None
+    assert exchanged(ConvProblem((1, 9, 32), (4, 3), groups=2)) is None
+
+
+def test_results_are_in_the_memory_of_the_caller() -> None:
+    """Each pass writes to the caller's memory, even a filter's gradient, summed elsewhere first."""
+    problem = ConvProblem((2, 6, 7, 16), (3, 3, 2), padding=((0, 1), (1, 1)))
+    *_, (direct, packings, y, x) = every_pass(problem)
+    for packed in packings:
+        out = torch.full(problem.stored_filter, torch.nan).movedim(-1, 1)
+        found = direct._replace(packed=packed)
+        result, _ = found.compute(as_torch(y), as_torch(x), EpilogueArgs(), out)
+        assert result is out
+        assert in_memory_order(out).is_contiguous()
+        assert out.isfinite().all()

@@ -1,0 +1,98 @@
+"""Tiles of 96, 160 and 192 columns, which registers store: no column of 128 or 256 is empty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.gpu.select import choose_kernel
+from layoutconv.planning import legality
+from layoutconv.planning.machine import MACHINES
+from layoutconv.planning.tile import TileConfig, persistent
+from layoutconv.planning.tile_table import PERSISTENT, WHOLE_COLUMNS, persistent_tile
+from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
+from layoutconv.view.gemm_view import GemmView
+
+from .launcher import Case, check_view_runs, compiled_view, reference, run_case, spec_of
+
+F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
+TILES = {(row.m, row.n): replace(persistent_tile(row, 32), stages=2) for row in WHOLE_COLUMNS}
+
+
+def forward(K: int) -> GemmView:
+    return fprop_view(ConvProblem((3, 9, 11, 32), (K, 1, 2)))
+
+
+def gradient(C: int) -> GemmView:
+    """B runs along its columns."""
+    (view,) = dgrad_views(ConvProblem((3, 9, 11, C), (32, 1, 2), padding=(0, 1)))
+    return view
+
+
+RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
+    "96": (forward(96), F16, TILES[256, 96]),
+    "160, twice": (forward(320), BF16, TILES[128, 160]),
+    "192": (forward(192), F16, TILES[128, 192]),
+    "some of 192": (forward(136), F16, TILES[128, 192]),
+    "96 of a gradient": (gradient(96), F16, TILES[256, 96]),
+    "160 of a gradient": (gradient(160), F16, TILES[128, 160]),
+    "192 of a gradient": (gradient(192), BF16, TILES[128, 192]),
+}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_what_is_multiplied(name: str) -> None:
+    view, dtype, tile = RUN[name]
+    ran = check_view_runs(view, dtype, tile, arch="sm_90a", most=2)
+    assert ran.launch.shared_bytes == tile.smem_bytes(2, 2) == tile.mainloop_bytes(2)
+    legality.check(view, spec_of(view, dtype, tile, "sm_90a"), MACHINES["sm_90a"].smem_per_cta)
+
+
+def test_a_bias_and_an_activation() -> None:
+    view, dtype, tile = RUN["192"]
+    case = Case.of(view, dtype)
+    plain, bias = reference(case)[0], torch.arange(192.0) % 7 - 3
+    case.epilogue = Epilogue((Bias(bias), Activation("relu")))
+    compiled = compiled_view(view, dtype, tile, "sm_90a", epilogue=case.epilogue.structure)
+    assert torch.equal(run_case(case, compiled, most=2).out, (plain + bias).relu().to(dtype))
+
+
+def test_what_they_do_not_store() -> None:
+    view, tile = forward(96), TILES[256, 96]
+
+    def reasons(tile: TileConfig, dtype: torch.dtype = F16, **more: object) -> list[str]:
+        return legality.reasons(view, spec_of(view, dtype, tile, "sm_90a", **more))
+
+    assert not reasons(tile)
+    assert reasons(replace(tile, mma=(256, 96, 16)), F32)
+    residual = Epilogue((Residual(torch.zeros(3, 9, 10, 96, dtype=F16)),)).structure
+    assert any("by steps of no row" in r for r in reasons(tile, epilogue=residual))
+    single = TileConfig((128, 96, 32), stages=2)
+    assert any("a power of two for columns" in r for r in reasons(single))
+
+
+def test_all_rows_of_the_table_fit_a_gpu() -> None:
+    machine = MACHINES["sm_90a"]
+    assert [row for row in PERSISTENT[1] if row.n & (row.n - 1)] == WHOLE_COLUMNS
+    for row in WHOLE_COLUMNS:
+        assert persistent_tile(row, 64).smem_bytes(2, 2) <= machine.smem_per_cta
+
+
+@pytest.mark.parametrize(("K", "tile"), [(96, (256, 96)), (320, (128, 160)), (192, (128, 192))])
+def test_the_model_takes_them_for_their_columns_alone(K: int, tile: tuple[int, int]) -> None:
+    machine = MACHINES["sm_90a"]
+    for columns, wanted in ((K, True), (K - 8, False)):
+        view = fprop_view(ConvProblem((14, 72, 128, 192), (columns, 3, 3), padding=1))
+        found = choose_kernel(view, F16, machine).spec.tile
+        assert ((found.m, found.n) == tile) == wanted
+        exact = choose_kernel(view, F32, machine).spec.tile
+        assert exact.n & (exact.n - 1) == 0
+
+
+def test_persistent_tiles_of_other_columns_turn_in_shared_memory() -> None:
+    assert not persistent((128, 128, 64), (8, 1), 3).stores_registers
+    assert persistent((128, 160, 64), (8, 1), 3).stores_registers
+    assert persistent((128, 128, 64), (4, 1), 3, pingpong=True).stores_registers
