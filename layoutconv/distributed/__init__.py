@@ -2,7 +2,8 @@
 
 A top floor: may import every room but ``compat``. Processes, groups and backends (NCCL, gloo) are
 torch's; here is what convolutions add to them. Every call begins with an ``Agreement``: what ranks
-disagree on is one error on all of them, and nobody waits for another.
+disagree on is one error on all of them, and nobody waits for another. ``SyncBatchNorm`` alone does
+without, as it is in every layer.
 """
 
 from .cloud import Cloud, partition, restore
@@ -11,6 +12,7 @@ from .functional import conv1d, conv2d, conv3d, exchange_halo
 from .modules import Conv1d, Conv2d, Conv3d
 from .slab import Slab
 from .sparse import SubmConv1d, SubmConv2d, SubmConv3d, SubmConv4d, subm_conv
+from .sync_norm import SyncBatchNorm
 
 __all__ = [
     "Cloud",
@@ -22,6 +24,7 @@ __all__ = [
     "SubmConv2d",
     "SubmConv3d",
     "SubmConv4d",
+    "SyncBatchNorm",
     "conv1d",
     "conv2d",
     "conv3d",

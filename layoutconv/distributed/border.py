@@ -1,4 +1,4 @@
-"""What a filter reads across the border of a rank's range, and who holds it."""
+"""Border cells: what a filter reads across the border of a rank's range, and who holds it."""
 
 from __future__ import annotations
 

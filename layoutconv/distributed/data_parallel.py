@@ -1,4 +1,4 @@
-"""What data-parallel training needs beside torch's: a mean over batches of different sizes."""
+"""Data-parallel training beside torch's: a mean over batches of different sizes."""
 
 from __future__ import annotations
 

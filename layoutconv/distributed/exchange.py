@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Rows(NamedTuple):
-    """What a rank has of a tensor (N, *spatial, C) that is split along ``axis``."""
+    """The rows that a rank has of a tensor (N, *spatial, C) that is split along ``axis``."""
 
     plan: Plan
     axis: int

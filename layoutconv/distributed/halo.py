@@ -83,7 +83,9 @@ def reads(views: Sequence[GemmView], mode: int, written: int) -> Reads:
 
 
 def _along(operand: OperandLayout, which: int, mode: int) -> list[Tensor]:
-    """What each mode of m (``which`` 0) or of k (1) adds to the coordinate in a spatial mode."""
+    """The steps that each mode of m (``which`` 0) or of k (1) adds to the coordinate in a spatial
+    mode.
+    """
     layout = stages(operand)[0].layout
     extents = [int(extent) for extent in flatten(layout.shape[which])]
     found = []
@@ -118,7 +120,9 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a rank sends, receives and computes in a pass over a split tensor. Rows are global."""
+    """The plan of what a rank sends, receives and computes in a pass over a split tensor. Rows are
+    global.
+    """
 
     own: range  # that the rank holds of the tensor that is read
     rows: range  # that the rank writes

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _Split:
-    """What the split modules have beside torch's."""
+    """The common base of split modules, beside torch's."""
 
     _split: Any
 

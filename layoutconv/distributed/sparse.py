@@ -10,8 +10,8 @@ import torch
 from .. import nn
 from ..errors import ArgumentError, ArgumentTypeError
 from ..nn.arguments import check_activation
-from ..nn.sparse import check_features, check_operands
 from ..nn.sparse import subm_conv as whole_subm_conv
+from ..nn.sparse_checks import check_features, check_operands
 from ..ops.epilogue_args import EpilogueArgs
 from ..sparse import SparseTensor
 from ..sparse.maps.taps import Taps
@@ -116,7 +116,7 @@ def subm_conv(
 
 
 class _Split:
-    """What the split modules do instead of those that they are of."""
+    """The forward pass of split modules instead of those that they are of."""
 
     def forward(self: Any, input: SparseTensor) -> SparseTensor:
         """The convolution."""

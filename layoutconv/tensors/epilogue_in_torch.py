@@ -113,7 +113,7 @@ def _pointwise(
 ) -> Tensor:
     program = step.program
     if rows is None:
-        if program.rows or program.reads("row"):
+        if program.counts_rows:
             expected = "functions of no row: what is computed has none"
             raise ArgumentError("epilogue", expected, program.text)
         rows = torch.zeros(1, dtype=torch.int64, device=value.device)
@@ -133,8 +133,10 @@ def convert(value: Tensor, dtype: torch.dtype) -> Tensor:
     >>> convert(torch.tensor([1000.0, torch.nan]), torch.float8_e4m3fn).float()
     tensor([448.,  nan])
     """
-    if dtype not in _SATURATED:
+    if dtype not in _SATURATED or value.dtype == dtype:
         return value.to(dtype)
+    if value.dtype in FP8:
+        value = value.float()  # torch compares no fp8
     if dtype in FP8:
         greatest = torch.finfo(dtype).max
         return value.clamp(-greatest, greatest).to(dtype)
@@ -159,7 +161,7 @@ def _sums(values: Tensor) -> Tensor:
 
 
 class Finish:
-    """What becomes of accumulators on the way to D; tiles come in any order.
+    """The way of accumulators to D; tiles come in any order.
 
     Args:
         epilogue: the steps; none for a conversion alone.

@@ -81,7 +81,7 @@ def in_pairs(view: GemmView) -> GemmView:
     kept: GemmView | None = view.__dict__.get("_in_pairs")
     if kept is None:
         a, b = _in_pairs("a", view.a), _in_pairs("b", view.b)
-        kept = view.__dict__["_in_pairs"] = GemmView(a, b, view.d)
+        kept = view.__dict__["_in_pairs"] = GemmView(a, b, view.d, columns=view.columns)
     return kept
 
 

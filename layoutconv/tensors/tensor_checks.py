@@ -1,4 +1,4 @@
-"""What tensors a GEMM view takes: derived from its layouts once, compared with at every call."""
+"""Tensors of a GEMM view: derived from its layouts once, compared at every call."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ OUTPUTS = {
 DTYPES = frozenset(OUTPUTS)
 _ALWAYS = (DTYPES | {torch.int32}) - {torch.float64, torch.int32}  # what any sum may be stored as
 _OWN = {torch.float64: {torch.float64}, torch.int8: {torch.int32}}
+_NARROW = {torch.int8, torch.float8_e4m3fn, torch.float8_e5m2}  # beside floats, of tensors like D
 PAIRS = frozenset((a, d) for a in OUTPUTS for d in _ALWAYS | _OWN.get(a, set()))
 _KINDS = "float16, bfloat16, float32, float64, int8, float8_e4m3fn or float8_e5m2"
 PRECISIONS = (None, "tf32", "fp32")
@@ -97,7 +98,7 @@ class Expected:
 
 
 def expected(view: GemmView) -> Expected:
-    """What a view expects of its tensors; derived at the first call and kept with the view."""
+    """Return what a view expects of its tensors; derived at the first call, kept with the view."""
     kept: Expected | None = view.__dict__.get("_expected")
     if kept is None:
         kept = view.__dict__["_expected"] = _derive(view)
@@ -254,9 +255,12 @@ def check_precision(precision: str | None) -> None:
 def columns_of(view: GemmView) -> int:
     """Return how many numbers a tensor "per column" has.
 
-    One for each ``n``, in every group of a view that has groups. Where a view is nothing but its
+    One for each ``n``, in every group of a view that has groups, or as many as the view's
+    ``columns`` name. Where a view is nothing but its
     third mode, that of a depthwise convolution, one for each coordinate of that mode's first mode.
     """
+    if view.columns is not None:
+        return int(view.columns.cosize())
     if view.m == view.n == 1 and len(view.a.shape) == 3:
         problems = view.a.shape[2]
         if isinstance(problems, tuple):
@@ -285,7 +289,7 @@ def check_epilogue(view: GemmView, epilogue: Epilogue, a: Tensor) -> None:
             raise ArgumentError("epilogue", f"{view.m} contiguous numbers, one per row", got)
     for source in epilogue.sources:
         _check_stored("epilogue", stored, source)
-        _check_epilogue_tensor("epilogue", source, kinds | {torch.int8}, a.device)
+        _check_epilogue_tensor("epilogue", source, kinds | _NARROW, a.device)
 
 
 def _check_epilogue_tensor(
@@ -357,7 +361,7 @@ def _derive(view: GemmView) -> Expected:
 
 
 def _writes_all(layout: OperandLayout) -> bool:
-    """Whether every element of memory is written: each map reaches all of the next one's domain."""
+    """Return whether all memory is written: each map reaches all of the next one's domain."""
     chain = stages(layout)
     if any(any(s.offset) if isinstance(s.offset, tuple) else s.offset for s in chain):
         return False

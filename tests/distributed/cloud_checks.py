@@ -1,4 +1,4 @@
-"""What a convolution of a split cloud has to be, run by every rank: that of the whole cloud."""
+"""Checks, run by every rank, that a split cloud's convolution is that of the whole cloud."""
 
 from __future__ import annotations
 

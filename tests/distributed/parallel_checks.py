@@ -10,7 +10,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 import layoutconv as lc
-from layoutconv.distributed import mean_over_ranks
+from layoutconv.distributed import SyncBatchNorm, mean_over_ranks
 
 
 def clouds(sizes, seed=0):
@@ -150,6 +150,91 @@ def batch_norms_are_found():
     torch.testing.assert_close(synced(x).features, want)
 
 
+def normed():
+    torch.manual_seed(0)
+    return lc.nn.Sequential(
+        lc.nn.SubmConv3d(4, 6, 3, bias=False),
+        torch.nn.BatchNorm1d(6),
+        torch.nn.ReLU(),
+        lc.nn.SparseConv3d(6, 8, 2, stride=2, padding=((0, 1),) * 3),
+        torch.nn.BatchNorm1d(8, momentum=None),
+        torch.nn.Sequential(torch.nn.BatchNorm1d(8, affine=False)),
+    ).double()
+
+
+def one_norm_over_the_clouds_of_all_ranks(sizes=((90, 40), (150,))):
+    """Results, gradients of features and weights, and running statistics."""
+    alone = normed()
+    net = SyncBatchNorm.convert(normed())
+    assert [type(net[i]) for i in (1, 4)] == [SyncBatchNorm] * 2
+    every = [clouds(own, seed) for seed, own in enumerate(sizes)]
+
+    def gradients(net, points):
+        x = voxels(points)
+        x = x.replace((10 * x.features + 100).requires_grad_())  # means far above deviations
+        y = net(x).features
+        (y * y.detach().cos()).sum().backward()
+        return y.detach(), x.features.grad
+
+    for _ in range(2):
+        want = gradients(alone, [cloud for own in every for cloud in own])
+        got = gradients(net, every[dist.get_rank()] or [torch.zeros(0, 4, dtype=torch.float64)])
+        for whole, own in zip(want, got, strict=True):
+            counts = [torch.tensor(0) for _ in sizes]
+            dist.all_gather(counts, torch.tensor(len(own)))
+            first = sum(counts[: dist.get_rank()])
+            torch.testing.assert_close(own, whole[first : first + len(own)], rtol=1e-9, atol=1e-9)
+    for ours, theirs in zip(net.parameters(), alone.parameters(), strict=True):
+        dist.all_reduce(ours.grad)
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-8, atol=1e-8)
+    for ours, theirs in zip(net.buffers(), alone.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert list(net.state_dict()) == list(alone.state_dict())
+
+
+def a_norm_where_a_rank_has_no_rows():
+    one_norm_over_the_clouds_of_all_ranks(((90, 40), ()))
+
+
+def one_message_a_norm_and_padding_that_does_not_count():
+    sent = []
+
+    def counted(tensor, **options):
+        sent.append((tensor.dtype, tensor.numel()))
+        return reduce(tensor, **options)
+
+    reduce, dist.all_reduce = dist.all_reduce, counted
+    try:
+        x = voxels(clouds([40 + 20 * dist.get_rank()]))
+        norm = SyncBatchNorm(4).double()
+        features = x.features.clone().requires_grad_()
+        want = norm(x.replace(features)).features
+        want.square().sum().backward()
+        assert sent == [(torch.float64, 9), (torch.float64, 8)]
+        rows = len(x.features)
+        padded = x.padded(rows + 30)
+        for apply in (norm, lc.nn.Sequential(norm)):
+            got = apply(
+                padded.replace(padded.features.where(padded.coords[:, :1] >= 0, 7))
+            ).features
+            torch.testing.assert_close(got[:rows], want)
+            assert not got[rows:].any()
+    finally:
+        dist.all_reduce = reduce
+
+
+def a_norm_of_images_and_of_half():
+    torch.manual_seed(dist.get_rank())
+    x = torch.randn(2, 3, 4, 5)
+    every = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, x)
+    whole = torch.nn.BatchNorm2d(3)(torch.cat(every)).split(2)[dist.get_rank()]
+    torch.testing.assert_close(SyncBatchNorm(3)(x), whole)
+    half = SyncBatchNorm(3)(x.half())
+    assert half.dtype == torch.float16
+    torch.testing.assert_close(half.float(), whole, rtol=1e-2, atol=1e-2)
+
+
 CHECKS = {
     check.__name__: check
     for check in (
@@ -158,5 +243,9 @@ CHECKS = {
         a_rank_without_points,
         more_batches_on_one_rank,
         batch_norms_are_found,
+        one_norm_over_the_clouds_of_all_ranks,
+        a_norm_where_a_rank_has_no_rows,
+        one_message_a_norm_and_padding_that_does_not_count,
+        a_norm_of_images_and_of_half,
     )
 }

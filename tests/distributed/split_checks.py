@@ -1,4 +1,4 @@
-"""What a split convolution has to be, run by every rank: that of the whole volume."""
+"""Checks, run by every rank, that a split convolution is that of the whole volume."""
 
 from __future__ import annotations
 

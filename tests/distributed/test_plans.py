@@ -1,4 +1,4 @@
-"""What each rank sends, receives and computes, without processes: ranks are played one by one."""
+"""The data that each rank sends, receives and computes: one process plays the ranks in turn."""
 
 from __future__ import annotations
 

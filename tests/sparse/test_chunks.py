@@ -138,7 +138,7 @@ def test_runs_that_are_sorted_apart_are_merged():
 
 
 def test_a_chunk_is_gone_when_the_next_one_is_made(monkeypatch):
-    """What bounds memory: nothing of a chunk waits for the garbage collector."""
+    """Memory is bounded, since nothing of a chunk waits for the garbage collector."""
     cells = Curve((8, 8, 8), 1).cells(torch.arange(0, 512, 3))
     chunks, alive, seen = Chunks(cells, (8, 8, 8), 1, max_rows=40), weakref.WeakSet(), []
     make = Chunks._chunk

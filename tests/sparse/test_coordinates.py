@@ -1,4 +1,4 @@
-"""What coordinates keep, for how long, and what copies of them have."""
+"""Maps and facts that coordinates keep, for how long, and what copies of them have."""
 
 from __future__ import annotations
 

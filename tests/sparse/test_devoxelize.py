@@ -207,12 +207,12 @@ def test_what_is_refused():
     x = SparseTensor(voxels.features, voxels.coordinates)
     points = torch.ones(2, 3)
     for arguments, options, message in [
-        ((voxels, points, "cubic"), {}, "`mode`: expected nearest or trilinear"),
+        ((voxels, points, "cubic"), {}, "`mode`: expected nearest, linear, bil"),
         ((voxels, None, "trilinear"), {}, "`points`: expected the points"),
         ((x,), {"voxel_size": 1, "origin": (0, 0, 0)}, "`points`: expected the points"),
         ((x, points), {}, "`voxel_size`: expected a value"),
         ((x, points), {"voxel_size": 1.0}, "`origin`: expected a value"),
-        ((x, points), {"voxel_size": 1.0, "origin": (0, 0)}, "`origin`: expected the corner"),
+        ((x, points), {"voxel_size": 1.0, "origin": (0, 0)}, "`origin`: expected a corner"),
         ((x, points), {"voxel_size": 0, "origin": (0, 0, 0)}, "`voxel_size`: expected a finite"),
         ((voxels, points), {"voxel_size": 1.0}, "`voxel_size`: expected None"),
         ((voxels, [points, points]), {}, "`points`: expected 1 clouds, one to an image, got 2"),
@@ -224,8 +224,10 @@ def test_what_is_refused():
         with pytest.raises(ValueError, match=message):
             devoxelize(*arguments, **options)
     flat = SparseTensor(torch.ones(1, 1), torch.zeros(1, 3).int(), (2, 2), 1)
-    with pytest.raises(ValueError, match=r"`voxels`: expected three spatial modes, got \(2, 2\)"):
+    with pytest.raises(ValueError, match="`origin`: expected a corner of 2 numbers"):
         devoxelize(flat, points, voxel_size=1, origin=(0, 0, 0))
+    with pytest.raises(ValueError, match="`mode`: expected linear, of 2 spatial modes, got tri"):
+        devoxelize(flat, points, "trilinear", voxel_size=1, origin=(0, 0))
     with pytest.raises(ValueError, match="`points`: expected points on the device of voxels"):
         devoxelize(voxels.to("meta"), points)
 

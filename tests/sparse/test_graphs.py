@@ -1,4 +1,4 @@
-"""What torch.compile traces meets no kernel of ours."""
+"""Calls that torch.compile traces reach no kernel of ours."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def key_of(entries):
 
 
 def in_window(keys):
-    """What the keys of a window are sorted by: 19 bits behind those that places share."""
+    """Return the numbers that sort a window's keys: 19 bits behind those that places share."""
     places = [key >> 19 for key in keys]
     span = max(places, default=0) - min(places, default=0)
     return [(key - (min(places) << 19)) >> span.bit_length() for key in keys]

@@ -70,8 +70,15 @@ def test_sums_are_those_of_the_grids(data):
     shared = x + x.replace(3 * x.features)
     assert shared.coordinates is x.coordinates
     assert torch.equal(shared.dense(), 4 * x.dense())
-    for result in (-x, 2 * x, x * 2, x / 2):
+    product = x * y
+    assert torch.equal(product.dense(), x.dense() * y.dense())
+    assert torch.equal(product.coords, total.coords)
+    for result in (-x, 2 * x, x * 2, x / 2, x + 1, 1 - x, x**2):
         assert result.coordinates is x.coordinates
+    f = x.features
+    assert torch.equal((1 - x).features, 1 - f)
+    assert torch.equal((x**2 + 1).features, f * f + 1)
+    assert torch.equal((x * f[:1].sum(0)).features, f * f[:1].sum(0))
     assert torch.equal((2 * x - x / 2).dense(), 1.5 * x.dense())
     assert torch.equal((-x).features, -x.features)
 
@@ -351,11 +358,16 @@ def test_what_is_refused():
         x + moved
     with pytest.raises(ValueError, match=r"`other`: .* on cpu, got .* on meta"):
         x + x.to("meta")
-    for other in (torch.ones(2), "2", None):
+    for other in ("2", None):
         with pytest.raises(TypeError):
             x * other
         with pytest.raises(TypeError):
             x + other
+    for other in (torch.ones(3), torch.ones(2, 5, 2)):
+        with pytest.raises(ValueError, match=r"`other`: .* broadcasts to \(5, 2\), got shape"):
+            x * other
+    with pytest.raises(ValueError, match=r"`other`: expected a tensor of the same cells.* 9 cells"):
+        x / fixed(rows=5, seed=3)
     with pytest.raises(TypeError):
         x["0"]
     with pytest.raises(ValueError, match="`capacity`: expected 5 rows or more, got 4"):

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from layoutconv.sparse import collate
 from layoutconv.sparse.coords.sparse_tensor import SparseTensor
 from layoutconv.sparse.coords.voxels import voxelize
 
@@ -153,7 +154,7 @@ def test_grids_that_are_too_large_are_errors():
     assert torch.equal(voxelize(near, 1.0, reduce="avg").features, voxelize(near, 1.0).features)
     with pytest.raises(ValueError, match="`reduce`: expected mean, sum, max, min or first"):
         voxelize(far, 1.0, reduce="median")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="`range`: expected six numbers"):
+    with pytest.raises(TypeError, match="`range`: expected 6 numbers"):
         voxelize(far, 1.0, range="street")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="`range`: expected finite"):
         voxelize(far, 1.0, range=(0, 0, 0, 1, 1, 0))
@@ -188,3 +189,26 @@ def test_a_sparse_tensor_checks_what_it_is_made_of():
         outside.dense()
     with pytest.raises(AttributeError):
         outside.features = torch.ones(2, 1)  # type: ignore[misc]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(point_clouds(), min_size=1, max_size=3),
+    st.sampled_from([0.5, 1.0, (0.5, 1.0, 2.0)]),
+    st.sampled_from([None, (-1.0, -1.0, -1.0, 1.5, 2.0, 1.0)]),
+)
+def test_voxels_that_are_joined_are_those_of_all_clouds(parts, size, box):
+    joined, whole = collate([voxelize(p, size, box) for p in parts]), voxelize(parts, size, box)
+    assert torch.equal(joined.coords, whole.coords)
+    assert torch.equal(joined.features, whole.features)
+    assert torch.equal(joined.point_to_voxel, whole.point_to_voxel)
+    assert joined.spatial_shape == whole.spatial_shape
+    assert joined.lattice == whole.lattice
+    assert (joined.batch_size, joined.dropped) == (whole.batch_size, whole.dropped)
+
+
+def test_voxels_of_other_sizes_are_joined_as_tensors():
+    points = torch.tensor([[0.1, 0.1, 0.1], [2.0, 0.0, 1.0]])
+    joined = collate([voxelize(points, 0.5), voxelize(points, 1.0)])
+    assert type(joined) is SparseTensor
+    assert joined.spatial_shape == (3, 1, 5)

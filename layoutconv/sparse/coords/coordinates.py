@@ -10,6 +10,9 @@ import torch
 
 from ...base.outlive import to_be_kept
 from ...errors import ArgumentError
+from . import row_plan
+from .bounds import box_of, check_corner, moved
+from .cell_errors import overflow, repeated
 from .graphs import is_compiling
 from .keys import check_coords_type, check_spatial_shape, key_strides, pack, unpack
 from .repeats import Repeats, repeats_of
@@ -37,6 +40,7 @@ class Coordinates:
         valid: what :meth:`check` looks for is known not to be there.
         repeated: whether a cell may be there more than once. All of its rows are kept, and layers
             compute what spconv's do on a CPU, see :attr:`repeats`.
+        corner: where cell (0, 0, 0) lies, of coordinates without bounds: see :meth:`unbounded`.
 
     Making one looks at dtypes and shapes only and never waits for a GPU. The values are looked at
     once, when the first kernel map is made (:meth:`check`).
@@ -65,17 +69,67 @@ class Coordinates:
         padded: bool = False,
         valid: bool = False,
         repeated: bool = False,
+        corner: Sequence[int] | None = None,
     ) -> None:
         shape = check_spatial_shape(spatial_shape, batch_size)
-        if check_coords_type(cells, shape) >= 2**31:
+        if _are_many(check_coords_type(cells, shape)):
             raise ArgumentError("coords", "fewer than 2**31 rows", len(cells))
-        self._stand_for(_Known(cells, shape, int(batch_size), padded, valid, repeated), None)
+        fixed = None if padded else row_plan.fixed()
+        if fixed is not None:  # what is wrong with the cells is found out after the call
+            padded, valid, repeated = True, True, False
+        known = _Known(cells, shape, int(batch_size), padded, valid, repeated)
+        if corner is not None:
+            known.corner = check_corner(corner, shape)
+        self._stand_for(known, None)
+        plan = row_plan.current()
+        if plan is not None and (fixed is not None or not (padded or valid)):
+            plan.start(self)
 
     def _stand_for(self, known: _Known, source: _Source | None) -> None:
         self.cells, self.spatial_shape = known.cells, known.spatial_shape
         self.batch_size, self.padded = known.batch_size, known.padded
+        self.corner = known.corner
         self._known, self._source = known, source
         known.handle = weakref.ref(self)
+
+    @classmethod
+    def unbounded(
+        cls,
+        coords: Tensor,
+        batch_size: int | None = None,
+        *,
+        padded: bool = False,
+        repeated: bool = False,
+    ) -> Coordinates:
+        """Coordinates that may be any integers, negative ones too, in a grid without bounds.
+
+        Args:
+            coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)``.
+            batch_size: by default one more than the last image that has a row.
+            padded, repeated: as of :class:`Coordinates`.
+
+        ``cells`` are counted from ``corner``, and ``spatial_shape`` is as large as they are
+        (waits for the device). What maps make of them has no bounds either.
+
+        >>> import torch
+        >>> found = Coordinates.unbounded(torch.tensor([[0, -3, 5], [1, 8, -20]]).int())
+        >>> found.corner, found.spatial_shape, found.batch_size, found.cells[0].tolist()
+        ((-16, -32), (25, 38), 2, [0, 13, 37])
+        >>> found.coords.tolist()
+        [[0, -3, 5], [1, 8, -20]]
+        """
+        corner, shape, images = box_of(coords, batch_size, padded)
+        cells = moved(coords, [-first for first in corner], padded)
+        return cls(cells, shape, images, padded=padded, repeated=repeated, corner=corner)
+
+    @property
+    def coords(self) -> Tensor:
+        """int32 (rows, 1 + rank): ``cells``; without bounds, those that lie ``corner`` further."""
+        known = self._known
+        if self.corner is not None and known.coords is None:
+            with to_be_kept():
+                known.coords = moved(self.cells, self.corner, self.padded)
+        return self.cells if known.coords is None else known.coords
 
     def __len__(self) -> int:
         return self.cells.shape[0]
@@ -83,8 +137,14 @@ class Coordinates:
     def __repr__(self) -> str:
         kind = ", padded" if self.padded else ""
         kind += ", repeated" if self.repeated else ""
+        kind += "" if self.corner is None else f", corner={self.corner}"
         grid = f"spatial_shape={self.spatial_shape}, batch_size={self.batch_size}"
         return f"Coordinates({len(self)} rows, {grid}{kind})"
+
+    @property
+    def rows(self) -> int:
+        """Return ``len(self)``, which may be a symbol where that may not."""
+        return self.cells.shape[0]
 
     @property
     def rank(self) -> int:
@@ -110,7 +170,9 @@ class Coordinates:
 
     @property
     def looked_at(self) -> bool:
-        """Whether :meth:`check` has looked at these, or would know already what it would see."""
+        """Return whether :meth:`check` has looked at these, or would know already what it would
+        see.
+        """
         return self._known.valid
 
     @property
@@ -142,7 +204,7 @@ class Coordinates:
 
     @property
     def total(self) -> Tensor | None:
-        """Of cells that were made with a capacity: how many there were, int64 () on the device.
+        """Return, of cells made with a capacity, how many there were, int64 () on the device.
 
         More than rows: the capacity was too small, and the last are missing.
         """
@@ -154,7 +216,8 @@ class Coordinates:
 
     @property
     def overflowed(self) -> bool:
-        """Whether a capacity was too small for these cells, or for those that they were made from.
+        """Return whether a capacity was too small for these cells, or for those that they were made
+        from.
 
         Reading it waits for the device. On a CPU such a capacity is an error at once; on a GPU
         nobody knows of it, until this is read, or the cells are ``unpadded``, which refuses then.
@@ -267,8 +330,8 @@ class Coordinates:
  in row 0 (1 rows are outside)
         """
         self._refuse_written()
-        if self._known.valid or not len(self):
-            return self
+        if self._known.valid or is_compiling() or not len(self):
+            return self  # to a tracer there are no values: operators look at them
         if self.device.type not in ("cpu", "cuda"):
             raise ArgumentError("coords", "cells on a CPU or a GPU", str(self.device))
         if self.cells.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -314,7 +377,7 @@ class Coordinates:
     def _refuse_repeated(self, row: int) -> None:
         cell = self.cells[row]
         first = int((self.cells == cell).all(1).nonzero()[0])
-        raise repeated(cell.tolist(), first, row)
+        raise repeated(self.coords[row].tolist(), first, row)
 
     def to(self, device: Any) -> Coordinates:
         """The same cells on another device, where their maps are made anew."""
@@ -337,11 +400,15 @@ class Coordinates:
             padded=self.padded if padded is None else padded,
             repeated=self.repeated,
             valid=self.valid,
+            corner=self.corner,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: the cells. What was found out is not, where they come from included."""
+        """Return what is pickled: the cells. What was found out is not, where they come from
+        included.
+        """
         grid = {"spatial_shape": self.spatial_shape, "batch_size": self.batch_size}
+        grid["corner"] = self.corner
         flags = {"padded": self.padded, "repeated": self.repeated, "valid": self.valid}
         return {"cells": self.cells, **grid, **flags}
 
@@ -357,30 +424,30 @@ class Coordinates:
         cells = unpack(keys, tuple(spatial_shape))
         return cls(cells, spatial_shape, batch_size, valid=True)
 
+    def placed(self, corner: Sequence[int] | None) -> Coordinates:
+        """These cells, which nobody else has yet, counted from a corner."""
+        if corner is not None:
+            self.corner = self._known.corner = tuple(corner)
+        return self
+
     def keys(self) -> Tensor:
         """The number of each cell in its grid, images outermost: int64 (rows,)."""
         return pack(self.cells, key_strides(self.spatial_shape, self.batch_size))
 
 
-def repeated(cell: list[int], one: int, other: int) -> ArgumentError:
-    """The error of a cell that two rows have."""
-    ways = "lc.sparse.merge_repeated joins them, lc.sparse.Coordinates(repeated=True) keeps them"
-    return ArgumentError("coords", "no cell twice", f"{cell} in rows {one} and {other} ({ways})")
-
-
-def overflow(total: int, capacity: int) -> ArgumentError:
-    """The error of a capacity that is too small."""
-    expected = f"{total} rows or more: that many cells are reached"
-    return ArgumentError("capacity", expected, capacity)
+def _are_many(rows: int) -> bool:
+    return not is_compiling() and rows >= 2**31  # a symbol is not compared
 
 
 def version_of(cells: Tensor) -> int:
     """Return how often a tensor was written to; of one of inference mode nobody counts."""
+    if is_compiling():
+        return 0  # nobody writes to what is traced
     return -1 if cells.is_inference() else cells._version
 
 
 class _Known:
-    """What has been found out about cells.
+    """Facts that have been found out about cells.
 
     It knows what maps from these cells lead to, never what leads to them, so there is no circle. It
     outlives the Coordinates of cells that a map made, and hands out others when they are asked for
@@ -392,6 +459,8 @@ class _Known:
     total: Tensor | None = None
     by_image: tuple[Tensor, Tensor, Tensor] | None = None
     repeats: Repeats | None = None
+    corner: tuple[int, ...] | None = None
+    coords: Tensor | None = None  # counted from zero, where the cells are not
     version: int | None = None  # of the cells, when they were first looked at
     # Maps to cells that were given, as long as there are those; None before the first.
     given: weakref.WeakKeyDictionary[_Known, dict[Hashable, tuple[TwoWay, int]]] | None = None

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` makes graphs of: code that runs once, on tensors that have no memory."""
+"""Guards for what ``torch.compile`` traces: code that runs once, on tensors that have no memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From voxels back to points: the features of the cell around a point, or of the nearest eight."""
+"""Between voxels and points: the features of the cells around a point, and back."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
     from numpy import ndarray
     from torch import Tensor
 
-# Centres of cells around the corner that is nearest to a point: it is the lower corner of the last
-# of them.
-_AROUND = list(product((-1, 0), repeat=3))
+# The words of torch for linear interpolation over so many modes.
+_LINEAR = {"linear": None, "bilinear": 2, "trilinear": 3}
 
 
 def devoxelize(
     voxels: SparseTensor,
     points: Tensor | ndarray | Sequence[Tensor | ndarray] | None = None,
-    mode: Literal["nearest", "trilinear"] = "nearest",
+    mode: Literal["nearest", "linear", "bilinear", "trilinear"] = "nearest",
     *,
     voxel_size: float | Sequence[float] | None = None,
     origin: Sequence[float] | None = None,
@@ -34,21 +33,22 @@ def devoxelize(
 
     Args:
         voxels: what :func:`voxelize` returned, or its ``replace`` with other features; or any
-            tensor of three spatial modes, with ``voxel_size`` and ``origin``.
-        points: floating (points, 3 or more), ``x, y, z`` first, on the device of ``voxels``; a
+            tensor of 1 to 4 spatial modes, with ``voxel_size`` and ``origin``.
+        points: floating (points, modes or more), ``x, y, z`` first, on the device of ``voxels``; a
             list of clouds for a batch, one to an image, whose rows follow each other in the result.
             None: the points that were voxelized, for ``nearest``, with nothing to look up.
         mode: ``nearest``: the voxel that a point lies in, zeros where there is none.
-            ``trilinear``: the mean of the voxels whose centres are the eight around a point, with
-            the weights of linear interpolation. Of those that there are: their weights are divided
-            by their sum, and where it is zero, so is the result.
-        voxel_size, origin: the edge of a cell, or the edges ``(x, y, z)``, and the corner of cell 0
-            as ``(x, y, z)``, of a tensor that does not know them. After a convolution of stride 2
-            the cells are twice as large, and begin where its padding says.
+            ``linear``: the mean of the voxels whose centres are the eight around a point, two per
+            mode, with the weights of linear interpolation. Of those that there are: their weights
+            are divided by their sum, and where it is zero, so is the result. ``bilinear`` and
+            ``trilinear`` are that of 2 and 3 modes.
+        voxel_size, origin: the edge of a cell, or the edges ``(x, y, z)``, and the corner of
+            ``coords`` 0 as ``(x, y, z)``, of a tensor that does not know them. After a convolution
+            of stride 2 the cells are twice as large, and begin where its padding says.
 
     Returns features in the dtype of ``voxels``; sums are taken in float32 at least. It has a
     gradient in the features, added up in the order of the points, so that it has the same bits
-    every time; and in ``x, y, z`` for ``trilinear``.
+    every time; and in ``x, y, z`` for ``linear``.
 
     Raises ``ArgumentError``: points that are not finite or on another device, a number of clouds
     that is not ``batch_size``, no ``voxel_size`` and ``origin`` where they are needed, or some
@@ -64,34 +64,48 @@ def devoxelize(
     >>> devoxelize(v, between, "trilinear")[:, 3]
     tensor([5.5000, 0.0000])
     """
-    if mode not in ("nearest", "trilinear"):
-        raise ArgumentError("mode", "nearest or trilinear", mode)
-    lattice = _lattice(voxels, voxel_size, origin)
+    if mode != "nearest" and mode not in _LINEAR:
+        raise ArgumentError("mode", "nearest, linear, bilinear or trilinear", mode)
+    lattice = lattice_of(voxels, voxel_size, origin)
+    rank = len(lattice.shape)
+    if _LINEAR.get(mode) not in (None, rank):
+        raise ArgumentError("mode", f"linear, of {rank} spatial modes", mode)
     if points is None:
         if mode != "nearest" or not isinstance(voxels, Voxels):
             raise ArgumentError("points", "the points, but for the nearest of Voxels", None)
         return take(voxels.features, voxels.point_to_voxel)
-    cloud, batch, count = joined(points)
+    cloud, batch = points_of(voxels, points, rank)
+    xyz = cloud[:, :rank]
+    if mode == "nearest":
+        cells, inside = lattice.cells(xyz)
+        own = [(0,) * rank]
+        return take(voxels.features, _rows(voxels.coordinates, batch, cells, inside, own)[0])
+    return _linear(voxels, lattice.positions(xyz), batch)
+
+
+def points_of(
+    voxels: SparseTensor, points: Tensor | ndarray | Sequence[Tensor | ndarray], rank: int
+) -> tuple[Tensor, Tensor]:
+    """The points of as many clouds as there are images, and the image of each.
+
+    Raises ``ArgumentError`` for another number of clouds, or another device.
+    """
+    cloud, batch, count = joined(points, rank)
     if count != voxels.batch_size:
         raise ArgumentError("points", f"{voxels.batch_size} clouds, one to an image", count)
     if cloud.device != voxels.device:
         raise ArgumentError(
             "points", f"points on the device of voxels, {voxels.device}", cloud.device
         )
-    xyz = cloud[:, :3]
-    if mode == "nearest":
-        cells, inside = lattice.cells(xyz)
-        return take(
-            voxels.features, _rows(voxels.coordinates, batch, cells, inside, [(0, 0, 0)])[0]
-        )
-    return _trilinear(voxels, lattice.positions(xyz), batch)
+    return cloud, batch
 
 
-def _lattice(
+def lattice_of(
     voxels: SparseTensor,
     voxel_size: float | Sequence[float] | None,
     origin: Sequence[float] | None,
 ) -> Lattice:
+    """Where the cells of a tensor lie: as voxels know it, or a caller says."""
     given = ("voxel_size", voxel_size), ("origin", origin)
     if isinstance(voxels, Voxels):
         for name, value in given:
@@ -100,16 +114,15 @@ def _lattice(
         return voxels.lattice
     if not isinstance(voxels, SparseTensor):
         raise ArgumentTypeError("voxels", "Voxels or a SparseTensor", type(voxels).__name__)
-    if len(voxels.spatial_shape) != 3:
-        raise ArgumentError("voxels", "three spatial modes", voxels.spatial_shape)
     if voxel_size is None or origin is None:
         name = "voxel_size" if voxel_size is None else "origin"
         raise ArgumentError(name, "a value: `voxels` are no Voxels, which would know it", None)
     corner = tuple(float(x) for x in origin)
-    if len(corner) != 3:
-        raise ArgumentError("origin", "the corner (x, y, z)", origin)
-    depth, height, width = voxels.spatial_shape
-    return Lattice(voxel_edges(voxel_size), corner, (0, 0, 0), (depth, height, width))
+    cells = voxels.coordinates
+    if len(corner) != cells.rank:
+        raise ArgumentError("origin", f"a corner of {cells.rank} numbers, (x, y, z)", origin)
+    first = (0,) * cells.rank if cells.corner is None else cells.corner[::-1]
+    return Lattice(voxel_edges(voxel_size, cells.rank), corner, first, cells.spatial_shape)
 
 
 def _rows(
@@ -119,7 +132,8 @@ def _rows(
     there: Tensor,
     offsets: Sequence[Sequence[int]],
 ) -> Tensor:
-    """int64 (taps, points): rows of the cells (points, 3), x, y, z, at some offsets; -1 for none.
+    """int64 (taps, points): rows of the cells (points, modes), x first, at some offsets; -1 for
+    none.
 
     ``offsets`` are of z, y, x; points that are not ``there`` have none.
     """
@@ -127,35 +141,49 @@ def _rows(
 
     image = torch.where(there, batch, -1)[:, None]
     centres = torch.cat([image, torch.where(there[:, None], cells, 0).flip(1)], dim=1).int()
-    found = coordinates.check_distinct().table.search(centres, (1, 1, 1), offsets)
+    found = coordinates.check_distinct().table.search(centres, (1,) * coordinates.rank, offsets)
     return found.T.long()
 
 
-def _trilinear(voxels: SparseTensor, positions: Tensor, batch: Tensor) -> Tensor:
+def around(
+    coordinates: Coordinates, positions: Tensor, batch: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """The cells whose centres are around points, two per mode: int64 (2**modes, points), -1 where
+    there is none; and the weight that linear interpolation gives to each, 0 where there is none.
+
+    ``positions`` (points, modes), x first, are in cells; weights have a gradient in them.
+    """
+    import torch
+
+    offsets = list(product((-1, 0), repeat=coordinates.rank))
+    # The corner of cells that is nearest to a point: a cell's centre is half a cell from it, and
+    # it is the lower corner of the cell of the last offset.
+    corners = positions.detach().add(0.5).floor_()
+    extents = corners.new_tensor(coordinates.spatial_shape[::-1])
+    there = ((corners >= 0) & (corners <= extents)).all(1)
+    upper = positions - corners + 0.5  # of the way from the lower centres to the upper ones
+    cells = torch.minimum(corners.clamp_(min=0), extents).long()
+    rows = _rows(coordinates, batch, cells, there, offsets)
+    weights = []
+    for offset, found in zip(offsets, rows, strict=True):
+        weight = torch.ones_like(upper[:, 0])
+        for axis, step in enumerate(reversed(offset)):
+            weight = weight * (upper[:, axis] if step == 0 else 1 - upper[:, axis])
+        weights.append(weight * (found >= 0))
+    return rows, weights
+
+
+def _linear(voxels: SparseTensor, positions: Tensor, batch: Tensor) -> Tensor:
     import torch
 
     features = voxels.features
     if not (features.is_floating_point() or features.is_complex()):
         raise ArgumentTypeError("voxels", "features of a floating-point type", features.dtype)
-    # The corner of cells that is nearest to a point: a cell's centre is half a cell from it.
-    corners = positions.detach().add(0.5).floor_()
-    extents = corners.new_tensor(voxels.spatial_shape[::-1])
-    there = ((corners >= 0) & (corners <= extents)).all(1)
-    upper = positions - corners + 0.5  # of the way from the lower centres to the upper ones
-    cells = torch.minimum(corners.clamp_(min=0), extents).long()
-    rows = _rows(voxels.coordinates, batch, cells, there, _AROUND)
-
-    kind = torch.promote_types(features.dtype, torch.float32)
-    total = upper.new_zeros(len(upper))
-    weights = []
-    for offset, found in zip(_AROUND, rows, strict=True):
-        weight = torch.ones_like(total)
-        for axis, step in enumerate(reversed(offset)):
-            weight = weight * (upper[:, axis] if step == 0 else 1 - upper[:, axis])
-        weights.append(weight * (found >= 0))
-        total = total + weights[-1]
+    rows, weights = around(voxels.coordinates, positions, batch)
+    total = sum(weights[1:], weights[0])
     scale = torch.where(total > 0, total, 1)
-    result = features.new_zeros(len(upper), features.shape[1], dtype=kind)
+    kind = torch.promote_types(features.dtype, torch.float32)
+    result = features.new_zeros(len(batch), features.shape[1], dtype=kind)
     for weight, found in zip(weights, rows, strict=True):
         result = result + (weight / scale).to(kind)[:, None] * take(features, found)
     return result.to(features.dtype)

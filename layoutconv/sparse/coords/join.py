@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...errors import ArgumentError, ArgumentTypeError
+from .bounds import joint
 from .coordinates import Coordinates
+from .lattice import Lattice
 from .rows import Reduce, check_reduce, reduce_runs, runs_of
 from .sparse_tensor import SparseTensor
+from .voxels import Voxels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,11 +49,14 @@ def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
     """Tensors as the images of one batch: the inverse of slicing it; differentiable.
 
     A tensor of several images contributes all of them. Rows are in the order of the tensors, cells
-    keep their places, and the grid is as large as the largest along each axis. Suits a DataLoader
-    as its ``collate_fn``.
+    keep their places, and the grid is as large as the largest along each axis; without bounds, if
+    none has any. Suits a DataLoader as its ``collate_fn``.
+
+    :class:`Voxels` of one voxel size keep their points: their cells are counted from a common
+    origin, and the result is what ``voxelize`` makes of the list of clouds.
 
     Raises ``ArgumentError`` for none, and for tensors that differ in the number of spatial modes or
-    channels, dtype or device.
+    channels, dtype or device, or in having bounds.
 
     >>> import torch
     >>> coords = torch.tensor([[0, 1], [0, 3]], dtype=torch.int32)
@@ -62,7 +68,10 @@ def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
     import torch
 
     first = _first(tensors)
-    kinds = [(len(t.spatial_shape), t.features.shape[1], t.dtype, t.device) for t in tensors]
+    kinds = [
+        (t.coordinates.rank, t.coordinates.corner is None, t.features.shape[1], t.dtype, t.device)
+        for t in tensors
+    ]
     for number, kind in enumerate(kinds):
         if kind != kinds[0]:
             raise ArgumentError(
@@ -70,20 +79,41 @@ def collate(tensors: Sequence[SparseTensor]) -> SparseTensor:
                 f"tensors of one kind: {first!r}",
                 f"{tensors[number]!r} at {number}",
             )
+    voxels = [t for t in tensors if isinstance(t, Voxels)]
+    lattice = Lattice.around([v.lattice for v in voxels]) if len(voxels) == len(tensors) else None
+    corner, largest = _common_box([t.coordinates for t in tensors])
     images, cells = 0, []
-    for tensor in tensors:
-        batch, space = tensor.coords[:, :1], tensor.coords[:, 1:]
+    for number, tensor in enumerate(tensors):
+        own = tensor.coordinates
+        batch, space = own.cells[:, :1], own.cells[:, 1:]
+        if corner is not None and own.corner != corner:
+            moves = [a - b for a, b in zip(own.corner or (), corner, strict=True)]
+            space = torch.where(batch < 0, space, space + space.new_tensor(moves))
+        if lattice and lattice.first != voxels[number].lattice.first:
+            firsts = zip(voxels[number].lattice.first, lattice.first, strict=True)
+            space = space + space.new_tensor([mine - first for mine, first in firsts][::-1])
         cells.append(torch.cat([torch.where(batch < 0, batch, batch + images), space], dim=1))
         images += tensor.batch_size
     coordinates = Coordinates(
         torch.cat(cells),
-        [max(extents) for extents in zip(*(t.spatial_shape for t in tensors), strict=True)],
+        lattice.shape if lattice else largest,
         images,
         padded=any(t.coordinates.padded for t in tensors),
         valid=all(t.coordinates.valid for t in tensors),
         repeated=any(t.coordinates.repeated for t in tensors),
+        corner=corner,
     )
-    return SparseTensor(torch.cat([t.features for t in tensors]), coordinates)
+    features = torch.cat([t.features for t in tensors])
+    if lattice is None:
+        return SparseTensor(features, coordinates)
+    rows, of_points = 0, []
+    for one in voxels:
+        found = one.point_to_voxel
+        of_points.append(torch.where(found < 0, found, found + rows))
+        rows += len(one)
+    dropped = sum(one.dropped for one in voxels)
+    points = torch.cat(of_points)
+    return Voxels(features, coordinates, point_to_voxel=points, lattice=lattice, dropped=dropped)
 
 
 def merge_repeated(
@@ -125,6 +155,14 @@ def merge_repeated(
     cells = coords[runs.order[runs.first]]
     merged = Coordinates(cells, spatial_shape, batch_size, valid=True)
     return SparseTensor(reduce_runs(features, runs, reduce), merged)
+
+
+def _common_box(clouds: Sequence[Coordinates]) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """The corner, if they have no bounds, and the extents of a grid that has all cells."""
+    if clouds[0].corner is not None:
+        return joint([(c.corner or (), c.spatial_shape) for c in clouds])
+    shapes = [cells.spatial_shape for cells in clouds]
+    return None, tuple(max(extents) for extents in zip(*shapes, strict=True))
 
 
 def _first(tensors: Sequence[SparseTensor]) -> SparseTensor:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError, ArgumentTypeError
+from .bounds import joint
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Triple = tuple[float, float, float]
+Edges = tuple[float, ...]
 
 # A range is rarely a whole number of voxels in binary (70.4 / 0.1): a remainder below this is
 # rounding, not a cell.
@@ -21,7 +22,8 @@ _PARTIAL_CELL = 1e-4
 
 @dataclass(frozen=True)
 class Lattice:
-    """A regular grid of cells in space; all triples are ``(x, y, z)``, in the unit of the points.
+    """A regular grid of cells in space of 1 to 4 modes; all tuples but ``shape`` are ``(x, y, z)``,
+    in the unit of the points.
 
     A point p lies in cell ``floor((p - anchor) / voxel_size) - first``, computed in float64. Points
     outside the half-open box ``range`` lie in none, if there is a range.
@@ -30,43 +32,64 @@ class Lattice:
     (4, 4, 2)
     """
 
-    voxel_size: Triple
-    anchor: Triple
-    first: tuple[int, int, int]
-    shape: tuple[int, int, int]  # (D, H, W)
+    voxel_size: Edges
+    anchor: Edges
+    first: tuple[int, ...]
+    shape: tuple[int, ...]  # (D, H, W)
     range: tuple[float, ...] | None = None
 
     @property
-    def origin(self) -> Triple:
+    def origin(self) -> Edges:
         """The corner of cell ``(z, y, x) = (0, 0, 0)``."""
         parts = zip(self.anchor, self.first, self.voxel_size, strict=True)
-        x, y, z = (anchor + first * edge for anchor, first, edge in parts)
-        return x, y, z
+        return tuple(anchor + first * edge for anchor, first, edge in parts)
 
     @classmethod
-    def of_range(cls, range: Sequence[float], size: Triple) -> Lattice:
+    def of_range(cls, range: Sequence[float], size: Edges) -> Lattice:
         """The cells that are counted from the lower corner of a box, as many as cover it."""
-        low, high = _bounds(range)
+        low, high = _bounds(range, len(size))
         extents = [
             max(1, math.ceil((b - a) / edge - _PARTIAL_CELL))
             for a, b, edge in zip(low, high, size, strict=True)
         ]
-        return cls(size, low, (0, 0, 0), _checked(extents, size), (*low, *high))
+        return cls(size, low, (0,) * len(size), _checked(extents, size), (*low, *high))
 
     @classmethod
-    def of_points(cls, xyz: Tensor, size: Triple) -> Lattice:
-        """The cells through the zero of the frame that cover some points (points, 3)."""
-        zero = (0.0, 0.0, 0.0)
+    def of_points(
+        cls, xyz: Tensor, size: Edges, below: tuple[float, ...] = (0.0,), margin: int = 0
+    ) -> Lattice:
+        """The cells through the zero of the frame that cover some points (points, modes).
+
+        Those that cover, of each point, what lies ``below`` it, in cells, on every axis; and a
+        ``margin`` of cells on all sides.
+        """
+        zero = (0.0,) * len(size)
         if not len(xyz):
-            return cls(size, zero, (0, 0, 0), (0, 0, 0))
-        cells = _steps(xyz.detach(), zero, size).floor_()
-        lowest, highest = cells.amin(0), cells.amax(0)
+            return cls(size, zero, (0,) * len(size), (0,) * len(size))
+        steps = _steps(xyz.detach(), zero, size)
+        cells = [(steps - one).floor() for one in (min(below), max(below))]
+        lowest, highest = cells[1].amin(0) - margin, cells[0].amax(0) + margin
         extents = [int(extent) for extent in (highest - lowest + 1).tolist()]
-        x, y, z = (int(cell) for cell in lowest.tolist())
-        return cls(size, zero, (x, y, z), _checked(extents, size))
+        return cls(size, zero, tuple(map(int, lowest.tolist())), _checked(extents, size))
+
+    @classmethod
+    def around(cls, lattices: Sequence[Lattice]) -> Lattice | None:
+        """The least lattice with the cells of all lattices; None if their cells differ.
+
+        >>> a = Lattice((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (2, 0, 0), (1, 1, 4))
+        >>> b = Lattice((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (0, 1, 0), (1, 1, 1))
+        >>> both = Lattice.around([a, b])
+        >>> both.first, both.shape
+        ((0, 0, 0), (1, 2, 6))
+        """
+        if len({(one.voxel_size, one.anchor, one.range) for one in lattices}) != 1:
+            return None
+        first, extents = joint([(one.first, one.shape[::-1]) for one in lattices])
+        size = lattices[0].voxel_size
+        return cls(size, lattices[0].anchor, first, _checked(extents, size), lattices[0].range)
 
     def cells(self, xyz: Tensor) -> tuple[Tensor, Tensor]:
-        """Cells, int64 (points, 3) as x, y, z, of points (points, 3), and which are in the grid.
+        """Cells, int64 (points, modes) as x, y, z, of points, and which are in the grid.
 
         What is not in the grid has some cell.
         """
@@ -78,59 +101,67 @@ class Lattice:
         if self.range is None:
             inside = ((cells >= 0) & (cells <= last)).all(1)
         else:
-            low, high = cells.new_tensor(self.range[:3]), cells.new_tensor(self.range[3:])
+            rank = len(self.shape)
+            low, high = cells.new_tensor(self.range[:rank]), cells.new_tensor(self.range[rank:])
             inside = ((xyz >= low) & (xyz < high)).all(1)
         # The last point of a range may round into the cell after the last.
         return torch.minimum(cells, last).clamp_(min=0).long(), inside
 
     def positions(self, xyz: Tensor) -> Tensor:
-        """float64 (points, 3): ``(p - origin) / voxel_size``, x, y, z, with a gradient."""
+        """float64 (points, modes): ``(p - origin) / voxel_size``, x, y, z, with a gradient."""
         steps = _steps(xyz, self.anchor, self.voxel_size)
         return steps - steps.new_tensor(self.first)
 
     def centres(self, cells: Tensor) -> Tensor:
-        """The centres, float64 (rows, 3), of cells (rows, 3), x, y, z."""
+        """The centres, float64 (rows, modes), of cells (rows, modes), x, y, z."""
         halves = cells.double() + 0.5
         return halves * halves.new_tensor(self.voxel_size) + halves.new_tensor(self.origin)
 
 
-def voxel_edges(voxel_size: float | Sequence[float]) -> Triple:
-    """The edges ``(x, y, z)`` that a number, or three, stand for; or ``ArgumentError``."""
+def voxel_edges(voxel_size: float | Sequence[float], rank: int = 3) -> Edges:
+    """The edges ``(x, y, z)`` that a number, or one per mode, stand for; or ``ArgumentError``."""
     # Arrays and tensors, too; those of no mode are numbers.
     several = isinstance(voxel_size, Iterable) and getattr(voxel_size, "ndim", 1) > 0
-    given: Any = voxel_size if several else (voxel_size,) * 3
+    given: Any = voxel_size if several else (voxel_size,) * rank
     edges = tuple(given)
-    if len(edges) != 3 or not all(math.isfinite(edge) and edge > 0 for edge in edges):
-        raise ArgumentError("voxel_size", "a finite positive number, or three", voxel_size)
-    x, y, z = (float(edge) for edge in edges)
-    return x, y, z
+    if len(edges) != rank or not all(math.isfinite(edge) and edge > 0 for edge in edges):
+        several = f"or {('one', 'two', 'three', 'four')[rank - 1]} in a sequence"
+        raise ArgumentError("voxel_size", f"a finite positive number, {several}", voxel_size)
+    return tuple(float(edge) for edge in edges)
 
 
-def _steps(xyz: Tensor, anchor: Triple, size: Triple) -> Tensor:
+def check_rank(rank: int) -> int:
+    """``rank``, if it is a number of spatial modes, or ``ArgumentError``."""
+    if isinstance(rank, bool) or rank not in (1, 2, 3, 4):
+        raise ArgumentError("rank", "1 to 4 spatial modes", rank)
+    return int(rank)
+
+
+def _steps(xyz: Tensor, anchor: Edges, size: Edges) -> Tensor:
     # Tensors, not numbers: torch multiplies by the reciprocal of a number on a GPU, which rounds
     # elsewhere.
     xyz = xyz.double()
     return (xyz - xyz.new_tensor(anchor)) / xyz.new_tensor(size)
 
 
-def _bounds(range: Sequence[float]) -> tuple[Triple, Triple]:
+def _bounds(range: Sequence[float], rank: int) -> tuple[Edges, Edges]:
+    axes = "xyzt"[:rank]
+    names = ", ".join([f"{axis}{end}" for end in "01" for axis in axes])
     try:
         bounds = tuple(float(bound) for bound in range)
     except (TypeError, ValueError):
-        raise ArgumentTypeError("range", "six numbers (x0, y0, z0, x1, y1, z1)", range) from None
-    low, high = bounds[:3], bounds[3:]
+        raise ArgumentTypeError("range", f"{2 * rank} numbers ({names})", range) from None
+    low, high = bounds[:rank], bounds[rank:]
     if (
-        len(bounds) != 6
+        len(bounds) != 2 * rank
         or not all(map(math.isfinite, bounds))
         or not all(a < b for a, b in zip(low, high, strict=True))
     ):
-        raise ArgumentError(
-            "range", "finite (x0, y0, z0, x1, y1, z1), each lower bound below its upper", bounds
-        )
-    return (bounds[0], bounds[1], bounds[2]), (bounds[3], bounds[4], bounds[5])
+        raise ArgumentError("range", f"finite ({names}), each lower bound below its upper", bounds)
+    return low, high
 
 
-def _checked(extents: Sequence[int], size: Triple) -> tuple[int, int, int]:
+def _checked(extents: Sequence[int], size: Edges) -> tuple[int, ...]:
     """(D, H, W) of extents along x, y, z."""
     if max(extents) >= 2**31:
         raise ArgumentError(
@@ -138,5 +169,4 @@ def _checked(extents: Sequence[int], size: Triple) -> tuple[int, int, int]:
             "fewer than 2**31 cells on each axis, for int32 coordinates",
             f"{size}, which gives {tuple(extents)} cells along x, y, z",
         )
-    x, y, z = extents
-    return z, y, x
+    return tuple(extents)[::-1]

@@ -152,8 +152,9 @@ class Curve:
         return spread
 
     def _tables(self, device: Any) -> tuple[Tensor, Tensor]:
-        """What each byte of a coordinate adds to a key, int64 (rank, 4, 256), and each byte of a
-        key to a coordinate, int32 (rank, 8, 256): look-ups in place of a shift per bit."""
+        """Tables of what each byte of a coordinate adds to a key, int64 (rank, 4, 256), and each
+        byte of a key to a coordinate, int32 (rank, 8, 256): look-ups in place of a shift per bit.
+        """
         import torch
 
         if device not in self._kept:

@@ -1,4 +1,4 @@
-"""What functions and modules of torch say to a sparse tensor, which they cannot compute with."""
+"""Errors of torch's functions for a sparse tensor, which they cannot compute with."""
 
 from __future__ import annotations
 

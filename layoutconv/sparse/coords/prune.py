@@ -42,5 +42,5 @@ def prune(x: SparseTensor, mask: Tensor) -> SparseTensor:
     if mask.device != x.features.device:
         raise ArgumentError("mask", f"{x.features.device}, where `x` is", str(mask.device))
     rows = mask.nonzero()[:, 0]
-    left = x.coordinates.at(x.coords.index_select(0, rows))
+    left = x.coordinates.at(x.coordinates.cells.index_select(0, rows))
     return SparseTensor(x.features.index_select(0, rows), left)

@@ -125,7 +125,7 @@ def repeats_of(coordinates: Coordinates, first_rows: Tensor) -> Repeats:
     kind = type(coordinates)
     with_groups = torch.cat([cells, cells.index_select(0, first_of_groups)])
     return Repeats(
-        distinct=kind(cells.index_select(0, first), *grid, valid=True),
+        distinct=kind(cells.index_select(0, first), *grid, valid=True, corner=coordinates.corner),
         first=first,
         extended=extended,
         rows=rows,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
-from numbers import Number
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import ArgumentError, ArgumentTypeError
+from . import arithmetic, row_plan
 from .coordinates import Coordinates
 from .no_tensor import NoTensor
 from .rows import spread
@@ -29,16 +30,19 @@ class SparseTensor(NoTensor):
             :class:`Coordinates`, which are then shared with all that is known of them. Of those a
             cell may be there more than once, if they were made with ``repeated=True``.
         spatial_shape: extents ``(D, H, W)`` of the grid, one to four of them; not with
-            ``Coordinates``, which have them.
+            ``Coordinates``, which have them. Without it coordinates have no bounds and may be
+            negative, as those of :meth:`Coordinates.unbounded` (waits for the device).
         batch_size: number N of grids; one of them may have no rows; not with ``Coordinates``.
 
-    Building one looks at dtypes and shapes only, so it never waits for a GPU; :meth:`check` looks
-    at the values.
+    Building one in a grid with bounds looks at dtypes and shapes only, so it never waits for a GPU;
+    :meth:`check` looks at the values.
 
-    ``x + y`` and ``x - y`` are of tensors on one grid. If they share their coordinates, so does the
-    result. Otherwise it has the cells that either has, in lexicographic order, and what is not
-    stored counts as zero. ``-x``, ``x * 2`` and ``x / 2`` are of the features. All are
-    differentiable.
+    ``x + y``, ``x - y`` and ``x * y`` are of tensors on one grid, or without bounds. If they share
+    their coordinates, so does the result. Otherwise it has the cells that either has, in
+    lexicographic order, and what is not stored counts as zero. ``x / y`` takes tensors of the same
+    cells. ``-x``, ``x ** 2``, and ``x + 1``, ``x - 1``, ``x * 2``, ``x / 2``, from either side, are
+    of the features that are stored; in place of a number there may be a torch tensor that
+    broadcasts against them, on the right. All are differentiable.
 
     ``len(x)`` is the number of rows. ``x[2]`` is a batch of one image, ``x[1:3]`` of several: their
     rows in the order they have, images numbered from 0. Iterating gives the images.
@@ -89,10 +93,11 @@ class SparseTensor(NoTensor):
                     raise ArgumentError(name, "None: `coords` are Coordinates, which say it", given)
         else:
             if spatial_shape is None:
-                raise ArgumentError("spatial_shape", "the extents (D, H, W) of the grid", None)
-            if batch_size is None:
+                coords = Coordinates.unbounded(coords, batch_size)
+            elif batch_size is None:
                 raise ArgumentError("batch_size", "the number of grids", None)
-            coords = Coordinates(coords, spatial_shape, batch_size)
+            else:
+                coords = Coordinates(coords, spatial_shape, batch_size)
         if not isinstance(features, torch.Tensor):
             raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
         shape = features.shape
@@ -119,7 +124,7 @@ class SparseTensor(NoTensor):
     @property
     def coords(self) -> Tensor:
         """int32 (rows, 1 + rank), columns ``(batch, z, y, x)``."""
-        return self.coordinates.cells
+        return self.coordinates.coords
 
     @property
     def spatial_shape(self) -> tuple[int, ...]:
@@ -217,48 +222,47 @@ class SparseTensor(NoTensor):
         """The tensor with features that no gradient flows back from."""
         return self.replace(self.features.detach())
 
-    def __add__(self, other: SparseTensor) -> SparseTensor:
-        if not isinstance(other, SparseTensor):
-            return NotImplemented
-        if self.features.shape[1] != other.features.shape[1]:
-            expected = f"a tensor of {self.features.shape[1]} channels"
-            raise ArgumentError("other", expected, other.features.shape[1])
-        a, b = self.coordinates, other.coordinates
-        if a is b:
-            return self.replace(self.features + other.features)
-        if (a.spatial_shape, a.batch_size, a.device) != (b.spatial_shape, b.batch_size, b.device):
-            raise ArgumentError(
-                "other",
-                f"a tensor on the same grid, spatial_shape {a.spatial_shape}, batch_size "
-                f"{a.batch_size}, on {a.device}",
-                f"spatial_shape {b.spatial_shape}, batch_size {b.batch_size}, on {b.device}",
-            )
-        x, y = self.unpadded(), other.unpadded()
-        cells, of_x, of_y = _union(x.coordinates, y.coordinates)
-        count = len(cells)
-        return SparseTensor(
-            spread(x.features, of_x, count) + spread(y.features, of_y, count), cells
-        )
+    def _combined(self, function: Any, other: Any) -> SparseTensor:
+        if isinstance(other, SparseTensor):
+            features, cells = arithmetic.of_both(function, self, other)
+            if cells is not self.coordinates:
+                return SparseTensor(features, cells)
+        else:
+            found = arithmetic.with_features(function, self.features, other)
+            if found is None:
+                return NotImplemented
+            features = found
+        return self.replace(features)
 
-    def __sub__(self, other: SparseTensor) -> SparseTensor:
-        if not isinstance(other, SparseTensor):
-            return NotImplemented
-        return self + -other
+    def __add__(self, other: Any) -> SparseTensor:
+        return self._combined(operator.add, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> SparseTensor:
+        return self._combined(operator.sub, other)
+
+    def __rsub__(self, other: Any) -> SparseTensor:
+        return self._combined(lambda x, number: number - x, other)
 
     def __neg__(self) -> Self:
         return self.replace(-self.features)
 
-    def __mul__(self, number: Any) -> Self:
-        if not _is_number(number):
-            return NotImplemented
-        return self.replace(self.features * number)
+    def __mul__(self, other: Any) -> SparseTensor:
+        return self._combined(operator.mul, other)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, number: Any) -> Self:
-        if not _is_number(number):
+    def __truediv__(self, other: Any) -> SparseTensor:
+        return self._combined(operator.truediv, other)
+
+    def __rtruediv__(self, other: Any) -> SparseTensor:
+        return self._combined(lambda x, number: number / x, other)
+
+    def __pow__(self, number: Any) -> SparseTensor:
+        if isinstance(number, SparseTensor):
             return NotImplemented
-        return self.replace(self.features / number)
+        return self._combined(operator.pow, number)
 
     def __getitem__(self, images: int | slice) -> SparseTensor:
         import torch
@@ -268,7 +272,7 @@ class SparseTensor(NoTensor):
         else:
             chosen = self._image(images)
         self.coordinates.refuse_overflow()
-        cells = self.check().coords
+        cells = self.check().coordinates.cells
         number = cells.new_full((self.batch_size + 1,), -1)  # the last is that of the image -1
         wanted = torch.tensor(list(chosen), dtype=torch.int64, device=cells.device)
         number[wanted] = torch.arange(len(chosen), dtype=cells.dtype, device=cells.device)
@@ -318,7 +322,7 @@ class SparseTensor(NoTensor):
         more = capacity - len(self)
         if more < 0:
             raise ArgumentError("capacity", f"{len(self)} rows or more", capacity)
-        cells = self.coords
+        cells = self.coordinates.cells
         filling = cells.new_zeros(more, cells.shape[1])
         filling[:, 0] = -1
         coordinates = self.coordinates.at(torch.cat([cells, filling]), padded=True)
@@ -333,8 +337,9 @@ class SparseTensor(NoTensor):
         if not self.coordinates.padded:
             return self
         self.coordinates.refuse_overflow()
-        rows = (self.coords[:, 0] >= 0).nonzero()[:, 0]
-        coordinates = self.coordinates.at(self.coords[rows], padded=False)
+        cells = self.coordinates.cells
+        rows = (cells[:, 0] >= 0).nonzero()[:, 0]
+        coordinates = self.coordinates.at(cells[rows], padded=False)
         return SparseTensor(self.features[rows], coordinates)
 
     def dense(self) -> Tensor:
@@ -345,6 +350,8 @@ class SparseTensor(NoTensor):
         Raises ``ArgumentError`` for a coordinate outside the grid, and for a cell that is there
         twice.
         """
+        if self.coordinates.padded and row_plan.fixed() is not None:
+            return self._dense_of_fixed_rows()
         x = self.check().unpadded()
         modes = x.batch_size, *x.spatial_shape
         features, keys, repeats = x.features, x.coordinates.keys(), x.check().coordinates.repeats
@@ -353,6 +360,13 @@ class SparseTensor(NoTensor):
             features, keys = features.index_select(0, last), keys.index_select(0, last)
         grid = spread(features, keys, math.prod(modes))
         return grid.view(*modes, x.features.shape[1])
+
+    def _dense_of_fixed_rows(self) -> Tensor:
+        """The stored grid, of which a place past the end takes rows without a cell."""
+        modes = self.batch_size, *self.spatial_shape
+        count = math.prod(modes)
+        keys = self.coordinates.keys().where(self.coordinates.cells[:, 0] >= 0, count)
+        return spread(self.features, keys, count + 1)[:count].view(*modes, -1)
 
     @classmethod
     def from_dense(cls, grid: Tensor) -> SparseTensor:
@@ -373,18 +387,3 @@ class SparseTensor(NoTensor):
         where = (grid != 0).any(-1).nonzero()
         coordinates = Coordinates(where.int(), grid.shape[1:-1], grid.shape[0], valid=True)
         return SparseTensor(grid[tuple(where.T)], coordinates)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Number)
-
-
-def _union(a: Coordinates, b: Coordinates) -> tuple[Coordinates, Tensor, Tensor]:
-    """The cells that ``a`` or ``b`` has, in lexicographic order, and the row in them of each row of
-    ``a`` and of ``b``, int64; neither is padded."""
-    import torch
-
-    keys = torch.cat([a.check_distinct().keys(), b.check_distinct().keys()])
-    found, place = torch.unique(keys, return_inverse=True)
-    made = Coordinates.of_keys(found, a.spatial_shape, a.batch_size)
-    return made, place[: len(a)], place[len(a) :]

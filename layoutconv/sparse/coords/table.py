@@ -168,7 +168,7 @@ class SortedTable:
         return [max(0, -(a + min(s)), b + max(s) - (e - 1)) for e, a, b, s in modes]
 
     def _keys(self, strides: Sequence[int]) -> Tensor:
-        """Of the cells that there are, in order, which a halo does not change; and one that no
+        """Keys of the cells that there are, which a halo does not change; and one that no
         cell has."""
         import torch
 

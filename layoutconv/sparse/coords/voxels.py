@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...errors import ArgumentError, ArgumentTypeError
 from .coordinates import Coordinates
 from .keys import key_strides, pack
-from .lattice import Lattice, Triple, voxel_edges
+from .lattice import Edges, Lattice, check_rank, voxel_edges
 from .rows import Reduce, check_reduce, reduce_runs, runs_of
 from .sparse_tensor import SparseTensor
 
@@ -53,18 +53,18 @@ class Voxels(SparseTensor):
             object.__setattr__(self, name, value)
 
     @property
-    def voxel_size(self) -> Triple:
+    def voxel_size(self) -> Edges:
         """Edges ``(x, y, z)`` of a cell, in the unit of the points."""
         return self.lattice.voxel_size
 
     @property
-    def origin(self) -> Triple:
+    def origin(self) -> Edges:
         """The corner ``(x, y, z)`` of cell ``(0, 0, 0)``, in the unit of the points."""
         return self.lattice.origin
 
     def centres(self) -> Tensor:
         """The centres of the cells, float64 (rows, 3) as x, y, z in the unit of the points."""
-        return self.lattice.centres(self.coords[:, 1:].flip(1))
+        return self.lattice.centres(self.coordinates.cells[:, 1:].flip(1))
 
     def to(self, *args: Any, **options: Any) -> Self:
         """As of :class:`SparseTensor`; ``point_to_voxel`` goes to the device too."""
@@ -79,6 +79,8 @@ def voxelize(
     voxel_size: float | Sequence[float],
     range: Sequence[float] | None = None,
     reduce: Reduce = "mean",
+    *,
+    rank: int = 3,
 ) -> Voxels:
     """The occupied cells of a regular grid, each with the reduction of its points.
 
@@ -93,6 +95,9 @@ def voxelize(
             through the zero of the frame, and the grid is as large as the cloud.
         reduce: ``mean``, ``sum``, ``max``, ``min``, or ``first`` (the point that comes first in
             ``points``).
+        rank: how many columns are places, 1 to 4: of 2 the cells are pillars ``(y, x)``, of 4 the
+            columns are ``x, y, z, t`` and the cells ``(t, z, y, x)``. ``voxel_size`` and ``range``
+            have as many edges and twice as many bounds.
 
     Returns:
         :class:`Voxels`: features (rows, F) in the dtype of the points; coords int32 (rows, 4) as
@@ -115,10 +120,10 @@ def voxelize(
     """
     import torch
 
-    size = voxel_edges(voxel_size)
+    size = voxel_edges(voxel_size, check_rank(rank))
     reduce = check_reduce(reduce)
-    cloud, batch, count = joined(points)
-    xyz = cloud[:, :3]
+    cloud, batch, count = joined(points, rank)
+    xyz = cloud[:, :rank]
     lattice = Lattice.of_points(xyz, size) if range is None else Lattice.of_range(range, size)
     cells, inside = lattice.cells(xyz)
     kept = inside.nonzero()[:, 0]
@@ -139,7 +144,7 @@ def voxelize(
 
 
 def joined(
-    points: Tensor | ndarray | Sequence[Tensor | ndarray],
+    points: Tensor | ndarray | Sequence[Tensor | ndarray], rank: int = 3
 ) -> tuple[Tensor, Tensor, int]:
     """The points of a cloud or several (points, F), their cloud int64 (points,), and how many."""
     import torch
@@ -149,7 +154,7 @@ def joined(
         if not isinstance(cloud, torch.Tensor) and not hasattr(cloud, "__array__"):
             kinds = "a tensor, a NumPy array, or a list of them"
             raise ArgumentTypeError("points", kinds, type(cloud).__name__)
-    tensors = [_cloud(torch.as_tensor(cloud)) for cloud in clouds]
+    tensors = [_cloud(torch.as_tensor(cloud), rank) for cloud in clouds]
     if len({(t.shape[1], t.dtype, t.device) for t in tensors}) != 1:
         raise ArgumentError(
             "points",
@@ -159,11 +164,11 @@ def joined(
     return torch.cat(tensors), _batch_column(tensors), len(tensors)
 
 
-def _cloud(points: Tensor) -> Tensor:
+def _cloud(points: Tensor, rank: int) -> Tensor:
     if not points.is_floating_point():
         raise ArgumentTypeError("points", "a tensor of a floating-point type", points.dtype)
-    if points.ndim != 2 or points.shape[1] < 3:
-        raise ArgumentError("points", "(points, F), F >= 3 columns", tuple(points.shape))
+    if points.ndim != 2 or points.shape[1] < rank:
+        raise ArgumentError("points", f"(points, F), F >= {rank} columns", tuple(points.shape))
     if points.is_meta:
         raise ArgumentError("points", "points on a device that holds them", "meta")
     finite = points.isfinite().all(1)

@@ -8,11 +8,13 @@ from ...base.caches import remembered
 from ...base.outlive import keeping, to_be_kept
 from ...conv.problem import Padding, padding_pairs
 from ...errors import ArgumentError, ArgumentTypeError
+from ..coords import row_plan
 from ..coords.coordinates import Coordinates
+from ..coords.graphs import is_compiling
 from ..coords.keys import check_spatial_shape
-from . import repeated_maps
+from . import map_operators, repeated_maps
 from .reached import reached
-from .taps import Ints, Taps, frozen, per_axis
+from .taps import Ints, Taps, frozen, per_axis, reached_box
 from .two_way import KernelMap, reversed_index
 
 __all__ = ["KernelMap", "reversed_index", "strided_map", "submanifold_map", "transposed_map"]
@@ -54,6 +56,8 @@ def submanifold_map(
 
 def _around(coordinates: Coordinates, taps: Taps) -> KernelMap:
     """The map of ``taps`` around cells, which are looked at if nobody has."""
+    if is_compiling():
+        return _traced(coordinates, coordinates, taps, mirrored=taps.is_mirrored())
     waits = coordinates.cells.is_cuda and not coordinates.looked_at
     if not waits and coordinates.check().repeats is not None:
         return repeated_maps.around(coordinates, taps)
@@ -63,6 +67,14 @@ def _around(coordinates: Coordinates, taps: Taps) -> KernelMap:
         if coordinates.check().repeats is not None:
             return repeated_maps.around(coordinates, taps)
     return found
+
+
+def _traced(
+    inputs: Coordinates, outputs: Coordinates, taps: Taps, *, mirrored: bool = False
+) -> KernelMap:
+    """The map that a tracer knows the shape of, by an operator."""
+    index = map_operators.neighbours(inputs, outputs.cells, taps, mirrored)
+    return KernelMap.of_index(inputs, outputs, taps.extents, index, mirrored=mirrored)
 
 
 def strided_map(
@@ -90,7 +102,8 @@ def strided_map(
         offsets: instead of ``kernel_size``, ``padding`` and ``dilation``: a cell for each tap,
             added to ``y * stride``.
         spatial_shape: the extents of the outputs' grid, in place of the dense convolution's; with
-            ``offsets``, ``ceil(extent / stride)`` by default.
+            ``offsets``, ``ceil(extent / stride)`` by default. Cells without bounds, see
+            :meth:`Coordinates.unbounded`, need none: all that is reached is there.
         outputs: the cells that are computed, in place of all that read something.
         capacity: how many rows the outputs get, whatever their number: rows without a cell have
             the batch -1. The host then does not wait for the device. More cells than that are an
@@ -114,7 +127,7 @@ def strided_map(
     """
     rank = _check_coordinates(coordinates).rank
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
-    if outputs is not None or spatial_shape is not None:
+    if (outputs, spatial_shape, coordinates.corner) != (None, None, None):
         shape = None
     elif offsets is not None:
         shape = tuple(
@@ -167,7 +180,7 @@ def transposed_map(
     """
     rank = _check_coordinates(coordinates).rank
     taps = Taps.strided(rank, kernel_size, stride, padding, dilation, offsets)
-    if outputs is not None or spatial_shape is not None:
+    if (outputs, spatial_shape, coordinates.corner) != (None, None, None):
         shape = None
     elif offsets is not None:
         shape = tuple(e * s for e, s in zip(coordinates.spatial_shape, taps.stride, strict=True))
@@ -190,37 +203,86 @@ def _map_between(
 ) -> KernelMap:
     """The map from ``coordinates`` to ``outputs``, or to what they reach of a grid of
     ``spatial_shape``."""
+    if outputs is not None:
+        _check_given(coordinates, outputs, spatial_shape, capacity)
+    corner = None
+    if coordinates.corner is not None:
+        taps, corner, spatial_shape = _without_bounds(
+            coordinates, taps, outputs, spatial_shape, transposed=transposed
+        )
     key: tuple[Hashable, ...] = "transposed" if transposed else "strided", taps
+    plan, asked = None, key
     if outputs is None:
         assert spatial_shape is not None
-        shape = tuple(spatial_shape)
-        key = *key, shape, capacity
-    else:
-        _check_given(coordinates, outputs, spatial_shape, capacity)
+        key = *key, tuple(spatial_shape), corner
+        plan, asked = row_plan.current(), key
+        if plan is not None and capacity is None:
+            capacity = plan.capacity(coordinates, asked)
+        key = *key, capacity
     found = coordinates.kept(key, outputs)
-    if found is not None:
-        return found
-    with to_be_kept():
-        repeats = coordinates.check().repeats
-        inputs = coordinates if repeats is None else repeats.distinct
-        if outputs is not None:
-            repeats = outputs.check().repeats
-            made = outputs if repeats is None else repeats.distinct
-        else:
-            shape = check_spatial_shape(shape, coordinates.batch_size)
-            if len(shape) != coordinates.rank:
-                raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
-            if capacity is not None:
-                _check_capacity(capacity)
-            made = reached(inputs, taps, shape, capacity, transposed=transposed)
-        if transposed:
-            feeds = made.table.search(inputs.cells, taps.stride, taps.offsets)
-            found = KernelMap(made, inputs, taps.extents, feeds).inverse
-        else:
-            found = KernelMap.of_search(inputs, made, taps)
-        if inputs is not coordinates or made is not (outputs or made):
-            found = repeated_maps.between(found, coordinates, outputs or made)
-    return coordinates.keep(key, found, given=outputs is not None)
+    if found is None:
+        with to_be_kept():
+            ends = coordinates, outputs, spatial_shape, capacity, corner
+            found = _made_between(taps, *ends, transposed=transposed)
+        found = coordinates.keep(key, found, given=outputs is not None)
+    if plan is not None:
+        plan.lead(coordinates, asked, found.outputs)
+    return found
+
+
+def _without_bounds(
+    coordinates: Coordinates,
+    taps: Taps,
+    outputs: Coordinates | None,
+    spatial_shape: Sequence[int] | None,
+    *,
+    transposed: bool,
+) -> tuple[Taps, tuple[int, ...], Sequence[int] | None]:
+    """The taps between cells that are counted from corners, and the box of the outputs."""
+    inputs, corner = coordinates.corner, None if outputs is None else outputs.corner
+    assert inputs is not None
+    if corner is None:
+        if spatial_shape is not None:
+            raise ArgumentError("spatial_shape", "None, of cells without bounds", spatial_shape)
+        box = inputs, coordinates.spatial_shape
+        corner, spatial_shape = reached_box(taps, *box, transposed=transposed)
+    return taps.moved(inputs, corner, transposed=transposed), corner, spatial_shape
+
+
+def _made_between(
+    taps: Taps,
+    coordinates: Coordinates,
+    outputs: Coordinates | None,
+    spatial_shape: Sequence[int] | None,
+    capacity: int | None,
+    corner: tuple[int, ...] | None,
+    *,
+    transposed: bool,
+) -> KernelMap:
+    repeats = coordinates.check().repeats
+    inputs = coordinates if repeats is None else repeats.distinct
+    if outputs is not None:
+        repeats = outputs.check().repeats
+        made = outputs if repeats is None else repeats.distinct
+    else:
+        assert spatial_shape is not None
+        shape = check_spatial_shape(spatial_shape, coordinates.batch_size)
+        if len(shape) != coordinates.rank:
+            raise ArgumentError("spatial_shape", f"{coordinates.rank} extents", shape)
+        if capacity is not None:
+            _check_capacity(capacity)
+        reach = map_operators.reached_cells if is_compiling() else reached
+        made = reach(inputs, taps, shape, capacity, transposed=transposed).placed(corner)
+    if is_compiling():
+        return _traced(made, inputs, taps).inverse if transposed else _traced(inputs, made, taps)
+    if transposed:
+        feeds = made.table.search(inputs.cells, taps.stride, taps.offsets)
+        found = KernelMap(made, inputs, taps.extents, feeds).inverse
+    else:
+        found = KernelMap.of_search(inputs, made, taps)
+    if inputs is not coordinates or made is not (outputs or made):
+        found = repeated_maps.between(found, coordinates, outputs or made)
+    return found
 
 
 def _check_coordinates(coordinates: Coordinates) -> Coordinates:
@@ -241,13 +303,17 @@ def _check_given(
     spatial_shape: Sequence[int] | None,
     capacity: int | None,
 ) -> None:
-    """Whether ``outputs`` can be those of a map from ``coordinates``, and say what they are."""
+    """Check that ``outputs`` can be those of a map from ``coordinates``, and say what they are."""
     if not isinstance(outputs, Coordinates):
         raise ArgumentTypeError("outputs", "Coordinates", type(outputs).__name__)
     for name in ("rank", "batch_size", "device"):
         expected, got = getattr(coordinates, name), getattr(outputs, name)
         if expected != got:
             raise ArgumentError("outputs", f"the inputs' {name}, {expected}", got)
+    if (coordinates.corner is None) is not (outputs.corner is None):
+        kinds = "cells without bounds, as the inputs are", "cells of a grid"
+        expected, got = kinds if outputs.corner is None else ("cells of a grid, too", kinds[0][:20])
+        raise ArgumentError("outputs", expected, got)
     if spatial_shape is not None and tuple(spatial_shape) != outputs.spatial_shape:
         expected = f"None, or that of `outputs`, {outputs.spatial_shape}"
         raise ArgumentError("spatial_shape", expected, tuple(spatial_shape))

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING
 
-from ..coords.coordinates import Coordinates, overflow
+from ..coords import row_plan
+from ..coords.cell_errors import overflow
+from ..coords.coordinates import Coordinates
 from ..coords.keys import key_strides, unpack
 from .taps import Taps
 
@@ -56,9 +58,12 @@ def reached(
         keys = _Reach(taps.stride, coordinates.spatial_shape, spatial_shape, transposed)(
             keys, taps.offsets
         )
+    total = torch.tensor(len(keys))
     if capacity is not None and len(keys) > capacity:
-        raise overflow(len(keys), capacity)
-    cells, total = unpack(keys, spatial_shape), torch.tensor(len(keys))
+        if row_plan.fixed() is None:
+            raise overflow(len(keys), capacity)
+        keys = keys[:capacity]  # as on a GPU: who fixed the rows asks for the total afterwards
+    cells = unpack(keys, spatial_shape)
     if capacity is not None:
         kept = len(cells)
         cells = torch.nn.functional.pad(cells, (0, 0, 0, capacity - kept))
@@ -121,7 +126,9 @@ class _Reach:
         return parts[0] if len(parts) == 1 else _distinct(parts)
 
     def _along(self, done: int, keys: Tensor, offsets: Sequence[int]) -> Tensor:
-        """What keys reach along ``self.axes[done]``: distinct keys of a grid of other extent."""
+        """Return what keys reach along ``self.axes[done]``: distinct keys of a grid of other
+        extent.
+        """
         axis = self.axes[done]
         stride, before, after = self.stride[axis], self.inputs[axis], self.outputs[axis]
         stays = stride == 1 and before == after and tuple(offsets) == (0,)

@@ -33,7 +33,7 @@ class Pairs:
 
 
 class Counts:
-    """How many pairs each tap has: where the kernel map is, and on the host.
+    """The number of pairs of each tap: where the kernel map is, and on the host.
 
     Args:
         there: int64 (taps,), on the map's device.
@@ -63,7 +63,7 @@ class Counts:
 
 
 def counts_of(index: Tensor) -> Counts:
-    """How many pairs each tap of a kernel map, int32 (outputs, taps), has; nothing waits yet.
+    """Count the pairs that each tap of a kernel map, int32 (outputs, taps), has; nothing waits yet.
 
     >>> import torch
     >>> counts_of(torch.tensor([[4, -1], [5, 0], [6, -1]], dtype=torch.int32)).here

@@ -89,7 +89,7 @@ class Taps:
         dilation: Ints = 1,
         offsets: Sequence[Sequence[int]] | None = None,
     ) -> Taps:
-        """Those of a submanifold convolution; ``offsets`` stand in for a size and a dilation.
+        """Taps of a submanifold convolution; ``offsets`` stand in for a size and a dilation.
 
         >>> Taps.centred(2, offsets=[(0, 0), (1, 0)])
         Taps(extents=(2,), offsets=((0, 0), (1, 0)), stride=(1, 1))
@@ -112,8 +112,7 @@ class Taps:
         dilation: Ints = 1,
         offsets: Sequence[Sequence[int]] | None = None,
     ) -> Taps:
-        """Those of a convolution, with ``padding`` cells before the first: offset ``t * dilation -
-        padding``.
+        """Taps of a convolution, ``padding`` cells before the first: at ``t * dilation - padding``.
 
         >>> Taps.strided(1, kernel_size=3, stride=2, padding=1)
         Taps(extents=(3,), offsets=((-1,), (0,), (1,)), stride=(2,))
@@ -162,9 +161,56 @@ class Taps:
 
     @cached_property
     def mirrored(self) -> bool:
-        """Whether the last tap is opposite to the first, the last but one to the second, ..."""
+        """Return whether each tap is opposite to the one as far from the other end."""
+        return self.is_mirrored()
+
+    def is_mirrored(self) -> bool:
+        """Return the same, found out anew: ``torch.compile`` follows no cached property."""
         opposite = tuple(tuple(-c for c in offset) for offset in reversed(self.offsets))
         return opposite == self.offsets and set(self.stride) <= {1}
+
+    def moved(self, inputs: Sequence[int], outputs: Sequence[int], *, transposed: bool) -> Taps:
+        """The taps between cells that are counted from corners of theirs.
+
+        >>> Taps.strided(1, 2, stride=2).moved((-16,), (-8,), transposed=False).offsets
+        ((0,), (1,))
+        >>> Taps.strided(1, 2, stride=2).moved((-16,), (-9,), transposed=False).offsets
+        ((-2,), (-1,))
+        """
+        ends = (inputs, outputs) if transposed else (outputs, inputs)
+        steps = tuple(a * s - b for a, b, s in zip(*ends, self.stride, strict=True))
+        return _moved(self, steps) if any(steps) else self
+
+
+def reached_box(
+    taps: Taps, corner: Sequence[int], spatial_shape: Sequence[int], *, transposed: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The corner and the extents of the box of all cells that cells of a box can reach.
+
+    >>> reached_box(Taps.strided(1, 3, 2, 1), (-16,), (17,), transposed=False)
+    ((-8,), (9,))
+    >>> reached_box(Taps.strided(1, 3, 1, 1), (-16,), (17,), transposed=True)
+    ((-17,), (19,))
+    """
+    if not min(spatial_shape):
+        return tuple(corner), tuple(spatial_shape)
+    first, extents = [], []
+    along = zip(*taps.offsets, strict=True)
+    for low, extent, s, steps in zip(corner, spatial_shape, taps.stride, along, strict=True):
+        high = low + extent - 1
+        if transposed:
+            least, most = low * s + min(steps), high * s + max(steps)
+        else:
+            least, most = -((max(steps) - low) // s), (high - min(steps)) // s
+        first.append(least)
+        extents.append(max(0, most - least + 1))
+    return tuple(first), tuple(extents)
+
+
+@remembered(64)
+def _moved(taps: Taps, steps: tuple[int, ...]) -> Taps:
+    offsets = (tuple(map(sum, zip(o, steps, strict=True))) for o in taps.offsets)
+    return Taps(taps.extents, tuple(offsets), taps.stride)
 
 
 @remembered(64)

@@ -81,6 +81,22 @@ class KernelMap:
         self._join(inputs, outputs, TwoWay(tuple(taps), mirrored, _OneWay(tuple(taps), index)), 0)
 
     @classmethod
+    def of_index(
+        cls,
+        inputs: Coordinates,
+        outputs: Coordinates,
+        taps: tuple[int, ...],
+        index: Tensor,
+        *,
+        mirrored: bool,
+    ) -> KernelMap:
+        """The map of an index that is known to fit: a tracer compares no symbols."""
+        found, ways = object.__new__(cls), TwoWay(taps, mirrored, _OneWay(taps, index))
+        ways.traced = True
+        found._join(inputs, outputs, ways, 0)
+        return found
+
+    @classmethod
     def of_search(
         cls, inputs: Coordinates, outputs: Coordinates, taps: Taps, *, mirrored: bool = False
     ) -> KernelMap:
@@ -121,7 +137,7 @@ class KernelMap:
         self.inputs, self.outputs = inputs, outputs
         self.taps, self.mirrored = ways.taps, ways.mirrored
         self.ways, self.way = ways, way
-        self.own = ways.ways[way] or ways.way(way, len(outputs))
+        self.own = ways.ways[way] or ways.way(way, outputs.rows)
         # What is kept for extended rows is for them alone.
         self.views = self.own.views if ways.extended is None else {}
         if not is_compiling():  # whose graphs cannot make one for the next call, before torch 2.8
@@ -204,6 +220,7 @@ def _of_extended(inputs: Coordinates, outputs: Coordinates, *others: Any) -> Ker
 class TwoWay:
     """The index of a kernel map and of its inverse, without the cells: what Coordinates keep."""
 
+    traced = False  # whether a tracer made it, to whom numbers of rows are symbols
     extended: KernelMap | None = None
     sides: tuple[Repeats | None, Repeats | None] = (None, None)  # of inputs and outputs of way 0
 
@@ -278,10 +295,16 @@ class _OneWay:
         return found
 
     def _find_sorted(self) -> tuple[Tensor, Tensor]:
+        if is_compiling():
+            found: tuple[Tensor, Tensor] = torch.ops.layoutconv.by_taps(self.index, self.taps)
+            return found
         return by_taps(self.index, self.taps)
 
     def reversed(self, rows: int) -> Tensor:
         """The index of the inverse; of what there is, so that a GPU searches once."""
+        if is_compiling():
+            found: Tensor = torch.ops.layoutconv.reversed_index(self.index, rows)
+            return found
         if self._index is None and self._sorted is not None:
             index, order = self._sorted
             return reversed_index(index, rows, order)
@@ -366,3 +389,37 @@ def reversed_index(index: Tensor, rows: int, order: Tensor | None = None) -> Ten
         place = torch.where(fed >= 0, fed.long() + rows * tap, taps * rows)
         found.scatter_(0, place, own)
     return found[: taps * rows].view(taps, rows).T
+
+
+# -- the same as operators, for graphs of torch.compile and torch.export ---------------------------
+
+torch.library.define(
+    "layoutconv::reversed_index",
+    "(Tensor index, SymInt rows) -> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+torch.library.define(
+    "layoutconv::by_taps",
+    "(Tensor index, int[] taps) -> (Tensor, Tensor)",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+@torch.library.impl("layoutconv::reversed_index", ("cpu", "cuda"))
+def _reversed_index(index: Tensor, rows: int) -> Tensor:
+    return reversed_index(index, rows)
+
+
+@torch.library.register_fake("layoutconv::reversed_index")
+def _fake_reversed_index(index: Tensor, rows: int) -> Tensor:
+    return index.new_empty((index.shape[1], rows)).T
+
+
+@torch.library.impl("layoutconv::by_taps", ("cpu", "cuda"))
+def _by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return by_taps(index, tuple(taps))
+
+
+@torch.library.register_fake("layoutconv::by_taps")
+def _fake_by_taps(index: Tensor, taps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    return index.new_empty(index.shape[::-1]).T, index.new_empty(index.shape[:1])

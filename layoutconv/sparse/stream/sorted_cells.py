@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...errors import ArgumentError
-from ..coords.coordinates import repeated
+from ..coords.cell_errors import repeated
 from .host import new_on_host
 from .staging import finish
 

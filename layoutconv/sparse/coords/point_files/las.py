@@ -52,7 +52,7 @@ def _plain(source: Source, header: Header, points: LasPoints) -> Iterator[tuple[
 
 
 class _Rounding:
-    """How far coordinates are from those that the result has."""
+    """The distance of coordinates from those that the result has."""
 
     def __init__(self, source: Source, header: Header, wanted: Wanted) -> None:
         self.source, self.header, self.dtype = source, header, wanted.dtype

@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """What is needed of a header to read the points."""
+    """The part of a header that reading the points needs."""
 
     point_format: int
     point_size: int  # bytes, those that the format does not have, too

@@ -1,0 +1,214 @@
+"""Batch norms whose statistics are those of the rows of all ranks, clouds of any size on each.
+
+Forward, ranks add up one message: of each channel a sum and a sum of squares, and the rows; one
+backward, of each channel two sums. They are float64, so that sums of squares may be subtracted, and
+stay on the device: with NCCL the host waits for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..nn.fused_norm import NORMS
+from ..nn.padded_norm import remember
+from ..sparse import SparseTensor
+from .group import place_in
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SyncBatchNorm(_BatchNorm):
+    """A batch norm over the active voxels of all ranks, as one process has it over their union.
+
+    Args:
+        num_features, eps, momentum, affine, track_running_stats, device, dtype: as of
+            ``torch.nn.BatchNorm1d``, whose state it has.
+        process_group: the ranks, by default all processes. Without ``init_process_group`` the
+            process is alone.
+
+    It takes a ``SparseTensor``, or features (rows, C), or (N, C, ...); rows of a
+    padded tensor without a cell do not count, and get zeros. A rank may have no rows. In evaluation
+    it is torch's. Gradients of ``weight`` and ``bias`` are those of a rank's own rows, which
+    ``DistributedDataParallel`` averages; that of the input is exact.
+
+    A training call is a collective, forward and backward, on gloo and on NCCL. Ranks do not meet
+    before as in other calls of this room, which the host would wait for: one that does not come
+    lets the others wait as long as the group's timeout.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for another number of channels.
+
+    >>> norm = SyncBatchNorm(1, eps=0)
+    >>> norm(torch.tensor([[1.0], [3.0]])).T
+    tensor([[-1.,  1.]], grad_fn=<PermuteBackward0>)
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.process_group = process_group
+
+    @classmethod
+    def convert(
+        cls, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None
+    ) -> torch.nn.Module:
+        """Put one in the place of every batch norm in a module, which has its parameters.
+
+        Returns the module, or what stands in its place if it is a batch norm itself. Lazy norms,
+        and those over clouds that keep statistics per image, are left alone.
+
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))
+        >>> type(SyncBatchNorm.convert(net)[1]).__name__
+        'SyncBatchNorm'
+        """
+        if not isinstance(module, torch.nn.Module):
+            raise ArgumentTypeError("module", "a torch.nn.Module", type(module).__name__)
+        if isinstance(module, torch.nn.SyncBatchNorm) or (
+            isinstance(module, _BatchNorm) and type(module).forward is _BatchNorm.forward
+        ):
+            return cls._of(module, process_group)
+        for name, child in module.named_children():
+            found = cls.convert(child, process_group)
+            if found is not child:
+                setattr(module, name, found)
+        return module
+
+    @classmethod
+    def _of(cls, norm: Any, group: Any) -> SyncBatchNorm:
+        numbers = norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats
+        made = cls(*numbers, group, "meta")
+        for name, value in (*norm.named_parameters(), *norm.named_buffers()):
+            kind = made._parameters if name in made._parameters else made._buffers
+            kind[name] = value
+        return made.train(norm.training)
+
+    def forward(self, input: Any) -> Any:
+        """The norm of a sparse tensor, of the same kind, or of features."""
+        if not isinstance(input, SparseTensor):
+            return self._of_tensor(input)
+        there = input.coords[:, 0] >= 0 if input.coordinates.padded else None
+        return input.replace(self.of_rows(input.features, there))
+
+    def of_rows(self, features: Tensor, there: Tensor | None = None) -> Tensor:
+        """Return the norm of features (rows, C); of rows that are not ``there``, bool, zeros."""
+        if not self._counts():
+            found: Tensor = super().forward(features)
+            return found if there is None else found.where(there[:, None], 0)
+        if features.dim() != 2 or features.shape[1] != self.num_features:
+            expected = f"features of {self.num_features} channels"
+            raise ArgumentError("input", expected, tuple(features.shape))
+        _, ranks = place_in(self.process_group)
+        of = there, self.weight, self.bias, self.eps, (self.process_group, ranks)
+        y, mean, variance, count = _OverRanks.apply(features, *of)
+        if self.training and self.running_mean is not None:
+            with torch.no_grad():
+                remember(self, mean, variance, count)
+        out: Tensor = y
+        return out
+
+    def _counts(self) -> bool:
+        return self.training or self.running_mean is None
+
+    def _of_tensor(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        if input.dim() == 2 or not self._counts():
+            return self.of_rows(input) if input.dim() == 2 else super().forward(input)
+        rows = input.movedim(1, -1)
+        return self.of_rows(rows.flatten(0, -2)).view(rows.shape).movedim(-1, 1)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ArgumentError("input", "at least two modes, (rows, C)", tuple(input.shape))
+
+
+NORMS.add(SyncBatchNorm)  # in evaluation part of the launch before it
+
+
+class _OverRanks(torch.autograd.Function):
+    """The norm with statistics of all ranks; also returns mean, variance and count."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, there: Tensor | None, weight: Any, bias: Any, eps: float, of: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        exact = torch.promote_types(x.dtype, torch.float32)
+        own = x.to(exact)
+        if there is not None:
+            own = own.where(there[:, None], 0)
+        C = x.shape[1]
+        told = _summed(_statistics(own, there), of)
+        count = told[-1]
+        mean = told[:C] / count.clamp(min=1)
+        variance = (told[C:-1] / count.clamp(min=1) - mean.square()).clamp(min=0)
+        inverse = (variance + eps).rsqrt().to(exact)
+        mean = mean.to(exact)
+        y = (own - mean) * inverse
+        if weight is not None:
+            y = y * weight + bias
+        y = y if there is None else y.where(there[:, None], 0)
+        ctx.save_for_backward(x, there, weight, mean, inverse, count)
+        ctx.of = of
+        ctx.mark_non_differentiable(mean, variance, count)
+        return y.to(x.dtype), mean, variance, count
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+        x, there, weight, mean, inverse, count = ctx.saved_tensors
+        grad, centred = grad.to(mean.dtype), x.to(mean.dtype) - mean
+        if there is not None:
+            grad, centred = grad.where(there[:, None], 0), centred.where(there[:, None], 0)
+        normal = centred * inverse
+        own = torch.stack((grad.sum(0), (grad * normal).sum(0)))
+        dw = db = None
+        if weight is not None:
+            dw, db = own[1].to(weight.dtype), own[0].to(weight.dtype)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            # Ranks whose input wants none would not come; networks are the same on all of them.
+            told = own.to(torch.float64, copy=True)  # dw and db are views of a rank's own
+            both = (_summed(told, ctx.of) / count.clamp(min=1)).to(mean.dtype)
+            dx = inverse * (grad - both[0] - normal * both[1])
+            if weight is not None:
+                dx = (inverse * weight) * (grad - both[0] - normal * both[1])
+            dx = (dx if there is None else dx.where(there[:, None], 0)).to(x.dtype)
+        return dx, None, dw, db, None, None
+
+
+def _statistics(x: Tensor, there: Tensor | None) -> Tensor:
+    """A rank's message, fp64 (2 C + 1,): sums, sums of squares, rows. Others' rows are zeros.
+
+    Squares are of what a channel differs from its mean by, in ``x``'s own precision; those of the
+    mean are added in float64. So nothing is lost that a norm of one process would have.
+    """
+    count = x.new_tensor(len(x), dtype=torch.float64) if there is None else there.sum().double()
+    mean = x.sum(0, dtype=torch.float64) / count.clamp(min=1)
+    centred = x - mean.to(x.dtype)
+    if there is not None:
+        centred = centred.where(there[:, None], 0)
+    rounded = mean.to(x.dtype).double()
+    first, second = (centred.sum(0, dtype=torch.float64), centred.square().sum(0).double())
+    squares = second + 2 * rounded * first + count * rounded.square()
+    return torch.cat((mean * count, squares, count.view(1)))
+
+
+def _summed(told: Tensor, of: tuple[Any, int]) -> Tensor:
+    """Return the sum of all ranks' messages."""
+    group, ranks = of
+    if ranks > 1:
+        dist.all_reduce(told, group=group)
+    return told

@@ -1,0 +1,112 @@
+"""Arithmetic of sparse tensors, element by element, over the cells that either of two has."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ArgumentError
+from .bounds import joint
+from .coordinates import Coordinates
+from .keys import key_strides, pack
+from .rows import spread
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .sparse_tensor import SparseTensor
+
+
+Function = Callable[[Any, Any], Any]
+
+
+def with_features(function: Function, features: Tensor, other: Any) -> Tensor | None:
+    """``function`` of features (rows, C) and a number, or a tensor that broadcasts to them; None
+    for anything else.
+
+    >>> import torch
+    >>> with_features(operator.mul, torch.ones(2, 2), torch.tensor([3.0, 4.0]))
+    tensor([[3., 4.],
+            [3., 4.]])
+    """
+    import torch
+
+    if isinstance(other, torch.Tensor):
+        shape = tuple(features.shape)
+        try:
+            fits = tuple(torch.broadcast_shapes(shape, other.shape)) == shape
+        except RuntimeError:
+            fits = False
+        if not fits:
+            expected = f"a sparse tensor, a number, or a tensor that broadcasts to {shape}"
+            raise ArgumentError("other", expected, f"shape {tuple(other.shape)}")
+    elif not isinstance(other, Number):
+        return None
+    made: Tensor = function(features, other)
+    return made
+
+
+def of_both(function: Function, x: SparseTensor, other: SparseTensor) -> tuple[Tensor, Coordinates]:
+    """``function`` of the features of two sparse tensors, and the cells of the result: those that
+    either has, where what is not stored counts as zero.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for other channels, another grid, and a
+    quotient of tensors of different cells.
+    """
+    if x.features.shape[1] != other.features.shape[1]:
+        expected = f"a tensor of {x.features.shape[1]} channels"
+        raise ArgumentError("other", expected, other.features.shape[1])
+    a, b = x.coordinates, other.coordinates
+    if a is b:
+        return function(x.features, other.features), a
+    check_one_grid(a, b)
+    x, other = x.unpadded(), other.unpadded()
+    cells, (of_x, of_y) = union([x.coordinates, other.coordinates])
+    count = len(cells)
+    if function is operator.truediv and not len(x) == len(other) == count:
+        expected = "a tensor of the same cells, as there is no quotient elsewhere"
+        raise ArgumentError("other", expected, f"{count} cells in both, {len(other)} in this")
+    return function(spread(x.features, of_x, count), spread(other.features, of_y, count)), cells
+
+
+def check_one_grid(a: Coordinates, b: Coordinates) -> None:
+    """Raise ``ArgumentError`` unless cells are of one grid, or have no bounds, on one device."""
+    ours, theirs = (_grid(cells) for cells in (a, b))
+    if ours != theirs:
+        raise ArgumentError("other", f"a tensor on the same grid, {ours}", theirs)
+
+
+def _grid(cells: Coordinates) -> str:
+    extents = f"spatial_shape {cells.spatial_shape}, batch_size {cells.batch_size}"
+    if cells.corner is not None:
+        extents = f"{cells.rank} modes without bounds"
+    return f"{extents}, on {cells.device}"
+
+
+def union(clouds: list[Coordinates]) -> tuple[Coordinates, list[Tensor]]:
+    """The cells that some of several have, in lexicographic order, and the row in them of each row
+    of each, int64; none is padded, and all are of one grid, or have no bounds.
+
+    >>> import torch
+    >>> a, b = torch.tensor([[0, 4], [0, 1]]).int(), torch.tensor([[0, -2], [0, 4]]).int()
+    >>> found, (of_a, of_b) = union([Coordinates.unbounded(a), Coordinates.unbounded(b)])
+    >>> found.coords.tolist(), of_a.tolist(), of_b.tolist()
+    ([[0, -2], [0, 1], [0, 4]], [2, 1], [0, 2])
+    """
+    import torch
+
+    first = clouds[0]
+    corner, shape, images = first.corner, first.spatial_shape, first.batch_size
+    cells = [cloud.check_distinct().cells for cloud in clouds]
+    if corner is not None:
+        images = max(cloud.batch_size for cloud in clouds)
+        corner, shape = joint([(c.corner or (), c.spatial_shape) for c in clouds])
+        moves = [[a - b for a, b in zip(c.corner or (), corner, strict=True)] for c in clouds]
+        cells = [c + c.new_tensor([0, *move]) for c, move in zip(cells, moves, strict=True)]
+    strides = key_strides(shape, images)
+    keys = torch.cat([pack(each, strides) for each in cells])
+    found, place = torch.unique(keys, return_inverse=True)
+    made = Coordinates.of_keys(found, shape, images).placed(corner)
+    return made, list(place.split([len(cloud) for cloud in clouds]))

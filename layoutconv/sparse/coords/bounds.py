@@ -1,0 +1,87 @@
+"""Coordinates without bounds: the box that they lie in, and cells counted from its corner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...errors import ArgumentError, ArgumentTypeError
+from . import row_plan
+from .graphs import is_compiling
+from .keys import check_coords_type
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# Corners are multiples of it: four layers of stride 2 then move the taps of every cloud alike, and
+# what a GPU keeps for taps serves all clouds.
+STEP = 16
+
+
+def box_of(
+    coords: Tensor, batch_size: int | None, padded: bool
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """The corner of a box around coordinates, its extents, and the number of images.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for coordinates that are no int32 (rows, 1 +
+    rank), and for a box of 2**31 cells or more along an axis.
+
+    >>> box_of(torch.tensor([[0, -3, 5], [1, 8, 20]], dtype=torch.int32), None, False)
+    ((-16, 0), (25, 21), 2)
+    """
+    if is_compiling() or row_plan.fixed() is not None:
+        raise RuntimeError(
+            "coordinates without bounds are looked at, which no graph can: give a spatial_shape"
+        )
+    rank = coords.shape[1] - 1 if isinstance(coords, torch.Tensor) and coords.ndim == 2 else 3
+    if not 1 <= rank <= 4:
+        expected = "(rows, 1 + rank) of 1 to 4 spatial modes"
+        raise ArgumentError("coords", expected, tuple(coords.shape))
+    check_coords_type(coords, (0,) * rank)
+    there = coords[coords[:, 0] >= 0] if padded else coords
+    if not len(there):
+        return (0,) * rank, (0,) * rank, batch_size or 0
+    lowest, highest = torch.stack([there.amin(0), there.amax(0)]).tolist()
+    corner = tuple(first // STEP * STEP for first in lowest[1:])
+    extents = tuple(last - first + 1 for first, last in zip(corner, highest[1:], strict=True))
+    if max(extents) >= 2**31:
+        raise ArgumentError("coords", "a box of fewer than 2**31 cells along each axis", extents)
+    return corner, extents, highest[0] + 1 if batch_size is None else batch_size
+
+
+def moved(coords: Tensor, by: Sequence[int], padded: bool) -> Tensor:
+    """Coordinates (rows, 1 + rank) with something added to each axis; rows of no image are zero."""
+    found = (coords.long() + coords.new_tensor([0, *by], dtype=torch.int64)).int()
+    if padded:
+        found[:, 1:].masked_fill_(coords[:, :1] < 0, 0)
+    return found
+
+
+def check_corner(corner: Sequence[int], spatial_shape: Sequence[int]) -> tuple[int, ...]:
+    """A corner as a tuple, an integer for each axis."""
+    try:
+        found = tuple(map(index, corner))
+    except TypeError:
+        expected = f"{len(spatial_shape)} integers"
+        raise ArgumentTypeError("corner", expected, corner) from None
+    if len(found) != len(spatial_shape):
+        raise ArgumentError("corner", f"{len(spatial_shape)} integers", found)
+    return found
+
+
+def joint(
+    boxes: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The corner and the extents of the least box around boxes, each a corner and extents.
+
+    >>> joint([((0, 5), (3, 3)), ((-2, 6), (1, 9))])
+    ((-2, 5), (5, 10))
+    """
+    filled = [box for box in boxes if min(box[1])] or list(boxes[:1])
+    corner = tuple(map(min, zip(*(first for first, _ in filled), strict=True)))
+    ends = [[a + e for a, e in zip(first, extents, strict=True)] for first, extents in filled]
+    beyond = map(max, zip(*ends, strict=True))
+    return corner, tuple(end - first for end, first in zip(beyond, corner, strict=True))

@@ -1,0 +1,139 @@
+"""nuScenes-lidarseg: key frames of a lidar on a car, a class for every point.
+
+H. Caesar et al., "nuScenes: A multimodal dataset for autonomous driving", 2020. Tables are JSON in
+a folder named by the version. Sweeps are ``.pcd.bin``, float32 x, y, z, intensity, ring; labels are
+a uint8 for each point, the ``index`` of a record of ``category.json``. The task has 16 classes:
+some of the 32 categories are joined, and some are left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ....errors import ArgumentError, PointFileError
+from ..points import read_points
+from .scans import (
+    IGNORED,
+    LabelledCloud,
+    LabelledClouds,
+    classes_of,
+    folder,
+    read_json,
+    read_numbers,
+)
+
+# The scenes of the small version; the others' are the user's to name.
+SPLITS = {
+    "mini_train": (
+        "scene-0061", "scene-0553", "scene-0655", "scene-0757", "scene-0796", "scene-1077",
+        "scene-1094", "scene-1100",
+    ),
+    "mini_val": ("scene-0103", "scene-0916"),
+}  # fmt: skip
+_CATEGORIES: dict[str, tuple[str, ...]] = {
+    "barrier": ("movable_object.barrier",),
+    "bicycle": ("vehicle.bicycle",),
+    "bus": ("vehicle.bus.bendy", "vehicle.bus.rigid"),
+    "car": ("vehicle.car",),
+    "construction_vehicle": ("vehicle.construction",),
+    "motorcycle": ("vehicle.motorcycle",),
+    "pedestrian": (
+        "human.pedestrian.adult", "human.pedestrian.child",
+        "human.pedestrian.construction_worker", "human.pedestrian.police_officer",
+    ),
+    "traffic_cone": ("movable_object.trafficcone",),
+    "trailer": ("vehicle.trailer",),
+    "truck": ("vehicle.truck",),
+    "driveable_surface": ("flat.driveable_surface",),
+    "other_flat": ("flat.other",),
+    "sidewalk": ("flat.sidewalk",),
+    "terrain": ("flat.terrain",),
+    "manmade": ("static.manmade",),
+    "vegetation": ("static.vegetation",),
+}  # fmt: skip
+_CLASS = {name: place for place, names in enumerate(_CATEGORIES.values()) for name in names}
+
+
+class NuScenes(LabelledClouds):
+    """The labelled key frames of a folder of nuScenes, with its ``lidarseg`` part.
+
+    Args:
+        root: the folder that has ``samples``, ``lidarseg`` and that of the version.
+        split: "mini_train" or "mini_val" of the small version; "all" of the version, or of the
+            ``scenes``.
+        version: the folder of tables; by default the one that there is.
+        scenes: names such as ``scene-0103``, those of the split "all" to keep: a published list of
+            training or validation scenes.
+
+    Points are float32 (points, 5): x, y, z in metres, intensity, ring. Labels of categories that
+    the task leaves out are ignored.
+
+    Raises :class:`~layoutconv.errors.PointFileError` with the path for tables, sweeps and labels
+    that are missing, damaged or do not fit together.
+    """
+
+    classes = tuple(_CATEGORIES)
+    columns = "x", "y", "z", "intensity", "ring"
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        split: str = "all",
+        version: str | None = None,
+        scenes: Iterable[str] | None = None,
+    ) -> None:
+        if split != "all" and split not in SPLITS:
+            raise ArgumentError("split", f"one of all, {', '.join(SPLITS)}", repr(split))
+        if split != "all" and scenes is not None:
+            raise ArgumentError("scenes", f"None beside the split {split!r}", scenes)
+        kept = SPLITS.get(split, None if scenes is None else tuple(scenes))
+        tables = _tables(folder(root), version)
+        self.learned = _learned(tables / "category.json")
+        self._files = _files(tables, kept)
+        super().__init__(root, split, list(self._files))
+
+    def __getitem__(self, at: int) -> LabelledCloud:
+        name = self.names[at]
+        sweep, labels = (self.root / part for part in self._files[name])
+        points = read_points(sweep, columns=5)
+        found = read_numbers(labels, "u1", len(points), sweep)
+        return LabelledCloud(name, points, classes_of(labels, found, self.learned))
+
+
+def _tables(root: Path, version: str | None) -> Path:
+    if version is not None:
+        return folder(root / version)
+    found = sorted(path.parent for path in root.glob("*/lidarseg.json"))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise PointFileError(f"{root}: no folder with lidarseg.json, the table of labels")
+    several = ", ".join(path.name for path in found)
+    raise ArgumentError("version", f"one of {several}", None)
+
+
+def _learned(path: Path) -> dict[int, int]:
+    """The class of each index of a category."""
+    records = read_json(path, name=str, index=int)
+    return {one["index"]: _CLASS.get(one["name"], IGNORED) for one in records}
+
+
+def _files(tables: Path, scenes: tuple[str, ...] | None) -> dict[str, tuple[str, str]]:
+    """The file of points and that of labels by the name of a frame, scene by scene in time."""
+    labels = {
+        one["sample_data_token"]: one["filename"]
+        for one in read_json(tables / "lidarseg.json", sample_data_token=str, filename=str)
+    }
+    scenes_told = read_json(tables / "scene.json", token=str, name=str)
+    named = {one["token"]: one["name"] for one in scenes_told}
+    samples = read_json(tables / "sample.json", token=str, scene_token=str)
+    scene_of = {one["token"]: named.get(one["scene_token"], "") for one in samples}
+    path = tables / "sample_data.json"
+    frames = []
+    for one in read_json(path, token=str, sample_token=str, filename=str, timestamp=int):
+        scene = scene_of.get(one["sample_token"], "")
+        if one["token"] in labels and (scenes is None or scene in scenes):
+            frames.append((scene, one["timestamp"], one["filename"], labels[one["token"]]))
+    return {f"{scene}/{time}": (points, found) for scene, time, points, found in sorted(frames)}

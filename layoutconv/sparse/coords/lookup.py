@@ -1,0 +1,55 @@
+"""Which row has a coordinate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...errors import ArgumentError, ArgumentTypeError
+from .coordinates import Coordinates
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def lookup(
+    coordinates: Coordinates,
+    coords: Tensor,
+    offsets: Sequence[Sequence[int]] | None = None,
+    stride: Sequence[int] | int = 1,
+) -> Tensor:
+    """The rows of ``coordinates`` that have some coordinates: int64 (rows,), -1 for none.
+
+    Args:
+        coordinates: with bounds or without, no cell twice.
+        coords: int32 (rows, 1 + rank), columns ``(batch, z, y, x)``, any integers, repeated or not.
+        offsets: instead of the coordinates themselves, cells ``(dz, dy, dx)`` that are added to
+            each: the result is (rows, offsets).
+        stride: a number, or one per mode, that coordinates are multiplied by first.
+
+    It waits for the device.
+
+    >>> import torch
+    >>> cells = Coordinates.unbounded(torch.tensor([[0, -3], [0, 5]]).int())
+    >>> lookup(cells, torch.tensor([[0, 5], [0, -4], [1, 5]]).int()).tolist()
+    [1, -1, -1]
+    >>> lookup(cells, torch.tensor([[0, -2]]).int(), offsets=[(-1,), (0,)], stride=1).tolist()
+    [[0, -1]]
+    """
+    if not isinstance(coordinates, Coordinates):
+        raise ArgumentTypeError("coordinates", "Coordinates", type(coordinates).__name__)
+    rank = coordinates.rank
+    asked = Coordinates.unbounded(coords, repeated=True, padded=True)
+    if asked.rank != rank:
+        expected = f"(rows, {1 + rank}), as the coordinates have"
+        raise ArgumentError("coords", expected, tuple(coords.shape))
+    steps = (stride,) * rank if isinstance(stride, int) else tuple(stride)
+    corner = (0,) * rank if coordinates.corner is None else coordinates.corner
+    low = asked.corner or (0,) * rank
+    moves = [a * s - b for a, b, s in zip(low, corner, steps, strict=True)]
+    own = [(0,) * rank] if offsets is None else offsets
+    cells = asked.cells
+    centres = cells.masked_fill(cells[:, :1] >= coordinates.batch_size, -1)
+    taps = [tuple(map(sum, zip(offset, moves, strict=True))) for offset in own]
+    found = coordinates.check_distinct().table.search(centres, steps, taps).long()
+    return found[:, 0] if offsets is None else found

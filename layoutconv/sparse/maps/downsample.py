@@ -1,0 +1,37 @@
+"""MinkowskiEngine's rule for the cells of a strided layer."""
+
+from __future__ import annotations
+
+from ...errors import ArgumentTypeError
+from ..coords.coordinates import Coordinates
+from .kernel_map import strided_map
+from .taps import Ints, per_axis
+
+
+def downsample(coordinates: Coordinates, stride: Ints = 2) -> Coordinates:
+    """The cells ``floor(x / stride)`` of all cells x, each once.
+
+    That is what MinkowskiEngine computes at a stride, whatever the filter is, and a filter as large
+    as its stride reaches. Pass them as ``outputs`` to a convolution, pooling or map whose filter is
+    larger: its own rule, all cells that read some input, makes more of them.
+
+    Args:
+        coordinates: with bounds or without.
+        stride: an int >= 1, or one per spatial mode.
+
+    Returns cells in lexicographic order, in a grid of ``ceil(extent / stride)``; the same call
+    returns the same cells, whose ``origin`` is the map of the filter of ``stride`` taps.
+
+    >>> import torch
+    >>> cells = Coordinates.unbounded(torch.tensor([[0, -3], [0, -4], [0, 5]]).int())
+    >>> downsample(cells).coords.tolist()
+    [[0, -2], [0, 2]]
+    """
+    if not isinstance(coordinates, Coordinates):
+        raise ArgumentTypeError("coordinates", "Coordinates", type(coordinates).__name__)
+    steps = per_axis("stride", stride, coordinates.rank)
+    shape = None
+    if coordinates.corner is None:
+        grid = zip(coordinates.spatial_shape, steps, strict=True)
+        shape = tuple(-(-extent // step) for extent, step in grid)
+    return strided_map(coordinates, steps, steps, spatial_shape=shape).outputs
