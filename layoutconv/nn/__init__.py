@@ -4,9 +4,12 @@ The top floor: may import every room of the package.
 """
 
 from . import functional
+from .causal import CausalConv3d, FrameCache
 from .containers import Features, Prune, Sequential
 from .convert import ConversionReport, convert, revert
 from .fold import fold_batch_norms
+from .fused_norm import unfused
+from .graphed_network import Graphed, graphed
 from .modules import (
     Conv1d,
     Conv2d,
@@ -15,6 +18,8 @@ from .modules import (
     ConvTranspose2d,
     ConvTranspose3d,
 )
+from .onnx_export import onnx_translations
+from .quantization import QuantizationReport, quantize
 from .residual import Residual
 from .sparse_modules import (
     SparseConv1d,
@@ -61,6 +66,7 @@ from .sparse_pool import (
 from .streaming import stream
 
 __all__ = [
+    "CausalConv3d",
     "Conv1d",
     "Conv2d",
     "Conv3d",
@@ -69,7 +75,10 @@ __all__ = [
     "ConvTranspose3d",
     "ConversionReport",
     "Features",
+    "FrameCache",
+    "Graphed",
     "Prune",
+    "QuantizationReport",
     "Residual",
     "Sequential",
     "SparseAvgPool1d",
@@ -107,6 +116,9 @@ __all__ = [
     "convert",
     "fold_batch_norms",
     "functional",
+    "graphed",
+    "onnx_translations",
+    "quantize",
     "revert",
     "sparse_avg_pool",
     "sparse_depthwise",
@@ -115,4 +127,5 @@ __all__ = [
     "sparse_sum_pool",
     "sparse_unpool",
     "stream",
+    "unfused",
 ]

@@ -1,4 +1,4 @@
-"""What torch's convolutions are called with, checked in the words of their arguments."""
+"""Arguments of torch's convolutions, checked in the words of their arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from ..conv.problem import Padding, padding_pairs
 from ..errors import ArgumentError, ArgumentTypeError
 from ..tensors.tensor_checks import PAIRS
-from ..view.epilogue import ACTIVATIONS, check_number, is_number
+from ..view.epilogue import ACTIVATIONS, Pointwise, check_number, is_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,7 @@ def check_tensors(
     transposed: bool,
     part: bool = False,
 ) -> None:
-    """Shapes, dtypes and devices; the shape of a residual is for :func:`check_residual`.
+    """Shapes, dtypes and devices; the shape of a residual is for :func:`check_like_output`.
 
     A ``part`` of an input may have no cells.
 
@@ -152,9 +152,9 @@ def _check_dtypes(named: dict[str, Any]) -> None:
             if not same:
                 raise ArgumentTypeError(name, f"{input.dtype}, as the input", str(tensor.dtype))
         elif tensor.dtype not in _FLOATS:
-            whole = same and name == "residual" and input.dtype == torch.int8
+            narrow = same and name == "residual" and input.dtype in _NARROW
             real = torch.float64, torch.complex128
-            if not whole and not (input.dtype in real and tensor.dtype == torch.float64):
+            if not narrow and not (input.dtype in real and tensor.dtype == torch.float64):
                 expected = f"float16, bfloat16 or float32 where the input is {input.dtype}"
                 raise ArgumentTypeError(name, expected, str(tensor.dtype))
         if tensor.device != input.device:
@@ -231,11 +231,61 @@ def check_size(shape: Sequence[int], name: str, *numbers: Any) -> None:
         raise ArgumentError(name, "fewer than 2^60 elements in the output", f"shape {tuple(shape)}")
 
 
-def check_residual(residual: Tensor | None, input: Tensor, K: int, spatial: Sequence[int]) -> None:
+def check_function(function: Pointwise, input: Tensor, K: int) -> None:
+    """Compare the tensors of a user's function with an input, and those per column with K channels.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names ``activation`` and the tensor.
+
+    >>> step = Pointwise(lambda x, low: x + low, {"low": torch.zeros(3)})
+    >>> check_function(step, torch.zeros(1, 2, 5, 5), 4)
+    Traceback (most recent call last):
+    layoutconv.errors.ArgumentError: argument `activation`: expected `low` of shape (4,), a number\
+ for each channel of the output, got shape (3,)
+    """
+    if input.dtype.is_complex:
+        raise ArgumentError("activation", "None for complex numbers", "a Pointwise")
+    kinds = {*_FLOATS, torch.float64} if input.dtype == torch.float64 else set(_FLOATS)
+    places = (function.columns, kinds), (function.rows, kinds), (function.sources, kinds | _NARROW)
+    for named, allowed in places:
+        for name, tensor in named.items():
+            if not isinstance(tensor, torch.Tensor):
+                got = type(tensor).__name__
+                raise ArgumentTypeError("activation", f"`{name}` to be a torch tensor", got)
+            if tensor.dtype not in allowed:
+                expected = f"`{name}` of {', '.join(sorted(map(str, allowed)))}"
+                raise ArgumentTypeError("activation", expected, str(tensor.dtype))
+            if tensor.device != input.device:
+                expected = f"`{name}` on {input.device}, where the input is"
+                raise ArgumentError("activation", expected, str(tensor.device))
+    for name, tensor in function.columns.items():
+        _check_shape(name, tensor, (K,), "a number for each channel of the output")
+
+
+def check_function_places(function: Pointwise, rows: int, shape: Sequence[int]) -> None:
+    """Compare the tensors of a user's function per row and like the output, of ``shape``, with it.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` that names ``activation`` and the tensor.
+    """
+    for name, tensor in function.rows.items():
+        _check_shape(name, tensor, (rows,), "a number for each row of the output")
+    for name, tensor in function.sources.items():
+        _check_shape(name, tensor, shape, "that of the output")
+
+
+def _check_shape(name: str, tensor: Tensor, shape: Sequence[int], said: str) -> None:
+    if tuple(tensor.shape) != tuple(shape):
+        expected = f"`{name}` of shape {tuple(shape)}, {said}"
+        raise ArgumentError("activation", expected, f"shape {tuple(tensor.shape)}")
+
+
+def check_like_output(ending: EpilogueArgs, input: Tensor, K: int, spatial: Sequence[int]) -> None:
     """Raises :class:`~layoutconv.errors.ArgumentError` for another shape than the output's."""
-    if residual is None:
+    residual, function = ending.residual, ending.activation
+    if residual is None and not isinstance(function, Pointwise):
         return
     shape = (*input.shape[: -len(spatial) - 1], K, *spatial)
-    if tuple(residual.shape) != shape:
+    if isinstance(function, Pointwise):
+        check_function_places(function, prod(shape) // max(K, 1), shape)
+    if residual is not None and tuple(residual.shape) != shape:
         expected = f"shape {shape}, that of the output"
         raise ArgumentError("residual", expected, f"shape {tuple(residual.shape)}")

@@ -15,6 +15,7 @@ from ..base.caches import remembered
 from ..errors import ArgumentTypeError
 from ..ops.guard import PLAIN
 from . import modules
+from .own_padding import OWN_PADDING, OwnPadding, overriding, own_padding
 
 _OURS: dict[type, type] = {
     getattr(torch.nn, name): getattr(modules, name)
@@ -65,32 +66,36 @@ def convert(module: Module, *, inplace: bool = True, return_report: bool = False
     """Let this package compute the convolutions of a model; returns the model.
 
     Modules of torch's ``Conv*d`` and ``ConvTranspose*d`` become those of :mod:`layoutconv.nn`,
-    ``module`` included, and so do modules of subclasses that leave the forward pass as it is: they
-    stay instances of the subclass. They stay the same objects with the same parameters, so an
-    optimizer, a hook or a shared weight goes on working; weights move to ``channels_last`` memory.
-    :func:`revert` undoes it.
+    ``module`` included, and so do modules of subclasses that leave the forward pass as it is, or
+    whose own calls that of ``super()``: they stay instances of the subclass. They stay the same
+    objects with the same parameters, so an optimizer, a hook or a shared weight goes on working;
+    weights move to ``channels_last`` memory. :func:`revert` undoes it.
+
+    A forward pass that only pads its input with zeros, or puts the frames of a cache before it, as
+    causal convolutions of video autoencoders do, is recognised by what it does: the convolution
+    then pads as it reads, and of an input and a cache one copy is made.
 
     Args:
         module: the model, or a convolution.
         inplace: convert ``module`` itself; else a deep copy, with parameters of its own.
         return_report: return a pair of the model and a :class:`ConversionReport`.
 
-    A convolution is left as it is, and the report says why, if it overrides the forward pass, is
-    parametrized or lazy (convert a model before the one and after its first call), or has an
-    attribute that means a fused activation here.
+    A convolution is left as it is, and the report says why, if it overrides the forward pass and
+    calls none of ``super()``, is parametrized or lazy (convert a model before the one and after its
+    first call), or has an attribute that means a fused activation here.
 
     Raises :class:`~layoutconv.errors.ArgumentTypeError` for what is no module.
 
     >>> class Named(torch.nn.Conv2d):
     ...     pass
-    >>> class Halved(torch.nn.Conv2d):
+    >>> class Apart(torch.nn.Conv2d):
     ...     def forward(self, input):
-    ...         return super().forward(input) / 2
-    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), Named(8, 8, 3), Halved(8, 4, 1))
+    ...         return torch.nn.functional.conv2d(input, self.weight.abs())
+    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), Named(8, 8, 3), Apart(8, 4, 1))
     >>> net, report = convert(net, return_report=True)
     >>> print(report)
     2 of 3 convolutions swapped
-    left `2`: Halved overrides forward
+    left `2`: Apart overrides forward, and does not call that of super()
     >>> isinstance(net[1], Named), isinstance(net[1], modules.Conv2d)
     (True, True)
     """
@@ -171,9 +176,10 @@ def _why_not(layer: Any) -> str | None:
         return "it is parametrized: convert before"
     if hasattr(kind.__init_subclass__, "__func__"):
         return f"{name} defines __init_subclass__, and would get a subclass"
+    method = overriding(kind, base)
+    if method is not None:
+        return f"{name} overrides {method}, and does not call that of super()"
     for method in ("forward", "_conv_forward"):
-        if getattr(kind, method, None) is not getattr(base, method, None):
-            return f"{name} overrides {method}"
         if method in layer.__dict__:
             return f"{method} was replaced in the module"
     if torch.nn.parameter.is_lazy(layer.weight):
@@ -188,6 +194,10 @@ def _to_ours(layer: Any) -> None:
     kind: Any = type(layer)
     like = torch.empty_like(layer.weight, device="meta")  # of as many cells, without gaps
     layer.__dict__[_RECORD] = _Record(kind, tuple(like.shape), like.stride())
+    if _has_own_forward(kind):
+        found = own_padding(layer, _base_of(kind))
+        if found is not None:
+            layer.__dict__[OWN_PADDING] = found
     layer.__class__ = _OURS[kind] if kind in _OURS else _computed_here(kind)
     modules.to_channels_last(layer.weight)
 
@@ -205,9 +215,22 @@ def _computed_here(kind: Any) -> Any:
         names["__reduce_ex__"] = reduce
         names["__module__"], names["__qualname__"] = __name__, kind.__qualname__
         names["__doc__"] = kind.__doc__
+        if _has_own_forward(kind):
+            names["forward"] = forward
+
+    def forward(self: Any, *args: Any, **named: Any) -> Any:
+        found: OwnPadding | None = self.__dict__.get(OWN_PADDING)
+        given = None if found is None else found.arguments(args, named)
+        if found is None or given is None or not found.takes(*given):
+            return super(made, self).forward(*args, **named)
+        return found.compute(self, *given)
 
     made: Any = new_class(kind.__name__, (kind, _OURS[_base_of(kind)]), exec_body=fill)
     return made
+
+
+def _has_own_forward(kind: Any) -> bool:
+    return kind.forward is not _base_of(kind).forward
 
 
 def _new(kind: type, *arguments: Any) -> Any:
@@ -232,7 +255,7 @@ def _why_not_back(layer: Any) -> str | None:
 
 def _to_theirs(layer: Any) -> None:
     record: _Record = layer.__dict__.pop(_RECORD)
-    for name in ("activation", "slope"):
+    for name in ("activation", "slope", OWN_PADDING):
         layer.__dict__.pop(name, None)
     layer.__class__ = record.kind
     data = layer.weight.data

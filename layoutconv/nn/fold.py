@@ -7,7 +7,9 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 
 from ..errors import ArgumentError
+from .causal import CausalConv3d
 from .containers import Features, Sequential
+from .layer_kinds import DenseLayers, kind_of_layer
 from .modules import (
     Conv1d,
     Conv2d,
@@ -17,12 +19,14 @@ from .modules import (
     ConvTranspose3d,
     to_channels_last,
 )
+from .own_padding import OWN_PADDING
 from .padded_norm import is_hooked
 from .residual import Residual, working
 from .sparse_modules import SparseConvolution
 
-_TRANSPOSED = ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-_CONVOLUTIONS = Conv1d, Conv2d, Conv3d, *_TRANSPOSED, SparseConvolution
+_DENSE: Any = (
+    CausalConv3d, Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
+)  # fmt: skip
 _NORMS = {
     torch.nn.BatchNorm1d,
     torch.nn.BatchNorm2d,
@@ -37,6 +41,9 @@ _ACTIVATIONS: dict[type, str] = {
     torch.nn.Tanh: "tanh",
     torch.nn.Hardswish: "hardswish",
 }
+
+# The forward passes of containers that call their modules in turn. A package above adds its own.
+SEQUENCES: set[Any] = {torch.nn.Sequential.forward, Sequential.forward}
 
 Module = TypeVar("Module", bound=torch.nn.Module)
 
@@ -54,8 +61,9 @@ def fold_batch_norms(module: Module) -> Module:
     In a :class:`~layoutconv.nn.Residual` whose body ends in a sparse convolution, that takes up the
     sum and the activation too, and a ``torch.nn.Linear`` beside it its batch norm.
 
-    Left as they are: a convolution that is used, or has a parameter that is used, at two places;
-    modules with hooks or parametrizations; a batch norm without running statistics.
+    Left as they are: a convolution that is used, or has a parameter that is used, at two places, or
+    a forward pass of its own; modules with hooks or parametrizations; a batch norm without running
+    statistics.
 
     Raises :class:`~layoutconv.errors.ArgumentError` for a module in training mode.
 
@@ -72,9 +80,9 @@ def fold_batch_norms(module: Module) -> Module:
         if part.training:
             expected = "a module in evaluation mode: call eval() first"
             raise ArgumentError("module", expected, f"`{name or type(part).__name__}` in training")
-    once = _used_once(module)
+    once = used_once(module)
     for part in list(module.modules()):
-        if _is_sequence(part):
+        if is_sequence(part):
             _fold(part, once)
     for part in list(module.modules()):
         if type(part) is Residual and not is_hooked(part):
@@ -85,13 +93,13 @@ def fold_batch_norms(module: Module) -> Module:
 def _fuse(block: Residual, once: set[int]) -> None:
     """Let the last convolution of a block add what is past it, and the activation follow."""
     body, past, ending = block.body, block.past, block.activation
-    if block.is_fused or not _is_sequence(body) or is_hooked(body):
+    if block.is_fused or not is_sequence(body) or is_hooked(body):
         return
     last = next(reversed(working(body)), None)
     if not isinstance(last, SparseConvolution) or id(last) not in once or is_hooked(last):
         return
-    if _is_sequence(past):  # of features, a row to a cell: no other mode has channels
-        _fold(past, once, torch.nn.Linear)
+    if is_sequence(past):  # of features, a row to a cell: no other mode has channels
+        _fold(past, once, lambda module: isinstance(module, torch.nn.Linear))
     activation = None if is_hooked(ending) else _activation(ending)
     if last.activation is not None or (
         activation is None and type(ending) is not torch.nn.Identity
@@ -103,17 +111,22 @@ def _fuse(block: Residual, once: set[int]) -> None:
         block.activation = torch.nn.Identity().eval()
 
 
-def _is_sequence(module: Any) -> TypeGuard[torch.nn.Sequential]:
-    return type(module).forward in (torch.nn.Sequential.forward, Sequential.forward)
+def is_sequence(module: Any) -> TypeGuard[torch.nn.Sequential]:
+    return type(module).forward in SEQUENCES
 
 
-def _fold(sequence: torch.nn.Module, once: set[int], kinds: Any = _CONVOLUTIONS) -> None:
+def _takes_norms(module: Any) -> bool:
+    home = kind_of_layer(module)
+    return home is not None and home.folds(module)
+
+
+def _fold(sequence: torch.nn.Module, once: set[int], takes: Any = _takes_norms) -> None:
     found: Any = None  # the convolution that what follows can be taken up by
     for name, part in list(sequence._modules.items()):
         inner: Any = part.module if type(part) is Features and not is_hooked(part) else part
         if type(inner) is torch.nn.Identity:
             continue
-        if isinstance(inner, kinds):
+        if takes(inner):
             found = inner if _can_fold(inner, once) else None
             continue
         if found is None or getattr(found, "activation", None) is not None or is_hooked(inner):
@@ -123,15 +136,24 @@ def _fold(sequence: torch.nn.Module, once: set[int], kinds: Any = _CONVOLUTIONS)
         if activation is not None and hasattr(found, "activation"):
             found.activation, found.slope = activation
         elif type(inner) in _NORMS and inner.running_mean is not None:
-            _take_up(found, inner)
+            take_up(found, inner)
         else:
             found = None
             continue
         sequence._modules[name] = torch.nn.Identity().eval()
 
 
-def _take_up(conv: Any, norm: Any) -> None:
-    """``gamma * (conv(x) - mean) / sqrt(variance + eps) + beta`` is a convolution, too."""
+def take_up(conv: Any, norm: Any) -> None:
+    """``gamma * (conv(x) - mean) / sqrt(variance + eps) + beta`` is a convolution, too.
+
+    >>> conv, norm = torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2).eval()
+    >>> norm.running_mean += 3
+    >>> before = conv.bias.detach() - 3
+    >>> take_up(conv, norm)
+    >>> torch.allclose(conv.bias, before, atol=1e-4)
+    True
+    """
+    home = kind_of_layer(conv)
     weight = conv.weight
     exact = torch.promote_types(weight.dtype, torch.float32)
     with torch.no_grad():
@@ -143,16 +165,12 @@ def _take_up(conv: Any, norm: Any) -> None:
             shift = shift + norm.bias.to(exact)
         if conv.bias is not None:
             shift = shift + conv.bias.to(exact) * factor
-        if isinstance(conv, _TRANSPOSED):  # (C, K / groups, *taps), its groups along C
-            split = weight.to(exact).unflatten(0, (conv.groups, -1))
-            taps = [1] * (weight.dim() - 2)
-            folded = (split * factor.view(conv.groups, 1, -1, *taps)).flatten(0, 1)
-        else:
-            folded = weight.to(exact) * factor.view(-1, *[1] * (weight.dim() - 1))
+        by_output = factor[:, None] if home is None else home.like_weight(conv, factor)
+        folded = weight.to(exact) * by_output
     wanted = weight.requires_grad
     conv.weight = torch.nn.Parameter(folded.to(weight.dtype).contiguous(), wanted)
     conv.bias = torch.nn.Parameter(shift.to(weight.dtype), wanted)
-    if weight.dim() > 2 and not isinstance(conv, SparseConvolution):
+    if isinstance(home, DenseLayers):
         to_channels_last(conv.weight)
 
 
@@ -172,10 +190,22 @@ def _can_fold(conv: Any, once: set[int]) -> bool:
         and all(parameter is None or id(parameter) in once for parameter in own.values())
         and not conv.__dict__["_modules"]  # parametrizations
         and not is_hooked(conv)
+        and _ends_in_its_sums(conv)
     )
 
 
-def _used_once(module: torch.nn.Module) -> set[int]:
+def _ends_in_its_sums(conv: Any) -> bool:
+    """Return whether nothing follows the convolution in a forward pass of a subclass."""
+    if OWN_PADDING in conv.__dict__:
+        return True
+    dense = next((kind for kind in type(conv).__mro__ if kind in _DENSE), None)
+    return dense is None or all(
+        getattr(type(conv), name, None) is getattr(dense, name, None)
+        for name in ("forward", "_conv_forward")
+    )
+
+
+def used_once(module: torch.nn.Module) -> set[int]:
     """The ids of modules and parameters that have one place in a model."""
     times: dict[int, int] = {}
     for part in module.modules():

@@ -21,20 +21,24 @@ from ..conv.problem import Padding, padding_pairs, per_mode, transposed_mode
 from ..errors import ArgumentError
 from ..ops import dense_calls
 from ..ops.epilogue_args import EpilogueArgs
+from ..view.epilogue import Pointwise
 from . import fuse
 from .arguments import (
     check_activation,
     check_fits,
+    check_function,
     check_groups,
+    check_like_output,
     check_out_dtype,
-    check_residual,
     check_size,
     check_tensors,
     checked_executor,
     near_and_far,
 )
+from .batches import batch, like, of_batch
 from .complex import complex_channels, real_channels, real_filter, without_autocast
-from .overrides import overridden
+from .overrides import overridden, tensors_given
+from .own_function import known, with_function
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +64,7 @@ def conv1d(
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
@@ -89,7 +93,7 @@ def conv2d(
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
@@ -122,7 +126,7 @@ def conv3d(
     dilation: Ints = 1,
     groups: int = 1,
     *,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
@@ -145,7 +149,9 @@ def conv3d(
         groups: how many groups of channels convolve by themselves; it divides C and K. Where it is
             C, the convolution is depthwise.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
-            "sigmoid", "tanh" or "hardswish".
+            "sigmoid", "tanh" or "hardswish"; or a :class:`~layoutconv.Pointwise`, a function of
+            your own: columns are channels, (K,), sources have the shape of the output, and a row is
+            the number of a voxel in (N, Z, P, Q), last mode fastest.
         scale: (K,) or a number, what the sums are multiplied by first.
         residual: (N, K, Z, P, Q), added before the activation.
         out_dtype: the dtype of the output: float16, bfloat16, float32, int8, float8_e4m3fn or
@@ -165,7 +171,10 @@ def conv3d(
     Differentiable any number of times; lowered under autocast as torch's convolutions are; sums in
     fp32 (fp64 for float64, exact int32 for int8). Where a gradient is wanted, and that of the
     activation is not a function of its value (gelu, silu, hardswish), or ``scale`` has one, what
-    follows the sums is computed by torch: the same numbers, but for one rounding more.
+    follows the sums is computed by torch: the same numbers, but for one rounding more. A function
+    of your own is fused with a gradient, too: backward, the sums are computed once more, unless it
+    has a backward function. torch runs it behind the sums, which are then stored in fp32, where it
+    asks for rows, under ``torch.compile`` and transforms, and where ``scale`` has a gradient.
 
     Complex numbers are convolved as a real convolution of twice the channels; they take ``bias``,
     ``residual`` and a real ``scale``.
@@ -196,7 +205,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Ints = 1,
     *,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
@@ -225,7 +234,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Ints = 1,
     *,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
@@ -257,7 +266,7 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Ints = 1,
     *,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: Tensor | None = None,
@@ -300,7 +309,7 @@ def _convolution(
     bias: Tensor | None,
     scale: Tensor | float | None,
     residual: Tensor | None,
-    activation: str | None,
+    activation: str | Pointwise | None,
     slope: float,
     out_dtype: torch.dtype | None,
     stride: Ints,
@@ -317,7 +326,12 @@ def _convolution(
             return call.run(input, weight, bias, scale, residual)
     operands = input, weight
     asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
-    if has_torch_function((*operands, bias, scale, residual)):
+    if isinstance(activation, Pointwise):
+        given = *given[:-2], *activation.key
+        found = None if statistics else known(given, operands, asked)
+        if found is not None:
+            return found
+    if has_torch_function(tensors_given(operands, asked)):
         more: dict[str, Any] = {"return_statistics": True} if statistics else {}
         more |= {"executor": executor} if executor else {}
         function, numbers = globals()[f"conv{rank}d"], (stride, padding, dilation, groups)
@@ -329,19 +343,22 @@ def _convolution(
     check_fits(input.shape[-rank:], weight.shape[2:], pairs, apart)
     modes = zip(input.shape[-rank:], weight.shape[2:], steps, pairs, apart, strict=True)
     voxels = [(e + n + f - d * (t - 1) - 1) // s + 1 for e, t, s, (n, f), d in modes]
-    check_residual(residual, input, weight.shape[0], voxels)
+    check_like_output(ending, input, weight.shape[0], voxels)
     sides = _flat(pairs)
     of_pass = steps, sides, apart, groups, checked_executor(executor)
-    check_size((input.shape[0], weight.shape[0], *voxels), "padding", sides)
+    shape = input.shape[0], weight.shape[0], *voxels
+    check_size(shape, "padding", sides)
     if statistics:
         if input.is_complex():
             raise ArgumentError("return_statistics", "False for complex numbers", statistics)
-        x, ending = _batch(input, rank), _of_batch(ending, rank)
+        x, ending = batch(input, rank), of_batch(ending, rank)
         y, sums = fuse.fprop_statistics(x, weight, of_pass, ending)
-        return _like(y, input, rank), sums
+        return like(y, input, rank), sums
+    if isinstance(activation, Pointwise):
+        endings = asked, ending
+        return with_function(fuse.fprop, rank, given, operands, of_pass, endings, shape)
     y = _run(fuse.fprop, rank, input, weight, of_pass, ending)
-    dense_calls.remember(given, operands, asked, y, of_pass, transposed=False)
-    return y
+    return dense_calls.remember(given, operands, asked, y, of_pass, transposed=False)
 
 
 def _transposed(
@@ -351,7 +368,7 @@ def _transposed(
     bias: Tensor | None,
     scale: Tensor | float | None,
     residual: Tensor | None,
-    activation: str | None,
+    activation: str | Pointwise | None,
     slope: float,
     out_dtype: torch.dtype | None,
     stride: Ints,
@@ -368,7 +385,12 @@ def _transposed(
         return call.run(input, weight, bias, scale, residual)
     operands = input, weight
     asked = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
-    if has_torch_function((*operands, bias, scale, residual)):
+    if isinstance(activation, Pointwise):
+        given = "transposed", *numbers, *activation.key
+        found = known(given, operands, asked)
+        if found is not None:
+            return found
+    if has_torch_function(tensors_given(operands, asked)):
         rest = stride, padding, output_padding, groups, dilation
         more = {"executor": executor} if executor else {}
         return overridden(globals()[f"conv_transpose{rank}d"], operands, asked, rest, **more)
@@ -381,13 +403,15 @@ def _transposed(
     cells_and_pairs = [transposed_mode(*mode) for mode in modes]
     spatial = [cells for cells, _ in cells_and_pairs]
     sides = _flat(pair for _, pair in cells_and_pairs)
-    check_residual(residual, input, weight.shape[1] * groups, spatial)
+    check_like_output(ending, input, weight.shape[1] * groups, spatial)
     shape = input.shape[0], weight.shape[1] * groups, *spatial
     check_size(shape, "stride", steps, apart, extra)
     of_pass = spatial, steps, sides, apart, groups, checked_executor(executor)
+    if isinstance(activation, Pointwise):
+        endings = asked, ending
+        return with_function(fuse.dgrad, rank, given, operands, of_pass, endings, shape)
     x = _run(fuse.dgrad, rank, input, weight, of_pass, ending)
-    dense_calls.remember(given, operands, asked, x, of_pass, transposed=True)
-    return x
+    return dense_calls.remember(given, operands, asked, x, of_pass, transposed=True)
 
 
 def _checked(
@@ -401,7 +425,11 @@ def _checked(
 ) -> EpilogueArgs:
     """Return what follows the sums, with a tensor for a scale that is a number."""
     check_tensors(rank, input, weight, asked, groups, transposed=transposed)
-    check_activation(asked.activation, asked.slope, input)
+    if isinstance(asked.activation, Pointwise):
+        K = weight.shape[1] * groups if transposed else weight.shape[0]
+        check_function(asked.activation, input, K)
+    else:
+        check_activation(asked.activation, asked.slope, input)
     check_out_dtype(asked.out_dtype, input)
     scale = asked.scale
     if scale is not None and not isinstance(scale, torch.Tensor):
@@ -420,9 +448,9 @@ def _run(
     ending: EpilogueArgs,
 ) -> Tensor:
     """The convolution of a batch or of one image, complex ones as real ones."""
-    x, w, ending = _batch(input, rank), weight, _of_batch(ending, rank)
+    x, w, ending = batch(input, rank), weight, of_batch(ending, rank)
     if not input.is_complex():
-        return _like(convolve(x, w, numbers, ending), input, rank)
+        return like(convolve(x, w, numbers, ending), input, rank)
     scale, bias, residual = ending.scale, ending.bias, ending.residual
     # The scale is wide before it is two: its gradient is rounded once, after both are added.
     real = ending.of(
@@ -433,28 +461,11 @@ def _run(
     w = _in_memory_order(partial(real_filter, transposed=convolve is fuse.dgrad), w)
     with without_autocast(input):  # torch's does not lower them either
         y = convolve(_in_memory_order(real_channels, x), w, numbers, real)
-    return _like(_in_memory_order(complex_channels, y), input, rank)
-
-
-def _of_batch(ending: EpilogueArgs, rank: int) -> EpilogueArgs:
-    """With the residual of a batch."""
-    if ending.residual is None:
-        return ending
-    return ending.of(ending.bias, ending.scale, _batch(ending.residual, rank))
-
-
-def _batch(tensor: Tensor, rank: int) -> Tensor:
-    """(N, C, D, H, W) of a batch, or of the one image that there is."""
-    return tensor if tensor.dim() == rank + 2 else tensor.unsqueeze(0)
-
-
-def _like(y: Tensor, input: Tensor, rank: int) -> Tensor:
-    """A batch, or its one image, as the input is."""
-    return y if input.dim() == rank + 2 else y.squeeze(0)
+    return like(_in_memory_order(complex_channels, y), input, rank)
 
 
 def _in_memory_order(function: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    """What a function of tensors whose channels are the last mode makes of one in torch's order."""
+    """Apply a function of channels-last memory to a tensor in torch's order."""
     return function(tensor.movedim(1, -1)).movedim(-1, 1)
 
 

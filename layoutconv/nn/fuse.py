@@ -1,4 +1,4 @@
-"""What follows the sums of a convolution, fused into it wherever that can be differentiated."""
+"""Epilogues of a convolution, fused into it wherever that can be differentiated."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..ops import dense_passes
 from ..ops.dense_operators import conv_dgrad, conv_fprop, conv_fprop_statistics
 from ..ops.epilogue_args import EpilogueArgs
-from ..ops.formulas import has_gradient, lower, per_channel
-from ..ops.guard import refuse_transforms
+from ..ops.formulas import has_gradient, linear, lower, wide_sums
+from ..ops.function_gradients import apply_function, may_be_bound, tensors_of
+from ..ops.guard import refuse_transforms, wants_gradient
 from ..ops.transforms import Dgrad, Fprop, is_transformed
 from ..tensors.epilogue_in_torch import FP8, activate, column_statistics, convert
 from ..tensors.tensor_checks import OUTPUTS
+from ..view.epilogue import Pointwise
 from .arguments import AUTOCAST
 
 if TYPE_CHECKING:
@@ -37,14 +40,26 @@ def fprop_statistics(
     x: Tensor, w: Tensor, numbers: tuple[Any, ...], ending: EpilogueArgs
 ) -> tuple[Tensor, Tensor]:
     """The forward pass, and the sums and sums of squares of its channels, fp32 (2, K)."""
+    if isinstance(ending.activation, Pointwise) and _is_bound(x, w, ending):
+        return dense_passes.fprop_statistics(x, w, *numbers, *ending)
     if _is_fused(x, w, ending) and not is_transformed():
         return conv_fprop_statistics(x, w, *numbers, *ending)
     y = fprop(x, w, numbers, ending)
     return y, column_statistics(y.detach().movedim(1, -1))
 
 
+def _is_bound(x: Tensor, w: Tensor, ending: EpilogueArgs) -> bool:
+    """Return whether a pass with a user's function is a launch that nothing records."""
+    assert isinstance(ending.activation, Pointwise)
+    named = tensors_of(ending.activation)
+    bound = may_be_bound(ending.activation, (x, w), ending, x.numel())
+    return bound and not wants_gradient(x, w, *ending[:3], *named)
+
+
 def _is_fused(a: Tensor, b: Tensor, ending: EpilogueArgs) -> bool:
     """Return whether no gradient is wanted, or one that the operators have."""
+    if isinstance(ending.activation, Pointwise):
+        return False
     if not torch.is_grad_enabled():
         return True
     tensors = (a, b, ending.bias, ending.scale, ending.residual)
@@ -62,6 +77,10 @@ def fused_or_not(
     _refuse_transforms(a, b, ending)
     if _is_fused(a, b, ending):
         return op(a, b, *numbers, *ending)
+    if isinstance(activation, Pointwise):
+        kind = out_dtype or OUTPUTS[a.dtype]
+        rest = EpilogueArgs(bias, scale, residual, activation, slope, kind)
+        return after(op(a, b, *numbers, *wide_sums(a.dtype)), rest)
     middle = before_torch(OUTPUTS.get(a.dtype, a.dtype), out_dtype)
     if scale is None or not scale.requires_grad:
         y = op(a, b, *numbers, bias, scale, residual, None, slope, middle)
@@ -86,6 +105,9 @@ def before_torch(stored: torch.dtype, out_dtype: torch.dtype | None) -> torch.dt
 
 def _refuse_transforms(a: Tensor, b: Tensor, ending: EpilogueArgs) -> None:
     others = {"bias": ending.bias, "scale": ending.scale, "residual": ending.residual}
+    function = ending.activation
+    if isinstance(function, Pointwise):
+        refuse_transforms(**{**function.columns, **function.rows, **function.sources})
     refuse_transforms(input=a, weight=b, **others)
 
 
@@ -115,11 +137,9 @@ def after(y: Tensor, ending: EpilogueArgs) -> Tensor:
     bias, scale, residual, activation, slope, out_dtype = ending
     kind, value = y.dtype, y
     if not (bias is None and scale is None and residual is None):
-        exact = torch.promote_types(kind, torch.float32)
-        value = y.to(exact)
-        value = value if scale is None else value * per_channel(scale.to(exact), value)
-        value = value if bias is None else value + per_channel(bias.to(exact), value)
-        value = value if residual is None else value + residual.to(exact)
-    if activation is not None:
+        value = linear(y, bias, scale, residual)
+    if isinstance(activation, Pointwise):
+        value = apply_function(activation, value.to(torch.promote_types(kind, torch.float32)))
+    elif activation is not None:
         value = activate(value, activation, slope)
     return convert(value, out_dtype or kind)

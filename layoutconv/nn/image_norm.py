@@ -119,7 +119,7 @@ def _of_groups(values: Tensor, groups: int) -> Tensor:
 
 @torch.no_grad()
 def _remember(module: Any, mean: Tensor, variance: Tensor, counts: Tensor) -> None:
-    """What torch adds to running statistics, means over images: those of two rows or more."""
+    """Add what torch adds to running statistics, means over images: those of two rows or more."""
     share = (counts > 1).to(mean.dtype)
     images = share.sum()
     unbiased = variance * (counts / (counts - 1).clamp(min=1))
@@ -150,7 +150,7 @@ class _Images:
 
 
 class _OnRows(torch.autograd.Function):
-    """What the image of each row has; the gradient is a sum in the order of the rows."""
+    """Spread what the image of each row has; the gradient is a sum in the order of the rows."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, *rows: Tensor) -> Tensor:

@@ -27,7 +27,8 @@ class _ChannelsLast:
 
 
 def weight_and_bias(module: Any) -> tuple[Tensor, Tensor | None]:
-    """Those of a module, past a search of its attributes that ends with parameters: 0.8 us less.
+    """Return those of a module, past a search of its attributes that ends with parameters: 0.8 us
+    less.
 
     What is no parameter, as ``torch.nn.utils.parametrize`` computes it of others, is searched for.
 
@@ -43,7 +44,7 @@ def weight_and_bias(module: Any) -> tuple[Tensor, Tensor | None]:
 
 
 class _Activated(_ChannelsLast):
-    """What follows the sums, in the forward pass and in the text of a module."""
+    """A module with an epilogue, in its forward pass and its text."""
 
     activation: str | None = None  # also of modules that `convert` swaps
     slope: float = 0.01
@@ -60,7 +61,7 @@ class _Activated(_ChannelsLast):
 
 
 class _Conv(_Activated):
-    """What a forward pass of torch's modules calls, in place of torch's functions."""
+    """A mixin that a forward pass of torch's modules calls, in place of torch's functions."""
 
     _function: Any
 

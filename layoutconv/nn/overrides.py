@@ -6,8 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import handle_torch_function
 
+from ..ops.function_gradients import tensors_of
+from ..view.epilogue import Pointwise
+
 if TYPE_CHECKING:
     from ..ops.epilogue_args import EpilogueArgs
+
+
+def tensors_given(operands: tuple[Any, Any], ending: EpilogueArgs) -> tuple[Any, ...]:
+    """All tensors of a call, any of which may override it."""
+    function = ending.activation
+    named = tensors_of(function) if isinstance(function, Pointwise) else ()
+    return *operands, *ending[:3], *named
 
 
 def overridden(
@@ -33,6 +43,6 @@ def overridden(
     if ending.slope == 0.01:
         del options["slope"]
     given = {key: value for key, value in options.items() if value is not None}
-    tensors: tuple[Any, ...] = *operands, *ending[:3]
+    tensors = tensors_given(operands, ending)
     call: Any = handle_torch_function
     return call(function, tensors, *operands, bias, *numbers, **given, **more)

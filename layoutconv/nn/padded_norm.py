@@ -33,8 +33,9 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
     """Features (rows, K) of a plain module over the rows of ``input`` that have a cell.
 
     Rows without a cell get zeros. A batch norm of torch waits for nothing, so that it can be
-    captured in a CUDA graph. What else there is, a ``SyncBatchNorm``, a module with hooks, gets the
-    rows by themselves, which waits for the device.
+    captured in a CUDA graph, and so does one over ranks, of :mod:`layoutconv.distributed`. What
+    else there is, torch's ``SyncBatchNorm``, a module with hooks, gets the rows by themselves,
+    which waits for the device.
 
     >>> from ..sparse import SparseTensor
     >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]]])).padded(3)
@@ -44,6 +45,10 @@ def on_cells(module: Any, input: SparseTensor) -> Tensor:
     there = input.coords[:, 0] >= 0
     if type(module).forward is _BatchNorm.forward and not is_hooked(module):
         return _batch_norm(module, input.features, there[:, None])
+    of_rows = getattr(module, "of_rows", None)  # of those that take clouds, which stand above
+    if of_rows is not None and not is_hooked(module):
+        found: Tensor = of_rows(input.features, there)
+        return found
     rows = there.nonzero()[:, 0]
     return spread(module(input.features[rows]), rows, len(there))
 
@@ -68,17 +73,22 @@ def _batch_norm(module: Any, features: Tensor, there: Tensor) -> Tensor:
     variance = centred.square().sum(0) / count.clamp(min=1)
     if module.training and module.running_mean is not None:
         with torch.no_grad():
-            _remember(module, mean, variance, count)
+            remember(module, mean, variance, count)
     y = centred * (variance + module.eps).rsqrt()
     if module.affine:
         y = (y * module.weight + module.bias).where(there, 0)
     return y.to(features.dtype)
 
 
-def _remember(module: Any, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-    """What torch adds to the running statistics; of fewer than two rows, which it refuses, nothing.
+def remember(module: Any, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    """Add what torch adds to running statistics; of fewer than two rows, which it refuses, nothing.
 
     Nobody reads ``count`` here: it is on the device.
+
+    >>> norm, number = torch.nn.BatchNorm1d(1), torch.tensor(2)
+    >>> remember(norm, torch.tensor([4.0]), torch.tensor([1.0]), number)
+    >>> norm.running_mean, norm.running_var
+    (tensor([0.4000]), tensor([1.1000]))
     """
     module.num_batches_tracked.add_(1)
     momentum = module.momentum

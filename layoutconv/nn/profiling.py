@@ -50,7 +50,7 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class Profile:
-    """What :func:`profile` measured: layers, and a pass of the whole model by each, in ``us``."""
+    """The result of :func:`profile`: layers, and a pass of the whole model by each, in ``us``."""
 
     layers: tuple[LayerTime, ...]
     torch_us: float

@@ -6,7 +6,11 @@ from typing import Any
 
 import torch
 
-from .containers import apply
+from .containers import Sequential, apply, in_turn
+from .fused_modules import with_following
+from .fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
+from .quantized_tensor import has_features
+from .sparse_modules import SparseConvolution
 
 
 class Residual(torch.nn.Module):
@@ -51,12 +55,40 @@ class Residual(torch.nn.Module):
     def forward(self, input: Any) -> Any:
         past = apply(self.past, input)
         if not self.is_fused:
+            made = self._at_once(input, past)
+            if made is not None:
+                return made
             return apply(self.activation, apply(self.body, input) + past)
         assert isinstance(self.body, torch.nn.Sequential)
         *first, last = working(self.body)
         for module in first:
             input = apply(module, input)
         return last(input, residual=past)
+
+    def _at_once(self, input: Any, past: Any) -> Any:
+        """Return the result, the sum part of the body's last launch; None where it cannot be."""
+        body: Any = self.body
+        last: Any = self.activation
+        if not (has_features(input) and may_fuse(input.features)):
+            return None
+        if type(body).forward is not Sequential.forward or not is_bare(body):
+            return None
+        if type(last) is torch.nn.Identity and is_bare(last):
+            last = None
+        elif type(last) not in ACTIVATIONS:
+            return None
+        modules = working(body)
+        normed = bool(modules) and type(modules[-1]) in NORMS
+        norm = modules.pop() if normed else None
+        if not modules or not isinstance(modules[-1], SparseConvolution):
+            return None
+        conv = modules.pop()
+        x = in_turn(modules, input)
+        made = with_following(conv, x, norm, last, past)
+        if made is not None:
+            return made
+        y = in_turn([conv, norm] if normed else [conv], x) + past
+        return apply(self.activation, y)
 
 
 def working(sequence: torch.nn.Sequential) -> list[Any]:

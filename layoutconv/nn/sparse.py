@@ -21,15 +21,23 @@ from ..errors import ArgumentError, ArgumentTypeError
 from ..ops import sparse_calls
 from ..ops import sparse_operators as executor
 from ..ops.epilogue_args import EpilogueArgs
-from ..ops.formulas import has_gradient
+from ..ops.formulas import has_gradient, wide_sums
 from ..ops.guard import is_constant, is_plain, wants_gradient
 from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
+from ..sparse.coords.row_plan import poisoned
 from ..tensors.epilogue_in_torch import activate, convert
-from ..view.epilogue import is_number
-from .arguments import check_activation, check_out_dtype
+from ..view.epilogue import Pointwise
+from .arguments import (
+    check_activation,
+    check_function,
+    check_function_places,
+    check_out_dtype,
+)
 from .fuse import after, before_torch, fused_or_not
 from .given_maps import check_cells, check_map
+from .own_function import contiguous_columns
 from .repeated import through
+from .sparse_checks import LOWERED, NARROW, check_features, check_narrow, check_operands
 from .sparse_pool import sparse_depthwise
 
 if TYPE_CHECKING:
@@ -40,8 +48,6 @@ if TYPE_CHECKING:
 Ints = int | Sequence[int]
 
 _EXACT = torch.float64
-_LOWERED = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_DTYPES = _LOWERED | {_EXACT}
 
 __all__ = ["sparse_conv", "sparse_conv_transpose", "sparse_inverse_conv", "subm_conv"]
 
@@ -55,7 +61,7 @@ def subm_conv(
     *,
     offsets: Sequence[Sequence[int]] | None = None,
     kernel_map: KernelMap | None = None,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: SparseTensor | Tensor | None = None,
@@ -65,7 +71,8 @@ def subm_conv(
     Maaten, *Submanifold Sparse Convolutional Networks*, 2017).
 
     Args:
-        input: features (rows, C) of float16, bfloat16, float32 or float64.
+        input: features (rows, C) of float16, bfloat16, float32 or float64; without gradients also
+            of int8, float8_e4m3fn or float8_e5m2.
         weight: ``(K, *taps, C / groups)`` of the dtype of the features. An even filter reaches one
             cell further down than up.
         bias: (K,).
@@ -76,14 +83,18 @@ def subm_conv(
         kernel_map: the map to use, in place of that of ``dilation`` or ``offsets``, which are then
             left at their defaults.
         activation: "relu", "leaky_relu" (with ``slope`` below zero), "gelu", "gelu_tanh", "silu",
-            "sigmoid", "tanh" or "hardswish".
+            "sigmoid", "tanh" or "hardswish"; or a :class:`~layoutconv.Pointwise`, a function of
+            your own: columns are channels, (K,), sources are (rows, K), and a row is one of the
+            result.
         scale: (K,) or a number, what the sums are multiplied by first.
-        residual: (rows, K), or a tensor of these cells, added before the activation.
-        out_dtype: the dtype of the result, by default that of the features.
+        residual: (rows, K), or a tensor of these cells, added before the activation; of 8 bits
+            where the input is.
+        out_dtype: the dtype of the result, by default that of the features, int32 for int8 and
+            float16 for fp8; converted with saturation.
 
     Returns a tensor of K channels on the coordinates of ``input``. Differentiable any number of
     times, in features, weight, bias and residual; lowered under autocast; sums in fp32 (fp64 for
-    float64), the same bits every time.
+    float64, exact int32 for int8), the same bits every time. A tap that is absent adds nothing.
 
     Raises :class:`~layoutconv.errors.ArgumentError`, a ``ValueError``, that names the argument.
 
@@ -116,7 +127,7 @@ def sparse_conv(
     outputs: Coordinates | None = None,
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: SparseTensor | Tensor | None = None,
@@ -170,7 +181,7 @@ def sparse_conv_transpose(
     outputs: Coordinates | None = None,
     capacity: int | None = None,
     kernel_map: KernelMap | None = None,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: SparseTensor | Tensor | None = None,
@@ -214,7 +225,7 @@ def sparse_inverse_conv(
     groups: int = 1,
     *,
     kernel_map: KernelMap | None = None,
-    activation: str | None = None,
+    activation: str | Pointwise | None = None,
     slope: float = 0.01,
     scale: Tensor | float | None = None,
     residual: SparseTensor | Tensor | None = None,
@@ -254,7 +265,7 @@ def _convolution(
     bias: Tensor | None,
     scale: Tensor | float | None,
     residual: SparseTensor | Tensor | None,
-    activation: str | None,
+    activation: str | Pointwise | None,
     slope: float,
     out_dtype: torch.dtype | None,
 ) -> SparseTensor:
@@ -266,22 +277,38 @@ def _convolution(
             expected = "a tensor on the coordinates of the result, or features"
             raise ArgumentError("residual", expected, residual.coordinates)
         residual = residual.features
-    given = groups, activation, slope
-    call = sparse_calls.find(found, given, out_dtype, x, weight, bias, scale, residual)
-    if call is not None:
-        return _on(input, outputs, call.run(x, weight, bias, scale, residual, found))
-    ending = EpilogueArgs(bias, scale, residual, activation, slope, out_dtype)
+    ending = bias, scale, residual, activation, slope, out_dtype
+    return placed(input, outputs, convolved(x, weight, found, groups, ending))
+
+
+def convolved(x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: Any) -> Tensor:
+    """The features (rows, K) of a convolution of features that are those of the map's inputs.
+
+    ``ending`` has the fields of :class:`EpilogueArgs`, and need be none. A call of which all is
+    known finds what runs it: the road of a warm call.
+    """
+    bias, scale, residual, last, slope, out_dtype = ending
+    if isinstance(last, Pointwise):
+        ending = EpilogueArgs(*ending)
+        call = sparse_calls.find_function(found, groups, (x, weight), ending)
+        if call is not None:
+            return call.run_function(last, x, weight, bias, scale, residual, found)
+    else:
+        given = groups, last, slope
+        call = sparse_calls.find(found, given, out_dtype, x, weight, bias, scale, residual)
+        if call is not None:
+            return call.run(x, weight, bias, scale, residual, found)
+        ending = EpilogueArgs(*ending)
     if found.ways.extended is not None:
-        return _on(input, outputs, _over_repeated(x, weight, found, groups, ending))
-    others = found, groups, ending
+        return _over_repeated(x, weight, found, groups, ending)
     low = None if torch.compiler.is_compiling() else _lowered(x, weight)
     if low is None:
-        return _on(input, outputs, _checked(x, weight, *others))
+        return _checked(x, weight, found, groups, ending)
     # As torch.autocast(kind, enabled=False) does it, in a fifth of the time.
     kind = x.device.type
     torch.set_autocast_enabled(kind, False)
     try:
-        return _on(input, outputs, _features(x.to(low), weight.to(low), *others))
+        return convolved(x.to(low), weight.to(low), found, groups, ending)
     finally:
         torch.set_autocast_enabled(kind, True)
 
@@ -290,28 +317,17 @@ def _over_repeated(
     x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
 ) -> Tensor:
     """The features (rows, K) of a convolution where some cells are there more than once."""
-    check_features(x)
-    check_activation(ending.activation, ending.slope, x)
-    check_out_dtype(ending.out_dtype, x)
+    _check_numbers(x, ending)
     _check_over(found, x, weight, groups, ending)
     bare = EpilogueArgs(out_dtype=before_torch(x.dtype, ending.out_dtype))
+    if isinstance(ending.activation, Pointwise):
+        ending = EpilogueArgs(*ending[:5], ending.out_dtype or x.dtype)
+        bare = EpilogueArgs(*wide_sums(x.dtype))
 
     def sums(extended: Tensor, over: KernelMap) -> Tensor:
-        rows = SparseTensor(extended, over.inputs)
-        return _convolution(rows, weight, over, groups, *bare).features
+        return convolved(extended, weight, over, groups, bare)
 
     return after(through(found, x, sums), ending)
-
-
-def _features(
-    x: Tensor, weight: Tensor, found: KernelMap, groups: int, ending: EpilogueArgs
-) -> Tensor:
-    """The features (rows, K) of a convolution, where something may be known of it."""
-    bias, scale, residual, *last, out_dtype = ending
-    call = sparse_calls.find(found, (groups, *last), out_dtype, x, weight, bias, scale, residual)
-    if call is not None:
-        return call.run(x, weight, bias, scale, residual, found)
-    return _checked(x, weight, found, groups, ending)
 
 
 def _checked(
@@ -319,12 +335,11 @@ def _checked(
 ) -> Tensor:
     """The features (rows, K) of a convolution, with every check."""
     bias, scale, residual, activation, slope, out_dtype = asked
-    check_features(x)
-    check_activation(activation, slope, x)
-    check_out_dtype(out_dtype, x)
+    _check_numbers(x, asked)
     depthwise = groups == x.shape[1] > 1  # nothing is summed over channels, and torch does the rest
     if (
         activation is not None
+        and not isinstance(activation, Pointwise)
         and not depthwise
         and not torch.compiler.is_compiling()
         and not has_gradient(activation, slope)
@@ -334,23 +349,30 @@ def _checked(
             # Sums as one function that autograd records, and the activation as torch's.
             middle = before_torch(x.dtype, out_dtype)
             linear = EpilogueArgs(bias, scale, residual, None, slope, middle)
-            sums = _features(x, weight, found, groups, linear)
+            sums = convolved(x, weight, found, groups, linear)
             y = activate(sums, activation, slope)
             return convert(y, out_dtype or sums.dtype)
     _check_over(found, x, weight, groups, asked)
+    if isinstance(activation, Pointwise) and not depthwise and not torch.compiler.is_compiling():
+        asked = contiguous_columns(asked)
+        call = sparse_calls.bound(found, groups, (x, weight), asked)
+        if call is not None:
+            function: Any = asked.activation
+            return call.run_function(function, x, weight, bias, scale, residual, found)
     column: Any = scale
     if scale is not None and not isinstance(scale, torch.Tensor):
-        exact = torch.promote_types(x.dtype, torch.float32)
+        exact = _EXACT if x.dtype == _EXACT else torch.float32
         column = torch.full((weight.shape[0],), float(scale), dtype=exact, device=x.device)
     ending = asked.of(bias, column, residual)
     if depthwise:
         return after(sparse_depthwise(x, weight, found), ending)
     gradients = wants_gradient(x, weight, bias, column, residual)
     maps = executor.tables(found, (x.shape[1], weight.shape[0]), gradients=gradients)
-    numbers = *maps, len(found.outputs), groups, False, found.mirrored
+    numbers = *maps, found.outputs.rows, groups, False, found.mirrored
     operator = executor.sparse_conv if gradients else executor.conv_of_tensors
     y = fused_or_not(operator, x, weight, numbers, ending)
-    sparse_calls.remember(found, groups, (x, weight), asked, y)
+    if not isinstance(activation, Pointwise):
+        sparse_calls.remember(found, groups, (x, weight), asked, y)
     return y
 
 
@@ -359,16 +381,17 @@ def _lowered(x: Tensor, weight: Tensor) -> torch.dtype | None:
     if not is_any_autocast_enabled() or not isinstance(weight, torch.Tensor):
         return None
     kind = x.device.type
-    if not torch.is_autocast_enabled(kind) or not {x.dtype, weight.dtype} <= _LOWERED:
+    if not torch.is_autocast_enabled(kind) or not {x.dtype, weight.dtype} <= LOWERED:
         return None
     return torch.get_autocast_dtype(kind)
 
 
-def _on(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> SparseTensor:
+def placed(input: SparseTensor, coordinates: Coordinates, features: Tensor) -> SparseTensor:
     """A tensor of features that are known to fit: what a constructor asks takes microseconds.
 
     On the cells of ``input`` it is of its kind: what is computed of voxels goes back to points.
     """
+    features = poisoned(features, coordinates) if coordinates.padded else features
     if coordinates is input.coordinates and type(input) is not SparseTensor:
         return input.replace(features)
     if torch.compiler.is_compiling():
@@ -393,66 +416,25 @@ def _check_input(input: SparseTensor) -> None:
         raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
 
 
+def _check_numbers(x: Tensor, ending: EpilogueArgs) -> None:
+    """Raise unless features, and what follows the sums beside tensors, are what there is."""
+    check_features(x, NARROW)
+    if not isinstance(ending.activation, Pointwise):
+        check_activation(ending.activation, ending.slope, x)
+    check_out_dtype(ending.out_dtype, x)
+
+
 def _check_over(
     found: KernelMap, x: Tensor, weight: Tensor, groups: int, ending: EpilogueArgs
 ) -> None:
     """Raise unless tensors fit a kernel map."""
-    check_operands(x, weight, found.taps, len(found.outputs), groups, ending)
+    rows, function = found.outputs.rows, ending.activation
+    check_operands(x, weight, found.taps, rows, groups, ending)
+    if x.dtype in NARROW:
+        check_narrow(x, weight, groups, ending, repeated=found.ways.extended is not None)
+    if isinstance(function, Pointwise):
+        check_function(function, x, weight.shape[0])
+        check_function_places(function, rows, (rows, weight.shape[0]))
     if found.outputs.cells.device != x.device:
         expected = f"{x.device}, where the input is"
         raise ArgumentError("kernel_map", expected, str(found.outputs.cells.device))
-
-
-def check_operands(
-    x: Tensor,
-    weight: Tensor,
-    taps: tuple[int, ...],
-    rows: int,
-    groups: int,
-    ending: EpilogueArgs,
-) -> None:
-    """Raise unless tensors fit a convolution of so many taps to so many rows."""
-    if not isinstance(weight, torch.Tensor):
-        raise ArgumentTypeError("weight", "a torch tensor", type(weight).__name__)
-    if weight.dim() != len(taps) + 2:
-        expected = f"(K, {len(taps)} modes of taps, C / groups)"
-        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    if not isinstance(groups, int) or isinstance(groups, bool) or groups < 1 or (
-        x.shape[1] % groups or weight.shape[0] % groups
-    ):  # fmt: skip
-        expected = f"an int >= 1 that divides C = {x.shape[1]} and K = {weight.shape[0]}"
-        raise ArgumentError("groups", expected, groups)
-    shape: tuple[int, ...] = weight.shape[0], *taps, x.shape[1] // groups
-    if tuple(weight.shape) != shape:
-        expected = f"shape {shape}, (K, *taps, C / groups)"
-        raise ArgumentError("weight", expected, f"shape {tuple(weight.shape)}")
-    _check_weight_dtype(x, weight)
-    K = weight.shape[0]
-    shapes: dict[str, tuple[int, ...]] = {"bias": (K,), "scale": (K,), "residual": (rows, K)}
-    for (name, shape), tensor in zip(shapes.items(), ending[:3], strict=True):
-        if tensor is None or (name == "scale" and is_number(tensor)):
-            continue
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentTypeError(name, "a torch tensor", type(tensor).__name__)
-        if tuple(tensor.shape) != shape:
-            raise ArgumentError(name, f"shape {shape}", f"shape {tuple(tensor.shape)}")
-        if tensor.device != x.device:
-            raise ArgumentError(name, f"{x.device}, where the input is", str(tensor.device))
-        if tensor.dtype not in _DTYPES or (tensor.dtype == _EXACT and x.dtype != _EXACT):
-            kinds = f"float16, bfloat16 or float32 where the input is {x.dtype}"
-            raise ArgumentTypeError(name, kinds, str(tensor.dtype))
-    if weight.device != x.device:
-        raise ArgumentError("weight", f"{x.device}, where the input is", str(weight.device))
-
-
-def check_features(x: Tensor) -> None:
-    """Raise unless features are of a type that is convolved."""
-    if x.dtype not in _DTYPES:
-        kinds = "features of float16, bfloat16, float32 or float64"
-        raise ArgumentTypeError("input", kinds, str(x.dtype))
-
-
-def _check_weight_dtype(x: Tensor, weight: Tensor) -> None:
-    lowered = torch.is_autocast_enabled(x.device.type) and x.dtype != _EXACT
-    if weight.dtype != x.dtype and not (lowered and weight.dtype in _LOWERED):
-        raise ArgumentTypeError("weight", f"{x.dtype}, as the features", str(weight.dtype))

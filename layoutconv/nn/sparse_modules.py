@@ -28,7 +28,7 @@ Ints = int | Sequence[int]
 
 
 class SparseConvolution(torch.nn.Module):
-    """What sparse convolutions hold; of the spatial modes that a subclass names."""
+    """The common base of sparse convolutions; of the spatial modes that a subclass names."""
 
     rank: ClassVar[int]
 
@@ -93,8 +93,8 @@ class SparseConvolution(torch.nn.Module):
         return {}
 
 
-class _Subm(SparseConvolution):
-    """Of submanifold convolutions."""
+class SubmOf(SparseConvolution):
+    """The base of submanifold convolutions."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class _Subm(SparseConvolution):
 
 
 class _Strided(SparseConvolution):
-    """Of convolutions that make cells."""
+    """The base of convolutions that make cells."""
 
     _names: ClassVar[tuple[str, ...]] = ("stride", "padding", "dilation")
 
@@ -158,8 +158,8 @@ class _Strided(SparseConvolution):
         return {"stride": None, "padding": (0,) * self.rank, "dilation": (1,) * self.rank}
 
 
-class _Conv(_Strided):
-    """Of convolutions whose cells are all that some input reaches."""
+class ConvOf(_Strided):
+    """The base of convolutions whose cells are all that some input reaches."""
 
     def __init__(
         self,
@@ -201,8 +201,8 @@ class _Conv(_Strided):
         )  # fmt: skip
 
 
-class _ConvTranspose(_Strided):
-    """Of transposed convolutions."""
+class ConvTransposeOf(_Strided):
+    """The base of transposed convolutions."""
 
     _names = (*_Strided._names, "output_padding")
 
@@ -251,8 +251,8 @@ class _ConvTranspose(_Strided):
         return {**super()._shown(), "output_padding": (0,) * self.rank}
 
 
-class _Inverse(SparseConvolution):
-    """Of ways back."""
+class InverseOf(SparseConvolution):
+    """The base of inverse convolutions."""
 
     def __init__(
         self,
@@ -306,7 +306,7 @@ def _check_input(input: SparseTensor, module: SparseConvolution) -> None:
         raise ArgumentError("input", expected, f"features {tuple(shape)}")
 
 
-class SubmConv1d(_Subm):
+class SubmConv1d(SubmOf):
     """Submanifold convolution over one spatial mode: :func:`layoutconv.subm_conv` as a module.
 
     As :class:`SubmConv3d`.
@@ -315,7 +315,7 @@ class SubmConv1d(_Subm):
     rank = 1
 
 
-class SubmConv2d(_Subm):
+class SubmConv2d(SubmOf):
     """Submanifold convolution over two spatial modes: :func:`layoutconv.subm_conv` as a module.
 
     As :class:`SubmConv3d`.
@@ -324,7 +324,7 @@ class SubmConv2d(_Subm):
     rank = 2
 
 
-class SubmConv3d(_Subm):
+class SubmConv3d(SubmOf):
     """Submanifold convolution over three spatial modes: :func:`layoutconv.subm_conv` as a module.
 
     Args:
@@ -352,7 +352,7 @@ class SubmConv3d(_Subm):
     rank = 3
 
 
-class SubmConv4d(_Subm):
+class SubmConv4d(SubmOf):
     """Submanifold convolution over four spatial modes: :func:`layoutconv.subm_conv` as a module.
 
     As :class:`SubmConv3d`.
@@ -361,7 +361,7 @@ class SubmConv4d(_Subm):
     rank = 4
 
 
-class SparseConv1d(_Conv):
+class SparseConv1d(ConvOf):
     """Sparse convolution over one spatial mode: :func:`layoutconv.sparse_conv` as a module.
 
     As :class:`SparseConv3d`.
@@ -370,7 +370,7 @@ class SparseConv1d(_Conv):
     rank = 1
 
 
-class SparseConv2d(_Conv):
+class SparseConv2d(ConvOf):
     """Sparse convolution over two spatial modes: :func:`layoutconv.sparse_conv` as a module.
 
     As :class:`SparseConv3d`.
@@ -379,7 +379,7 @@ class SparseConv2d(_Conv):
     rank = 2
 
 
-class SparseConv3d(_Conv):
+class SparseConv3d(ConvOf):
     """Sparse convolution over three spatial modes: :func:`layoutconv.sparse_conv` as a module.
 
     Arguments are those of ``torch.nn.Conv3d``, without ``padding_mode``. Its ``forward(input,
@@ -397,7 +397,7 @@ class SparseConv3d(_Conv):
     rank = 3
 
 
-class SparseConv4d(_Conv):
+class SparseConv4d(ConvOf):
     """Sparse convolution over four spatial modes: :func:`layoutconv.sparse_conv` as a module.
 
     As :class:`SparseConv3d`.
@@ -406,7 +406,7 @@ class SparseConv4d(_Conv):
     rank = 4
 
 
-class SparseConvTranspose1d(_ConvTranspose):
+class SparseConvTranspose1d(ConvTransposeOf):
     """Transposed convolution over one spatial mode: :func:`layoutconv.sparse_conv_transpose`.
 
     As :class:`SparseConvTranspose3d`.
@@ -415,7 +415,7 @@ class SparseConvTranspose1d(_ConvTranspose):
     rank = 1
 
 
-class SparseConvTranspose2d(_ConvTranspose):
+class SparseConvTranspose2d(ConvTransposeOf):
     """Transposed convolution over two spatial modes: :func:`layoutconv.sparse_conv_transpose`.
 
     As :class:`SparseConvTranspose3d`.
@@ -424,7 +424,7 @@ class SparseConvTranspose2d(_ConvTranspose):
     rank = 2
 
 
-class SparseConvTranspose3d(_ConvTranspose):
+class SparseConvTranspose3d(ConvTransposeOf):
     """Transposed convolution over three spatial modes: :func:`layoutconv.sparse_conv_transpose`.
 
     Arguments are those of ``torch.nn.ConvTranspose3d``, in its order, without ``padding_mode``;
@@ -441,7 +441,7 @@ class SparseConvTranspose3d(_ConvTranspose):
     rank = 3
 
 
-class SparseConvTranspose4d(_ConvTranspose):
+class SparseConvTranspose4d(ConvTransposeOf):
     """Transposed convolution over four spatial modes: :func:`layoutconv.sparse_conv_transpose`.
 
     As :class:`SparseConvTranspose3d`.
@@ -450,7 +450,7 @@ class SparseConvTranspose4d(_ConvTranspose):
     rank = 4
 
 
-class SparseInverseConv1d(_Inverse):
+class SparseInverseConv1d(InverseOf):
     """The way back over one spatial mode: :func:`layoutconv.sparse_inverse_conv` as a module.
 
     As :class:`SparseInverseConv3d`.
@@ -459,7 +459,7 @@ class SparseInverseConv1d(_Inverse):
     rank = 1
 
 
-class SparseInverseConv2d(_Inverse):
+class SparseInverseConv2d(InverseOf):
     """The way back over two spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
 
     As :class:`SparseInverseConv3d`.
@@ -468,7 +468,7 @@ class SparseInverseConv2d(_Inverse):
     rank = 2
 
 
-class SparseInverseConv3d(_Inverse):
+class SparseInverseConv3d(InverseOf):
     """The way back over three spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
 
     Its ``forward(input, kernel_map=None, residual=None)`` goes back to the cells that the
@@ -484,7 +484,7 @@ class SparseInverseConv3d(_Inverse):
     rank = 3
 
 
-class SparseInverseConv4d(_Inverse):
+class SparseInverseConv4d(InverseOf):
     """The way back over four spatial modes: :func:`layoutconv.sparse_inverse_conv` as a module.
 
     As :class:`SparseInverseConv3d`.

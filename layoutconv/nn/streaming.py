@@ -108,7 +108,7 @@ def stream(
 
 
 class _Made:
-    """What was made of a chunk, on its way to the host."""
+    """The result of a chunk, on its way to the host."""
 
     def __init__(self, rows: range, features: Tensor) -> None:
         self.rows, self.features = rows, features

@@ -1,4 +1,4 @@
-"""What the functions take for arguments: what torch's take, refused where torch refuses."""
+"""Arguments that the functions take: those that torch takes, refused where torch refuses."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_arguments_are_taken_and_refused_as_torch_does(call):
 
 
 def at_once(function: Any, *inputs: Any, **options: Any) -> Any:
-    """What a function returns, in a second and a megabyte of Python's."""
+    """Call a function, and check that it takes less than two seconds and 2 MB of Python memory."""
     tracemalloc.start()
     before = time.monotonic()
     try:

@@ -38,7 +38,7 @@ def taken(monkeypatch) -> list[bool]:
 
 
 def both(function: Any) -> tuple[Any, Any]:
-    """What the operator gives, in a first call, and what a later call gives."""
+    """Return the operator's result, from a first call, and that of a later call."""
     dense_calls.forget()
     return function(), function()
 
@@ -91,7 +91,7 @@ def test_the_same_bits(call, ending, groups, contiguous, taken):
 @CALLS
 @pytest.mark.parametrize("ending", ENDINGS[:2] + ENDINGS[3:], ids=lambda e: " ".join(e) or "none")
 def test_the_same_gradients(call, ending, taken):
-    """Of first and of second order, of everything that has one."""
+    """Gradients of first and of second order are the same, of everything that has one."""
     ending = with_residual(call, ending)
     taken.clear()
     tensors = {"x": X, "w": W, **{k: v for k, v in ending.items() if k in ("bias", "residual")}}
@@ -107,6 +107,29 @@ def test_the_same_gradients(call, ending, taken):
     for a, b in zip(*both(step), strict=True):
         assert torch.equal(a, b)
     assert taken == [True]
+
+
+@pytest.mark.parametrize("bias", [None, BIAS])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_autograd_has_torchs_own_convolution(bias, dtype):
+    """Where it is all of a call, of the first one as well: both gradients are one call of C++."""
+    x, w = (t.clone().to(dtype).requires_grad_() for t in (X, W))
+    bias = None if bias is None else bias.to(dtype)
+    for _ in range(2):
+        y = convolve(x, w, bias=bias, padding=((1, 0), (2, 3)))
+        names, node = [], y.grad_fn
+        while node is not None and len(names) < 4:
+            names.append(node.name())
+            node = node.next_functions[0][0] if node.next_functions else None
+        assert "ConvolutionBackward0" in names
+        assert y.movedim(1, -1).is_contiguous()
+    padded = torch.nn.functional.pad(x, (2, 3, 1, 0))
+    expected = torch.nn.functional.conv2d(padded, w, bias, NUMBERS["stride"])
+    torch.testing.assert_close(y, expected)
+    for found, want in zip(
+        *(torch.autograd.grad(z.sum(), (x, w)) for z in (y, expected)), strict=True
+    ):
+        torch.testing.assert_close(found, want)
 
 
 @CALLS

@@ -139,7 +139,7 @@ PROBLEMS = pytest.mark.parametrize(
 
 
 def convolve(problem: ConvProblem, transposed: bool, x, w, **options) -> torch.Tensor:
-    """Of the problem: its forward pass, or the transposed one, of ``x`` like its output."""
+    """Run the problem's forward pass, or the transposed one, with ``x`` like its output."""
     numbers = {"stride": problem.stride, "padding": problem.padding, "groups": problem.groups}
     if transposed:
         spans = zip(problem.output_spatial, problem.taps, problem.spatial, strict=True)
@@ -392,6 +392,27 @@ def test_autocast_of_mixed_types():
     torch.testing.assert_close(y, expected, atol=0.05, rtol=0.02)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("options", [{}, {"out_dtype": "own"}, {"activation": "relu"}])
+def test_gradients_of_float8_saturate(dtype, options):
+    """As results do; torch's cast, by its version, makes infinity or NaN of what is beyond."""
+    options = {"out_dtype": dtype} if "out_dtype" in options else options
+    greatest = torch.finfo(dtype).max
+    x, w = (torch.full((1, 1, 4), v).to(dtype).requires_grad_() for v in (1.0, 256.0))
+    y = ours.conv1d(x, w[..., :1], **options)
+    y.backward(torch.full_like(y, 256.0))
+    assert x.grad is not None
+    assert w.grad is not None
+    assert x.grad.dtype == w.grad.dtype == dtype
+    assert x.grad.float().eq(greatest).all()
+    assert w.grad.float().flatten().tolist() == [min(1024.0, greatest), 0, 0, 0]
+
+    def total(x):
+        return (ours.conv1d(x, w.detach()[..., :1], **options).float() * 256).sum()
+
+    assert torch.func.grad(total)(x.detach()).float().eq(greatest).all()
+
+
 X, W = torch.randn(2, 3, 8), torch.randn(4, 3, 3)
 FP8 = torch.float8_e4m3fn
 
@@ -429,7 +450,7 @@ FP8 = torch.float8_e4m3fn
         ({"bias": W[:, 0, 0].int()}, ArgumentTypeError, "`bias`: expected float16, bfloat16 or"),
         ({"residual": X}, ArgumentError, "`residual`: expected shape (2, 4, 6), that of the"),
         (
-            {"residual": torch.zeros(2, 4, 6).to(FP8), "input": X.to(FP8), "weight": W.to(FP8)},
+            {"residual": torch.zeros(2, 4, 6).int(), "input": X.to(FP8), "weight": W.to(FP8)},
             ArgumentTypeError,
             "`residual`: expected float16, bfloat16 or float32 where the input is torch.float8_e4",
         ),

@@ -312,7 +312,7 @@ def test_the_same_bits_every_time() -> None:
 
 
 def test_a_warm_call_of_others_is_not_taken_for_one() -> None:
-    """What is known of calls over maps of as many rows is not used for extended rows."""
+    """A call over extended rows uses nothing known of calls over maps of as many rows."""
     weight = torch.randn(8, 3, 3, 4)
     x = cloud(dtype=torch.float32)
     once = x.coordinates.check().repeats.distinct

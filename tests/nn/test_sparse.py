@@ -325,7 +325,7 @@ def test_memory_with_gaps():
 
 
 def test_a_strided_gradient():
-    """What comes back may be expanded, or of a layout of its own."""
+    """An incoming gradient may be expanded, or have a layout of its own."""
     x, w = cloud(2, 4), numbers(6, 3, 3, 4)
     f = x.features.clone().requires_grad_()
     for _ in range(2):

@@ -164,7 +164,7 @@ def test_a_map_and_cells_of_the_user():
 
 
 class Residual(torch.nn.Module):
-    """What a user writes: it takes a sparse tensor, and returns one."""
+    """A module as a user writes it: it takes a sparse tensor, and returns one."""
 
     def __init__(self):
         super().__init__()

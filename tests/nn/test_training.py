@@ -1,4 +1,4 @@
-"""What training loops do with convolutions and pooling: checkpoints, transforms, copies, modes."""
+"""Training with convolutions and pooling: checkpoints, transforms, copies, modes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_map_of_inference_mode_compiles_for_training():
 
 
 def test_a_map_that_has_been_used_is_copied_and_pickled():
-    """What executors keep with its index tensors is not theirs to take along."""
+    """Copies do not take along what executors keep with the index tensors."""
     x = cloud(2, 4)
     f = x.features.clone().requires_grad_()
     y = strided_and_back(lc.subm_conv(x.replace(f), FILTER.clone().requires_grad_()), FILTER)

@@ -178,7 +178,7 @@ def test_an_ensemble_of_modules():
     ],
 )
 def test_a_batch_has_the_bits_of_a_loop(dtype, options):
-    """What follows the sums is rounded once in both."""
+    """A batch and a loop both round once what follows the sums."""
     x, w, bias = tensors("conv2d", 3, dtype=torch.float32)
     x, w = (8 * x).to(dtype), (8 * w[0]).to(dtype)
     options = {**options, **({"bias": bias[0].half()} if "bias" in options else {})}
@@ -230,7 +230,7 @@ def batched(of: Tensor, inputs: Any, many: Tensor) -> list[Tensor]:
 
 @each
 def test_gradients_in_many_directions_at_once(case):
-    """Of a first call, of a warm one, and of what a gradient leaves to be differentiated."""
+    """Batched gradients match: of a first call, of a warm one, and of a gradient."""
     results = []
     for convolve in functions(case)[:1] + functions(case):
         inputs = [t.requires_grad_() for t in tensors(case)]
@@ -287,7 +287,7 @@ class Net(torch.nn.Module):
 
 
 def test_a_symbolic_trace():
-    """Of modules and functions: a graph that computes, reads and pickles as the module."""
+    """A trace of modules and functions computes, reads and pickles as the module does."""
     net, x = Net(), torch.randn(2, 3, 17, 15)
     traced = torch.fx.symbolic_trace(net)
     called = [node.target for node in traced.graph.nodes if node.op == "call_function"]

@@ -1,0 +1,172 @@
+"""Calibration: what the convolutions of a network read and make on the batches that it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import ArgumentError
+from ..sparse import SparseTensor
+from .layer_kinds import LayerKind
+from .quantized_tensor import LazyTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Seen:
+    """Observations of a layer during calibration.
+
+    Attributes:
+        input_amax, output_amax: the greatest magnitudes of its inputs and results.
+        calls: how often it was called.
+        read_wide: whether its results were read by anything but layers that may be quantised.
+        readers: names of the layers that read them.
+    """
+
+    def __init__(self) -> None:
+        self.input_amax = self.output_amax = 0.0
+        self.calls, self.read_wide = 0, False
+        self.readers: set[str] = set()
+
+
+class _Watched(LazyTensor):
+    """The result of a layer in calibration, which says who reads its features."""
+
+    values: Tensor
+    seen: Seen
+
+    def __init__(self, like: SparseTensor, seen: Seen) -> None:
+        super().__init__(like, values=like.features, seen=seen)
+
+    def _read(self) -> Tensor:
+        self.seen.read_wide = True
+        return self.values
+
+
+def call_of(module: torch.nn.Module, batch: Any) -> Any:
+    """Return what a network makes of a batch: a tuple of arguments, or one."""
+    return module(*batch) if isinstance(batch, tuple) else module(batch)
+
+
+class Calibration:
+    """A network in calibration: ``layers`` are those that may be quantised, by name.
+
+    ``ends`` are the names of the layers with weights that were called first and last, ``others``
+    among them: linear layers, say.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        layers: dict[str, tuple[Any, LayerKind]],
+        others: dict[str, Any],
+    ) -> None:
+        self.module, self.layers, self.others = module, layers, others
+        self.seen = {name: Seen() for name in layers}
+        self._first: str | None = None
+        self._last: str | None = None
+        self._made: dict[int, tuple[str, Any]] = {}  # dense results of a batch, by their ids
+        self._fed: dict[str, set[str | None]] = {name: set() for name in layers}
+
+    @property
+    def ends(self) -> tuple[str | None, str | None]:
+        """The first and the last layer of the network."""
+        return self._first, self._last
+
+    @torch.no_grad()
+    def run(self, batches: Iterable[Any]) -> Any:
+        """Show the network all batches; returns the first.
+
+        Raises :class:`~layoutconv.errors.ArgumentError` for no batch, and for a layer that reads
+        or makes what is not finite.
+        """
+        first: Any = None
+        count = 0
+        with self._watching():
+            for batch in batches:
+                first = batch if count == 0 else first
+                self._made.clear()
+                result = call_of(self.module, batch)
+                for found in result if isinstance(result, tuple | list) else (result,):
+                    if isinstance(found, _Watched):
+                        found.seen.read_wide = True
+                count += 1
+        if not count:
+            raise ArgumentError("batches", "at least one batch to calibrate with", "none")
+        return first
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        handles = []
+        for name, (layer, home) in self.layers.items():
+            before = partial(self._before, name, home)
+            handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+            handles.append(layer.register_forward_hook(partial(self._after, name, home)))
+        for name, layer in self.others.items():
+            handles.append(layer.register_forward_pre_hook(partial(self._met, name)))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _met(self, name: str, *_: Any) -> None:
+        self._first, self._last = self._first or name, name
+
+    def _before(self, name: str, home: LayerKind, layer: Any, args: Any, named: Any) -> Any:
+        self._met(name)
+        input, *more = (self._opened(name, value) for value in args)
+        named = {key: self._opened(name, value) for key, value in named.items()}
+        seen = self.seen[name]
+        seen.calls += 1
+        self._fed[name].add(self._made.get(id(input), (None,))[0])
+        amax = _amax(name, "reads", home.features(layer, input))
+        seen.input_amax = max(seen.input_amax, amax)
+        return (input, *more), named
+
+    def _opened(self, name: str, value: Any) -> Any:
+        """A value without the watch that is kept on it."""
+        if not isinstance(value, _Watched):
+            return value
+        value.seen.readers.add(name)
+        return value.like
+
+    def _after(self, name: str, home: LayerKind, layer: Any, args: Any, result: Any) -> Any:
+        seen = self.seen[name]
+        amax = _amax(name, "makes", home.made(result))
+        seen.output_amax = max(seen.output_amax, amax)
+        if isinstance(result, SparseTensor):
+            return _Watched(result, seen)
+        self._made[id(result)] = name, result  # which lives as long as its id is looked for
+        return result
+
+    def follows(self, before: str, after: str) -> bool:
+        """Return whether all that a layer read was what another made, dense tensors as they are."""
+        return self._fed[after] == {before}
+
+
+def _amax(name: str, verb: str, features: Tensor) -> float:
+    if not features.numel():
+        return 0.0
+    found = float(features.abs().amax())
+    if not found < torch.inf:
+        raise ArgumentError("batches", "ones of finite features", f"`{name}` {verb} {found}")
+    return found
+
+
+def sqnr(want: Tensor, got: Tensor) -> float:
+    """Return how many dB the squares of numbers are above those of their errors.
+
+    >>> round(sqnr(torch.tensor([10.0, 0.0]), torch.tensor([10.0, 1.0])), 3)
+    20.0
+    """
+    want, error = want.double(), want.double() - got.double()
+    power, noise = float(want.square().sum()), float(error.square().sum())
+    if noise == 0.0:
+        return torch.inf
+    return float(10 * torch.tensor(power / noise).clamp(min=1e-30).log10())

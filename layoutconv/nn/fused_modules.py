@@ -1,0 +1,62 @@
+"""Sparse convolutions of :mod:`layoutconv.nn`, with what follows them in a container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..sparse import KernelMap, SparseTensor, strided_map, submanifold_map, transposed_map
+from .fused_norm import is_bare, normalised
+from .modules import weight_and_bias
+from .sparse import placed
+from .sparse_modules import ConvOf, ConvTransposeOf, InverseOf, SparseConvolution, SubmOf
+
+
+def _around(conv: Any, x: SparseTensor) -> KernelMap:
+    return submanifold_map(x.coordinates, conv.kernel_size, conv.dilation, conv.offsets)
+
+
+def _strided(conv: Any, x: SparseTensor, **cells: Any) -> KernelMap:
+    sizes = conv.kernel_size, conv.stride, conv.padding, conv.dilation
+    return strided_map(x.coordinates, *sizes, **cells)
+
+
+def _transposed(conv: Any, x: SparseTensor, **cells: Any) -> KernelMap:
+    sizes = conv.kernel_size, conv.stride, conv.padding, conv.output_padding, conv.dilation
+    return transposed_map(x.coordinates, *sizes, **cells)
+
+
+def _back(conv: Any, x: SparseTensor) -> KernelMap | None:
+    found = x.coordinates.origin
+    return found.inverse if found is not None and x.coordinates is found.outputs else None
+
+
+# The map of a call, by the forward pass; ``outputs`` and ``capacity`` of those that make cells.
+MAPS: dict[Any, Callable[..., KernelMap | None]] = {
+    SubmOf.forward: _around,
+    ConvOf.forward: _strided,
+    ConvTransposeOf.forward: _transposed,
+    InverseOf.forward: _back,
+}
+
+
+def with_following(
+    conv: SparseConvolution, x: Any, norm: Any, last: Any, past: Any = None
+) -> SparseTensor | None:
+    """``last(norm(conv(x)) + past)`` as one launch, of which each may be None.
+
+    Returns None, and has done nothing, where it cannot be one: the caller then runs module after
+    module, which gives the same but for rounding. Features of ``x`` :func:`.fused_norm.may_fuse`.
+    """
+    map_of = MAPS.get(type(conv).forward)
+    if map_of is None or conv.activation is not None or not is_bare(conv):
+        return None
+    fits = isinstance(x, SparseTensor) and (past is None or isinstance(past, SparseTensor))
+    if not fits or x.coordinates.rank != conv.rank or x.features.shape[1] != conv.in_channels:
+        return None  # an error, whose words are the module's
+    found = map_of(conv, x)
+    if found is None or (past is not None and past.coordinates is not found.outputs):
+        return None
+    added = None if past is None else past.features
+    y = normalised(x.features, weight_and_bias(conv), found, conv.groups, norm, last, added)
+    return None if y is None else placed(x, found.outputs, y)

@@ -1,0 +1,269 @@
+"""Batch norms and activations as epilogues of the convolution before them, while a network runs.
+
+For inference, and without a change to any module: a norm in evaluation mode is a function of each
+channel, ``(x - mean) / sqrt(variance + eps) * weight + bias``, and kernels read these four from the
+norm's own memory at every launch. Nothing is folded beforehand, so nothing can be out of date,
+however parameters are written to, by ``load_state_dict``, an optimizer, ``p.data.copy_`` or a
+kernel; a CUDA graph that replays a launch sees them as well. Which kernel runs depends on their
+dtypes, shapes and devices, which the call cache asks of each call.
+
+A norm or an activation with hooks, one in training mode, whatever wants a gradient, and calls that
+somebody watches run as torch has them. :func:`unfused` has all of them do so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..base.caches import remembered
+from ..base.torch_internals import (
+    has_global_hooks,
+    is_any_autocast_enabled,
+    is_tracing,
+    transform_on_top,
+)
+from ..ops import sparse_calls
+from ..ops.guard import PLAIN, is_watched_unseen, wants_gradient
+from ..pointwise import rsqrt, sigmoid, tanh, where
+from ..view.epilogue import Pointwise
+from .sparse import convolved
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..sparse import KernelMap
+
+# spconv's names add theirs.
+NORMS: set[type] = {torch.nn.BatchNorm1d, torch.nn.SyncBatchNorm}
+_FUNCTIONS = {
+    "relu": lambda x, _: where(x < 0.0, 0.0, x),
+    "leaky_relu": lambda x, slope: where(x < 0.0, x * slope, x),
+    "silu": lambda x, _: x * sigmoid(x),
+    "sigmoid": lambda x, _: sigmoid(x),
+    "tanh": lambda x, _: tanh(x),
+}
+ACTIVATIONS: dict[type, str] = {
+    torch.nn.ReLU: "relu",
+    torch.nn.LeakyReLU: "leaky_relu",
+    torch.nn.SiLU: "silu",
+    torch.nn.Sigmoid: "sigmoid",
+    torch.nn.Tanh: "tanh",
+}
+_NAMES = "mean", "variance", "weight", "bias"  # of what kernels read of a norm
+_HALVES = frozenset({torch.float16, torch.bfloat16})
+_FLOATS = _HALVES | {torch.float32}
+_fuses: ContextVar[bool] = ContextVar("fuses", default=True)
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Run norms and activations after convolutions one by one, as torch does, in this context.
+
+    ``lc.nn.Sequential``, ``lc.nn.Residual`` and spconv's containers make them part of the
+    convolution's launch on a GPU, for inference. Results differ by rounding: what is fused is
+    rounded once, at the end.
+
+    >>> import layoutconv as lc
+    >>> x = lc.SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1))
+    >>> net = lc.nn.Sequential(lc.nn.SubmConv2d(1, 8, 3), torch.nn.BatchNorm1d(8)).eval()
+    >>> with unfused():
+    ...     y = net(x)
+    >>> torch.allclose(y.features, net(x).features)
+    True
+    """
+    token = _fuses.set(False)
+    try:
+        yield
+    finally:
+        _fuses.reset(token)
+
+
+def may_fuse(x: Any) -> bool:
+    """Return whether what follows convolutions of features ``x`` may be part of their launches.
+
+    Asked once for a sequence of modules: nobody watches calls of torch or of modules, and there are
+    rows on a device that runs kernels.
+    """
+    if torch.compiler.is_dynamo_compiling():  # which follows nothing of what is below
+        return False
+    return bool(
+        type(x) in PLAIN
+        and runs_kernels(x)
+        and x.dim() == 2
+        and x.shape[0]
+        and _fuses.get()
+        and not is_watched_unseen()
+        and not is_tracing()
+        and transform_on_top() is None
+        and not has_global_hooks()
+    )
+
+
+def runs_kernels(x: Tensor) -> bool:
+    """Return whether a convolution of ``x`` is a launch; on a CPU a norm of torch's is faster."""
+    return x.is_cuda
+
+
+def is_bare(module: Any) -> bool:
+    """Return whether calling a module is nothing but its class's ``forward``.
+
+    >>> norm = torch.nn.BatchNorm1d(4)
+    >>> handle = norm.register_forward_hook(print)
+    >>> is_bare(norm), handle.remove(), is_bare(norm)
+    (False, None, True)
+    """
+    own = module.__dict__
+    return not (own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own)
+
+
+def following(modules: Sequence[Any], start: int) -> tuple[Any, Any, int]:
+    """Return the norm and the activation from ``start`` on, None for what is not there, and how
+    many modules these are.
+
+    >>> following([torch.nn.BatchNorm1d(4), torch.nn.Identity(), torch.nn.ReLU()], 0)[1:]
+    (None, 1)
+    """
+    norm = last = None
+    end, count = start, len(modules)
+    if end < count and type(modules[end]) in NORMS:
+        norm, end = modules[end], end + 1
+    if end < count and type(modules[end]) in ACTIVATIONS:
+        last, end = modules[end], end + 1
+    return norm, last, end - start
+
+
+class _AfterSums(Pointwise):
+    """The function after sums, in other memory from call to call: a key without the tensors'
+    dtypes, which the call cache compares.
+    """
+
+    # Attributes of each: what a warm call asks for is not computed again.
+    key = per_column = per_row = like_d = ()  # type: ignore[assignment]
+
+    def with_tensors(
+        self, columns: Iterable[Any], rows: Iterable[Any], sources: Iterable[Any]
+    ) -> _AfterSums:
+        columns, sources = tuple(columns), tuple(sources)
+        made = object.__new__(_AfterSums)
+        own = made.__dict__
+        own.update(self.__dict__)
+        own["columns"], own["per_column"] = dict(zip(_NAMES, columns, strict=False)), columns
+        own["sources"], own["like_d"] = dict(zip(("past",), sources, strict=False)), sources
+        return made
+
+
+@remembered(256)
+def _after(affine: bool, added: bool, activation: str | None, eps: float, slope: float) -> Any:
+    """The function of a norm, of a tensor that is ``added`` after it, and of an activation."""
+
+    def function(x: Any, mean: Any, variance: Any, eps: Any, slope: Any, **given: Any) -> Any:
+        factor = rsqrt(variance + eps)
+        if affine:
+            factor = factor * given["weight"]
+        y = (x - mean) * factor
+        y = y + given["bias"] if affine else y
+        y = y + given["past"] if added else y
+        return y if activation is None else _FUNCTIONS[activation](y, slope)
+
+    like = torch.empty(1)
+    columns = dict.fromkeys(_NAMES if affine else _NAMES[:2], like)
+    sources = {"past": like} if added else {}
+    made = _AfterSums(function, columns, sources=sources, values={"eps": eps, "slope": slope})
+    made.__dict__["key"] = "after a norm", affine, added, activation, eps, slope
+    return made
+
+
+def normalised(
+    x: Tensor,
+    operands: tuple[Tensor, Tensor | None],
+    found: KernelMap,
+    groups: int,
+    norm: Any,
+    last: Any = None,
+    past: Tensor | None = None,
+) -> Tensor | None:
+    """Features (rows, K) after a convolution and what follows it, as one launch.
+
+    ``last(norm(convolution(x)) + past)``, of which ``norm``, ``past`` and ``last``, an activation,
+    may be None each. Returns None, and has done nothing, where it cannot be one: the caller then
+    runs module after module. ``operands`` are weight and bias, ``x`` is one that :func:`may_fuse`.
+    """
+    weight, bias = operands
+    activation, slope = None, 0.01
+    if last is not None:
+        activation = ACTIVATIONS[type(last)]
+        if not is_bare(last):
+            return None
+        if activation == "leaky_relu":
+            slope = float(last.negative_slope)
+    tensors = (x, weight, bias, past)
+    if norm is None:
+        if not _may_follow(tensors, found, groups) or wants_gradient(*tensors):
+            return None
+        return convolved(x, weight, found, groups, (bias, None, past, activation, slope, None))
+    columns = _columns(norm)
+    if columns is None:
+        return None
+    kind = _after(len(columns) == 4, past is not None, activation, float(norm.eps), slope)
+    function = kind.with_tensors(columns, (), () if past is None else (past,))
+    ending: Any = bias, None, None, function, slope, None  # fields, which take less to make
+    call = sparse_calls.find_function(found, groups, (x, weight), ending)
+    if call is not None:  # as one that was looked at below
+        return call.run_function(function, x, weight, bias, None, None, found)
+    if not _may_follow(tensors, found, groups, columns) or wants_gradient(*tensors, *columns):
+        return None
+    return convolved(x, weight, found, groups, ending)
+
+
+def _columns(norm: Any) -> tuple[Tensor, ...] | None:
+    """Return what a kernel reads of a norm; None for one that torch has to run."""
+    own = norm.__dict__
+    if own["training"] or own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own:
+        return None
+    held, learnt = own["_buffers"], own["_parameters"]
+    if "weight" not in learnt or "bias" not in learnt:  # held otherwise: of a replica, or sharded
+        return None
+    mean, variance = held.get("running_mean"), held.get("running_var")
+    weight, bias = learnt["weight"], learnt["bias"]
+    if mean is None or variance is None or (weight is None) is not (bias is None):
+        return None
+    return (mean, variance) if weight is None else (mean, variance, weight, bias)
+
+
+def _may_follow(
+    tensors: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    found: KernelMap,
+    groups: int,
+    columns: Sequence[Tensor] = (),
+) -> bool:
+    """Return whether kernels compute what torch would: ``tensors`` are x, weight, bias and what is
+    added, ``columns`` those of a norm."""
+    x, weight, _, past = tensors
+    K, dtype = weight.shape[0], _result(x, weight)
+    if type(x) not in PLAIN or dtype is None or (groups > 1 and groups == x.shape[1]):
+        return False
+    if past is not None:  # of another dtype or shape, a sum would be, too
+        same = past.dtype is dtype and past.shape == (len(found.outputs), K)
+        if type(past) not in PLAIN or not same or past.device != x.device:
+            return False
+    for column in columns:
+        if type(column) not in PLAIN or column.shape != (K,) or column.device != x.device:
+            return False
+        if column.dtype is not columns[0].dtype or not column.is_contiguous():
+            return False
+    wide = torch.float32 if dtype in _HALVES else dtype
+    return not columns or columns[0].dtype in (dtype, wide)
+
+
+def _result(x: Tensor, weight: Tensor) -> torch.dtype | None:
+    """The dtype that a convolution of features gives, one that kernels have; else None."""
+    dtype = x.dtype
+    if is_any_autocast_enabled() and torch.is_autocast_enabled(x.device.type):
+        lowered = {dtype, weight.dtype} <= _FLOATS
+        return torch.get_autocast_dtype(x.device.type) if lowered else None
+    return dtype if dtype in _FLOATS and weight.dtype is dtype else None

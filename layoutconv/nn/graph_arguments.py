@@ -1,0 +1,202 @@
+"""Arguments of a captured network: clouds of any size in memory of a fixed one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..sparse import Coordinates, SparseTensor
+from ..sparse.coords.no_tensor import NoTensor
+from .nested import put_together, taken_apart
+
+_CONSTANTS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+NO_GROUP = -1
+
+
+class Signature(NamedTuple):
+    """The common part of calls of one graph, and the rows of each group of arguments."""
+
+    key: Hashable
+    rows: tuple[int, ...]
+
+
+class Arguments:
+    """The arguments of a call, taken apart.
+
+    A *group* is a cloud: the sparse tensors that share their cells, and the plain tensors that have
+    a row for each of them.
+
+    Raises ``RuntimeError`` for an argument that no graph is captured with.
+    """
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.leaves: list[Any] = []
+        self.structure = taken_apart((args, kwargs), self.leaves)
+        self.cells: list[Coordinates] = []  # of each group of sparse tensors
+        self.kinds = tuple(map(self._kind, self.leaves))
+        self.form = self.structure, self.kinds
+
+    def _kind(self, leaf: Any) -> Hashable:
+        """The key of what a graph is captured for, but rows."""
+        if isinstance(leaf, Tensor):
+            if leaf.layout is not torch.strided:
+                raise RuntimeError(f"an argument is a tensor of layout {leaf.layout}")
+            return leaf.dtype, leaf.device, leaf.dim(), leaf.shape[1:]
+        if isinstance(leaf, NoTensor):
+            cells: Coordinates = leaf.coordinates
+            if cells.padded:
+                raise RuntimeError("an argument is padded already")
+            if cells.corner is not None:
+                raise RuntimeError("an argument has no bounds: a spatial_shape gives it some")
+            if getattr(leaf, "indice_dict", None):
+                raise RuntimeError("an argument comes with kernel maps, in its indice_dict")
+            if self.group_of(cells) == len(self.cells):
+                self.cells.append(cells)
+            features: Tensor = leaf.features
+            grid = cells.spatial_shape, cells.batch_size, cells.repeated, self.group_of(cells)
+            return type(leaf), features.dtype, features.device, features.shape[1], grid
+        if isinstance(leaf, _CONSTANTS):
+            return type(leaf), leaf
+        raise RuntimeError(f"an argument is a {type(leaf).__name__}")
+
+    def group_of(self, cells: Coordinates) -> int:
+        """The number of a group of sparse tensors; of a new one that which it would have."""
+        known = (n for n, other in enumerate(self.cells) if other.cells is cells.cells)
+        return next(known, len(self.cells))
+
+    @property
+    def device(self) -> torch.device | None:
+        """Return the device of the tensors, if there is exactly one."""
+        found = {tensor.device for tensor in self.tensors()}
+        return found.pop() if len(found) == 1 else None
+
+    def places(self, rows: Sequence[int]) -> tuple[int, ...]:
+        """The group of every leaf, of which those of plain tensors are told by their ``rows``."""
+        found = []
+        for leaf in self.leaves:
+            group = NO_GROUP
+            if isinstance(leaf, NoTensor):
+                group = self.group_of(leaf.coordinates)
+            elif isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] in rows:
+                group = list(rows).index(leaf.shape[0])
+            found.append(group)
+        return tuple(found)
+
+    def signature(self, places: tuple[int, ...], mode: Hashable) -> Signature | None:
+        """Return what this call is like if arguments are in groups so; None if they are not."""
+        rows: dict[int, int] = {}
+        others = []
+        for leaf, group in zip(self.leaves, places, strict=True):
+            if group != NO_GROUP:
+                count = len(tensor_of(leaf))
+                if rows.setdefault(group, count) != count:
+                    return None
+            elif isinstance(leaf, Tensor):
+                others.append(leaf.shape[:1])
+        sizes = tuple(rows[group] for group in range(len(rows)))
+        return Signature((self.form, places, tuple(others), mode), sizes)
+
+    def wants_gradient(self) -> bool:
+        """Return whether one of the tensors does."""
+        return any(tensor.requires_grad for tensor in self.tensors())
+
+    def tensors(self) -> list[Tensor]:
+        """Return the plain tensors, and the features of sparse ones."""
+        kinds = Tensor, NoTensor
+        return [tensor_of(leaf) for leaf in self.leaves if isinstance(leaf, kinds)]
+
+
+class Memory:
+    """Arguments in memory of fixed shapes: rows past those of a call are padding.
+
+    Args:
+        call: the first call's arguments.
+        places: the group of each of its leaves.
+        capacities: rows of each group.
+    """
+
+    def __init__(self, call: Arguments, places: tuple[int, ...], capacities: Sequence[int]) -> None:
+        self._call, self._places = call, places
+        self.capacities = tuple(capacities)
+        self._filled = [0] * len(self.capacities)
+        self.cells = [
+            _padding(c.cells, rows) for c, rows in zip(call.cells, capacities, strict=False)
+        ]
+        self.tensors: list[Tensor | None] = []
+        for leaf, group in zip(call.leaves, places, strict=True):
+            made = None
+            if isinstance(leaf, NoTensor):
+                made = _padding(leaf.features, self.capacities[group])
+                if made.is_floating_point():
+                    made.fill_(torch.nan)  # whoever reads padding is found out
+            elif isinstance(leaf, Tensor) and group != NO_GROUP:
+                made = _padding(leaf, self.capacities[group])
+            elif isinstance(leaf, Tensor):
+                with torch.inference_mode(False):
+                    made = torch.empty_like(leaf)
+            self.tensors.append(made)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (*self.cells, *self.tensors) if t is not None)
+
+    def load(self, call: Arguments, rows: Sequence[int]) -> None:
+        """Copy the arguments of a call there; nothing waits for it."""
+        for group, cells in enumerate(call.cells):
+            self._copy(self.cells[group], cells.cells, group, rows)
+        for memory, leaf, group in zip(self.tensors, call.leaves, self._places, strict=True):
+            if memory is not None:
+                self._copy(memory, tensor_of(leaf), group, rows)
+        self._filled = list(rows)
+
+    def _copy(self, memory: Tensor, given: Tensor, group: int, rows: Sequence[int]) -> None:
+        if group == NO_GROUP:
+            memory.copy_(given)
+            return
+        count, before = rows[group], self._filled[group]
+        memory[:count].copy_(given)
+        if before > count:
+            memory[count:before].fill_(_filler(memory))
+
+    def arguments(self, starts: Callable[[Coordinates], None]) -> tuple[Any, list[Coordinates]]:
+        """``(args, kwargs)`` in this memory, and the Coordinates of each group of sparse tensors,
+        for each of which ``starts`` is called."""
+        clouds = []
+        for cells, like in zip(self.cells, self._call.cells, strict=True):
+            grid = like.spatial_shape, like.batch_size
+            clouds.append(Coordinates(cells, *grid, padded=True, valid=True))
+            starts(clouds[-1])
+        made = []
+        for leaf, group, memory in zip(self._call.leaves, self._places, self.tensors, strict=True):
+            if isinstance(leaf, NoTensor):
+                assert memory is not None
+                made.append(at_cells(leaf, memory, clouds[group]))
+            else:
+                made.append(leaf if memory is None else memory)
+        return put_together(self._call.structure, iter(made).__next__), clouds
+
+
+def tensor_of(leaf: Any) -> Tensor:
+    """Return a tensor, or the features of a sparse one."""
+    found: Tensor = leaf if isinstance(leaf, Tensor) else leaf.features
+    return found
+
+
+def at_cells(like: Any, features: Tensor, cells: Coordinates) -> Any:
+    """A sparse tensor of the kind of another one."""
+    on = getattr(type(like), "on", None)  # of spconv's names, which stand above this room
+    return SparseTensor(features, cells) if on is None else on(like, features, cells, {})
+
+
+def _padding(like: Tensor, rows: int) -> Tensor:
+    with torch.inference_mode(False):
+        made = torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
+        return made.fill_(_filler(made))
+
+
+def _filler(memory: Tensor) -> int:
+    """Return what makes a row of cells no cell, of whatever dtype they are."""
+    return -1 if memory.dtype.is_signed else 0

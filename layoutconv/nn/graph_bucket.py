@@ -1,0 +1,208 @@
+"""A network captured for clouds of up to so many rows at every level."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..sparse.coords.row_plan import FixedRows
+from .graph_arguments import Arguments, Memory
+from .graph_recorder import HostReads, Recorder
+from .graph_results import Results, Returned, difference
+from .nested import put_together, taken_apart
+
+ALIGNMENT = 128  # rows: a multiple of the largest tiles
+
+
+class Bucket:
+    """A network with fixed rows, recorded.
+
+    Args:
+        net: the network.
+        memory: where arguments go.
+        keys: what the maps of the levels are asked for with.
+        capacities: rows of every level.
+
+    Attributes:
+        hits: the calls that it served.
+        difference: of its first result from the eager one, relative to the largest number; 0: the
+            same bits.
+    """
+
+    def __init__(
+        self, net: Any, memory: Memory, keys: Sequence[Hashable], capacities: Sequence[int]
+    ) -> None:
+        self._memory, self._keys = memory, keys
+        self.groups, self.levels = memory.capacities, tuple(capacities)
+        self._net, self._state = net, State(net)
+        self.hits, self.difference, self.nbytes = 0, 0.0, memory.nbytes
+        self.returns: int | str | None = None  # the argument that the network returns
+
+    def is_current(self) -> bool:
+        """Return whether the network is what it was."""
+        return self._state.holds()
+
+    def record(
+        self,
+        recorder: Recorder,
+        call: Arguments,
+        rows: Sequence[int],
+        eager: tuple[Any, list[Any]],
+        device: torch.device,
+    ) -> None:
+        """Run the network with fixed rows, compare it with ``eager``, its result that was taken
+        apart, and record it. ``rows`` are those of groups and levels.
+
+        Raises what keeps it from being captured.
+        """
+        if self._state.training:
+            raise RuntimeError("a part of it is in training mode")
+        if self._state.is_hooked():
+            raise RuntimeError("a part of it has hooks, which a replay would not call")
+        self._memory.load(call, rows)
+        with HostReads(device.type):
+            structure, returned, verdict = self._run(device, poisons=True)
+        if structure != eager[0]:
+            raise RuntimeError("the result is nested in another way with fixed rows")
+        every = *self.groups, *self.levels
+        self._results = Results(call, eager[1], returned, rows, every)
+        self._checked(returned, verdict, call, rows, eager[1])
+        del returned, verdict
+        recording = recorder.record(lambda: self._run(device))
+        self._replay, self.nbytes = recording.replay, self._memory.nbytes + recording.nbytes
+        _, returned, verdict = self._replay()
+        self.difference = self._checked(returned, verdict, call, rows, eager[1])
+
+    def _checked(
+        self,
+        returned: Returned,
+        verdict: Tensor,
+        call: Arguments,
+        rows: Sequence[int],
+        eager: Sequence[Any],
+    ) -> float:
+        """Return how far a result is from the eager one."""
+        found = self._results.copied(returned)
+        if self._rows(verdict, rows[: len(self.groups)]) != list(rows):
+            raise RuntimeError("levels have other rows than in the eager call")
+        pairs = zip(eager, found(rows, call), strict=True)
+        return max([difference(*pair) for pair in pairs], default=0.0)
+
+    def run(self, call: Arguments, rows: Sequence[int]) -> Answer:
+        """The result of a call that fits, or why there is none."""
+        self._memory.load(call, rows)
+        structure, returned, verdict = self._replay()
+        found = self._results.copied(returned)
+        if not self._state.holds():  # asked while the GPU is at work
+            return Answer(None, "parameters, modules or modes are others than those captured")
+        every = self._rows(verdict, rows)
+        if isinstance(every, str):
+            return Answer(None, every)
+        self.hits += 1
+        return Answer(put_together(structure, iter(found(every, call)).__next__))
+
+    def _rows(self, verdict: Tensor, rows: Sequence[int]) -> list[int] | str:
+        """Rows of groups and levels, which the host waits for; or what is wrong with the call."""
+        numbers = verdict.tolist()
+        count = len(self.levels)
+        levels, clouds = numbers[:count], numbers[count:]
+        for start, most in zip(range(0, len(clouds), 3), self._clouds, strict=True):
+            repeated, outside, absent = clouds[start : start + 3]
+            expected = most - rows[self.groups.index(most)]
+            if repeated or outside or absent != expected:
+                return "cells are repeated, or outside the grid"
+        if any(total > most for total, most in zip(levels, self.levels, strict=True)):
+            return OVERFLOW
+        return [*rows, *levels]
+
+    def _run(self, device: torch.device, poisons: bool = False) -> tuple[Any, Returned, Tensor]:
+        """The network in this memory: how its result is nested, its leaves, and the verdict."""
+        plan = FixedRows(self._keys, self.levels, self.groups, poisons)
+        lowered = _uncached_autocast(device.type)
+        with torch.inference_mode(False), torch.no_grad(), lowered, plan.in_effect():
+            (args, kwargs), clouds = self._memory.arguments(plan.start)
+            leaves: list[Any] = []
+            structure = taken_apart(self._net(*args, **kwargs), leaves)
+            returned, verdict = Returned(leaves, clouds), plan.verdict()
+        if len(plan.levels) != len(self.levels):
+            raise RuntimeError("with fixed rows, fewer kernel maps are made than before")
+        self._clouds = [len(cells) for cells in plan.clouds()]
+        return structure, returned, verdict
+
+
+OVERFLOW = "a level has more rows than its capacity"
+
+
+def holds(groups: Sequence[int], rows: Sequence[int], waste: float) -> bool:
+    """Return whether clouds of so many rows fit into a bucket, and fill it well enough.
+
+    >>> holds([1280], [1000], 2.5), holds([1280], [1300], 2.5), holds([1280], [100], 2.5)
+    (True, False, False)
+    """
+    pairs = zip(rows, groups, strict=True)
+    return all(count <= most <= count * waste + 2 * ALIGNMENT for count, most in pairs)
+
+
+class Answer(NamedTuple):
+    """A result, or the reason why there is none."""
+
+    result: Any
+    refused: str = ""
+
+
+def _uncached_autocast(device: str) -> AbstractContextManager[Any]:
+    """Autocast as it is, without weights that it lowered before: a graph lowers those of today."""
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    dtype = torch.get_autocast_dtype(device)
+    return torch.autocast(device, dtype=dtype, cache_enabled=False)
+
+
+class State:
+    """Record what a network is captured with: modules, their modes, and where parameters and
+    buffers lie.
+
+    It keeps their memory, so that no other tensor comes to lie there. It is asked at every call,
+    of hundreds of modules: all but a few steps are C's.
+    """
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        self._modules = list(net.modules())
+        dicts: list[dict[str, Any]] = [
+            found for module in self._modules
+            for found in (module._modules, module._parameters, module._buffers)
+        ]  # fmt: skip
+        self._dicts = dicts
+        self._hooks = [
+            hooks for module in self._modules
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        ]  # fmt: skip
+        every = list(chain.from_iterable(map(dict.values, dicts)))
+        self._tensors = [one for one in every if isinstance(one, Tensor)]
+        self._held = [tensor.untyped_storage() for tensor in self._tensors]
+        self._known = self._now()
+        self.training = any(self._known[0])
+
+    def holds(self) -> bool:
+        """Return whether all of it is as it was."""
+        return self._now() == self._known and not self.is_hooked()
+
+    def is_hooked(self) -> bool:
+        """Return whether somebody looks at what goes into a module, or comes out."""
+        return any(self._hooks)
+
+    def _now(self) -> tuple[list[bool], list[int], list[int]]:
+        return (
+            list(map(_training, self._modules)),
+            list(map(id, chain.from_iterable(map(dict.values, self._dicts)))),
+            list(map(Tensor.data_ptr, self._tensors)),
+        )
+
+
+_training = attrgetter("training")

@@ -1,0 +1,205 @@
+"""CUDA graphs of functions: warmed up, captured on a stream of their own, replayed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..base.torch_internals import end_of_pool, release_pool
+
+
+class Recording(NamedTuple):
+    """A function that was recorded.
+
+    Attributes:
+        replay: runs it once more, on the memory that it was recorded with, and returns its result.
+        nbytes: memory that is kept for it.
+    """
+
+    replay: Callable[[], Any]
+    nbytes: int
+
+
+class Recorder(Protocol):
+    """Where functions of fixed shapes are recorded: a GPU, or in a test what stands in for it."""
+
+    def record(self, run: Callable[[], Any]) -> Recording:
+        """Warm ``run`` up and record it. What keeps it from being recorded is raised."""
+
+
+class CudaGraphs:
+    """:class:`Recorder` of CUDA graphs of a device, each with memory of its own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def record(self, run: Callable[[], Any]) -> Recording:
+        """Capture ``run``, which has run before with other values in the same memory."""
+        with torch.cuda.device(self._device):
+            graph, result = _captured(run)
+        pool = tuple(graph.pool())
+        segments = torch.cuda.memory_snapshot()
+        own = (s["total_size"] for s in segments if tuple(s["segment_pool_id"]) == pool)
+
+        def replay() -> Any:
+            with torch.cuda.device(self._device):
+                graph.replay()
+            return result
+
+        return Recording(replay, sum(own))
+
+
+def _captured(run: Callable[[], Any]) -> tuple[Any, Any]:
+    """A graph, and what ``run`` returned while it was captured."""
+    before = torch.cuda.current_stream()
+    side = torch.cuda.Stream()
+    side.wait_stream(before)
+    with torch.cuda.stream(side):
+        for _ in range(2):  # kernels are loaded, and calls bound, outside of the capture
+            run()
+    before.wait_stream(side)
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    try:
+        # Other threads may go on allocating.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            result = run()
+    except BaseException:
+        torch.cuda.set_stream(before)  # a capture that failed leaves its own
+        _given_up(graph, pool)
+        raise
+    torch.cuda.set_stream(before)
+    return graph, result
+
+
+_FAILED: list[Any] = []  # torch's allocators of pinned memory ask their graphs at later captures
+
+
+def _given_up(graph: Any, pool: Any) -> None:
+    """End what a capture that failed has begun in torch, which some releases (2.5 to 2.11 at least)
+    do not: ``empty_cache`` then fails or frees nothing for the rest of the process, and random
+    numbers of the GPU are refused.
+    """
+    device = torch.cuda.current_device()
+    with suppress(RuntimeError):  # torch has ended it
+        end_of_pool(device, pool)
+        _FAILED.append(graph)
+        release_pool(device, pool)
+    with suppress(RuntimeError):  # the generator is told that captures end by one that does
+        number = torch.zeros(1, device="cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            number.zero_()
+
+
+def recorder_of(device: torch.device) -> Recorder | None:
+    """Return what records functions on a device; None if nothing does."""
+    return CudaGraphs(device) if device.type == "cuda" else None
+
+
+# What reads a tensor's values on the host.
+_READS = frozenset(
+    (
+        "__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__", "__array__",
+        "item", "tolist", "numpy", "cpu", "nonzero", "argwhere", "masked_select", "bincount",
+        "unique", "unique_consecutive", "_unique2", "equal", "allclose", "is_nonzero",
+    )
+)  # fmt: skip
+# Where the package reads values of a CPU, in place of what kernels do on a GPU.
+_ASIDE = (
+    "layoutconv.cpu.", "layoutconv.gpu.", "layoutconv.tensors.", "layoutconv.sparse.maps.",
+    "layoutconv.sparse.coords.table", "layoutconv.kernels.",
+)  # fmt: skip
+
+
+# What waits for a device.
+_WAITS = {
+    wait.__code__: f"torch.cuda.{wait.__qualname__}"
+    for wait in (
+        torch.cuda.synchronize, torch.cuda.Stream.synchronize, torch.cuda.Event.synchronize,
+    )
+}  # fmt: skip
+
+
+class HostReads(TorchFunctionMode):
+    """Refuse what reads the values of a device on the host, or waits for it: a CUDA graph cannot.
+
+    A capture would end in an error at such a call, which leaves less behind if it comes before.
+    Calls that wait are no functions of tensors: a profile function of the thread sees them, unless
+    there is another one.
+
+    >>> with HostReads("cpu"):
+    ...     torch.ones(2).sum().item()
+    Traceback (most recent call last):
+    RuntimeError: Tensor.item reads a value on the host, in\
+ <doctest layoutconv.nn.graph_recorder.HostReads[0]>:2
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device, self._looks = device, False
+
+    def __enter__(self) -> HostReads:
+        super().__enter__()
+        self._looks = sys.getprofile() is None
+        if self._looks:
+            sys.setprofile(_refuse_waiting)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._looks:
+            sys.setprofile(None)
+        super().__exit__(*error)
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        if name in _READS or (name == "__getitem__" and _has_mask(args[1:])) or (
+            name == "to" and _leaves(self._device, args, kwargs)
+        ):  # fmt: skip
+            tensors = [value for value in args if isinstance(value, torch.Tensor)]
+            if any(tensor.device.type == self._device for tensor in tensors):
+                where = _caller(sys._getframe(1))
+                if where is not None:
+                    of = "Tensor." if hasattr(torch.Tensor, name) else "torch."
+                    raise RuntimeError(f"{of}{name} reads a value on the host, in {where}")
+        return function(*args, **kwargs)
+
+
+def _has_mask(indices: Any) -> bool:
+    flat = indices[0] if indices and isinstance(indices[0], tuple) else indices
+    return any(isinstance(one, torch.Tensor) and one.dtype == torch.bool for one in flat)
+
+
+def _leaves(device: str, args: Any, kwargs: Any) -> bool:
+    """Return whether ``Tensor.to`` moves to a device of another kind."""
+    for value in (*args[1:], *kwargs.values()):
+        if isinstance(value, str | torch.device) and torch.device(value).type != device:
+            return True
+    return False
+
+
+def _refuse_waiting(frame: Any, event: str, _: Any) -> None:
+    """As a profile function: refuse to wait for a device."""
+    if event == "call" and frame.f_code in _WAITS:
+        where = _caller(frame.f_back)
+        if where is not None:
+            raise RuntimeError(f"{_WAITS[frame.f_code]} waits for the device, in {where}")
+
+
+def _caller(frame: Any) -> str | None:
+    """The file and line that called torch, up from ``frame``; None for what the package does itself
+    on a CPU."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not (name == "torch" or name.startswith("torch.")):
+            if name.startswith(_ASIDE):
+                return None
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,195 @@
+"""Results of a captured network, in memory of its own: cut to the rows that an eager call has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..sparse import Coordinates, SparseTensor
+from ..sparse.coords.no_tensor import NoTensor
+from .graph_arguments import Arguments, at_cells
+
+# Of results that are no bit for bit the eager ones: other numbers of rows have other tiles.
+_CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+Rows = Sequence[int]
+
+
+class Returned:
+    """Results of one call: leaves in memory that the next call writes to.
+
+    Args:
+        leaves: of the result.
+        clouds: the Coordinates of the arguments.
+
+    It is made where rows are fixed, since a tensor of spconv's names makes its Coordinates when it
+    is asked for them.
+    """
+
+    def __init__(self, leaves: Sequence[Any], clouds: Sequence[Coordinates]) -> None:
+        self.leaves, self.clouds = leaves, clouds
+        self.coordinates: list[Coordinates | None] = [
+            leaf.coordinates if isinstance(leaf, NoTensor) else None for leaf in leaves
+        ]
+
+
+Cut = Callable[[Rows, Arguments, dict[int, Coordinates]], Any]
+Copy = Callable[[Returned, dict[int, Tensor]], Cut]  # beside copies of cells that results share
+
+
+class Results:
+    """The way in which each leaf of a result is copied out, and then cut to its rows.
+
+    Args:
+        call: the arguments.
+        eager: leaves of what the network returned.
+        found: those of the same call with fixed rows.
+        rows: rows of every group and level in the eager call.
+        capacities: the same with fixed rows, no two of which are equal.
+
+    Raises ``RuntimeError`` if that cannot be told.
+    """
+
+    def __init__(
+        self,
+        call: Arguments,
+        eager: Sequence[Any],
+        found: Returned,
+        rows: Rows,
+        capacities: Sequence[int],
+    ) -> None:
+        self._rows, self._capacities, self._found = rows, capacities, found
+        self._given = [id(leaf) for leaf in call.leaves]
+        self._clouds = [id(cells.cells) for cells in found.clouds]
+        pairs = enumerate(zip(eager, found.leaves, strict=True))
+        self._copies = [self._copy_of(number, *pair) for number, pair in pairs]
+        del self._found, self._given  # and the memory of their tensors
+
+    def copied(self, found: Returned) -> Callable[[Rows, Arguments], list[Any]]:
+        """Copy results out of their memory, of which nothing waits; then cut them to their rows."""
+        cells: dict[int, Tensor] = {}
+        copies = [copy(found, cells) for copy in self._copies]
+
+        def cut(rows: Rows, call: Arguments) -> list[Any]:
+            shared: dict[int, Coordinates] = {}
+            return [copy(rows, call, shared) for copy in copies]
+
+        return cut
+
+    def _copy_of(self, number: int, eager: Any, leaf: Any) -> Copy:
+        if isinstance(eager, Tensor | NoTensor) and id(eager) in self._given:
+            place = self._given.index(id(eager))
+            return lambda found, cells: lambda rows, call, shared: call.leaves[place]
+        if type(eager) is not type(leaf) and not isinstance(eager, SparseTensor):
+            raise RuntimeError(f"result {number} is of another type with fixed rows")
+        if isinstance(leaf, Tensor):
+            return self._tensor(number, eager, leaf)
+        if isinstance(leaf, NoTensor):
+            return self._sparse(number, eager, leaf)
+        if eager is not leaf and eager != leaf:
+            raise RuntimeError(f"result {number} depends on rows: {eager}, or {leaf}")
+        return lambda found, cells: lambda rows, call, shared: leaf
+
+    def _tensor(self, number: int, eager: Tensor, leaf: Tensor) -> Copy:
+        if eager.dim() != leaf.dim() or eager.dtype != leaf.dtype:
+            raise RuntimeError(f"result {number} is of another shape or dtype with fixed rows")
+        cuts: list[tuple[int, int]] = []
+        for axis, (count, most) in enumerate(zip(eager.shape, leaf.shape, strict=True)):
+            if count != most:
+                cuts.append((axis, self._level(number, count, most)))
+
+        def copy(found: Returned, _: Any) -> Cut:
+            made = found.leaves[number].clone()
+
+            def cut(rows: Rows, call: Arguments, shared: Any) -> Tensor:
+                result: Tensor = made
+                for axis, level in cuts:
+                    result = result.narrow(axis, 0, rows[level])
+                return result
+
+            return cut
+
+        return copy
+
+    def _sparse(self, number: int, eager: Any, leaf: Any) -> Copy:
+        cells, like = self._found.coordinates[number], eager.coordinates
+        assert cells is not None
+        if like.padded or not cells.padded:
+            raise RuntimeError(f"result {number} has a capacity already, or none with fixed rows")
+        if like.spatial_shape != cells.spatial_shape or like.batch_size != cells.batch_size:
+            raise RuntimeError(f"result {number} is of another grid with fixed rows")
+        group = self._clouds.index(id(cells.cells)) if id(cells.cells) in self._clouds else None
+        level = self._level(number, len(like), len(cells))
+        kind, repeated = type(eager), like.repeated
+
+        def copy(found: Returned, copies: dict[int, Tensor]) -> Cut:
+            result = found.leaves[number]
+            features = result.features.clone()
+            own_cells = found.coordinates[number]
+            assert own_cells is not None
+            key = id(own_cells.cells)
+            if group is None and key not in copies:
+                copies[key] = own_cells.cells.clone()
+
+            def cut(rows: Rows, call: Arguments, shared: dict[int, Coordinates]) -> Any:
+                own = features.narrow(0, 0, rows[level])
+                if group is not None:
+                    return _on_arguments(kind, own, call, group)
+                if key not in shared:
+                    grid = own_cells.spatial_shape, own_cells.batch_size
+                    there = copies[key].narrow(0, 0, rows[level])
+                    shared[key] = Coordinates(there, *grid, valid=True, repeated=repeated)
+                return at_cells(result, own, shared[key])
+
+            return cut
+
+        return copy
+
+    def _level(self, number: int, count: int, most: int) -> int:
+        """Which group or level has so many rows."""
+        if most in self._capacities:
+            level = self._capacities.index(most)
+            if self._rows[level] == count:
+                return level
+        raise RuntimeError(f"result {number} has {count} rows, those of no one level")
+
+
+def _on_arguments(kind: Any, features: Tensor, call: Arguments, group: int) -> Any:
+    """A result at the cells of an argument, of the kind that it is of in an eager call."""
+    cells = call.cells[group]
+    for leaf in call.leaves:
+        if type(leaf) is kind and leaf.coordinates.cells is cells.cells:
+            if isinstance(leaf, SparseTensor):
+                return leaf.replace(features)
+            return at_cells(leaf, features, cells)
+    return SparseTensor(features, cells)
+
+
+def difference(eager: Any, found: Any) -> float:
+    """The largest difference of two leaves, relative to the largest number; 0 of equal bits.
+
+    Raises ``RuntimeError`` if they are not close.
+    """
+    if isinstance(eager, NoTensor):
+        if not torch.equal(eager.coordinates.cells, found.coordinates.cells):
+            raise RuntimeError("a result has other cells with fixed rows")
+        eager, found = eager.features, found.features
+    if not isinstance(eager, Tensor):
+        return 0.0
+    if eager.shape == found.shape and torch.equal(eager, found):
+        return 0.0
+    if eager.shape == found.shape and eager.dtype in _CLOSE:
+        exact, other = eager.double(), found.double()
+        same = (exact == other) | (exact.isnan() & other.isnan())
+        gap = (exact - other).masked_fill(same, 0).abs().max()
+        scale = exact.nan_to_num(0, 0, 0).abs().max()
+        relative = float(gap / scale.clamp(min=1e-300))
+        if relative <= _CLOSE[eager.dtype]:
+            return relative
+    raise RuntimeError(
+        "a result is another one with fixed rows: something reads rows without a cell, or counts "
+        "them, or is random"
+    )

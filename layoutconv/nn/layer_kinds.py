@@ -1,0 +1,227 @@
+"""Convolution modules as quantisation sees them: what each kind reads, multiplies and makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.utils.parametrize import is_parametrized
+
+from ..errors import ArgumentError, ArgumentTypeError
+from ..sparse import SparseTensor
+from .fused_modules import MAPS
+from .given_maps import check_cells, check_map
+from .modules import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from .padded_norm import is_hooked
+from .sparse import convolved, placed
+from .sparse_checks import LOWERED
+from .sparse_modules import InverseOf, SparseConvolution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..ops.epilogue_args import EpilogueArgs
+
+
+class Call:
+    """The arguments of a call of a module: its input, a residual, and the others."""
+
+    def __init__(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self.input, self.arguments, self.named = input, arguments, dict(named)
+        self.residual = self.named.pop("residual", None)
+
+
+class LayerKind:
+    """The convolution modules of one kind. It has no state."""
+
+    def takes(self, module: Any) -> bool:
+        """Return whether a module is of this kind."""
+        raise NotImplementedError
+
+    def why_not(self, module: Any) -> str | None:
+        """Return why a module of this kind cannot be quantised, None where it can be."""
+        if is_hooked(module):
+            return "it has hooks"
+        if is_parametrized(module):
+            return "it is parametrized"
+        if module.weight.dtype not in LOWERED:
+            return f"its weight is {module.weight.dtype}"
+        if module.groups == module.in_channels > 1:
+            return "depthwise layers are of no 8 bits"
+        return None
+
+    def swapped(self, base: type) -> Any:
+        """Return the class of what takes the place of a module, ``base`` or one of it."""
+        return base
+
+    def folds(self, module: Any) -> bool:
+        """Return whether a module takes up a batch norm that follows it."""
+        return True
+
+    def call(self, input: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Call:
+        """Return a call of a module of these arguments."""
+        return Call(input, arguments, named)
+
+    def by_output(self, module: Any, weight: Tensor) -> Tensor:
+        """Return a weight as (K, numbers of an output channel)."""
+        return weight.flatten(1)
+
+    def like_weight(self, module: Any, numbers: Tensor) -> Tensor:
+        """Return (K,) numbers in a shape that is broadcast to the weight."""
+        return numbers.view(-1, *[1] * (len(module.kernel_size) + 1))
+
+    def features(self, module: Any, input: Any) -> Tensor:
+        """Return what a module convolves of an input.
+
+        Raises :class:`~layoutconv.errors.ArgumentError` that names ``input``.
+        """
+        raise NotImplementedError
+
+    def made(self, result: Any) -> Tensor:
+        """Return the features of what a module made."""
+        raise NotImplementedError
+
+    def with_features(self, input: Any, features: Tensor) -> Any:
+        """Return an input with other features."""
+        raise NotImplementedError
+
+    def convolve(
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+    ) -> Any:
+        """Return the result of a call, of other features, another weight, and this ending."""
+        raise NotImplementedError
+
+
+class SparseLayers(LayerKind):
+    """Modules of :mod:`~layoutconv.nn.sparse_modules`."""
+
+    def takes(self, module: Any) -> bool:
+        return isinstance(module, SparseConvolution)
+
+    def why_not(self, module: Any) -> str | None:
+        if type(module).forward not in MAPS:
+            return f"{type(module).__name__} overrides forward"
+        return super().why_not(module)
+
+    def features(self, module: Any, input: Any) -> Tensor:
+        if not isinstance(input, SparseTensor):
+            raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+        return input.features
+
+    def made(self, result: Any) -> Tensor:
+        return result.features  # type: ignore[no-any-return]
+
+    def with_features(self, input: Any, features: Tensor) -> Any:
+        return input.replace(features)
+
+    def convolve(
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+    ) -> Any:
+        input, named = call.input, call.named
+        found = self._map(module, input, named.get("kernel_map"), named, call.arguments)
+        outputs, past = found.outputs, call.residual
+        if isinstance(past, SparseTensor) and past.coordinates.cells is not outputs.cells:
+            expected = "a tensor on the coordinates of the result, or features"
+            raise ArgumentError("residual", expected, past.coordinates)
+        return placed(input, outputs, convolved(x, weight, found, module.groups, ending))
+
+    @staticmethod
+    def _map(module: Any, input: Any, given: Any, named: Any, more: Any) -> Any:
+        if given is not None:
+            found = check_map(given)
+            found = found.inverse if isinstance(module, InverseOf) else found
+            check_cells("input", input, found.inputs, "inputs")
+            return found
+        cells = {name: value for name, value in named.items() if name != "kernel_map"}
+        found_or_none = MAPS[type(module).forward](module, input, *more, **cells)
+        if found_or_none is None:
+            expected = "a tensor that came from a convolution, which is gone back through"
+            raise ArgumentError("input", expected, repr(input))
+        return found_or_none
+
+
+class DenseLayers(LayerKind):
+    """Modules of :mod:`~layoutconv.nn.modules`, but transposed ones."""
+
+    _kinds: tuple[Any, ...] = (Conv1d, Conv2d, Conv3d)
+
+    def takes(self, module: Any) -> bool:
+        return isinstance(module, self._kinds)
+
+    def why_not(self, module: Any) -> str | None:
+        if type(module).forward is not self._kinds[0].forward:
+            return f"{type(module).__name__} overrides forward"
+        if module.padding_mode != "zeros":
+            return f"its padding_mode is {module.padding_mode!r}"
+        return super().why_not(module)
+
+    def features(self, module: Any, input: Any) -> Tensor:
+        if not isinstance(input, torch.Tensor):
+            raise ArgumentTypeError("input", "a torch tensor", type(input).__name__)
+        return input
+
+    def made(self, result: Any) -> Tensor:
+        return result  # type: ignore[no-any-return]
+
+    def with_features(self, input: Any, features: Tensor) -> Any:
+        return features
+
+    def convolve(
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+    ) -> Any:
+        if call.arguments or call.named:
+            raise TypeError(f"{type(module).__name__} takes its input alone")
+        bias, scale, _, activation, slope, out_dtype = ending
+        return module._function(
+            x, weight, bias, module.stride, module.padding, module.dilation, module.groups,
+            scale=scale, activation=activation, slope=slope, out_dtype=out_dtype,
+        )  # fmt: skip
+
+
+class TransposedLayers(DenseLayers):
+    """Transposed modules of :mod:`~layoutconv.nn.modules`, whose weight is (C, K / groups, ...)."""
+
+    _kinds = (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)
+
+    def by_output(self, module: Any, weight: Tensor) -> Tensor:
+        split = weight.unflatten(0, (module.groups, -1)).transpose(1, 2)  # (g, K / g, C / g, ...)
+        return split.flatten(0, 1).flatten(1)
+
+    def like_weight(self, module: Any, numbers: Tensor) -> Tensor:
+        inputs, taps = module.in_channels // module.groups, [1] * len(module.kernel_size)
+        by_group = numbers.view(module.groups, 1, -1, *taps)
+        return by_group.expand(-1, inputs, *[-1] * (len(taps) + 1)).flatten(0, 1)
+
+    def convolve(
+        self, module: Any, x: Tensor, weight: Tensor, ending: EpilogueArgs, call: Call
+    ) -> Any:
+        bias, scale, _, activation, slope, out_dtype = ending
+        sizes = module.stride, module.padding, module.kernel_size
+        extra = module._output_padding(
+            x, *(call.arguments or (call.named.get("output_size"),)), *sizes,
+            len(module.kernel_size), module.dilation,
+        )  # fmt: skip
+        return module._function(
+            x, weight, bias, module.stride, module.padding, tuple(extra), module.groups,
+            module.dilation, scale=scale, activation=activation, slope=slope, out_dtype=out_dtype,
+        )  # fmt: skip
+
+
+# A module belongs to the first that takes it. A package above adds its own.
+LAYER_KINDS: list[LayerKind] = [SparseLayers(), DenseLayers(), TransposedLayers()]
+
+
+def kind_of_layer(module: Any) -> LayerKind | None:
+    """Return the kind of a module; None for what is no convolution of ours.
+
+    >>> kind_of_layer(torch.nn.ReLU()) is None, type(kind_of_layer(Conv1d(2, 2, 3))).__name__
+    (True, 'DenseLayers')
+    """
+    return next((home for home in LAYER_KINDS if home.takes(module)), None)

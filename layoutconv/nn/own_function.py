@@ -1,0 +1,83 @@
+"""A user's function behind a dense convolution: known, bound to a launch, or run by torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..ops import dense_calls
+from ..ops.epilogue_args import EpilogueArgs
+from ..ops.formulas import lower
+from ..ops.function_gradients import tensors_of
+from ..view.epilogue import Pointwise
+from . import fuse
+from .arguments import AUTOCAST
+from .batches import batch, like, of_batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def known(
+    given: tuple[Any, ...], operands: tuple[Tensor, Tensor], asked: EpilogueArgs
+) -> Tensor | None:
+    """The result, where all that can be found out about a call was found out before.
+
+    ``given`` are its numbers and those of the function, ``asked`` is the ending as it was given.
+    """
+    bias, scale, residual, function, _, out_dtype = asked
+    assert isinstance(function, Pointwise)
+    named = tensors_of(function)
+    call = dense_calls.find(given, out_dtype, *operands, bias, scale, residual, *named)
+    return None if call is None else call.run_function(function, *operands, bias, scale, residual)
+
+
+def with_function(
+    convolve: Any,
+    rank: int,
+    given: tuple[Any, ...],
+    operands: tuple[Tensor, Tensor],
+    numbers: tuple[Any, ...],
+    endings: tuple[EpilogueArgs, EpilogueArgs],
+    shape: tuple[int, ...],
+) -> Tensor:
+    """The result, fused where it is nothing but a launch.
+
+    Args:
+        convolve: the pass that torch runs the function behind, else: ``fuse.fprop`` or ``dgrad``.
+        numbers: those of the operator.
+        endings: as the call has it, and with a tensor for a scale that is a number.
+        shape: of the result.
+    """
+    input, weight = operands
+    kind = input.device.type
+    if kind in AUTOCAST and torch.is_autocast_enabled(kind):
+        dtype = torch.get_autocast_dtype(kind)
+        with torch.autocast(kind, enabled=False):
+            low = lower(input, dtype), lower(weight, dtype)
+            return with_function(convolve, rank, given, low, numbers, endings, shape)
+    asked, ending = (of_batch(each, rank) for each in endings)
+    x = batch(input, rank)
+    asked = contiguous_columns(asked)
+    y = known(given, (x, weight), asked)
+    if y is None:
+        of = asked, (x.shape[0], *shape[1:]), numbers
+        call = dense_calls.bound(given, (x, weight), *of, transposed=convolve is fuse.dgrad)
+        if call is None:
+            y = convolve(x, weight, numbers, ending)
+        else:
+            function: Any = asked.activation
+            y = call.run_function(function, x, weight, *asked[:3])
+    return like(y, input, rank)
+
+
+def contiguous_columns(ending: EpilogueArgs) -> EpilogueArgs:
+    """Return an ending whose function reads its columns from contiguous memory, as kernels do."""
+    bias, scale, residual, function, slope, out_dtype = ending
+    assert isinstance(function, Pointwise)
+    if all(tensor.is_contiguous() for tensor in function.per_column):
+        return ending
+    columns = [tensor.contiguous() for tensor in function.per_column]
+    function = function.with_tensors(columns, function.per_row, function.like_d)
+    return EpilogueArgs(bias, scale, residual, function, slope, out_dtype)

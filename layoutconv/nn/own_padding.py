@@ -1,0 +1,268 @@
+"""Forward passes of subclasses that pad an input themselves, and put kept frames before it.
+
+A causal convolution over time is often written as a subclass of ``torch.nn.Conv3d`` whose
+``forward(x, cache=None)`` joins the cache and ``x``, pads the result with zeros, and calls
+``super().forward``. Each step copies the input, while a convolution of this package pads as it
+reads. What such a method does is found out by running it once, symbolically, so that no name of a
+class or of an argument is known here.
+"""
+
+from __future__ import annotations
+
+import operator
+from copy import copy
+from inspect import Parameter, signature, unwrap
+from types import new_class
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import fx
+from torch.nn.functional import pad
+
+from ..errors import ArgumentError
+from .arguments import near_and_far
+from .modules import weight_and_bias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Pairs = tuple[tuple[int, int], ...]
+
+OWN_PADDING = "_own_padding"  # the attribute of a converted module that says what it pads
+
+# Of what is allowed, nothing depends on a tensor's values.
+_FUNCTIONS = {torch.cat, torch.concat, pad} | {
+    getattr(operator, name) for name in ("getitem", "add", "sub", "mul", "neg")
+}
+_EXTENTS = (4, 3), (5, 4), (7, 6)  # of the first spatial mode and of the others, tried
+_BEYOND = 2  # frames of a cache beyond those that are read, tried
+
+
+class OwnPadding(NamedTuple):
+    """A forward pass that is a convolution of its input, padded with zeros.
+
+    Attributes:
+        parameters: the names of the input and of the frames before it; of the first alone where
+            there is none of the second.
+        padding: (near, far) of every spatial mode, that of the convolution included. Frames that
+            are given take the place of the last near ones of the first mode.
+    """
+
+    parameters: tuple[str, ...]
+    padding: Pairs
+
+    def arguments(self, args: tuple[Any, ...], named: dict[str, Any]) -> list[Any] | None:
+        """The input and the frames, None for each that is not given; None for other calls."""
+        given = dict(zip(self.parameters, args, strict=False)) | named
+        expected = len(args) + len(named) == len(given) and given.keys() <= {*self.parameters}
+        return [given.get(name) for name in (*self.parameters, "")][:2] if expected else None
+
+    def takes(self, input: Any, frames: Any) -> bool:
+        """Return whether a call is of a batch, without or with frames; others go the long way."""
+        rank = len(self.padding) + 2
+        tensors = (input,) if frames is None else (input, frames)
+        return all(isinstance(tensor, torch.Tensor) and tensor.dim() == rank for tensor in tensors)
+
+    def compute(self, layer: Any, input: Tensor, frames: Tensor | None) -> Tensor:
+        """Return the result of a converted layer."""
+        first, *sides = self.padding
+        if frames is not None and first[0]:
+            input, left = after_frames(frames.to(input.device), input, first[0])
+            first = left, first[1]
+        result: Tensor = layer._function(
+            input, *weight_and_bias(layer), layer.stride, (first, *sides), layer.dilation,
+            layer.groups, activation=layer.activation, slope=layer.slope,
+        )  # fmt: skip
+        return result
+
+
+def after_frames(frames: Tensor, input: Tensor, reach: int) -> tuple[Tensor, int]:
+    """Return ``input`` with the last ``reach`` of ``frames`` before it, and how many zeros are
+    missing.
+
+    Both are (N, C, D, H, W). The result is in ``channels_last`` memory, written once.
+
+    >>> joined, missing = after_frames(torch.ones(1, 4, 1, 3, 3), torch.zeros(1, 4, 2, 3, 3), 2)
+    >>> joined.shape, missing, joined.movedim(1, -1).is_contiguous()
+    (torch.Size([1, 4, 3, 3, 3]), 1, True)
+    """
+    kept = frames[:, :, max(0, frames.shape[2] - reach) :]
+    joined = torch.cat([kept.movedim(1, -1), input.movedim(1, -1)], 1)
+    return joined.movedim(-1, 1), reach - kept.shape[2]
+
+
+def overriding(kind: type, base: type) -> str | None:
+    """Return the method of a subclass of ``base`` that keeps its forward pass to itself, or None.
+
+    One that calls ``super().forward`` or ``super()._conv_forward`` does not: in a class with a
+    convolution of ours for another base, that is ours.
+
+    >>> class Halved(torch.nn.Conv2d):
+    ...     def forward(self, input):
+    ...         return super().forward(input) / 2
+    >>> class Apart(torch.nn.Conv2d):
+    ...     def forward(self, input):
+    ...         return torch.nn.functional.conv2d(input, self.weight.abs())
+    >>> overriding(Halved, torch.nn.Conv2d), overriding(Apart, torch.nn.Conv2d)
+    (None, 'forward')
+    """
+    for owner in kind.__mro__[: kind.__mro__.index(base)]:
+        for name in ("forward", "_conv_forward"):
+            if name in owner.__dict__ and not _calls_super(owner.__dict__[name]):
+                return name
+    return None
+
+
+def _calls_super(method: Any) -> bool:
+    code = getattr(unwrap(method) if callable(method) else method, "__code__", None)
+    if code is None or "__class__" not in code.co_freevars:
+        return False
+    return bool({"forward", "_conv_forward"} & {*code.co_names})
+
+
+def own_padding(layer: Any, base: type) -> OwnPadding | None:
+    """Return what the overridden forward pass of a convolution is, if it is nothing but padding.
+
+    ``base`` is the class of torch that the forward pass comes to. The layer is not run, and stays
+    as it is.
+
+    >>> class Causal(torch.nn.Conv1d):
+    ...     def forward(self, x, before=None):
+    ...         missing = 2
+    ...         if before is not None:
+    ...             x = torch.cat([before, x], dim=2)
+    ...             missing = missing - before.shape[2]
+    ...         return super().forward(torch.nn.functional.pad(x, (missing, 0)))
+    >>> own_padding(Causal(4, 4, 3), torch.nn.Conv1d)
+    OwnPadding(parameters=('x', 'before'), padding=((2, 0),))
+    """
+    kind = type(layer)
+    if issubclass(base, torch.nn.modules.conv._ConvTransposeNd) or layer.padding_mode != "zeros":
+        return None
+    if kind._conv_forward is not base._conv_forward:  # type: ignore[attr-defined]
+        return None
+    names = _parameters(kind.forward)
+    if names is None:
+        return None
+    try:
+        probe = _probe(layer, base)
+        alone = _traced(lambda x: probe.forward(x))
+        rank = len(layer.kernel_size)
+        added = _measured(alone, rank)
+        if added is None:
+            return None
+        if len(names) == 2:
+            joined = _traced(lambda x, frames: probe.forward(x, frames))
+            if not _puts_before(joined, rank, added):
+                return None
+        steps = layer.stride, layer.dilation, layer.kernel_size
+        own = near_and_far(layer.padding, *steps)
+    except (ArgumentError, fx.proxy.TraceError, *_UNKNOWN):
+        return None
+    both = zip(added, own, strict=True)
+    return OwnPadding(names, tuple((n + near, f + far) for (n, f), (near, far) in both))
+
+
+# Of code that is no such forward pass, run on what stands for a tensor.
+_UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError, LookupError, NotImplementedError)
+
+
+def _parameters(method: Any) -> tuple[str, ...] | None:
+    """The names of the input, and of a second parameter that may be None."""
+    _, *others = signature(method).parameters.values()
+    plain = all(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in others)
+    first, second = [p.default is Parameter.empty for p in others[:2]], others[1:]
+    if not plain or not 1 <= len(others) <= 2 or not first[0]:
+        return None
+    if second and second[0].default is not None:
+        return None
+    return tuple(p.name for p in others)
+
+
+def _convolved(x: Any) -> Any:
+    """Stands for the convolution, in what is traced: what it is given is compared."""
+    return x
+
+
+def _probe(layer: Any, base: type) -> Any:
+    """An object with a layer's attributes, no tensors, and a recorder for ``super().forward``."""
+
+    def forward(self: Any, x: Any, *rest: Any) -> Any:
+        if rest or not isinstance(x, fx.Proxy):
+            raise TypeError("not the one tensor that a convolution takes")
+        return x.tracer.create_proxy("call_function", _convolved, (x,), {})
+
+    recorder = new_class("Recorder", (base,), exec_body=lambda names: names.update(forward=forward))
+    kind = new_class(type(layer).__name__, (type(layer), recorder))
+    probe: Any = object.__new__(kind)
+    for name, value in layer.__dict__.items():
+        probe.__dict__[name] = copy(value) if isinstance(value, dict | list) else value
+    for tensors in ("_parameters", "_buffers"):
+        probe.__dict__[tensors] = dict.fromkeys(probe.__dict__[tensors])
+    return probe
+
+
+def _traced(function: Any) -> fx.GraphModule:
+    """The graph of a function, if its result is the convolution's and all before it is allowed."""
+    tracer = fx.Tracer()
+    graph = tracer.trace(function)
+    *inner, output = graph.nodes
+    last = output.args[0]
+    if not isinstance(last, fx.Node) or last.target is not _convolved:
+        raise TypeError("the result is not the convolution's")
+    for node in inner:
+        if node is not last and not _is_allowed(node):
+            raise TypeError(f"{node.target} may be anything")
+    return fx.GraphModule(tracer.root, graph)
+
+
+def _is_allowed(node: fx.Node) -> bool:
+    if node.op == "call_method":  # to another's device
+        of_device = [getattr(other, "args", (None,))[-1] == "device" for other in node.args[1:]]
+        return node.target == "size" or (node.target == "to" and of_device == [True])
+    if node.op == "call_function" and node.target is getattr:
+        return node.args[1] in ("shape", "device")
+    return node.op == "placeholder" or node.target in _FUNCTIONS
+
+
+def _example(rank: int, first: int, others: int, offset: int = 0) -> Tensor:
+    """A tensor of numbers that are all different, and none of them 0."""
+    shape = 1, 2, first, *[others] * (rank - 1)
+    count = 2 * first * others ** (rank - 1)
+    return torch.arange(1.0 + offset, 1.0 + offset + count).view(shape)
+
+
+def _measured(alone: fx.GraphModule, rank: int) -> Pairs | None:
+    """Zeros around each mode; None where something else comes of an input."""
+    x = _example(rank, *_EXTENTS[0])
+    found = alone(x)
+    if found.dim() != x.dim() or not found.any():
+        return None
+    pairs = []
+    for mode in range(2, x.dim()):
+        used = found.ne(0).movedim(mode, 0).flatten(1).any(1).nonzero()
+        pairs.append((int(used[0]), found.shape[mode] - 1 - int(used[-1])))
+    added = tuple(pairs)
+    tried = (_example(rank, *extents) for extents in _EXTENTS)
+    return added if all(torch.equal(alone(x), _padded(x, added)) for x in tried) else None
+
+
+def _puts_before(joined: fx.GraphModule, rank: int, added: Pairs) -> bool:
+    """Return whether frames take the place of the zeros near the first mode."""
+    reach = added[0][0]
+    for first, others in _EXTENTS:
+        x = _example(rank, first, others)
+        for count in range(1, reach + _BEYOND):
+            frames = _example(rank, count, others, 10_000)
+            kept = frames[:, :, max(0, count - reach) :]
+            expected = x if not reach else torch.cat([kept, x], 2)
+            missing = reach - kept.shape[2] if reach else 0
+            if not torch.equal(
+                joined(x, frames), _padded(expected, ((missing, added[0][1]), *added[1:]))
+            ):
+                return False
+    return True
+
+
+def _padded(x: Tensor, pairs: Pairs) -> Tensor:
+    return pad(x, [side for pair in reversed(pairs) for side in pair])

@@ -1,0 +1,198 @@
+"""A convolution of 8 bits: weights per output channel, activations per tensor, scales fused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import pointwise as pw
+from ..errors import ArgumentError, ArgumentTypeError
+from ..ops.epilogue_args import EpilogueArgs
+from ..ops.guard import wants_gradient
+from ..sparse import SparseTensor
+from ..view.epilogue import Pointwise
+from .eight_bits import scale_of, to_codes
+from .layer_kinds import LayerKind, kind_of_layer
+from .quantized_tensor import QuantizedTensor
+from .sparse_checks import LOWERED
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FEW = 16  # endings of a layer: scales of its inputs and residuals
+_GELU, _GELU_TANH = 0.7071067811865476, (0.7978845608028654, 0.044715)
+_STEADY = (None, "relu", "leaky_relu")  # f(a * x) = a * f(x) for a > 0
+
+
+class QuantizedConv(torch.nn.Module):
+    """A convolution module in 8 bits, as :func:`~layoutconv.nn.quantize` makes it.
+
+    ``y = f(input_scale * weight_scale[k] * sum + bias + residual) / output_scale`` is rounded once,
+    to 8 bits. Sums are exact in int32, or fp32 of fp8; all else is fp32, in the epilogue of the
+    convolution. Without an output scale, 0, the result is of the type that the weights had.
+
+    Args:
+        conv: a convolution of :mod:`layoutconv.nn`, whose weights are quantised.
+        dtype: int8 or float8_e4m3fn.
+        input_scale: what features are divided by; of a tensor that comes in 8 bits its own.
+        output_scale: of a result in 8 bits, 0 for one that is not.
+
+    State: ``weight`` of 8 bits, ``weight_scale`` (K,), ``bias`` (K,), ``input_scale`` and
+    ``output_scale``, fp32. ``half()`` and the like change the type of results alone.
+    """
+
+    weight: Tensor
+    weight_scale: Tensor
+    bias: Tensor | None
+    input_scale: Tensor
+    output_scale: Tensor
+    geometry: Any  # the module that it was made of, without its tensors
+    _last: tuple[str | None, float]  # its activation, and the slope
+    _numbers: tuple[float, float] | None
+    _endings: dict[Any, Any]
+
+    def __init__(
+        self, conv: Any, dtype: torch.dtype, input_scale: float = 1.0, output_scale: float = 0.0
+    ) -> None:
+        super().__init__()
+        home = kind_of_layer(conv)
+        assert home is not None
+        self.home: LayerKind = home
+        self.dtype, self.wide = dtype, conv.weight.dtype
+        weight = conv.weight.detach()
+        scale = scale_of(home.by_output(conv, weight).abs().amax(1), dtype)
+        codes = to_codes(weight, home.like_weight(conv, scale), dtype)
+        self.register_buffer("weight", codes)
+        self.register_buffer("weight_scale", scale)
+        self.register_buffer("bias", None if conv.bias is None else conv.bias.detach().float())
+        for name, value in (("input_scale", input_scale), ("output_scale", output_scale)):
+            self.register_buffer(name, torch.tensor(value, device=codes.device))
+        self._text = f"{conv.extra_repr()}, {str(dtype).removeprefix('torch.')}"
+        self._last = conv.activation, conv.slope
+        bare = copy(conv)
+        bare.__dict__["_parameters"] = {"weight": None, "bias": None}
+        self.__dict__["geometry"] = bare
+        self._forget()
+
+    def forward(self, input: Any, *arguments: Any, **named: Any) -> Any:
+        """The convolution; arguments are as of the module that it was made of."""
+        call = self.home.call(input, arguments, named)
+        codes, scale = self._codes(input)
+        with torch.no_grad():  # of residuals
+            ending = self._ending(scale, call.residual)
+            y = self.home.convolve(self.geometry, codes, self.weight, ending, call)
+        if isinstance(y, SparseTensor) and ending.out_dtype == self.dtype:
+            return QuantizedTensor(y, y.features, self._scales()[1], self.wide)
+        return y
+
+    def _codes(self, input: Any) -> tuple[Tensor, float]:
+        """Return the codes of an input, and their scale."""
+        own = self._scales()[0]
+        if isinstance(input, QuantizedTensor) and input.codes.dtype == self.dtype:
+            return input.codes, input.scale
+        features = self.home.features(self.geometry, input)
+        if features.dtype == self.dtype:
+            return features, own
+        if features.dtype not in LOWERED:
+            kinds = f"float16, bfloat16, float32, or codes of {self.dtype}"
+            raise ArgumentTypeError("input", kinds, str(features.dtype))
+        if wants_gradient(features):
+            expected = "one without gradients: lc.nn.quantize(..., training=True) trains"
+            raise ArgumentError("input", expected, "one that requires a gradient")
+        return to_codes(features, own, self.dtype), own
+
+    def _scales(self) -> tuple[float, float]:
+        """Return the scales of input and output as numbers; one device-to-host sync."""
+        if self._numbers is None:
+            self._numbers = float(self.input_scale), float(self.output_scale)
+            if not self._numbers[0] > 0:
+                expected = "a scale > 0, of a calibration or a state_dict"
+                raise ArgumentError("input_scale", expected, self._numbers[0])
+        return self._numbers
+
+    def _ending(self, scale: float, residual: Any) -> EpilogueArgs:
+        """Return the epilogue of sums over inputs of a scale."""
+        by = self._scales()[1] or 1.0
+        past, alpha = residual, 1.0 / by
+        if isinstance(residual, QuantizedTensor):
+            past, alpha = residual.codes, residual.scale / by
+        elif isinstance(residual, SparseTensor):
+            past = residual.features
+        key = scale, None if past is None else alpha, None if past is None else past.dtype
+        kept = self._endings.get(key)
+        if kept is None:
+            if len(self._endings) >= _FEW:
+                self._endings.clear()
+            kept = self._endings[key] = self._made(scale, by, past, alpha)
+        factor, bias, last = kept
+        out = self.dtype if self._scales()[1] else self.wide
+        if not isinstance(last, Pointwise):
+            return EpilogueArgs(bias, factor, past, last, self._last[1], out)
+        if past is not None:
+            last = last.with_tensors((), (), (past.contiguous(),))
+        return EpilogueArgs(bias, factor, None, last, 0.01, out)
+
+    def _made(self, scale: float, by: float, past: Tensor | None, alpha: float) -> Any:
+        """Scale, bias, and an activation's name or function."""
+        kind, slope = self._last
+        steady = kind in _STEADY and (kind != "leaky_relu" or slope >= 0)
+        inside = by if steady else 1.0  # what sums are divided by before the activation
+        factor = self.weight_scale * (scale / inside)
+        bias = None if self.bias is None else self.bias / inside
+        alpha *= by / inside
+        if (steady or by == 1.0) and (past is None or alpha == 1.0):
+            return factor, bias, kind
+        function = _ACTIVATIONS[kind]
+        values = {"by": inside / by}
+        if past is None:
+            return factor, bias, Pointwise(lambda y, by: function(y, slope) * by, values=values)
+        return factor, bias, Pointwise(
+            lambda y, past, alpha, by: function(y + alpha * past, slope) * by,
+            sources={"past": past.new_empty(0)}, values={"alpha": alpha, **values},
+        )  # fmt: skip
+
+    def _forget(self) -> None:
+        self._numbers = None
+        self._endings = {}
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move tensors; codes and scales keep their types, the results' changes."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            made = fn(tensor)
+            return made if made.dtype == tensor.dtype else tensor.to(made.device)
+
+        self.wide = fn(self.weight_scale.new_empty(0, dtype=self.wide)).dtype
+        self._forget()
+        return super()._apply(moved, recurse)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._forget()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_numbers": None, "_endings": {}}
+
+    def extra_repr(self) -> str:
+        return f"{self._text}, 8-bit results" if float(self.output_scale) else self._text
+
+
+def _gelu_tanh(x: Any, _: float) -> Any:
+    scale, cube = _GELU_TANH
+    return 0.5 * x * (1.0 + pw.tanh(scale * (x + cube * x * x * x)))
+
+
+_ACTIVATIONS: dict[str | None, Callable[[Any, float], Any]] = {
+    None: lambda x, _: x,
+    "relu": lambda x, _: pw.where(x < 0.0, 0.0, x),
+    "leaky_relu": lambda x, slope: pw.where(x < 0.0, x * slope, x),
+    "gelu": lambda x, _: 0.5 * x * (1.0 + pw.erf(x * _GELU)),
+    "gelu_tanh": _gelu_tanh,
+    "silu": lambda x, _: x * pw.sigmoid(x),
+    "sigmoid": lambda x, _: pw.sigmoid(x),
+    "tanh": lambda x, _: pw.tanh(x),
+    "hardswish": lambda x, _: x * pw.minimum(pw.maximum(x + 3.0, 0.0), 6.0) * (1.0 / 6.0),
+}

@@ -1,0 +1,242 @@
+"""Forward passes of subclasses that call ours: recognised where they pad, else run as they are."""
+
+from __future__ import annotations
+
+import sys
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch.nn.functional import pad
+
+import layoutconv as lc
+from layoutconv.nn.own_padding import OwnPadding, own_padding
+
+from .test_convert import calls_of_torch
+
+DOUBLE = torch.float64
+Tensor = torch.Tensor
+
+
+class Causal(torch.nn.Conv3d):
+    """As video autoencoders have it: zeros and the frames of a cache before those of the input."""
+
+    def __init__(self, *sizes: Any, padding: Any = 0, **options: Any) -> None:
+        super().__init__(*sizes, padding=padding, **options)
+        before, high, wide = self.padding  # type: ignore[misc]
+        self.zeros = (wide, wide, high, high, 2 * before, 0)  # type: ignore[operator]
+        self.padding = (0, 0, 0)
+
+    def forward(self, x: Tensor, kept: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        zeros = list(self.zeros)
+        if kept is not None and self.zeros[4] > 0:
+            x = torch.cat([kept.to(x.device), x], dim=2)
+            zeros[4] -= kept.shape[2]
+        return super().forward(pad(x, zeros))
+
+
+class Sides(torch.nn.Conv2d):
+    """More padding at one side, beside that of the convolution."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, (0, 1, 2, 0)))
+
+
+class Beside(torch.nn.Conv2d):
+    """A convolution of ours, and more."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(2 * input) / 2 + self.weight.mean()
+
+
+class Inner(torch.nn.Conv2d):
+    def _conv_forward(self, input: Any, weight: Any, bias: Any) -> Any:
+        return super()._conv_forward(input[..., 1:], weight, bias)
+
+
+class Reflecting(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, (1, 1, 1, 1), mode="reflect"))
+
+
+class Ones(torch.nn.Conv2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, (1, 1, 1, 1), value=1.0))
+
+
+class Looking(torch.nn.Conv2d):
+    """A layer whose padding depends on the values of its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, (1, 1, 1, 1)) if input.mean() > 0 else input)
+
+
+class Sized(torch.nn.Conv2d):
+    """It pads wide images more."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(pad(input, (input.shape[-1] - 2, 0, 0, 0)))
+
+
+class Behind(Causal):
+    """Frames behind those of the input, which no stream has."""
+
+    def forward(self, x: Tensor, kept: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return torch.nn.Conv3d.forward(
+            self, pad(x if kept is None else torch.cat([x, kept], 2), self.zeros)
+        )
+
+
+class Counting(torch.nn.Conv2d):
+    """A state that a trial would change, were it not of an object of its own."""
+
+    calls: int = 0
+    seen: ClassVar[list[Any]] = []
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("sum", torch.zeros(1))
+
+    def forward(self, input: Tensor) -> Tensor:
+        self.calls += 1
+        self.sum += 1
+        return super().forward(pad(input, (1, 1, 1, 1)))
+
+
+def same(layer: Any, *args: Any) -> None:
+    """A converted layer gives what the layer gave, and its gradients."""
+    ours = lc.nn.convert(deepcopy(layer))
+    found, expected = ours(*args), layer(*args)
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected)
+    for net, y in ((ours, found), (layer, expected)):
+        net.zero_grad()
+        y.square().sum().backward()
+    for p, q in zip(ours.parameters(), layer.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+@pytest.mark.parametrize("count", [None, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("sizes", "padding", "found"),
+    [
+        ((4, 6, 3), 1, ((2, 0), (1, 1), (1, 1))),
+        ((4, 6, (3, 1, 1), (2, 1, 1)), (1, 0, 0), ((2, 0), (0, 0), (0, 0))),
+        ((4, 6, 1), 0, ((0, 0), (0, 0), (0, 0))),
+    ],
+)
+def test_a_causal_convolution_pads_as_it_reads(
+    sizes: Any, padding: Any, found: Any, count: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = Causal(*sizes, padding=padding, dtype=DOUBLE)
+    assert own_padding(layer, torch.nn.Conv3d) == OwnPadding(("x", "kept"), found)
+    x = torch.randn(2, 4, 5, 4, 3, dtype=DOUBLE, requires_grad=True)
+    kept = None if count is None else torch.randn(2, 4, count, 4, 3, dtype=DOUBLE)
+    same(layer, x, kept)
+    expected = layer(x, kept)
+    ours = lc.nn.convert(layer)
+    assert calls_of_torch(lambda: ours(x, kept=kept), monkeypatch) == 0
+    monkeypatch.setattr(sys.modules[__name__], "pad", None)  # the forward pass of the subclass
+    torch.testing.assert_close(ours(x, kept=kept), expected)
+    monkeypatch.undo()
+    back = lc.nn.revert(ours)
+    assert type(back) is Causal
+    assert "_own_padding" not in vars(back)
+    assert torch.equal(back(x, kept), expected)
+
+
+def test_an_image_alone_goes_through_the_forward_pass_of_the_subclass() -> None:
+    layer = Causal(4, 6, 3, padding=1, dtype=DOUBLE)
+    same(layer, torch.randn(4, 5, 4, 3, dtype=DOUBLE))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        lc.nn.convert(layer)(torch.zeros(1, 4, 2, 3, 3, dtype=DOUBLE), kopt=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (Sides, OwnPadding(("input",), ((3, 1), (1, 2)))),
+        *((kind, None) for kind in (Beside, Inner, Reflecting, Ones, Looking, Sized)),
+    ],
+)
+def test_other_forward_passes_call_ours(
+    kind: Any, found: OwnPadding | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = kind(4, 6, 3, padding=1).double()
+    assert own_padding(layer, torch.nn.Conv2d) == found
+    x = torch.randn(2, 4, 6, 5, dtype=DOUBLE)
+    same(layer, x)
+    same(layer, -x)
+    ours, report = lc.nn.convert(layer, return_report=True)
+    assert report.swapped == ("",)
+    assert isinstance(ours, lc.nn.Conv2d)
+    torch_was_called = []
+    monkeypatch.setattr(torch.nn.functional, "conv2d", torch_was_called.append)
+    ours(x)
+    assert not torch_was_called
+
+
+def test_frames_behind_the_input_are_not_taken_for_those_before_it() -> None:
+    layer = Behind(4, 6, 3, padding=1, dtype=DOUBLE)
+    assert own_padding(layer, torch.nn.Conv3d) is None
+
+
+def test_a_layer_is_not_changed_by_the_look_at_it() -> None:
+    layer = Counting(4, 6, 3)
+    assert own_padding(layer, torch.nn.Conv2d) is None
+    ours = lc.nn.convert(layer)
+    assert (ours.calls, float(ours.sum)) == (0, 0)
+    ours(torch.randn(1, 4, 5, 5))
+    assert (ours.calls, float(ours.sum)) == (1, 1)
+
+
+def test_norms_are_folded_where_the_sums_are_the_result() -> None:
+    x = torch.randn(2, 4, 6, 6, dtype=DOUBLE)
+    for kind, folded in ((Sides, True), (Beside, False)):
+        norm = torch.nn.BatchNorm2d(6)
+        net = torch.nn.Sequential(kind(4, 6, 3), norm, torch.nn.ReLU()).double()
+        with torch.no_grad():
+            for parameter in (norm.running_mean, norm.running_var, norm.weight, norm.bias):
+                parameter.uniform_(0.5, 1.5)  # type: ignore[union-attr]
+        net.eval()
+        expected = net(x)
+        net = lc.nn.fold_batch_norms(lc.nn.convert(net))
+        assert isinstance(net[1], torch.nn.Identity) is folded
+        torch.testing.assert_close(net(x), expected)
+
+
+class Decoder(torch.nn.Module):
+    """Causal convolutions, and a cache of frames for each, as in decoders of video."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = (4, 8, 3), (8, 8, (3, 1, 1)), (8, 3, 3)
+        paddings = 1, (1, 0, 0), 1
+        self.layers = torch.nn.ModuleList(
+            Causal(*size, padding=p) for size, p in zip(sizes, paddings, strict=True)
+        )
+
+    def forward(self, x: Tensor, kept: list[Tensor | None] | None = None) -> Tensor:
+        for at, layer in enumerate(self.layers):
+            before = None if kept is None else kept[at]
+            y = layer(x, before)
+            if kept is not None:
+                kept[at] = (x if before is None else torch.cat([before, x], 2))[:, :, -2:]
+            x = torch.nn.functional.silu(y)
+        return x
+
+
+@pytest.mark.parametrize("lengths", [(1, 1, 1, 1, 1), (1, 4), (3, 2), (2, 1, 2)])
+def test_a_converted_decoder_streams_what_it_makes_of_the_whole(lengths: Any) -> None:
+    torch.manual_seed(0)
+    net = Decoder().double()
+    x = torch.randn(1, 4, 5, 4, 4, dtype=DOUBLE)
+    ours = lc.nn.convert(deepcopy(net))
+    kept: list[Tensor | None] = [None] * 3
+    stream = torch.cat([ours(part, kept) for part in x.split(lengths, 2)], 2)
+    whole = ours(x)
+    assert (stream - whole).abs().max() <= 1e-12
+    assert (whole - net(x)).abs().max() <= 1e-12
