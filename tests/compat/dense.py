@@ -1,4 +1,4 @@
-"""What sparse layers compute, by torch's dense layers on the same grid, in float64."""
+"""Results of sparse layers, by torch's dense layers on the same grid, in float64."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def torch_weight(weight: Tensor) -> Tensor:
 
 
 def one_tap(layer: spconv.conv.SparseConvolution) -> bool:
-    """Whether a filter (K, 1, C) is read as a matrix (C, K)."""
+    """Return whether a filter (K, 1, C) is read as a matrix (C, K)."""
     ones = layer.kernel_size == [1] * layer.ndim
     return ones and layer.groups == 1 and (layer.subm or layer.stride == layer.kernel_size)
 
@@ -73,7 +73,7 @@ def dense_conv(layer: spconv.conv.SparseConvolution, grid: Tensor) -> Tensor:
 
 
 def reached(layer: spconv.conv.SparseConvolution, x: spconv.SparseConvTensor) -> Tensor:
-    """Whether an output cell of a layer reads some input: (N, 1, ...)."""
+    """Return a mask of the output cells of a layer that read some input: (N, 1, ...)."""
     ones = torch.ones(1, 1, *layer.kernel_size, dtype=x.features.dtype)
     if layer.transposed:
         of = layer.stride, layer.padding, layer.output_padding, 1, layer.dilation

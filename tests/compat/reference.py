@@ -75,7 +75,7 @@ def one_run(
     images: int = 2,
     gradients: bool = True,
 ) -> Any:
-    """What one side makes of a cloud."""
+    """Run one side on a cloud, and return its results."""
     leaf = features.clone().requires_grad_(gradients)
     x = side.SparseConvTensor(leaf, indices.clone(), list(shape), images)
     return run(net, x, features=[leaf] if gradients else [])

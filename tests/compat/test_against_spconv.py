@@ -152,7 +152,7 @@ def test_sums_of_tensors() -> None:
 
 @pytest.mark.parametrize("network", [unet, detector])
 def test_checkpoints_in_files(network: Any, tmp_path: Path) -> None:
-    """What either saves is loaded by the other, and says the same afterwards."""
+    """Each package loads what the other saved, and then gives the same results."""
     features, indices = grids([9, 14, 12], 250, 3, 0)
     nets = [(side, network(side).double().eval()) for side in (compat, reference())]
     for (side, saved), (other, loads) in (nets, nets[::-1]):

@@ -59,7 +59,7 @@ repeated = pytest.mark.parametrize("again", [0, 9])
 
 
 def computed(spconv: Any, name: str, again: int) -> tuple[Run, dict[str, Any]]:
-    """What a side makes of a cloud, and the numbers of it that are stored."""
+    """Return the run of a side on a cloud, and those of its numbers that are stored."""
     numbers = torch.arange(24, dtype=torch.int64)
     keys = torch.cat([numbers, numbers[:again] * 2]) * 19 % (2 * prod(SHAPE))
     columns = []

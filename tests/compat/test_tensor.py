@@ -164,7 +164,7 @@ def test_copies_know_their_maps() -> None:
 
 
 def test_copies_of_cells_that_were_written_to() -> None:
-    """What was known of them is as old in the copy."""
+    """A copy's knowledge of its cells is as outdated as the original's."""
     subm = spconv.SubMConv2d(4, 4, 3, indice_key="subm").double().requires_grad_(False)
     y = subm(cloud([9, 8], 4))
     y.indices[:, 1:] = 8 - y.indices[:, 1:]
@@ -207,3 +207,14 @@ def test_inference_mode() -> None:
     with torch.inference_mode():
         again = spconv.SparseConvTensor(x.features + 0, x.indices + 0, [9, 8], 2)
         assert torch.equal(net(again).features, net(x).features)
+
+
+def test_names_of_attributes_are_those_of_any_object() -> None:
+    class Own(spconv.SparseConvTensor):
+        more = 1
+
+    for kind in (spconv.SparseConvTensor, Own):
+        x = kind(torch.ones(1, 2), torch.zeros(1, 3).int(), [4, 4], 1)
+        x.mine = 1
+        assert set(dir(x)) == set(object.__dir__(x))
+        assert {"mine", "replace_feature", "indice_dict"} <= set(x.__dir__())

@@ -95,7 +95,7 @@ def test_no_points() -> None:
 @pytest.mark.parametrize("rank", [1, 2, 3, 4])
 @pytest.mark.parametrize("device", ["CPU", "GPU"])
 def test_numpy_clouds(rank: int, device: str) -> None:
-    """Of one to four modes, and the classes of 1.x, are one algorithm."""
+    """Clouds of one to four modes, and the classes of 1.x, use one algorithm."""
     cloud = np.random.default_rng(rank).uniform(-0.2, 1.2, (200, 5)).astype(np.float32)
     size, box = [0.25] * rank, [0.0] * rank + [1.0] * rank
     generator = getattr(utils, f"Point2Voxel{device}{rank}d")(size, box, 5, 100, 3)

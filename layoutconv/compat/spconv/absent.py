@@ -14,7 +14,10 @@ _POOLING = "layoutconv.nn.sparse_pool has pooling as functions of a kernel map"
 _CUMM = "tensors stay torch's, and cumm is not needed"
 _MEMORY = "torch allocates all memory"
 _BOXES = "boxes and their suppression are no part of layoutconv; torchvision.ops has some"
-_INT8 = "there are no quantised layers; fp16 and bf16 layers are what is fast here"
+_INT8 = (
+    "layoutconv.nn.quantize(net, batches) calibrates a network and quantises its layers, these "
+    "too, without torch.fx; with training=True it trains for that"
+)
 _DEBUG = "an error of layoutconv names the argument that is wrong"
 
 _NAMES = {
@@ -57,12 +60,28 @@ _NAMES = {
         "non_max_suppression non_max_suppression_cpu "
         "rotate_non_max_suppression_cpu"
     ),
-    _INT8: "DEFAULT_SPARSE_CONV_TYPES ALL_POOL_LAYERS NetworkInterpreter",
+    _INT8: (
+        "DEFAULT_SPARSE_CONV_TYPES ALL_POOL_LAYERS NetworkInterpreter "
+        "get_spconv_backend_config get_spconv_prepare_custom_config "
+        "get_spconv_convert_custom_config prepare_spconv_torch_inference "
+        "get_default_spconv_trt_ptq_qconfig get_default_spconv_trt_qat_qconfig "
+        "get_default_spconv_qconfig_mapping get_spconv_fmod_to_qat_mapping "
+        "get_spconv_qat_to_static_mapping remove_conv_add_dq transform_qdq quantized_add "
+        "SparseFusedMovingAvgObsFakeQuantize SparseMovingAvgObsFakeQuantize "
+        "SparseHistogramObserver SparseMinMaxObserver SpconvReLUNd SpconvBnNd SpconvBnReLUNd "
+        "SpconvAddReLUNd SpconvBnAddReLUNd SparseConv SparseConvReLU SparseConvAddReLU "
+        "SparseConvBn SparseConvBnReLU SparseConvBnAddReLU SpConv LinearPerChannelWeight "
+        "set_int8_test enable_int8_test_mode"
+    ),
     _DEBUG: "spconv_save_debug_data SPCONV_DEBUG_SAVE_PATH",
 }
 
 REASONS = {name: reason for reason, names in _NAMES.items() for name in names.split()}
 
+_QUANTIZATION = (
+    "backend_cfg", "fake_q", "fuse_mapping", "graph", "interpreter", "intrinsic", "modules",
+    "qmapping", "quantized",
+)  # fmt: skip
 MODULES = {
     "algocore": _KERNELS,
     "build": "layoutconv is wheels only: nothing is built",
@@ -73,7 +92,20 @@ MODULES = {
     "gencode": _KERNELS,
     "test_utils": "layoutconv.testing and tests of its own are not spconv's",
     "pytorch.interpreter": _INT8,
-    "pytorch.quantization": _INT8,
+    **{
+        f"pytorch.quantization.{name}": _INT8
+        for name in [
+            "backend_cfg",
+            "fake_q",
+            "fuse_mapping",
+            "graph",
+            "interpreter",
+            "intrinsic",
+            "modules",
+            "qmapping",
+            "quantized",
+        ]
+    },
 }
 
 

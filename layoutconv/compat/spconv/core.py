@@ -35,7 +35,8 @@ class AlgoHint(Enum):
 
 
 class Activation(Enum):
-    """What may follow a convolution, fused into it: cumm's ``tensorview.gemm.Activation``.
+    """Activations that may follow a convolution, fused into it: cumm's
+    ``tensorview.gemm.Activation``.
 
     >>> [activation.name for activation in Activation]
     ['None_', 'ReLU', 'Sigmoid', 'LeakyReLU']

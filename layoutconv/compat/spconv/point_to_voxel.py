@@ -17,7 +17,7 @@ from ...errors import ArgumentError
 
 
 class VoxelTable(NamedTuple):
-    """What :meth:`Grid.table` returns.
+    """The table that :meth:`Grid.table` returns.
 
     ``voxels`` float32 (rows, points, F), zeros or the mean where there are fewer points;
     ``indices`` int32 (rows, rank), columns ``(z, y, x)``; ``num_per_voxel`` int32 (rows,);

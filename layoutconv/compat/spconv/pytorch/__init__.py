@@ -10,7 +10,20 @@ from __future__ import annotations
 from .. import __version__, constants
 from ..absent import explain
 from ..core import ConvAlgo
-from . import conv, cppcore, functional, hash, modules, ops, pool, spatial, tables, utils
+from . import (
+    conv,
+    cppcore,
+    functional,
+    hash,
+    layer_kind,  # noqa: F401, which makes layers known to lc.nn.quantize
+    modules,
+    ops,
+    pool,
+    quantization,
+    spatial,
+    tables,
+    utils,
+)
 from .conv import (
     SparseConv1d,
     SparseConv2d,
@@ -107,6 +120,7 @@ __all__ = [
     "modules",
     "ops",
     "pool",
+    "quantization",
     "spatial",
     "tables",
     "utils",

@@ -7,11 +7,13 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ....errors import ArgumentError
-from ....nn.sparse import sparse_conv
-from ....sparse import SparseTensor
+from ....nn.fused_norm import is_bare, normalised
+from ....nn.modules import weight_and_bias
+from ....nn.sparse import convolved
+from ....sparse import KernelMap, SparseTensor
 from ....tensors.epilogue_in_torch import activate
 from .. import constants
 from ..absent import explain
@@ -123,6 +125,25 @@ class SparseConvolution(GeometricLayer):
         if self.bias is not None:
             nn.init.uniform_(self.bias, -bound, bound)
 
+    @property
+    def activation(self) -> str | None:
+        """The name of what follows the sums, as :mod:`layoutconv.nn` has it."""
+        return self._activation
+
+    @activation.setter
+    def activation(self, name: str | None) -> None:
+        kinds = {own: getattr(Activation, theirs) for theirs, own in _ACTIVATIONS.items()}
+        self.act_type, self._activation = kinds.get(name, name), name
+
+    @property
+    def slope(self) -> float:
+        """That of ``leaky_relu`` below zero."""
+        return self.act_alpha
+
+    @slope.setter
+    def slope(self, slope: float) -> None:
+        self.act_alpha = slope
+
     def is_inverseable(self) -> bool:
         """Return whether an inverse convolution can go back through this layer."""
         return self.indice_key is not None and not self.subm
@@ -130,39 +151,69 @@ class SparseConvolution(GeometricLayer):
     def forward(
         self, input: SparseConvTensor, add_input: SparseConvTensor | None = None
     ) -> SparseConvTensor:
-        check_input(input, self.ndim)
-        features = input.features
-        if features.shape[1] != self.in_channels:
-            got = f"features {tuple(features.shape)}"
-            raise ArgumentError("input", f"{self.in_channels} channels", got)
-        weight: torch.Tensor = self.weight
+        features = self._features_of(input)
+        weight, bias = weight_and_bias(self)
+        past = None if add_input is None else add_input.features
         if self.is_matrix:
             matrix = weight.reshape(self.in_channels, self.out_channels).T
             if self._stays:
-                y = nn.functional.linear(features, matrix, self.bias)
-                y = y if add_input is None else y + add_input.features
+                y = nn.functional.linear(features, matrix, bias)
+                y = y if past is None else y + past
                 if self._activation is not None:
                     y = activate(y, self._activation, self.act_alpha)
                 return input.replace_feature(y)
             weight = matrix.reshape(self.weight_shape)
+        found, known, version = self._map_of(input)
+        ending = bias, None, past, self._activation, self.act_alpha, None
+        y = convolved(features, weight, found, self.groups, ending)
+        if self.record_voxel_count:
+            self._count(found.outputs.rows)
+        return input.on(y, found.outputs, known, version)
+
+    def with_following(
+        self, input: SparseConvTensor, norm: Any, last: Any, past: Tensor | None = None
+    ) -> SparseConvTensor | None:
+        """``last(norm(self(input)) + past)`` as one launch, of which each may be None.
+
+        Returns None, and has done nothing, where it cannot be one: the caller runs module after
+        module, which gives the same but for rounding. ``input`` is one whose features
+        :func:`~layoutconv.nn.fused_norm.may_fuse`.
+        """
+        kind = type(self)
+        if kind.forward is not SparseConvolution.forward or not is_bare(self):
+            return None
+        if self.is_matrix or self._activation is not None:
+            return None
+        features, operands = self._features_of(input), weight_and_bias(self)
+        found, known, version = self._map_of(input)
+        y = normalised(features, operands, found, self.groups, norm, last, past)
+        if y is None:
+            return None
+        if self.record_voxel_count:
+            self._count(found.outputs.rows)
+        return input.on(y, found.outputs, known, version)
+
+    def _features_of(self, input: SparseConvTensor) -> Tensor:
+        """Return its features, if this layer takes them."""
+        check_input(input, self.ndim)
+        features = input._features
+        if features.shape[1] != self.in_channels:
+            got = f"features {tuple(features.shape)}"
+            raise ArgumentError("input", f"{self.in_channels} channels", got)
+        return features
+
+    def _map_of(self, input: SparseConvTensor) -> tuple[KernelMap, dict[Any, Any], int]:
+        """The kernel map, all that are known then, and the version of the cells it leads to."""
         if self.inverse:
             data, known = map_back(input, self.kernel_size, self.indice_key), input.indice_dict
             found, version = data.map.inverse, data.in_version
         else:
             data, known = map_for(input, self.geometry, self.indice_key, self.algo)
             found, version = data.map, data.out_version
-        z = sparse_conv(
-            SparseTensor(features, found.inputs),
-            weight,
-            self.bias,
-            groups=self.groups,
-            kernel_map=found,
-            activation=self._activation,
-            slope=self.act_alpha,
-            residual=None if add_input is None else add_input.features,
-        )
-        self._count(len(found.outputs))
-        return input.on(z.features, found.outputs, known, version)
+        traces = torch.compiler.is_compiling()  # which compares no numbers that are not known yet
+        if traces or input._features.shape[0] != found.inputs.cells.shape[0]:
+            SparseTensor(input._features, found.inputs)  # which says what does not fit
+        return found, known, version
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, {self._sizes()}"

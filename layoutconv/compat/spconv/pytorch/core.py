@@ -91,7 +91,7 @@ class SparseConvTensor(NoTensor):
         if indices.dim() != 2 or indices.shape[1] != len(shape) + 1:
             expected = f"(rows, {len(shape) + 1}): the batch, and a column per extent of {shape}"
             raise ArgumentError("indices", expected, tuple(indices.shape))
-        if features.dim() != 2 or len(features) != len(indices):
+        if features.dim() != 2 or features.shape[0] != indices.shape[0]:
             expected = f"({len(indices)}, C), a row per row of indices"
             raise ArgumentError("features", expected, tuple(features.shape))
         self._features = features
@@ -131,9 +131,17 @@ class SparseConvTensor(NoTensor):
 
     def replace_feature(self, feature: Tensor) -> SparseConvTensor:
         """The same cells and kernel maps with other features, (rows, any C)."""
-        made = self.shadow_copy()
-        made._features = feature
+        made = object.__new__(type(self))
+        own = made.__dict__
+        own.update(self.__dict__)
+        own["_features"] = feature
         return made
+
+    def __dir__(self) -> list[str]:
+        """Names of attributes: projects look for ``replace_feature`` among them at every layer."""
+        if type(self) is SparseConvTensor:
+            return [*_NAMES, *self.__dict__]
+        return list(super().__dir__())
 
     def shadow_copy(self) -> SparseConvTensor:
         """Another tensor of the same members."""
@@ -265,6 +273,9 @@ class SparseConvTensor(NoTensor):
         made = cls(x.features, x.coords, x.spatial_shape, x.batch_size)
         made._coordinates, made._version = x.coordinates, version_of(x.coords)
         return made
+
+
+_NAMES = dir(SparseConvTensor)  # asking takes ten times as long as looking
 
 
 class _LikeLast(torch.autograd.Function):

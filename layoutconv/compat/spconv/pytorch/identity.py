@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Identity(nn.Module):
-    """What comes in, sparse or not.
+    """Return its input, sparse or not.
 
     >>> Identity()(5)
     5

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a layer asks of a kernel map: sizes, one per spatial mode, and the kind."""
+    """The geometry that a layer asks of a kernel map: sizes, one per spatial mode, and the kind."""
 
     ksize: list[int]
     stride: list[int]
@@ -33,11 +33,12 @@ class Geometry:
 
     def map_of(self, cells: Coordinates) -> KernelMap:
         """The kernel map, found or made."""
+        ksize, dilation = tuple(self.ksize), tuple(self.dilation)  # which maps are kept under
         if self.subm:
-            return submanifold_map(cells, self.ksize, self.dilation)
-        sizes = self.ksize, self.stride, self.padding
+            return submanifold_map(cells, ksize, dilation)
+        sizes = ksize, tuple(self.stride), tuple(self.padding)
         if not self.transposed:
-            return strided_map(cells, *sizes, self.dilation)
+            return strided_map(cells, *sizes, dilation)
         shape = get_deconv_output_size(
             cells.spatial_shape, *sizes, self.dilation, self.output_padding
         )
@@ -55,7 +56,9 @@ class Geometry:
         return f"a {kind} layer of {sizes}{more}"
 
     def like(self, other: Geometry) -> bool:
-        """Whether both have the same map; of a submanifold one, padding and stride say nothing."""
+        """Return whether both have the same map; of a submanifold one, padding and stride say
+        nothing.
+        """
         if self.subm and other.subm:
             return self.ksize == other.ksize and self.dilation == other.dilation
         return self == other
@@ -77,8 +80,9 @@ class IndiceData:
         self.out_version = version_of(map.outputs.cells)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: of versions how far behind they are, 0 if nobody wrote to
-        the cells."""
+        """Return what is pickled: of versions how far behind they are, 0 if nobody wrote to the
+        cells.
+        """
         map = self.map
         return {
             **self.__dict__,

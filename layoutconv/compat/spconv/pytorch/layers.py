@@ -1,4 +1,4 @@
-"""What convolutions and pooling have in common: geometry, key, and the count of voxels."""
+"""The common part of convolutions and pooling: geometry, key, and the count of voxels."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from ....errors import ArgumentError
+from ....nn.fused_norm import ACTIVATIONS, NORMS, is_bare, may_fuse
+from .blocks import run_fused
 from .core import SparseConvTensor
 
 
@@ -91,11 +93,23 @@ class SparseSequential(SparseModule):
         self.add_module(name, module)
 
     def forward(self, input: Any) -> Any:
-        for module in self._modules.values():
-            if is_spconv_module(module) or not isinstance(input, SparseConvTensor):
-                input = module(input)  # type: ignore[misc]
-            elif len(input.indices):
-                input = input.replace_feature(module(input.features))  # type: ignore[misc]
+        modules, at = list(self._modules.values()), 0
+        # Features of all modules are on one device, and who looks at one of them looks at all.
+        fuses = isinstance(input, SparseConvTensor) and may_fuse(input._features)
+        while at < len(modules):
+            module: Any = modules[at]
+            at += 1
+            if not isinstance(input, SparseConvTensor):
+                input = module(input)
+            elif fuses and isinstance(module, SparseModule):
+                input, more = run_fused(module, input, modules, at)
+                at += more
+            elif is_spconv_module(module):
+                input = module(input)
+            elif fuses and type(module) is nn.Identity and is_bare(module):
+                input = input.shadow_copy()
+            elif input.indices.shape[0] > 0:
+                input = input.replace_feature(module(input.features))
         return input
 
 
@@ -119,11 +133,17 @@ class SparseSyncBatchNorm(nn.SyncBatchNorm):
         return _of_features(super().forward, input)
 
 
+NORMS.update((SparseBatchNorm, SparseSyncBatchNorm))  # as torch's, of features
+
+
 class SparseReLU(nn.ReLU):
     """:class:`torch.nn.ReLU` of features, or of a sparse tensor's."""
 
     def forward(self, input: Any) -> Any:
         return _of_features(super().forward, input)
+
+
+ACTIVATIONS[SparseReLU] = "relu"
 
 
 class SparseIdentity(nn.Identity):

@@ -53,7 +53,7 @@ class _SparsePool(GeometricLayer):
         data, known = map_for(input, self.geometry, self.indice_key, self.algo)
         x = SparseTensor(input.features, data.map.inputs)
         y = type(self)._function(x, kernel_map=data.map)
-        self._count(len(y))
+        self._count(y.coordinates.rows)
         return input.on(y.features, y.coordinates, known, data.out_version)
 
 

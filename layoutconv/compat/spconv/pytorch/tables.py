@@ -71,7 +71,7 @@ class AddTableMisaligned(SparseModule):
 
 
 class ConcatTable(SparseModule):
-    """What each of some modules makes of one tensor, as a list.
+    """A list of what each of some modules makes of one tensor, as a list.
 
     >>> from .identity import Identity
     >>> ConcatTable().add(Identity()).add(Identity())(7)

@@ -1,0 +1,59 @@
+"""One row per image, at all coordinates of the image."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import torch
+
+from ...sparse import broadcast
+from .MinkowskiCommon import MinkowskiModuleBase
+from .MinkowskiSparseTensor import SparseTensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class BroadcastMode(Enum):
+    ELEMENTWISE_ADDITON = 0
+    ELEMENTWISE_MULTIPLICATION = 1
+
+
+class MinkowskiBroadcast(MinkowskiModuleBase):
+    """The features of an image at all of its coordinates.
+
+    ``forward(input, input_glob)`` takes a tensor, and one with a row for each image, as global
+    pooling gives.
+    """
+
+    def forward(self, input: SparseTensor, input_glob: SparseTensor) -> SparseTensor:
+        values = broadcast(input_glob.F, input.to_layoutconv()).features
+        return input.on(self._joined(input.F, values))
+
+    def _joined(self, own: Tensor, values: Tensor) -> Tensor:
+        return values
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class MinkowskiBroadcastAddition(MinkowskiBroadcast):
+    """The sum of both."""
+
+    def _joined(self, own: Tensor, values: Tensor) -> Tensor:
+        return own + values
+
+
+class MinkowskiBroadcastMultiplication(MinkowskiBroadcast):
+    """The product of both."""
+
+    def _joined(self, own: Tensor, values: Tensor) -> Tensor:
+        return own * values
+
+
+class MinkowskiBroadcastConcatenation(MinkowskiBroadcast):
+    """The channels of both."""
+
+    def _joined(self, own: Tensor, values: Tensor) -> Tensor:
+        return torch.cat([own, values], 1)

@@ -1,0 +1,47 @@
+"""The base of MinkowskiEngine's modules."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+
+from ...errors import ArgumentError, ArgumentTypeError
+from .MinkowskiKernelGenerator import KernelGenerator, convert_to_int_list
+from .MinkowskiSparseTensor import SparseTensor
+
+__all__ = ["MinkowskiModuleBase", "MinkowskiNetwork", "convert_to_int_list"]
+
+
+class MinkowskiModuleBase(torch.nn.Module):
+    """A module over sparse tensors."""
+
+
+class MinkowskiNetwork(torch.nn.Module, ABC):
+    """A network of ``D`` spatial modes."""
+
+    def __init__(self, D: int) -> None:
+        super().__init__()
+        self.D = D
+
+    @abstractmethod
+    def forward(self, x: Any) -> Any:
+        """To be written by the network."""
+
+
+def check_input(input: Any, dimension: int) -> SparseTensor:
+    """``input``, if it is a sparse tensor of so many modes."""
+    if not isinstance(input, SparseTensor):
+        raise ArgumentTypeError("input", "a SparseTensor", type(input).__name__)
+    if dimension != input.D:
+        raise ArgumentError("input", f"a tensor of {dimension} modes, as the module", input.D)
+    return input
+
+
+def region_text(region: KernelGenerator) -> str:
+    """The sizes of a filter as MinkowskiEngine prints them."""
+    return (
+        f"kernel_size={region.kernel_size}, stride={region.kernel_stride}, "
+        f"dilation={region.kernel_dilation}"
+    )

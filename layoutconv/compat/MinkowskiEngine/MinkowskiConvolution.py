@@ -1,0 +1,217 @@
+"""MinkowskiEngine's convolutions over layoutconv's: ``kernel`` is (taps, C, K), (C, K) of one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ...errors import ArgumentError
+from ...nn import sparse, sparse_depthwise
+from ...sparse import KernelMap
+from ...sparse import SparseTensor as _SparseTensor
+from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
+from .MinkowskiCoordinateManager import CoordinateMapKey, weight_of
+from .MinkowskiKernelGenerator import Ints, KernelGenerator
+from .MinkowskiSparseTensor import SparseTensor, key_of
+
+
+class MinkowskiConvolutionBase(MinkowskiModuleBase):
+    """The base of convolutions; with a ``kernel_generator`` the sizes beside it are ignored."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints = -1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        bias: bool = False,
+        kernel_generator: KernelGenerator | None = None,
+        is_transpose: bool = False,
+        expand_coordinates: bool = False,
+        convolution_mode: Any = None,
+        dimension: int | None = -1,
+    ) -> None:
+        super().__init__()
+        if dimension is None or not 1 <= dimension <= 4:
+            raise ArgumentError("dimension", "1 to 4 spatial modes", dimension)
+        if kernel_generator is None:
+            kernel_generator = KernelGenerator(kernel_size, stride, dilation, dimension=dimension)
+        kernel_generator.expand_coordinates = expand_coordinates
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.is_transpose, self.dimension = is_transpose, dimension
+        self.kernel_generator, self.convolution_mode = kernel_generator, convolution_mode
+        volume = kernel_generator.kernel_volume
+        self.use_mm = volume == 1 and kernel_generator.requires_strided_coordinates
+        shape = (in_channels, out_channels) if self.use_mm else (volume, in_channels, out_channels)
+        self.kernel = torch.nn.Parameter(torch.empty(shape))
+        self.bias = torch.nn.Parameter(torch.empty(1, out_channels)) if bias else None
+        self.reset_parameters(is_transpose)
+
+    def reset_parameters(self, is_transpose: bool = False) -> None:
+        """Uniform, by the numbers that a sum has."""
+        channels = self.out_channels if is_transpose else self.in_channels
+        bound = 1 / math.sqrt(channels * self.kernel_generator.kernel_volume)
+        for parameter in (self.kernel, self.bias):
+            if parameter is not None:
+                torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
+        """The convolution; ``coordinates`` are those to compute, a tensor, a SparseTensor or a key.
+
+        Without them, a layer of stride s has the cells ``floor(x / s)``; a transposed one those
+        of the finer tensor stride that its manager has, or else all that its filter reaches.
+        """
+        check_input(input, self.dimension)
+        if input.F.shape[1] != self.in_channels:
+            expected = f"{self.in_channels} channels"
+            raise ArgumentError("input", expected, input.F.shape[1])
+        bias = None if self.bias is None else self.bias[0]
+        if self.use_mm and coordinates is None:
+            y = input.F.mm(self.kernel)
+            return input.on(y if bias is None else y + bias)
+        key, found = self._map(input, coordinates)
+        kernel = self.kernel[None] if self.use_mm else self.kernel
+        weight = weight_of(kernel, self.kernel_generator)
+        x = _SparseTensor(input.F, found.inputs)
+        y = sparse.sparse_conv(x, weight, bias, kernel_map=found).features
+        return input.at(y, key)
+
+    def _map(self, input: SparseTensor, coordinates: Any) -> tuple[CoordinateMapKey, KernelMap]:
+        manager, region, own = (
+            input.coordinate_manager, self.kernel_generator, input.coordinate_map_key,
+        )  # fmt: skip
+        expand = region.expand_coordinates
+        if coordinates is not None and not expand:
+            both = zip(input.tensor_stride, region.kernel_stride, strict=True)
+            steps = [a // b if self.is_transpose else a * b for a, b in both]
+            key = key_of(input, coordinates, steps)
+        elif self.is_transpose:
+            key = manager.upsampled(own, region, expand)
+        elif expand:
+            key = manager.expanded(own, region)
+        else:
+            key = manager.stride(own, region.kernel_stride)
+        return key, manager.map_of(own, key, region, is_transpose=self.is_transpose)
+
+    def __repr__(self) -> str:
+        sizes = region_text(self.kernel_generator)
+        return f"{type(self).__name__}(in={self.in_channels}, out={self.out_channels}, {sizes})"
+
+
+class MinkowskiConvolution(MinkowskiConvolutionBase):
+    """A convolution; a stride of 1 keeps the coordinates, one of s leaves ``floor(x / s)``.
+
+    >>> x = SparseTensor(torch.ones(3, 1), torch.tensor([[0, -3], [0, -2], [0, 5]]).int())
+    >>> net = MinkowskiConvolution(1, 1, kernel_size=3, stride=2, dimension=1)
+    >>> net.kernel.data = torch.tensor([1.0, 10.0, 100.0]).view(3, 1, 1)
+    >>> y = net(x)
+    >>> y.C.tolist(), y.tensor_stride, y.F.T  # -3 lies in the window of -4 and in that of -2
+    ([[0, -4], [0, -2], [0, 4]], [2], tensor([[100.,  11., 100.]], grad_fn=<PermuteBackward0>))
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints = -1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        bias: bool = False,
+        kernel_generator: KernelGenerator | None = None,
+        expand_coordinates: bool = False,
+        convolution_mode: Any = None,
+        dimension: int | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, dilation, bias, kernel_generator,
+            False, expand_coordinates, convolution_mode, dimension,
+        )  # fmt: skip
+
+
+class MinkowskiConvolutionTranspose(MinkowskiConvolutionBase):
+    """A transposed convolution, to coordinates of a finer tensor stride."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints = -1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        bias: bool = False,
+        kernel_generator: KernelGenerator | None = None,
+        expand_coordinates: bool = False,
+        convolution_mode: Any = None,
+        dimension: int | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, dilation, bias, kernel_generator,
+            True, expand_coordinates, convolution_mode, dimension,
+        )  # fmt: skip
+
+
+class MinkowskiGenerativeConvolutionTranspose(MinkowskiConvolutionBase):
+    """A transposed convolution that makes all coordinates that its filter reaches."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Ints = -1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        bias: bool = False,
+        kernel_generator: KernelGenerator | None = None,
+        convolution_mode: Any = None,
+        dimension: int | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, dilation, bias, kernel_generator,
+            True, True, convolution_mode, dimension,
+        )  # fmt: skip
+
+
+class MinkowskiChannelwiseConvolution(MinkowskiModuleBase):
+    """A filter for each channel: ``kernel`` is (taps, C)."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        kernel_size: Ints = -1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        bias: bool = False,
+        kernel_generator: KernelGenerator | None = None,
+        dimension: int = -1,
+    ) -> None:
+        super().__init__()
+        if kernel_generator is None:
+            kernel_generator = KernelGenerator(kernel_size, stride, dilation, dimension=dimension)
+        self.in_channels, self.dimension = in_channels, dimension
+        self.kernel_generator = kernel_generator
+        volume = kernel_generator.kernel_volume
+        self.kernel = torch.nn.Parameter(torch.empty(volume, in_channels))
+        self.bias = torch.nn.Parameter(torch.empty(1, in_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform, by the numbers that a sum has."""
+        bound = 1 / math.sqrt(self.in_channels * self.kernel_generator.kernel_volume)
+        for parameter in self.parameters():
+            torch.nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input: SparseTensor, coords: Any = None) -> SparseTensor:
+        """The convolution."""
+        check_input(input, self.dimension)
+        region, manager = self.kernel_generator, input.coordinate_manager
+        key = manager.stride(input.coordinate_map_key, region.kernel_stride)
+        found = manager.map_of(input.coordinate_map_key, key, region)
+        weight = weight_of(self.kernel[:, None], region).contiguous()
+        y = sparse_depthwise(input.F, weight, found)
+        return input.at(y if self.bias is None else y + self.bias, key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(in={self.in_channels}, {region_text(self.kernel_generator)})"

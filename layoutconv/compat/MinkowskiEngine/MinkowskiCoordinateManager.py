@@ -1,0 +1,353 @@
+"""Coordinates of one network, by tensor stride: MinkowskiEngine's rules over layoutconv's maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import ArgumentError
+from ...sparse import Coordinates, KernelMap, downsample, strided_map, transposed_map
+from ...sparse import submanifold_map as subm_map
+from ...sparse.coords.arithmetic import union
+from ...sparse.coords.rows import runs_of
+from .MinkowskiKernelGenerator import Ints, KernelGenerator, RegionType, convert_to_int_list
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Name = tuple[tuple[int, ...], str]
+
+
+class CoordinateMapKey:
+    """The name of coordinates in a manager: a tensor stride, and a word where there are several.
+
+    >>> CoordinateMapKey([2, 2], "").get_tensor_stride()
+    [2, 2]
+    """
+
+    def __init__(self, tensor_stride: int | Sequence[int], string_id: str = "") -> None:
+        if isinstance(tensor_stride, int):  # a number of columns: the key is set later
+            self._size, self._key = tensor_stride, None
+        else:
+            self._size = len(tensor_stride) + 1
+            self._key = tuple(int(step) for step in tensor_stride), string_id
+
+    _key: Name | None
+
+    def is_key_set(self) -> bool:
+        return self._key is not None
+
+    def get_key(self) -> Name:
+        if self._key is None:
+            raise ArgumentError("coordinate_map_key", "a key that was set", self)
+        return self._key
+
+    def set_key(self, *key: Any) -> None:
+        strides, name = key[0] if len(key) == 1 else key
+        self._key = tuple(strides), name
+
+    def get_tensor_stride(self) -> list[int]:
+        return list(self.get_key()[0])
+
+    def get_coordinate_size(self) -> int:
+        return self._size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CoordinateMapKey) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"coordinate map key:{self._key}"
+
+
+class CoordinateManager:
+    """The coordinates that tensors of one network are at, and their kernel maps.
+
+    Coordinates are kept by their tensor stride, so that a layer that goes up comes to those that
+    a layer that went down started from. Maps are kept by :class:`layoutconv.sparse.Coordinates`,
+    in which cells are numbered in units of the tensor stride.
+    """
+
+    def __init__(
+        self,
+        D: int = 3,
+        num_threads: int = -1,
+        coordinate_map_type: Any = None,
+        allocator_type: Any = None,
+        minkowski_algorithm: Any = None,
+    ) -> None:
+        self.D = D
+        self.minkowski_algorithm = minkowski_algorithm
+        self._maps: dict[Name, Coordinates] = {}
+        self._batch_size: int | None = None
+
+    def __repr__(self) -> str:
+        kept = "".join(f"\n  {name}: {cells!r}" for name, cells in self._maps.items())
+        return f"CoordinateManager(D={self.D}{kept})"
+
+    # -- what there is ----------------------------------------------------------------------------
+
+    @property
+    def batch_size(self) -> int:
+        """The number of images."""
+        return self._batch_size or 0
+
+    def cells(self, key: CoordinateMapKey) -> Coordinates:
+        """Return the coordinates of a key, in units of its tensor stride."""
+        name = key.get_key()
+        if name not in self._maps:
+            raise ArgumentError("coordinate_map_key", f"one of {list(self._maps)}", name)
+        return self._maps[name]
+
+    def size(self, key: CoordinateMapKey) -> int:
+        return len(self.cells(key))
+
+    def get_coordinates(self, key_or_stride: Any) -> Tensor:
+        """int32 (rows, 1 + D), multiples of the tensor stride."""
+        key = self._key(key_or_stride)
+        steps = key.get_tensor_stride()
+        coords = self.cells(key).coords
+        return coords if set(steps) == {1} else coords * coords.new_tensor([1, *steps])
+
+    def get_coordinate_map_keys(self, tensor_stride: Ints) -> list[CoordinateMapKey]:
+        steps = tuple(convert_to_int_list(tensor_stride, self.D))
+        return [CoordinateMapKey(*name) for name in self._maps if name[0] == steps]
+
+    def _key(self, key_or_stride: Any) -> CoordinateMapKey:
+        if isinstance(key_or_stride, CoordinateMapKey):
+            return key_or_stride
+        found = self.get_coordinate_map_keys(key_or_stride)
+        if not found:
+            expected = f"a tensor stride of {[list(steps) for steps, _ in self._maps]}"
+            raise ArgumentError("key_or_tensor_strides", expected, key_or_stride)
+        return found[0]
+
+    def number_of_unique_batch_indices(self) -> int:
+        return self.batch_size
+
+    def keep(self, cells: Coordinates, steps: Sequence[int], word: str = "") -> CoordinateMapKey:
+        """Keep coordinates under a tensor stride, and a word of their own if that is taken."""
+        name, number = (tuple(steps), word), len(self._maps)
+        while name in self._maps:
+            name, number = (tuple(steps), f"{word}-{number}"), number + 1
+        self._maps[name] = cells
+        return CoordinateMapKey(*name)
+
+    # -- making coordinates -----------------------------------------------------------------------
+
+    def insert_and_map(
+        self, coordinates: Tensor, tensor_stride: Ints = 1, string_id: str = ""
+    ) -> tuple[CoordinateMapKey, tuple[Tensor, Tensor]]:
+        """Keep coordinates, each once: their key, the rows that were kept, the first of each, and
+        where each row went."""
+        steps = convert_to_int_list(tensor_stride, self.D)
+        cells = coordinates.int()
+        if cells.ndim != 2 or cells.shape[1] != self.D + 1:
+            raise ArgumentError("coordinates", f"(rows, {self.D + 1})", tuple(coordinates.shape))
+        if set(steps) != {1}:
+            divisor = cells.new_tensor([1, *steps])
+            if (cells % divisor).any():
+                raise ArgumentError("coordinates", f"multiples of tensor_stride {steps}", "others")
+            cells = cells // divisor
+        every = Coordinates.unbounded(cells, self._batch_size, repeated=True)
+        if self._batch_size is None:
+            self._batch_size = every.batch_size
+        elif len(cells) and int(cells[:, 0].max()) >= self._batch_size:
+            expected = f"images from 0 to {self._batch_size - 1}, as the coordinate_manager has"
+            raise ArgumentError("coordinates", expected, int(cells[:, 0].max()))
+        rows, place = first_rows(every)
+        kept = every.cells if len(rows) == len(cells) else every.cells[rows]
+        once = Coordinates(kept, every.spatial_shape, self.batch_size, corner=every.corner)
+        return self.keep(once, steps, string_id), (rows, place)
+
+    def stride(self, key: CoordinateMapKey, stride: Ints, string_id: str = "") -> CoordinateMapKey:
+        """The key of the cells ``floor(x / stride)``; those of its tensor stride, if there are."""
+        steps, word = key.get_key()
+        factors = convert_to_int_list(stride, self.D)
+        name = tuple(a * b for a, b in zip(steps, factors, strict=True)), string_id or word
+        if name not in self._maps:
+            self._maps[name] = downsample(self.cells(key), factors)
+        return CoordinateMapKey(*name)
+
+    def expanded(self, key: CoordinateMapKey, region: KernelGenerator) -> CoordinateMapKey:
+        """The key of all cells of a region around cells, those of its stride."""
+        cells = transposed_map(self.cells(key), stride=1, offsets=region.offsets()).outputs
+        steps = [a * b for a, b in zip(key.get_tensor_stride(), region.kernel_stride, strict=True)]
+        if not region.requires_strided_coordinates:
+            divisor = cells.coords.new_tensor([1, *region.kernel_stride])
+            there = (cells.coords % divisor == 0).all(1)
+            coarse = (cells.coords // divisor)[there]
+            cells = Coordinates.unbounded(coarse, self.batch_size)
+        return self.keep(cells, steps)
+
+    def upsampled(
+        self, key: CoordinateMapKey, region: KernelGenerator, expand: bool
+    ) -> CoordinateMapKey:
+        """The key of the finer cells of a transposed layer: those of that tensor stride, if there
+        are and new ones are not asked for; or all cells of the region around cells."""
+        both = zip(key.get_tensor_stride(), region.kernel_stride, strict=True)
+        steps = tuple(a // b for a, b in both)
+        if min(steps) < 1:
+            expected = f"at most the tensor stride {key.get_tensor_stride()}"
+            raise ArgumentError("stride", expected, region.kernel_stride)
+        if (steps, "") in self._maps and not expand:
+            return CoordinateMapKey(steps, "")
+        cells = _transposed(self.cells(key), region, None).outputs
+        return self.keep(cells, steps)
+
+    # -- kernel maps ------------------------------------------------------------------------------
+
+    def map_of(
+        self,
+        in_key: CoordinateMapKey,
+        out_key: CoordinateMapKey,
+        region: KernelGenerator,
+        *,
+        is_transpose: bool = False,
+        is_pool: bool = False,
+    ) -> KernelMap:
+        """The kernel map of a layer: taps in the order of :meth:`weight_of`."""
+        inputs, outputs = self.cells(in_key), self.cells(out_key)
+        if is_pool and region.kernel_stride == region.kernel_size:  # a cell is in one window
+            sizes = region.kernel_size
+            region = KernelGenerator(sizes, sizes, dimension=self.D)
+            ends = (outputs, inputs) if is_transpose else (inputs, outputs)
+            found = _strided(*ends, region, [0] * self.D)
+            return found.inverse if is_transpose else found
+        if not is_transpose:
+            return _strided(inputs, outputs, region, region.padding)
+        if outputs.origin is not None and outputs.origin.inputs is inputs:
+            found = _transposed(inputs, region, None)  # that which made the outputs, most likely
+            if found.outputs.cells is outputs.cells:
+                return found
+        return _strided(outputs, inputs, region, region.padding).inverse
+
+    def kernel_map(
+        self,
+        in_key: Any,
+        out_key: Any,
+        stride: Ints = 1,
+        kernel_size: Ints = 3,
+        dilation: Ints = 1,
+        region_type: RegionType = RegionType.HYPER_CUBE,
+        region_offset: Any = None,
+        is_transpose: bool = False,
+        is_pool: bool = False,
+    ) -> dict[int, Tensor]:
+        """Rows of the inputs and of the outputs, int32 (2, pairs), of each tap that has any."""
+        region = KernelGenerator(
+            kernel_size, stride, dilation, region_type=region_type, dimension=self.D
+        )
+        ends = self._key(in_key), self._key(out_key)
+        found = self.map_of(*ends, region, is_transpose=is_transpose, is_pool=is_pool)
+        index, order = found.index, tap_order(region)
+        pairs = {}
+        for tap, column in enumerate(order):
+            rows = (index[:, column] >= 0).nonzero()[:, 0]
+            if len(rows):
+                pairs[tap] = torch.stack([index[rows, column], rows.int()])
+        return pairs
+
+    get_kernel_map = kernel_map
+
+    def stride_map(self, in_key: CoordinateMapKey, stride_key: CoordinateMapKey) -> Any:
+        """Rows of the finer cells, and those of the coarser cells that they lie in."""
+        both = zip(stride_key.get_tensor_stride(), in_key.get_tensor_stride(), strict=True)
+        sizes = [a // b for a, b in both]
+        region = KernelGenerator(sizes, sizes, dimension=self.D)
+        found = _strided(self.cells(in_key), self.cells(stride_key), region, [0] * self.D)
+        place = found.inverse.index.max(1).values
+        rows = (place >= 0).nonzero()[:, 0]
+        return rows.int(), place[rows]
+
+    def union_map(self, in_keys: Sequence[CoordinateMapKey], out_key: CoordinateMapKey) -> Any:
+        """Sets ``out_key``; for each of the inputs (2, rows), its rows and those of the union."""
+        cells, places = union([self.cells(key) for key in in_keys])
+        kept = self.keep(cells, in_keys[0].get_tensor_stride(), "union")
+        out_key.set_key(kept.get_key())
+        return [torch.stack([torch.arange(len(p), device=p.device), p]) for p in places]
+
+    def rows_by_image(self, key: CoordinateMapKey) -> list[Tensor]:
+        """The rows of each image, int64."""
+        order, starts, _ = self.cells(key).by_image
+        return list(order.long().split(starts.diff().tolist()))
+
+    def origin_map(self, key: CoordinateMapKey) -> tuple[Tensor, list[Tensor]]:
+        """The images, and the rows of each."""
+        return torch.arange(self.batch_size, dtype=torch.int32), self.rows_by_image(key)
+
+    def origin(self) -> CoordinateMapKey:
+        """The key of one cell per image, of a tensor stride of 0."""
+        name = (0,) * self.D, ""
+        if name not in self._maps:
+            device = next(iter(self._maps.values())).device
+            cells = torch.zeros(self.batch_size, self.D + 1, dtype=torch.int32, device=device)
+            cells[:, 0] = torch.arange(self.batch_size, dtype=torch.int32, device=device)
+            self._maps[name] = Coordinates.unbounded(cells, self.batch_size)
+        return CoordinateMapKey(*name)
+
+
+def first_rows(cells: Coordinates) -> tuple[Tensor, Tensor]:
+    """The first row of each cell, int64, in the order of rows; and for every row which of those
+    has its cell."""
+    runs = runs_of(cells.keys())
+    firsts, order = runs.order[runs.first].sort()
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device)
+    found = torch.empty_like(runs.order)
+    found[runs.order] = place[runs.place]
+    return firsts, found
+
+
+def tap_order(region: KernelGenerator) -> list[int]:
+    """The column of a kernel map for each of MinkowskiEngine's taps."""
+    if region.region_type != RegionType.HYPER_CUBE:
+        return list(range(region.kernel_volume))
+    numbers = torch.arange(region.kernel_volume).view(*region.kernel_size)
+    return numbers.permute(*reversed(range(region.dimension))).flatten().tolist()
+
+
+def _strided(
+    inputs: Coordinates, outputs: Coordinates, region: KernelGenerator, padding: Sequence[int]
+) -> KernelMap:
+    sizes, steps = region.kernel_size, region.kernel_stride
+    if region.region_type == RegionType.HYPER_CROSS:
+        if inputs is outputs and set(steps) == {1}:
+            return subm_map(inputs, offsets=region.offsets())
+        return strided_map(inputs, stride=steps, offsets=region.offsets(), outputs=outputs)
+    if inputs is outputs and set(steps) == {1} and all(size % 2 for size in sizes):
+        return subm_map(inputs, sizes, region.kernel_dilation)
+    options = steps, padding, region.kernel_dilation
+    if sizes == steps and not any(padding) and set(region.kernel_dilation) == {1}:
+        found = strided_map(inputs, sizes, *options)  # that which made the outputs, most likely
+        if found.outputs.cells is outputs.cells:
+            return found
+    return strided_map(inputs, sizes, *options, outputs=outputs)
+
+
+def _transposed(
+    inputs: Coordinates, region: KernelGenerator, outputs: Coordinates | None
+) -> KernelMap:
+    steps = region.kernel_stride
+    if region.region_type == RegionType.HYPER_CROSS:
+        return transposed_map(inputs, stride=steps, offsets=region.offsets(), outputs=outputs)
+    options = steps, region.padding, 0, region.kernel_dilation
+    return transposed_map(inputs, region.kernel_size, *options, outputs=outputs)
+
+
+def weight_of(kernel: Tensor, region: KernelGenerator) -> Tensor:
+    """layoutconv's weight (K, *taps, C) of a ``kernel`` (taps, C, K).
+
+    >>> region = KernelGenerator([3, 2], dimension=2)
+    >>> weight_of(torch.arange(6.0).view(6, 1, 1), region)[0, :, :, 0].tolist()
+    [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
+    """
+    if region.region_type != RegionType.HYPER_CUBE:
+        return kernel.permute(2, 0, 1)
+    rank = region.dimension
+    by_axis = kernel.reshape(*reversed(region.kernel_size), *kernel.shape[1:])
+    return by_axis.permute(rank + 1, *reversed(range(rank)), rank)

@@ -1,0 +1,48 @@
+"""torch's functions over the features of a tensor or field; further arguments are torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.nn import functional
+
+
+def _over_features(function: Callable[..., Any]) -> Callable[..., Any]:
+    def over(input: Any, *args: Any, **kwargs: Any) -> Any:
+        return input.on(function(input.F, *args, **kwargs))
+
+    over.__name__ = over.__qualname__ = function.__name__
+    over.__doc__ = f"``torch.nn.functional.{function.__name__}`` of the features."
+    return over
+
+
+threshold = _over_features(functional.threshold)
+relu = _over_features(functional.relu)
+hardtanh = _over_features(functional.hardtanh)
+hardswish = _over_features(functional.hardswish)
+relu6 = _over_features(functional.relu6)
+elu = _over_features(functional.elu)
+selu = _over_features(functional.selu)
+celu = _over_features(functional.celu)
+leaky_relu = _over_features(functional.leaky_relu)
+prelu = _over_features(functional.prelu)
+rrelu = _over_features(functional.rrelu)
+glu = _over_features(functional.glu)
+gelu = _over_features(functional.gelu)
+logsigmoid = _over_features(functional.logsigmoid)
+hardshrink = _over_features(functional.hardshrink)
+tanhshrink = _over_features(functional.tanhshrink)
+softsign = _over_features(functional.softsign)
+softplus = _over_features(functional.softplus)
+softmin = _over_features(functional.softmin)
+softmax = _over_features(functional.softmax)
+softshrink = _over_features(functional.softshrink)
+log_softmax = _over_features(functional.log_softmax)
+tanh = _over_features(functional.tanh)
+sigmoid = _over_features(functional.sigmoid)
+hardsigmoid = _over_features(functional.hardsigmoid)
+silu = _over_features(functional.silu)
+dropout = _over_features(functional.dropout)
+alpha_dropout = _over_features(functional.alpha_dropout)
+normalize = _over_features(functional.normalize)

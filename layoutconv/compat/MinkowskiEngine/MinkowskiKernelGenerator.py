@@ -1,0 +1,129 @@
+"""Regions: which cells a filter reads around its own, in MinkowskiEngine's order of taps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ...errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ints = Any  # an int, or a sequence, array or tensor of as many as there are modes
+
+
+class RegionType(IntEnum):
+    """The shapes of filters."""
+
+    HYPER_CUBE = 0
+    HYPER_CROSS = 1
+    CUSTOM = 2
+
+
+def convert_to_int_list(arg: Ints, dimension: int) -> list[int]:
+    """A number for each mode.
+
+    >>> convert_to_int_list(2, 3), convert_to_int_list((1, 2), 2)
+    ([2, 2, 2], [1, 2])
+    """
+    if isinstance(arg, Sequence) or getattr(arg, "ndim", False):
+        values = [int(value) for value in arg]
+    else:
+        values = [int(arg)] * dimension
+    if len(values) != dimension:
+        raise ArgumentError("sizes", f"a number, or {dimension} of them", arg)
+    return values
+
+
+def get_kernel_volume(
+    region_type: RegionType,
+    kernel_size: Sequence[int],
+    region_offset: Any = None,
+    axis_types: Any = None,
+    dimension: int = 3,
+) -> int:
+    """The number of taps."""
+    if min(kernel_size) < 1:
+        raise ArgumentError("kernel_size", "numbers >= 1", list(kernel_size))
+    if region_type == RegionType.HYPER_CUBE:
+        return prod(kernel_size)
+    if region_type == RegionType.HYPER_CROSS:
+        if not all(size % 2 for size in kernel_size):
+            raise ArgumentError("kernel_size", "odd numbers for HYPER_CROSS", list(kernel_size))
+        return sum(size - 1 for size in kernel_size) + 1
+    expected = "HYPER_CUBE or HYPER_CROSS: MinkowskiEngine makes no map of a CUSTOM one either"
+    raise ArgumentError("region_type", expected, region_type)
+
+
+class KernelGenerator:
+    """A filter's region, stride and dilation; arguments as of MinkowskiEngine.
+
+    Taps of a cube run over the first axis fastest; an odd size is centred, an even one begins at
+    the own cell. Those of a cross are the own cell, and for each axis the cells above it from the
+    nearest on, then those below from the farthest on. ``axis_types`` has no effect there either.
+
+    >>> KernelGenerator([3, 2], dimension=2).offsets()
+    [(-1, 0), (0, 0), (1, 0), (-1, 1), (0, 1), (1, 1)]
+    >>> KernelGenerator(3, dimension=2, region_type=RegionType.HYPER_CROSS).offsets()
+    [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
+    """
+
+    def __init__(
+        self,
+        kernel_size: Ints = -1,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        is_transpose: bool = False,
+        region_type: RegionType = RegionType.HYPER_CUBE,
+        region_offsets: Tensor | None = None,
+        expand_coordinates: bool = False,
+        axis_types: Any = None,
+        dimension: int = -1,
+    ) -> None:
+        if not 1 <= dimension <= 4:
+            raise ArgumentError("dimension", "1 to 4 spatial modes", dimension)
+        self.region_type = RegionType(region_type)
+        self.kernel_size = convert_to_int_list(kernel_size, dimension)
+        self.kernel_stride = convert_to_int_list(stride, dimension)
+        self.kernel_dilation = convert_to_int_list(dilation, dimension)
+        self.region_offsets, self.axis_types, self.dimension = region_offsets, axis_types, dimension
+        self.kernel_volume = get_kernel_volume(self.region_type, self.kernel_size)
+        self.requires_strided_coordinates = all(step == 1 for step in self.kernel_stride)
+        self.expand_coordinates = expand_coordinates
+
+    def __repr__(self) -> str:
+        return (
+            f"KernelGenerator(kernel_size={self.kernel_size}, kernel_stride={self.kernel_stride}, "
+            f"kernel_dilation={self.kernel_dilation}, region_type={self.region_type}, "
+            f"expand_coordinates={self.expand_coordinates}, dimension={self.dimension})"
+        )
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """Cells that a cube reads below its own."""
+        both = zip(self.kernel_size, self.kernel_dilation, strict=True)
+        return tuple(size // 2 * step if size % 2 else 0 for size, step in both)
+
+    def offsets(self) -> list[tuple[int, ...]]:
+        """A cell ``(x, y, z)`` for each tap, relative to the own."""
+        modes = list(zip(self.kernel_size, self.kernel_dilation, strict=True))
+        if self.region_type == RegionType.HYPER_CROSS:
+            found = [(0,) * len(modes)]
+            for axis, (size, step) in enumerate(modes):
+                reach = size // 2
+                for distance in (*range(1, reach + 1), *range(-reach, 0)):
+                    cell = [0] * len(modes)
+                    cell[axis] = distance * step
+                    found.append(tuple(cell))
+            return found
+        found, below = [], self.padding
+        for tap in range(self.kernel_volume):
+            cell = []
+            for (size, step), low in zip(modes, below, strict=True):
+                cell.append(tap % size * step - low)
+                tap //= size
+            found.append(tuple(cell))
+        return found

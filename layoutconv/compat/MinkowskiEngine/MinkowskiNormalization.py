@@ -1,0 +1,98 @@
+"""Norms: torch's in a submodule ``bn``, and those over each image."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...nn.image_norm import per_image
+from .MinkowskiCommon import MinkowskiModuleBase
+from .MinkowskiSparseTensor import SparseTensor
+
+
+class MinkowskiBatchNorm(torch.nn.Module):
+    """``torch.nn.BatchNorm1d``, which is ``bn``, over all rows.
+
+    >>> sorted(MinkowskiBatchNorm(4).state_dict())[:2]
+    ['bn.bias', 'bn.num_batches_tracked']
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+    ) -> None:
+        super().__init__()
+        self.bn: Any = torch.nn.BatchNorm1d(
+            num_features, eps, momentum, affine, track_running_stats
+        )
+
+    def forward(self, input: Any) -> Any:
+        return input.on(self.bn(input.F))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.bn.extra_repr()})"
+
+
+class MinkowskiSyncBatchNorm(MinkowskiBatchNorm):
+    """``torch.nn.SyncBatchNorm``, which is ``bn``."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats)
+        self.bn = torch.nn.SyncBatchNorm(
+            num_features, eps, momentum, affine, track_running_stats, process_group
+        )
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: torch.nn.Module, process_group: Any = None) -> Any:
+        """The module, with such norms in place of its ``MinkowskiBatchNorm``, of the same state."""
+        for name, child in module.named_children():
+            setattr(module, name, cls.convert_sync_batchnorm(child, process_group))
+        if not isinstance(module, MinkowskiBatchNorm):
+            return module
+        made = torch.nn.SyncBatchNorm.convert_sync_batchnorm(module.bn, process_group)
+        found = cls(module.bn.num_features, process_group=process_group)
+        found.bn = made
+        return found
+
+
+class MinkowskiInstanceNorm(MinkowskiModuleBase):
+    """Each channel of each image over its rows; ``weight`` and ``bias`` are (1, C)."""
+
+    eps = 1e-8
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.weight = torch.nn.Parameter(torch.ones(1, num_features))
+        self.bias = torch.nn.Parameter(torch.zeros(1, num_features))
+        self.inst_norm = torch.nn.InstanceNorm1d(num_features, self.eps)  # has no parameters
+
+    def reset_parameters(self) -> None:
+        torch.nn.init.ones_(self.weight)
+        torch.nn.init.zeros_(self.bias)
+
+    def forward(self, input: SparseTensor) -> SparseTensor:
+        x = per_image(self.inst_norm, input.to_layoutconv())
+        return input.on(x * self.weight + self.bias)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(nchannels={self.num_features})"
+
+
+class MinkowskiStableInstanceNorm(MinkowskiInstanceNorm):
+    """The same with a larger ``eps``."""
+
+    eps = 1e-6

@@ -1,0 +1,219 @@
+"""Operations over several tensors, linear layers, and dense tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from ...errors import ArgumentError, ArgumentTypeError
+from .MinkowskiCommon import MinkowskiModuleBase
+from .MinkowskiSparseTensor import SparseTensor
+from .MinkowskiTensorField import TensorField
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MinkowskiLinear(torch.nn.Module):
+    """``torch.nn.Linear``, which is ``linear``, over features."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(in_features, out_features, bias)
+
+    def forward(self, input: Any) -> Any:
+        return input.on(self.linear(input.F))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.linear.extra_repr()})"
+
+
+def _features(tensors: tuple[Any, ...]) -> tuple[Any, list[Tensor]]:
+    """The first of tensors at the same coordinates, and the features of all."""
+    several = tensors[0] if len(tensors) == 1 else tensors
+    if not isinstance(several, (tuple, list)) or len(several) < 2:
+        raise ArgumentError("sparse_tensors", "two tensors or more", several)
+    first = several[0]
+    if not isinstance(first, (SparseTensor, TensorField)):
+        got = type(first).__name__
+        raise ArgumentTypeError("sparse_tensors", "SparseTensors or TensorFields", got)
+    return first, [first.F, *(first._beside(other) for other in several[1:])]
+
+
+def cat(*sparse_tensors: Any) -> Any:
+    """The channels of tensors at the same coordinates, one after another."""
+    first, features = _features(sparse_tensors)
+    return first.on(torch.cat(features, -1))
+
+
+def _sum(*sparse_tensors: Any) -> Any:
+    """The sum of tensors at the same coordinates."""
+    first, features = _features(sparse_tensors)
+    return first.on(torch.stack(features).sum(0))
+
+
+def mean(*sparse_tensors: Any) -> Any:
+    """The mean of tensors at the same coordinates."""
+    first, features = _features(sparse_tensors)
+    return first.on(torch.stack(features).mean(0))
+
+
+def var(*sparse_tensors: Any) -> Any:
+    """The variance, biased, of tensors at the same coordinates."""
+    first, features = _features(sparse_tensors)
+    return first.on(torch.stack(features).var(0, unbiased=False))
+
+
+class _Stack(torch.nn.Sequential):
+    def forward(self, x: Any) -> Any:
+        return type(self)._join([module(x) for module in self])
+
+    _join: ClassVar[Any]
+
+
+class MinkowskiStackCat(_Stack):
+    """The channels of what all modules make of one tensor."""
+
+    _join = staticmethod(cat)
+
+
+class MinkowskiStackSum(_Stack):
+    """The sum of what all modules make of one tensor."""
+
+    _join = staticmethod(_sum)
+
+
+class MinkowskiStackMean(_Stack):
+    """The mean of what all modules make of one tensor."""
+
+    _join = staticmethod(mean)
+
+
+class MinkowskiStackVar(_Stack):
+    """The variance of what all modules make of one tensor."""
+
+    _join = staticmethod(var)
+
+
+class MinkowskiUnion(MinkowskiModuleBase):
+    """The sum of tensors over the union of their coordinates."""
+
+    def forward(self, *inputs: SparseTensor) -> SparseTensor:
+        if len(inputs) < 2:
+            raise ArgumentError("inputs", "two sparse tensors or more", len(inputs))
+        total = inputs[0]
+        for other in inputs[1:]:
+            total = total + other
+        return total
+
+    def __repr__(self) -> str:
+        return "MinkowskiUnion()"
+
+
+class MinkowskiPruning(MinkowskiModuleBase):
+    """The rows of a tensor where ``mask``, bool (rows,), is True."""
+
+    def forward(self, input: SparseTensor, mask: Tensor) -> SparseTensor:
+        if mask.dtype != torch.bool or mask.shape != (len(input),):
+            got = f"{mask.dtype} {tuple(mask.shape)}"
+            raise ArgumentError("mask", f"bool ({len(input)},)", got)
+        rows = mask.to(input.device).nonzero()[:, 0]
+        cells = input.cells.at(input.cells.cells.index_select(0, rows))
+        key = input.coordinate_manager.keep(cells, input.tensor_stride, "pruned")
+        return input.at(input.F.index_select(0, rows), key)
+
+    def __repr__(self) -> str:
+        return "MinkowskiPruning()"
+
+
+class MinkowskiInterpolation(MinkowskiModuleBase):
+    """Features at floating coordinates, by linear interpolation.
+
+    ``return_kernel_map`` adds the rows of the input and of the points, ``return_weights`` their
+    weights.
+    """
+
+    def __init__(self, return_kernel_map: bool = False, return_weights: bool = False) -> None:
+        super().__init__()
+        self.return_kernel_map, self.return_weights = return_kernel_map, return_weights
+
+    def forward(self, input: SparseTensor, tfield: Tensor) -> Any:
+        found: list[Any] = [input.features_at_coordinates(tfield)]
+        if self.return_kernel_map or self.return_weights:
+            rows, weights = input.interpolation(tfield)
+            corner, point = (rows >= 0).nonzero().T
+            if self.return_kernel_map:
+                found.append((rows[corner, point].int(), point.int()))
+            if self.return_weights:
+                found.append(torch.stack(weights)[corner, point].to(input.dtype))
+        return tuple(found) if len(found) > 1 else found[0]
+
+    def __repr__(self) -> str:
+        return "MinkowskiInterpolation()"
+
+
+def dense_coordinates(shape: Sequence[int]) -> Tensor:
+    """All coordinates of a dense tensor (N, C, X, Y, ...), int32 (cells, 1 + D).
+
+    >>> dense_coordinates((1, 8, 2, 2)).tolist()
+    [[0, 0, 0], [0, 0, 1], [0, 1, 0], [0, 1, 1]]
+    """
+    modes = shape[0], *shape[2:]
+    return torch.tensor(list(product(*map(range, modes))), dtype=torch.int32).view(-1, len(modes))
+
+
+def to_sparse(
+    x: Tensor, format: str | None = None, coordinates: Any = None, device: Any = None
+) -> SparseTensor:
+    """The coordinates of a dense tensor, (N, C, X, Y, ...) or as ``format`` says, that have a
+    channel other than zero."""
+    format = "BC" + "X" * (x.ndim - 2) if format is None else format
+    if len(format) != x.ndim or format[:1] != "B" or format.count("C") != 1:
+        raise ArgumentError("format", f"B first, one C and X, {x.ndim} in all", format)
+    grid = x.movedim(format.index("C"), -1)
+    where = (grid != 0).any(-1).nonzero()
+    return SparseTensor(grid[tuple(where.T)], where.int(), device=device)
+
+
+def to_sparse_all(dense_tensor: Tensor, coordinates: Tensor | None = None) -> SparseTensor:
+    """All coordinates of a dense tensor (N, C, X, Y, ...)."""
+    if coordinates is None:
+        coordinates = dense_coordinates(dense_tensor.shape)
+    features = dense_tensor.movedim(1, -1).reshape(-1, dense_tensor.shape[1])
+    return SparseTensor(features, coordinates.to(dense_tensor.device))
+
+
+class MinkowskiToSparseTensor(MinkowskiModuleBase):
+    """A field's voxels; or the coordinates of a dense tensor: those that are given, or all."""
+
+    def __init__(self, remove_zeros: bool = True, coordinates: Tensor | None = None) -> None:
+        super().__init__()
+        self.remove_zeros, self.coordinates = remove_zeros, coordinates
+
+    def forward(self, input: Any) -> SparseTensor:
+        if isinstance(input, TensorField):
+            return input.sparse()
+        if self.remove_zeros and self.coordinates is not None:  # as MinkowskiEngine has it
+            return to_sparse(input)
+        return to_sparse_all(input, self.coordinates)
+
+
+class MinkowskiToDenseTensor(MinkowskiModuleBase):
+    """The grid (N, C, X, Y, ...)."""
+
+    def __init__(self, shape: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, input: SparseTensor) -> Tensor:
+        return input.dense(self.shape)[0]
+
+
+class MinkowskiToFeature(MinkowskiModuleBase):
+    """The features (rows, C)."""
+
+    def forward(self, x: Any) -> Tensor:
+        return x.F

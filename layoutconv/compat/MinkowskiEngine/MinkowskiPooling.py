@@ -1,0 +1,152 @@
+"""MinkowskiEngine's poolings over layoutconv's."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+from ...nn import (
+    sparse_avg_pool,
+    sparse_global_pool,
+    sparse_max_pool,
+    sparse_sum_pool,
+    sparse_unpool,
+)
+from .MinkowskiCommon import MinkowskiModuleBase, check_input, region_text
+from .MinkowskiKernelGenerator import Ints, KernelGenerator
+from .MinkowskiSparseTensor import SparseTensor, key_of
+
+
+class PoolingMode(Enum):
+    """Modes of global pooling; MinkowskiEngine's algorithms make no difference here."""
+
+    LOCAL_SUM_POOLING = 0
+    LOCAL_AVG_POOLING = 1
+    LOCAL_MAX_POOLING = 2
+    GLOBAL_SUM_POOLING_DEFAULT = 3
+    GLOBAL_AVG_POOLING_DEFAULT = 4
+    GLOBAL_MAX_POOLING_DEFAULT = 5
+    GLOBAL_SUM_POOLING_KERNEL = 6
+    GLOBAL_AVG_POOLING_KERNEL = 7
+    GLOBAL_MAX_POOLING_KERNEL = 8
+    GLOBAL_SUM_POOLING_PYTORCH_INDEX = 9
+    GLOBAL_AVG_POOLING_PYTORCH_INDEX = 10
+    GLOBAL_MAX_POOLING_PYTORCH_INDEX = 11
+
+
+class MinkowskiPoolingBase(MinkowskiModuleBase):
+    """The base of local poolings. Of a window as large as its stride, whatever its size, cells
+    belong to ``floor(x / stride)``; another is as that of a convolution."""
+
+    pool: ClassVar[Any]
+    is_transpose = False
+
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        dilation: Ints = 1,
+        kernel_generator: KernelGenerator | None = None,
+        dimension: int | None = None,
+    ) -> None:
+        super().__init__()
+        if kernel_generator is None:
+            kernel_generator = KernelGenerator(
+                kernel_size, stride, dilation, dimension=dimension or -1
+            )
+        self.kernel_generator, self.dimension = kernel_generator, kernel_generator.dimension
+
+    def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
+        """The pooling; ``coordinates`` are those to compute."""
+        check_input(input, self.dimension)
+        region, own = self.kernel_generator, input.coordinate_map_key
+        manager = input.coordinate_manager
+        both = zip(input.tensor_stride, region.kernel_stride, strict=True)
+        if coordinates is not None:
+            steps = [a // b if self.is_transpose else a * b for a, b in both]
+            key = key_of(input, coordinates, steps)
+        elif self.is_transpose:
+            key = manager.upsampled(own, region, region.expand_coordinates)
+        else:
+            key = manager.stride(own, region.kernel_stride)
+        found = manager.map_of(own, key, region, is_transpose=self.is_transpose, is_pool=True)
+        if self.is_transpose:
+            y = sparse_unpool(input.to_layoutconv(), found.inverse)
+        else:
+            y = type(self).pool(input.to_layoutconv(), kernel_map=found)
+        return input.at(y.features, key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({region_text(self.kernel_generator)})"
+
+
+class MinkowskiAvgPooling(MinkowskiPoolingBase):
+    """The mean of the cells that there are in a window."""
+
+    pool = staticmethod(sparse_avg_pool)
+
+
+class MinkowskiSumPooling(MinkowskiPoolingBase):
+    """The sum of the cells in a window."""
+
+    pool = staticmethod(sparse_sum_pool)
+
+
+class MinkowskiMaxPooling(MinkowskiPoolingBase):
+    """The maximum of the cells in a window."""
+
+    pool = staticmethod(sparse_max_pool)
+
+
+class MinkowskiPoolingTranspose(MinkowskiPoolingBase):
+    """The sum, at each finer cell, of the cells whose windows it is in."""
+
+    is_transpose = True
+
+    def __init__(
+        self,
+        kernel_size: Ints,
+        stride: Ints,
+        dilation: Ints = 1,
+        kernel_generator: KernelGenerator | None = None,
+        expand_coordinates: bool = False,
+        dimension: int | None = None,
+    ) -> None:
+        super().__init__(kernel_size, stride, dilation, kernel_generator, dimension)
+        if kernel_generator is None:
+            self.kernel_generator.expand_coordinates = expand_coordinates
+
+
+class MinkowskiGlobalPooling(MinkowskiModuleBase):
+    """One row for each image, at its origin, with a tensor stride of 0."""
+
+    def __init__(self, mode: PoolingMode = PoolingMode.GLOBAL_AVG_POOLING_PYTORCH_INDEX) -> None:
+        super().__init__()
+        self.pooling_mode = mode
+
+    def forward(self, input: SparseTensor, coordinates: Any = None) -> SparseTensor:
+        """The pooling."""
+        kind = self.pooling_mode.name.split("_")[1].lower()  # sum, avg or max
+        values = sparse_global_pool(input.to_layoutconv(), kind)
+        return input.at(values, input.coordinate_manager.origin())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(mode={self.pooling_mode})"
+
+
+class MinkowskiGlobalSumPooling(MinkowskiGlobalPooling):
+    """The sum of the cells of each image."""
+
+    def __init__(self, mode: PoolingMode = PoolingMode.GLOBAL_SUM_POOLING_PYTORCH_INDEX) -> None:
+        super().__init__(mode)
+
+
+class MinkowskiGlobalAvgPooling(MinkowskiGlobalPooling):
+    """The mean of the cells of each image."""
+
+
+class MinkowskiGlobalMaxPooling(MinkowskiGlobalPooling):
+    """The maximum of the cells of each image."""
+
+    def __init__(self, mode: PoolingMode = PoolingMode.GLOBAL_MAX_POOLING_PYTORCH_INDEX) -> None:
+        super().__init__(mode)

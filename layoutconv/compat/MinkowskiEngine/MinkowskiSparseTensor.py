@@ -1,0 +1,298 @@
+"""MinkowskiEngine's sparse tensor: features at coordinates that a manager keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import ArgumentError, ArgumentTypeError
+from ...sparse import SparseTensor as _SparseTensor
+from ...sparse.coords.arithmetic import union
+from ...sparse.coords.interpolation import around
+from ...sparse.coords.rows import Runs, reduce_runs, runs_of, spread, take
+from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
+from .MinkowskiKernelGenerator import Ints, convert_to_int_list
+from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
+from .MinkowskiTensor import Tensor, manager_for
+
+if TYPE_CHECKING:
+    from torch import Tensor as TorchTensor
+
+    from ...sparse import Coordinates
+
+
+class SparseTensor(Tensor):
+    """Features at integer coordinates without bounds; arguments as of MinkowskiEngine.
+
+    Args:
+        features: (rows, C).
+        coordinates: int (rows, 1 + D), columns ``(batch, x, y, z)``; floats are rounded down. Of
+            rows that share one, ``quantization_mode`` says what is kept, by default the first row.
+        tensor_stride: what coordinates are multiples of.
+        coordinate_map_key, coordinate_manager: coordinates that a manager has, instead.
+        requires_grad, device: for the features, and where both go.
+        allocator_type, minkowski_algorithm: without effect.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+
+    >>> x = SparseTensor(torch.ones(2, 1), torch.tensor([[0, -3], [0, 5]]).int())
+    >>> y = SparseTensor(torch.ones(1, 1), torch.tensor([[0, 7]]).int(),
+    ...                  coordinate_manager=x.coordinate_manager)
+    >>> (x + y).C.tolist(), (x + y).F.T
+    ([[0, -3], [0, 5], [0, 7]], tensor([[1., 1., 1.]]))
+    """
+
+    def __init__(
+        self,
+        features: TorchTensor,
+        coordinates: TorchTensor | None = None,
+        tensor_stride: Ints = 1,
+        coordinate_map_key: CoordinateMapKey | None = None,
+        coordinate_manager: CoordinateManager | None = None,
+        quantization_mode: Mode = Mode.RANDOM_SUBSAMPLE,
+        allocator_type: Any = None,
+        minkowski_algorithm: Any = None,
+        requires_grad: bool | None = None,
+        device: Any = None,
+    ) -> None:
+        if not isinstance(features, torch.Tensor):
+            raise ArgumentTypeError("features", "a torch tensor", type(features).__name__)
+        if features.ndim != 2:
+            raise ArgumentError("features", "(rows, C)", tuple(features.shape))
+        if device is not None:
+            features = features.to(device)
+        self.quantization_mode = quantization_mode
+        self.unique_index = self.inverse_mapping = None
+        if coordinates is None:
+            if coordinate_map_key is None or coordinate_manager is None:
+                expected = "coordinates, or a coordinate_map_key with its coordinate_manager"
+                raise ArgumentError("coordinates", expected, None)
+            self._D, self._manager = coordinate_manager.D, coordinate_manager
+            self._F, self.coordinate_map_key = features, coordinate_map_key
+            if len(features) != coordinate_manager.size(coordinate_map_key):
+                rows = coordinate_manager.size(coordinate_map_key)
+                raise ArgumentError("features", f"({rows}, C)", tuple(features.shape))
+        else:
+            if coordinate_map_key is not None:
+                raise ArgumentError("coordinate_map_key", "None: `coordinates` are given", "a key")
+            coordinates = coordinates if device is None else coordinates.to(device)
+            self._D = coordinates.shape[1] - 1
+            self._manager = coordinate_manager or manager_for(self._D)
+            self._insert(features, coordinates, tensor_stride)
+        if requires_grad is not None:
+            self._F.requires_grad_(requires_grad)
+
+    unique_index: TorchTensor | None
+    inverse_mapping: TorchTensor | None
+
+    def _insert(self, features: TorchTensor, coordinates: TorchTensor, stride: Ints) -> None:
+        if len(features) != len(coordinates):
+            expected = f"({len(coordinates)}, C), a row per row of coordinates"
+            raise ArgumentError("features", expected, tuple(features.shape))
+        if features.device != coordinates.device:
+            expected = f"a tensor on the device of coordinates, {coordinates.device}"
+            raise ArgumentError("features", expected, features.device)
+        if coordinates.is_floating_point():
+            coordinates = coordinates.floor()
+        key, (rows, place) = self._manager.insert_and_map(coordinates, stride)
+        self.coordinate_map_key = key
+        self.unique_index, self.inverse_mapping = rows, place
+        self._F = features
+        if len(rows) < len(features):
+            self._F = quantized(features, rows, place, self.quantization_mode)
+
+    def __repr__(self) -> str:
+        return (
+            f"SparseTensor(\n  coordinates={self.C}\n  features={self._F}\n"
+            f"  coordinate_map_key={self.coordinate_map_key}\n"
+            f"  coordinate_manager={self._manager}  spatial dimension={self._D})"
+        )
+
+    @property
+    def tensor_stride(self) -> list[int]:
+        """Stride of the coordinates along each axis: they are its multiples."""
+        return self.coordinate_map_key.get_tensor_stride()
+
+    @property
+    def C(self) -> TorchTensor:
+        """int32 (rows, 1 + D), columns ``(batch, x, y, z)``."""
+        return self._manager.get_coordinates(self.coordinate_map_key)
+
+    coordinates = C
+
+    @property
+    def _batchwise_row_indices(self) -> list[TorchTensor]:
+        return self._manager.rows_by_image(self.coordinate_map_key)
+
+    # -- layoutconv's tensor -----------------------------------------------------------------------
+
+    @property
+    def cells(self) -> Coordinates:
+        """The coordinates in units of the tensor stride, as layoutconv has them."""
+        return self._manager.cells(self.coordinate_map_key)
+
+    def to_layoutconv(self) -> _SparseTensor:
+        """The same tensor for :mod:`layoutconv.nn`, whose coordinates are in units of the tensor
+        stride."""
+        return _SparseTensor(self._F, self.cells)
+
+    def at(self, features: TorchTensor, key: CoordinateMapKey) -> SparseTensor:
+        """Return what a layer returns: features at other coordinates of the same manager."""
+        return SparseTensor(features, coordinate_map_key=key, coordinate_manager=self._manager)
+
+    # -- arithmetic -------------------------------------------------------------------------------
+
+    def _is_at(self, other: Any) -> bool:
+        return self.coordinate_map_key == other.coordinate_map_key
+
+    def _binary_functor(self, other: Any, function: Any) -> SparseTensor:
+        """Combine two sparse tensors over the union of their coordinates, as MinkowskiEngine
+        does: rows that this tensor alone has stay as they are, also of a product."""
+        if not isinstance(other, SparseTensor):
+            return self.on(function(self._F, other))
+        self._check_manager(other)
+        if self._is_at(other):
+            return self.on(function(self._F, other._F))
+        if self.tensor_stride != other.tensor_stride:
+            expected = f"a tensor of tensor stride {self.tensor_stride}"
+            raise ArgumentError("other", expected, other.tensor_stride)
+        cells, (own, theirs) = union([self.cells, other.cells])
+        features = spread(self._F, own, len(cells))
+        beside = function(features.index_select(0, theirs), other._F)
+        key = self._manager.keep(cells, self.tensor_stride, "union")
+        return self.at(features.index_copy(0, theirs, beside), key)
+
+    # -- other forms ------------------------------------------------------------------------------
+
+    def sparse(
+        self,
+        min_coords: TorchTensor | None = None,
+        max_coords: TorchTensor | None = None,
+        contract_coords: bool = True,
+    ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
+        """torch's sparse COO tensor, the least coordinate, and the tensor stride."""
+        places, low, steps = self._places(min_coords, contract_coords)
+        size: tuple[Any, ...] = ()
+        if max_coords is not None:
+            last = max_coords.to(places).reshape(-1) - low.reshape(-1)
+            last = last // steps.to(last) if contract_coords else last
+            size = ([self._manager.batch_size, *(last + 1).tolist(), self._F.shape[1]],)
+        both = torch.cat([self.C[:, :1].long(), places.long()], 1).T
+        return torch.sparse_coo_tensor(both, self._F, *size), low, steps
+
+    def dense(
+        self,
+        shape: Sequence[int] | None = None,
+        min_coordinate: TorchTensor | int | None = None,
+        contract_stride: bool = True,
+    ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
+        """The grid (N, C, X, Y, Z), its first coordinate, and the tensor stride; differentiable.
+
+        Without ``min_coordinate`` coordinates may not be negative, and the grid begins at zero.
+        """
+        channels, steps = self._F.shape[1], torch.tensor(self.tensor_stride, dtype=torch.int32)
+        if not len(self):
+            if shape is None:
+                raise ArgumentError("shape", "the shape of the grid: there are no rows", None)
+            size = shape[0], channels, *shape[2:]
+            return self._F.new_zeros(size), torch.zeros(self._D, dtype=torch.int32), steps
+        low = self.C[:, 1:].amin(0, keepdim=True)
+        if min_coordinate is None and (low < 0).any():
+            raise ArgumentError("min_coordinate", "the least coordinate: some are negative", None)
+        start = None if isinstance(min_coordinate, int) else min_coordinate
+        start = torch.zeros(self._D, dtype=torch.int32) if start is None else start
+        places, first, _ = self._places(start, contract_stride)
+        if shape is None:
+            extents = (places.amax(0) + 1).tolist()
+            shape = [int(self.C[:, 0].max()) + 1, channels, *extents]
+        grid = self._F.new_zeros(shape[0], *shape[2:], channels)
+        where = (self.C[:, 0].long(), *places.long().T)
+        grid = grid.index_put(where, self._F).movedim(-1, 1)
+        return grid, low if min_coordinate is None else first, steps
+
+    def _places(
+        self, start: TorchTensor | None, contract: bool
+    ) -> tuple[TorchTensor, TorchTensor, TorchTensor]:
+        steps = torch.tensor(self.tensor_stride, dtype=torch.int32)
+        coords = self.C[:, 1:]
+        low = coords.amin(0, keepdim=True) if start is None else start.to(coords).reshape(1, -1)
+        if (low.cpu() % steps).any():
+            expected = f"multiples of the tensor stride {steps.tolist()}"
+            raise ArgumentError("min_coordinate", expected, low.tolist())
+        places = coords - low
+        return (places // steps.to(places) if contract else places), low, steps
+
+    # -- points -----------------------------------------------------------------------------------
+
+    def features_at_coordinates(self, query_coordinates: TorchTensor) -> TorchTensor:
+        """Linear interpolation at floating coordinates (points, 1 + D); what is missing is zero,
+        and weights are not scaled up for it."""
+        rows, weights = self.interpolation(query_coordinates)
+        found = self._F.new_zeros(len(query_coordinates), self._F.shape[1])
+        for row, weight in zip(rows, weights, strict=True):
+            found = found + weight.to(self.dtype)[:, None] * take(self._F, row)
+        return found
+
+    def interpolation(
+        self, query_coordinates: TorchTensor
+    ) -> tuple[TorchTensor, list[TorchTensor]]:
+        """The rows around points, int64 (2**D, points), -1 for none, and their weights."""
+        cells = self.cells
+        steps = query_coordinates.new_tensor(self.tensor_stride, dtype=torch.float64)
+        places = query_coordinates[:, 1:].double() / steps
+        assert cells.corner is not None
+        # `around` counts from the corner, and to it the centre of a cell is half a cell further.
+        positions = (places - places.new_tensor(cells.corner) + 0.5).flip(1)
+        return around(cells, positions, query_coordinates[:, 0].round().int())
+
+    def interpolate(self, X: Any) -> Any:
+        """A field of the features at the coordinates of a field."""
+        return X.on(self.features_at_coordinates(X.C.to(self.dtype)))
+
+    def slice(self, X: Any) -> Any:
+        """The features of the voxel of each point: a field, where ``X`` is one."""
+        return self._sliced(X, lambda rows: self._F[rows])
+
+    def cat_slice(self, X: Any) -> Any:
+        """As :meth:`slice`, and the features of the points behind them."""
+        return self._sliced(X, lambda rows: torch.cat([self._F[rows], X.F], 1))
+
+    def _sliced(self, X: Any, of_rows: Any) -> Any:
+        if isinstance(X, Tensor) and not isinstance(X, SparseTensor):
+            return X.on(of_rows(X.inverse_mapping(self.coordinate_map_key)))
+        if not isinstance(X, SparseTensor) or X.inverse_mapping is None:
+            raise ArgumentTypeError("X", "a TensorField, or the input", type(X).__name__)
+        if X.coordinate_map_key != self.coordinate_map_key:
+            raise ArgumentError("X", "a tensor at the same coordinates", X.coordinate_map_key)
+        rows = X.inverse_mapping
+        return self.field(of_rows(rows), self.C[rows], quantization_mode=self.quantization_mode)
+
+
+def quantized(
+    features: TorchTensor, rows: TorchTensor, place: TorchTensor, mode: Mode
+) -> TorchTensor:
+    """The features of each coordinate, of the rows (rows, C) at ``place`` that share it."""
+    if mode == Mode.RANDOM_SUBSAMPLE:
+        return features[rows]
+    kinds = {
+        Mode.UNWEIGHTED_AVERAGE: "mean", Mode.UNWEIGHTED_SUM: "sum", Mode.MAX_POOL: "max",
+    }  # fmt: skip
+    if mode not in kinds:
+        raise ArgumentError("quantization_mode", "a mode that joins rows: some are repeated", mode)
+    runs: Runs = runs_of(place)
+    return reduce_runs(features, runs, kinds[mode])  # type: ignore[arg-type]
+
+
+def key_of(input: SparseTensor, coordinates: Any, tensor_stride: Sequence[int]) -> CoordinateMapKey:
+    """The key of the coordinates that a layer is told to compute."""
+    if isinstance(coordinates, CoordinateMapKey):
+        return coordinates
+    if isinstance(coordinates, SparseTensor):
+        return coordinates.coordinate_map_key
+    if not isinstance(coordinates, torch.Tensor):
+        expected = "a tensor, a SparseTensor or a CoordinateMapKey"
+        raise ArgumentTypeError("coordinates", expected, type(coordinates).__name__)
+    steps = convert_to_int_list(list(tensor_stride), input.D)
+    return input.coordinate_manager.insert_and_map(coordinates, steps)[0]

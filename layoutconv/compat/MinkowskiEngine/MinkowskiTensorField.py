@@ -1,0 +1,150 @@
+"""MinkowskiEngine's field: features at floating coordinates, and the voxels that they lie in."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import ArgumentError
+from ...sparse import lookup
+from ...sparse.coords.rows import add_rows
+from .MinkowskiCoordinateManager import CoordinateManager, CoordinateMapKey
+from .MinkowskiKernelGenerator import Ints, convert_to_int_list
+from .MinkowskiSparseTensor import SparseTensor, quantized
+from .MinkowskiTensor import SparseTensorQuantizationMode as Mode
+from .MinkowskiTensor import Tensor, manager_for
+
+if TYPE_CHECKING:
+    from torch import Tensor as TorchTensor
+
+
+class TensorField(Tensor):
+    """Features at floating coordinates; arguments as of MinkowskiEngine.
+
+    Args:
+        features: (points, C).
+        coordinates: (points, 1 + D), columns ``(batch, x, y, z)``.
+        quantization_mode: what :meth:`sparse` makes of points of one voxel.
+        coordinate_manager: of the sparse tensors, by default one of its own.
+
+    >>> field = TensorField(
+    ...     torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([[0, 0.2], [0, 0.9], [0, -1.5]]),
+    ...     quantization_mode=Mode.UNWEIGHTED_AVERAGE,
+    ... )
+    >>> x = field.sparse()
+    >>> x.C.tolist(), x.F.T, x.slice(field).F.T
+    ([[0, 0], [0, -2]], tensor([[2., 5.]]), tensor([[2., 2., 5.]]))
+    """
+
+    def __init__(
+        self,
+        features: TorchTensor,
+        coordinates: TorchTensor | None = None,
+        tensor_stride: Ints = 1,
+        coordinate_field_map_key: CoordinateMapKey | None = None,
+        coordinate_manager: CoordinateManager | None = None,
+        quantization_mode: Mode = Mode.UNWEIGHTED_AVERAGE,
+        allocator_type: Any = None,
+        minkowski_algorithm: Any = None,
+        requires_grad: bool | None = None,
+        device: Any = None,
+    ) -> None:
+        if coordinates is None:
+            raise ArgumentError("coordinates", "(points, 1 + D): a field keeps its own", None)
+        if len(features) != len(coordinates):
+            expected = f"({len(coordinates)}, C), a row per point"
+            raise ArgumentError("features", expected, tuple(features.shape))
+        if device is not None:
+            features, coordinates = features.to(device), coordinates.to(device)
+        self._F, self._points = features, coordinates
+        self._D = coordinates.shape[1] - 1
+        self._manager = coordinate_manager or manager_for(self._D)
+        self.quantization_mode = quantization_mode
+        # What fields of the same points share: the rows of their voxels, by key.
+        self._rows: dict[CoordinateMapKey, TorchTensor] = {}
+        if requires_grad is not None:
+            self._F.requires_grad_(requires_grad)
+
+    @property
+    def C(self) -> TorchTensor:
+        """(points, 1 + D), columns ``(batch, x, y, z)``."""
+        return self._points
+
+    coordinates = C
+
+    @property
+    def _batchwise_row_indices(self) -> list[TorchTensor]:
+        image = self._points[:, 0].round().long()
+        count = int(image.max()) + 1 if len(image) else 0
+        return [(image == number).nonzero()[:, 0] for number in range(count)]
+
+    def _is_at(self, other: Any) -> bool:
+        return self._points is other._points
+
+    def _binary_functor(self, other: Any, function: Any) -> TensorField:
+        beside = self._beside(other) if isinstance(other, TensorField) else other
+        return self.on(function(self._F, beside))
+
+    def sparse(
+        self,
+        tensor_stride: Ints = 1,
+        coordinate_map_key: CoordinateMapKey | None = None,
+        quantization_mode: Mode | None = None,
+    ) -> SparseTensor:
+        """The voxels that points lie in, or those of a key, with the features of their points."""
+        manager, mode = self._manager, quantization_mode or self.quantization_mode
+        if coordinate_map_key is None:
+            steps = convert_to_int_list(tensor_stride, self._D)
+            divisor = self._points.new_tensor([1, *steps])
+            coords = (self._points / divisor).floor() * divisor
+            coordinate_map_key, (rows, place) = manager.insert_and_map(coords, steps)
+            self._rows[coordinate_map_key] = place
+            features = quantized(self._F, rows, place, mode)
+        else:
+            place = self.inverse_mapping(coordinate_map_key)
+            count = manager.size(coordinate_map_key)
+            features = add_rows(self._F, place, count)
+            if mode == Mode.UNWEIGHTED_AVERAGE:
+                points = torch.bincount(place, minlength=count).clamp(min=1)
+                features = features / points[:, None].to(features.dtype)
+            elif mode != Mode.UNWEIGHTED_SUM:
+                expected = "UNWEIGHTED_AVERAGE or UNWEIGHTED_SUM, with a key"
+                raise ArgumentError("quantization_mode", expected, mode)
+        return SparseTensor(
+            features, coordinate_map_key=coordinate_map_key, coordinate_manager=manager
+        )
+
+    def splat(self) -> SparseTensor:
+        """The features shared out, by linear interpolation, among the voxels around points."""
+        low = self._points.floor()
+        corners = [low + low.new_tensor([0, *offset]) for offset in product((0, 1), repeat=self._D)]
+        key, _ = self._manager.insert_and_map(torch.cat(corners))
+        count = self._manager.size(key)
+        empty = SparseTensor(
+            self._F.new_zeros(count, 1), coordinate_map_key=key, coordinate_manager=self._manager
+        )
+        rows, weights = empty.interpolation(self._points)
+        given = torch.cat([w.to(self._F.dtype)[:, None] * self._F for w in weights])
+        return empty.at(add_rows(given, rows.flatten(), count), key)
+
+    def inverse_mapping(self, sparse_tensor_map_key: CoordinateMapKey) -> TorchTensor:
+        """The row of the voxel of each point, int64, among those of a key."""
+        found = self._rows.get(sparse_tensor_map_key)
+        if found is None:
+            cells = self._manager.cells(sparse_tensor_map_key)
+            steps = self._points.new_tensor([1, *sparse_tensor_map_key.get_tensor_stride()])
+            found = lookup(cells, (self._points / steps).floor().int())
+            if (found < 0).any():
+                row = int((found < 0).nonzero()[0])
+                expected = "coordinates that have the voxels of all points"
+                raise ArgumentError("sparse_tensor_map_key", expected, f"none of point {row}")
+            self._rows[sparse_tensor_map_key] = found
+        return found
+
+    def __repr__(self) -> str:
+        return f"TensorField(\n  coordinates={self.C}\n  features={self._F})"
+
+
+Tensor.field = TensorField

@@ -1,0 +1,248 @@
+"""The interface of MinkowskiEngine 0.5.4: the same names, arguments and rules, by layoutconv.
+
+``import layoutconv.compat.MinkowskiEngine as ME`` in place of ``import MinkowskiEngine as ME`` is
+all that changes, or :func:`install` in a program whose files stay as they are;
+docs/coming_from_minkowski.md says what is the same and what is not.
+
+>>> import torch
+>>> import layoutconv.compat.MinkowskiEngine as ME
+>>> x = ME.SparseTensor(torch.ones(2, 3), torch.tensor([[0, -4, 1], [0, -3, 1]]).int())
+>>> ME.MinkowskiConvolution(3, 8, kernel_size=2, stride=2, dimension=2)(x).C.tolist()
+[[0, -4, 0]]
+"""
+
+from __future__ import annotations
+
+from ..installing import Installed, install_as
+from . import MinkowskiFunctional, MinkowskiOps, modules, utils
+from .MinkowskiBroadcast import (
+    BroadcastMode,
+    MinkowskiBroadcast,
+    MinkowskiBroadcastAddition,
+    MinkowskiBroadcastConcatenation,
+    MinkowskiBroadcastMultiplication,
+)
+from .MinkowskiCommon import (
+    MinkowskiModuleBase,
+    MinkowskiNetwork,
+    convert_to_int_list,
+)
+from .MinkowskiConvolution import (
+    MinkowskiChannelwiseConvolution,
+    MinkowskiConvolution,
+    MinkowskiConvolutionBase,
+    MinkowskiConvolutionTranspose,
+    MinkowskiGenerativeConvolutionTranspose,
+)
+from .MinkowskiCoordinateManager import (
+    CoordinateManager,
+    CoordinateMapKey,
+)
+from .MinkowskiCoordinateManager import CoordinateManager as CoordsManager
+from .MinkowskiKernelGenerator import (
+    KernelGenerator,
+    RegionType,
+    get_kernel_volume,
+)
+from .MinkowskiNonlinearity import (
+    MinkowskiAlphaDropout,
+    MinkowskiCELU,
+    MinkowskiDropout,
+    MinkowskiELU,
+    MinkowskiGELU,
+    MinkowskiHardshrink,
+    MinkowskiHardsigmoid,
+    MinkowskiHardswish,
+    MinkowskiHardtanh,
+    MinkowskiLeakyReLU,
+    MinkowskiLogSigmoid,
+    MinkowskiLogSoftmax,
+    MinkowskiNonlinearityBase,
+    MinkowskiPReLU,
+    MinkowskiReLU,
+    MinkowskiReLU6,
+    MinkowskiRReLU,
+    MinkowskiSELU,
+    MinkowskiSigmoid,
+    MinkowskiSiLU,
+    MinkowskiSinusoidal,
+    MinkowskiSoftmax,
+    MinkowskiSoftmin,
+    MinkowskiSoftplus,
+    MinkowskiSoftshrink,
+    MinkowskiSoftsign,
+    MinkowskiTanh,
+    MinkowskiTanhshrink,
+    MinkowskiThreshold,
+)
+from .MinkowskiNormalization import (
+    MinkowskiBatchNorm,
+    MinkowskiInstanceNorm,
+    MinkowskiStableInstanceNorm,
+    MinkowskiSyncBatchNorm,
+)
+from .MinkowskiOps import (
+    MinkowskiInterpolation,
+    MinkowskiLinear,
+    MinkowskiPruning,
+    MinkowskiStackCat,
+    MinkowskiStackMean,
+    MinkowskiStackSum,
+    MinkowskiStackVar,
+    MinkowskiToDenseTensor,
+    MinkowskiToFeature,
+    MinkowskiToSparseTensor,
+    MinkowskiUnion,
+    cat,
+    dense_coordinates,
+    mean,
+    to_sparse,
+    to_sparse_all,
+    var,
+)
+from .MinkowskiOps import _sum as sum
+from .MinkowskiPooling import (
+    MinkowskiAvgPooling,
+    MinkowskiGlobalAvgPooling,
+    MinkowskiGlobalMaxPooling,
+    MinkowskiGlobalPooling,
+    MinkowskiGlobalSumPooling,
+    MinkowskiMaxPooling,
+    MinkowskiPoolingBase,
+    MinkowskiPoolingTranspose,
+    MinkowskiSumPooling,
+    PoolingMode,
+)
+from .MinkowskiSparseTensor import (
+    SparseTensor,
+)
+from .MinkowskiTensor import (
+    MinkowskiAlgorithm,
+    SparseTensorOperationMode,
+    SparseTensorQuantizationMode,
+    Tensor,
+    clear_global_coordinate_manager,
+    global_coordinate_manager,
+    set_global_coordinate_manager,
+    set_sparse_tensor_operation_mode,
+    sparse_tensor_operation_mode,
+)
+from .MinkowskiTensorField import (
+    TensorField,
+)
+
+__version__ = "0.5.4"  # of the interface
+
+
+def install() -> Installed:
+    """Have ``import MinkowskiEngine``, and all its modules, find those of layoutconv.
+
+    As :func:`layoutconv.compat.spconv.install`.
+
+    >>> with install():
+    ...     from MinkowskiEngine.modules.resnet_block import BasicBlock
+    >>> BasicBlock.__module__
+    'layoutconv.compat.MinkowskiEngine.modules.resnet_block'
+    """
+    return install_as("MinkowskiEngine", __name__)
+
+
+__all__ = [
+    "BroadcastMode",
+    "CoordinateManager",
+    "CoordinateMapKey",
+    "CoordsManager",
+    "KernelGenerator",
+    "MinkowskiAlgorithm",
+    "MinkowskiAlphaDropout",
+    "MinkowskiAvgPooling",
+    "MinkowskiBatchNorm",
+    "MinkowskiBroadcast",
+    "MinkowskiBroadcastAddition",
+    "MinkowskiBroadcastConcatenation",
+    "MinkowskiBroadcastMultiplication",
+    "MinkowskiCELU",
+    "MinkowskiChannelwiseConvolution",
+    "MinkowskiConvolution",
+    "MinkowskiConvolutionBase",
+    "MinkowskiConvolutionTranspose",
+    "MinkowskiDropout",
+    "MinkowskiELU",
+    "MinkowskiFunctional",
+    "MinkowskiGELU",
+    "MinkowskiGenerativeConvolutionTranspose",
+    "MinkowskiGlobalAvgPooling",
+    "MinkowskiGlobalMaxPooling",
+    "MinkowskiGlobalPooling",
+    "MinkowskiGlobalSumPooling",
+    "MinkowskiHardshrink",
+    "MinkowskiHardsigmoid",
+    "MinkowskiHardswish",
+    "MinkowskiHardtanh",
+    "MinkowskiInstanceNorm",
+    "MinkowskiInterpolation",
+    "MinkowskiLeakyReLU",
+    "MinkowskiLinear",
+    "MinkowskiLogSigmoid",
+    "MinkowskiLogSoftmax",
+    "MinkowskiMaxPooling",
+    "MinkowskiModuleBase",
+    "MinkowskiNetwork",
+    "MinkowskiNonlinearityBase",
+    "MinkowskiOps",
+    "MinkowskiPReLU",
+    "MinkowskiPoolingBase",
+    "MinkowskiPoolingTranspose",
+    "MinkowskiPruning",
+    "MinkowskiRReLU",
+    "MinkowskiReLU",
+    "MinkowskiReLU6",
+    "MinkowskiSELU",
+    "MinkowskiSiLU",
+    "MinkowskiSigmoid",
+    "MinkowskiSinusoidal",
+    "MinkowskiSoftmax",
+    "MinkowskiSoftmin",
+    "MinkowskiSoftplus",
+    "MinkowskiSoftshrink",
+    "MinkowskiSoftsign",
+    "MinkowskiStableInstanceNorm",
+    "MinkowskiStackCat",
+    "MinkowskiStackMean",
+    "MinkowskiStackSum",
+    "MinkowskiStackVar",
+    "MinkowskiSumPooling",
+    "MinkowskiSyncBatchNorm",
+    "MinkowskiTanh",
+    "MinkowskiTanhshrink",
+    "MinkowskiThreshold",
+    "MinkowskiToDenseTensor",
+    "MinkowskiToFeature",
+    "MinkowskiToSparseTensor",
+    "MinkowskiUnion",
+    "PoolingMode",
+    "RegionType",
+    "SparseTensor",
+    "SparseTensorOperationMode",
+    "SparseTensorQuantizationMode",
+    "Tensor",
+    "TensorField",
+    "__version__",
+    "cat",
+    "clear_global_coordinate_manager",
+    "convert_to_int_list",
+    "dense_coordinates",
+    "get_kernel_volume",
+    "global_coordinate_manager",
+    "install",
+    "mean",
+    "modules",
+    "set_global_coordinate_manager",
+    "set_sparse_tensor_operation_mode",
+    "sparse_tensor_operation_mode",
+    "sum",
+    "to_sparse",
+    "to_sparse_all",
+    "utils",
+    "var",
+]

@@ -1,0 +1,1 @@
+"""Blocks of networks, as ``MinkowskiEngine.modules``."""

@@ -1,0 +1,88 @@
+"""Lists of clouds as one batch, the image in the first column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def batched_coordinates(
+    coords: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
+) -> Tensor:
+    """Coordinates (rows, 1 + D) of clouds (rows, D), arrays or tensors; rounded down for int32.
+
+    >>> batched_coordinates([torch.tensor([[-0.5, 1.0]]), torch.tensor([[3.0, 4.0]])]).tolist()
+    [[0, -1, 1], [1, 3, 4]]
+    """
+    if dtype not in (torch.int32, torch.float32):
+        raise ArgumentError("dtype", "torch.int32 or torch.float32", dtype)
+    clouds = [torch.as_tensor(cloud) for cloud in coords]
+    if len({cloud.shape[1:] for cloud in clouds}) != 1 or clouds[0].ndim != 2:
+        expected = "one cloud or more (rows, D), of one D"
+        raise ArgumentError("coords", expected, [tuple(cloud.shape) for cloud in clouds])
+    parts = []
+    for image, cloud in enumerate(clouds):
+        if dtype == torch.int32 and cloud.is_floating_point():
+            cloud = cloud.floor()
+        parts.append(torch.nn.functional.pad(cloud.to(dtype), (1, 0), value=image))
+    return torch.cat(parts).to("cpu" if device is None else device)
+
+
+def sparse_collate(
+    coords: Sequence[Any],
+    feats: Sequence[Any],
+    labels: Sequence[Any] | None = None,
+    dtype: torch.dtype = torch.int32,
+    device: Any = None,
+) -> tuple[Any, ...]:
+    """Coordinates, features and, if there are, labels of clouds as those of one batch."""
+    rows = [len(cloud) for cloud in coords], [len(features) for features in feats]
+    if rows[0] != rows[1]:
+        raise ArgumentError("feats", f"{rows[0]} rows, as `coords`", rows[1])
+    if device is None and isinstance(coords[0], torch.Tensor):
+        device = coords[0].device
+    batch = batched_coordinates(coords, dtype, device)
+    features = torch.cat([torch.as_tensor(part) for part in feats])
+    if labels is None:
+        return batch, features
+    parts = [label if isinstance(label, torch.Tensor) else _tensor(label) for label in labels]
+    all_tensors = all(isinstance(part, torch.Tensor) for part in parts)
+    return batch, features, torch.cat(parts) if all_tensors else parts
+
+
+def _tensor(label: Any) -> Any:
+    return torch.as_tensor(label) if hasattr(label, "__array__") else label
+
+
+def batch_sparse_collate(
+    data: Sequence[Any], dtype: torch.dtype = torch.int32, device: Any = None
+) -> tuple[Any, ...]:
+    """:func:`sparse_collate` of tuples (coordinates, features, labels), one for each cloud."""
+    parts: list[Any] = [list(part) for part in zip(*data, strict=True)]
+    labels = parts[2] if len(parts) > 2 else None
+    return sparse_collate(parts[0], parts[1], labels, dtype, device)
+
+
+class SparseCollation:
+    """A ``collate_fn`` of triples; clouds past ``limit_numpoints`` points, if > 0, are left out."""
+
+    def __init__(
+        self, limit_numpoints: int = -1, dtype: torch.dtype = torch.int32, device: Any = None
+    ) -> None:
+        self.limit_numpoints, self.dtype, self.device = limit_numpoints, dtype, device
+
+    def __call__(self, list_data: Sequence[Any]) -> tuple[Any, ...]:
+        kept, points = [], 0
+        for one in list_data:
+            points += len(one[0])
+            if 0 < self.limit_numpoints < points:
+                break
+            kept.append(one)
+        return batch_sparse_collate(kept, self.dtype, self.device)

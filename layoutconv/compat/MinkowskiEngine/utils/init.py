@@ -1,0 +1,31 @@
+"""Initialization of kernels (taps, C, K)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from ....errors import ArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Normal numbers by the fan of a kernel (taps, C, K); of one of two modes, its second is the
+    fan in, as MinkowskiEngine counts."""
+    if mode.lower() not in ("fan_in", "fan_out"):
+        raise ArgumentError("mode", "fan_in or fan_out", mode)
+    if tensor.dim() < 2:
+        raise ArgumentError("tensor", "two modes or more", tuple(tensor.shape))
+    shape = tensor.shape
+    fans = (shape[1], shape[0]) if len(shape) == 2 else (shape[1], shape[2])
+    taps = 1 if len(shape) == 2 else shape[0]
+    fan = taps * fans[mode.lower() == "fan_out"]
+    gain = torch.nn.init.calculate_gain(nonlinearity, a)  # type: ignore[arg-type]
+    with torch.no_grad():
+        return tensor.normal_(0, gain / math.sqrt(fan))

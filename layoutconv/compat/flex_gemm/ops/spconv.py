@@ -1,0 +1,166 @@
+"""FlexGEMM's sparse convolutions: a weight is (K, W, H, D, C), as layoutconv's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....errors import ArgumentError
+from ....nn import sparse
+from ....sparse import Coordinates, KernelMap, SparseTensor, strided_map, submanifold_map
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "Algorithm",
+    "SerializationMode",
+    "SparseConv3dNeighborCache",
+    "SubMConv3dNeighborCache",
+    "set_algorithm",
+    "set_hashmap_ratio",
+    "sparse_conv3d",
+    "sparse_submanifold_conv3d",
+]
+
+Triple = Sequence[int]
+
+
+class Algorithm:
+    """Names of FlexGEMM's kernels; all are one here."""
+
+    EXPLICIT_GEMM = "explicit_gemm"
+    IMPLICIT_GEMM = "implicit_gemm"
+    IMPLICIT_GEMM_SPLITK = "implicit_gemm_splitk"
+    MASKED_IMPLICIT_GEMM = "masked_implicit_gemm"
+    MASKED_IMPLICIT_GEMM_SPLITK = "masked_implicit_gemm_splitk"
+
+
+class SerializationMode:
+    """Orders of coordinates that a layer makes; here they are lexicographic, ``BXYZ``."""
+
+    BXYZ = 0
+    Z_ORDER = 1
+    HILBERT = 2
+
+
+def set_algorithm(algorithm: str) -> None:
+    """Kept for those who call it; it has no effect."""
+
+
+def set_hashmap_ratio(ratio: float) -> None:
+    """Kept for those who call it; it has no effect."""
+
+
+class SubMConv3dNeighborCache:
+    """A kernel map, that layers on the same coordinates share."""
+
+    def __init__(self, kernel_map: KernelMap) -> None:
+        self.kernel_map = kernel_map
+
+    @property
+    def neighbor_map(self) -> Tensor:
+        """uint32 (rows, taps): the row that each tap reads, 0xffffffff for none."""
+        return self.kernel_map.index.contiguous().view(torch.uint32)
+
+    def __getitem__(self, key: str) -> Any:
+        return getattr(self, key)
+
+
+class SparseConv3dNeighborCache(SubMConv3dNeighborCache):
+    """The same, of a convolution that makes coordinates."""
+
+
+def sparse_submanifold_conv3d(
+    feats: Tensor,
+    coords: Tensor,
+    shape: Sequence[int],
+    weight: Tensor,
+    bias: Tensor | None = None,
+    neighbor_cache: SubMConv3dNeighborCache | None = None,
+    dilation: Triple = (1, 1, 1),
+) -> tuple[Tensor, SubMConv3dNeighborCache]:
+    """A submanifold convolution, differentiable in features, weight and bias.
+
+    Args:
+        feats: (rows, C).
+        coords: int32 (rows, 4), ``(batch, x, y, z)``.
+        shape: (N, C, W, H, D).
+        weight: (K, kw, kh, kd, C), odd sizes.
+        bias: (K,).
+        neighbor_cache: that of another call on the same coordinates, with these sizes.
+        dilation: one per mode.
+
+    Returns features (rows, K) and the cache.
+
+    >>> coords = torch.tensor([[0, 1, 1, 1], [0, 1, 1, 2]]).int()
+    >>> y, cache = sparse_submanifold_conv3d(
+    ...     torch.tensor([[1.0], [10.0]]), coords, (1, 1, 4, 4, 4), torch.ones(1, 1, 1, 3, 1))
+    >>> y.T, cache.neighbor_map.dtype
+    (tensor([[11., 11.]]), torch.uint32)
+    """
+    sizes = _sizes(feats, weight)
+    if not all(size % 2 for size in sizes):
+        raise ArgumentError("weight", "(K, kw, kh, kd, C) of odd sizes", tuple(weight.shape))
+    if neighbor_cache is None:
+        cells = _cells(coords, shape)
+        found = submanifold_map(cells, sizes, tuple(dilation))
+        neighbor_cache = SubMConv3dNeighborCache(found)
+    return _convolved(feats, weight, bias, neighbor_cache), neighbor_cache
+
+
+def sparse_conv3d(
+    feats: Tensor,
+    coords: Tensor,
+    shape: Sequence[int],
+    weight: Tensor,
+    bias: Tensor | None = None,
+    neighbor_cache: SparseConv3dNeighborCache | None = None,
+    out_coords: Tensor | None = None,
+    stride: Triple = (1, 1, 1),
+    padding: Triple = (0, 0, 0),
+    dilation: Triple = (1, 1, 1),
+) -> tuple[Tensor, Tensor, SparseConv3dNeighborCache]:
+    """A convolution whose coordinates are all that read some input, in the grid of a dense one.
+
+    Args as of :func:`sparse_submanifold_conv3d`, and ``out_coords``, int32 (outputs, 4), those to
+    compute instead.
+
+    Returns features (outputs, K), coordinates in lexicographic order, and the cache.
+    """
+    sizes = _sizes(feats, weight)
+    if neighbor_cache is None:
+        cells, options = _cells(coords, shape), (tuple(stride), tuple(padding), tuple(dilation))
+        given = None
+        if out_coords is not None:
+            grid = strided_map(cells, sizes, *options).outputs.spatial_shape
+            given = Coordinates(out_coords, grid, cells.batch_size)
+        found = strided_map(cells, sizes, *options, outputs=given)
+        neighbor_cache = SparseConv3dNeighborCache(found)
+    y = _convolved(feats, weight, bias, neighbor_cache)
+    return y, neighbor_cache.kernel_map.outputs.cells, neighbor_cache
+
+
+def _sizes(feats: Tensor, weight: Tensor) -> tuple[int, ...]:
+    if weight.dim() != 5 or weight.shape[-1] != feats.shape[-1]:
+        expected = f"(K, kw, kh, kd, {feats.shape[-1]})"
+        raise ArgumentError("weight", expected, tuple(weight.shape))
+    return tuple(weight.shape[1:4])
+
+
+def _cells(coords: Tensor, shape: Sequence[int]) -> Coordinates:
+    if len(shape) != 5:
+        raise ArgumentError("shape", "(N, C, W, H, D)", tuple(shape))
+    return Coordinates(coords, shape[2:], shape[0])
+
+
+def _convolved(
+    feats: Tensor, weight: Tensor, bias: Tensor | None, cache: SubMConv3dNeighborCache
+) -> Tensor:
+    if not isinstance(cache, SubMConv3dNeighborCache):
+        expected = "one that a call of layoutconv returned"
+        raise ArgumentError("neighbor_cache", expected, type(cache).__name__)
+    x = SparseTensor(feats, cache.kernel_map.inputs)
+    return sparse.sparse_conv(x, weight, bias, kernel_map=cache.kernel_map).features

@@ -1,0 +1,96 @@
+"""Packages of this folder under the names of others, for programs whose files stay as they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from pkgutil import walk_packages
+from types import ModuleType, TracebackType
+
+
+class Installed:
+    """A package under another name: ``undo()`` takes it back, so does the end of a ``with``."""
+
+    def __init__(self, name: str, ours: str, names: Sequence[str], finder: _Absent) -> None:
+        self._name, self._ours, self._names, self._finder = name, ours, names, finder
+
+    def undo(self) -> None:
+        """``import`` finds what it would have found. Modules that imported ours keep it."""
+        for name in self._names:
+            if getattr(sys.modules.get(name), "__name__", "").startswith(self._ours):
+                del sys.modules[name]
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        if _installed.get(self._name) is self:
+            del _installed[self._name]
+
+    def __enter__(self) -> Installed:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.undo()
+
+
+class _Absent:
+    """Says of modules of another package that there are none of, why."""
+
+    def __init__(self, name: str, reasons: Mapping[str, str]) -> None:
+        self._name, self._reasons = name, reasons
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        parts = name.split(".")
+        if parts[0] != self._name or len(parts) == 1:
+            return None
+        for end in range(len(parts), 1, -1):
+            reason = self._reasons.get(".".join(parts[1:end]))
+            if reason is not None:
+                raise ModuleNotFoundError(
+                    f"layoutconv's {self._name} has no {name!r}: {reason}", name=name
+                )
+        raise ModuleNotFoundError(
+            f"No module named {name!r}, in layoutconv's {self._name}", name=name
+        )
+
+
+_installed: dict[str, Installed] = {}
+
+
+def install_as(name: str, ours: str, absent: Mapping[str, str] | None = None) -> Installed:
+    """Have ``import name``, and all its modules, find those of the package ``ours``.
+
+    ``absent`` are its modules that ours has none of, and why. A second call changes nothing.
+
+    Raises ``RuntimeError`` if another package of that name was imported already.
+
+    >>> with install_as("a_name_for_doctest", "layoutconv.compat.spconv"):
+    ...     from a_name_for_doctest.pytorch import SubMConv3d
+    >>> SubMConv3d.__module__
+    'layoutconv.compat.spconv.pytorch.conv'
+    """
+    if name in _installed:
+        return _installed[name]
+    there = sys.modules.get(name)
+    if there is not None and there.__name__ != ours:
+        where = getattr(there, "__file__", None) or "somewhere"
+        raise RuntimeError(
+            f"{name} was imported already, from {where}: call {ours}.install() "
+            "before anything imports it"
+        )
+    package = import_module(ours)
+    modules = {name: package}
+    for found in walk_packages(package.__path__, f"{ours}."):
+        modules[name + found.name.removeprefix(ours)] = import_module(found.name)
+    sys.modules.update(modules)
+    finder = _Absent(name, absent or {})
+    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    _installed[name] = Installed(name, ours, list(modules), finder)
+    return _installed[name]

@@ -1,0 +1,260 @@
+"""Residual blocks of other projects, run with norms, sums and activations as epilogues.
+
+A block is a user's module whose ``forward`` computes on ``features`` between convolutions, as those
+of OpenPCDet, mmdetection3d and Pointcept do. :func:`plan_of` calls that function once with
+stand-ins (:mod:`.block_trace`), and what it did with them becomes a :class:`BlockPlan`: calls in
+their order, of which a convolution takes up the norm, the sum and the activation after it. A plan
+holds names, no modules, so that whatever a name stands for is looked up at every call; what the
+function was told of itself, ``self.downsample is None`` say, is compared at every call.
+
+The alternative is features that are computed when somebody reads them, a subclass of
+``torch.Tensor`` on which torch's own norms would be deferred. That was measured:
+``__torch_function__`` takes a norm, an activation or a sum as long as torch's own takes, so that
+the host gains nothing, and C++ extensions get a tensor without memory. A plan takes a block a few
+comparisons.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ....base.caches import BoundedCache, footprint
+from ....nn.fused_norm import ACTIVATIONS, NORMS, following, is_bare
+from .block_trace import CLASS, MODULE, OWN, Guard, Operation, Trace, traced
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .core import SparseConvTensor
+
+_FEW = 8  # plans of a class: one for each way that its instances differ
+_plans: BoundedCache[type, tuple[BlockPlan, ...]] = BoundedCache(
+    "plans of blocks", entries=256, nbytes=2 << 20
+)
+
+
+class Step(NamedTuple):
+    """A call of a plan, and what it takes up: names of modules, and places of values.
+
+    ``of`` are what a module is given: places of a sparse value and of features, or of features
+    alone, or of both terms of a sum; ``made`` those of what it gives.
+    """
+
+    operation: str
+    name: str
+    of: tuple[int, ...]
+    made: tuple[int, ...]
+    norm: str | None = None
+    past: int | None = None
+    first: bool = False  # of the sum, what is added
+    last: str | None = None
+
+
+class BlockPlan(NamedTuple):
+    """The steps of a block's ``forward``, and what holds of a block of which they are."""
+
+    guards: tuple[Guard, ...]
+    steps: tuple[Step, ...]
+    result: tuple[int, int]
+
+    def fits(self, block: Any) -> bool:
+        """Return whether the function would do the same with this block."""
+        own, kind = block.__dict__, type(block)
+        modules = own["_modules"]
+        for where, name, value, of in self.guards:
+            if where == MODULE:
+                if modules.get(name) is None or name in own:
+                    return False
+            elif where == OWN:
+                found = own[name] if name in own else modules.get(name, self)
+                if found is not value and (type(found) is not type(value) or found != value):
+                    return False
+            elif where == CLASS:
+                if getattr(kind, name, None) is not value or name in own:
+                    return False
+            elif of.__globals__.get(name) is not value:
+                return False
+        return True
+
+    def run(self, block: Any, x: SparseConvTensor) -> SparseConvTensor:
+        """Return what the block's ``forward`` returns."""
+        modules = block.__dict__["_modules"]
+        sparse: dict[int, SparseConvTensor] = {0: x}
+        values: dict[int, Tensor] = {0: x._features}
+        for step in self.steps:
+            of = step.of
+            if step.operation == "add":
+                values[step.made[0]] = values[of[0]] + values[of[1]]
+            elif step.operation == "features":
+                values[step.made[0]] = modules[step.name](values[of[0]])
+            else:
+                given = _with(sparse[of[0]], values[of[1]])
+                made = _called(step, modules, given, values)
+                sparse[step.made[0]], values[step.made[1]] = made, made.features
+        return _with(sparse[self.result[0]], values[self.result[1]])
+
+
+def run_fused(
+    module: Any, x: SparseConvTensor, modules: list[Any], at: int
+) -> tuple[SparseConvTensor, int]:
+    """``module(x)``, and how many of the ``modules`` from ``at`` on are part of it already.
+
+    ``module`` takes sparse tensors; features of ``x`` :func:`~layoutconv.nn.fused_norm.may_fuse`.
+    """
+    if module._convolves:
+        norm, last, count = following(modules, at)
+        made = module.with_following(x, norm, last) if count else None
+        if made is not None:
+            return made, count
+    elif not module.training and is_bare(module):
+        plan = plan_of(module)
+        if plan is not None:
+            return plan.run(module, x), 0
+    return module(x), 0
+
+
+def plan_of(block: Any) -> BlockPlan | None:
+    """The plan of a block; None for one that is no such block.
+
+    >>> import torch
+    >>> from .conv import SubMConv3d
+    >>> from .modules import SparseModule
+    >>> class Block(SparseModule):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.conv, self.norm = SubMConv3d(4, 4, 3), torch.nn.BatchNorm1d(4)
+    ...         self.relu = torch.nn.ReLU()
+    ...     def forward(self, x):
+    ...         y = self.conv(x)
+    ...         y = y.replace_feature(self.norm(y.features))
+    ...         y = y.replace_feature(y.features + x.features)
+    ...         return y.replace_feature(self.relu(y.features))
+    >>> [(step.name, step.norm, step.past, step.last) for step in plan_of(Block()).steps]
+    [('conv', 'norm', 0, 'relu')]
+    """
+    kind = type(block)
+    plans = _plans.young.get(kind)
+    if plans is None:
+        plans = _plans.renewed(kind)
+    for plan in plans or ():
+        if plan.fits(block):
+            return plan
+    if plans is not None and (not plans or len(plans) >= _FEW):
+        return None
+    trace = traced(block)
+    found = None if trace is None else _planned(trace, block)
+    plans = () if found is None else (*(plans or ()), found)
+    _plans.put(kind, plans, footprint(plans), max(1, len(plans)))
+    return found
+
+
+def _with(x: SparseConvTensor, features: Tensor) -> SparseConvTensor:
+    return x if x._features is features else x.replace_feature(features)
+
+
+def _called(
+    step: Step, modules: dict[str, Any], x: SparseConvTensor, values: dict[int, Tensor]
+) -> SparseConvTensor:
+    """Return what a step on a sparse tensor gives: in one launch, or module after module."""
+    module = modules[step.name]
+    past = None if step.past is None else values[step.past]
+    norm = None if step.norm is None else modules[step.norm]
+    last = None if step.last is None else modules[step.last]
+    if norm is past is last is None:
+        return module(x)  # type: ignore[no-any-return]
+    known = (norm is None or type(norm) in NORMS) and (last is None or type(last) in ACTIVATIONS)
+    if known and getattr(module, "_convolves", False):
+        made = module.with_following(x, norm, last, past)
+        if made is not None:
+            return made  # type: ignore[no-any-return]
+    made = module(x)
+    features = made.features
+    if norm is not None:
+        features = norm(features)
+    if past is not None:
+        features = past + features if step.first else features + past
+    return made.replace_feature(features if last is None else last(features))  # type: ignore[no-any-return]
+
+
+# -- from what a function did to steps ------------------------------------------------------------
+
+
+def _planned(trace: Trace, block: Any) -> BlockPlan | None:
+    """The plan of a trace; None if nothing becomes part of a convolution."""
+    steps: dict[int, Step] = {}  # by the operation at whose place they are
+    taken: set[int] = set()
+    for at, operation in enumerate(trace.operations):
+        if at in taken:
+            continue
+        module = block._modules.get(operation.name)
+        if operation.kind == "sparse" and getattr(module, "_convolves", False):
+            chain = _chain(trace, block, at)
+            taken.update(chain)
+            steps[chain[-1]] = _joined(trace, block, chain)
+        else:
+            steps[at] = Step(*operation)
+    if all(step.norm is step.past is step.last is None for step in steps.values()):
+        return None
+    ordered = tuple(steps[at] for at in sorted(steps))
+    return BlockPlan(tuple(trace.guards), ordered, trace.result)
+
+
+def _chain(trace: Trace, block: Any, start: int) -> list[int]:
+    """The operations that a convolution takes up, in order, itself the first."""
+    chain, stages = [start], ["norm", "add", "last"]
+    while stages:
+        value = trace.operations[chain[-1]].made[-1]
+        users = trace.users(value)
+        if len(users) != 1 or users[0] >= len(trace.operations):
+            break
+        operation = trace.operations[users[0]]
+        stage = _stage(operation, value, block)
+        if stage not in stages or not _may_wait(trace, chain, users[0]):
+            break
+        del stages[: stages.index(stage) + 1]
+        chain.append(users[0])
+    return chain
+
+
+def _stage(operation: Operation, value: int, block: Any) -> str | None:
+    """Return what an operation is to the convolution before it."""
+    if operation.kind == "add":
+        return "add" if operation.of[0] != operation.of[1] else None
+    if operation.kind == "features":
+        kind = type(block._modules[operation.name])
+        return "norm" if kind in NORMS else "last" if kind in ACTIVATIONS else None
+    return None
+
+
+def _may_wait(trace: Trace, chain: list[int], until: int) -> bool:
+    """Return whether a convolution may as well run at the place of a later operation.
+
+    Modules in between may write to what they are given: they are given what the block was, and the
+    convolution is not.
+    """
+    start = trace.operations[chain[0]]
+    for at in range(chain[0] + 1, until):
+        operation = trace.operations[at]
+        if at not in chain and (operation.kind != "sparse" or operation.of != (0, 0)):
+            return False
+        if at not in chain and start.of[1] == 0:
+            return False
+    return True
+
+
+def _joined(trace: Trace, block: Any, chain: list[int]) -> Step:
+    first, *others = (trace.operations[at] for at in chain)
+    end = trace.operations[chain[-1]].made[-1]
+    step = Step(first.kind, first.name, first.of, (first.made[0], end))
+    value = first.made[1]
+    for operation in others:
+        stage = _stage(operation, value, block)
+        if stage == "add":
+            a, b = operation.of
+            step = step._replace(past=b if a == value else a, first=a != value)
+        elif stage == "norm":
+            step = step._replace(norm=operation.name)
+        else:
+            step = step._replace(last=operation.name)
+        value = operation.made[-1]
+    return step

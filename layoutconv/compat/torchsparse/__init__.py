@@ -1,0 +1,59 @@
+"""The interface of TorchSparse 2.1: the same names, arguments and rules, computed by layoutconv.
+
+``import layoutconv.compat.torchsparse as torchsparse`` in place of ``import torchsparse``, or
+:func:`install` in a program whose files stay as they are; :func:`set_interface` is for programs of
+1.4 and 2.0. docs/coming_from_torchsparse.md says what is the same and what is not.
+
+>>> import torch
+>>> import layoutconv.compat.torchsparse as torchsparse
+>>> x = torchsparse.SparseTensor(torch.ones(1, 4), torch.tensor([[0, -1, 2, 5]]).int())
+>>> y = torchsparse.nn.Conv3d(4, 8, kernel_size=2, stride=2)(x)
+>>> y.C.tolist(), y.s
+([[0, -1, 1, 2]], (2, 2, 2))
+"""
+
+from __future__ import annotations
+
+from ..installing import Installed, install_as
+from . import backend, backends, nn, utils
+from .operators import cat, generative_add
+from .tensor import (
+    PointTensor,
+    SparseTensor,
+    get_allow_negative_coordinates,
+    set_allow_negative_coordinates,
+)
+from .version import set_interface
+
+__version__ = "2.1.0"  # of the interface
+
+
+def install(version: str = "2.1") -> Installed:
+    """Have ``import torchsparse``, and all its modules, find those of layoutconv.
+
+    As :func:`layoutconv.compat.spconv.install`; ``version`` as of :func:`set_interface`.
+
+    >>> with install():
+    ...     from torchsparse.nn.functional.devoxelize import calc_ti_weights
+    >>> calc_ti_weights.__module__
+    'layoutconv.compat.torchsparse.nn.functional.devoxelize'
+    """
+    set_interface(version)
+    return install_as("torchsparse", __name__)
+
+
+__all__ = [
+    "PointTensor",
+    "SparseTensor",
+    "__version__",
+    "backend",
+    "backends",
+    "cat",
+    "generative_add",
+    "get_allow_negative_coordinates",
+    "install",
+    "nn",
+    "set_allow_negative_coordinates",
+    "set_interface",
+    "utils",
+]

@@ -1,0 +1,8 @@
+"""Switches of TorchSparse that have no effect here."""
+
+benchmark = False
+hash_rsv_ratio = 2
+
+
+def init() -> None:
+    """Nothing is to be started."""

@@ -1,0 +1,170 @@
+"""Layers, as ``torchsparse.nn``: ``kernel`` of a convolution is (taps, C, K), (C, K) of one tap."""
+
+from __future__ import annotations
+
+import math
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ....errors import ArgumentTypeError
+from ....nn.image_norm import per_image
+from ..utils import make_ntuple
+from ..version import batch_last
+from . import functional, utils
+from .utils import fapply
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..tensor import SparseTensor
+
+__all__ = [
+    "BatchNorm",
+    "Conv3d",
+    "GlobalAvgPool",
+    "GlobalMaxPool",
+    "GroupNorm",
+    "InstanceNorm",
+    "LeakyReLU",
+    "ReLU",
+    "SiLU",
+    "functional",
+    "utils",
+]
+
+
+class Conv3d(nn.Module):
+    """A convolution; arguments as of TorchSparse 2.1: ``in_channels, out_channels, kernel_size=3,
+    stride=1, padding=0, dilation=1, bias=False, transposed=False, generative=False, config=None``;
+    the interface of 1.4 has ``dilation, bias, transposed`` behind the stride.
+
+    The padding of an odd filter at stride 1 is set by itself. ``config`` has no effect.
+
+    >>> Conv3d(4, 8, 3).kernel.shape, Conv3d(4, 8, 1).kernel.shape
+    (torch.Size([27, 4, 8]), torch.Size([4, 8]))
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any = 3,
+        stride: Any = 1,
+        *others: Any,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        given = _further(others, options)
+        padding, bias = given["padding"], given["bias"]
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.kernel_size, self.stride = make_ntuple(kernel_size, 3), make_ntuple(stride, 3)
+        sides = zip(self.kernel_size, self.stride, make_ntuple(padding, 3), strict=True)
+        self.padding = tuple((k - 1) // 2 if k % 2 and s == 1 else p for k, s, p in sides)
+        self.dilation, self.transposed = given["dilation"], given["transposed"]
+        self.generative = given["generative"]
+        self.kernel_volume = prod(self.kernel_size)
+        strided = self.stride != (1, 1, 1) and not batch_last()
+        shape: tuple[int, ...] = in_channels, out_channels
+        if self.kernel_volume > 1 or strided:
+            shape = self.kernel_volume, *shape
+        self.kernel = nn.Parameter(torch.empty(shape))
+        self.register_parameter("bias", nn.Parameter(torch.empty(out_channels)) if bias else None)
+        self.reset_parameters()
+
+    bias: Any
+
+    def reset_parameters(self) -> None:
+        """Uniform, by the numbers that a sum has."""
+        channels = self.out_channels if self.transposed else self.in_channels
+        bound = 1 / math.sqrt(channels * self.kernel_volume)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}"
+        text += "" if self.stride == (1, 1, 1) else f", stride={self.stride}"
+        text += "" if self.bias is not None else ", bias=False"
+        return text + (", transposed=True" if self.transposed else "")
+
+    def forward(self, input: SparseTensor) -> SparseTensor:
+        return functional.conv3d(
+            input, self.kernel, self.kernel_size, self.bias, self.stride, self.padding,
+            self.dilation, None, self.transposed, self.generative, self.training,
+        )  # fmt: skip
+
+
+_DEFAULTS = {
+    "padding": 0, "dilation": 1, "bias": False, "transposed": False, "generative": False,
+    "config": None,
+}  # fmt: skip
+
+
+def _further(others: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments behind the stride, in the order of the interface."""
+    names = ("dilation", "bias", "transposed") if batch_last() else tuple(_DEFAULTS)
+    named = dict(zip(names, others, strict=False))
+    again = [name for name in options if name in named or name not in _DEFAULTS]
+    if again or len(others) > len(names):
+        got = ", ".join(again) or f"{len(others)} behind the stride"
+        raise ArgumentTypeError("arguments", f"each once, of {', '.join(names)}", got)
+    return {**_DEFAULTS, **named, **options}
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """``torch.nn.BatchNorm1d`` over all rows."""
+
+    def forward(self, input: Any) -> Any:
+        return fapply(input, super().forward)
+
+
+class InstanceNorm(nn.InstanceNorm1d):
+    """``torch.nn.InstanceNorm1d`` of the features as they are, as TorchSparse has it: each row of a
+    2-D tensor is an instance."""
+
+    def forward(self, input: Any) -> Any:
+        return fapply(input, super().forward)
+
+
+class GroupNorm(nn.GroupNorm):
+    """``torch.nn.GroupNorm`` over the rows of each image."""
+
+    def forward(self, input: Any) -> Any:
+        return input.on(per_image(self, input.to_layoutconv()))
+
+
+class ReLU(nn.ReLU):
+    """``torch.nn.ReLU`` of the features."""
+
+    def forward(self, input: Any) -> Any:
+        return fapply(input, super().forward)
+
+
+class LeakyReLU(nn.LeakyReLU):
+    """``torch.nn.LeakyReLU`` of the features."""
+
+    def forward(self, input: Any) -> Any:
+        return fapply(input, super().forward)
+
+
+class SiLU(nn.SiLU):
+    """``torch.nn.SiLU`` of the features."""
+
+    def forward(self, input: Any) -> Any:
+        return fapply(input, super().forward)
+
+
+class GlobalAvgPool(nn.Module):
+    """The mean of the rows of each image, (N, C)."""
+
+    def forward(self, input: SparseTensor) -> Tensor:
+        return functional.global_avg_pool(input)
+
+
+class GlobalMaxPool(nn.Module):
+    """The maximum of the rows of each image, (N, C)."""
+
+    def forward(self, input: SparseTensor) -> Tensor:
+        return functional.global_max_pool(input)

@@ -1,0 +1,142 @@
+"""TorchSparse's convolution over layoutconv's maps."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .....errors import ArgumentError
+from .....nn import sparse
+from .....sparse import Coordinates, KernelMap, downsample, strided_map, submanifold_map
+from .....sparse import SparseTensor as _SparseTensor
+from ...tensor import SparseTensor, get_allow_negative_coordinates
+from ...utils import make_ntuple
+from ...version import batch_last
+from ..utils import fapply
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Triple = tuple[int, ...]
+
+
+def conv3d(
+    input: SparseTensor,
+    weight: Tensor,
+    kernel_size: Any,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    config: Any = None,
+    transposed: bool = False,
+    generative: bool = False,
+    training: bool = False,
+) -> SparseTensor:
+    """The convolution of a ``weight`` (taps, C, K), or (C, K) of one tap.
+
+    Output cell y reads ``y * stride + t - (size - 1) // 2`` for every tap t; ``padding`` says which
+    cells there are. A transposed one goes back to the coordinates of the finer stride, through the
+    map of the layer that left them. ``config`` and ``training`` have no effect.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for a dilation, which TorchSparse ignores where
+    it makes a map, and for ``generative``.
+    """
+    sizes, steps = make_ntuple(kernel_size, 3), make_ntuple(stride, 3)
+    if set(make_ntuple(dilation, 3)) != {1}:
+        expected = "1: TorchSparse makes its maps without it; lc.nn.SubmConv3d has one"
+        raise ArgumentError("dilation", expected, dilation)
+    if generative:
+        expected = "False: lc.nn.SparseConvTranspose3d makes the cells that it reaches"
+        raise ArgumentError("generative", expected, True)
+    if input.feats.shape[1] != weight.shape[-2]:
+        expected = f"{weight.shape[-2]} channels, as the weight has"
+        raise ArgumentError("input", expected, f"features {tuple(input.feats.shape)}")
+    if sizes == steps == (1, 1, 1):
+        y = fapply(input, torch.matmul, weight if weight.dim() == 2 else weight[0])
+        return y if bias is None else y.on(y.feats + bias)
+    if transposed:
+        finer = tuple(a // b for a, b in zip(input.stride, steps, strict=True))
+        kept = input._caches.levels.get(finer)
+        if kept is None:
+            expected = f"a tensor whose _caches have coordinates of stride {finer}"
+            raise ArgumentError("input", expected, list(input._caches.levels))
+        found = _map(kept[1], input.cells, sizes, steps).inverse
+        cells, strides = kept[1], finer
+    else:
+        strides = tuple(a * b for a, b in zip(input.stride, steps, strict=True))
+        cells = input.cells
+        if steps != (1, 1, 1):
+            cells = _strided_cells(input, sizes, steps, make_ntuple(padding, 3), strides)
+        found = _map(input.cells, cells, sizes, steps)
+    x = _SparseTensor(input.feats, found.inputs)
+    feats = sparse.sparse_conv(x, weight_of(weight, sizes), bias, kernel_map=found).features
+    return input.at(feats, cells, strides)
+
+
+def weight_of(kernel: Tensor, sizes: Triple) -> Tensor:
+    """layoutconv's weight (K, *taps, C) of a ``kernel`` (taps, C, K): of an odd number of taps the
+    first axis is fastest, of an even one the last."""
+    kernel = kernel[None] if kernel.dim() == 2 else kernel
+    if prod(sizes) % 2:
+        return kernel.reshape(*sizes[::-1], *kernel.shape[1:]).permute(4, 2, 1, 0, 3)
+    return kernel.reshape(*sizes, *kernel.shape[1:]).permute(4, 0, 1, 2, 3)
+
+
+def _map(inputs: Coordinates, outputs: Coordinates, sizes: Triple, steps: Triple) -> KernelMap:
+    near = [((size - 1) // 2, 0) for size in sizes]
+    if inputs is outputs and all(size % 2 for size in sizes):
+        return submanifold_map(inputs, sizes)
+    if sizes == steps and not any(low for low, _ in near):
+        found = strided_map(inputs, sizes, steps)  # that which made the outputs, most likely
+        if found.outputs.cells is outputs.cells:
+            return found
+    return strided_map(inputs, sizes, steps, near, outputs=outputs)
+
+
+def _strided_cells(
+    input: SparseTensor, sizes: Triple, steps: Triple, padding: Triple, strides: Triple
+) -> Coordinates:
+    """The cells of a strided layer: those of the cache, if it was made for these; or
+    ``floor(x / stride)`` where a filter is as large as its stride or that is 1, along each axis;
+    or those that a filter reaches, within bounds that TorchSparse has."""
+    cells, made = input.cells, input._caches.made
+    key = input.stride, sizes, steps, padding
+    kept = made.get(key)
+    if kept is not None and kept[0] is cells:
+        return kept[1]
+    pairs = list(zip(sizes, steps, strict=True))
+    if all(step in (1, size) for size, step in pairs):
+        found = downsample(cells, steps)
+    else:
+        found = _bounded(cells, sizes, steps, padding, input.spatial_range)
+    made[key] = cells, found
+    return found
+
+
+def _bounded(
+    cells: Coordinates, sizes: Triple, steps: Triple, padding: Triple, extents: Any
+) -> Coordinates:
+    near = [(size - 1) // 2 for size in sizes] if batch_last() else padding
+    every = strided_map(cells, sizes, steps, [(low, 0) for low in near]).outputs
+    y = every.coords[:, 1:]
+    if not len(cells):
+        return every
+    first, last = (bound(cells.coords[:, 1:], 0) for bound in (torch.amin, torch.amax))
+    size, step, pad = (y.new_tensor(values) for values in (sizes, steps, padding))
+    if batch_last():
+        there = y * step >= first
+    else:
+        low = torch.zeros_like(first)
+        if get_allow_negative_coordinates():
+            low = ((first - 2 * pad + size - 1) / step).int()
+        if extents is None:
+            high = torch.div(last + 2 * pad - (size - 1), step, rounding_mode="floor")
+        else:
+            whole = y.new_tensor(extents[1:]) + 2 * pad - size
+            high = torch.div(whole, step, rounding_mode="floor")
+        there = (y >= low) & (y <= high)
+    rows = there.all(1).nonzero()[:, 0]
+    return every if len(rows) == len(every) else every.at(every.cells[rows])

@@ -1,0 +1,45 @@
+"""Functions over features, and the taps of a filter, as ``torchsparse.nn.utils``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...utils import make_ntuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...tensor import SparseTensor
+
+__all__ = ["fapply", "get_kernel_offsets"]
+
+
+def fapply(
+    input: SparseTensor, fn: Callable[..., Tensor], *args: Any, **kwargs: Any
+) -> SparseTensor:
+    """``fn(feats, *args, **kwargs)`` at the same coordinates."""
+    return input.on(fn(input.feats, *args, **kwargs))
+
+
+def get_kernel_offsets(
+    size: Any, stride: Any = 1, dilation: Any = 1, device: Any = "cpu"
+) -> Tensor:
+    """The taps of a filter, int32 (taps, 3): from ``-((size - 1) // 2)`` on; of an odd number of
+    them the first axis is fastest, of an even one the last.
+
+    >>> get_kernel_offsets(2)[:3].tolist(), get_kernel_offsets(3)[:3].tolist()
+    ([[0, 0, 0], [0, 0, 1], [0, 1, 0]], [[-1, -1, -1], [0, -1, -1], [1, -1, -1]])
+    """
+    sizes, steps = make_ntuple(size, 3), make_ntuple(stride, 3)
+    apart = make_ntuple(dilation, 3)
+    axes = [
+        [(tap - (count - 1) // 2) * step * far for tap in range(count)]
+        for count, step, far in zip(sizes, steps, apart, strict=True)
+    ]
+    odd = sizes[0] * sizes[1] * sizes[2] % 2
+    cells = [cell[::-1] for cell in product(*axes[::-1])] if odd else list(product(*axes))
+    return torch.tensor(cells, dtype=torch.int, device=device)

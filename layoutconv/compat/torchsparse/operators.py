@@ -1,0 +1,25 @@
+"""Channels of several tensors, and sums over the union of coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .tensor import SparseTensor
+
+__all__ = ["cat", "generative_add"]
+
+
+def cat(inputs: Sequence[SparseTensor]) -> SparseTensor:
+    """The channels of tensors at the same coordinates, one after another."""
+    return inputs[0].on(torch.cat([x.feats for x in inputs], 1))
+
+
+def generative_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
+    """The sum over the union of the coordinates, in lexicographic order."""
+    total = a.to_layoutconv() + b.to_layoutconv()
+    larger = a if len(a) >= len(b) else b
+    if total.coordinates is larger.cells:
+        return larger.on(total.features)
+    return larger.at(total.features, total.coordinates, larger.stride)

@@ -1,0 +1,230 @@
+"""TorchSparse's tensors: features, coordinates and a stride, and what is known of coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import ArgumentError
+from ...sparse import Coordinates
+from ...sparse import SparseTensor as _SparseTensor
+from ...sparse.coords.no_tensor import NoTensor
+from .utils import make_ntuple, to_dense
+from .utils.tensor_cache import cache_for
+from .version import batch_last
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import Self
+
+Ints = int | Sequence[int]
+
+
+class _Negative:
+    allowed = False
+
+
+def get_allow_negative_coordinates() -> bool:
+    return _Negative.allowed
+
+
+def set_allow_negative_coordinates(allow_negative_coordinates: bool) -> None:
+    """Let strided layers keep cells below zero, or not; see :class:`~.nn.Conv3d`."""
+    _Negative.allowed = bool(allow_negative_coordinates)
+
+
+class SparseTensor(NoTensor):
+    """Features at coordinates; arguments as of TorchSparse.
+
+    Args:
+        feats: (rows, C).
+        coords: int (rows, 4), ``(batch, x, y, z)`` in units of ``stride``, no coordinate twice;
+            :func:`~layoutconv.compat.torchsparse.set_interface` says otherwise. Any integers.
+        stride: cells of the first tensor that those of this one lie apart.
+        spatial_range: extents ``(batch, X, Y, Z)`` for :meth:`dense`.
+
+    Attributes are read and written, as ``x.F = ...``; tensors that a layer made share ``_caches``.
+
+    >>> x = SparseTensor(torch.ones(2, 3), torch.tensor([[0, -1, 0, 0], [0, 4, 1, 1]]).int())
+    >>> x.s, (x + x).F[0]
+    ((1, 1, 1), tensor([2., 2., 2.]))
+    """
+
+    _container = "a torchsparse.nn module"
+    _applied = "torchsparse.nn.utils.fapply(x, function)"
+
+    def __init__(
+        self,
+        feats: Tensor,
+        coords: Tensor,
+        stride: Ints = 1,
+        spatial_range: Sequence[int] | None = None,
+    ) -> None:
+        self.feats, self.coords = feats, coords
+        self.stride = make_ntuple(stride, 3)
+        self.spatial_range = None if spatial_range is None else tuple(spatial_range)
+        self._caches = cache_for()
+
+    F = property(lambda self: self.feats, lambda self, feats: setattr(self, "feats", feats))
+    C = property(lambda self: self.coords, lambda self, coords: setattr(self, "coords", coords))
+
+    @property
+    def s(self) -> tuple[int, ...]:
+        return self.stride
+
+    @s.setter
+    def s(self, stride: Ints) -> None:
+        self.stride = make_ntuple(stride, 3)
+
+    @property
+    def cmaps(self) -> dict[Any, Any]:
+        """Coordinates by stride, as 1.4 has them."""
+        return self._caches.cmaps
+
+    @cmaps.setter
+    def cmaps(self, cmaps: dict[Any, Any]) -> None:
+        self._caches.cmaps = cmaps
+
+    @property
+    def kmaps(self) -> dict[Any, Any]:
+        return self._caches.kmaps
+
+    @kmaps.setter
+    def kmaps(self, kmaps: dict[Any, Any]) -> None:
+        self._caches.kmaps = kmaps
+
+    def __repr__(self) -> str:
+        return f"SparseTensor(feats={tuple(self.feats.shape)}, stride={self.stride})"
+
+    def __len__(self) -> int:
+        return len(self.feats)
+
+    def _moved(self, feats: Tensor, coords: Tensor) -> Self:
+        self.feats, self.coords = feats, coords
+        return self
+
+    def to(self, device: Any, non_blocking: bool = True) -> Self:
+        where = {"device": device, "non_blocking": non_blocking}
+        return self._moved(self.feats.to(**where), self.coords.to(**where))
+
+    def cpu(self) -> Self:
+        return self.to("cpu")
+
+    def cuda(self) -> Self:
+        return self.to("cuda")
+
+    def half(self) -> Self:
+        return self._moved(self.feats.half(), self.coords)
+
+    def detach(self) -> Self:
+        return self._moved(self.feats.detach(), self.coords.detach())
+
+    def on(self, feats: Tensor) -> SparseTensor:
+        """Other features, (rows, any C), at the same coordinates."""
+        made = SparseTensor(feats, self.coords, self.stride, self.spatial_range)
+        made._caches = self._caches
+        return made
+
+    def __add__(self, other: SparseTensor) -> SparseTensor:
+        return self.on(self.feats + other.feats)
+
+    def dense(self) -> Tensor:
+        """The grid ``(batch, X, Y, Z, C)`` of ``spatial_range``."""
+        if self.spatial_range is None:
+            raise ArgumentError("spatial_range", "the extents (batch, X, Y, Z)", None)
+        return to_dense(self.feats, batch_first(self.coords, self.stride), self.spatial_range)
+
+    # -- layoutconv's coordinates -----------------------------------------------------------------
+
+    @property
+    def cells(self) -> Coordinates:
+        """The coordinates in units of the stride, as layoutconv has them: those of the cache, if
+        it has the same tensor at this stride."""
+        kept = self._caches.levels.get(self.stride)
+        coords = self.coords
+        if kept is not None and _same(kept[0], coords):
+            return kept[1]
+        made = Coordinates.unbounded(batch_first(coords, self.stride).int())
+        if kept is None:
+            self._caches.levels[self.stride] = coords, made
+        return made
+
+    def at(self, feats: Tensor, cells: Coordinates, stride: tuple[int, ...]) -> SparseTensor:
+        """Return what a layer returns: features at cells of another stride."""
+        kept = self._caches.levels.get(stride)
+        if kept is None or kept[1].cells is not cells.cells:
+            kept = self._caches.levels[stride] = in_convention(cells.coords, stride), cells
+        made = SparseTensor(feats, kept[0], stride)
+        made._caches = self._caches
+        made._caches.cmaps.setdefault(stride, kept[0] if batch_last() else (kept[0], None))
+        return made
+
+    def to_layoutconv(self) -> _SparseTensor:
+        """The same tensor for :mod:`layoutconv.nn`, in units of the stride."""
+        return _SparseTensor(self.feats, self.cells)
+
+
+class PointTensor:
+    """Features at floating coordinates, with what was looked up for them, as 1.4 has it."""
+
+    def __init__(
+        self,
+        feats: Tensor,
+        coords: Tensor,
+        idx_query: dict[Any, Any] | None = None,
+        weights: dict[Any, Any] | None = None,
+    ) -> None:
+        self.F, self.C = feats, coords
+        self.idx_query = {} if idx_query is None else idx_query
+        self.weights = {} if weights is None else weights
+        self.additional_features: dict[str, dict[Any, Any]] = {"idx_query": {}, "counts": {}}
+
+    def to(self, device: Any, non_blocking: bool = True) -> Self:
+        self.F = self.F.to(device, non_blocking=non_blocking)
+        self.C = self.C.to(device, non_blocking=non_blocking)
+        return self
+
+    def cuda(self) -> Self:
+        return self.to("cuda")
+
+    def detach(self) -> Self:
+        self.F, self.C = self.F.detach(), self.C.detach()
+        return self
+
+    def __add__(self, other: PointTensor) -> PointTensor:
+        made = PointTensor(self.F + other.F, self.C, self.idx_query, self.weights)
+        made.additional_features = self.additional_features
+        return made
+
+
+def batch_first(coords: Tensor, stride: Sequence[int]) -> Tensor:
+    """Coordinates (batch, x, y, z) in units of a stride.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for coordinates of another shape.
+    """
+    if coords.ndim != 2 or coords.shape[1] != 4:
+        raise ArgumentError("coords", "(rows, 4)", tuple(coords.shape))
+    if not batch_last():
+        return coords
+    units = coords[:, :3]
+    if set(stride) != {1}:
+        units = torch.div(units, units.new_tensor(stride), rounding_mode="floor")
+    return torch.cat([coords[:, 3:], units], 1)
+
+
+def in_convention(coords: Tensor, stride: Sequence[int]) -> Tensor:
+    """Coordinates as the interface has them, of those in units of a stride."""
+    if not batch_last():
+        return coords
+    return torch.cat([coords[:, 1:] * coords.new_tensor(stride), coords[:, :1]], 1)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one is other or (
+        one.data_ptr() == other.data_ptr()
+        and one.shape == other.shape
+        and one.device == other.device
+        and one.stride() == other.stride()
+    )

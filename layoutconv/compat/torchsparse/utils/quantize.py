@@ -1,0 +1,37 @@
+"""The cells of points, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy
+
+from . import make_ntuple
+
+__all__ = ["sparse_quantize"]
+
+
+def sparse_quantize(
+    coords: Any,
+    voxel_size: float | Sequence[float] = 1,
+    *,
+    return_index: bool = False,
+    return_inverse: bool = False,
+) -> Any:
+    """Cells int32 (cells, 3) of points (points, 3) of NumPy, in lexicographic order; the first
+    point of each, and the cell of every point, if they are asked for.
+
+    >>> sparse_quantize(numpy.array([[0.5, 0.1, -0.1], [0.7, 0.2, -0.2]]), 0.4).tolist()
+    [[1, 0, -1]]
+    """
+    size = numpy.array(voxel_size if isinstance(voxel_size, Sequence) else (voxel_size,) * 3)
+    make_ntuple(tuple(size), 3)
+    cells = numpy.floor(coords / size).astype(numpy.int32)
+    found, first, inverse = numpy.unique(cells, axis=0, return_index=True, return_inverse=True)
+    outputs = [found]
+    if return_index:
+        outputs.append(first)
+    if return_inverse:
+        outputs.append(inverse.reshape(-1))
+    return outputs[0] if len(outputs) == 1 else outputs
