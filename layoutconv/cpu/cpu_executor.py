@@ -64,7 +64,7 @@ def execute_cpu(
         return tables.structure(key, make)
 
     if len(view.a.shape) == 2:
-        _multiply(product(), tables, a, b, out, kind, finish)
+        _multiply(product(), tables, a, b, out, kind, finish, _columns(view, 0))
     elif view.m == view.n == 1 and view.l:
         _dot(view, tables, a, b, out, kind, finish)
     else:
@@ -73,7 +73,7 @@ def execute_cpu(
             _multiply_batch(batch, tables, a, b, out, kind)
             return out
         for l in range(view.l):
-            _multiply(product(l), tables, a, b, out, kind, finish, l * view.n)
+            _multiply(product(l), tables, a, b, out, kind, finish, _columns(view, l))
     return out
 
 
@@ -85,9 +85,9 @@ def _multiply(
     out: Tensor,
     kind: torch.dtype,
     finish: Finish,
-    first_column: int = 0,
+    columns: Any,
 ) -> None:
-    """One matrix product, whose columns are those of D from ``first_column`` on."""
+    """One matrix product; ``columns`` are the numbers of its columns, as ``Finish`` takes them."""
     left, right, n = product.left, product.right, product.n
     x, w, y = left.memory(a), right.memory(b), product.target.memory(out)
 
@@ -127,9 +127,15 @@ def _multiply(
             begun.add(piece.part.start)
         _begin(acc, parts, begun, product.tile.block)
         if not stored:
-            columns = slice(first_column, first_column + n)
             rows = product.rows(first) if finish.counts_rows else None
             _store(acc, place, product.target, y, finish, columns, rows)
+
+
+def _columns(view: GemmView, l: int) -> Any:
+    """The numbers of the columns of problem ``l``: what they read of tensors per column."""
+    if view.columns is None:
+        return slice(l * view.n, (l + 1) * view.n)
+    return view.columns(torch.arange(view.n), *((l,) if len(view.a.shape) > 2 else ()))
 
 
 def _begin(acc: Tensor, parts: range, begun: set[int], rows: int) -> None:
@@ -207,7 +213,8 @@ def _dot(
         for terms in dots.terms(tables, first):
             p, q = terms.a.read(x, a.dtype).to(kind), terms.b.read(w, b.dtype).to(kind)
             acc += (p * q).sum(0)
-        numbers = torch.arange(first, first + acc.shape[1]) % dots.channels
+        numbers = torch.arange(first, first + acc.shape[1])
+        numbers = numbers % dots.channels if view.columns is None else view.columns(0, numbers)
         row = torch.zeros(1, dtype=torch.int64)
         _store(acc, dots.target_place(tables, first), dots.target, y, finish, numbers, row)
 

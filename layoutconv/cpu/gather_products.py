@@ -4,6 +4,7 @@
         .forward(x, w)      x (inputs, C),  w (K, taps, C / groups)  ->  (outputs, K)
         .backward(y, w)     y (outputs, K)                           ->  (inputs, C)
         .filter(y, x)                                                ->  (K, taps, C / groups)
+        .gradients(y, x, w)      the last two
 
 The plan of a kernel map is the pairs of rows of each tap, found once in a few milliseconds. A view
 of the map is planned by its layouts in tens of them (:mod:`~layoutconv.cpu.cpu_executor`).
@@ -11,7 +12,7 @@ of the map is planned by its layouts in tens of them (:mod:`~layoutconv.cpu.cpu_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -74,23 +75,24 @@ class GatherPlan:
         """The sums of the outputs, of the dtype of ``x`` and ``w``, a floating one."""
         K, taps, C = w.shape
         by_tap = w.view(groups, K // groups, taps, C).permute(2, 0, 3, 1)  # (taps, g, C, K)
-        return self._sums(x, by_tap, backward=False)
+        return self._sums(x, by_tap.contiguous(), backward=False)
 
     def backward(self, y: Tensor, w: Tensor, groups: int = 1) -> Tensor:
         """The gradient of the inputs."""
-        K, taps, C = w.shape
-        by_tap = w.view(groups, K // groups, taps, C).permute(2, 0, 1, 3)  # (taps, g, K, C)
-        return self._sums(y, by_tap, backward=True)
+        return self._sums(y, _backward(w, groups), backward=True)
 
     def filter(self, y: Tensor, x: Tensor, groups: int = 1) -> Tensor:
         """The gradient of the filter."""
-        K, C = y.shape[1] // groups, x.shape[1] // groups
-        found = x.new_zeros(groups, K, len(self.taps), C)
+        found, rows = _Filter(self.taps, y, x, groups), _Gathered(y, self.taps)
         for number, tap in enumerate(self.taps):
             if tap.size:
-                left, right = _rows(y, tap.outputs), _rows(x, tap.inputs)
-                found[:, :, number] = _by_group(left, groups).mT @ _by_group(right, groups)
-        return found.view(groups * K, len(self.taps), C)
+                found.add(number, rows.of(tap.outputs, tap.size))
+        return found.result()
+
+    def gradients(self, y: Tensor, x: Tensor, w: Tensor, groups: int = 1) -> tuple[Tensor, Tensor]:
+        """Return the gradients of inputs and filter, for which rows of ``y`` are gathered once."""
+        found = _Filter(self.taps, y, x, groups)
+        return self._sums(y, _backward(w, groups), backward=True, seen=found.add), found.result()
 
     @property
     def nbytes(self) -> int:
@@ -99,46 +101,60 @@ class GatherPlan:
         kept += [part for bags in self._bags.values() for one in bags for part in one[1:]]
         return sum(part.nbytes for part in kept)
 
-    def _sums(self, a: Tensor, by_tap: Tensor, *, backward: bool) -> Tensor:
+    def _sums(
+        self,
+        a: Tensor,
+        by_tap: Tensor,
+        *,
+        backward: bool,
+        seen: Callable[[int, Tensor], None] | None = None,
+    ) -> Tensor:
+        """The sums of all taps; ``seen`` is given the rows that each reads."""
         taps = [Tap(t.inputs, t.outputs, t.size) for t in self.taps] if backward else self.taps
         rows = self.inputs if backward else self.outputs
         columns = by_tap.shape[1] * by_tap.shape[3]
-        sums, begun = a.new_empty(rows, columns), False
-        for number, tap in enumerate(taps):
-            if tap.outputs is None and tap.size:  # every row, in order: no list, and no zeros
-                product = _product(_rows(a, tap.inputs), by_tap[number])
-                sums = sums.add_(product) if begun else product
-                begun = True
-        if not begun:
-            sums.zero_()
+        gathered, weights = _Gathered(a, taps), by_tap.unbind()
+
+        def multiply(number: int, out: Tensor) -> Tensor:
+            read = gathered.of(taps[number].inputs, taps[number].size)
+            if seen is not None:
+                seen(number, read)
+            return _product(read, weights[number], out)
+
+        there = [number for number, tap in enumerate(taps) if tap.size]
+        if len(there) == 1 and taps[there[0]].outputs is None:
+            return multiply(there[0], a.new_empty(rows, columns))
+        # Taps are added in their order, so that rows of padding leave the others' bits alone.
+        sums = a.new_zeros(rows, columns)
         if columns > _NARROW:
-            for number, tap in enumerate(taps):
-                if tap.outputs is not None and tap.size:
-                    product = _product(_rows(a, tap.inputs), by_tap[number])
-                    sums.index_add_(0, tap.outputs.long(), product)  # of int64: as fast again
+            products = a.new_empty(max((tap.size for tap in taps), default=0), columns)
+            for number in there:
+                to, own = taps[number].outputs, multiply(number, products[: taps[number].size])
+                # Of int64: as fast again.
+                sums = sums.add_(own) if to is None else sums.index_add_(0, to.long(), own)
             return sums
         for bags in self._bags_of(taps, rows, columns * a.element_size(), backward):
-            listed = [number for number in bags.taps if taps[number].outputs is not None]
-            products = torch.cat(
-                [_product(_rows(a, taps[n].inputs), by_tap[n]) for n in listed if taps[n].size]
-            )
+            products, first = a.new_empty(bags.order.shape[0], columns), 0
+            for number in bags.taps:
+                if taps[number].size:
+                    multiply(number, products[first : first + taps[number].size])
+                    first += taps[number].size
             sums += torch.embedding_bag(
                 products, bags.order, bags.starts, mode=0, include_last_offset=True
             )[0]
         return sums
 
     def _bags_of(self, taps: Sequence[Tap], rows: int, width: int, backward: bool) -> list[_Bags]:
-        """The listed taps, as many at once as their products of ``width`` bytes may be."""
+        """All taps, as many at once as their products of ``width`` bytes may be."""
         most = 1 << (self.listed // width).bit_length()
         key = backward, most
         if key not in self._bags:
             found, first, size = [], 0, 0
             for number, tap in enumerate(taps):
-                own = 0 if tap.outputs is None else tap.size
-                if size and size + own > most:
+                if size and size + tap.size > most:
                     found.append(range(first, number))
                     first, size = number, 0
-                size += own
+                size += tap.size
             found += [range(first, len(taps))] if size else []
             self._bags[key] = [_bags_of(part, taps, rows) for part in found]
         return self._bags[key]
@@ -156,26 +172,87 @@ def _tap(column: Tensor, rows: int) -> Tap:
 
 
 def _bags_of(part: range, taps: Sequence[Tap], rows: int) -> _Bags:
-    row = torch.cat([t.outputs for t in taps[part.start : part.stop] if t.outputs is not None])
+    every = torch.arange(rows, dtype=torch.int32)
+    own = [tap for tap in taps[part.start : part.stop] if tap.size]
+    listed = [every if tap.outputs is None else tap.outputs for tap in own]
     starts = torch.zeros(rows + 1, dtype=torch.int32)
-    torch.cumsum(torch.bincount(row, minlength=rows), 0, out=starts[1:])
-    return _Bags(part, torch.sort(row, stable=True).indices.int(), starts)
+    counts = torch.bincount(torch.cat(listed), minlength=rows)
+    torch.cumsum(counts, 0, out=starts[1:])
+    # In half of the time of a stable sort, where no row is twice among those of a tap.
+    place, first = starts[:-1].clone(), 0
+    order = torch.empty(int(starts[-1]), dtype=torch.int32)
+    numbers = torch.arange(len(order), dtype=torch.int32)
+    for row in listed:
+        to, size = row.long(), len(row)
+        at = place.index_select(0, to)
+        order.scatter_(0, at.long(), numbers[first : first + size])
+        place.scatter_(0, to, at.add_(1))
+        first += size
+    if not torch.equal(place, starts[1:]):
+        order = torch.sort(torch.cat(listed), stable=True).indices.int()
+    return _Bags(part, order, starts)
 
 
-def _rows(tensor: Tensor, rows: Tensor | None) -> Tensor:
-    return tensor if rows is None else tensor.index_select(0, rows)
+class _Gathered:
+    """Rows of a tensor that taps read, one tap after the other, in one piece of memory."""
+
+    def __init__(self, tensor: Tensor, taps: Sequence[Tap]) -> None:
+        self._tensor, self._taps = tensor, taps
+        self._memory: Tensor | None = None
+
+    def of(self, rows: Tensor | None, size: int) -> Tensor:
+        """Return the rows of a tap, until the next one asks; None: the tensor itself."""
+        if rows is None:
+            return self._tensor
+        if self._memory is None:
+            most = max(tap.size for tap in self._taps)
+            self._memory = self._tensor.new_empty(most, self._tensor.shape[1])
+        return torch.index_select(self._tensor, 0, rows, out=self._memory[:size])
+
+
+class _Filter:
+    """The gradient of a filter, tap by tap."""
+
+    def __init__(self, taps: Sequence[Tap], y: Tensor, x: Tensor, groups: int) -> None:
+        self._taps, self._groups, self._right = taps, groups, _Gathered(x, taps)
+        sizes = len(taps), groups, y.shape[1] // groups, x.shape[1] // groups
+        every = all(tap.size for tap in taps)
+        self._found = x.new_empty(sizes) if every else x.new_zeros(sizes)
+        self._own = self._found.unbind()
+
+    def add(self, number: int, rows: Tensor) -> None:
+        """Multiply a tap's rows of the result's gradient, which are given, with the inputs'."""
+        tap, groups = self._taps[number], self._groups
+        others = self._right.of(tap.inputs, tap.size)
+        if groups == 1:
+            torch.mm(rows.T, others, out=self._own[number][0])
+        else:
+            left, right = _by_group(rows, groups).mT, _by_group(others, groups)
+            torch.bmm(left, right, out=self._own[number])
+
+    def result(self) -> Tensor:
+        """Return it, (K, taps, C / groups)."""
+        taps, groups, K, C = self._found.shape
+        return self._found.permute(1, 2, 0, 3).contiguous().view(groups * K, taps, C)
+
+
+def _backward(w: Tensor, groups: int) -> Tensor:
+    """A filter (K, taps, C / groups) tap by tap, (taps, groups, K / groups, C / groups)."""
+    K, taps, C = w.shape
+    return w.view(groups, K // groups, taps, C).permute(2, 0, 1, 3).contiguous()
 
 
 def _by_group(rows: Tensor, groups: int) -> Tensor:
     """(rows, groups * C) as (groups, rows, C)."""
-    return rows.view(len(rows), groups, -1).transpose(0, 1)
+    return rows.view(rows.shape[0], groups, -1).transpose(0, 1)
 
 
-def _product(rows: Tensor, weight: Tensor) -> Tensor:
-    """The rows (n, groups * C) times a weight (groups, C, K): (n, groups * K)."""
+def _product(rows: Tensor, weight: Tensor, out: Tensor) -> Tensor:
+    """The rows (n, groups * C) times a weight (groups, C, K), as ``out`` (n, groups * K)."""
     groups, C, K = weight.shape
     if groups == 1:
-        return rows @ weight[0]
+        return torch.mm(rows, weight[0], out=out)
     if C == K == 1:
-        return rows * weight.view(-1)
-    return (_by_group(rows, groups) @ weight).transpose(0, 1).reshape(len(rows), -1)
+        return torch.mul(rows, weight.view(-1), out=out)
+    out.view(-1, groups, K).copy_((_by_group(rows, groups) @ weight).transpose(0, 1))
+    return out

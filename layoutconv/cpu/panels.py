@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Part:
-    """What some rows, or some columns, add to the coordinate before each map of a chain."""
+    """The part that some rows, or columns, add to the coordinate before each map of a chain."""
 
     shape: tuple[int, ...]
     coords: list[Any]
@@ -61,7 +61,9 @@ class Operand:
         self.along, self.vector = along, vector
 
     def rows(self, m: Tensor) -> Part:
-        """What rows add; the offsets of the maps are theirs. Along the first axis of ``m``."""
+        """The part that rows add; the offsets of the maps are theirs. Along the first axis of
+        ``m``.
+        """
         coords: list[Any] = [(m, 0)]
         for stage, modes in zip(self.sums, self.modes, strict=True):
             image = _in_all_modes(stage.layout(coords[-1]), modes)

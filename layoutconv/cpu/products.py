@@ -62,7 +62,9 @@ class Listed:
 
     @classmethod
     def of(cls, found: list[tuple[int, Tensor, Place]], rows: int) -> Listed:
-        """Of (block, the rows that it has, where A lies there), each of some of ``rows`` rows."""
+        """Make tiles of (block, the rows that it has, where A lies there), each of some of ``rows``
+        rows.
+        """
         row = torch.cat([present for _, present, _ in found])
         starts = torch.zeros(rows + 1, dtype=torch.int32)
         torch.cumsum(torch.bincount(row, minlength=rows), 0, out=starts[1:])
@@ -83,7 +85,7 @@ class Listed:
 
 @dataclass
 class Tile:
-    """How a product is cut: rows of D at once, rows and vectors of A that one call multiplies."""
+    """A tiling of a product: rows of D at once, rows and vectors of A that one call multiplies."""
 
     chunk: int
     block: int

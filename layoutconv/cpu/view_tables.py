@@ -1,4 +1,4 @@
-"""What the CPU executor derives from a view and keeps with it: structure, and small tables.
+"""Tables that the CPU executor derives from a view and keeps with it: structure, and small tables.
 
 Parsed chains of maps, blocks and tiles always; where rows and columns lie while all tables of a
 view take no more than 16 MB together, which end with its index buffers, or 256 KB where it has
@@ -44,7 +44,7 @@ class _Mark:
 
 
 class Tables:
-    """What is kept with a view.
+    """The tables that are kept with a view.
 
     >>> from layoutconv.algebra import Layout
     >>> view = GemmView(Layout((4, 8), (8, 1)), Layout((5, 8), (8, 1)), Layout((4, 5), (5, 1)))

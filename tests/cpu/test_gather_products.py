@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
+import sys
+import weakref
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import layoutconv as lc
+from layoutconv.cpu import gathered_passes
 from layoutconv.cpu.gather_products import GatherPlan
+from layoutconv.cpu.gathered_passes import plan_of
 from layoutconv.errors import ArgumentError
+from layoutconv.ops import sparse_calls
+from layoutconv.sparse import Coordinates, strided_map, submanifold_map
 
 
 @st.composite
@@ -72,3 +83,105 @@ def test_a_plan_in_order_holds_no_rows():
     index = torch.arange(5, dtype=torch.int32).view(5, 1)
     assert GatherPlan(index, 5).nbytes == 0
     assert GatherPlan(index, 6).nbytes == 5 * 4
+
+
+CELLS = Coordinates.of_keys(torch.randperm(9**3, generator=torch.Generator().manual_seed(2))[:150],
+                            (9, 9, 9), 1)  # fmt: skip
+MAPS = {
+    "submanifold": lambda: submanifold_map(CELLS),
+    "strided": lambda: strided_map(CELLS, 3, 2, 1),
+    "inverse": lambda: strided_map(CELLS, 3, 2, 1).inverse,
+}
+
+
+def layer(found, dtype, by_views, monkeypatch):
+    """A layer with its gradients, first by the operator, then by a call that is known."""
+    generator = torch.Generator().manual_seed(1)
+
+    def integers(*shape):
+        drawn = torch.randint(-3, 4, shape, generator=generator)
+        return drawn.to(dtype).requires_grad_()
+
+    rows, own = len(found.inputs), len(found.outputs)
+    x, w, bias = integers(rows, 4), integers(6, 3, 3, 3, 2), integers(6)
+    residual, pulled = integers(own, 6), integers(own, 6).detach()
+    sparse_calls.forget()
+    with monkeypatch.context() as patch:
+        if by_views:
+            patch.setattr("layoutconv.ops.sparse_operators._on_cpu", lambda tensor: False)
+            patch.setattr(sparse_calls, "is_gathered", lambda tensor: False)
+        else:
+            patch.setattr(sys.modules["layoutconv.ops.execute"], "execute_cpu", None)
+            patch.setattr(sparse_calls, "execute_cpu", None)
+        results = []
+        for _ in range(2):
+            y = lc.subm_conv(
+                lc.SparseTensor(x, found.inputs), w, bias, kernel_map=found, groups=2,
+                residual=residual, activation="relu",
+            ).features  # fmt: skip
+            results += [y, *torch.autograd.grad(y, (x, w, bias, residual), pulled)]
+    return results
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("name", MAPS)
+def test_layers_are_gathered_and_have_the_numbers_of_views(name, dtype, monkeypatch):
+    results = [layer(MAPS[name](), dtype, views, monkeypatch) for views in (False, True)]
+    for got, want in zip(*results, strict=True):
+        assert got.dtype == want.dtype
+        assert torch.equal(got, want)  # sums of small integers are exact
+
+
+def test_an_index_that_was_written_to_is_planned_again():
+    index = torch.tensor([[1, -1], [0, 1]], dtype=torch.int32)
+    x, w = torch.tensor([[1.0], [2.0]]), torch.tensor([[[10.0], [100.0]]])
+    assert plan_of(index, 2).forward(x, w).tolist() == [[20.0], [210.0]]
+    index[0, 1] = 0
+    assert plan_of(index, 2).forward(x, w).tolist() == [[120.0], [210.0]]
+    for copied in copy.deepcopy(index), pickle.loads(pickle.dumps(index)):
+        assert copied._layoutconv_plan.plan is None
+        assert plan_of(copied, 2).forward(x, w).tolist() == [[120.0], [210.0]]
+    with pytest.raises(ArgumentError, match="got 1"):
+        plan_of(index, 1)
+
+
+def test_a_plan_ends_with_its_index():
+    index = MAPS["strided"]().index.clone()
+    alive = weakref.ref(plan_of(index, len(CELLS)))
+    gc.disable()  # no circle either
+    try:
+        del index
+        assert alive() is None
+    finally:
+        gc.enable()
+
+
+class Net(torch.nn.Module):
+    """Three layers over two maps."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = lc.nn.Sequential(
+            lc.nn.SubmConv3d(4, 6, 3), lc.nn.SubmConv3d(6, 6, 3),
+            lc.nn.SparseConv3d(6, 5, 3, stride=2, padding=1),
+        )  # fmt: skip
+
+    def forward(self, features, cells):
+        return self.layers(lc.SparseTensor(features, cells, (9, 9, 9), 1)).features
+
+
+def test_layers_of_an_exported_network_share_the_plan_of_a_map(monkeypatch):
+    net, features = Net().eval(), torch.randn(150, 4)
+    rows = torch.export.Dim("rows", min=2, max=1 << 20)
+    shapes = {"features": {0: rows}, "cells": {0: rows}}
+    program = torch.export.export(net, (features, CELLS.cells), dynamic_shapes=shapes)
+    made = []
+
+    def counted(*arguments):
+        made.append(GatherPlan(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(gathered_passes, "GatherPlan", counted)
+    got = program.module()(features[:140], CELLS.cells[:140])
+    assert len(made) == 2
+    torch.testing.assert_close(got, net(features[:140], CELLS.cells[:140]))

@@ -1,0 +1,35 @@
+"""Epilogue of complete sums on a CPU: some rows at once, so that caches hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..tensors.epilogue_in_torch import Finish
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ROWS = 1 << 13  # of sums that are finished at once: their temporaries stay in a cache
+
+
+def finish_rows(finish: Finish, values: Tensor, target: Tensor, sources: Sequence[Tensor]) -> None:
+    """Write what sums ``values`` (rows, K) come to into ``target``, which may be the same memory.
+
+    ``sources`` (rows, K) are what residuals read.
+
+    >>> sums = torch.tensor([[1.4], [2.5]])
+    >>> out = torch.empty(2, 1, dtype=torch.int8)
+    >>> finish_rows(Finish(None, torch.float32, torch.int8), sums, out, [])
+    >>> out.T
+    tensor([[1, 2]], dtype=torch.int8)
+    """
+    for first in range(0, len(values), _ROWS):
+        part = slice(first, first + _ROWS)
+        rows = None
+        if finish.counts_rows:
+            rows = torch.arange(first, min(first + _ROWS, len(values)))
+        own = [source[part] for source in sources]
+        target[part] = finish(values[part], slice(None), own, rows=rows)

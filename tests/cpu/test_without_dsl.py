@@ -1,0 +1,38 @@
+"""On a CPU networks run and train where the CuTe DSL cannot be imported, and nothing imports it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import sys
+
+sys.modules["cutlass"] = sys.modules["tvm_ffi"] = None  # whoever imports them is refused
+import torch
+import layoutconv as lc
+from layoutconv.compat.spconv import pytorch as spconv
+
+torch.manual_seed(0)
+dense = lc.nn.Conv2d(3, 4, 3, padding=1)
+dense(torch.randn(1, 3, 5, 5)).sum().backward()
+cells = torch.cartesian_prod(torch.arange(2), *[torch.arange(4)] * 3).int()
+net = lc.nn.Sequential(
+    lc.nn.SubmConv3d(3, 4, 3), torch.nn.BatchNorm1d(4), torch.nn.ReLU(),
+    lc.nn.SparseConv3d(4, 5, 3, stride=2), lc.nn.SparseInverseConv3d(5, 4, 3),
+)
+net(lc.SparseTensor(torch.randn(128, 3), cells, (4, 4, 4), 2)).features.sum().backward()
+assert all(parameter.grad is not None for parameter in net.parameters())
+layer = spconv.SubMConv3d(3, 4, 3)
+layer(spconv.SparseConvTensor(torch.randn(128, 3), cells, [4, 4, 4], 2)).features.sum().backward()
+with torch.no_grad():
+    lc.nn.graphed(net.eval())(lc.SparseTensor(torch.randn(128, 3), cells, (4, 4, 4), 2))
+print(*sorted(name for name in sys.modules if name.split(".")[0] in ("cutlass", "tvm_ffi")))
+"""
+
+
+def test_networks_run_where_the_dsl_is_not() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == ["cutlass", "tvm_ffi"]
