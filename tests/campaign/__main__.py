@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import results
-from .budget import kind_of
+from .budget import BUDGETS, kind_of
 from .crew import Settings, Worker, run_crew
 from .results import Result
 
@@ -56,11 +56,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         add("--out", type=Path, help="lines of JSON, one for each problem; added to, if there")
         add("--resume", action="store_true", help="pass over the seeds that --out has")
         add("--device", choices=SIZES, default="", help="cuda where there is a GPU, else cpu; "
-            "interpreter: kernels in tests/machine; compile: compile kernels, keep them, run none; "
+            "interpreter: kernels in tools/ptx_sim; compile: compile kernels, keep them, run none; "
             "count: say how many kernels there are")  # fmt: skip
-        add(
-            "--size", choices=("gpu", "cpu", "tiny"), help="how large; by default as suits --device"
-        )
+        add("--size", choices=tuple(BUDGETS), help="how large; by default as suits --device")
         add("--case", type=int, metavar="SEED", help="run one problem here, and say all of it")
         add("--patience", type=float, default=120.0, help="seconds until a worker hangs")
         add("--shrink", type=float, default=1.0, metavar="MINUTES",
@@ -202,7 +200,7 @@ def smallest(found: list[Result], settings: Settings, minutes: float, take: Any)
 
 
 def _before(options: argparse.Namespace) -> list[Result]:
-    """What ``--out`` had of other runs."""
+    """Return the results of this family that ``--out`` has from other runs."""
     if options.out is None:
         return []
     return [r for r in results.read([options.out]) if r.family == options.family]

@@ -29,7 +29,7 @@ LOG = 4000  # characters of a log that a result keeps
 
 @dataclass(frozen=True)
 class Settings:
-    """How workers are run.
+    """Options for running workers.
 
     Args:
         device: what ``worker`` is told.

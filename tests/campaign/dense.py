@@ -70,7 +70,7 @@ class Dense:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether every channel that is put in is a group, of several."""
+        """True if each of several groups has one input channel (transposed: one output channel)."""
         wide = self.K if self.transposed else self.C
         return self.groups > 1 and self.groups == wide
 
@@ -93,7 +93,7 @@ class Dense:
 
     @property
     def geometry(self) -> Geometry:
-        """Of the convolution; of a transposed one, of that whose gradient it is."""
+        """The geometry of the convolution; of a transposed one, of that whose gradient it is."""
         if not self.transposed:
             of = self.spatial, self.taps, self.stride, self.dilation, self.padding, self.groups
             return Geometry(*of)
@@ -116,7 +116,7 @@ class Dense:
 
     @property
     def products(self) -> int:
-        """Of one pass."""
+        """The number of products in one pass."""
         return (
             self.N * prod(self.geometry.voxels) * self.C // self.groups * self.K * prod(self.taps)
         )
@@ -134,7 +134,7 @@ def draw_dense(seed: int, size: str = "gpu") -> Dense:
 
 
 def _draw_kind(draw: Draw, budget: Budget, size: str) -> Dense:
-    """What kernels are compiled for; sizes are drawn afterwards."""
+    """Draw the numbers that kernels are compiled for; sizes are drawn afterwards."""
     dtype, rank = draw.weighted(DTYPES), draw.weighted({1: 25, 2: 40, 3: 35})
     transposed = draw.chance(0.25)
     taps = _draw_taps(draw, rank, budget)
@@ -228,9 +228,12 @@ def _draw_padding(draw: Draw, taps: int, dilation: int) -> tuple[int, int]:
     return draw.int(0, 2 * half + 3), draw.int(0, 2 * half + 3)
 
 
-def draw_count(draw: Draw, most: int) -> int:
-    """A number of channels: 1, few, odd, whole vectors, whole tiles."""
-    how = draw.weighted({"one": 20, "few": 15, "odd": 12, "vectors": 33, "many": 20})
+def draw_count(draw: Draw, most: int, whole: bool = False) -> int:
+    """A number of channels: 1, few, odd, whole vectors, whole tiles; ``whole``: mostly the last."""
+    how = draw.weighted(
+        {"one": 2, "few": 3, "odd": 3, "vectors": 60, "many": 32} if whole else
+        {"one": 20, "few": 15, "odd": 12, "vectors": 33, "many": 20}
+    )  # fmt: skip
     if how == "one":
         return 1
     if how == "few":
@@ -261,7 +264,7 @@ def _draw_channels(
         times = draw.weighted({1: 60, 2: 25, 3: 10, 4: 5})
         return (groups * times, groups, groups) if transposed else (groups, groups * times, groups)
     most = budget.channels // 2 if dtype.startswith("complex") else budget.channels
-    return draw_count(draw, most), draw_count(draw, most), 1
+    return draw_count(draw, most, budget.whole), draw_count(draw, most, budget.whole), 1
 
 
 def _draw_gradients(draw: Draw, dtype: str) -> tuple[str, ...]:
@@ -276,10 +279,7 @@ def _draw_size(kind: Dense, draw: Draw, budget: Budget, seed: int) -> Dense:
     """Images, extents and memory, so that the budget holds."""
     rank = kind.rank
     images = 1 if kind.call == "unbatched" else draw.weighted({1: 40, 2: 25, 0: 3, 3: 12, 8: 20})
-    small = draw.chance(0.85)
-    elements = (
-        budget.elements >> (5 if small else 0) if budget.elements > 2**20 else budget.elements
-    )
+    elements = budget.elements >> (5 if draw.chance(budget.small) else 0)
     cells = max(1, elements // (max(kind.C, kind.K) * max(images, 1)))
     most = max(1, int(cells ** (1 / rank)))
     spatial = [_draw_extent(draw, most) for _ in range(rank)]
@@ -369,7 +369,7 @@ def smaller_dense(p: Dense) -> Iterator[Dense]:
 
 
 def fits(p: Dense) -> bool:
-    """Whether a call takes it: windows fit, groups divide channels."""
+    """Return whether a call accepts the problem: windows fit, groups divide channels."""
     if p.C % p.groups or p.K % p.groups:
         return False
     if p.transposed and any(o >= s for o, s in zip(p.output_padding, p.stride, strict=True)):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a convolution's windows are, and the extents of its tensors.
+    """The windows of a convolution, and the extents of its tensors.
 
     ``spatial`` are those of the activation, ``padding`` (near, far) of each mode; a far one may be
     negative: no window reads these cells.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -167,7 +168,7 @@ def _forward(p: Dense, leaves: Results, finish: Finish) -> Any:
 
 
 def _captured(forward: Any) -> Any:
-    """What a CUDA graph of a call gives when it is replayed, into memory that was poisoned."""
+    """Return what a CUDA graph of a call gives when it is replayed into poisoned memory."""
     with torch.no_grad():
         forward()
         torch.cuda.synchronize()
@@ -186,7 +187,7 @@ def _module(p: Dense, leaves: Results) -> torch.nn.Module:
     kind = getattr(lc.nn, f"Conv{'Transpose' if p.transposed else ''}{p.rank}d")
     near = tuple(pair[0] for pair in p.padding)
     more = {"output_padding": p.output_padding} if p.transposed else {}
-    activation = {k: v for k, v in p.ending.options.items() if k != "out_dtype"}
+    activation = replace(p.ending, own=False, out_dtype="").options
     module: torch.nn.Module = kind(
         p.C, p.K, p.taps, stride=p.stride, padding=near, dilation=p.dilation, groups=p.groups,
         bias="bias" in leaves, device=leaves["x"].device, dtype=dtype_of(p.dtype), **more,

@@ -18,7 +18,12 @@ class Draw:
     """
 
     def __init__(self, name: str, seed: int) -> None:
+        self._of = name, seed
         self._random = random.Random(f"{name} {seed}")
+
+    def aside(self, name: str) -> Draw:
+        """Another stream: what is new is drawn from one, so that seeds keep their problems."""
+        return Draw(f"{self._of[0]}, {name}", self._of[1])
 
     def chance(self, share: float) -> bool:
         return self._random.random() < share
@@ -40,7 +45,7 @@ class Draw:
         return self._random.choices(list(weights), list(weights.values()))[0]
 
     def some(self, items: Sequence[Item], share: float) -> tuple[Item, ...]:
-        """Those of ``items`` that a coin of ``share`` picks, in order."""
+        """Return the ``items`` that a coin of probability ``share`` picks, in order."""
         return tuple(item for item in items if self.chance(share))
 
     def shuffled(self, items: Sequence[Item]) -> list[Item]:

@@ -1,4 +1,4 @@
-"""What follows the sums of a problem: drawn, given to a call, and computed in float64."""
+"""The ending that follows a problem's sums: drawn, given to a call, and computed in float64."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+import layoutconv as lc
+from layoutconv import pointwise as pw
 
 from . import limits
 from .data import WHOLE, Memory, strides_of
@@ -34,7 +37,8 @@ def dtype_of(name: str) -> torch.dtype:
 class Ending:
     """``activation(scale * sum + bias + residual)`` and a type; "" for what is not there.
 
-    ``scale`` is "number", or, as ``bias`` and ``residual``, the type of a tensor.
+    ``scale`` is "number", or, as ``bias`` and ``residual``, the type of a tensor. ``own`` is a
+    leaky_relu that is given as a user's function.
     """
 
     scale: str = ""
@@ -43,6 +47,7 @@ class Ending:
     activation: str = ""
     slope: float = 0.25
     out_dtype: str = ""
+    own: bool = False
 
     @property
     def is_linear(self) -> bool:
@@ -52,6 +57,9 @@ class Ending:
     def options(self) -> dict[str, Any]:
         """Keyword arguments but for tensors."""
         found: dict[str, Any] = {}
+        if self.own:
+            found["activation"] = lc.Pointwise(own_leaky_relu, values={"slope": self.slope})
+            return found | ({"out_dtype": dtype_of(self.out_dtype)} if self.out_dtype else {})
         if self.activation:
             found["activation"] = self.activation
         if self.activation == "leaky_relu":
@@ -66,8 +74,13 @@ class Ending:
         return stored_type(dtype)
 
 
+def own_leaky_relu(x: Any, slope: Any) -> Any:
+    """Compute a leaky_relu, as a user writes it."""
+    return pw.where(x > 0.0, x, slope * x)
+
+
 def stored_type(dtype: torch.dtype) -> torch.dtype:
-    """What sums over ``dtype`` are stored as where nobody says."""
+    """The type in which sums over ``dtype`` are stored unless a call names one."""
     if dtype == torch.int8:
         return torch.int32
     return torch.float16 if dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else dtype
@@ -83,7 +96,7 @@ def draw_ending(draw: Draw, dtype: str, *, exact: bool, differentiable: bool) ->
     narrow = (dtype,) if dtype == "int8" else ()
     real = (*FLOATS, "float64") if own == "float64" else FLOATS
     activations = EXACT if exact else EXACT | {"": 3.0} | SMOOTH
-    return Ending(
+    found = Ending(
         scale=draw.weighted({"": 3, "number": 1, draw.of(real): 1}),
         bias=draw.weighted({"": 1, draw.of(floats): 1}),
         residual=draw.weighted({"": 2, draw.of((*floats, *narrow)): 1}),
@@ -91,6 +104,7 @@ def draw_ending(draw: Draw, dtype: str, *, exact: bool, differentiable: bool) ->
         slope=draw.of((0.25, 0.5) if differentiable else (0.25, 0.5, 0.0, -0.5)),
         out_dtype="" if complex_ or draw.chance(0.6) else _draw_out(draw, dtype, differentiable),
     )
+    return replace(found, own=found.activation == "leaky_relu" and draw.aside("own").chance(0.5))
 
 
 def _draw_out(draw: Draw, dtype: str, differentiable: bool) -> str:
@@ -148,7 +162,7 @@ class Finish:
         return wide(values).view(shape)
 
     def of_sums(self, value: Tensor, error: Tensor | None, unit: float) -> tuple[Tensor, Any]:
-        """What the activation gets, and how far it may be off."""
+        """Return the argument of the activation, and how far it may be off."""
         scale, bias, residual = self.scale, self.bias, self.residual
         factor = 1.0 if scale is None else self.columns(scale, value)
         terms = [value * factor]
@@ -186,6 +200,9 @@ class Finish:
             return grad, None
         if kind in ("relu", "leaky_relu"):
             below = slope if kind == "leaky_relu" else 0.0
+            if self.ending.own:  # by what the function was given, which is computed once more
+                off = None if error is None else (1 - below) * grad.abs() * (z.abs() <= 2 * error)
+                return torch.where(z > 0, grad, below * grad), off
             return torch.where(y > 0, grad, below * grad), None
         if kind == "sigmoid":
             return grad * y * (1 - y), None
@@ -238,7 +255,8 @@ def _values(memory: Memory, shape: Sequence[int], dtype: torch.dtype, exact: boo
 
 def smaller_endings(ending: Ending) -> list[Ending]:
     """Endings without one of the parts."""
-    found = [replace(ending, **{name: ""}) for name in
+    plain = [replace(ending, own=False)] if ending.own else []
+    found = [replace(ending, **{name: ""}, own=ending.own and name != "activation") for name in
              ("scale", "bias", "residual", "activation", "out_dtype")
              if getattr(ending, name)]  # fmt: skip
-    return [Ending(), *found] if len(found) > 1 else found
+    return [Ending(), *plain, *found] if len(found) > 1 else [*plain, *found]

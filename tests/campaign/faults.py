@@ -116,7 +116,7 @@ def tf32_cut_off(p: Dense, o: Operands, r: Results) -> Results:
 
 
 def tf32_rounded(p: Dense, o: Operands, r: Results) -> Results:
-    """What tensor cores do: no fault."""
+    """Round operands to tf32 as tensor cores do: this is no fault."""
     return {**r, "y": _forward(p, to_tf32(o.x), to_tf32(o.w)).float()}
 
 

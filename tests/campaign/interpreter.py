@@ -1,4 +1,4 @@
-"""Kernels of a stand-in H200 run in the machine of ``tests/machine``: tiny problems, no GPU.
+"""Kernels of a stand-in H200 run in the simulator in ``tools/ptx_sim``: tiny problems, no GPU.
 
 Kernels are chosen, compiled and launched as on an H200, and their PTX is interpreted on the memory
 of CPU tensors: what reads out of bounds, waits too little or writes twice is a fault. Kernels of
@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..machine import DeviceTensor, Memory, launch_of, parse, run
-from .stand_in import pretend
+from layoutconv.testing.stand_in import pretend
+from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
 
 GEMM = "implicit_gemm"
 # Of other kinds of kernels, which arguments they write.
-WRITES = {"dot": (2,), "gather": (6, 7), "segment sum": (2,), "reduce": (1,)}
+WRITES = {"dot": (2,), "gather": (6, 7), "pack lines": (1,), "segment sum": (2,), "reduce": (1,)}
+ADDRESSES = {"dot": (5, 6)}  # and which are tuples of addresses that they read
 COLUMNS, SOURCES, STATISTICS = 8, 9, 10  # arguments of the template
 
 _spans: dict[int, int] = {}  # bytes from an address, as the tensor had that was last asked for it
@@ -77,16 +78,22 @@ class Interpreted:
 
     def __call__(self, *arguments: Any) -> None:
         memory = Memory()
-        ready = self._template(memory, arguments) if self.name == GEMM else [
-            self._tensor(memory, str(i), a, i in WRITES[self.name])
-            if isinstance(a, torch.Tensor) else a
-            for i, a in enumerate(arguments)
-        ]  # fmt: skip
+        ready = (self._template if self.name == GEMM else self._other)(memory, arguments)
         asked = launch_of(self.program, self.function, *ready)
         run(
             self.program, memory, asked.arguments, asked.grid, shared_bytes=asked.shared_bytes,
             cluster=asked.cluster,
         )  # fmt: skip
+
+    def _other(self, memory: Memory, arguments: tuple[Any, ...]) -> list[Any]:
+        """Tensors, and tuples of addresses; numbers as they are."""
+        ready = list(arguments)
+        for i, given in enumerate(arguments):
+            if isinstance(given, torch.Tensor):
+                ready[i] = self._tensor(memory, str(i), given, i in WRITES[self.name])
+            elif i in ADDRESSES.get(self.name, ()) and given is not None:
+                ready[i] = _places(memory, i, given)
+        return ready
 
     def _template(self, memory: Memory, arguments: tuple[Any, ...]) -> list[Any]:
         """Addresses of operands and index buffers; D is a tensor."""
@@ -98,10 +105,7 @@ class Interpreted:
                 ready[i] = _place(memory, name, arguments[i], False)
         for i in (COLUMNS, SOURCES):
             if arguments[i] is not None:
-                places = [
-                    _place(memory, f"{i} {at}", a, False) for at, a in enumerate(arguments[i])
-                ]
-                ready[i] = tuple(places)
+                ready[i] = _places(memory, i, arguments[i])
         if arguments[STATISTICS] is not None:
             ready[STATISTICS] = _place(memory, "statistics", arguments[STATISTICS], True)
         return ready
@@ -112,8 +116,14 @@ class Interpreted:
         return DeviceTensor(address, tuple(t.shape), dtype, tuple(t.stride()))
 
 
+def _places(memory: Memory, argument: int, addresses: tuple[int, ...]) -> tuple[int, ...]:
+    """The simulator's addresses of what an argument reads."""
+    of = enumerate(addresses)
+    return tuple(_place(memory, f"{argument} {at}", address, False) for at, address in of)
+
+
 def _place(memory: Memory, name: str, address: int, written: bool) -> int:
-    """The machine's address of memory here, as far from a multiple of 16 bytes as it is."""
+    """The simulator's address of memory here, as far from a multiple of 16 bytes as it is."""
     before = address % 16
     size = before + _spans[address]
     held = (ctypes.c_uint8 * size).from_address(address - before)

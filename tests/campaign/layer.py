@@ -1,4 +1,4 @@
-"""What dense and sparse layers have in common: numbers for their tensors, and what should come out.
+"""The common parts of dense and sparse layers: numbers for tensors, and the expected results.
 
 A layer is bilinear in its input and its filter, and an ending follows. The gradients of a bilinear
 form are two others of the same kind, so that three functions say all of it.
@@ -51,7 +51,7 @@ class Bilinear:
 
 
 class Operands(NamedTuple):
-    """What a call gets, and the gradient that goes back through it."""
+    """The operands of a call, and the gradient that goes back through it."""
 
     x: Tensor
     w: Tensor
@@ -116,7 +116,7 @@ def _exact_sizes(p: Any, draw: Draw, real: torch.dtype, terms: Sequence[int]) ->
 
 
 def typical(draw: Draw, out: torch.dtype) -> float:
-    """How large results of a type should be, about."""
+    """Return about how large results of a type should be."""
     large = TYPICAL.get(out, 2.0**24)
     return WHOLE_RESULTS.get(out, large) if draw.chance(0.75) else large
 
@@ -178,7 +178,7 @@ class Checks:
         if not p.gradients:
             return ""
         if "scale" in p.gradients:
-            return "sums"
+            return "" if p.ending.own else "sums"
         return "" if p.ending.activation in BY_VALUE else "before activation"
 
     def stored(self, value: Tensor, error: Tensor | None) -> tuple[Tensor, Any]:
@@ -201,7 +201,7 @@ class Checks:
         return values
 
     def sums(self, multiply: Multiply, a: Tensor, b: Tensor, which: int) -> Sums:
-        """Of one of the three forms, by its number."""
+        """Return the sums of one of the three forms, by its number."""
         terms = self.bilinear.terms[which] * (2 if self.dtype.is_complex else 1)
         if self.exact:
             value = multiply(a, b)
@@ -209,7 +209,7 @@ class Checks:
         return Sums.of(multiply, a, b, terms)
 
     def error(self, sums: Sums, more: float = 0.0) -> Tensor | None:
-        """How far sums may be off; ``more`` is a relative error of their factors."""
+        """Return how far sums may be off; ``more`` is a relative error of their factors."""
         if self.exact:
             return None
         return self.arithmetic.of_sums(sums.s1, sums.s2, sums.terms, more)
@@ -279,7 +279,10 @@ class Checks:
         return Expected(want.value, error, terms=want.terms)
 
     def _check_second(self, found: Results, u: Tensor, v: Tensor) -> None:
-        """Of ``<grad x, u> + <grad w, v>``, a sum of two trilinear forms of ``x``, ``w``, ``g``."""
+        """Check the gradients of ``<grad x, u> + <grad w, v>``.
+
+        It is a sum of two trilinear forms of ``x``, ``w``, ``g``.
+        """
         form, g = self.bilinear, wide(self.operands.grad)
         wants = {
             "x": [self.sums(form.back_x, g, v, 1)],

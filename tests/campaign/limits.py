@@ -1,4 +1,4 @@
-"""How far from float64 a result may be, written down before anything is measured.
+"""Limits on how far from float64 a result may be, written down before anything is measured.
 
 The result of a kernel is ``finish(sum of n products)``. What separates it from the exact one:
 
@@ -66,7 +66,7 @@ SMOOTH, DIFFERENCES = 2.0**-20, {"gelu": 2.0**-19, "gelu_tanh": 2.0**-19, "hards
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How products are summed.
+    """The arithmetic that sums products.
 
     Args:
         unit: of a partial sum, the relative error of an addition.
@@ -85,7 +85,7 @@ class Arithmetic:
         return min(float(n), STEADY + DRIFT * sqrt(n) / self.depth)
 
     def of_sums(self, s1: Tensor, s2: Tensor, n: int, more: float = 0.0) -> Tensor:
-        """How far sums of ``n`` products may be off; ``more`` is a relative error of a factor."""
+        """The error limit of sums of ``n`` products; ``more`` is a relative error of a factor."""
         operand = self.operand + more
         rounded = operand * torch.minimum(s1, SPREAD * s2)
         return self.unit * self.growth(n) * s1 + rounded
@@ -108,7 +108,7 @@ _CORES = {
 
 
 def arithmetic(dtype: torch.dtype, precision: str = "fp32", *, tensor_cores: bool) -> Arithmetic:
-    """What multiplies data of ``dtype``; ``precision`` says how float32 is, "tf32" or "fp32".
+    """The arithmetic for data of ``dtype``; ``precision``, "tf32" or "fp32", is that of float32.
 
     >>> arithmetic(torch.float32, "tf32", tensor_cores=True).operand
     0.0009765625

@@ -21,7 +21,7 @@ class WrongResultError(Exception):
 
 @dataclass(frozen=True)
 class Expected:
-    """What an output should be.
+    """The expected value of an output, and its limits.
 
     Args:
         value: in float64 (complex128 of complex numbers), before it is rounded to the output's
@@ -117,7 +117,7 @@ def _overflowed(found: Tensor, exact: Tensor, limit: Tensor) -> Tensor:
 def _check_drift(
     name: str, found: Tensor, exact: Tensor, drift: float, dtype: torch.dtype
 ) -> float:
-    """Whether errors have a sign in common with results, as those of truncation have.
+    """Check that errors have no sign in common with results, as those of truncation do.
 
     Rounding errors are as often up as down, so that the slope of a line through them goes to zero
     with the root of their number.

@@ -80,7 +80,7 @@ def call(p: Sparse, x: Tensor, grad: Tensor, cloud: Cloud) -> Results:
 
 
 def _counts_all(p: Sparse) -> bool:
-    """Whether a mean divides by the number of taps; as the seed of the kind has it."""
+    """Return whether a mean divides by the number of taps; the seed of the kind decides."""
     return p.C % 2 == 0
 
 

@@ -17,7 +17,7 @@ STATUSES = ("ok", "wrong", "crash", "hang", "refused")
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a problem.
+    """The outcome of a problem.
 
     Args:
         family, size, seed: which it is; the same three are the same problem.
@@ -128,7 +128,7 @@ def _table(title: str, groups: dict[str, list[Result]]) -> list[str]:
 
 
 def _passes(results: list[Result]) -> list[str]:
-    """How often every result was compared, and its worst error over the limit, by type."""
+    """Lines that count comparisons of each result, with its worst error over the limit, by type."""
     count: Counter[str] = Counter()
     worst: dict[tuple[str, str], float] = defaultdict(float)
     types = sorted({r.type for r in results})
@@ -154,7 +154,7 @@ def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def failures(results: Iterable[Result], few: int = 3) -> Iterator[str]:
-    """Those that failed, a ``few`` of each sort."""
+    """Yield the failures, a ``few`` of each sort."""
     count: Counter[str] = Counter()
     for result in results:
         if result.status != "ok":

@@ -10,7 +10,7 @@ from typing import ClassVar
 from .budget import BUDGETS, Budget, kind_of
 from .dense import STARTS, draw_count
 from .draws import Draw
-from .ending import Ending, draw_ending, smaller_endings
+from .ending import NARROW, Ending, draw_ending, smaller_endings
 
 DTYPES = {"float16": 35, "bfloat16": 20, "float32": 35, "float64": 10}
 CONVOLUTIONS = ("subm", "strided", "transposed", "inverse")
@@ -112,7 +112,7 @@ def draw_sparse(seed: int, size: str = "gpu") -> Sparse:
 
 
 def _draw_kind(draw: Draw, budget: Budget) -> Sparse:
-    """What kernels are compiled for; clouds are drawn afterwards."""
+    """Draw the numbers that kernels are compiled for; clouds are drawn afterwards."""
     dtype, layer = draw.weighted(DTYPES), draw.weighted(LAYERS)
     rank = draw.weighted({1: 12, 2: 20, 3: 50, 4: 18})
     taps = _draw_taps(draw, rank, budget)
@@ -142,7 +142,21 @@ def _draw_kind(draw: Draw, budget: Budget) -> Sparse:
         capacity=1 if layer in ("strided", "transposed") and draw.chance(0.25) else -1,
         offsets=_draw_offsets(draw, rank) if layer == "subm" and draw.chance(0.12) else (),
     )  # fmt: skip
+    aside = draw.aside("8 bits")
+    if convolves and not problem.is_depthwise and aside.chance(0.12):
+        problem = _narrow(problem, aside)
     return _consistent(problem, draw)
+
+
+def _narrow(p: Sparse, draw: Draw) -> Sparse:
+    """A problem in 8 bits: for inference, by functions."""
+    dtype = draw.of(NARROW)
+    exact = dtype == "int8" or p.numbers == "exact"
+    return replace(
+        p, dtype=dtype, numbers="exact" if exact else "normal", gradients=(),
+        ending=draw_ending(draw, dtype, exact=exact, differentiable=False),
+        call=p.call if p.call in ("function", "map") else "function",
+    )  # fmt: skip
 
 
 def _consistent(p: Sparse, draw: Draw) -> Sparse:
@@ -255,7 +269,7 @@ def _draw_cloud(kind: Sparse, draw: Draw, budget: Budget, seed: int) -> Sparse:
 
 
 def _growth(p: Sparse) -> int:
-    """How many rows come out for one, at most."""
+    """Return how many output rows one input row makes, at most."""
     if p.layer == "transposed":
         return prod(p.taps)
     if p.layer == "subm":
@@ -274,7 +288,7 @@ def _least(p: Sparse, mode: int, extent: int) -> int:
 
 
 def fits(p: Sparse) -> bool:
-    """Whether a call takes it: windows fit, groups divide channels."""
+    """Return whether a call accepts the problem: windows fit, groups divide channels."""
     if p.C % p.groups or p.K % p.groups or p.empty >= p.images or p.rows < 0:
         return False
     if any(o >= s for o, s in zip(p.output_padding, p.stride, strict=True)):

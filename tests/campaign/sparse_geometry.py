@@ -126,6 +126,6 @@ class Cloud:
 
     @property
     def total(self) -> int | None:
-        """How many cells there were, where a capacity said how many rows there are."""
+        """The number of cells there were, where a capacity set the number of rows."""
         total = None if self.result is None else self.result.total
         return None if total is None else int(total)

@@ -33,7 +33,7 @@ def keys_of(cells: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def cells_of(keys: Tensor, shape: Sequence[int]) -> Tensor:
-    """What ``keys_of`` made keys of."""
+    """Return the cells that ``keys_of`` turned into ``keys``."""
     modes = []
     for extent in reversed(shape):
         modes.append(keys % extent)

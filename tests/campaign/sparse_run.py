@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -205,7 +206,7 @@ def module_of(p: Sparse, leaves: Results) -> torch.nn.Module:
     names = {"subm": "SubmConv", "strided": "SparseConv", "transposed": "SparseConvTranspose",
              "inverse": "SparseInverseConv"}  # fmt: skip
     near = tuple(pair[0] for pair in p.padding)
-    options: dict[str, Any] = {k: v for k, v in p.ending.options.items() if k != "out_dtype"}
+    options: dict[str, Any] = replace(p.ending, own=False, out_dtype="").options
     if p.layer != "inverse":
         options["dilation"] = p.dilation
     if p.layer in ("strided", "transposed"):

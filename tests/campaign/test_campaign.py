@@ -19,7 +19,9 @@ from . import problems
 from .crew import Settings, run_crew
 from .dense import Dense
 from .ending import Ending
+from .operand import Operand
 from .results import Result
+from .views import View
 from .worker import prepare, run
 
 COUNT = os.environ.get("LAYOUTCONV_PROBLEMS")
@@ -55,7 +57,7 @@ DEPTHWISE = Dense(
     seed=1652, dtype="float16", N=1, C=2, K=2, spatial=(2, 4), taps=(2, 2), stride=(2, 2),
     dilation=(1, 1), padding=((0, 0), (0, 0)), groups=2, output_padding=(0, 0), numbers="exact",
 )  # fmt: skip
-FOUND = {
+FOUND: dict[str, Dense | View] = {
     "an epilogue of phases, each a part of D": replace(
         DEPTHWISE, transposed=True, ending=Ending(bias="float16", residual="float16")
     ),
@@ -65,6 +67,14 @@ FOUND = {
     "sums over no images": replace(DEPTHWISE, N=0, stride=(1, 1), gradients=("x", "w")),
     "float64 as int8": replace(
         DEPTHWISE, dtype="float64", K=1, groups=1, ending=Ending(out_dtype="int8")
+    ),
+    "rows outside, of an operand whose rows run along memory": View(
+        seed=1381,
+        dtype="float16",
+        out_dtype="float16",
+        a=Operand((((2, 0, 1), (9, 1, 1)), ((1, 2, 1),)), (2, -3, 0), (4, 6, 1), (1, 4, 1)),
+        b=Operand((((6, 0, 1),), ((1, 1, 1),)), (0, 0), (6, 1), (1, 1)),
+        d=Operand((((2, 0, 1), (9, 1, 1)), ((6, 2, 1),)), (0, 0, 0), (2, 9, 6), (54, 6, 1)),
     ),
 }
 

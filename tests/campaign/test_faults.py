@@ -70,13 +70,13 @@ SEEDS = range(4)
 
 
 def caught(p: Dense, fault: Fault, *, tensor_cores: bool = False) -> bool:
-    """Whether a fault is seen in the numbers of every seed, or of some if it is rare."""
+    """Return whether the numbers of every seed show a fault, or of some seed if it is rare."""
     found = [outcome(replace(p, seed=s), fault, tensor_cores=tensor_cores) for s in SEEDS]
     return any(found) if fault in RARE else all(found)
 
 
 def outcome(p: Dense, fault: Fault | None = None, *, tensor_cores: bool = False) -> str:
-    """What the oracle says of a correct call whose results a fault changes; "" if it is right."""
+    """Return the oracle's message on a correct call whose results a fault changes; "" if right."""
     bench = Bench("cpu", torch.device("cpu"), tensor_cores)
     with pytest.MonkeyPatch.context() as patch:
         if fault is not None:

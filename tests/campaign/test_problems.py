@@ -48,7 +48,7 @@ def test_seeds_of_a_kind_differ_in_sizes_alone(family: str) -> None:
 
 
 def shares(family: str, count: int = 4000) -> Counter[Any]:
-    """How often a property holds, over many seeds of a GPU's problems."""
+    """Return how often each property holds, over many seeds of a GPU's problems."""
     found: Counter[Any] = Counter()
     draw = problems.family(family).draw
     for seed in range(0, count * SIZES, SIZES):
@@ -67,6 +67,7 @@ def properties(p: Any) -> list[Any]:
     found += [
         name for name in ("scale", "bias", "residual", "out_dtype") if getattr(p.ending, name)
     ]
+    found += ["own"] if p.ending.own else []
     found += ["one column"] if p.K == 1 or ("x" in p.gradients and p.C == 1) else []
     found += ["grouped"] if p.groups > 1 and not p.is_depthwise else []
     found += ["depthwise"] if p.is_depthwise else []
@@ -103,8 +104,8 @@ WANTED: dict[str, dict[Any, float]] = {
         **{("taps", t): 0.02 for t in range(1, 8)}, **{("stride", s): 0.02 for s in range(1, 5)},
         **{("dilation", d): 0.05 for d in range(1, 4)}, **{("start", s): 0.02 for s in (1, 2, 4)},
         **{("order", name): 0.03 for name in dense.ORDERS},
-        **dict.fromkeys(("relu", "leaky_relu", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh",
-                         "hardswish"), 0.004),
+        **dict.fromkeys(("relu", "leaky_relu", "own", "gelu", "gelu_tanh", "silu", "sigmoid",
+                         "tanh", "hardswish"), 0.004),
     },
     "sparse": {
         "float16": 0.2, "bfloat16": 0.1, "float32 as tf32": 0.1, "float32 as fp32": 0.05,
@@ -113,7 +114,7 @@ WANTED: dict[str, dict[Any, float]] = {
         **dict.fromkeys(sparse.CLOUDS, 0.02), "343": 0.005, "capacity": 0.03, "given": 0.02,
         "offsets": 0.02, "empty image": 0.1, "absent": 0.05, "grouped": 0.05, "depthwise": 0.05,
         "one column": 0.15, "x": 0.3, "w": 0.3, "module": 0.03, "autocast": 0.02, "map": 0.02,
-        "second order": 0.03, "rounded": 0.01,
+        "second order": 0.03, "rounded": 0.01, **dict.fromkeys(ending.NARROW, 0.01),
     },
     "views": {"a": 0.1, "scatter": 0.02, 3: 0.1, "column": 0.1, "int8": 0.03,
               "float8_e4m3fn": 0.02, "float64": 0.02, **dict.fromkeys(views.STEPS, 0.1)},
@@ -129,7 +130,7 @@ def test_everything_that_is_promised_is_drawn(family: str) -> None:
 
 @each_family
 def test_a_failure_shrinks_to_what_it_needs(family: str) -> None:
-    """Of whatever fails with two channels or more, the smallest has little else."""
+    """A failure that needs two channels shrinks to a problem with little else."""
     start = next(
         p for p in (problems.family(family).draw(seed, "gpu") for seed in range(5000))
         if _fails(p) and (family == "views" or p.gradients)

@@ -138,7 +138,7 @@ class Tensors:
         return self.memory.place("column", values, kind, (1,))
 
     def call(self) -> tuple[Tensor, Any]:
-        """What ``execute`` gives, (D, statistics)."""
+        """Return what ``execute`` gives: (D, statistics)."""
         p, a, b = self.p, self.a, self.b
         options: dict[str, Any] = {"atomic": p.atomic}
         if p.dtype == "int4":
@@ -234,7 +234,7 @@ def _check_rest(p: View, made: Tensors, at: Tensor) -> None:
 
 
 def _check_zeros(p: View, got: Tensor, at: Tensor) -> None:
-    """What a new tensor has where nothing is written, but for gaps between its elements."""
+    """Check that a new tensor is zero where nothing is written, except between its elements."""
     rest = torch.zeros(got.numel(), dtype=torch.bool, device=got.device)
     rest.as_strided(p.d.memory, p.d.strides).fill_(True)
     rest[at] = False

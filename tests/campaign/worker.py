@@ -22,8 +22,9 @@ import torch
 
 from layoutconv.errors import ArgumentError, DeviceError
 from layoutconv.kernels.compile.store import cache_directory
+from layoutconv.testing import stand_in
 
-from . import problems, results, stand_in
+from . import problems, results
 from .bench import Bench
 from .oracle import WrongResultError
 from .results import Result
@@ -33,7 +34,7 @@ LOST = ("CUDA error", "CUDA driver error", "AcceleratorError")
 
 
 class Kernels:
-    """How many kernels this process has compiled, or would have; says so as it begins one."""
+    """A count of the kernels this process compiles, or would compile; reports each as it begins."""
 
     def __init__(self, device: str, stage: Callable[[str], object]) -> None:
         self._stage, self._known = stage, set[str]()

@@ -19,8 +19,8 @@ from random import Random
 from typing import Any
 
 from layoutconv.algebra import LayoutBudgetError, LayoutError, parse
-from layoutconv.draw.expression import evaluate
-from layoutconv.draw.workers import Workers
+from layoutconv.drawing.expression import evaluate
+from layoutconv.drawing.workers import Workers
 
 from .reference import is_notation
 from .report import Report, WrongError, main_of, run
@@ -132,13 +132,15 @@ def cases(count: int, workers: Workers | None = None) -> Iterator[tuple[str, Any
         yield "page", page_check(workers), count // 200
 
 
-def campaign(count: int, seed: int = 0, *, pages: bool = True) -> Report:
-    """All kinds of cases."""
+def campaign(count: int, seed: int = 0, *, pages: bool = True, first: bool = False) -> Report:
+    """All kinds of cases; ``first``: up to the first failure."""
     report = Report()
     with Workers(1) as workers:
         for kind, check, share in cases(count, workers if pages else None):
             for at in range(share):
                 run(kind, check, seed, at, report, PATIENCE if kind == "page" else 0.0)
+                if first and report.failures:
+                    return report
     return report
 
 

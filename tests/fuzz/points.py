@@ -108,7 +108,7 @@ class Case:
         )
 
     def narrow(self, rng, path, columns, rows):
-        """What is wrong with fewer columns, in float32; None if nothing is."""
+        """Return what is wrong with fewer columns, in float32, or None."""
         if columns is None and rng.random() < 0.1:
             fewer = rng.randint(3, rows.shape[1])
             try:

@@ -19,7 +19,7 @@ _SLICE = 200  # cases that a process reports at a time
 
 @dataclass
 class Found:
-    """What came of the cases: how many of each outcome, and of what went wrong a line each."""
+    """The outcomes of the cases: how many of each, and a line on each that went wrong."""
 
     counts: Counter = field(default_factory=Counter)
     wrong: list = field(default_factory=list)

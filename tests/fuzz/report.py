@@ -1,4 +1,4 @@
-"""What comes of fuzzing: how many cases ended how, what is wrong, and the slowest."""
+"""A report of fuzzing: how many cases ended how, what is wrong, and the slowest."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
-from layoutconv.draw.serve import Server
+from layoutconv.drawing.serve import Server
 
 from .report import Report, WrongError, main_of, run
 from .typed import damaged, notation

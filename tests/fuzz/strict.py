@@ -58,7 +58,7 @@ CODES = {
 
 
 def padding(rest):
-    """What follows binary data: nothing, or a page of zeros or blanks at most."""
+    """Check that binary data is followed by nothing, or by a page of zeros or blanks at most."""
     need(len(rest) <= 65536 and not rest.strip(b"\0 \t\r\n"), "more data than the header says")
 
 

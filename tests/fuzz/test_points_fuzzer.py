@@ -40,7 +40,7 @@ def test_damaged_files_are_read_as_strict_parsers_do_or_refused():
 
 
 def outcomes(monkeypatch, reader, count=80):
-    """What comes of some cases of one file, read in another way."""
+    """Return the outcomes of some cases of one file, read in another way."""
     whole = points.read_points
     monkeypatch.setattr(points, "read_points", lambda *arguments: reader(whole, *arguments))
     case = points.Case()

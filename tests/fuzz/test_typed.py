@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from layoutconv.algebra import Layout, parse
-from layoutconv.draw.loopback import LoopbackHandler
+from layoutconv.drawing.loopback import LoopbackHandler
 
 from . import commands, expressions, server
 from .reference import is_notation
@@ -69,12 +69,12 @@ FAULTS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_parser_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expressions, "parse", FAULTS[fault])
-    assert expressions.campaign(2000, pages=False).failures
+    assert expressions.campaign(2000, pages=False, first=True).failures
 
 
 def test_an_operation_that_is_evaluated_wrongly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expressions, "evaluate", lambda text: Layout(4))
-    assert expressions.campaign(100, pages=False).failures
+    assert expressions.campaign(100, pages=False, first=True).failures
 
 
 @pytest.mark.parametrize("name", ["refusal", "send_error"])

@@ -1,7 +1,8 @@
-"""What someone might type: notation and expressions with what they mean, and damage to them."""
+"""Text that someone might type: notation and expressions with their meaning, some damaged."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
@@ -12,6 +13,11 @@ from layoutconv.algebra.stride import F2
 
 EXTENTS = (1, 2, 2, 3, 4, 4, 6, 8, 16)
 STRIDES = (0, 1, 1, 2, 3, 4, 8, 16, 64, -1, -4)
+NAMES = ("H", "W", "_w2", "f", "of", "complement", "make", "N")
+ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv,
+    "%": operator.mod,
+}  # fmt: skip
 
 
 class Typed(NamedTuple):
@@ -62,7 +68,7 @@ def layout(rng: Random) -> Typed:
     shape = tree(rng, profile, lambda: integer(rng, extent()))
     if rng.random() < 0.15:
         return Typed(shape.text, Layout(shape.value))
-    leaf = rng.choice((_plain, _plain, _big, _basis, _sum, _f2))
+    leaf = rng.choice((_plain, _plain, _big, _basis, _sum, _f2, _named, _named_basis))
     stride = tree(rng, profile, lambda: leaf(rng))
     colon = f"{_blank(rng)}:{_blank(rng)}"
     return Typed(f"{shape.text}{colon}{stride.text}", Layout(shape.value, stride.value))
@@ -88,6 +94,26 @@ def integer(rng: Random, value: int) -> Typed:
 
 def _plain(rng: Random) -> Typed:
     return integer(rng, rng.choice(STRIDES))
+
+
+def _named(rng: Random, depth: int = 2) -> Typed:
+    """An integer with names in it, computed as Python computes."""
+    if depth == 0:
+        name = rng.choice(NAMES)
+        return Typed(name, lc.symbols(name))
+    left = _named(rng, depth - 1)
+    right = rng.choice((lambda: _named(rng, depth - 1), lambda: integer(rng, rng.randint(1, 9))))()
+    sign, way = rng.choice(tuple(ARITHMETIC.items()))
+    if type(right.value) is int and right.value == 0:
+        right = integer(rng, 7)  # nothing is divided by zero
+    texts = (f"({_blank(rng)}{part.text}{_blank(rng)})" for part in (left, right))
+    text = f"{_blank(rng)}{sign}{_blank(rng)}".join(texts)
+    return Typed(text, way(left.value, right.value))
+
+
+def _named_basis(rng: Random) -> Typed:
+    value, mode = _named(rng), rng.randint(0, 4)
+    return Typed(f"({value.text})@{mode}", value.value * E(mode))
 
 
 def _big(rng: Random) -> Typed:
@@ -215,7 +241,7 @@ def heavy(rng: Random) -> str:
 
 ALPHABET = (
     *"0123456789", *"(((()))),,,,:::<>", *"@@@+-_foOS∘ \t\n", *"²٣１𝟙",
-    *"\0\x1b\x7f\u202e\ud800é漢", *"[]{}.*/\\'\"=&;#%", "**", "__class__", "None",
+    *"\0\x1b\x7f\u202e\ud800é漢", *"[]{}.*/\\'\"=&;#%", "**", "__class__", "None", "H", "W", "//",
     "<script>alert(1)</script>", "999999999999",
     "o 0 o ", "complement", "coalesce(", "left_inverse(", " @ ", "1@99", "S<", "lambda", "\ufeff",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What torch.compile makes of calls on a GPU: whole graphs, the same numbers."""
+"""Calls under torch.compile on a GPU: whole graphs, the same numbers."""
 
 from __future__ import annotations
 
@@ -63,6 +63,34 @@ def test_a_map_that_has_not_run_is_refused_in_a_sentence() -> None:
     network(x.features, w, down, own, strided)
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")
     compiled(x.features, w, down, own, strided)
+
+
+def from_cells(features: Tensor, cells: Tensor, w: Tensor, down: Tensor, back: Tensor) -> Any:
+    x = lc.subm_conv(SparseTensor(features, cells, (9, 11, 8), 2), w, activation="relu")
+    y = lc.sparse_conv(x, down, stride=2, padding=1)
+    return lc.sparse_inverse_conv(y, back).features, y.coords
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_point_cloud_whose_maps_are_made_in_the_graph(dtype: torch.dtype, wanted: bool) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(from_cells, fullgraph=True, backend="aot_eager", dynamic=True)
+    for seed in (0, 1):
+        x = cloud(seed)
+        shapes = (16, 3, 3, 3, 16), (32, 3, 3, 3, 16), (16, 3, 3, 3, 32)
+        weights = [0.1 * torch.randn(shape, device="cuda") for shape in shapes]
+        given = [t.to(dtype).requires_grad_(wanted) for t in (x.features, *weights)]
+        results = []
+        for run in (from_cells, compiled):
+            y, cells = run(given[0], x.coords, *given[1:])
+            loss = y.float().square().sum()
+            results.append([cells, y, *(torch.autograd.grad(loss, given) if wanted else ())])
+        plain, traced = results
+        assert torch.equal(plain[0], traced[0])
+        assert torch.equal(plain[1], traced[1])
+        for one, other in zip(plain[2:], traced[2:], strict=True):  # other chunks of pairs
+            torch.testing.assert_close(other, one, rtol=2e-2, atol=2e-2 * float(one.abs().max()))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])

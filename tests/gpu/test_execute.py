@@ -89,7 +89,7 @@ def check_grid(
 
 
 class Static(NamedTuple):
-    """What a kernel is compiled for; all else varies without compiling again."""
+    """The parameters a kernel is compiled for; all else varies without compiling again."""
 
     dtype: torch.dtype
     C: int

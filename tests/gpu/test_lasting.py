@@ -1,4 +1,4 @@
-"""Convolutions that the model gives to CTAs that last: all kinds of them, against float64."""
+"""Convolutions that the model gives to persistent kernels: all kinds of them, against float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 )
 CLOSE = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
-# With the teams of the kernel, the taps that share rows, and whether it holds B.
+# With the consumers of the kernel, the taps that share rows, and whether it holds B.
 FORWARD = {
     "windows": (((2, 16, 64, 62, 64), (56, 3, 3, 3), 1, 1), 1, 3, False),
     "windows of teams": (((1, 16, 66, 63, 64), (64, 3, 3, 3), 1, 1), 2, 3, False),
@@ -95,7 +95,7 @@ def test_strided_gradients(dtype):
 
 
 def test_an_infinity_reaches_its_own_windows_alone():
-    """What folded lines have beside a window is outside the filter: it is not multiplied."""
+    """Folded lines have elements beside a window, outside the filter: these are not multiplied."""
     numbers, *_ = FORWARD["folded lines"]
     x, w = operands(numbers, torch.float16)
     x[0, 5, 8, 8, 7] = inf

@@ -1,4 +1,4 @@
-"""How kernels are launched: streams, graphs, and what is compiled when."""
+"""Launches of kernels: streams, graphs, and what is compiled when."""
 
 from __future__ import annotations
 

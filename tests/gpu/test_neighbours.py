@@ -242,7 +242,7 @@ def test_streams_and_replays_wait_for_nobody_else():
 
 @pytest.mark.parametrize("rows", [1, 31, 1000, 60_000, 1_200_000])
 def test_clouds_of_any_size(rows):
-    """Of fewer rows than CTAs, of one chunk a CTA, and of several."""
+    """Clouds of fewer rows than CTAs, of one chunk for each CTA, and of several."""
     grid = (2, 100, 120, 110)
     indices = cloud(grid, rows, rows=rows)
     table = HashTable(indices, grid[1:], grid[0])

@@ -15,7 +15,7 @@ from layoutconv.sparse.coords.street import street
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-KINDS = "eager", "given", "graph", "training"
+KINDS = "eager", "given", "graph", "graphed", "training"
 
 
 @pytest.fixture(scope="module")

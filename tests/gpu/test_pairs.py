@@ -97,7 +97,7 @@ def test_streams_side_by_side():
 
 
 def nodes_of(run):
-    """How many kernels, copies and fills a call comes to: the nodes of a graph of it."""
+    """Return how many kernels, copies and fills a call makes: the nodes of its graph."""
     runtime = pytest.importorskip("cuda.bindings.runtime")
     run()  # compiles
     graph = torch.cuda.CUDAGraph(keep_graph=True)

@@ -121,7 +121,7 @@ def test_allow_tf32_decides() -> None:
 
 @pytest.mark.skipif(not precision.NEW, reason="this torch has allow_tf32 alone")
 def test_fp32_precision_decides_as_it_does_for_torch() -> None:
-    """Of warm calls, forward and backward, under all settings; torch's own result says what is."""
+    """Warm calls obey every setting, forward and backward; torch's own result confirms it."""
     x = torch.full((1, 8, 64), 1 + 2**-15, device="cuda", requires_grad=True)
     eye = torch.eye(8, device="cuda")[..., None]
 

@@ -14,19 +14,22 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from layoutconv.planning.machine import Machine
 
 INDICES = (torch.int32, torch.int64, torch.bool)
 PROCESSOR = "processor.json"  # beside kernels, of the machine that compiled them
 
 
-def pretend() -> None:
-    """From now on tensors are on an H200, as far as the library asks."""
+def pretend(like: Machine | None = None) -> None:
+    """From now on tensors are on an H200, or a GPU ``like`` another, as far as the library asks."""
     from layoutconv.gpu import machines
     from layoutconv.ops import sparse_operators as executor
-    from layoutconv.planning.cost_model import MACHINES
+    from layoutconv.planning.machine import MACHINES
 
     def on_gpu(tensor: torch.Tensor) -> bool:
         return tensor.dtype not in INDICES
@@ -36,21 +39,22 @@ def pretend() -> None:
     tensor.is_cpu = property(lambda tensor: not on_gpu(tensor))
     cuda: Any = torch.cuda
     cuda.current_device = lambda: -1
-    machine: Any = lambda device: MACHINES["sm_90a"]  # noqa: E731
+    stands_for = like or MACHINES["sm_90a"]
+    machine: Any = lambda device: stands_for  # noqa: E731
     machines.machine_of = machine
     # Rows in the order of their taps, as on a GPU, though their cells are on the CPU.
     rows: Any = lambda found, none: found.sorted  # noqa: E731
     executor._rows = rows
 
 
-def install(device: str, kernel: Callable[[str], object]) -> None:
+def install(device: str, kernel: Callable[[str], object], like: Machine | None = None) -> None:
     """Stand in; ``kernel`` is told the digest of every kernel, the first time that it is asked for.
 
-    ``device`` is "count" or "compile".
+    ``device`` is "count" or "compile"; ``like``: the GPU that is stood in for, an H200 by default.
     """
     from layoutconv.kernels.compile import store
 
-    pretend()
+    pretend(like)
     own: Any = store
 
     def load(digest: str, compile: Callable[[], Any], about: dict[str, str]) -> Any:
