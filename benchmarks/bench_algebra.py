@@ -1,4 +1,4 @@
-"""What an operation of the layout algebra costs, next to the libraries that are installed.
+"""Time each operation of the layout algebra beside the libraries that are installed.
 
     python benchmarks/bench_algebra.py [--rows PATTERN] [--json FILE] [--plot FILE] [--quick]
 
@@ -72,11 +72,13 @@ def operations(lib: Any) -> dict[str, Callable[[], Any]]:
     complement, coalesce = fn("complement"), fn("coalesce")
     right, left = fn("right_inverse"), fn("left_inverse")
     divide, zipped, product = fn("logical_divide"), fn("zipped_divide"), fn("logical_product")
+    cut = fn("slice_and_offset")
     rows: dict[str, Callable[[], Any] | None] = {
         "construct ((4,8),(2,16))": lambda: layout(*HIERARCHICAL),
         "call, 1-D index, hierarchical": lambda: hierarchical(777),
         "call, (i, j), hierarchical": lambda: hierarchical(7, 13),
         "call, 1-D index, rank-8 im2col": lambda: im2col(77777),
+        "slice_and_offset ((None, 5), 3)": cut and (lambda: cut(((None, 5), 3), hierarchical)),
         "coalesce, rank-8 im2col": coalesce and (lambda: coalesce(im2col)),
         "composition, row-major 64x64 o smem order": compose and (lambda: compose(row_major, smem)),
         "complement (smem, 16384)": complement and (lambda: complement(smem, 16384)),

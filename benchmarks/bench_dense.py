@@ -7,7 +7,8 @@ poisoned, and compared with float64, before they are timed. The floor is the lar
 that its products and its bytes take at the limits of the GPU, where ``roofs.py`` knows them.
 ``--rows "unet.* dgrad fp16"`` picks rows by a regular expression on what stands at their beginning.
 Kernels that were not compiled yet are compiled row by row; ``--compile 8`` has eight processes
-compile those of all rows first.
+compile those of all rows first. ``--zoo FILE`` measures the layers of real networks instead, which
+``dense_zoo.py`` describes.
 
 A row that fails prints its error, and the others run. The exit status is 1 if one failed, or if an
 error is more than 1.1 times cuDNN's.
@@ -17,21 +18,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any
 
+import dense_zoo
 import torch
 from bars import plot
 from dense_cases import DTYPES, case_of
 from dense_workloads import Job, jobs
+from gpu_rows import first_line, measured
 from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds
 
@@ -68,7 +69,7 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether nothing is NaN, and the error within what is allowed beside cuDNN's."""
+        """Return True if nothing is NaN and the error is within the limit beside cuDNN's."""
         if self.error is None:
             return True
         limit = ERROR_LIMIT * self.peer_error if self.peer == "cuDNN" and self.peer_error else None
@@ -94,6 +95,8 @@ class Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure; 0, 1 where a row failed or is wrong, 2 without a GPU."""
     options = _options(arguments)
+    if options.zoo:
+        return dense_zoo.run(options)
     if not torch.cuda.is_available():
         print("bench_dense: error: it measures a GPU, and torch sees none", file=sys.stderr)
         return 2
@@ -106,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, failed = [], []
     with Progress().step("Measuring") as progress:
         progress.tick(0, len(chosen))
-        measured = zip(chosen, _measured(chosen, options.repeats), strict=True)
-        for done, (job, found) in enumerate(measured, 1):
+        pairs = zip(chosen, measured(chosen, measure, options.repeats), strict=True)
+        for done, (job, found) in enumerate(pairs, 1):
             if isinstance(found, str):
                 failed.append(job.name)
                 progress.print(f"{job.name:30s} FAILED: {found}")
@@ -151,41 +154,6 @@ def measure(job: Job, repeats: int) -> Row:
     )  # fmt: skip
 
 
-def _measured(chosen: Sequence[Job], repeats: int) -> Iterator[Row | str]:
-    """The row of each job, or what went wrong.
-
-    They are measured in a process of their own: a kernel that faults takes its process's GPU along,
-    and the rows after it are measured in another one.
-    """
-    pool = None
-    for job in chosen:
-        pool = pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-        try:
-            row, alive = pool.submit(_attempt, job, repeats).result()
-        except Exception as error:  # BrokenProcessPool: the process died
-            row, alive = f"{type(error).__name__}: {_first_line(error)}", False
-        yield row
-        if not alive:
-            pool.shutdown()
-            pool = None
-    if pool:
-        pool.shutdown()
-
-
-def _attempt(job: Job, repeats: int) -> tuple[Row | str, bool]:
-    """A row or what went wrong, and whether this process can measure another."""
-    try:
-        return measure(job, repeats), True
-    except Exception as error:  # whatever it is, the other rows are wanted
-        message = f"{type(error).__name__}: {_first_line(error)}"
-    try:
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-    except RuntimeError:
-        return message, False
-    return message, True
-
-
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -196,6 +164,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")
     add("--json", type=Path, metavar="FILE", help="write the rows here")
     add("--plot", type=Path, metavar="FILE", help="write a bar chart of the ratios here")
+    dense_zoo.add_options(parser)
     return parser.parse_args(arguments)
 
 
@@ -204,7 +173,7 @@ def _compile(job: Job) -> None:
     try:
         case_of(job).ours()
     except Exception as error:  # said again where it is measured
-        print(f"while compiling {job.name}: {_first_line(error)}", file=sys.stderr)
+        print(f"while compiling {job.name}: {first_line(error)}", file=sys.stderr)
     torch.cuda.empty_cache()
 
 
@@ -220,7 +189,7 @@ def _host_times() -> dict[str, float]:
         try:
             found[name] = host_microseconds(partial(conv, x, w, padding=1))
         except Exception as error:
-            print(f"host time of {name} FAILED: {_first_line(error)}")
+            print(f"host time of {name} FAILED: {first_line(error)}")
     return found
 
 
@@ -231,10 +200,6 @@ def _gpu() -> str:
 def _machine() -> str:
     cudnn = torch.backends.cudnn.version()
     return f"{_gpu()}, torch {torch.__version__}, cuDNN {cudnn}"
-
-
-def _first_line(error: Any) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 if __name__ == "__main__":

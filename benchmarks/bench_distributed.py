@@ -59,7 +59,7 @@ PATIENCE = timedelta(minutes=3)  # with ranks that do not come
 
 @dataclass(frozen=True)
 class Measured:
-    """What a number of ranks took for a job; times in milliseconds, of the slowest rank."""
+    """Times of a job on a number of ranks, in milliseconds, of the slowest rank."""
 
     job: str
     ranks: int
@@ -71,7 +71,7 @@ class Measured:
     failed: str = ""  # why there are no times
 
     def speed_up(self, one: Measured) -> float:
-        """How many times as much work is done in a time as by one rank."""
+        """Return the work done in a time over that of one rank."""
         return (self.work / self.time) / (one.work / one.time)
 
 
@@ -241,7 +241,7 @@ def _worker(rank: int, ranks: int, folder: str, options: argparse.Namespace) -> 
 
 
 def rows(options: argparse.Namespace) -> Iterator[list[Measured]]:
-    """What each number of ranks measures."""
+    """Yield the measurements of each number of ranks."""
     for ranks in options.ranks:
         with tempfile.TemporaryDirectory() as folder:
             mp.spawn(_worker, (ranks, folder, options), nprocs=ranks)

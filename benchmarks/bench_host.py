@@ -4,8 +4,8 @@
 
 A row is what Python and the driver take for a call: the best mean of a few batches, the device not
 waited for. The convolutions are so small that the device keeps up; one has sums that are worth
-splitting, which is two launches. The last rows are a layer's share of the replay of a CUDA graph of
-a hundred layers, of a volume and of a point cloud.
+splitting, which is two launches. Then come a layer's share of the replay of a CUDA graph of a
+hundred layers, of a volume and of a point cloud, and eager calls of a point cloud.
 """
 
 from __future__ import annotations
@@ -47,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         taken = in_graph(call)
         rows[name] = {"ours": taken}
         print(f"{'in a graph':20s} {name:24s} {taken:7.1f} us", flush=True)
+    for name, call in sparse_calls():
+        taken = host_microseconds(call)
+        rows[f"point cloud: {name}"] = {"ours": taken}
+        print(f"{'64 voxels':20s} {name:24s} {taken:7.1f} us", flush=True)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
     return 0
@@ -59,11 +63,35 @@ def graphs(device: str = "cuda", dtype: torch.dtype = torch.float16) -> Iterator
     x = torch.randn(1, C, 4, 8, 8, **kind).contiguous(memory_format=order)
     dense = lc.nn.Conv3d(C, C, 3, padding=1, **kind).requires_grad_(False)
     yield "dense", partial(dense, x)
+    sparse = lc.nn.SubmConv3d(C, C, 3, **kind).requires_grad_(False)
+    yield "point cloud", partial(sparse, line_of_voxels(C, device, dtype))
+
+
+def line_of_voxels(C: int, device: str, dtype: torch.dtype) -> lc.SparseTensor:
+    """64 voxels in a row."""
     cells = torch.zeros(64, 4, dtype=torch.int32, device=device)
     cells[:, 3] = torch.arange(64)
-    cloud = lc.SparseTensor(torch.randn(64, C, **kind), cells, (1, 1, 64), 1)
-    sparse = lc.nn.SubmConv3d(C, C, 3, **kind).requires_grad_(False)
-    yield "point cloud", partial(sparse, cloud)
+    features = torch.randn(64, C, device=device, dtype=dtype)
+    return lc.SparseTensor(features, cells, (1, 1, 64), 1)
+
+
+def sparse_calls(
+    device: str = "cuda", dtype: torch.dtype = torch.float16
+) -> Iterator[tuple[str, Call]]:
+    """Eager calls over a kernel map that the tensor has."""
+    C = 16
+    cloud = line_of_voxels(C, device, dtype)
+    conv = lc.nn.SubmConv3d(C, C, 3, device=device, dtype=dtype)
+    frozen = deepcopy(conv).requires_grad_(False)
+    weight = frozen.weight
+    yield "subm_conv", partial(lc.subm_conv, cloud, weight)
+    yield "module, no gradient", partial(frozen, cloud)
+    yield "module, forward", partial(conv, cloud)
+
+    def step() -> Any:
+        return torch.autograd.grad(conv(cloud).features.sum(), conv.weight)[0]
+
+    yield "module and backward", step
 
 
 def in_graph(call: Call, layers: int = 100) -> float:

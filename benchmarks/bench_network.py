@@ -12,6 +12,7 @@ both as it is and with batch norms and ReLUs folded into its layers; the faster 
 - ``graph``: ``eager`` as a CUDA graph, whose levels have room for a tenth more cells than there
   are; copying the cloud to its memory counts. Peers cannot be captured, as their maps wait for the
   host: their eager time stands beside it;
+- ``graphed``: the same by ``lc.nn.graphed``, with the rows of the result read and cut;
 - ``training``: forward, loss and backward under autocast, maps included.
 
 Times are medians. The error is that of the scores, or of all gradients, against the network in
@@ -37,7 +38,7 @@ from pathlib import Path
 
 import torch
 from bench_sparse import PEERS, Cloud, Row, clouds, finish, first_line
-from network_calls import KINDS, TARGETS, TOLERANCE, Call, Case, ours
+from network_calls import CAPTURED, KINDS, TARGETS, TOLERANCE, Call, Case, ours
 from network_peers import Request, in_time, names_of
 from roofs import Roof, roof_of
 from timing import median_microseconds
@@ -118,7 +119,7 @@ def measure(
             measured[kind] = f"{name:34s} FAILED: {first_line(error)}"
         say.progress.print(measured[kind])
     beside: dict[str, dict[str, float]] = {kind: {} for kind in KINDS}
-    kinds = {"eager" if kind == "graph" else kind for kind in wanted}
+    kinds = {"eager" if kind in CAPTURED else kind for kind in wanted}
     for module in peers:
         say(f"{module}, {options.peer_limit:.0f} s at most")
         on_cpu = Cloud(cloud.name, cloud.cells.cpu(), cloud.shape, cloud.images)
@@ -129,7 +130,7 @@ def measure(
                 say(f"{variant}, {kind} FAILED: {result}")
             else:
                 beside[kind][variant] = result
-    beside["graph"] = beside["eager"]
+    beside |= dict.fromkeys(CAPTURED, beside["eager"])
     for kind, row in measured.items():
         if isinstance(row, str):
             yield wanted[kind]

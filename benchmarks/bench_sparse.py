@@ -3,11 +3,14 @@
     python benchmarks/bench_sparse.py [--rows PATTERN] [--workloads FOLDER] [--json F] [--plot F]
 
 Rows are submanifold convolutions, 3x3x3, of C channels to C: the kernel map that inference needs,
-the forward pass with the map at hand, forward and backward. Times are medians, batches of all sides
-in turns, a batch being a CUDA graph where the call can be captured ("graph"), else a loop that may
-wait for its host ("loop"); maps are always a loop, from coordinates to what kernels read. Beside
-the peers stands the floor: the larger of the times that the products that exist and the bytes that
-have to move take at the limits of the GPU, where ``roofs.py`` knows them.
+the forward pass with the map at hand, that pass with a user's function fused into it beside our
+bare one ("clamp", of C = 64 in fp16), that pass in 8 bits, codes in and requantised codes out,
+beside ours and the peers' in fp16 ("quantized", of C >= 64), forward and backward. Times are
+medians, batches of all sides in turns, a batch being a CUDA graph where the call can be captured
+("graph"), else a loop that may wait for its host ("loop"); maps are always a loop, from coordinates
+to what kernels read. Beside the peers stands the floor: the larger of the times that the products
+that exist and the bytes that have to move take at the limits of the GPU, where ``roofs.py`` knows
+them.
 
 Clouds come from ``voxel_workloads.py`` in FOLDER if it is there (``../shared/bench`` by default),
 else from this package's synthetic street. Peers are ``spconv`` and ``spconv_triton``.
@@ -24,19 +27,22 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from bars import plot
+from dense_cases import clamp
 from roofs import Roof, roof_of
 from timing import host_microseconds, interleaved_microseconds, median_microseconds, relative_error
 from torch import Tensor
 
+import layoutconv as lc
 from layoutconv.base.progress import Progress
 from layoutconv.cli.options import pattern
+from layoutconv.nn.eight_bits import of_codes, scale_of, to_codes
 from layoutconv.nn.sparse import subm_conv
 from layoutconv.sparse import Coordinates, KernelMap, SparseTensor, submanifold_map, voxelize
 from layoutconv.sparse.coords.street import street
@@ -46,7 +52,11 @@ CASES = ("indoor_b1", "lidar_kitti_b1", "shape512_b1")
 CHANNELS = (16, 32, 64, 128, 256)
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 TOLERANCE = {"fp16": 1e-3, "bf16": 8e-3, "tf32": 1e-3}  # relative to float64
-TARGETS = {"map": 1.5, "forward": 1.2, "training": 1.2}
+NARROW = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn}
+COST = {"int8": 0.03, "e4m3": 0.07}  # of rounding normal features and weights to 8 bits
+TARGETS = {"map": 1.5, "forward": 1.2, "training": 1.2, "clamp": 0.97, "quantized": 1.6}
+CLAMPED = "fp16", 64
+FEWEST = 64  # channels of rows in 8 bits
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def finish(
     rows: list[Row], failed: list[str], machine: str, roof: Roof | None, options: argparse.Namespace
 ) -> int:
-    """How many rows there are of each sort, the files that are wanted, and the exit status."""
+    """Print the number of rows of each kind, write the files asked for, return the exit status."""
     wrong = [row.name for row in rows if not row.right]
     print(f"{len(rows)} rows, {len(failed)} failed, {len(wrong)} wrong")
     if options.json:
@@ -179,17 +189,24 @@ def jobs(options: argparse.Namespace) -> Iterator[Job]:
     """All rows, cloud by cloud."""
     for cloud in clouds(options.workloads, options.cases):
         yield Job("map", cloud)
-        for dtype in options.dtypes:
+        wide = [dtype for dtype in options.dtypes if dtype in DTYPES]
+        for dtype in wide:
             for channels in options.channels:
                 yield Job("forward", cloud, dtype, channels)
+        if CLAMPED[0] in options.dtypes and CLAMPED[1] in options.channels:
+            yield Job("clamp", cloud, *CLAMPED)
         for dtype in options.dtypes:
+            for channels in options.channels:
+                if dtype in NARROW and channels >= FEWEST:
+                    yield Job("quantized", cloud, dtype, channels)
+        for dtype in wide:
             for channels in options.channels:
                 yield Job("training", cloud, dtype, channels)
         yield Job("host", cloud, "fp16", 16)
 
 
 def clouds(folder: Path, cases: Sequence[str]) -> Iterator[Cloud]:
-    """Those of the workloads, ``(batch, x, y, z)`` in their order of rows; or a street."""
+    """Yield the workloads' clouds, ``(batch, x, y, z)`` in their order of rows; or a street."""
     if not (folder / "voxel_workloads.py").exists():
         print(f"no voxel_workloads.py in {folder}: a synthetic street instead")
         voxels = voxelize(torch.from_numpy(street(seed=0)).cuda(), 0.05)
@@ -206,11 +223,15 @@ def measure(job: Job, peers: dict[str, ModuleType], repeats: int, roof: Roof | N
     """One row: ours against float64, then all sides in turns."""
     if job.kind == "map":
         return _measure_map(job, peers, repeats, roof)
+    if job.kind == "quantized":
+        return _measure_quantized(job, peers, repeats, roof)
     data = _Data(job)
     if job.kind == "host":
         calls = {"": data.forward, **{name: data.peer(spconv) for name, spconv in peers.items()}}
         found = {name: host_microseconds(call) for name, call in calls.items()}
         return Row(job.name, found.pop(""), found, note="host time of a forward call")
+    if job.kind == "clamp":
+        return _measure_clamp(data, repeats)
     error = data.error(training=job.kind == "training")
     training = job.kind == "training"
     calls = {"": data.training if training else data.forward}
@@ -236,6 +257,54 @@ def measure(job: Job, peers: dict[str, ModuleType], repeats: int, roof: Roof | N
     limit = TOLERANCE[job.dtype]
     return Row(
         job.name, ours, times, floor, error, limit, TARGETS[job.kind],
+        dtype=job.dtype, flop=flop, moved=moved,
+    )  # fmt: skip
+
+
+def _measure_clamp(data: _Data, repeats: int) -> Row:
+    """A user's function, a clamp with a learned threshold per channel, beside our bare pass."""
+    job = data.job
+    threshold = torch.linspace(-1, 1, job.channels, device="cuda")
+    step = lc.Pointwise(clamp, columns={"threshold": threshold}, values={"slope": 0.1})
+    z = data.reference()
+    over = threshold.double()
+    error = relative_error(
+        data.forward(activation=step), torch.where(z > over, over + 0.1 * (z - over), z)
+    )
+    calls = [lambda: data.forward(activation=step), data.forward]
+    ours, bare = interleaved_microseconds(calls, repeats=repeats)
+    limit, target = TOLERANCE[job.dtype], TARGETS[job.kind]
+    return Row(job.name, ours, {"ours, bare": bare}, None, error, limit, target, dtype=job.dtype)
+
+
+def _measure_quantized(
+    job: Job, peers: dict[str, ModuleType], repeats: int, roof: Roof | None
+) -> Row:
+    """The forward pass from codes to codes, beside all sides in fp16."""
+    data, dtype = _Data(replace(job, dtype="fp16")), NARROW[job.dtype]
+    y = data.reference()
+    by_output = data.weight.flatten(1).abs().amax(1)
+    into, out = (float(scale_of(t.abs().amax(), dtype)) for t in (data.features, y))
+    scales = scale_of(by_output, dtype)
+    codes = to_codes(data.features, into, dtype)
+    weight = to_codes(data.weight, scales.view(-1, 1, 1, 1, 1), dtype)
+    scale = scales * (into / out)
+
+    def narrow() -> Tensor:
+        with torch.no_grad():
+            x = SparseTensor(codes, data.coordinates)
+            return subm_conv(x, weight, scale=scale, out_dtype=dtype).features
+
+    error = relative_error(of_codes(narrow(), out, torch.float32), y)
+    calls = {"": narrow, "ours, fp16": data.forward}
+    calls |= {name: data.peer(spconv) for name, spconv in peers.items()}
+    found = interleaved_microseconds([*calls.values()], repeats=repeats)
+    times = dict(zip(calls, found, strict=True))
+    flop, moved = data.work()
+    moved -= data.features.numel() * 2 + data.weight.numel()  # of codes half as many bytes
+    floor = roof.floor(job.dtype, flop, moved) if roof else None
+    return Row(
+        job.name, times.pop(""), times, floor, error, COST[job.dtype], TARGETS[job.kind],
         dtype=job.dtype, flop=flop, moved=moved,
     )  # fmt: skip
 
@@ -278,9 +347,20 @@ class _Data:
         self.coordinates = cloud.coordinates()
         self.map: KernelMap = submanifold_map(self.coordinates)
 
-    def forward(self) -> Tensor:
+    def forward(self, **options: Any) -> Tensor:
         with torch.no_grad():
-            return subm_conv(SparseTensor(self.features, self.coordinates), self.weight).features
+            x = SparseTensor(self.features, self.coordinates)
+            return subm_conv(x, self.weight, **options).features
+
+    def reference(self) -> Tensor:
+        """The forward pass, tap by tap in float64."""
+        x, w = self.features.double(), self.weight.double()
+        flat, y = w.view(len(w), 27, -1), torch.zeros_like(x)
+        for tap in range(27):
+            sources = self.map.index[:, tap]
+            rows = (sources >= 0).nonzero()[:, 0]
+            y[rows] += x[sources[rows].long()] @ flat[:, tap].T
+        return y
 
     def training(self) -> Any:
         x = self.features.detach().requires_grad_()
@@ -315,19 +395,18 @@ class _Data:
 
     def error(self, *, training: bool) -> float:
         """The largest relative error of what is computed, tap by tap in float64."""
+        y = self.reference()
+        if not training:
+            return relative_error(self.forward(), y)
         x, w, g = (t.double() for t in (self.features, self.weight, self.gradient))
-        y, dx, dw = torch.zeros_like(g), torch.zeros_like(x), torch.zeros_like(w)
+        dx, dw = torch.zeros_like(x), torch.zeros_like(w)
         C, flat = self.job.channels, w.view(len(w), 27, -1)
         for tap in range(27):
             sources = self.map.index[:, tap]
             rows = (sources >= 0).nonzero()[:, 0]
             sources = sources[rows].long()
-            y[rows] += x[sources] @ flat[:, tap].T
-            if training:
-                dx[sources] += g[rows] @ flat[:, tap]
-                dw.view(C, 27, C)[:, tap] = g[rows].T @ x[sources]
-        if not training:
-            return relative_error(self.forward(), y)
+            dx[sources] += g[rows] @ flat[:, tap]
+            dw.view(C, 27, C)[:, tap] = g[rows].T @ x[sources]
         found = self.training()
         return max(relative_error(ours, want) for ours, want in zip(found, (dx, dw), strict=True))
 
@@ -356,7 +435,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--workloads", type=Path, default=Path("../shared/bench"), metavar="FOLDER")
     add("--cases", nargs="*", default=CASES, help="of the workloads")
     add("--channels", nargs="*", type=int, default=CHANNELS)
-    add("--dtypes", nargs="*", default=tuple(DTYPES), choices=tuple(DTYPES))
+    every = (*DTYPES, *NARROW)
+    add("--dtypes", nargs="*", default=every, choices=every)
     add("--repeats", type=int, default=7, metavar="N", help="batches whose median is taken")
     add("--json", type=Path, metavar="FILE", help="write the rows here")
     add("--plot", type=Path, metavar="FILE", help="write a bar chart of the ratios here")

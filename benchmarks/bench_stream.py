@@ -40,7 +40,7 @@ PIECE = 1 << 22
 
 @dataclass(frozen=True)
 class Measured:
-    """What a cloud took, in seconds and bytes."""
+    """Time and memory of one cloud, in seconds and bytes."""
 
     voxels: int
     pairs: int
@@ -109,7 +109,7 @@ def measure(
 
 
 def verdicts(rows: Sequence[Measured], dtype: torch.dtype) -> list[str]:
-    """What is wrong, or misses a figure."""
+    """Return a sentence for each wrong result and each missed figure."""
     found = [f"error {row.error:.1e}" for row in rows if row.error > TOLERANCE[dtype]]
     if any(row.memory for row in rows):
         long = [row.nanoseconds for row in rows if row.voxels >= LINEAR]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import nan, prod
 from typing import Any
@@ -14,16 +14,25 @@ from timing import relative_error
 from torch import Tensor
 
 import layoutconv as lc
+from layoutconv import pointwise as pw
 from layoutconv.conv import wgrad_view
 from layoutconv.conv.depthwise_views import (
     depthwise_dgrad_views,
     depthwise_fprop_view,
     depthwise_wgrad_view,
 )
+from layoutconv.conv.patches import patches_of
 from layoutconv.gpu.filter_choice import as_read, worth_turning
 from layoutconv.gpu.folding_choice import arranged_fprop, line_for
+from layoutconv.gpu.packing_choice import (
+    Packed,
+    multiplied_for,
+    packed_dgrad,
+    packed_fprop,
+    packed_wgrad,
+)
 from layoutconv.gpu.phase_choice import COLUMNS, arranged_dgrad, columns_for
-from layoutconv.tensors.tensor_checks import as_stored
+from layoutconv.tensors.tensor_checks import as_stored, expected
 from layoutconv.view.gemm_view import GemmView
 
 DTYPES = {
@@ -42,7 +51,7 @@ CHANNELS = 8  # of a mode that are compared, about
 
 @dataclass(frozen=True)
 class Case:
-    """What is timed, and what is run once and compared with float64 before."""
+    """One timed call, and the run that is compared with float64 before."""
 
     ours: Callable[[], Any]
     error: Callable[[], float] | None
@@ -61,6 +70,10 @@ def case_of(job: Job, device: str = "cuda") -> Case:
         return Case(*_with_bias(conv), **own)
     if job.kind == "statistics":
         return Case(*_with_statistics(conv), **own)
+    if job.kind == "clamp":
+        bare, x, w = _public(conv), conv.x.movedim(-1, 1), conv.w.movedim(-1, 1)
+        own["theirs"] = lambda: bare(x, w)
+        return Case(*_with_clamp(conv), **own)
     if job.kind == "no loads":
         from upper_bound import without_loads
 
@@ -117,7 +130,7 @@ class Convolution:
 
     @cached_property
     def turns(self) -> bool:
-        """Whether a user's call turns the filter before, where that is read along the sum alone."""
+        """Return True if a user's call transposes the filter first, to read it along k alone."""
         work = self.workload
         rows = work.N * prod(work.voxels)
         return (
@@ -126,20 +139,50 @@ class Convolution:
             and worth_turning(rows, self.w.shape, work.groups)
         )
 
+    @cached_property
+    def packed(self) -> Packed | None:
+        """The pass of packed channels that a user's call takes instead, if it does."""
+        of, work = multiplied_for(self.x), self.workload
+        if of is None or work.depthwise or self.dtype in OUTPUTS:
+            return None
+        of = of._replace(**self.options)
+        problem, columns = patches_of(work.problem).problem, columns_for(self.x) or COLUMNS
+        if self.direction == "fprop":
+            return packed_fprop(problem, self.views, of)
+        if self.direction == "wgrad":
+            return packed_wgrad(problem, self.views, of)
+
+        def views_of(K: int) -> tuple[GemmView, ...]:
+            filter = K, *work.problem.taps
+            return arranged_dgrad(replace(work.problem, filter=filter), columns)
+
+        return packed_dgrad(problem, self.views, views_of, of)
+
     def ours(self, **more: Any) -> Any:
-        """Write ``out``, and return what ``execute`` does; turning the filter is part of it."""
-        written = sum(view.m * view.n * view.l for view in self.views)
-        if written < self.out.numel():
+        """Write ``out``, and return what ``execute`` does; copies of operands are part of it."""
+        if sum(view.m * view.n * view.l for view in self.views) < self.out.numel():
             self.out.zero_()
         result, (a, b), views = self.out, self.operands, self.views
+        stored = expected(views[0])
+        out = self.out.view(stored.d.shape)
+        if self.packed is not None:
+            written, shapes = self.packed.written(out), expected(self.packed.views[0])
+            a, b = self.packed.operands(a, b)
+            b, target = b.view(shapes.b.shape), written.view(shapes.d.shape)
+            for view in self.packed.views:
+                packed = as_stored(view, a)
+                result = lc.execute(view, packed, b, target, **self.options, **more)
+            self.packed.finish(written, out)
+            return result
+        b = b.view(stored.b.shape)
         if self.turns:
             views, b = as_read(views, a, b, **self.options)
         for view in views:
-            result = lc.execute(view, as_stored(view, a), b, self.out, **self.options, **more)
+            result = lc.execute(view, as_stored(view, a), b, out, **self.options, **more)
         return result
 
     def error(self) -> float:
-        """Of an output that was poisoned before."""
+        """Return the error of an output that was poisoned before."""
         poison(self.out)
         self.ours()
         return self.error_of(self.out)
@@ -154,7 +197,7 @@ class Convolution:
 
     @cached_property
     def _some(self) -> tuple[slice, slice, slice]:
-        """Of images, C and K: what of a result is compared. Sums are whole."""
+        """Return the slices of images, C and K that are compared; sums are whole."""
         work = self.workload
         images = slice(None, None, max(1, work.N - 1))
         c, k = (max(1, n // CHANNELS) if work.groups == 1 else 1 for n in (work.C, work.K))
@@ -199,7 +242,9 @@ def _views(work: Workload, direction: str, columns: int, line: int) -> tuple[Gem
         if work.depthwise:
             return depthwise_dgrad_views(problem)
         return arranged_dgrad(problem, columns)
-    return (depthwise_wgrad_view(problem) if work.depthwise else wgrad_view(problem),)
+    if work.depthwise:
+        return (depthwise_wgrad_view(problem),)
+    return (wgrad_view(patches_of(problem).problem),)
 
 
 def _of_torch(work: Workload, direction: str, x: Tensor, w: Tensor, y: Tensor) -> Tensor:
@@ -230,6 +275,36 @@ def _with_bias(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float
         return conv.error_of(conv.out, expected)
 
     return lambda: conv.ours(epilogue=steps), error
+
+
+def clamp(x: Any, threshold: Any, slope: Any) -> Any:
+    """Above a threshold of its own, a channel goes on with another slope: a user's function."""
+    over = x - threshold
+    gentle = threshold + slope * over
+    return pw.where(over > 0.0, gentle, x)
+
+
+def _with_clamp(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float]]:
+    """A convolution as a user calls it, with a user's function and a learned threshold."""
+    threshold = torch.linspace(-1, 1, conv.workload.K, device=conv.out.device)
+    step = lc.Pointwise(clamp, columns={"threshold": threshold}, values={"slope": 0.1})
+    call, x, w = _public(conv), conv.x.movedim(-1, 1), conv.w.movedim(-1, 1)
+
+    def error() -> float:
+        over = threshold[conv._some[2]].double()
+        z = conv.reference
+        expected = torch.where(z > over, over + 0.1 * (z - over), z)
+        return conv.error_of(call(x, w, activation=step).movedim(1, -1), expected)
+
+    return lambda: call(x, w, activation=step), error
+
+
+def _public(conv: Convolution) -> Callable[..., Tensor]:
+    """The function that users call."""
+    work = conv.workload
+    function = (lc.conv1d, lc.conv2d, lc.conv3d)[len(work.spatial) - 1]
+    numbers = work.stride, work.padding, work.dilation, work.groups
+    return lambda x, w, **more: function(x, w, None, *numbers, **more)
 
 
 def _with_statistics(conv: Convolution) -> tuple[Callable[[], Any], Callable[[], float]]:

@@ -50,13 +50,13 @@ class Workload:
 
     @property
     def elements(self) -> int:
-        """Of the input, the filter and the output together: what has to move at least."""
+        """Elements of input, filter and output together: the least that moves."""
         taps = self.K * prod(self.taps) * self.C // self.groups
         return self.N * (prod(self.spatial) * self.C + prod(self.voxels) * self.K) + taps
 
     @property
     def flop(self) -> int:
-        """Of any pass, padding counted: two per product."""
+        """Floating-point operations of any pass, padding counted: two per product."""
         return 2 * self.N * prod(self.voxels) * self.K * prod(self.taps) * self.C // self.groups
 
 
@@ -65,8 +65,8 @@ class Job:
     """A row of the benchmark: what runs, in which type, beside whom.
 
     Attributes:
-        kind: a pass; or "bias+relu", "statistics" or "no loads", a forward pass with something
-            more or less, beside our own bare one.
+        kind: a pass; or "bias+relu", "statistics", "clamp" or "no loads", a forward pass with
+            something more or less, beside our own bare one. "clamp" is a user's function.
         dtype: "fp16", "bf16", "tf32", "fp32" (exact), "e4m3", "e5m2" or "int8".
         target: the ratio that is to be reached, if there is one.
     """
@@ -110,11 +110,38 @@ DENSE = [
 ]  # fmt: skip
 EXAMPLE_59 = _cube("unpadded", 131072, 64, (6, 4, 4), 128, padding=0)
 FEW_CHANNELS = [_cube(f"few_{C}", 2, C, (64, 64, 64), 32) for C in (1, 3, 4, 5)]
+NARROW = [  # of K or of C of 1 to 4: heads and stems of known networks
+    Workload("narrow_head_32_3", 2, 32, (128, 128, 128), 3, (1, 1, 1), padding=0),
+    Workload("narrow_head_64_2", 2, 64, (128, 128, 128), 2, (1, 1, 1), padding=0),
+    Workload("narrow_head_48_1", 2, 48, (96, 96, 96), 1, (1, 1, 1), padding=0),
+    _cube("narrow_image_last", 2, 128, (512, 512), 3),
+    _cube("narrow_image_first", 2, 3, (512, 512), 128),
+    _cube("narrow_latent_last", 4, 320, (64, 64), 4),
+    _cube("narrow_latent_first", 4, 4, (64, 64), 320),
+    _cube("narrow_video_last", 1, 96, (6, 480, 832), 3),
+    Workload("narrow_wave_last", 16, 32, (65536,), 1, (7,), padding=3),
+    Workload("narrow_stem_7x7", 64, 3, (224, 224), 64, (7, 7), stride=2, padding=3),
+    Workload("narrow_stem_3x3", 128, 3, (224, 224), 32, (3, 3), stride=2),
+    Workload("narrow_patch_4", 64, 3, (224, 224), 96, (4, 4), stride=4, padding=0),
+    Workload("narrow_patch_16", 64, 3, (224, 224), 768, (16, 16), stride=16, padding=0),
+    _cube("narrow_volume_1", 2, 1, (128, 128, 128), 32),
+    _cube("narrow_volume_4", 2, 4, (128, 128, 128), 32),
+]  # fmt: skip
 GROUPED = [
     _cube("depthwise_3d", 2, 64, (32, 32, 32), 64, groups=64),
     Workload("depthwise_7x7", 32, 96, (56, 56), 96, (7, 7), padding=3, groups=96),
     _cube("grouped_3d", 2, 128, (32, 32, 32), 128, groups=4),
+    _cube("resnext_56", 64, 128, (56, 56), 128, groups=32),
+    _cube("resnext_56_down", 64, 256, (56, 56), 256, stride=2, groups=32),
     _cube("resnext_28", 64, 256, (28, 28), 256, groups=32),
+    _cube("resnext_28_down", 64, 512, (28, 28), 512, stride=2, groups=32),
+    _cube("resnext_14", 64, 512, (14, 14), 512, groups=32),
+    _cube("resnext_14_down", 64, 1024, (14, 14), 1024, stride=2, groups=32),
+    _cube("resnext_7", 64, 1024, (7, 7), 1024, groups=32),
+    _cube("regnet_8x13", 64, 104, (28, 28), 104, groups=13),  # RegNetY-400MF: groups of 8
+    _cube("regnet_16x14", 64, 224, (28, 28), 224, groups=14),  # 800MF: of 16
+    _cube("regnet_24x14", 64, 336, (14, 14), 336, groups=14),  # 1.6GF: of 24
+    _cube("regnet_48x9", 64, 432, (14, 14), 432, groups=9),  # RegNetX-3.2GF: of 48
 ]
 QUICK = {
     *("unet_64", "unet_8", "unet_down", "r3d_28", "vae", "resnet_56"),
@@ -137,9 +164,10 @@ def jobs(quick: bool = False) -> list[Job]:
     for name in ("vae", "r3d_28", "unet_64"):
         rows.append(Job(by_name[name], "bias+relu", "fp16", 0.97))
         rows.append(Job(by_name[name], "statistics", "fp16", 0.95))
+        rows.append(Job(by_name[name], "clamp", "fp16", 0.97))
     for name in ("vae", "r3d_28"):
         rows += [Job(by_name[name], "fprop", dtype) for dtype in ("bf16", "fp32")]
         rows += [Job(by_name[name], "fprop", dtype) for dtype in ("e4m3", "e5m2", "int8")]
-    rows += [Job(w, kind, "fp16") for w in (*FEW_CHANNELS, *GROUPED) for kind in PASSES]
+    rows += [Job(w, kind, "fp16") for w in (*FEW_CHANNELS, *NARROW, *GROUPED) for kind in PASSES]
     rows += [Job(by_name[name], "no loads", "fp16") for name in ("vae", "resnet_56")]
     return [row for row in rows if not quick or row.workload.name in QUICK]

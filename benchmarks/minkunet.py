@@ -248,8 +248,8 @@ def _block(names: Any, C: int, K: int, level: int) -> nn.Module:
 
 @dataclass
 class Work:
-    """Of each convolution that ran its flop, the numbers that it moves beside an index, and the
-    pairs of that; and the coarser levels' rows."""
+    """Work of each convolution that ran: flop, elements moved beside the index, pairs of the
+    index; and the rows of the coarser levels."""
 
     flop: list[float] = field(default_factory=list)
     numbers: list[float] = field(default_factory=list)

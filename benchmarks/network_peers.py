@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from bench_sparse import Cloud
-from network_calls import TOLERANCE, Case, theirs
+from network_calls import CAPTURED, TOLERANCE, Case, theirs
 from timing import median_microseconds
 
 Say = Callable[[str], None]
@@ -26,7 +26,7 @@ SLOW = 1.0  # seconds of a layer that are worth a line
 
 @dataclass(frozen=True)
 class Request:
-    """What a peer's process is asked: a module, a cloud on the CPU, rows."""
+    """Request to a peer's process: a module, a cloud on the CPU, rows."""
 
     module: str
     cloud: Cloud
@@ -43,7 +43,7 @@ def measure_peer(spconv: Any, name: str, request: Request, case: Case, say: Say)
     """Both variants of a peer, as it is and with batch norms folded into its weights."""
     found: list[Result] = []
     for kind in request.kinds:
-        if kind == "graph":  # it has none: its eager time stands there
+        if kind in CAPTURED:  # it has none: its eager time stands there
             continue
         for folded in (False, True) if kind != "training" else (False,):
             variant = f"{name} folded" if folded else name
@@ -94,7 +94,7 @@ class _Watched:
 
 
 def in_time(request: Request, seconds: float, say: Say) -> list[Result]:
-    """What a process measures in so many seconds; of rows that it did not come to, that."""
+    """Return a process's results within a time limit; rows not reached say so."""
     context = multiprocessing.get_context("spawn")
     ours, its = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(its, request), daemon=True)
@@ -119,7 +119,7 @@ def in_time(request: Request, seconds: float, say: Say) -> list[Result]:
         process.join()
         ours.close()
     reached = {row for row, *_ in found}
-    return found + [(k, name, why) for k in request.kinds if k != "graph" and k not in reached]
+    return found + [(k, name, why) for k in request.kinds if k not in (*CAPTURED, *reached)]
 
 
 def _serve(answers: Connection, request: Request) -> None:
@@ -129,7 +129,7 @@ def _serve(answers: Connection, request: Request) -> None:
     except Exception as error:  # missing, or broken on this machine
         text = f"does not import: {str(error).partition(chr(10))[0]}"
         name = request.module.partition(".")[0]
-        answers.send(("done", [(k, name, text) for k in request.kinds if k != "graph"]))
+        answers.send(("done", [(k, name, text) for k in request.kinds if k not in CAPTURED]))
         return
     given = request.cloud
     cloud = Cloud(given.name, given.cells.to(request.device), given.shape, given.images)
@@ -143,7 +143,7 @@ def _serve(answers: Connection, request: Request) -> None:
 
 
 def names_of(modules: Sequence[str]) -> list[str]:
-    """Those that are installed, without importing them: that is for their process to do."""
+    """Return the installed peers' names without importing them: their process does that."""
     found = []
     for module in modules:
         try:

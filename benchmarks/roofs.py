@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Roof:
-    """What a GPU can do at most: flop in a microsecond by type, and bytes of memory."""
+    """Peak rates of a GPU: flop per microsecond by type, and bytes of memory per microsecond."""
 
     flop: dict[str, float]
     bandwidth: float

@@ -1,4 +1,4 @@
-"""How far apart two networks are that were written for spconv: one run by it, one by layoutconv.
+"""Compare networks written for spconv, run by spconv and by layoutconv.
 
 Rows of strided layers have one order in spconv and another in layoutconv, so results are compared
 cell by cell. Gradients are those of a loss with a random number for every feature of every cell.
@@ -116,7 +116,7 @@ def _by_cell(cells: Tensor) -> Tensor:
 
 
 def _positive(y: Any) -> Tensor:
-    """How many numbers of each channel are positive, of features or of a dense grid."""
+    """Count the positive numbers of each channel, of features or of a dense grid."""
     values = getattr(y, "features", y)
     return (values > 0).transpose(0, 1).flatten(1).sum(1)
 

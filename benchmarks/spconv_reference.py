@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 def is_installed() -> bool:
-    """Whether there is a spconv to compare with, other than layoutconv's."""
+    """Return True if a spconv other than layoutconv's is installed."""
     return find_spec("spconv") is not None and find_spec("cumm") is not None
 
 

@@ -1,4 +1,4 @@
-"""How benchmarks measure on a GPU: medians of batches between events, and errors against float64.
+"""Timing on a GPU: medians of batches between events; errors against float64.
 
 A batch is long enough that the host's time per launch does not show, and where two sides are
 compared their batches alternate, so that clocks and neighbours act on both.
@@ -79,7 +79,7 @@ def _batch(call: Call, iterations: int) -> float:
 
 
 def _captured(call: Call, count: int) -> Call:
-    """What launches ``call`` so many times: the replay of a graph, or else a loop."""
+    """Return a launcher of ``count`` calls: the replay of a graph, or else a loop."""
 
     def loop() -> None:
         for _ in range(count):

@@ -51,7 +51,7 @@ def case(calls, cloud):
     return calls.Case(cloud, WIDTH)
 
 
-@pytest.mark.parametrize("kind", ["eager", "given", "graph", "training"])
+@pytest.mark.parametrize("kind", ["eager", "given", "graph", "graphed", "training"])
 def test_our_rows_are_the_network_in_float64(calls, case, kind):
     """Without a graph, what would be captured."""
     call = calls.ours(kind, case, captures=False)
@@ -70,7 +70,7 @@ def test_our_rows_are_the_network_in_float64(calls, case, kind):
 
 @pytest.fixture
 def spconv(monkeypatch):
-    """What has spconv's names, its layers doing what ``act_type`` says when they are called."""
+    """A stand-in for spconv, whose layers do what ``act_type`` says when they are called."""
     kind = type(compat.SubMConv3d(1, 1, 3)).__mro__[2]
 
     def activation(self: Any) -> str | None:
@@ -152,7 +152,7 @@ def test_rows_and_failures(bench, calls, cloud, options, monkeypatch, capsys, tm
     monkeypatch.setattr(bench, "ours", ours)
     monkeypatch.setattr(bench, "in_time", in_time)
     monkeypatch.setattr(bench, "median_microseconds", lambda call, *n: call() is not None and 5.0)
-    options.rows = "eager|given|graph"
+    options.rows = "eager|given|graph "
     options.compile = 2
     roof, say = bench.roof_of("NVIDIA H200"), bench.Phases(bench.Progress())
     found = list(bench.measure(cloud, ["quick", "slow"], roof, options, say, WIDTH))

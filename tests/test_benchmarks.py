@@ -145,7 +145,7 @@ def test_types_that_torch_does_not_multiply_have_no_peer(load, small, dtype):
 
 def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, monkeypatch):
     from layoutconv.gpu import filter_choice
-    from layoutconv.planning.cost_model import MACHINES
+    from layoutconv.planning.machine import MACHINES
 
     copies, copy = [], filter_choice.turned_filter
     monkeypatch.setattr(filter_choice, "turned_filter", lambda w: copies.append(w) or copy(w))
@@ -161,7 +161,7 @@ def test_a_gradient_in_tf32_is_timed_with_the_copy_of_its_filter(load, small, mo
         assert case.error() < 1e-3
 
 
-@pytest.mark.parametrize("kind", ["bias+relu", "statistics"])
+@pytest.mark.parametrize("kind", ["bias+relu", "statistics", "clamp"])
 def test_fused_passes_are_beside_our_own(load, small, kind):
     job = small("3d", kind, "fp16")
     case = load("dense_cases").case_of(job, "cpu")
@@ -191,13 +191,13 @@ def test_a_row_that_fails_does_not_end_the_run(load, monkeypatch, capsys, tmp_pa
     """Every other row is reported, in the JSON too, and the exit status says that one failed."""
     bench = load("bench_dense")
 
-    def measured(chosen, repeats):
+    def measured(chosen, measure, repeats):
         for i, job in enumerate(chosen):
             work = "fp16", 1e9, 1e6, 5.0
             row = bench.Row(job.name, 10.0, 1.0, "cuDNN", 20.0, 1e-4, 1e-4, job.target, *work)
             yield "RuntimeError: no such kernel" if i == 1 else row
 
-    monkeypatch.setattr(bench, "_measured", measured)
+    monkeypatch.setattr(bench, "measured", measured)
     monkeypatch.setattr(bench, "_gpu", lambda: "NVIDIA H200")
     monkeypatch.setattr(bench, "_host_times", lambda: {"lc.conv3d": 5.0})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -261,7 +261,7 @@ def test_charts_are_bars_and_a_roofline(load, tmp_path, monkeypatch):
 
 
 class _Spconv:
-    """What the benchmark uses of spconv: a tensor keeps maps, and a call copies them."""
+    """The parts of spconv that the benchmark uses: a tensor keeps maps, and a call copies them."""
 
     __name__ = "layoutconv"
     built = 0
@@ -312,6 +312,14 @@ def test_the_host_is_timed_with_calls_that_agree(load):
     for name, (ours, theirs) in load("bench_host").calls((1, 8, 4, 5, 6), "cpu", torch.float32):
         for _ in range(2):
             torch.testing.assert_close(ours(), theirs(), atol=1e-4, rtol=1e-4, msg=name)
+
+
+def test_eager_calls_of_a_point_cloud_agree(load):
+    calls = dict(load("bench_host").sparse_calls("cpu", torch.float32))
+    results = [calls[name]().features for name in ("module, no gradient", "module, forward")]
+    torch.testing.assert_close(*results)
+    assert calls["module and backward"]().shape == (16, 3, 3, 3, 16)
+    assert calls["subm_conv"]().features.shape == (64, 16)
 
 
 def test_without_a_gpu_it_says_so(load, monkeypatch, capsys):

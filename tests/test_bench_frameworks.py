@@ -1,0 +1,61 @@
+"""The benchmark of eager networks: both ways of ours agree on new clouds, and sides are there."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from layoutconv.nn import fused_norm
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    yield import_module("bench_frameworks")
+    for path in BENCHMARKS.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def cloud() -> Any:
+    random = torch.Generator().manual_seed(0)
+    extents = torch.tensor([1, 12, 24, 24])
+    cells = (torch.rand(120, 4, generator=random) * extents).int().unique(dim=0)
+    return import_module("bench_sparse").Cloud("a cloud", cells, (41, 24, 24), 1)
+
+
+def test_its_sides(bench, monkeypatch):
+    monkeypatch.setattr(bench, "CALLS", 1)
+    monkeypatch.setattr(bench, "WARM", 0)
+    monkeypatch.setattr(fused_norm, "runs_kernels", lambda x: True)
+    peers = ["math", "a_module_that_nobody_has"]
+    found = dict(bench.measure("Res8x", cloud(), False, peers, width=0.25))
+    assert list(found) == ["ours", "ours, apart", "ours, graphed", "error", "math"]
+    assert "FAILED" in found["math"]
+    assert 0 < found["error"] < bench.TOLERANCE
+    assert all(found[side].wall >= found[side].host > 0 for side in ("ours", "ours, apart"))
+    first, second = bench.several(cloud(), 5, 2)
+    assert len(first.cells) < len(cloud().cells)
+    assert not torch.equal(first.features[:9], second.features[:9])
+
+
+def test_a_step_trains(bench):
+    make, ours = bench.residual_backbone, bench.ours
+    net = make(ours, 5, width=0.25)
+    (given,) = bench.several(cloud(), 5, 1)
+    state = bench.initial(make(ours, 5, width=0.25))
+    assert bench.caller(ours, net, cloud(), state, True)(given).isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in net.parameters())
+
+
+def test_without_a_gpu_it_says_so(bench, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    assert bench.main([]) == 2
+    assert "GPU" in capsys.readouterr().err
