@@ -30,6 +30,8 @@ html_theme = "furo"
 html_title = f"layoutconv {version}"
 html_copy_source = False
 html_show_copyright = False
+html_static_path = ["static"]
+html_css_files = ["pictures.css"]
 
 myst_heading_anchors = 3
 default_role = "code"  # docstrings write `name` for code, as Markdown does
@@ -56,6 +58,15 @@ def _is_elsewhere(app: Any, domain: Any, node: Any) -> bool:
     )
 
 
+def _gallery(app: Any, exception: Exception | None) -> None:
+    """Operations step by step, pages of their own beside those of the site."""
+    if exception is None and app.builder.format == "html":
+        from layoutconv.drawing.static_gallery import write_gallery
+
+        write_gallery(Path(app.outdir, "steps"))
+
+
 def setup(app: Any) -> None:
+    app.connect("build-finished", _gallery)
     app.connect("autodoc-process-docstring", _whole, priority=600)  # after napoleon
     app.connect("warn-missing-reference", _is_elsewhere)

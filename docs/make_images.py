@@ -25,7 +25,7 @@ from layoutconv import (
     zipped_divide,
 )
 from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, gather_fprop_view
-from layoutconv.draw import Figure, draw
+from layoutconv.drawing import Figure, draw
 from layoutconv.sparse import (
     Coordinates,
     dense_index,
@@ -55,6 +55,11 @@ def pictures() -> dict[str, Figure]:
         "complement": draw(make_layout(tile, complement(tile, 24))),
         "banks": draw(chunks, element_bits=128),
         "swizzled-banks": draw(ComposedLayout(Swizzle(3, 0, 3), 0, chunks), element_bits=128),
+        "thread-banks": draw(
+            Layout((32, 2), (1, 32)),
+            tv=ComposedLayout(Swizzle(3, 0, 3), 0, chunks),
+            element_bits=32,
+        ),
         "mma": draw(mma_atom("m16n8k8.f16")),
         "quad-pair": draw(mma_atom("m8n8k4.f16.nt")),
         "ldmatrix": draw(copy_atom("ldmatrix.x1.trans")),

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import layoutconv as lc
 from layoutconv import E, Layout
-from layoutconv.draw import Figure, draw
-from layoutconv.draw.one_scale import on_one_scale
+from layoutconv.drawing import Figure, draw
+from layoutconv.drawing.one_scale import on_one_scale
 
 ROWS = Layout((4, 8), (8, 1))  # 4 rows of 8, row after row
 
 
 @dataclass(frozen=True)
 class Stop:
-    """What is shown, what is learned from it, and the law, which is true or false."""
+    """One stop of the tour: what it shows, the lesson, and a law that holds or not."""
 
     name: str
     shown: object

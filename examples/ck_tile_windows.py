@@ -27,8 +27,8 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import ComposedLayout, GemmView, Layout
 from layoutconv.conv.windows import merge, windows
-from layoutconv.draw import Figure, draw
-from layoutconv.draw.one_scale import on_one_scale
+from layoutconv.drawing import Figure, draw
+from layoutconv.drawing.one_scale import on_one_scale
 from layoutconv.view.gemm_view import locate
 from layoutconv.view.operands import row_major
 
@@ -39,7 +39,7 @@ BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32
 
 @dataclass(frozen=True)
 class Operands:
-    """What every way is given: all memory there is, and what of it was used."""
+    """Operands given to every variant: all memory, and the part in use."""
 
     image: Memory
     filter: Memory

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import layoutconv as lc
 from layoutconv.demo import choose_device
-from layoutconv.draw import Figure, draw
-from layoutconv.draw.one_scale import on_one_scale
+from layoutconv.drawing import Figure, draw
+from layoutconv.drawing.one_scale import on_one_scale
 
 BOUND = {"cpu": 1e-5, "cuda": 5e-3}  # on relative errors; a GPU multiplies fp32 as tf32
 
@@ -104,7 +104,7 @@ def relative(y: Tensor, expected: Tensor) -> float:
 
 
 def picture() -> Figure:
-    """What a square that moves makes of the first convolution: one row of cells, frame by frame.
+    """Draw the first convolution's answer to a moving square, one row of cells by frame.
 
     Rows are frames, columns the cells of a line through the square; a filter that subtracts the
     frame before sees motion: the front edge is positive, the trace negative.

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, CustomStride, E, GemmView, IndexedGather, Layout
-from layoutconv.draw import Figure, draw
+from layoutconv.drawing import Figure, draw
 from layoutconv.view.operands import runtime, static
 
 ROWS, COLUMNS, K = 300, 160, 96  # A is (ROWS, K), B (K, COLUMNS)
@@ -39,11 +39,11 @@ class Index:
     scatter: Tensor | None = None
 
     def count(self, of: int) -> int:
-        """How many the product has."""
+        """Rows of the product."""
         return of if self.gather is None else len(self.gather)
 
     def stored(self, of: int) -> int:
-        """How many D has."""
+        """Rows of D."""
         return self.count(of) if self.scatter is None else of
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view, gather_fprop_view
-from layoutconv.draw import Figure, draw
+from layoutconv.drawing import Figure, draw
 from layoutconv.reference import Reference
 from layoutconv.view.gemm_view import stages
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, E, GemmView, Layout
-from layoutconv.draw import Figure, draw
-from layoutconv.draw.one_scale import on_one_scale
+from layoutconv.drawing import Figure, draw
+from layoutconv.drawing.one_scale import on_one_scale
 from layoutconv.errors import ArgumentError
 from layoutconv.view.operands import row_major, runtime, static
 

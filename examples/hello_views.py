@@ -17,7 +17,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, CustomStride, E, GemmView, IndexedGather, Layout
-from layoutconv.draw import Figure, draw
+from layoutconv.drawing import Figure, draw
 from layoutconv.view.gemm_view import OperandLayout, locate
 
 N, W, C, K, TAPS, DILATION = 2, 9, 8, 16, 3, 2  # series, steps, channels, filters

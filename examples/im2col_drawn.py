@@ -19,7 +19,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.draw import Figure, draw
+from layoutconv.drawing import Figure, draw
 from layoutconv.view.gemm_view import GemmView, locate
 
 

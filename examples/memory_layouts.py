@@ -22,8 +22,8 @@ import layoutconv as lc
 from layoutconv import GemmView, Layout
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.conv.stored_layouts import interleaved
-from layoutconv.draw import Figure, draw
-from layoutconv.draw.one_scale import on_one_scale
+from layoutconv.drawing import Figure, draw
+from layoutconv.drawing.one_scale import on_one_scale
 from layoutconv.view.gemm_view import OperandLayout, gathers, stages
 from layoutconv.view.operands import row_major
 

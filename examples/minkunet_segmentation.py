@@ -1,4 +1,4 @@
-"""What is each point of a street? A MinkUNet learns it: a sparse residual U-Net, built here.
+"""Segment the points of a street with a MinkUNet, a sparse residual U-Net built here.
 
     python examples/minkunet_segmentation.py [--points sweep.bin] [--full] [--amp]
 
@@ -15,7 +15,8 @@ labels of every fourth block of ground are held out. Each step sees the cloud tu
 angle, so its voxels and kernel maps are made anew.
 
 Points are those of ``--points``; else of ``lidar_sweep.bin`` in the folder LAYOUTCONV_DATA or in
-``../shared/data``, where there is one; else of a synthetic street.
+``../shared/data``, where there is one; else of a synthetic street. ``train_labelled.py`` learns the
+labels of published data sets with this network.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
-from layoutconv.draw.birds_eye import Panel, birds_eye, save
+from layoutconv.drawing.birds_eye import Panel, birds_eye, save
 from layoutconv.nn import Sequential, SparseConv3d, SparseInverseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor, Voxels
 from layoutconv.sparse.coords.points import read_points
@@ -135,7 +136,7 @@ def labels(points: Tensor) -> Tensor:
 
 
 def neighbourhoods(points: Tensor) -> tuple[Tensor, Tensor]:
-    """How points lie around each: the spread (points, 3), smallest first, and the normal.
+    """Return the spread (points, 3) of each neighbourhood, smallest first, and its normal.
 
     The neighbours of a point are those in its voxel of 0.5 m and in the 26 around it. Sums over
     neighbours are a submanifold convolution whose filter is ones.
@@ -153,7 +154,7 @@ def neighbourhoods(points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def held_out(points: Tensor) -> Tensor:
-    """Whether a point lies in one of every four blocks of ground, 8 m wide: bool (points,)."""
+    """Mark points in one of every four blocks of ground, 8 m wide: bool (points,)."""
     x, y = (points[:, :2] / 8).floor().T
     return (x + 2 * y) % 4 == 0
 
@@ -183,14 +184,14 @@ def scores(net: nn.Module, points: Tensor, options: argparse.Namespace) -> Tenso
 
 
 def train(
-    net: nn.Module, points: Tensor, target: Tensor, seen: Tensor, options: argparse.Namespace
+    net: nn.Module, points: Tensor, target: Tensor, hidden: Tensor, options: argparse.Namespace
 ) -> list[float]:
-    """Adam on the cross entropy of the points whose labels are ``seen``: its losses.
+    """Adam on the cross entropy of the points whose labels are not ``hidden``: its losses.
 
     A class counts by the root of how many points it has, lest the rare ones be forgotten.
     """
-    counts = torch.bincount(target[seen], minlength=len(CLASSES)).clamp(min=1)
-    weight = counts.float().rsqrt()
+    counts = torch.bincount(target[~hidden], minlength=len(CLASSES))
+    weight = counts.clamp(min=1).float().rsqrt()
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.momentum = 0.3  # what a batch norm keeps is to forget the first of a few steps
@@ -199,8 +200,8 @@ def train(
     losses = []
     with Progress().step("Training") as progress:
         for step in range(options.steps):
-            predicted = scores(net, turned(points), options)
-            loss = nn.functional.cross_entropy(predicted[seen], target[seen], weight)
+            predicted = scores(net, turned(points), options)[~hidden]
+            loss = nn.functional.cross_entropy(predicted, target[~hidden], weight)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -240,7 +241,7 @@ def _main(options: argparse.Namespace) -> bool:
     print(f"  executor  {executor}{', bfloat16 where autocast says so' if options.amp else ''}")
 
     start = time.perf_counter()
-    losses = train(net, points, target, ~hidden, options)
+    losses = train(net, points, target, hidden, options)
     print(f"  training  {options.steps} steps in {time.perf_counter() - start:.1f} s")
     falls = _fell(losses)
 
@@ -297,7 +298,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="example: python examples/minkunet_segmentation.py --steps 40 --width 16",
     )
     add = parser.add_argument
-    add("--points", type=Path, metavar="FILE", help="x, y, z, intensity; columns of a point cloud")
+    told = "x, y, z, intensity; columns of a point cloud"
+    add("--points", type=Path, metavar="FILE", help=told)
     told = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in FULL.items())
     add("--full", action="store_true", help=f"{told}: minutes on a CPU")
     add("--voxel-size", type=float, default=0.4, metavar="M", help="edge of a voxel, metres")

@@ -23,9 +23,9 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv import Bias, Clamp, Epilogue, Layout, Residual, Scale
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.draw import Cell, Figure, Grid, draw
-from layoutconv.draw.one_scale import recoloured
-from layoutconv.draw.palette import ramp
+from layoutconv.drawing import Cell, Figure, Grid, draw
+from layoutconv.drawing.one_scale import recoloured
+from layoutconv.drawing.palette import ramp
 
 STEP = 1 / 20  # what 1 of the int8 result stands for
 SIXES = 6.0

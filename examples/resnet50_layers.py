@@ -24,9 +24,9 @@ import layoutconv as lc
 from layoutconv.base.progress import Progress
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
-from layoutconv.draw import Axis, Cell, Figure, Grid
-from layoutconv.draw.axis import Band
-from layoutconv.draw.palette import ramp
+from layoutconv.drawing import Axis, Cell, Figure, Grid
+from layoutconv.drawing.axis import Band
+from layoutconv.drawing.palette import ramp
 
 BOUND = {"cpu": 1e-6, "cuda": 1e-3}  # on relative errors; a GPU multiplies fp32 as tf32
 COPIES = (  # colours of classes
@@ -62,7 +62,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Result:
-    """What was found out about a layer, of which the network has ``count``."""
+    """Findings about a layer, of which the network has ``count``."""
 
     layer: Layer
     count: int

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import layoutconv as lc
 from layoutconv.base.progress import Progress
 from layoutconv.demo import choose_device
-from layoutconv.draw.birds_eye import Panel, birds_eye, save
+from layoutconv.drawing.birds_eye import Panel, birds_eye, save
 from layoutconv.nn import Conv2d, Sequential, SparseConv3d, SubmConv3d
 from layoutconv.sparse import SparseTensor, Voxels
 from layoutconv.sparse.coords.street import street_and_cars
@@ -129,7 +129,7 @@ def heat(middles: np.ndarray) -> Tensor:
 
 
 def focal_loss(score: Tensor, target: Tensor) -> Tensor:
-    """Of *Objects as Points*: a miss counts by how wrong it is, and little beside a middle."""
+    """Focal loss of *Objects as Points*: a miss counts by its error, less beside a centre."""
     log_yes, log_no = nn.functional.logsigmoid(score), nn.functional.logsigmoid(-score)
     yes, middle = score.sigmoid(), target == 1
     losses = torch.where(middle, (1 - yes) ** 2 * log_yes, (1 - target) ** 4 * yes**2 * log_no)

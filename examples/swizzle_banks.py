@@ -17,7 +17,7 @@ from pathlib import Path
 
 import layoutconv as lc
 from layoutconv import ComposedLayout, Layout, Swizzle
-from layoutconv.draw import Figure, draw
+from layoutconv.drawing import Figure, draw
 
 ROWS, CHUNK, BITS = 8, 8, 16  # rows that are read at once, elements of 16 bytes, bits of one
 Storage = Layout | ComposedLayout
@@ -25,7 +25,7 @@ Storage = Layout | ComposedLayout
 
 @dataclass(frozen=True)
 class Cost:
-    """How many times longer than needed a warp's reading and writing take, and bytes in between."""
+    """Slowdown of a warp's reads and writes by bank conflicts, and bytes of padding."""
 
     read: int
     write: int
@@ -33,12 +33,12 @@ class Cost:
 
     @property
     def free(self) -> bool:
-        """Whether no bank is asked twice, and nothing is wasted."""
+        """True if no bank is asked twice and nothing is wasted."""
         return (self.read, self.write, self.unused) == (1, 1, 0)
 
 
 def cost(columns: int, stride: int, swizzle: Swizzle | None = None) -> Cost:
-    """What a tile of ``columns`` elements a row costs, whose rows begin ``stride`` apart.
+    """Return the cost of a tile of ``columns`` elements a row, whose rows begin ``stride`` apart.
 
     A thread's 16 bytes are its mode 1. Of reading, 8 threads have the rows of a chunk each; of
     writing, as many as fit have the chunks of a row.

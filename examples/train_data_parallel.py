@@ -38,7 +38,7 @@ RANGE = (-64.0, -64.0, -4.0, 64.0, 64.0, 16.0)
 
 
 class UNet(nn.Module):
-    """How high above the ground is each voxel? (rows, 1) to (rows, 1), two stages."""
+    """U-Net of two stages for the height above ground of voxels: (rows, 1) to (rows, 1)."""
 
     def __init__(self, width: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv.conv import ConvProblem, fprop_view
-from layoutconv.draw import Figure, draw
+from layoutconv.drawing import Figure, draw
 
 Size = tuple[int, int, int, int, int]  # N, H, W, C, K
 ACCURACY: list[Size] = [

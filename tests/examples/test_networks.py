@@ -37,7 +37,7 @@ def second(example, monkeypatch):
 
 
 def learned(module, arguments, picture, capsys):
-    """What the example printed; its loss fell, and there is a picture with something on it."""
+    """Return what the example printed; its loss fell, and its picture is not empty."""
     assert module.main([*arguments, "--device", "cpu", "--output", str(picture)]) == 0
     told = capsys.readouterr().out
     first, last, verdict = re.search(r"third ([\d.]+), .* ([\d.]+), (\w+)", told).groups()
