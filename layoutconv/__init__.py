@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from . import compat as compat
     from . import conv as conv
     from . import distributed as distributed
-    from . import draw as draw
+    from . import drawing as drawing
     from . import nn as nn
     from . import pointwise as pointwise
     from . import sparse as sparse
     from . import testing as testing
     from .algebra import *  # noqa: F403
     from .base.caches import clear_caches as clear_caches
+    from .drawing.api import draw as draw
     from .errors import ArgumentError as ArgumentError
     from .errors import ArgumentTypeError as ArgumentTypeError
     from .errors import DeviceError as DeviceError
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("compat", "conv", "distributed", "draw", "nn", "pointwise", "sparse", "testing")
+_ROOMS = ("compat", "conv", "distributed", "drawing", "nn", "pointwise", "sparse", "testing")
 _HOME = {
     "Activation": "view.epilogue",
     "ArgumentError": "errors",
@@ -79,6 +80,7 @@ _HOME = {
     "ReductionView": "view.reduction_view",
     "SparseTensor": "sparse.coords.sparse_tensor",
     "clear_caches": "base.caches",
+    "draw": "drawing.api",
     "devoxelize": "sparse.coords.interpolation",
     "execute": "ops.execute",
     "pack_int4": "tensors.packed_int4",
@@ -104,9 +106,7 @@ __all__ = ["__version__", *_ROOMS, *_HOME, *algebra.__all__]
 
 
 def _draw(*args: Any, **options: Any) -> Any:
-    from .draw import draw
-
-    return draw(*args, **options)
+    return import_module(".drawing", __name__).draw(*args, **options)
 
 
 draw_with(_draw)

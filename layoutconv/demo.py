@@ -31,7 +31,7 @@ _REPEATS, _PATIENCE = 10, 0.5  # a timing stops after so many runs, or so many s
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What ``python -m layoutconv demo`` was asked for; the command line describes each."""
+    """Options of ``python -m layoutconv demo``; the command line describes each."""
 
     points: Path | None = None
     voxel_size: float = 0.2
@@ -290,7 +290,7 @@ def _fullest_box(voxels: Voxels) -> tuple[list[int], list[int]]:
 
 
 def _draw(options: DemoOptions, name: str, count: int, voxels: Voxels, response: Tensor) -> None:
-    from .draw.birds_eye import Panel, birds_eye, save
+    from .drawing.birds_eye import Panel, birds_eye, save
 
     centres = voxels.centres().cpu().numpy()
     norm = response.double().norm(dim=1).cpu().numpy()

@@ -1,10 +1,10 @@
-"""What tests of several rooms share; those marked ``slow`` run when asked for, ``-m slow``."""
+"""Fixtures and markers that tests of several rooms share."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,13 +36,97 @@ def shared_cloud() -> Callable[[str], Path]:
     return find
 
 
+MARKERS = {
+    "law": "states a law over drawn operands, in a room that compiles nothing",
+    "compile": "compiles kernels, or runs them in the simulator",
+    "gpu": "wants a GPU",
+    "slow": "takes minutes; runs when asked for with -m slow",
+    "chessboard": "a grid of cases of which every other one always runs; the others are deep",
+    "deep": "another case of such a grid; runs when asked for with -m deep",
+}
+LAWFUL = "algebra", "conv", "cpu", "planning", "sparse", "view"  # rooms of laws
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: minutes; runs when asked for with -m slow")
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no room without laws where they alone are asked for: it takes longer than they do."""
+    if _asked_for(config) != "law":
+        return None
+    room, *_ = collection_path.relative_to(Path(__file__).parent).parts
+    return True if room not in LAWFUL else None
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> list | None:
+    """Collect no slow test that is not asked for: there are thousands."""
+    marks = {mark.name for mark in getattr(obj, "pytestmark", ()) if name.startswith("test")}
+    return [] if "slow" in marks and "slow" not in _asked_for(collector.config) else None
+
+
+def _asked_for(config: pytest.Config) -> str:
+    """The expression of ``-m``, "" without one."""
+    return config.getoption("markexpr") or ""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest takes away what -m does not name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "slow" in config.getoption("markexpr"):
-        return
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    for item in items:
+        for name in _markers_of(item, config.rootpath):
+            item.add_marker(name)
+    deep = list(_every_other(items))
+    if "deep" not in _asked_for(config) and not any("[" in name for name in config.args):
+        config.hook.pytest_deselected(items=deep)
+        items[:] = [item for item in items if item not in set(deep)]
+
+
+def _every_other(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Mark the deep cells of grids, and return them.
+
+    Fields of the board are two cells along its longest axis. So each value of an axis meets others
+    of every axis, and the types and tiles that tests take in turn do not alternate with the fields.
+    """
+    grids: dict[tuple[Path, str], list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("chessboard") and isinstance(item, pytest.Function):
+            grids.setdefault((item.path, item.originalname), []).append(item)
+    for cells in grids.values():
+        for cell, deep in zip(cells, fields([c.callspec.params for c in cells]), strict=True):
+            if deep:
+                cell.add_marker("deep")
+                yield cell
+
+
+def fields(cells: list[dict[str, object]]) -> list[bool]:
+    """The colours of a grid's cells, given by the values of their parameters; True is deep."""
+    longest, *others = _axes(cells)
+    columns = zip(*others, strict=True)
+    return [(i // 2 + sum(rest)) % 2 == 1 for i, rest in zip(longest, columns, strict=True)]
+
+
+def _axes(cells: list[dict[str, object]]) -> list[tuple[int, ...]]:
+    """The coordinates of the cells of a grid along each of its axes, the longest first."""
+    axes: list[tuple[int, ...]] = []
+    for name in cells[0]:
+        numbers: dict[int, int] = {}
+        axes.append(tuple(numbers.setdefault(id(cell[name]), len(numbers)) for cell in cells))
+    axes.sort(key=lambda axis: -len(set(axis)))
+    return [
+        axis for place, axis in enumerate(axes)  # but for those that another one determines
+        if not any(len(set(zip(axis, a, strict=True))) == len(set(a)) for a in axes[:place])
+    ]  # fmt: skip
+
+
+def _markers_of(item: pytest.Item, root: Path) -> list[str]:
+    """Return the markers that the place of a test gives it."""
+    if not item.path.is_relative_to(root):
+        return []
+    top, room, *_ = (*item.path.relative_to(root).parts, "")
+    if room == "gpu":
+        return ["gpu"]
+    if top == "tools" or room == "kernels":
+        return ["compile"]
+    drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return ["law"] if room in LAWFUL and drawn else []

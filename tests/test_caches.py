@@ -95,7 +95,7 @@ def test_it_is_bounded_and_what_was_used_last_stays(
 
 
 def test_one_at_a_time_makes_room() -> None:
-    """What was used between two others is not dropped with all the rest."""
+    """An entry that is used between two others is not dropped with all the rest."""
     cache: BoundedCache[int, str] = BoundedCache("", entries=100, nbytes=1 << 20)
     for number in range(1000):
         cache.put(number, "kept", 10)
@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_made_every_time() -> None:
 
 
 def test_a_footprint_is_about_what_memory_is_taken() -> None:
-    """Of what caches keep most of: views. Each of their numbers is an object of its own."""
+    """The footprint of views, which caches keep most, is about right: each number is an object."""
     problems = [ConvProblem((1, 500 + i, 400, 16), (16, 3, 3), padding=1) for i in range(60)]
     make = partial(getattr, fprop_view(problems[0]), "a")
     assert footprint(make) > footprint(make())
@@ -273,9 +273,12 @@ def test_nothing_else_remembers_without_end() -> None:
         "kernels.compile.store._loaded",
         "layoutconv.algebra.display._DRAW",
         "layoutconv.algebra.late._FOUND",
+        "layoutconv.compat.installing._installed",
         "layoutconv.distributed.agreement._agreed",
         "layoutconv.distributed.agreement._cpu_groups",
-        "layoutconv.draw.figure.RENDERERS",
+        "layoutconv.drawing.figure.RENDERERS",
+        "layoutconv.nn.graph_recorder._FAILED",
+        "layoutconv.nn.graphed_network._CAPTURED",
     }
 
 

@@ -21,7 +21,7 @@ PUBLIC = (
     "layoutconv.algebra",
     "layoutconv.conv",
     "layoutconv.distributed",
-    "layoutconv.draw",
+    "layoutconv.drawing",
     "layoutconv.ops.execute",
     "layoutconv.nn",
     "layoutconv.nn.functional",
@@ -95,7 +95,7 @@ def missing_names(site: Path) -> Iterator[str]:
 
 
 def found_object(name: str) -> object:
-    """What a dotted name of a module-level object is."""
+    """Return the module-level object of a dotted name, or None."""
     home, _, last = name.rpartition(".")
     return getattr(import_module(home), last, None) if home else None
 

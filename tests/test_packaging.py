@@ -1,8 +1,9 @@
-"""What is installed, and what importing it costs."""
+"""The contents of an installation, and the cost of importing it."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,14 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def python(code: str, folder: Path = ROOT) -> str:
-    """What ``code`` prints in a new interpreter, started in ``folder``."""
+    """Return what ``code`` prints in a new interpreter, started in ``folder``."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 def test_import_brings_nothing_heavy() -> None:
     heavy = {"torch", "numpy", "cutlass", "tvm_ffi", "layoutconv.conv", "layoutconv.kernels"}
-    heavy |= {"click", "layoutconv.cli"}
+    heavy |= {"click", "layoutconv.cli", "dataclasses", "inspect", "ast"}
     loaded = set(python("import sys, layoutconv; print(*sys.modules)").split())
     assert "layoutconv.algebra.layout" in loaded
     assert loaded & heavy == set()
@@ -70,6 +71,30 @@ def test_a_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
     assert (wheel / "layoutconv" / "gpu" / "shipped.json").is_file()
     assert (wheel / "layoutconv" / "py.typed").is_file()
     assert (wheel / information / "licenses" / "LICENSE").is_file()
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "kernels"),
+    [
+        ("Linux", "x86_64", True), ("Linux", "aarch64", True), ("Linux", "ppc64le", False),
+        ("Windows", "AMD64", True), ("Windows", "ARM64", False), ("Darwin", "arm64", False),
+    ],
+)  # fmt: skip
+def test_dependencies_are_those_of_the_platform(
+    wheel: Path, system: str, machine: str, kernels: bool
+) -> None:
+    """pip finds no wheel of the DSL elsewhere, and would install nothing at all."""
+    requirements = pytest.importorskip("packaging.requirements")
+    (metadata,) = wheel.glob("*.dist-info/METADATA")
+    lines = re.findall(r"^Requires-Dist: (.*)$", metadata.read_text("utf-8"), re.M)
+    environment = {"platform_system": system, "platform_machine": machine, "extra": ""}
+    wanted = {
+        found.name
+        for found in map(requirements.Requirement, lines)
+        if found.marker is None or found.marker.evaluate(environment)
+    }
+    everywhere = {"torch", "numpy", "click", "tabulate", "matplotlib"}
+    assert wanted == everywhere | ({"nvidia-cutlass-dsl", "apache-tvm-ffi"} if kernels else set())
 
 
 def test_a_wheel_is_built_of_the_source_archive(tmp_path: Path) -> None:
@@ -125,11 +150,15 @@ FIRST_DAY = {
 
 @pytest.mark.parametrize("script", FIRST_DAY)
 def test_a_first_day(script: str, wheel: Path, tmp_path: Path) -> None:
-    """Scripts of four kinds of users run with what a wheel has, far from the checkout."""
+    """Scripts of four kinds of users run with what a wheel has, far from the checkout, and without
+    the CuTe DSL, which macOS has none of.
+    """
     own = tmp_path / f"{script}.py"
     shutil.copy(ROOT / "examples" / "first_day" / own.name, own)
     environment = {**os.environ, "PYTHONPATH": str(wheel)}
-    command = [sys.executable, "-W", "error::UserWarning", str(own)]
+    hidden = "import runpy, sys; sys.modules.update(cutlass=None, tvm_ffi=None); "
+    hidden += f"runpy.run_path({str(own)!r}, run_name='__main__')"
+    command = [sys.executable, "-W", "error::UserWarning", "-c", hidden]
     run = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
     )
@@ -185,7 +214,8 @@ def test_type_checkers_see_the_package(checker: str, wheel: Path, tmp_path: Path
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     for place in (ROOT, wheel):
-        command = [sys.executable, "-m", checker, "--cache-dir", os.devnull, str(script)]
+        kept = str(tmp_path / "kept")  # what a run has found of torch, the others read
+        command = [sys.executable, "-m", checker, "--cache-dir", kept, str(script)]
         ways = os.environ | {"MYPYPATH": str(place)}
         said = subprocess.run(command, cwd=tmp_path, env=ways, capture_output=True, text=True)
         errors = [line for line in said.stdout.splitlines() if "error" in line]

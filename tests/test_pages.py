@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+import layoutconv
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -109,6 +115,14 @@ def test_pages_that_are_read_at_once_are_short(name: str) -> None:
     assert len(page.read_text("utf-8").splitlines()) <= MOST_LINES[name]
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_a_page_opens_with_what_its_reader_can_do(page: Path) -> None:
+    """But for two tables, in which one looks things up."""
+    _, first = page.read_text("utf-8").split("\n\n")[:2]
+    opens = first.startswith(("After this page you can ", "After this page you know "))
+    assert opens or page.name in ("performance.md", "support.md")
+
+
 @each_page
 def test_headings_are_noun_phrases_or_verbs(page: Path) -> None:
     assert [h for h in headings(page) if re.match(r"(What|Whether|How|Of|Those)\b", h)] == []
@@ -120,6 +134,31 @@ def test_words_are_those_of_the_field(page: Path) -> None:
     found = {match[0]: word for pattern, word in HOME_MADE.items()
              for match in re.finditer(pattern, told)}  # fmt: skip
     assert found == {}, "the left is home-made, the right is the field's"
+
+
+def is_there(name: str) -> bool:
+    """A module, or an attribute of one, of the package by its dotted name."""
+    _, *parts = name.split(".")
+    found: object = layoutconv
+    for at, part in enumerate(parts):
+        module = ".".join(["layoutconv", *parts[: at + 1]])
+        if hasattr(found, part):
+            found = getattr(found, part)
+        elif find_spec(module):
+            found = import_module(module)
+        else:
+            return False
+    return True
+
+
+@each_page
+def test_names_of_the_package_are_there(page: Path) -> None:
+    """Names in tables exist too, though no block of code runs them; ``lc.nn.Conv*`` is several."""
+    spans = [token.content for token in inline(page) if token.type == "code_inline"]
+    dotted = re.compile(r"\b(?:lc|layoutconv)(?:\.\w+)+(?![\w*])")
+    names = [name for span in spans for name in dotted.findall(span)]
+    names = [name for name in names if not name.endswith((".py", ".ipynb"))]
+    assert [name for name in names if not is_there(name)] == []
 
 
 def entries() -> Iterator[tuple[str, list[Path]]]:
@@ -152,3 +191,11 @@ def test_the_speed_of_the_readme_is_that_of_the_page_of_performance() -> None:
     ratios = [re.findall(r"\d+\.\d+", row.split("|")[3]) for row in table.splitlines()[2:]]
     assert all(ratios)
     assert [r for row in ratios for r in row if not re.search(rf"(?<![\d.]){r}\b", page)] == []
+
+
+def test_words_are_spelled_as_in_dictionaries() -> None:
+    """Pages, code, comments and tests; ``codespell`` alone in the root says the same."""
+    pytest.importorskip("codespell_lib")
+    command = [sys.executable, "-m", "codespell_lib", "."]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr

@@ -9,16 +9,20 @@ import ast
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import BuiltinFunctionType
 
 import pytest
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import has_torch_function
 
 import layoutconv as lc
 from layoutconv.base import torch_internals
 from layoutconv.ops import guard
 from layoutconv.ops.guard import is_plain
+from layoutconv.sparse import submanifold_map
 
 ROOT = Path(__file__).resolve().parents[1]
 HOME = "layoutconv/base/torch_internals.py"
@@ -138,22 +142,88 @@ def test_results_are_the_same_without_private_names():
     assert printed[0].stdout == printed[1].stdout != ""
 
 
-@pytest.mark.parametrize("function", ["plain", "vmap", "grad"])
-def test_what_the_compiler_cannot_trace_it_need_not(function, monkeypatch):
-    """Of torch 2.11 it is the number of transforms: a constant, asked for as it traces."""
-    monkeypatch.setattr(torch_internals, "_transforms", torch._dynamo.disable(_depth))
-    layer = lc.nn.Conv2d(3, 4, 3)
-    x = torch.randn(2, 3, 6, 6)
-    calls = {
-        "plain": layer,
-        "vmap": torch.vmap(lambda image: layer(image[None])[0]),
-        "grad": torch.func.grad(lambda images: layer(images).square().sum()),
-    }
-    call = calls[function]
+@pytest.fixture
+def untraceable(monkeypatch):
+    """Hide every private function of torch from the compiler, in each file that holds it.
+
+    So it is for torch 2.11 with the number of transforms, which later ones trace.
+    """
+    found = vars(torch_internals).values()
+    functions = [
+        f for f in found if isinstance(f, BuiltinFunctionType) and f is not has_torch_function
+    ]
+    assert torch_internals._transforms in functions
+    modules = [m for name, m in sys.modules.items() if name.startswith("layoutconv")]
+    for function in functions:
+        hidden = torch._dynamo.disable(partial(_call, function))
+        for module in modules:
+            for name in [name for name, value in vars(module).items() if value is function]:
+                monkeypatch.setattr(module, name, hidden)
     torch._dynamo.reset()
-    compiled = torch.compile(lambda given: call(given), backend="aot_eager", fullgraph=True)
+    yield
+    torch._dynamo.reset()
+
+
+def _call(function, *given):
+    return function(*given)
+
+
+def dense_layer():
+    torch.manual_seed(0)
+    return lc.nn.Conv2d(3, 3, 3, padding=1), torch.randn(2, 3, 6, 5)
+
+
+DENSE = {
+    "layer": lambda layer: layer,
+    "transposed": lambda layer: lambda x: lc.conv_transpose2d(x, layer.weight, stride=2),
+    "epilogue": lambda layer: (
+        lambda x: lc.conv2d(x, layer.weight, layer.bias, padding=1, activation="gelu", residual=x)
+    ),
+    "autocast": lambda layer: torch.autocast("cpu", dtype=torch.bfloat16)(layer.forward),
+    "vmap": lambda layer: torch.vmap(lambda image: layer(image[None])[0]),
+    "grad": lambda layer: torch.func.grad(lambda x: layer(x).square().sum()),
+    "jvp": lambda layer: lambda x: torch.func.jvp(layer, (x,), (x,))[1],
+    "vmap of grad": lambda layer: torch.vmap(
+        torch.func.grad(lambda image: layer(image[None]).square().sum())
+    ),
+    "in turns": lambda layer: (
+        lambda x: layer(x) + torch.vmap(layer.forward)(x[:, None])[:, 0] + layer(x)
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("case", DENSE)
+def test_the_compiler_traces_no_private_function_of_dense_calls(case, dynamic, untraceable):
+    layer, x = dense_layer()
+    call = DENSE[case](layer)
+    compiled = torch.compile(call, backend="eager", fullgraph=True, dynamic=dynamic)
     torch.testing.assert_close(compiled(x), call(x))
 
 
-def _depth():
-    return torch._C._functorch.get_dynamic_layer_stack_depth()
+def test_the_compiler_traces_no_private_function_of_sparse_calls(untraceable):
+    cells = torch.tensor([[0, 1, 1], [0, 1, 2], [0, 3, 0]], dtype=torch.int32)
+    features, w = torch.randn(3, 2), torch.randn(5, 3, 3, 2)
+    own = submanifold_map(lc.SparseTensor(features, cells, (4, 4), batch_size=1).coordinates, 3)
+
+    def call(features, w):
+        x = lc.SparseTensor(features, own.inputs)
+        return lc.subm_conv(x, w, kernel_map=own, activation="relu").features
+
+    want = call(features, w)
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(features, w), want)
+
+
+@pytest.mark.parametrize("first", ["alone", "under a transform"])
+def test_a_compiled_layer_is_compiled_again_under_a_transform(first):
+    torch._dynamo.reset()
+    layer, x = dense_layer()
+    compiled = torch.compile(lambda image: layer(image), backend="eager")
+    rounds = [
+        lambda f: f(x),
+        lambda f: torch.vmap(f)(x[:, None]),
+        lambda f: torch.func.grad(lambda image: f(image).square().sum())(x),
+    ]
+    for call in 2 * (rounds if first == "alone" else rounds[::-1]):
+        torch.testing.assert_close(call(compiled), call(layer))

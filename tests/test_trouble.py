@@ -34,8 +34,8 @@ from layoutconv.errors import ArgumentError, DeviceError
 from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
-from layoutconv.planning.cost_model import MACHINES
 from layoutconv.planning.kernel_spec import KernelSpec
+from layoutconv.planning.machine import MACHINES
 from layoutconv.planning.tile import TileConfig
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -51,7 +51,7 @@ from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 import torch
 from layoutconv.gpu import machines, plan as gpu_plan
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.machine import MACHINES
 from layoutconv.tuning import precompile, race
 from layoutconv.cli import main
 machines.machine_of = lambda device: MACHINES["sm_90a"]
@@ -79,7 +79,7 @@ def everything(folder: Path) -> list[str]:
 
 
 def one_sentence(capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command said that failed: one line on standard error alone."""
+    """Return the message of a command that failed: one line on standard error alone."""
     out, error = capsys.readouterr()
     assert out == ""
     assert error.startswith("layoutconv: error: ")
@@ -192,7 +192,7 @@ def test_the_driver_says_which_cuda_it_has(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Kernel:
-    """What the store wants of a compiled kernel."""
+    """A stand-in for a compiled kernel, with what the store needs."""
 
     def __call__(self) -> str:
         return "ran"
@@ -299,7 +299,7 @@ def start(folder: Path, tmp_path: Path) -> Iterator[Start]:
 
 
 def alive(group: int) -> bool:
-    """Whether a process of a group is left."""
+    """Return whether a process of a group is left."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

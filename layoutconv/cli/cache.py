@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """What is in the cache folder: kernels, choices, and what broken-off processes left there."""
+    """The contents of the cache folder: kernels, choices, and what broken-off processes left."""
 
     kernels: list[Kernel]
     choices: list[Path]

@@ -10,11 +10,14 @@ import click
 from .options import Extents, NewFile
 from .targets import load_target
 from .text_table import as_json, print_json, print_pairs, print_table
+from .timeline_text import as_facts, lanes, sentences, some
 from .tune import DTYPES, PASSES
 
 if TYPE_CHECKING:
     from ..gpu.explain import Explanation
     from ..kernels.compile.cubin import CubinKernel
+    from ..planning.tile import TileConfig
+    from ..planning.timeline import Timeline
     from ..view.gemm_view import GemmView
 
 ARCHITECTURES = "sm_80", "sm_86", "sm_89", "sm_90a"
@@ -47,6 +50,7 @@ No GPU is needed. VIEW is FILE.py:NAME or MODULE:NAME, a GemmView or a function 
               metavar="N", help="Tiles that the cost model ranks.")  # fmt: skip
 @click.option("--ptx", type=NewFile(".ptx"), metavar="FILE", help="Write the PTX.")
 @click.option("--sass-stats", is_flag=True, help="Count the instructions of machine code.")
+@click.option("--k-tiles", "rows", is_flag=True, help="Print the times of single k-tiles, too.")
 @as_json
 def compile_command(
     view: str | None,
@@ -55,17 +59,20 @@ def compile_command(
     candidates: int,
     ptx: Path | None,
     sass_stats: bool,
+    rows: bool,
     as_json: bool,
     **problem: Any,
 ) -> None:
     """Choose the kernel of a VIEW, or of a convolution, for an architecture, and compile it.
 
-    Prints what the cost model expects of other tiles, why those that it likes are refused, and the
-    registers, shared memory and CTAs of the kernel.
+    Prints what the cost model expects of other tiles, why those that it likes are refused, the
+    registers, shared memory and CTAs of the kernel, and when its warps load, multiply and store: an
+    estimate, from the rates of the cost model.
     """
     import torch
 
     from ..gpu.explain import explain
+    from ..planning.timeline import timeline
 
     conv, taps = problem.pop("conv"), problem.pop("taps")
     if bool(view) == bool(conv) or bool(conv) != bool(taps):
@@ -74,20 +81,29 @@ def compile_command(
     data = getattr(torch, name)
     views = [_view_of(view)] if view else _views_of(conv, taps, **problem)
     found: list[dict[str, Any]] = []
+    times: list[tuple[Timeline, TileConfig] | None] = []
     for one in views:
         why = explain(one, data, arch, precision=precision or "tf32", most=candidates)
         code, kernel = _compiled(why)
         if ptx:
             suffix = "" if len(views) == 1 else f".{len(found)}"
             ptx.with_suffix(f"{suffix}.ptx").write_text(code)
-        found.append(_described(why, kernel, code, sass_stats=sass_stats))
+        described = _described(why, kernel, code, sass_stats=sass_stats)
+        time = timeline(why.problem, why.spec.tile, why.splits, why.machine)
+        times.append(None if time is None else (time, why.spec.tile))
+        described["timeline"] = None if time is None else as_facts(time, why.spec.tile)
+        found.append(described)
     if as_json:
         print_json(found)
         return
-    for at, described in enumerate(found):
+    for at, (described, drawn) in enumerate(zip(found, times, strict=True)):
         if at:
             click.echo()
         _show(described)
+        if drawn is None:
+            click.echo("\nno timeline: a tile of several groups has no k-tiles")
+        else:
+            _show_timeline(*drawn, rows=rows)
 
 
 def _views_of(conv: Any, taps: Any, direction: str, **numbers: int) -> list[GemmView]:
@@ -180,3 +196,20 @@ def _show(found: dict[str, Any]) -> None:
     if "sass" in found:
         click.echo()
         print_table(["instruction", "count"], list(found["sass"].items()))
+
+
+def _show_timeline(time: Timeline, tile: TileConfig, *, rows: bool) -> None:
+    click.echo()
+    first, *others = sentences(time)
+    click.echo(first)
+    print_pairs(lanes(time, tile))
+    click.echo("\n".join(others))
+    if rows:
+        click.echo()
+        columns = ["output tile", "k-tile", "load", "landed", "multiply", "done", "waited"]
+        numbers = [list(map(str, (one.output_tile, one.k_tile))) for one in some(time.k_tiles)]
+        times = [
+            [f"{t:.2f}" for t in (one.load, one.landed, one.begin, one.end, one.waited)]
+            for one in some(time.k_tiles)
+        ]
+        print_table(columns, [a + b for a, b in zip(numbers, times, strict=True)])

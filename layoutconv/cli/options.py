@@ -1,4 +1,4 @@
-"""What options take beside click's own kinds: regular expressions, extents, new files."""
+"""Types of options beside click's own: regular expressions, extents, new files."""
 
 from __future__ import annotations
 
@@ -61,6 +61,17 @@ class Extents(click.ParamType):
         if len(found) not in self._counts or not all(re.fullmatch("[0-9]{1,9}", e) for e in found):
             self.fail(f"expected {self._example}, got {value!r}", param, ctx)
         return tuple(map(int, found))
+
+
+class Tile(Extents):
+    """Two extents, or the notation of a layout, which is left to whoever evaluates it."""
+
+    def __init__(self) -> None:
+        super().__init__("two extents such as 16,8", 2, 2)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The integers; a notation, which has a stride, as it was typed."""
+        return value if ":" in value else super().convert(value, param, ctx)
 
 
 class NewFile(click.Path):

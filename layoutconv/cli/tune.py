@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import bench
+from . import bench, tune_zoo
 from .cache import tile_text
 from .options import Extents, Pattern
 from .text_table import as_json, print_json, print_table
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..conv import ConvProblem
-    from ..tuning.race import Tuned
+    from ..tuning.race import Race, Tuned
 
 PASSES = ("fprop", "dgrad", "wgrad")
 # torch's name of data, and how fp32 is multiplied.
@@ -46,6 +46,7 @@ examples:
   layoutconv tune --conv 2,32,64,64,64 --filter 64,3,3,3 --padding 1
   layoutconv tune --conv 8,56,56,64 --filter 64,3,3 --filter 128,1,1 --dtype tf32 --pass fprop
   layoutconv tune --rows "unet.* fprop fp16" --json
+  layoutconv tune --zoo layers.json --sample 30 --minutes 1 --out rates.json
 
 With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the first call.
 """,
@@ -78,6 +79,21 @@ With LAYOUTCONV_TUNE=1 in the environment, any program tunes what it runs at the
     "--table", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Add what is faster than the model's pick to a table like layoutconv/gpu/shipped.json.",
 )  # fmt: skip
+@click.option(
+    "--zoo", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    help="Layers of networks, as of bench_dense.py --zoo; prints where each tile is the best.",
+)  # fmt: skip
+@click.option(
+    "--sample", type=click.IntRange(1), default=30, metavar="N", help="Layers of the zoo."
+)
+@click.option("--seed", type=int, default=0, metavar="S", help="Of the sample.")
+@click.option(
+    "--minutes", type=click.FloatRange(0), default=1.0, metavar="M", help="Of races over the zoo."
+)
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write every trial of the zoo here, as JSON, to send or to keep.",
+)  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, 256), metavar="N", help="That compile kernels.")
 @as_json
 def tune(
@@ -89,15 +105,21 @@ def tune(
     table: Path | None,
     processes: int | None,
     as_json: bool,
-    **numbers: int,
+    **numbers: Any,
 ) -> None:
     """Measure the tiles of convolutions on this GPU, and remember the fastest of each.
 
     Kernels that were not compiled yet are compiled first, in several processes. Ctrl-C keeps what
     was found so far.
     """
+    zoo = {name: numbers.pop(name) for name in ("zoo", "sample", "seed", "minutes", "out")}
+    if zoo["zoo"]:
+        races = tune_zoo.races_of(zoo["zoo"], zoo["sample"], zoo["seed"], dtypes, passes)
+        raced = tune_zoo.raced(_made(races), zoo["minutes"], processes)
+        tune_zoo.show(raced, zoo["out"], as_json=as_json)
+        return
     if bool(convs) != bool(filters) or not (convs or rows is not None):
-        raise click.UsageError("Expected --conv and --filter, or --rows.")
+        raise click.UsageError("Expected --conv and --filter, --rows or --zoo.")
     races = [
         (problem, direction, dtype)
         for problem in _problems(convs, filters, numbers)
@@ -134,22 +156,19 @@ def _of_benchmark(pattern: str) -> list[tuple[ConvProblem, str, str]]:
     return sorted(chosen, key=str)
 
 
-def _measured(
-    races: list[tuple[ConvProblem, str, str]], processes: int | None, table: Path | None
-) -> list[dict[str, Any]]:
-    """The rows of the table. All kernels are compiled at once, then one race follows another."""
+def _made(
+    races: list[tuple[ConvProblem, str, str]],
+) -> list[tuple[tuple[ConvProblem, str, str], Race]]:
+    """The races of passes: one, or for strided dgrad one for each residue."""
     import torch
 
-    from ..base.progress import Progress
     from ..gpu.filter_choice import reads_along_sums
     from ..gpu.folding_choice import line_of
-    from ..gpu.measured_choices import add_to_table
     from ..gpu.phase_choice import COLUMNS, columns_of
-    from ..tuning.precompile import compile_kernels
     from ..tuning.race import Race
     from ..tuning.tuned_problems import views_of
 
-    progress, made = Progress(), []
+    made = []
     for of in races:
         problem, direction, dtype = of
         name, precision = DTYPES[dtype]
@@ -159,7 +178,20 @@ def _measured(
         columns = COLUMNS if device is None else columns_of(data, device)
         line = 0 if device is None else line_of(data, device)
         for view in views_of(problem, direction, along_sums=turns, columns=columns, line=line):
-            made.append((of, Race(view, data, precision=precision)))
+            if view.k:
+                made.append((of, Race(view, data, precision=precision)))
+    return made
+
+
+def _measured(
+    races: list[tuple[ConvProblem, str, str]], processes: int | None, table: Path | None
+) -> list[dict[str, Any]]:
+    """The rows of the table. All kernels are compiled at once, then one race follows another."""
+    from ..base.progress import Progress
+    from ..gpu.measured_choices import add_to_table
+    from ..tuning.precompile import compile_kernels
+
+    progress, made = Progress(), _made(races)
     if table:  # what cannot be kept is not measured first
         try:
             add_to_table(table, made[0][1].machine.name, {})

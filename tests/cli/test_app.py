@@ -73,9 +73,10 @@ def test_examples_of_the_help_are_understood(
     rest = list(arguments)
     while isinstance(command, click.Group):
         command = command.commands[rest.pop(0)]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "layers.json").write_text("{}")  # a file that has to be there
     command.make_context("layoutconv", rest)
     if arguments[0] in ("draw", "info", "cache"):
-        monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("LAYOUTCONV_CACHE_DIR", str(tmp_path / "cache"))
         assert main(arguments) == 0
         if "-o" in arguments:
@@ -105,8 +106,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["drw"], "No such command 'drw'"),
         (["draw", "--colur", "(2,2)"], "No such option"),
         (["demo", "--dtype", "int4"], "'int4' is not one of 'float32', 'float16', 'bfloat16'"),
-        (["tune"], "Expected --conv and --filter, or --rows."),
-        (["tune", "--conv", "2,8,8,16"], "Expected --conv and --filter, or --rows."),
+        (["tune"], "Expected --conv and --filter, --rows or --zoo."),
+        (["tune", "--conv", "2,8,8,16"], "Expected --conv and --filter, --rows or --zoo."),
         (["tune", "--conv", "2;8", "--filter", "3,3"], "expected extents such as 2,32,64,64,64"),
         (["tune", "--conv", "2,8,8,4", "--filter", "4,3,3,3"], "argument `filter`: expected"),
         (["tune", "--rows", "nothing like it"], "No row matches 'nothing like it'."),

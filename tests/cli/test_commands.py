@@ -1,4 +1,4 @@
-"""What ``info``, ``cache``, ``tune`` and ``bench`` do; GPUs, clocks and scripts are stand-ins."""
+"""The commands ``info``, ``cache``, ``tune``, ``bench``; GPUs, clocks and scripts are stand-ins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.kernels.compile import store
 from layoutconv.planning import cost_model
-from layoutconv.planning.cost_model import MACHINES
+from layoutconv.planning.machine import MACHINES, Machine
 from layoutconv.planning.tile import TileConfig
 from layoutconv.tuning import precompile, race
 
@@ -183,6 +183,40 @@ def test_tune_measures_and_remembers(clock: None, capsys: pytest.CaptureFixture[
     assert main([*command, "--pass", "wgrad", "--json"]) == 0
     [first, second] = told(capsys)
     assert (first["filter"], second["filter"], first["pass"]) == ("64,3,3", "128,1,1", "wgrad")
+
+
+ZOO_LAYER = {
+    "id": 0, "kind": "conv", "N": [2, 1], "C": 64, "K": 64, "in": [16, 16], "taps": [3, 3],
+    "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1,
+    "output_padding": [0, 0], "bias": True, "out": [16, 16], "core": True,
+    "uses": [["a", 2, 1, 3, 10.0]],
+}  # fmt: skip
+
+
+def test_tune_says_where_tiles_are_best(
+    clock: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "zoo.json", tmp_path / "rates.json"
+    transposed = {**ZOO_LAYER, "id": 1, "kind": "transposed", "K": 32, "uses": [["a", 2, 1, 1, 5]]}
+    depthwise = {**ZOO_LAYER, "id": 2, "groups": 64}
+    layers = [ZOO_LAYER, transposed, depthwise]
+    models = {"a": {"input": [3, 32, 32]}}
+    file.write_text(json.dumps({"models": models, "layers": layers}))
+    command = ["tune", "--zoo", str(file), "--out", str(out), "--pass", "fprop", "--pass", "wgrad"]
+    assert main(command) == 0
+    title, header, first, *_ = capsys.readouterr().out.splitlines()
+    assert title.startswith("float16: tiles, those that are within 2% of the best")
+    assert header.split()[0] == "tile"
+    assert re.search(r"^96x128, 2x2 warps, multistage +4 +100% +100% +0.00", first)
+    found = json.loads(out.read_text())
+    assert {trial["pass"] for trial in found["trials"]} == {"fprop", "dgrad", "wgrad"}
+    assert {trial["us"] for trial in found["trials"]} == {4.0, 8.0}
+    assert found["tiles"]["float16"][0]["best"] == 1.0
+    assert Machine(**found["machine"]) == MACHINE  # what the rates are a share of
+    assert main(["cache", "list", "--json"]) == 0
+    assert told(capsys)["choices"] == []  # the model is to be measured, not these
+    assert main([*command, "--minutes", "0"]) == 0
+    assert "0 of 4 races, and the time is over" in capsys.readouterr().out
 
 
 def test_tune_adds_to_a_table(clock: None, tmp_path: Path) -> None:

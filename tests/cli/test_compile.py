@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,24 +17,46 @@ from layoutconv.gpu.explain import explain
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.kernels.compile.build import build
 from layoutconv.kernels.compile.cubin import read_cubin
-from layoutconv.planning.cost_model import MACHINES, ranked
+from layoutconv.planning.cost_model import ranked
+from layoutconv.planning.machine import MACHINES
 from layoutconv.view.epilogue import Epilogue
 
 VIEW = fprop_view(ConvProblem((8, 64, 64, 64), (64, 3, 3), padding=1))
 SMALL = ["--conv", "1,9,9,16", "--filter", "24,3,3", "--arch", "sm_80"]
 
 
-def test_json_has_the_facts_of_the_kernel(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_facts_of_the_kernel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["compile", *SMALL, "--padding", "1", "--json", "--sass-stats"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["gemm"] == {"m": 81, "n": 24, "k": 144, "groups": 1}
     view = fprop_view(ConvProblem((1, 9, 9, 16), (24, 3, 3), padding=1))
     choice = choose_kernel(view, torch.float16, MACHINES["sm_80"])
     assert found["tile"] == str(choice.spec.tile)
-    (kernel,) = read_cubin(build(choice.view, choice.spec, dump="/tmp").__cubin__).values()
+    (kernel,) = read_cubin(build(choice.view, choice.spec, dump=str(tmp_path)).__cubin__).values()
     assert (found["registers"], found["sass"]) == (kernel.registers, dict(kernel.opcodes))
     assert found["sass"]["HMMA"] > 0
     assert found["candidates"][0]["tile"] == found["tile"]
+
+
+def test_a_timeline_says_that_it_is_an_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each role, a row for each k-tile, and the same numbers as JSON."""
+    assert main(["compile", *SMALL, "--padding", "1", "--k-tiles"]) == 0
+    printed = capsys.readouterr().out
+    assert "estimated from the cost model's rates; nothing was run" in printed
+    lines = dict(re.findall(r"^(loads|products|epilogue) +([.LME]+)$", printed, re.M))
+    assert {name: set(line) for name, line in lines.items()} == {
+        "loads": set(".L"), "products": set(".M"), "epilogue": set(".E")
+    }  # fmt: skip
+    assert main(["compile", *SMALL, "--padding", "1", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    time = found["timeline"]
+    assert time["how"].startswith("estimated")
+    assert len(time["k_tiles"]) == time["k_tiles_of_a_sum"] == 5
+    rows = re.findall(r"^0 +(\d) +([\d.]+) +[\d.]+ +([\d.]+)", printed, re.M)
+    want = [(str(t["k_tile"]), f"{t['load']:.2f}", f"{t['multiply']:.2f}") for t in time["k_tiles"]]
+    assert rows == want
 
 
 def test_every_view_of_a_pass_has_its_kernel(
