@@ -38,10 +38,14 @@ class Span:
 
     def reduced(self, value: int) -> tuple[int, int]:
         """``value`` less what the span holds of it, and the columns that make up that part."""
-        used = 0
-        for lead in sorted(self.rows, reverse=True):
-            if value >> (lead - 1) & 1:
+        rest = used = 0
+        while value:
+            lead = value.bit_length()
+            if lead in self.rows:
                 row, columns = self.rows[lead]
                 value ^= row
                 used ^= columns
-        return value, used
+            else:
+                rest |= 1 << (lead - 1)
+                value ^= 1 << (lead - 1)
+        return rest, used

@@ -54,6 +54,7 @@ class XorImage:
         choices, and counting through those that give 0 goes through the others in their order.
         """
         rest, choice = self.span.reduced(value)
+        budget.spend(2)
         if rest:
             return None
         for count in range(1 << len(self.turns)):

@@ -77,8 +77,8 @@ def with_integers(net: nn.Module, seed: int = 0) -> nn.Module:
         parameter.data = torch.randint(-1, 2, parameter.shape, generator=random).float()
     for module in net.modules():
         if isinstance(module, nn.BatchNorm1d):
-            module.eps = 0.0
-            module.running_var.fill_(4.0)  # type: ignore[union-attr, operator]
+            module.eps = 2.0**-8
+            module.running_var.fill_(4 - 2.0**-8)  # type: ignore[union-attr, operator]
     return net.eval()
 
 
