@@ -162,18 +162,24 @@ class _Place:
     def of_view(cls, view: GemmView) -> _Place:
         columns, left, loops = columns_of(view), columns_of(view), []
         extents, (written, *bounds) = linear_forms("d", 2, view.d)
+        first, end = [0] * len(extents), list(extents)
         for bound in bounds:
-            _clip(extents, bound)
-        for extent, step in zip(extents, written.outer, strict=True):
+            _clip(extents, first, end, bound)
+        offset = written.offset
+        for extent, low, high, step in zip(extents, first, end, written.outer, strict=True):
             own = gcd(extent, left)
-            if own not in (extent, left) or step < 0:
+            if own not in (extent, left) or low % own or high % own or step < 0:
                 expected = f"{columns} columns in whole loops that run forwards"
                 raise UnsupportedViewError(f"expected {expected}, got {view.d}")
             left //= own
-            loops += [(own, step), (extent // own, step * own)]
+            offset += low * step
+            loops += [(own, step), (max(0, high - low) // own, step * own)]
+        offset = written.offset + sum(
+            i * step for i, step in zip(first, written.outer, strict=True)
+        )
         loops = [loop for loop in reversed(loops) if loop[0] != 1]
         shape, stride = zip(*loops, strict=True) if loops else ((), ())
-        return cls(shape, stride, written.offset, columns)
+        return cls(shape, stride, 0 if 0 in shape else offset, columns)
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return what is at that place in a tensor like D: (others, columns)."""
@@ -188,13 +194,16 @@ class _Place:
         return tensor.as_strided(self.shape, self.stride, first)
 
 
-def _clip(extents: list[int], bound: Form) -> None:
+def _clip(extents: list[int], first: list[int], end: list[int], bound: Form) -> None:
     """Shorten the one loop that a coordinate of D follows to what is in bounds."""
-    steps = [(loop, step) for loop, step in enumerate(bound.outer) if step]
-    if len(steps) > 1 or bound.offset < 0 or any(step < 0 for _, step in steps):
-        raise UnsupportedViewError("expected bounds of D that each cut the end of one loop")
+    steps = [(i, step) for i, step in enumerate(bound.outer) if step and extents[i] > 1]
+    if len(steps) > 1 or any(step < 0 for _, step in steps):
+        raise UnsupportedViewError("expected bounds of D that each cut one loop that runs forwards")
+    if not steps and not 0 <= bound.offset < bound.bound:
+        end[0] = 0  # a coordinate that is outside wherever the loops are
     for loop, step in steps:
-        extents[loop] = min(extents[loop], max(0, -((bound.offset - bound.bound) // step)))
+        first[loop] = max(first[loop], -(bound.offset // step))
+        end[loop] = min(end[loop], -((bound.offset - bound.bound) // step))
 
 
 def _flat(tensor: Tensor) -> Tensor:

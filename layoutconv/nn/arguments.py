@@ -78,7 +78,7 @@ def check_tensors(
         if tensor is not None and (tensor.is_nested or tensor.layout != torch.strided):
             got = "a nested tensor" if tensor.is_nested else str(tensor.layout)
             raise ArgumentTypeError(name, "a tensor of torch.strided layout", got)
-    if input.dim() not in (rank + 1, rank + 2):
+    if not rank + 1 <= input.dim() <= rank + 2:  # also for a rank that a compiler holds by name
         expected = f"(N, C) or (C,) and {rank} spatial modes"
         raise ArgumentError("input", expected, f"shape {tuple(input.shape)}")
     if weight.dim() != rank + 2:

@@ -13,16 +13,19 @@ from torch import Tensor
 
 import layoutconv as lc
 from layoutconv import Layout
+from layoutconv.algebra import ComposedLayout, E
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.cpu.cpu_executor import execute_cpu
 from layoutconv.errors import ArgumentTypeError
 from layoutconv.gpu import plan as gpu_plan
 from layoutconv.gpu import select
+from layoutconv.gpu.depthwise_plan import _Place
 from layoutconv.gpu.folding_choice import LINE, arranged_fprop
 from layoutconv.gpu.phase_choice import MORE_COLUMNS, arranged_dgrad
 from layoutconv.kernels.gemm.implicit_gemm import ImplicitGemm
 from layoutconv.ops import dense_calls, dense_passes
 from layoutconv.planning.machine import MACHINES
+from layoutconv.planning.view_rules import UnsupportedViewError
 from layoutconv.tensors.tensor_checks import expected
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual, Scale, Step
 from layoutconv.view.gemm_view import GemmView
@@ -265,3 +268,25 @@ def test_a_kernel_takes_the_tile_that_the_model_picks(
             if view.k and view.m:
                 found = select.choose_kernel(view, torch.float16, 0, structure=structure)
                 ImplicitGemm(found.view, found.spec)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3])
+@pytest.mark.parametrize("offset", range(-15, 8))
+def test_places_of_sums_without_rows_are_those_in_bounds(offset: int, step: int) -> None:
+    """D is cut at its front, at its end, or everywhere."""
+    C, P = 3, 5
+    problems = Layout((1, 2, (C, P)), (0, 1, (2, 2 * C)))
+    written = Layout((1, 1, (C, P)), (E(0), E(0), (E(1), step * E(0))))
+    d = ComposedLayout(Layout((6, C), (C, 1)), (offset, 0), written)
+    place = _Place.of_view(GemmView(problems, problems, d))
+    kept = [p for p in range(P) if 0 <= offset + step * p < 6]
+    found = place.of(torch.arange(6 * C))
+    assert found.tolist() == [[C * (offset + step * p) + c for c in range(C)] for p in kept]
+
+
+def test_columns_that_are_cut_are_refused() -> None:
+    problems = Layout((1, 2, (3, 5)), (0, 1, (2, 6)))
+    written = Layout((1, 1, (3, 5)), (E(0), E(0), (E(1), E(0))))
+    cut = ComposedLayout(Layout((5, 3), (3, 1)), (0, -1), written)
+    with pytest.raises(UnsupportedViewError, match="3 columns in whole loops"):
+        _Place.of_view(GemmView(problems, problems, cut))

@@ -36,6 +36,16 @@ def soft_in_torch(x: Tensor, low: Tensor, gate: Tensor, by: float) -> Tensor:
     return torch.where(x > low, low + by * (x - low), x) + x.tanh() * gate
 
 
+def multiplied(t: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round ``t`` to values that tensor cores multiply: fp32 to tf32, of 10 bits of fraction.
+
+    The derivative of ``soft`` has a step, which makes much of what is rounded on the way.
+    """
+    if dtype is torch.float32:
+        t = (t.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+    return t.to(dtype).double().requires_grad_()
+
+
 def near(ours: Tensor, theirs: Tensor, limit: float) -> None:
     """Rounding moves a value past a threshold now and then: few may be far off."""
     off = (ours.detach().cpu().double() - theirs.detach()).abs()
@@ -53,7 +63,7 @@ def test_dense(name: str, dtype: torch.dtype) -> None:
     K = theirs(x, w, **options).shape[1]
     gate = torch.randn(theirs(x, w, **options).shape)
     bias, low = torch.randn(K), torch.randn(K)
-    wide = [t.to(dtype).double().requires_grad_() for t in (x, w, bias, low, gate)]
+    wide = [multiplied(t, dtype) for t in (x, w, bias, low, gate)]
     given = [t.detach().to("cuda", dtype).requires_grad_() for t in wide]
     z = theirs(wide[0], wide[1], wide[2], **options)
     want = soft_in_torch(z, wide[3].view(-1, *[1] * (z.dim() - 2)), wide[4], 0.25)
@@ -86,7 +96,7 @@ def test_clouds(kind: str, dtype: torch.dtype) -> None:
         return lc.sparse_conv(cloud, w, bias, 2, 1, activation=step).features
 
     gate = torch.randn(call(x, w, bias).shape)
-    wide = [t.to(dtype).double().requires_grad_() for t in (x, w, bias, low, gate)]
+    wide = [multiplied(t, dtype) for t in (x, w, bias, low, gate)]
     given = [t.detach().to("cuda", dtype).requires_grad_() for t in wide]
     want = soft_in_torch(call(*wide[:3]), wide[3], wide[4], 0.25)
     grad = torch.randn(want.shape).to(dtype)
