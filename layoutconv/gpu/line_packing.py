@@ -34,8 +34,9 @@ def pack_lines(x: Tensor, packing: LinePacking, out: Tensor | None = None) -> Te
     words, width = _WORDS[x.itemsize], packing.width
     if out.data_ptr() & 15:  # a result of the user's: whole vectors of it need not be aligned
         return out.copy_(_by_torch(x, packing))
-    with torch.cuda.device(x.device):
-        arch = machines.machine_of(x.get_device()).arch
+    device = x.get_device()
+    with torch.cuda.device(device):
+        arch = machines.machine_of(device).arch
         kernel = load_packing(x.itemsize, vector_of(width, x.itemsize), arch)
         kernel(x.view(-1).view(words), out.view(words), tuple(packing))
     return out

@@ -18,8 +18,10 @@ from torch import Tensor
 import layoutconv as lc
 from layoutconv.base.processes import in_processes
 from layoutconv.conv import ConvProblem, fprop_view, wgrad_view
+from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.errors import ArgumentError, ArgumentTypeError
 from layoutconv.gpu import plan as gpu_plan
+from layoutconv.gpu.line_packing import pack_lines
 from layoutconv.ops.execute import execute_cpu
 from layoutconv.planning.machine import MACHINES
 from layoutconv.sparse.views import kernel_map_view
@@ -140,14 +142,15 @@ class Step(torch.nn.Module):
 
     def forward(self, x: Tensor) -> None:
         self.net(x).sum().backward()
+        pack_lines(x, LinePacking.resized(16, 24))  # as layers of few channels do
 
 
 @pytest.mark.slow
 def test_kernels_are_compiled_for_a_gpu_that_is_not_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once: forward and the gradient of the filter, and three of the depthwise layer."""
+    """Each once: forward, the gradient of the filter, three of the depthwise layer, a packing."""
     monkeypatch.setattr(precompile, "in_processes", in_processes)
     call = Step(), torch.zeros(1, 16, 8, 8)
-    for arch, expected in (("sm_90a", 5), ("sm_86", 5), ("sm_90a", 0)):
+    for arch, expected in (("sm_90a", 6), ("sm_86", 6), ("sm_90a", 0)):
         assert lc.precompile(*call, arch=arch, processes=2) == expected
 
 
