@@ -39,7 +39,7 @@ class Span:
     def reduced(self, value: int) -> tuple[int, int]:
         """``value`` less what the span holds of it, and the columns that make up that part."""
         rest = used = 0
-        while value:
+        while value > 0:  # of a value below 0 the span holds nothing
             lead = value.bit_length()
             if lead in self.rows:
                 row, columns = self.rows[lead]
@@ -48,4 +48,4 @@ class Span:
             else:
                 rest |= 1 << (lead - 1)
                 value ^= 1 << (lead - 1)
-        return rest, used
+        return rest ^ value, used

@@ -174,9 +174,6 @@ class _Place:
             left //= own
             offset += low * step
             loops += [(own, step), (max(0, high - low) // own, step * own)]
-        offset = written.offset + sum(
-            i * step for i, step in zip(first, written.outer, strict=True)
-        )
         loops = [loop for loop in reversed(loops) if loop[0] != 1]
         shape, stride = zip(*loops, strict=True) if loops else ((), ())
         return cls(shape, stride, 0 if 0 in shape else offset, columns)
@@ -202,8 +199,8 @@ def _clip(extents: list[int], first: list[int], end: list[int], bound: Form) -> 
     if not steps and not 0 <= bound.offset < bound.bound:
         end[0] = 0  # a coordinate that is outside wherever the loops are
     for loop, step in steps:
-        first[loop] = max(first[loop], -(bound.offset // step))
-        end[loop] = min(end[loop], -((bound.offset - bound.bound) // step))
+        first[loop] = min(extents[loop], max(first[loop], -(bound.offset // step)))
+        end[loop] = max(0, min(end[loop], -((bound.offset - bound.bound) // step)))
 
 
 def _flat(tensor: Tensor) -> Tensor:

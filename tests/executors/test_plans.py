@@ -284,9 +284,15 @@ def test_places_of_sums_without_rows_are_those_in_bounds(offset: int, step: int)
     assert found.tolist() == [[C * (offset + step * p) + c for c in range(C)] for p in kept]
 
 
-def test_columns_that_are_cut_are_refused() -> None:
+@pytest.mark.parametrize("offset", [-4, -3, -2, -1, 1, 2, 3, 4])
+def test_columns_are_cut_all_at_once_or_refused(offset: int) -> None:
     problems = Layout((1, 2, (3, 5)), (0, 1, (2, 6)))
     written = Layout((1, 1, (3, 5)), (E(0), E(0), (E(1), E(0))))
-    cut = ComposedLayout(Layout((5, 3), (3, 1)), (0, -1), written)
+    view = GemmView(
+        problems, problems, ComposedLayout(Layout((5, 3), (3, 1)), (0, offset), written)
+    )
+    if abs(offset) >= 3:
+        assert not _Place.of_view(view).of(torch.arange(15)).numel()
+        return
     with pytest.raises(UnsupportedViewError, match="3 columns in whole loops"):
-        _Place.of_view(GemmView(problems, problems, cut))
+        _Place.of_view(view)

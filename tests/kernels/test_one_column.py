@@ -30,7 +30,8 @@ from .tiles import retiled
 F16, F32, FP8 = torch.float16, torch.float32, torch.float8_e4m3fn
 TILE = specialized((64, 16, 64), (4, 1), 2)
 ONE_WARP = replace(TILE, load=Load.TMA_WARP)
-LASTING = replace(ONE_WARP, scheduler=TileScheduler.STATIC_PERSISTENT)
+PERSISTENT = replace(ONE_WARP, scheduler=TileScheduler.STATIC_PERSISTENT)
+RESIDENT = replace(PERSISTENT, b_resident=3)
 
 
 def wide(view: GemmView) -> GemmView:
@@ -52,8 +53,8 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
     "a head": (HEAD, F16, TILE),
     "one warp copies": (HEAD, F16, ONE_WARP),
     "strided and dilated": (fprop(1, 9, 11, 64, stride=2, dilation=2), F16, TILE),
-    "persistent": (VOLUME, F16, LASTING),
-    "persistent, B resident": (fprop(1, 6, 64, filter=(3,)), F16, replace(LASTING, b_resident=3)),
+    "persistent": (VOLUME, F16, PERSISTENT),
+    "persistent, B resident": (fprop(1, 6, 64, filter=(3,)), F16, RESIDENT),
     "taps share rows": (wide(HEAD), F16, retiled(TILE, k=32, halo_taps=3)),
     "a cluster shares sums": (HEAD, F16, replace(TILE, cluster_k=2)),
     "tf32": (HEAD, F32, retiled(TILE, k=32)),

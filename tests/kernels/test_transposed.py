@@ -18,7 +18,7 @@ from .launcher import Case, compiled_view, convert, integers, reference, run_cas
 F16, F32 = torch.float16, torch.float32
 SMALL = TileConfig((64, 64, 32), (2, 2), 2)
 WARPS = specialized((64, 128, 64), (4, 1), 2, Load.TMA_WARP)
-LASTING = persistent((128, 128, 64), (8, 1), 3)
+PERSISTENT = persistent((128, 128, 64), (8, 1), 3)
 PINGPONG = persistent((64, 64, 64), (4, 1), 3, pingpong=True)
 
 
@@ -41,7 +41,7 @@ VIEWS = {
     "groups, 4x4": (one(ConvProblem((1, 9, 6, 16), (24, 4, 4), 2, groups=4)), SMALL, "sm_80"),
     "TMA": (one(UP), WARPS, "sm_90a"),
     "TMA, borders": (one(ConvProblem((1, 6, 6, 64), (64, 4, 4), 2, 1)), WARPS, "sm_90a"),
-    "persistent": (one(UP), LASTING, "sm_90a"),
+    "persistent": (one(UP), PERSISTENT, "sm_90a"),
 }  # fmt: skip
 
 

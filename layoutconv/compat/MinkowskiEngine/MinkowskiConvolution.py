@@ -132,7 +132,16 @@ class MinkowskiConvolution(MinkowskiConvolutionBase):
 
 
 class MinkowskiConvolutionTranspose(MinkowskiConvolutionBase):
-    """A transposed convolution, to coordinates of a finer tensor stride."""
+    """A transposed convolution, to coordinates of a finer tensor stride.
+
+    >>> x = SparseTensor(torch.ones(3, 1), torch.tensor([[0, -2], [0, -1], [0, 5]]).int())
+    >>> down = MinkowskiConvolution(1, 1, kernel_size=2, stride=2, dimension=1)
+    >>> up = MinkowskiConvolutionTranspose(1, 1, kernel_size=2, stride=2, dimension=1)
+    >>> down.kernel.data = up.kernel.data = torch.tensor([1.0, 10.0]).view(2, 1, 1)
+    >>> y = up(down(x))
+    >>> y.C.tolist(), y.F.T
+    ([[0, -2], [0, -1], [0, 5]], tensor([[ 11., 110., 100.]], grad_fn=<PermuteBackward0>))
+    """
 
     def __init__(
         self,
@@ -154,7 +163,16 @@ class MinkowskiConvolutionTranspose(MinkowskiConvolutionBase):
 
 
 class MinkowskiGenerativeConvolutionTranspose(MinkowskiConvolutionBase):
-    """A transposed convolution that makes all coordinates that its filter reaches."""
+    """A transposed convolution that makes all coordinates that its filter reaches.
+
+    >>> cells = torch.tensor([[0, -2], [0, 4]]).int()
+    >>> x = SparseTensor(torch.tensor([[1.0], [2.0]]), cells, tensor_stride=2)
+    >>> net = MinkowskiGenerativeConvolutionTranspose(1, 1, kernel_size=2, stride=2, dimension=1)
+    >>> net.kernel.data = torch.tensor([1.0, 10.0]).view(2, 1, 1)
+    >>> y = net(x)
+    >>> y.C.tolist(), y.tensor_stride, y.F.flatten().tolist()
+    ([[0, -2], [0, -1], [0, 4], [0, 5]], [1], [1.0, 10.0, 2.0, 20.0])
+    """
 
     def __init__(
         self,
@@ -175,7 +193,15 @@ class MinkowskiGenerativeConvolutionTranspose(MinkowskiConvolutionBase):
 
 
 class MinkowskiChannelwiseConvolution(MinkowskiModuleBase):
-    """A filter for each channel: ``kernel`` is (taps, C)."""
+    """A filter for each channel: ``kernel`` is (taps, C).
+
+    >>> cells = torch.tensor([[0, 0], [0, 1]]).int()
+    >>> x = SparseTensor(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), cells)
+    >>> net = MinkowskiChannelwiseConvolution(2, kernel_size=3, dimension=1)
+    >>> net.kernel.data = torch.tensor([[1.0, 0.0], [10.0, 1.0], [100.0, 0.0]])
+    >>> net(x).F.tolist()
+    [[310.0, 2.0], [31.0, 4.0]]
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""CTAs that compute several tiles, one after the other."""
+"""Persistent kernels: CTAs that compute several tiles, one after the other."""
 
 from __future__ import annotations
 
