@@ -149,7 +149,7 @@ class ImplicitGemm(GemmKernel):
         tile, spec = self.tile, self.spec
         smem = cutlass.memory.SmemAllocator()
         epilogue_smem = None
-        if cutlass.const_expr(tile.persistent and not tile.stores_registers):
+        if cutlass.const_expr(tile.persistent and not spec.stores_registers):
             size = tile.epilogue_bytes(spec.staged_bytes)
             epilogue_smem = smem.allocate_array(Int64, size // 8, byte_alignment=1024)
         mainloop = self._mainloop(smem)
@@ -257,7 +257,7 @@ class ImplicitGemm(GemmKernel):
         assert isinstance(mainloop, MainloopSm90)  # legality: a persistent tile has producers
         tid, epilogue = loads.tid, self._epilogue()
         results = acc, mainloop.multiplier.mma, d
-        if self.tile.stores_registers:
+        if self.spec.stores_registers:
             epilogue.start(cute.arch.block_idx()[0], tid)
             store = partial(epilogue, *results, extras=extras)
         else:
@@ -297,7 +297,7 @@ class ImplicitGemm(GemmKernel):
         return found.in_order() if self.runs else found
 
     def _epilogue(self) -> Any:
-        return (Epilogue if not self.tile.stores_registers else RegisterEpilogue)(
+        return (RegisterEpilogue if self.spec.stores_registers else Epilogue)(
             self.tile, self.out.element, self.data.accumulator, self.spec.vectors[2], self.steps,
             atomic=self.spec.split == "atomic", run=self.spec.run,
         )  # fmt: skip

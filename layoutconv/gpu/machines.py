@@ -10,6 +10,8 @@ from ..base.devices import check_driver
 from ..kernels.compile.store import architecture
 from ..planning.machine import MACHINES, Machine
 
+REACHED = 0.83  # of the peak bandwidth of memory, by kernels that do nothing else
+
 
 def machine_of(device: int) -> Machine:
     """Return what decides between tiles on a GPU that is present; ``DeviceError`` if none run on
@@ -19,12 +21,26 @@ def machine_of(device: int) -> Machine:
     found: Any = torch.cuda.get_device_properties(device)
     arch = architecture((found.major, found.minor))
     like = MACHINES.get(arch, MACHINES["sm_80"])
+    peak = _peak_bandwidth(found)
     return Machine(
         arch,
         found.multi_processor_count,
         found.shared_memory_per_block_optin,
         found.shared_memory_per_multiprocessor,
         like.products,
-        like.bandwidth,
+        REACHED * peak if peak else like.bandwidth,
         found.name,
     )
+
+
+def _peak_bandwidth(properties: Any) -> float:
+    """Bytes of memory in a microsecond by its clock and bus, two a cycle; 0 where torch has none.
+
+    >>> class H100:
+    ...     memory_clock_rate, memory_bus_width = 2_619_000, 5120  # kHz, bits
+    >>> round(1e-6 * _peak_bandwidth(H100()), 2)  # TB/s
+    3.35
+    """
+    clock = getattr(properties, "memory_clock_rate", 0)
+    bus = getattr(properties, "memory_bus_width", 0)
+    return 2e-3 * clock * bus / 8

@@ -28,6 +28,7 @@ from ..planning.kernel_key import index_buffer
 from ..planning.kernel_spec import (
     ARCHES,
     BYTES,
+    VECTOR_BYTES,
     KernelSpec,
     can_skip,
     kept_entries,
@@ -194,12 +195,15 @@ def _problem_of(view: GemmView, spec: KernelSpec, *, atomic: bool, aligned: int)
         splittable=whole and not spec.epilogue and kind not in _WHOLE and BYTES[out_kind] > 1,
         moved=_moved(view, kind, out_kind),
         clusters=not (counts or atomic),
-        wgmma=suits_warpgroups(kind, vectors, along),
+        # Gathered operands that both are turned were not raced.
+        wgmma=suits_warpgroups(kind, vectors)
+        and not (gathered and kind == "tfloat32" and along == (0, 0)),
         tma=_has_tma(view, spec),
         zero_tiles=bool(_runs(view, spec)),
         persistent=not atomic and len(view.a.shape) == 2 and not skips,
         register_store=(
-            BYTES[out_kind] == 2 and vectors[2] == 8 and not is_by_row(spec.epilogue)
+            BYTES[out_kind] in legality.REGISTER_STORE_BYTES
+            and vectors[2] * BYTES[out_kind] == VECTOR_BYTES and not is_by_row(spec.epilogue)
             and (not counts or stores_whole_rows(view))
         ),
         statistics=counts,

@@ -8,6 +8,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from .kernel_spec import BYTES, RESERVED, VECTOR_BYTES
+from .legality import REGISTER_STORE_BYTES, REGISTER_STORE_COLUMNS
 from .machine import Machine
 from .schedule import Load
 from .tile import TileConfig, specialized
@@ -114,9 +115,7 @@ def _pairs(problem: Problem, machine: Machine) -> list[tuple[TileConfig, int]]:
                 for (m, n, warps_m, warps_n), (_, stages, load) in gathered_rows(problem).items()
             ]
         elif hopper:
-            gathered = problem.gathered and not problem.skips_taps
-            offered = shapes(machine.arch, problem.dtype, gathered=gathered)
-            tiles += [tile_of(shape, k, line // 2) for shape in offered[len(FAMILY) :]]
+            tiles += [tile_of(shape, k, line // 2) for shape in HOPPER]
         tiles += _halo_tiles(problem, machine)
         tiles += _tma_warp_tiles(problem, machine, k)
         tiles += _persistent(problem, k) if hopper else []
@@ -244,7 +243,7 @@ def _tma_warp_tiles(problem: Problem, machine: Machine, k: int) -> list[TileConf
 
 def _persistent(problem: Problem, k: int) -> list[TileConfig]:
     """Tiles of persistent kernels; with halo reuse, of half lines and of all columns."""
-    if not problem.persistent or BYTES[problem.dtype] != 2:
+    if not problem.persistent or BYTES[problem.dtype] not in REGISTER_STORE_BYTES:
         return []
     tiles = []
     if problem.tma and problem.channels:
@@ -269,7 +268,9 @@ def _persistent_epilogue_fits(problem: Problem, tile: TileConfig) -> bool:
     """A persistent kernel of such tiles stores what the problem asks for."""
     if problem.statistics and not (tile.pingpong and problem.n <= tile.n <= MOST_COUNTED):
         return False
-    return problem.register_store or not tile.stores_registers
+    if not tile.stores_registers(BYTES[problem.dtype]):
+        return True
+    return problem.register_store and tile.n % REGISTER_STORE_COLUMNS == 0
 
 
 def _clusters(problem: Problem, tile: TileConfig, machine: Machine) -> list[int]:

@@ -35,6 +35,7 @@ NARROW_SUMS = 16  # columns; of fewer, threads add up rows
 STATISTICS_BYTES = 8  # of a column's sum and that of squares
 ROUNDED_COLUMNS = 32  # that threads which round tf32 share, at least
 REGISTER_STORE_COLUMNS = 32  # that lanes of a warp exchange to store whole vectors
+REGISTER_STORE_BYTES = 2, 4  # of an element that they store
 
 
 def reasons(view: GemmView, spec: KernelSpec, smem_limit: int | None = None) -> list[str]:
@@ -105,12 +106,9 @@ def _of_type(spec: KernelSpec) -> Iterator[str]:
         and (given := registers_given(spec.ctas_per_sm, tile.threads)) < least_registers
     ):
         yield f"{least_registers} registers a thread, got {given}, {spec.ctas_per_sm} CTAs per SM"
-    if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors, spec.along):
+    if tile.warp_specialized and not suits_warpgroups(spec.dtype, spec.vectors):
         vector = min(spec.vectors[:2]) * size
-        yield (
-            f"vectors of {ASYNC_BYTES} bytes or more, got {vector}; and of tf32 an A that runs "
-            f"along k, mode 1, got {spec.dtype} along {spec.along[0]}"
-        )
+        yield f"vectors of {ASYNC_BYTES} bytes or more, got {vector}"
 
 
 def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
@@ -133,7 +131,7 @@ def _of_copies(view: GemmView, spec: KernelSpec) -> Iterator[str]:
 def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
     """Rows that threads store at once, in whole vectors."""
     tile, vector = spec.tile, spec.vectors[2]
-    by_registers = tile.stores_registers
+    by_registers = spec.stores_registers
     if tile.n & (tile.n - 1) and not by_registers:
         yield f"a power of two for columns of a tile that is not persistent, got n = {tile.n}"
     at_once = tile.mma_threads * vector // tile.n
@@ -147,12 +145,13 @@ def _of_epilogue(view: GemmView, spec: KernelSpec) -> Iterator[str]:
         yield "steps that ask for no row, for halo taps, whose rows are others than those of D"
     words = spec.epilogue.split()
     if by_registers:
-        whole = vector * BYTES[spec.out_dtype] == VECTOR_BYTES and BYTES[spec.out_dtype] == 2
+        size = BYTES[spec.out_dtype]
+        whole = vector * size == VECTOR_BYTES and size in REGISTER_STORE_BYTES
         by_row = is_by_row(spec.epilogue)
         if not whole or by_row or tile.n % REGISTER_STORE_COLUMNS or spec.split == "atomic":
             yield (
-                "results of 16 bits, stored by whole vectors, by steps of no row, for a tile that "
-                "registers store"
+                "results of 16 or 32 bits, stored by whole vectors, by steps of no row, and a "
+                f"multiple of {REGISTER_STORE_COLUMNS} columns for a tile that registers store"
             )
         in_whole = view.n <= tile.n and stores_whole_rows(view)
         if "statistics" in words and not in_whole:

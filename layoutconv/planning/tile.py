@@ -19,6 +19,7 @@ COPYING_REGISTERS = 32  # of a thread that copies rows: more than it has sums of
 OTHER_BESIDE_TMA = 48  # where no thread computes addresses of what is loaded
 HALO = 32  # rows of A that a stage has beyond those of the tile, where taps share them
 LINE_BYTES = 128  # of shared memory: all banks once
+WORD = 4  # bytes
 NARROW = 8  # columns of an MMA instruction, the least that a tile has
 ROWS, ROW_REGISTERS = 4, 4  # of A that a thread loads within that; what each further row takes
 
@@ -151,11 +152,15 @@ class TileConfig:
     def pingpong(self) -> bool:
         return self.schedule is KernelSchedule.PINGPONG
 
-    @property
-    def stores_registers(self) -> bool:
-        """Results go from registers to memory: those of ping-pong, and of persistent kernels whose
-        columns are no power of two, which shared memory would turn."""
-        return self.pingpong or (self.persistent and self.n & (self.n - 1) > 0)
+    def stores_registers(self, operand_bytes: int) -> bool:
+        """Return whether results go from registers to memory, past shared memory.
+
+        Those of ping-pong do; and of persistent kernels those whose columns are no power of two,
+        which shared memory would turn, and those of 32-bit data: beside their stages there is no
+        room.
+        """
+        by_columns = self.n & (self.n - 1) > 0
+        return self.pingpong or (self.persistent and (by_columns or operand_bytes == WORD))
 
     @property
     def persistent(self) -> bool:
@@ -242,8 +247,8 @@ class TileConfig:
     def smem_bytes(self, operand_bytes: int, output_bytes: int) -> int:
         """Return the dynamic shared memory in bytes: the mainloop's stages, reused by the epilogue.
 
-        The epilogue of a persistent kernel has memory of its own beside them; that of ping-pong
-        consumers stores from registers, and so does that of columns that are no power of two.
+        The epilogue of a persistent kernel has memory of its own beside them, unless it stores
+        from registers.
 
         >>> specialized, by_tma = KernelSchedule.WARP_SPECIALIZED, Load.TMA_WARP
         >>> [TileConfig((128, 64, 64), (4, 1), 2, specialized, by_tma, scheduler).smem_bytes(2, 2)
@@ -257,7 +262,8 @@ class TileConfig:
         mainloop = self.mainloop_bytes(operand_bytes)
         if self.cluster_k > 1:
             output_bytes = max(output_bytes, PARTIAL_BYTES)
-        epilogue = 0 if self.stores_registers else self.epilogue_bytes(output_bytes)
+        by_registers = self.stores_registers(operand_bytes)
+        epilogue = 0 if by_registers else self.epilogue_bytes(output_bytes)
         if self.persistent:
             return mainloop + epilogue
         return mainloop + max(0, epilogue - self.stages * self.stage_bytes(operand_bytes))

@@ -1,7 +1,8 @@
 """Tile table: which tiles there are, their stages, and how fast each is.
 
 Rates are shares of that of the best tile of Ampere's loop when a GPU is full, measured on an H200;
-docs/performance.md has the runs. ``tune`` makes of them which tile runs a problem.
+those of Hopper's large tiles are a fit to 1,504 trials of tiles on an H100, of layers of networks
+(docs/lab_notebook.md). ``tune`` makes of them which tile runs a problem.
 
 Rates of tiles of 8 and of 16 columns, and of persistent ones of 32 and 64, are estimates until
 ``benchmarks/race_narrow.py`` has been run. What bounds narrow tiles are rows, which are read for
@@ -46,17 +47,25 @@ HOPPER = {
     (64, 128, 4, 1): 4,
     (128, 128, 8, 1): 5,
     (64, 256, 4, 2): 5,
+    (192, 128, 12, 1): 4,
     (256, 128, 8, 1): 4,
     (128, 256, 8, 1): 4,
 }
 # Their rates, as shares of the best tile's above: of vectors that threads copy, for data of 16 and
 # 8 bits; of tf32 that they round; and where tensor maps bring both operands, whatever the type.
-COPIED = dict(zip(HOPPER, (0.12, 0.23, 0.91, 1.08, 0.88, 1.22, 1.05, 1.55, 1.69), strict=True))
-ROUNDED = dict(zip(HOPPER, (0.12, 0.23, 0.95, 1.05, 1.20, 1.28, 0.80, 0.80, 1.58), strict=True))
-# One more of those, of three warpgroups, with its stages: only of gathered rows was it measured.
-ROUNDED_ROWS = {(192, 128, 12, 1): 4}
-ROUNDED |= dict(zip(ROUNDED_ROWS, (1.45,), strict=True))
-MAPPED = dict(zip(HOPPER, (0.12, 0.23, 0.90, 1.10, 1.05, 1.84, 1.08, 1.91, 1.95), strict=True))
+COPIED = dict(
+    zip(HOPPER, (0.12, 0.23, 0.91, 1.08, 0.88, 1.22, 1.05, 1.40, 1.55, 1.69), strict=True)
+)
+ROUNDED = dict(
+    zip(HOPPER, (0.12, 0.23, 0.95, 1.05, 1.00, 1.15, 0.80, 1.60, 0.80, 1.54), strict=True)
+)
+# Of tf32 whose operands run along M and N: producers turn B, and consumers A, word by word.
+TURNED = dict(
+    zip(HOPPER, (0.12, 0.23, 0.55, 0.68, 0.43, 0.72, 0.43, 0.86, 0.60, 0.82), strict=True)
+)
+MAPPED = dict(
+    zip(HOPPER, (0.12, 0.23, 1.02, 1.10, 1.14, 1.73, 1.05, 1.73, 1.79, 2.02), strict=True)
+)
 # The same where a tile of A serves the taps of a row of the filter, with k-tiles of half a line.
 WINDOWS = {
     (128, 32, 4, 1): (1.25, 4),
@@ -80,8 +89,8 @@ MAPPED_WINDOWS = {
 ONE_WARP = {
     (128, 8, 4, 1): (0.12, 1.4),
     (128, 16, 4, 1): (0.24, 1.4),
-    (64, 128, 4, 1): (1.05, 1.0),
-    (128, 64, 4, 1): (0.95, 1.4),
+    (64, 128, 4, 1): (0.98, 1.0),
+    (128, 64, 4, 1): (0.90, 1.4),
     (256, 64, 8, 1): (1.02, 3.2),
 }
 
@@ -103,14 +112,14 @@ class PersistentRow(NamedTuple):
         return self[:5]
 
 
-# Tiles for columns that others pad: rates lie between those of 128x128 and 128x256, or below for
-# 256x96, which loads more for a product. They are no measurements.
+# Tiles for columns that others pad; of 160, the rate lies between those of its neighbours.
 WHOLE_COLUMNS = [
-    PersistentRow(256, 96, 8, False, False, 1.55, 4.0, 5),
-    PersistentRow(128, 160, 8, False, False, 1.70, 4.0, 6),
-    PersistentRow(128, 192, 8, False, False, 1.75, 4.0, 5),
+    PersistentRow(256, 96, 8, False, False, 1.76, 4.0, 5),
+    PersistentRow(128, 160, 8, False, False, 1.70, 3.0, 6),
+    PersistentRow(128, 192, 8, False, False, 1.75, 3.0, 5),
+    PersistentRow(192, 192, 12, False, False, 2.20, 3.2, 4),
 ]
-# Of 16 bits, by the taps that share rows; 3 are three or more.
+# Of 16 bits and of tf32, by the taps that share rows; 3 are three or more.
 PERSISTENT = {
     1: [
         PersistentRow(128, 8, 4, False, False, 0.13, 3.0, 4),
@@ -118,8 +127,9 @@ PERSISTENT = {
         PersistentRow(128, 16, 4, False, False, 0.25, 3.0, 4),
         PersistentRow(128, 32, 4, False, False, 0.40, 4.0, 4),
         PersistentRow(128, 64, 4, False, False, 0.72, 6.0, 4),
-        PersistentRow(128, 128, 4, True, False, 1.72, 3.0, 6),
-        PersistentRow(128, 256, 8, False, False, 1.88, 4.0, 3),
+        PersistentRow(128, 128, 4, True, False, 1.74, 3.0, 6),
+        PersistentRow(192, 128, 12, False, False, 1.76, 3.2, 4),
+        PersistentRow(128, 256, 8, False, False, 2.00, 5.2, 3),
         *WHOLE_COLUMNS,
     ],
     2: [
@@ -129,10 +139,10 @@ PERSISTENT = {
         PersistentRow(128, 128, 4, True, True, 1.77, 3.0, 6),
     ],
     3: [
-        PersistentRow(256, 64, 8, False, False, 1.56, 3.0, 5),
-        PersistentRow(128, 64, 4, True, False, 1.52, 3.0, 9),
-        PersistentRow(128, 64, 4, True, True, 1.66, 3.0, 6),
-        PersistentRow(128, 32, 4, True, True, 1.06, 3.0, 5),
+        PersistentRow(256, 64, 8, False, False, 1.50, 3.0, 5),
+        PersistentRow(128, 64, 4, True, False, 1.40, 3.0, 9),
+        PersistentRow(128, 64, 4, True, True, 1.80, 3.0, 6),
+        PersistentRow(128, 32, 4, True, True, 1.20, 2.6, 5),
     ],
 }
 # Stages of the tiles that are best with k-tiles of half a line: two CTAs fit, one would not.
@@ -145,12 +155,15 @@ WARPGROUP_TYPES = (
 SLOW_START = {
     (256, 64, 4, 1): 5.4,
     (256, 64, 8, 1): 3.3,
-    (128, 128, 8, 1): 3.2,
-    (192, 128, 12, 1): 4.0,
+    (128, 128, 8, 1): 2.6,
+    (192, 128, 12, 1): 3.1,
     (64, 256, 4, 2): 3.2,
-    (256, 128, 8, 1): 4.0,
+    (256, 128, 8, 1): 3.8,
     (128, 256, 8, 1): 4.0,
 }
+# Multistage tiles of tf32 whose operands run along M and N, by their warps: no ldmatrix turns
+# words, so that fragments are read one by one.
+WORD_BY_WORD = {2: 0.82, 4: 0.82, 8: 0.95}
 # Of k-tiles of half a line, these are so much slower: a barrier for half as many products.
 HALF_LINE_RATE = 0.85
 MANY_PRODUCTS = 128 * 128  # of a tile that one warp copies: these are enough for a barrier
@@ -179,18 +192,17 @@ ROUNDED_GATHERED = {
 }
 
 
-def shapes(arch: str, dtype: str, *, gathered: bool = False) -> list[Shape]:
-    """The tiles that a machine runs for a type of data, of rows that lie side by side or not."""
-    if arch != "sm_90a" or dtype not in WARPGROUP_TYPES:
-        return list(FAMILY)
-    return [*FAMILY, *HOPPER, *(ROUNDED_ROWS if gathered and dtype == "tfloat32" else ())]
+def shapes(arch: str, dtype: str) -> list[Shape]:
+    """The tiles that a machine runs for a type of data."""
+    hopper = arch == "sm_90a" and dtype in WARPGROUP_TYPES
+    return [*FAMILY, *(HOPPER if hopper else ())]
 
 
 def tile_of(shape: Shape, k: int, half_line: int) -> TileConfig:
     """The tile of a shape, with k-tiles of ``k``, or what suits the shape better."""
     m, n, warps_m, warps_n = shape
     warps = warps_m, warps_n
-    stages = (HOPPER | ROUNDED_ROWS).get(shape)
+    stages = HOPPER.get(shape)
     if stages:
         return specialized((m, n, k), warps, stages)
     if shape in HALF_LINES:

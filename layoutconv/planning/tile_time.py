@@ -10,7 +10,7 @@ from .group_model import GroupProblem
 from .group_tile import GroupTile
 from .kernel_spec import ASYNC_BYTES, BYTES, RESERVED, VECTOR_BYTES
 from .machine import Machine
-from .schedule import Load
+from .schedule import WARP, Load
 from .tile import TileConfig
 from .tile_table import (
     COPIED,
@@ -25,14 +25,16 @@ from .tile_table import (
     ROUNDED_GATHERED,
     ROUNDED_WINDOWS,
     SLOW_START,
+    TURNED,
     WINDOWS,
+    WORD_BY_WORD,
     Shape,
     persistent_row,
 )
 
 WAVE = 2.4  # microseconds from a CTA's start to its first product, and from its last to the store
-EXCHANGE = 3.5  # microseconds in which two CTAs of a cluster add up their parts; four take twice
-LAUNCH = 2.0  # microseconds of a kernel that adds parts up, beside what it reads and writes
+EXCHANGE = 4.5  # microseconds in which two CTAs of a cluster add up their parts; four take twice
+LAUNCH = 1.6  # microseconds of a kernel that adds parts up, beside what it reads and writes
 TWO_LAUNCHES = 8.0  # microseconds of a kernel and of one that adds its parts up, at least
 MORE_PARTS = 0.01  # of the time, for twice as many parts of sums that tensor maps bring
 # Twice the rows of a kernel map have so many times the taps: 1.07 in rooms, 1.12 in streets.
@@ -68,7 +70,7 @@ class Problem:
         zero_tiles: B has structural zeros that tiles skip; ``zero_tiles_halo``, tiles with halo
             reuse (``structural_zeros.py``).
         persistent: sums of one group and of every tap, as persistent kernels compute.
-        register_store: results are stored as they are, by whole vectors of 16 bits.
+        register_store: results are stored as they are, by whole vectors of 16 or of 32 bits.
         statistics: column statistics are stored too.
         k_tiles: k-tiles of half a line that a sum has, with halo reuse.
         group: of the view's groups, if tiles may hold several.
@@ -119,7 +121,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         rate, _ = WINDOWS[shape]
         return rate * (ROUNDED_WINDOWS if rounded else 1)
     if not tile.warp_specialized:
-        return FAMILY[shape]
+        turned = rounded and not problem.channels
+        return FAMILY[shape] * (WORD_BY_WORD[tile.mma_threads // WARP] if turned else 1)
     half = HALF_LINE_RATE if tile.k * BYTES[problem.dtype] < 128 else 1
     if tile.load is Load.TMA_WARP:
         return ONE_WARP[shape][0] * (half if tile.m * tile.n < MANY_PRODUCTS else 1)
@@ -127,6 +130,8 @@ def rate_of(problem: Problem, tile: TileConfig) -> float:
         return MAPPED[shape]
     if is_kept(problem, tile.k):
         return gathered_rows(problem)[shape][0] * half
+    if rounded and not problem.channels:
+        return TURNED[shape] * half
     return (ROUNDED[shape] if rounded else COPIED[shape]) * half
 
 
@@ -169,8 +174,7 @@ def expected_times(
     cluster, resident = tile.cluster_k, _resident(problem, tile, machine)
     m = ceil(problem.m * problem.halo_growth) if tile.halo_taps > 1 else problem.m
     ctas = -(-m // tile.m) * -(-problem.n // tile.n) * problem.groups * cluster
-    whole = 2 * cluster  # a cluster stays within some neighbouring SMs
-    sms = machine.sm_count // whole * whole
+    sms = _sms(machine, cluster)
     rate = rate_of(problem, tile) * machine.products
     outputs, cost = tile.m * tile.n, COST.get(problem.dtype, 1.0)
     more = TAPS_OF_MORE_ROWS ** log2(tile.m / 64) if problem.skips_taps else 1.0
@@ -191,12 +195,23 @@ def expected_times(
             time += ctas_per_sm * (of_cta if adjoins and parts == 1 else of_cta + stored)
         if narrow:
             time = max(time, waves * _waits(problem, tile, parts))
-        if problem.channels:  # where memory is as slow as the products, neither hides the other
-            time = hypot(time, moved)
+        # Where memory is as slow as the products, neither hides the other.
+        time = hypot(time, moved)
         time += start if persistent else start * waves
         time += exchange
         times.append(time if parts == 1 else _with_parts(problem, time, parts, machine))
     return times
+
+
+def _sms(machine: Machine, cluster: int) -> int:
+    """SMs that clusters of so many CTAs find room on.
+
+    A cluster stays within a GPC, of 16 or 18 SMs, some of which are off, others on every chip: 32
+    clusters of four on 132 SMs took twice the time of one wave (H100).
+    """
+    if cluster <= 2:
+        return machine.sm_count
+    return machine.sm_count * 7 // 8 // cluster * cluster
 
 
 def _of_groups(problem: Problem, tile: GroupTile, splits: int, machine: Machine) -> float:

@@ -51,6 +51,7 @@ PINGPONG = KernelSchedule.PINGPONG
 TEAMS = replace(TILE, schedule=PINGPONG)
 
 PLANES = ConvProblem((3, 7, 9, 64), (40, 3, 3), padding=1)
+ODD = ConvProblem((3, 7, 9, 64), (36, 3, 3), padding=1)  # rows that no whole vectors store
 WIDE = ConvProblem((1, 9, 9, 64), (136, 1, 3), padding=1)
 STRIDED = ConvProblem((3, 11, 18, 32), (64, 3, 3), 2, 1)
 DEEP = ConvProblem((2, 9, 11, 64), (64, 1, 1))
@@ -114,6 +115,11 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig, int, int]] = {
         BF16, retiled(THREE, n=32, schedule=PINGPONG, b_resident=3), 11, 0,
     ),
     "a filter's gradient": (wgrad_view(LINE), F16, retiled(TILE, k=32), 3, 0),
+    "tf32": (fprop_view(PLANES), F32, retiled(TILE, k=32), 3, 0),
+    "teams, tf32": (fprop_view(PLANES), F32, retiled(TEAMS, k=32, stages=4), 3, 0),
+    "teams, windows, tf32": (
+        wide(fprop_view(PLANES)), F32, retiled(THREE, k=16, schedule=PINGPONG), 4, 0
+    ),
 }  # fmt: skip
 
 
@@ -305,7 +311,7 @@ def test_ping_pong_and_a_resident_b_are_of_persistent_kernels(changes: dict[str,
     [
         (fprop_view(PLANES), replace(TILE, b_resident=8), {}, "k-tiles of a resident B as a sum"),
         (fprop_view(WIDE), replace(TILE, b_resident=3), {}, "and all columns"),
-        (fprop_view(PLANES), TEAMS, {"out": F32}, "expected results of 16 bits"),
+        (fprop_view(ODD), TEAMS, {}, "expected results of 16 or 32 bits"),
         (
             fprop_view(WIDE), TEAMS, {"epilogue": Epilogue(statistics=True).structure},
             "statistics of all columns",

@@ -219,10 +219,21 @@ def test_what_is_not_rounded_shows(room: Any, kind: str, monkeypatch: Patch) -> 
 # -- which problems -------------------------------------------------------------------------------
 
 
-def test_an_a_along_rows_is_refused() -> None:
-    view = wgrad_view(ConvProblem((1, 9, 32), (32, 3), padding=1))
-    with pytest.raises(ValueError, match=r"an A that runs along k.* got tfloat32 along 0"):
-        compile_view(view, torch.float32, LINES, "sm_90a")
+ALONG_ROWS = {
+    "taps": (ConvProblem((2, 9, 11, 72), (72, 3, 3), stride=2, padding=1), (128, 128, 32), (8, 1)),
+    "one tap": (ConvProblem((3, 9, 11, 136), (200, 1, 1)), (128, 256, 32), (8, 1)),
+    "three warpgroups": (ConvProblem((3, 9, 11, 136), (200, 1, 1)), (192, 128, 32), (12, 1)),
+    "half lines": (ConvProblem((3, 9, 11, 136), (72, 1, 1)), (64, 64, 16), (4, 1)),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_ROWS)
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.chessboard
+def test_an_a_along_rows_is_turned_by_those_who_read_it(name: str, cluster: int) -> None:
+    problem, mma, warps = ALONG_ROWS[name]
+    tile = specialized(mma, warps, 3, cluster_k=cluster)
+    check_view_runs(wgrad_view(problem), torch.float32, tile, arch="sm_90a")
 
 
 def test_what_the_model_offers() -> None:
@@ -233,11 +244,8 @@ def test_what_the_model_offers() -> None:
         assert any(t.warp_specialized and t.halo_taps == more.get("halo_taps", 1) for t in offered)
         none = shortlist(replace(problem, wgmma=False, **more), machine)
         assert not any(t.warp_specialized for t, _ in none)
-    gathered = replace(problem, gathered=True)  # three warpgroups, of nothing else
-    for of, there in (
-        (gathered, True), (problem, False), (replace(gathered, skips_taps=True), False),
-        (replace(gathered, dtype="float16", staged_bytes=2), False),
-    ):  # fmt: skip
+    gathered = replace(problem, gathered=True)  # three warpgroups
+    for of, there in ((gathered, True), (replace(gathered, skips_taps=True), False)):
         assert (ROWS_192 in [tile for tile, _ in shortlist(of, machine)]) == there
     assert choose(gathered, machine) == (ROWS_192, 1)
     exact = shortlist(replace(problem, dtype="float32"), machine)

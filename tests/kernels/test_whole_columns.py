@@ -1,4 +1,4 @@
-"""Tiles of 96, 160 and 192 columns, which registers store: no column of 128 or 256 is empty."""
+"""Tiles of 96, 160 and 192 columns, which registers store, and of 192 rows: none are empty."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layoutconv.conv import ConvProblem, dgrad_views, fprop_view
+from layoutconv.conv import ConvProblem, dgrad_views, fprop_view, wgrad_view
 from layoutconv.gpu.select import choose_kernel
 from layoutconv.planning import legality
 from layoutconv.planning.machine import MACHINES
-from layoutconv.planning.tile import TileConfig, persistent
+from layoutconv.planning.schedule import TileScheduler
+from layoutconv.planning.tile import TileConfig, persistent, specialized
 from layoutconv.planning.tile_table import PERSISTENT, WHOLE_COLUMNS, persistent_tile
 from layoutconv.view.epilogue import Activation, Bias, Epilogue, Residual
 from layoutconv.view.gemm_view import GemmView
@@ -40,19 +41,46 @@ RUN: dict[str, tuple[GemmView, torch.dtype, TileConfig]] = {
     "96 of a gradient": (gradient(96), F16, TILES[256, 96]),
     "160 of a gradient": (gradient(160), F16, TILES[128, 160]),
     "192 of a gradient": (gradient(192), BF16, TILES[128, 192]),
+    "192 rows": (forward(192), F16, TILES[192, 192]),
+    "192 rows of a gradient": (gradient(192), F16, TILES[192, 192]),
+    "192, tf32": (forward(192), F32, TILES[192, 192]),
+    "160, tf32": (forward(320), F32, TILES[128, 160]),
+    "some of 96, tf32": (forward(68), F32, TILES[256, 96]),
 }
+ROWS = specialized((192, 128, 32), (12, 1), 2)
 
 
 @pytest.mark.parametrize("name", RUN)
 def test_what_is_multiplied(name: str) -> None:
     view, dtype, tile = RUN[name]
     ran = check_view_runs(view, dtype, tile, arch="sm_90a", most=2)
-    assert ran.launch.shared_bytes == tile.smem_bytes(2, 2) == tile.mainloop_bytes(2)
+    size = dtype.itemsize
+    assert ran.launch.shared_bytes == tile.smem_bytes(size, size) == tile.mainloop_bytes(size)
     legality.check(view, spec_of(view, dtype, tile, "sm_90a"), MACHINES["sm_90a"].smem_per_cta)
 
 
-def test_a_bias_and_an_activation() -> None:
-    view, dtype, tile = RUN["192"]
+@pytest.mark.parametrize("kind", ["forward", "gradient", "sums", "cluster", "persistent"])
+@pytest.mark.parametrize("dtype", [F16, F32], ids=["16 bits", "tf32"])
+def test_192_rows(kind: str, dtype: torch.dtype) -> None:
+    """Three consumer warpgroups, with rows of two tiles, and columns of two."""
+    view = forward(136)
+    if kind == "gradient":
+        view = gradient(136)
+    elif kind == "sums":
+        view = wgrad_view(ConvProblem((2, 9, 11, 136), (200, 1, 1)))
+    elif kind == "cluster":
+        view = fprop_view(ConvProblem((2, 9, 11, 64), (136, 3, 3)))
+    parts = 2 if kind == "cluster" else 1
+    tile = replace(ROWS, cluster_k=parts)
+    more = {}
+    if kind == "persistent":
+        tile, more = persistent((192, 128, 32), (12, 1), 2), {"most": 2}
+    check_view_runs(view, dtype, tile, arch="sm_90a", **more)
+
+
+@pytest.mark.parametrize("name", ["192", "192, tf32"])
+def test_a_bias_and_an_activation(name: str) -> None:
+    view, dtype, tile = RUN[name]
     case = Case.of(view, dtype)
     plain, bias = reference(case)[0], torch.arange(192.0) % 7 - 3
     case.epilogue = Epilogue((Bias(bias), Activation("relu")))
@@ -67,7 +95,8 @@ def test_what_they_do_not_store() -> None:
         return legality.reasons(view, spec_of(view, dtype, tile, "sm_90a", **more))
 
     assert not reasons(tile)
-    assert reasons(replace(tile, mma=(256, 96, 16)), F32)
+    assert not reasons(tile, F32)
+    assert any("of 16 or 32 bits" in r for r in reasons(tile, F16, aligned=(16, 16, 8)))
     residual = Epilogue((Residual(torch.zeros(3, 9, 10, 96, dtype=F16)),)).structure
     assert any("by steps of no row" in r for r in reasons(tile, epilogue=residual))
     single = TileConfig((128, 96, 32), stages=2)
@@ -81,18 +110,20 @@ def test_all_rows_of_the_table_fit_a_gpu() -> None:
         assert persistent_tile(row, 64).smem_bytes(2, 2) <= machine.smem_per_cta
 
 
-@pytest.mark.parametrize(("K", "tile"), [(96, (256, 96)), (320, (128, 160)), (192, (128, 192))])
+@pytest.mark.parametrize(("K", "tile"), [(96, (256, 96)), (320, (128, 160)), (192, (192, 192))])
 def test_the_model_takes_them_for_their_columns_alone(K: int, tile: tuple[int, int]) -> None:
     machine = MACHINES["sm_90a"]
     for columns, wanted in ((K, True), (K - 8, False)):
         view = fprop_view(ConvProblem((14, 72, 128, 192), (columns, 3, 3), padding=1))
         found = choose_kernel(view, F16, machine).spec.tile
         assert ((found.m, found.n) == tile) == wanted
-        exact = choose_kernel(view, F32, machine).spec.tile
+        exact = choose_kernel(view, torch.float64, machine).spec.tile
         assert exact.n & (exact.n - 1) == 0
 
 
-def test_persistent_tiles_of_other_columns_turn_in_shared_memory() -> None:
-    assert not persistent((128, 128, 64), (8, 1), 3).stores_registers
-    assert persistent((128, 160, 64), (8, 1), 3).stores_registers
-    assert persistent((128, 128, 64), (4, 1), 3, pingpong=True).stores_registers
+def test_which_persistent_tiles_turn_in_shared_memory() -> None:
+    plain = persistent((128, 128, 64), (8, 1), 3)
+    assert [plain.stores_registers(size) for size in (1, 2, 4)] == [False, False, True]
+    assert persistent((128, 160, 64), (8, 1), 3).stores_registers(2)
+    assert persistent((128, 128, 64), (4, 1), 3, pingpong=True).stores_registers(2)
+    assert not replace(plain, scheduler=TileScheduler.SINGLE_TILE).stores_registers(4)

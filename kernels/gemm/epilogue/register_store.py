@@ -1,8 +1,9 @@
 """From accumulators to memory without shared memory: four lanes turn what they hold of a row.
 
-Of Hopper's accumulators four lanes hold a row of 8 columns, a pair each. Of four times as many
-columns each lane gives the others what they have not, in four shuffles for each row, and holds 8
-columns in a row then: 16 bytes of 16 bits each, which it stores.
+Of Hopper's accumulators four lanes hold a row of 8 columns, a pair each. Of 16 bits and four times
+as many columns each lane gives the others what they have not, in four shuffles for each row, and
+holds 8 columns in a row then: 16 bytes, which it stores. Pairs of 32 bits are stored as they are:
+those of four lanes are a sector of 32 bytes.
 
 So a ping-pong consumer waits for no other when it stores, and what all of its tiles have in common
 stays with it: statistics are sums in registers, from tile to tile.
@@ -16,21 +17,21 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr, range_constexpr
+from cutlass import Boolean, Int32, Int64, const_expr, range_constexpr
 
 from layoutconv.planning.schedule import WARP
 
-from ..operand import Operand
+from ..operand import Column, Operand, Row
 from .column_statistics import COLUMNS_OF_LANES, LANES_OF_ROW, Columns, SumsOfFragments
 from .convert import converted
 from .ops import Places
-from .smem_store import STORE_BYTES, Epilogue, Extras
+from .smem_store import Epilogue, Extras
 
-BITS = 16  # of an element of D: a pair is a word
+WORD = 32  # bits
 
 
 class RegisterEpilogue(Epilogue):
-    """Register-direct store of a ping-pong consumer's tiles, of 16 bits, through the layout of D.
+    """Register-direct store of a persistent kernel's tiles, of 16 or 32 bits, through D's layout.
 
     Steps need no more than the column.
     """
@@ -62,41 +63,60 @@ class RegisterEpilogue(Epilogue):
         numbers = [[where[(0, h, 0), i, 0][0] for h in range(halves)] for i in range(down)]
         rows = [[d.row(m0 + number) for number in some] for some in numbers]
         stored = [[self._is_stored(d, row) for row in some] for some in rows]
-        bits = const_expr(8 * STORE_BYTES)
-        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
         for j in range_constexpr(across):
             for block in range_constexpr(0, groups, LANES_OF_ROW):
                 first = n0 + where[(0, 0, block), 0, j][1]  # of the lane's pairs
-                column = d.column(first + (self.vector - 2) * lane)
+                columns = self._columns(d, first, lane)
                 places = self._places_of(first, halves, d.col_count, extras)
                 for i in range_constexpr(down):
-                    words = self._words(acc, i, j, block, halves, places, extras)
+                    pairs = self._pairs(acc, i, j, block, halves, places, extras)
                     if const_expr(sums is not None):
-                        pairs = cute.recast_tensor(words, self.dtype)
-                        for at in range_constexpr(halves * LANES_OF_ROW):
-                            group = j * groups + block + at // halves
-                            sums.add(
-                                group, (pairs[2 * at], pairs[2 * at + 1]), stored[i][at % halves]
-                            )
+                        for h in range_constexpr(halves):
+                            for g in range_constexpr(LANES_OF_ROW):
+                                pair = pairs[0, h, g], pairs[1, h, g]
+                                sums.add(j * groups + block + g, pair, stored[i][h])
                     for h in range_constexpr(halves):
-                        own = [words[h + halves * g] for g in range(LANES_OF_ROW)]
-                        out = cute.make_rmem_tensor((LANES_OF_ROW,), Int32)
-                        for g, word in enumerate(_turned(own, lane)):
-                            out[g] = word
-                        row = rows[i][h]
-                        entry = d.load_index(row, column, written=True) if d.gather else None
-                        offset, there = d.offset(row, column, entry)
-                        vector = cute.recast_tensor(out, self.dtype)
-                        self._store(atom, vector, d.at(d.pointer, offset), there)
+                        vectors = self._vectors(pairs, h, lane)
+                        for column, vector in zip(columns, vectors, strict=True):
+                            self._store_vector(vector, d, rows[i][h], column)
+
+    def _columns(self, d: Operand, first: Any, lane: Any) -> list[Column]:
+        """The columns from which on a lane stores what it has of a block: turned, or by pairs."""
+        if self.dtype.width == WORD:
+            return [d.column(first + COLUMNS_OF_LANES * g) for g in range(LANES_OF_ROW)]
+        return [d.column(first + (self.vector - 2) * lane)]
+
+    def _vectors(self, pairs: Any, half: int, lane: Any) -> list[Any]:
+        """What a lane stores of a row, from each of those columns on."""
+        if self.dtype.width == WORD:
+            return [pairs[None, half, g] for g in range(LANES_OF_ROW)]
+        words = cute.recast_tensor(pairs, Int32)
+        out = cute.make_rmem_tensor((LANES_OF_ROW,), Int32)
+        for g, word in enumerate(_turned([words[0, half, g] for g in range(LANES_OF_ROW)], lane)):
+            out[g] = word
+        return [cute.recast_tensor(out, self.dtype)]
+
+    @cute.jit
+    def _store_vector(self, vector: Any, d: Operand, row: Row, column: Column):
+        entry = d.load_index(row, column, written=True) if d.gather else None
+        offset, there = d.offset(row, column, entry)
+        count = const_expr(cute.size(vector))
+        bits = const_expr(count * self.dtype.width)
+        atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=bits)
+        pointer = d.pointer + cute.assume(Int64(offset), divby=count)
+        pred, layout = cute.make_rmem_tensor(1, Boolean), cute.make_layout(((count, 1),))
+        pred[0] = there
+        source = cute.make_tensor(vector.iterator, layout)
+        cute.copy(atom, source, cute.make_tensor(pointer, layout), pred=pred)
 
     def _is_stored(self, d: Operand, row: Any) -> Any:
         """Return whether a row is, if that has to be known: whether its first column is."""
         return d.offset(row, d.column(Int32(0)))[1] if self.steps.statistics else None
 
-    def _words(
+    def _pairs(
         self, acc: Any, i: int, j: int, block: int, halves: int, places: Places, extras: Extras
     ) -> Any:
-        """A block of a thread's accumulators after the steps, as words: (halves, lanes)."""
+        """A block of a thread's accumulators after the steps, as D has them: (2, halves, lanes)."""
         values = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), acc.element_type)
         for g in range(LANES_OF_ROW):
             for h in range(halves):
@@ -107,8 +127,7 @@ class RegisterEpilogue(Epilogue):
             x = self.steps(x.to(self.work), extras.numbers, places)
         out = cute.make_rmem_tensor((2, halves, LANES_OF_ROW), self.dtype)
         out.store(converted(x, self.dtype))
-        words = cute.make_layout(halves * LANES_OF_ROW)
-        return cute.make_tensor(cute.recast_ptr(out.iterator, dtype=Int32), words)
+        return out
 
     def _places_of(self, first: Any, halves: int, count: int, extras: Extras) -> Places:
         """Values that steps read at the places of a block."""
