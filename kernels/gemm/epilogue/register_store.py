@@ -66,7 +66,7 @@ class RegisterEpilogue(Epilogue):
         for j in range_constexpr(across):
             for block in range_constexpr(0, groups, LANES_OF_ROW):
                 first = n0 + where[(0, 0, block), 0, j][1]  # of the lane's pairs
-                columns = self._columns(d, first, lane)
+                columns = self._first_columns(d, first, lane)
                 places = self._places_of(first, halves, d.col_count, extras)
                 for i in range_constexpr(down):
                     pairs = self._pairs(acc, i, j, block, halves, places, extras)
@@ -80,14 +80,14 @@ class RegisterEpilogue(Epilogue):
                         for column, vector in zip(columns, vectors, strict=True):
                             self._store_vector(vector, d, rows[i][h], column)
 
-    def _columns(self, d: Operand, first: Any, lane: Any) -> list[Column]:
+    def _first_columns(self, d: Operand, first: Any, lane: Any) -> list[Column]:
         """The columns from which on a lane stores what it has of a block: turned, or by pairs."""
         if self.dtype.width == WORD:
             return [d.column(first + COLUMNS_OF_LANES * g) for g in range(LANES_OF_ROW)]
         return [d.column(first + (self.vector - 2) * lane)]
 
     def _vectors(self, pairs: Any, half: int, lane: Any) -> list[Any]:
-        """What a lane stores of a row, from each of those columns on."""
+        """Return what a lane stores of a row, from each of those columns on."""
         if self.dtype.width == WORD:
             return [pairs[None, half, g] for g in range(LANES_OF_ROW)]
         words = cute.recast_tensor(pairs, Int32)
