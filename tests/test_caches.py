@@ -271,6 +271,7 @@ def test_nothing_else_remembers_without_end() -> None:
     assert found - listed == set()
     assert found == {
         "kernels.compile.store._loaded",
+        "kernels.maps.device_tables._READ_BY_GRAPHS",
         "layoutconv.algebra.display._DRAW",
         "layoutconv.algebra.late._FOUND",
         "layoutconv.compat.installing._installed",

@@ -16,17 +16,10 @@ from layoutconv.base.memory import maker
 from . import map_stages, per_rank
 from .block_table import TAIL, table_bits
 from .cooperative import WORD, multiprocessors
+from .device_tables import Table, device_table
 from .hash_table import EMPTY
 from .map_stages import RoomToSort, filled, sorted_index, sorted_search
-from .per_rank import (
-    Chain,
-    Table,
-    check_cells,
-    check_grid,
-    check_per_axis,
-    check_table,
-    device_table,
-)
+from .per_rank import Chain, check_cells, check_grid, check_per_axis, check_table
 from .probe import Search
 from .row_order import Sizes
 from .sort_keys import Keys

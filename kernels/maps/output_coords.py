@@ -18,9 +18,10 @@ from layoutconv.errors import ArgumentError
 from ..common.cells import cell_of, key_of, read_cell, vector_of, write_cell
 from ..common.walk import at, put, select
 from . import per_rank
+from .device_tables import Table
 from .hash_table import EMPTY, bits_for, insert
 from .occupancy_bitmap import cells_of_bits, suits
-from .per_rank import PerRank, Table, check_cells, check_grid, check_per_axis, check_table
+from .per_rank import PerRank, check_cells, check_grid, check_per_axis, check_table
 from .tap_meeting import Meet, MetTaps
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from layoutconv.errors import ArgumentError, ArgumentTypeError
 
 from ..common.walk import TYPES
 from ..compile.store import architecture, load
+from .device_tables import Table, keep_for_graph
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # Of a CTA: few, as the deep layers of a network have a few thousand rows for 132 multiprocessors.
 THREADS = 128
 
-Table = tuple[tuple[int, ...], ...]
 Functions = dict[int, Callable[..., None]]  # of a kernel, once it is loaded, by device
 
 
@@ -167,6 +167,8 @@ def launch(
     function = kernel.functions.get(device)
     if function is None:
         function = kernel.functions[device] = load_per_rank(kernel, _arch(device))
+    if device >= 0 and torch.cuda.is_current_stream_capturing():
+        keep_for_graph(tensors)
     function(tensors[0], addresses, integers)
 
 
@@ -179,12 +181,6 @@ def _several_gpus() -> bool:
 @remembered(64)
 def _arch(device: int) -> str:
     return architecture(torch.cuda.get_device_capability(device))
-
-
-@remembered(1024, stays=True)
-def device_table(table: Table | tuple[int, ...], device: torch.device) -> Tensor:
-    """int32 (rows, columns), or a vector, on a device, copied there once."""
-    return torch.tensor(table, dtype=torch.int32, device=device)
 
 
 # -- what callers pass ----------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..common.cells import inside
 from ..common.walk import at
-from .per_rank import PerRank, Table, device_table
+from .device_tables import Table, device_table
+from .per_rank import PerRank
 
 
 class MetTaps:

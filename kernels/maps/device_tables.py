@@ -1,0 +1,53 @@
+"""Tables of taps on GPUs: the last used are kept, and those that a CUDA graph reads all stay.
+
+A graph replays launches with the addresses that they were captured with, and nobody is told when it
+is gone. So a table that a captured launch reads stays until kernels are unloaded, after which no
+graph may be replayed, either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from layoutconv.base.caches import remembered, unloaded_by
+
+Table = tuple[tuple[int, ...], ...]
+
+_MOST_BYTES = 64 << 20  # of tables that graphs read: 100,000 of 27 taps
+_READ_BY_GRAPHS: dict[Any, torch.Tensor] = {}  # by what is in them, and where
+
+
+@remembered(1024, stays=True)
+def device_table(table: Table | tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """int32 (rows, columns), or a vector, on a device, copied there once."""
+    key = table, device
+    found = _READ_BY_GRAPHS.get(key)
+    if found is None:
+        found = torch.tensor(table, dtype=torch.int32, device=device)
+        found.__dict__["table"] = key
+    return found
+
+
+def keep_for_graph(tensors: Iterable[torch.Tensor]) -> None:
+    """Keep the tables among what a captured launch reads for as long as kernels are loaded.
+
+    Raises ``RuntimeError`` if graphs read too many already: the capture ends there.
+    """
+    for tensor in tensors:
+        key = tensor.__dict__.get("table")
+        if key is None or key in _READ_BY_GRAPHS:
+            continue
+        held = sum(kept.nbytes for kept in list(_READ_BY_GRAPHS.values()))
+        if held + tensor.nbytes > _MOST_BYTES:
+            raise RuntimeError(
+                f"CUDA graphs read {len(_READ_BY_GRAPHS)} tables of taps, as many as may be kept:"
+                " layoutconv.clear_caches(kernels=True) drops them, after which no graph that was"
+                " captured before may be replayed"
+            )
+        _READ_BY_GRAPHS[key] = tensor
+
+
+unloaded_by(_READ_BY_GRAPHS.clear)
