@@ -278,8 +278,9 @@ def test_nothing_else_remembers_without_end() -> None:
         "layoutconv.distributed.agreement._agreed",
         "layoutconv.distributed.agreement._cpu_groups",
         "layoutconv.drawing.figure.RENDERERS",
+        "layoutconv.nn.graph_calls._CAPTURED",
         "layoutconv.nn.graph_recorder._FAILED",
-        "layoutconv.nn.graphed_network._CAPTURED",
+        "layoutconv.sparse.coords.row_plan._anywhere",
     }
 
 

@@ -59,6 +59,18 @@ def not_begun(*_: Any) -> None:
     raise RuntimeError("this torch does not say how")
 
 
+def added_each(tensors: list[Any], others: list[Any]) -> None:
+    """Add other tensors, one by one."""
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.add_(other)
+
+
+def copied_each(tensors: list[Any], others: list[Any]) -> None:
+    """Copy other tensors, one by one."""
+    for tensor, other in zip(tensors, others, strict=True):
+        tensor.copy_(other)
+
+
 def itself(tensor: Any) -> Any:
     """Return a tensor that nothing is found inside of."""
     return tensor
@@ -145,6 +157,12 @@ end_of_pool: Callable[..., None] = private(
     private("torch._C:_cuda_endAllocateCurrentStreamToPool", not_begun),
 )
 release_pool: Callable[..., None] = private("torch._C:_cuda_releasePool", not_begun)
+
+# One launch for many tensors.
+add_to_each: Callable[[list[Any], list[Any]], object] = private("torch:_foreach_add_", added_each)
+copy_to_each: Callable[[list[Any], list[Any]], object] = private(
+    "torch:_foreach_copy_", copied_each
+)
 
 
 def empty_strided_on(kind: str) -> Any:

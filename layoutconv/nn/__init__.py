@@ -7,9 +7,11 @@ from . import functional
 from .causal import CausalConv3d, FrameCache
 from .containers import Features, Prune, Sequential
 from .convert import ConversionReport, convert, revert
+from .counted_rows import reduce_cells
 from .fold import fold_batch_norms
 from .fused_norm import unfused
 from .graphed_network import Graphed, graphed
+from .graphed_step import GraphedStep, graphed_step
 from .modules import (
     Conv1d,
     Conv2d,
@@ -77,6 +79,7 @@ __all__ = [
     "Features",
     "FrameCache",
     "Graphed",
+    "GraphedStep",
     "Prune",
     "QuantizationReport",
     "Residual",
@@ -117,8 +120,10 @@ __all__ = [
     "fold_batch_norms",
     "functional",
     "graphed",
+    "graphed_step",
     "onnx_translations",
     "quantize",
+    "reduce_cells",
     "revert",
     "sparse_avg_pool",
     "sparse_depthwise",

@@ -62,6 +62,10 @@ class Arguments:
             return type(leaf), leaf
         raise RuntimeError(f"an argument is a {type(leaf).__name__}")
 
+    def rebuilt(self) -> Any:
+        """``(args, kwargs)`` in tuples, lists and dicts of its own, which a call may write to."""
+        return put_together(self.structure, iter(self.leaves).__next__)
+
     def group_of(self, cells: Coordinates) -> int:
         """The number of a group of sparse tensors; of a new one that which it would have."""
         known = (n for n, other in enumerate(self.cells) if other.cells is cells.cells)
@@ -116,10 +120,19 @@ class Memory:
         call: the first call's arguments.
         places: the group of each of its leaves.
         capacities: rows of each group.
+        fill: what padding has; by default what makes a row of cells no cell, and NaN in features
+            until a call has filled their rows: whoever reads padding is found out.
     """
 
-    def __init__(self, call: Arguments, places: tuple[int, ...], capacities: Sequence[int]) -> None:
+    def __init__(
+        self,
+        call: Arguments,
+        places: tuple[int, ...],
+        capacities: Sequence[int],
+        fill: Callable[[int, Tensor], float] | None = None,
+    ) -> None:
         self._call, self._places = call, places
+        self._fill = fill or (lambda leaf, memory: filler(memory))
         self.capacities = tuple(capacities)
         self._filled = [0] * len(self.capacities)
         self.cells = [
@@ -131,7 +144,7 @@ class Memory:
             if isinstance(leaf, NoTensor):
                 made = _padding(leaf.features, self.capacities[group])
                 if made.is_floating_point():
-                    made.fill_(torch.nan)  # whoever reads padding is found out
+                    made.fill_(torch.nan)
             elif isinstance(leaf, Tensor) and group != NO_GROUP:
                 made = _padding(leaf, self.capacities[group])
             elif isinstance(leaf, Tensor):
@@ -146,20 +159,32 @@ class Memory:
     def load(self, call: Arguments, rows: Sequence[int]) -> None:
         """Copy the arguments of a call there; nothing waits for it."""
         for group, cells in enumerate(call.cells):
-            self._copy(self.cells[group], cells.cells, group, rows)
-        for memory, leaf, group in zip(self.tensors, call.leaves, self._places, strict=True):
+            self._copy(self.cells[group], cells.cells, group, rows, -1)
+        for number, (memory, leaf) in enumerate(zip(self.tensors, call.leaves, strict=True)):
             if memory is not None:
-                self._copy(memory, tensor_of(leaf), group, rows)
+                filling = self._fill(number, memory)
+                self._copy(memory, tensor_of(leaf), self._places[number], rows, filling)
         self._filled = list(rows)
 
-    def _copy(self, memory: Tensor, given: Tensor, group: int, rows: Sequence[int]) -> None:
+    def _copy(
+        self, memory: Tensor, given: Tensor, group: int, rows: Sequence[int], filling: float
+    ) -> None:
         if group == NO_GROUP:
             memory.copy_(given)
             return
         count, before = rows[group], self._filled[group]
         memory[:count].copy_(given)
         if before > count:
-            memory[count:before].fill_(_filler(memory))
+            memory[count:before].fill_(filling)
+
+    def pad(self, poison: float | None = None) -> None:
+        """Fill rows past those of the last call, with ``poison``, if given, in place of zero."""
+        for number, (memory, group) in enumerate(zip(self.tensors, self._places, strict=True)):
+            if memory is not None and group != NO_GROUP:
+                filling = self._fill(number, memory)
+                if poison is not None and memory.is_floating_point() and not filling:
+                    filling = poison
+                memory[self._filled[group] :].fill_(filling)
 
     def arguments(self, starts: Callable[[Coordinates], None]) -> tuple[Any, list[Coordinates]]:
         """``(args, kwargs)`` in this memory, and the Coordinates of each group of sparse tensors,
@@ -179,6 +204,11 @@ class Memory:
         return put_together(self._call.structure, iter(made).__next__), clouds
 
 
+def versions(*tensors: Tensor) -> list[int]:
+    """Return how often tensors were written to; those of inference mode do not count."""
+    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
 def tensor_of(leaf: Any) -> Tensor:
     """Return a tensor, or the features of a sparse one."""
     found: Tensor = leaf if isinstance(leaf, Tensor) else leaf.features
@@ -194,9 +224,9 @@ def at_cells(like: Any, features: Tensor, cells: Coordinates) -> Any:
 def _padding(like: Tensor, rows: int) -> Tensor:
     with torch.inference_mode(False):
         made = torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
-        return made.fill_(_filler(made))
+        return made.fill_(filler(made))
 
 
-def _filler(memory: Tensor) -> int:
+def filler(memory: Tensor) -> int:
     """Return what makes a row of cells no cell, of whatever dtype they are."""
     return -1 if memory.dtype.is_signed else 0

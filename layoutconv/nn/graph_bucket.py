@@ -20,6 +20,30 @@ from .nested import put_together, taken_apart
 ALIGNMENT = 128  # rows: a multiple of the largest tiles
 
 
+class Eager(NamedTuple):
+    """An eager call that a graph is captured like.
+
+    ``structure`` and ``leaves`` are its result taken apart; ``spoilt`` says what keeps it from
+    being captured; ``effects`` are what it leaves beside the result.
+    """
+
+    result: Any
+    structure: Any
+    leaves: list[Any]
+    spoilt: str = ""
+    effects: Any = None
+
+
+class Outcome(NamedTuple):
+    """The same of a run with fixed rows, in memory that the next one writes to, with its verdict:
+    the numbers of :meth:`FixedRows.verdict`."""
+
+    structure: Any
+    returned: Returned
+    verdict: Tensor
+    effects: Any = None
+
+
 class Bucket:
     """A network with fixed rows, recorded.
 
@@ -34,6 +58,9 @@ class Bucket:
         difference: of its first result from the eager one, relative to the largest number; 0: the
             same bits.
     """
+
+    _asks_first = False  # whether the network is what it was, before a replay writes to it
+    _poison: float = torch.nan  # of padding, in the run that is compared
 
     def __init__(
         self, net: Any, memory: Memory, keys: Sequence[Hashable], capacities: Sequence[int]
@@ -53,59 +80,82 @@ class Bucket:
         recorder: Recorder,
         call: Arguments,
         rows: Sequence[int],
-        eager: tuple[Any, list[Any]],
+        eager: Eager,
         device: torch.device,
     ) -> None:
-        """Run the network with fixed rows, compare it with ``eager``, its result that was taken
-        apart, and record it. ``rows`` are those of groups and levels.
+        """Run the network with fixed rows, compare it with the ``eager`` call, and record it.
+        ``rows`` are those of groups and levels.
 
         Raises what keeps it from being captured.
         """
+        self._refuse()
+        self._memory.load(call, rows)
+        self._rehearse()
+        with HostReads(device.type):
+            outcome = self._run(device, self._poison)
+        if outcome.structure != eager.structure:
+            raise RuntimeError("the result is nested in another way with fixed rows")
+        every = *self.groups, *self.levels
+        self._results = Results(call, eager.leaves, outcome.returned, rows, every)
+        self._checked(outcome, call, rows, eager)
+        del outcome
+        self._begin(call, rows)
+        recording = recorder.record(lambda: self._run(device))
+        self._replay, self.nbytes = recording.replay, self._memory.nbytes + recording.nbytes
+        self._begin(call, rows)
+        self.difference = self._checked(self._replay(), call, rows, eager)
+
+    def _refuse(self) -> None:
+        """Raise for a network that no graph is captured of."""
         if self._state.training:
             raise RuntimeError("a part of it is in training mode")
         if self._state.is_hooked():
             raise RuntimeError("a part of it has hooks, which a replay would not call")
-        self._memory.load(call, rows)
-        with HostReads(device.type):
-            structure, returned, verdict = self._run(device, poisons=True)
-        if structure != eager[0]:
-            raise RuntimeError("the result is nested in another way with fixed rows")
-        every = *self.groups, *self.levels
-        self._results = Results(call, eager[1], returned, rows, every)
-        self._checked(returned, verdict, call, rows, eager[1])
-        del returned, verdict
-        recording = recorder.record(lambda: self._run(device))
-        self._replay, self.nbytes = recording.replay, self._memory.nbytes + recording.nbytes
-        _, returned, verdict = self._replay()
-        self.difference = self._checked(returned, verdict, call, rows, eager[1])
+
+    def _rehearse(self) -> None:
+        """Prepare a run that is compared with the eager call."""
+
+    def _begin(self, call: Arguments, rows: Sequence[int]) -> None:
+        """Prepare runs as all others will be."""
 
     def _checked(
-        self,
-        returned: Returned,
-        verdict: Tensor,
-        call: Arguments,
-        rows: Sequence[int],
-        eager: Sequence[Any],
+        self, outcome: Outcome, call: Arguments, rows: Sequence[int], eager: Eager
     ) -> float:
         """Return how far a result is from the eager one."""
-        found = self._results.copied(returned)
-        if self._rows(verdict, rows[: len(self.groups)]) != list(rows):
-            raise RuntimeError("levels have other rows than in the eager call")
-        pairs = zip(eager, found(rows, call), strict=True)
+        found = self._results.copied(outcome.returned)
+        self._check_rows(outcome, rows)
+        pairs = zip(eager.leaves, found(rows, call), strict=True)
         return max([difference(*pair) for pair in pairs], default=0.0)
+
+    def _check_rows(self, outcome: Outcome, rows: Sequence[int]) -> None:
+        found = self._rows(outcome.verdict, rows[: len(self.groups)])
+        if isinstance(found, str):
+            raise RuntimeError(found)
+        if found != list(rows):
+            raise RuntimeError("levels have other rows than in the eager call")
 
     def run(self, call: Arguments, rows: Sequence[int]) -> Answer:
         """The result of a call that fits, or why there is none."""
+        if self._asks_first and not self._state.holds():
+            return Answer(None, CHANGED)
         self._memory.load(call, rows)
-        structure, returned, verdict = self._replay()
-        found = self._results.copied(returned)
-        if not self._state.holds():  # asked while the GPU is at work
-            return Answer(None, "parameters, modules or modes are others than those captured")
-        every = self._rows(verdict, rows)
+        outcome = self._replay()
+        found = self._results.copied(outcome.returned)
+        if not self._asks_first and not self._state.holds():  # while the GPU is at work
+            return Answer(None, CHANGED)
+        every = self._rows(outcome.verdict, rows)
         if isinstance(every, str):
+            self._undo(outcome)
             return Answer(None, every)
+        self._commit(outcome)
         self.hits += 1
-        return Answer(put_together(structure, iter(found(every, call)).__next__))
+        return Answer(put_together(outcome.structure, iter(found(every, call)).__next__))
+
+    def _commit(self, outcome: Outcome) -> None:
+        """Let a call that was replayed have its effect."""
+
+    def _undo(self, outcome: Outcome) -> None:
+        """Let a replay that is refused have had none."""
 
     def _rows(self, verdict: Tensor, rows: Sequence[int]) -> list[int] | str:
         """Rows of groups and levels, which the host waits for; or what is wrong with the call."""
@@ -121,21 +171,28 @@ class Bucket:
             return OVERFLOW
         return [*rows, *levels]
 
-    def _run(self, device: torch.device, poisons: bool = False) -> tuple[Any, Returned, Tensor]:
-        """The network in this memory: how its result is nested, its leaves, and the verdict."""
-        plan = FixedRows(self._keys, self.levels, self.groups, poisons)
+    def _run(self, device: torch.device, poison: float | None = None) -> Outcome:
+        """What is captured, in this memory."""
+        plan = FixedRows(self._keys, self.levels, self.groups, poison)
         lowered = _uncached_autocast(device.type)
-        with torch.inference_mode(False), torch.no_grad(), lowered, plan.in_effect():
+        with torch.inference_mode(False), lowered, plan.in_effect():
             (args, kwargs), clouds = self._memory.arguments(plan.start)
+            result, effects = self._call(args, kwargs, plan)
             leaves: list[Any] = []
-            structure = taken_apart(self._net(*args, **kwargs), leaves)
+            structure = taken_apart(result, leaves)
             returned, verdict = Returned(leaves, clouds), plan.verdict()
         if len(plan.levels) != len(self.levels):
             raise RuntimeError("with fixed rows, fewer kernel maps are made than before")
         self._clouds = [len(cells) for cells in plan.clouds()]
-        return structure, returned, verdict
+        return Outcome(structure, returned, verdict, effects)
+
+    def _call(self, args: Any, kwargs: Any, plan: FixedRows) -> tuple[Any, Any]:
+        """The result, and what a call leaves beside it."""
+        with torch.no_grad():
+            return self._net(*args, **kwargs), None
 
 
+CHANGED = "parameters, modules or modes are others than those captured"
 OVERFLOW = "a level has more rows than its capacity"
 
 

@@ -113,6 +113,7 @@ _ASIDE = (
     "layoutconv.cpu.", "layoutconv.gpu.", "layoutconv.tensors.", "layoutconv.sparse.maps.",
     "layoutconv.sparse.coords.table", "layoutconv.kernels.",
 )  # fmt: skip
+_PASSES_ON = "layoutconv.nn.counted_rows"  # what others call, as torch does
 
 
 # What waits for a device.
@@ -197,7 +198,7 @@ def _caller(frame: Any) -> str | None:
     on a CPU."""
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
-        if not (name == "torch" or name.startswith("torch.")):
+        if not (name == "torch" or name.startswith(("torch.", _PASSES_ON))):
             if name.startswith(_ASIDE):
                 return None
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -179,17 +179,55 @@ def difference(eager: Any, found: Any) -> float:
         eager, found = eager.features, found.features
     if not isinstance(eager, Tensor):
         return 0.0
-    if eager.shape == found.shape and torch.equal(eager, found):
+    relative = _distance(eager, found, _largest(eager))
+    if relative > _limit(eager):
+        raise RuntimeError(f"a result is another one with fixed rows: {_WHY}")
+    return relative
+
+
+def close(eager: Sequence[Tensor], found: Sequence[Tensor], what: str) -> float:
+    """The same of gradients, or buffers, of which some may be nothing but rounding: the gradient of
+    a bias before a batch norm. None is taken to be smaller than a tenth of the largest.
+
+    >>> close([torch.ones(2), torch.tensor([1e-6])], [torch.ones(2), torch.tensor([2e-6])], "it")
+    9.999999974752428e-06
+    """
+    largest = [_largest(tensor) for tensor in eager]
+    least, relative = max(largest, default=0.0) / 10, 0.0
+    for one, other, own in zip(eager, found, largest, strict=True):
+        gap = _distance(one, other, max(own, least))
+        if gap > 10 * _limit(one):
+            raise RuntimeError(f"{what} is another one with fixed rows: {_WHY}")
+        relative = max(relative, gap)
+    return relative
+
+
+_WHY = "something reads rows without a cell, or counts them, or is random"
+
+
+def _largest(tensor: Tensor) -> float:
+    if tensor.dtype not in _CLOSE or not tensor.numel():
         return 0.0
-    if eager.shape == found.shape and eager.dtype in _CLOSE:
-        exact, other = eager.double(), found.double()
-        same = (exact == other) | (exact.isnan() & other.isnan())
-        gap = (exact - other).masked_fill(same, 0).abs().max()
-        scale = exact.nan_to_num(0, 0, 0).abs().max()
-        relative = float(gap / scale.clamp(min=1e-300))
-        if relative <= _CLOSE[eager.dtype]:
-            return relative
-    raise RuntimeError(
-        "a result is another one with fixed rows: something reads rows without a cell, or counts "
-        "them, or is random"
-    )
+    return float(tensor.double().nan_to_num(0, 0, 0).abs().max())
+
+
+def _distance(eager: Tensor, found: Tensor, scale: float) -> float:
+    """The largest difference, relative to a number; infinity of what cannot be close."""
+    if eager.shape != found.shape:
+        return torch.inf
+    if torch.equal(eager, found):
+        return 0.0
+    if eager.dtype not in _CLOSE:
+        return torch.inf
+    exact, other = eager.double(), found.double()
+    same = (exact == other) | (exact.isnan() & other.isnan())
+    gap = (exact - other).masked_fill(same, 0).abs().max().nan_to_num(torch.inf)
+    return float(gap) / max(scale, 1e-300)
+
+
+def _limit(tensor: Tensor) -> float:
+    """Return what may differ of a dtype; under autocast of that which it lowers to."""
+    own, kind = _CLOSE.get(tensor.dtype, 0.0), tensor.device.type
+    if not torch.is_autocast_enabled(kind):
+        return own
+    return max(own, _CLOSE.get(torch.get_autocast_dtype(kind), 0.0))

@@ -45,8 +45,8 @@ class Replays:
 
 
 def memory_of(outcome: Any) -> list[Tensor]:
-    _, returned, verdict = outcome
-    tensors = [verdict]
+    returned = outcome.returned
+    tensors = [outcome.verdict, *(outcome.effects or ())]
     for leaf, cells in zip(returned.leaves, returned.coordinates, strict=True):
         if cells is not None:
             tensors += leaf.features, cells.cells

@@ -27,6 +27,7 @@ class _OfThread(threading.local):
 
 
 _of_thread = _OfThread()
+_anywhere: list[Any] = []  # rows that are fixed in some thread
 
 
 def current() -> RowCount | FixedRows | None:
@@ -44,15 +45,24 @@ def fixed() -> FixedRows | None:
     return found if isinstance(found, FixedRows) else None
 
 
+def is_fixed_somewhere() -> bool:
+    """Return whether rows are fixed in any thread: gradients are computed in threads of their own.
+
+    >>> is_fixed_somewhere()
+    False
+    """
+    return bool(_anywhere)
+
+
 def poisoned(features: Tensor, cells: Coordinates) -> Tensor:
-    """Features with NaN in rows without a cell, if the rows that are fixed here ask for it."""
+    """Features with poison in rows without a cell, if the rows that are fixed here ask for it."""
     found = fixed()
-    if found is None or not found.poisons or not features.is_floating_point():
+    if found is None or found.poison is None or not features.is_floating_point():
         return features
     absent = cells.cells[:, :1] < 0
     if features.itemsize == 1:  # torch fills no fp8, of which these bits are a NaN
         return features.view(torch.uint8).masked_fill(absent, 0x7F).view(features.dtype)
-    return features.masked_fill(absent, torch.nan)
+    return features.masked_fill(absent, found.poison)
 
 
 class _Plan:
@@ -112,8 +122,8 @@ class FixedRows(_Plan):
         keys: what each level's map is asked for with.
         capacities: the rows of each.
         sizes: the rows that cells may have which the call makes Coordinates of: they are padded.
-        poisons: whether features of rows without a cell become NaN, so that whoever reads them is
-            found out.
+        poison: what features of rows without a cell become, so that whoever reads them is found
+            out; a NaN of fp8.
     """
 
     def __init__(
@@ -121,10 +131,10 @@ class FixedRows(_Plan):
         keys: Sequence[Hashable],
         capacities: Sequence[int],
         sizes: Sequence[int],
-        poisons: bool = False,
+        poison: float | None = None,
     ) -> None:
         self._keys, self._capacities, self._sizes = keys, capacities, sizes
-        self.poisons = poisons
+        self.poison = poison
         self.given: list[Coordinates] = []
         self.levels: list[Coordinates] = []
         self._seen: dict[tuple[int, Hashable], Any] = {}
@@ -162,7 +172,25 @@ class FixedRows(_Plan):
         for cells in self.clouds():
             absent = (cells.cells[:, 0] < 0).sum().reshape(1)
             numbers += cells.table.status.long(), absent
-        return torch.cat(numbers)
+        return torch.cat(numbers) if numbers else torch.zeros(0, dtype=torch.int64)
+
+    def there(self, rows: int) -> Tensor | None:
+        """bool (rows,): which rows have a cell, of the cloud or level that has so many rows; None
+        if none has. There may be no two of as many."""
+        for cells in (*self.given, *self.levels):
+            if len(cells) == rows:
+                return cells.cells[:, 0] >= 0
+        return None
+
+    @contextmanager
+    def in_effect(self) -> Iterator[None]:
+        """Have it in effect in this thread, and known to those that compute gradients."""
+        _anywhere.append(self)
+        try:
+            with super().in_effect():
+                yield
+        finally:
+            _anywhere.remove(self)
 
     def clouds(self) -> list[Coordinates]:
         """Return the cells that were given, those in the same memory once."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import ArgumentError
 from ..coords.graphs import refuse_in_graphs
+from ..coords.row_plan import is_fixed_somewhere
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,10 +88,13 @@ def counts_of(index: Tensor) -> Counts:
 
 
 def is_captured(index: Tensor) -> bool:
-    """Return whether what is done with a tensor becomes part of a CUDA graph."""
+    """Return whether what is done with a tensor becomes part of a CUDA graph, or is a rehearsal of
+    that, which loads the kernels of the graph."""
     import torch
 
-    return index.is_cuda and torch.cuda.is_current_stream_capturing()
+    if not index.is_cuda:
+        return False
+    return is_fixed_somewhere() or torch.cuda.is_current_stream_capturing()
 
 
 def pairs_of(index: Tensor, chunk: int, counts: Counts | None = None) -> Pairs:

@@ -1,0 +1,192 @@
+"""Functions of torch over the rows of a padded cloud: batch norms and losses of those with a cell.
+
+A graph has as many rows as its bucket. What looks at one row at a time need not know; a mean over
+rows does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ..errors import ArgumentError
+from .padded_norm import follow, normalised_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
+    """The mean or the sum of ``values`` (rows, ...) over the rows of a sparse tensor that have a
+    cell; with "none" all rows, of which those without a cell are zeros.
+
+    As the reductions of torch's losses: of all elements. A loss of :func:`graphed_step` that no
+    function of torch has reduces so, as in a graph ``input`` has more rows than cells. Of a tensor
+    that is not padded it is ``values.mean()`` or ``values.sum()``.
+
+    Raises :class:`~layoutconv.errors.ArgumentError` for another number of rows.
+
+    >>> from ..sparse import SparseTensor
+    >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]]]))
+    >>> reduce_cells(x.features, x), reduce_cells(x.padded(8).features + 1, x.padded(8), "sum")
+    (tensor(2.), tensor(6.))
+    """
+    cells = input.coordinates
+    if values.shape[:1] != cells.cells.shape[:1]:
+        expected = f"({len(cells)}, ...), a row for each of input"
+        raise ArgumentError("values", expected, tuple(values.shape))
+    if reduction not in ("mean", "sum", "none"):
+        raise ArgumentError("reduction", "mean, sum or none", reduction)
+    if cells.padded:
+        return _reduced(values, cells.cells[:, 0] >= 0, reduction)
+    return values if reduction == "none" else getattr(values, reduction)()
+
+
+class CountedRows(TorchFunctionMode):
+    """Have torch's batch norm and losses leave out rows without a cell.
+
+    Args:
+        there: of a number of rows, which of them have a cell, bool (rows,); None if that is the
+            number of no cloud's.
+
+    >>> there = torch.tensor([True, True, False])
+    >>> x, labels = torch.tensor([[1.0, 0], [0, 1], [9, 9]]), torch.tensor([0, 1, 0])
+    >>> with CountedRows(lambda rows: there if rows == 3 else None):
+    ...     functional.mse_loss(x, x + 1), functional.cross_entropy(x, labels)
+    (tensor(1.), tensor(0.3133))
+    """
+
+    def __init__(self, there: Callable[[int], Tensor | None]) -> None:
+        super().__init__()
+        self._there = there
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        counted = _COUNTED.get(function)
+        first = args[0] if args else kwargs.get("input")
+        if counted is not None and isinstance(first, torch.Tensor) and first.dim():
+            there = self._there(first.shape[0])
+            if there is not None:
+                return counted(there, function, *args, **kwargs)
+        return function(*args, **kwargs)
+
+
+class WithoutDropout(TorchFunctionMode):
+    """Have torch's dropout return its input: of other numbers of rows it draws other numbers.
+
+    >>> with WithoutDropout():
+    ...     torch.nn.Dropout(0.9)(torch.ones(2))
+    tensor([1., 1.])
+    """
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in _DROPOUT:
+            return args[0] if args else kwargs["input"]
+        return function(*args, **kwargs)
+
+
+def gradients_of_cells(features: Tensor, there: Tensor | None) -> Tensor:
+    """Features (rows, ...), which pass no gradient on to rows that are not ``there``, bool (rows,).
+
+    >>> x = torch.ones(2, 1, requires_grad=True)
+    >>> gradients_of_cells(x, torch.tensor([True, False])).sum().backward()
+    >>> x.grad.T
+    tensor([[1., 0.]])
+    """
+    if there is None or not features.requires_grad:
+        return features
+    return features.where(_beside(there, features), features.detach())
+
+
+def _beside(there: Tensor, values: Tensor) -> Tensor:
+    return there.view(-1, *(1,) * (values.dim() - 1))
+
+
+def _only(values: Tensor, there: Tensor) -> Tensor:
+    """Values with zeros in other rows; nothing there is passed on, nor comes back as a gradient."""
+    return values.where(_beside(there, values), 0)
+
+
+# -- functions of torch, with torch's arguments ----------------------------------------------------
+
+
+def _norm(
+    there: Tensor, function: Any, input: Tensor, running_mean: Any, running_var: Any,
+    weight: Any = None, bias: Any = None, training: bool = False, momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:  # fmt: skip
+    if not training or input.dim() != 2:
+        found: Tensor = function(
+            input, running_mean, running_var, weight, bias, training, momentum, eps
+        )
+        return found
+    y, *statistics = normalised_rows(input, there[:, None], weight, bias, eps)
+    if running_mean is not None:
+        with torch.no_grad():
+            follow((running_mean, running_var), momentum, *statistics)
+    return y
+
+
+def _of_classes(
+    there: Tensor, function: Any, input: Tensor, target: Tensor, weight: Any = None,
+    size_average: Any = None, ignore_index: int = -100, reduce: Any = None,
+    reduction: str = "mean", **more: Any,
+) -> Tensor:  # fmt: skip
+    """Losses that leave out a class, which rows without a cell are made to be of."""
+    if target.is_floating_point():  # probabilities
+        probabilities = _only(target, there)
+        values = function(_only(input, there), probabilities, weight, reduction="none", **more)
+        return _reduced(values, there, reduction)
+    target = target.where(_beside(there, target), ignore_index)
+    found: Tensor = function(
+        _only(input, there), target, weight, size_average, ignore_index, reduce, reduction, **more
+    )
+    return found
+
+
+def _of_elements(
+    there: Tensor, function: Any, input: Tensor, target: Tensor, *more: Any,
+    reduction: str = "mean", **options: Any,
+) -> Tensor:  # fmt: skip
+    options = {name: value for name, value in options.items() if value is not None}
+    if more or "reduce" in options or "size_average" in options:
+        found: Tensor = function(input, target, *more, reduction=reduction, **options)
+        return found
+    values = function(_only(input, there), _only(target, there), reduction="none", **options)
+    return _reduced(values, there, reduction)
+
+
+def _reduced(values: Tensor, there: Tensor, reduction: str) -> Tensor:
+    values = _only(values, there)
+    if reduction == "none":
+        return values
+    total = values.sum()
+    return total if reduction == "sum" else total / (there.sum() * values[0].numel())
+
+
+_COUNTED: dict[Any, Callable[..., Tensor]] = {
+    functional.batch_norm: _norm,
+    functional.cross_entropy: _of_classes,
+    functional.nll_loss: _of_classes,
+    functional.mse_loss: _of_elements,
+    functional.l1_loss: _of_elements,
+    functional.smooth_l1_loss: _of_elements,
+    functional.huber_loss: _of_elements,
+    functional.binary_cross_entropy: _of_elements,
+    functional.binary_cross_entropy_with_logits: _of_elements,
+}
+_DROPOUT = {
+    getattr(functional, name)
+    for name in (
+        "alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout",
+    )
+}  # fmt: skip

@@ -1,0 +1,341 @@
+"""Calls that are replayed as CUDA graphs, by buckets of rows: what is kept, and what is eager."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import torch
+
+from ..base.caches import BoundedCache, put_few, unloaded_by
+from ..errors import ArgumentError, ArgumentTypeError
+from ..gpu.fp32_precision import multiplied_now
+from ..ops.guard import is_watched_unseen
+from ..sparse.coords.row_plan import RowCount
+from .graph_arguments import Arguments, Signature
+from .graph_bucket import ALIGNMENT, OVERFLOW, Bucket, Eager, holds
+from .graph_recorder import Recorder, recorder_of
+from .nested import taken_apart
+
+_FORMS = 64  # of arguments that are remembered
+_MOST_WARM_UPS = 64  # that a network is worth
+_CAPTURED = WeakSet[Any]()  # networks whose graphs launch kernels
+
+
+class GraphBucket(NamedTuple):
+    """A graph of a network: rows that its clouds and its levels may have, and what it takes.
+
+    ``difference`` is that of its first result from the eager one, relative to the largest number.
+    """
+
+    rows: tuple[int, ...]
+    levels: tuple[int, ...]
+    nbytes: int
+    hits: int
+    difference: float
+
+
+class GraphReport(NamedTuple):
+    """The calls of a network, and what became of them; see :func:`graphed`."""
+
+    buckets: tuple[GraphBucket, ...]
+    hits: int
+    warm_ups: int
+    eager: dict[str, int]
+
+    def __str__(self) -> str:
+        lines = [f"{self.hits} calls replayed a graph, {self.warm_ups} warmed one up"]
+        for bucket in self.buckets:
+            rows = ", ".join(map(str, bucket.rows))
+            levels = ", ".join(map(str, bucket.levels)) or "none"
+            lines.append(
+                f"  up to {rows} rows, levels {levels}: {bucket.nbytes / 1e6:.1f} MB, "
+                f"{bucket.hits} hits, difference {bucket.difference:.1g}"
+            )
+        lines += [f"{count} calls were eager: {why}" for why, count in self.eager.items()]
+        return "\n".join(lines)
+
+
+class GraphedCalls:
+    """Calls of a network that CUDA graphs replay where they can.
+
+    What calls do is a subclass's: ``_plainly`` runs one eagerly, ``_observed`` one that a graph is
+    captured like, ``_new_bucket`` says what is captured, and ``_refuses`` of which calls nothing.
+
+    Attributes:
+        module: the network.
+    """
+
+    module: torch.nn.Module
+    _takes_dense = False  # whether there may be no cloud among the arguments
+
+    def _begin(self, factor: float, buckets: int, nbytes: int | None) -> None:
+        """Start with no graphs."""
+        self._options = factor, buckets, nbytes
+        self._recorder: Recorder | None = None  # in place of that of the device
+        self.reset()
+        _CAPTURED.add(self)
+
+    def reset(self) -> None:
+        """Forget all graphs, and what became of calls."""
+        _, entries, nbytes = self._options
+        if nbytes is None:
+            nbytes = 8 << 30
+            if torch.cuda.is_available():
+                nbytes = torch.cuda.mem_get_info()[1] // 4
+        self._lock = threading.RLock()
+        self._buckets: BoundedCache[Hashable, Bucket] = BoundedCache(
+            "", entries=entries, nbytes=nbytes
+        )
+        self._sizes: dict[Hashable, list[tuple[int, ...]]] = {}  # of buckets, by what they are for
+        self._places: dict[Hashable, tuple[int, ...]] = {}
+        self._refused: dict[Hashable, str] = {}
+        self._eager: Counter[str] = Counter()
+        self._hits = self._warm_ups = 0
+
+    # -- what calls do -----------------------------------------------------------------------------
+
+    def _plainly(self, args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
+        raise NotImplementedError
+
+    def _new_bucket(
+        self, call: Arguments, capacities: Sequence[int], count: RowCount, groups: int
+    ) -> Bucket:
+        raise NotImplementedError
+
+    def _refuses(self, call: Arguments) -> str:
+        """Return why a call is no graph's, whatever its clouds are; nothing if it may be."""
+        device = call.device
+        if device is None:
+            return "its tensors are on several devices, or there are none"
+        if self._recorder is None and recorder_of(device) is None:
+            return f"there are no CUDA graphs on a {device.type}"
+        if is_watched_unseen() or (
+            device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        ):
+            return "something looks at its calls, or captures them"
+        return ""
+
+    # -- a call ------------------------------------------------------------------------------------
+
+    def _responded(self, args: Any, kwargs: Any) -> Any:
+        """The result of a call, replayed or eager."""
+        with self._lock:
+            try:
+                call = Arguments(args, kwargs)
+                refused = self._refuses(call)
+            except RuntimeError as error:
+                refused = str(error)
+            if refused:
+                return self._eagerly(refused, args, kwargs)
+            return self._called(call, args, kwargs)
+
+    def _called(self, call: Arguments, args: Any, kwargs: Any) -> Any:
+        places, mode = self._places.get(call.form), _mode(call)
+        signature = None if places is None else call.signature(places, mode)
+        if signature is None:
+            return self._warmed_up(call, mode, args, kwargs)
+        refused = self._refused.get(signature.key)
+        if refused is not None or 0 in signature.rows:
+            return self._eagerly(refused or "a cloud has no rows", args, kwargs)
+        bucket = self._bucket(signature)
+        if bucket is None:
+            return self._warmed_up(call, mode, args, kwargs)
+        answer = bucket.run(call, signature.rows)
+        if not answer.refused:
+            self._hits += 1
+            return _into(bucket.returns, answer.result, args, kwargs)
+        self._eager[answer.refused] += 1
+        outgrown = answer.refused == OVERFLOW
+        if not outgrown and bucket.is_current():  # it is the cloud
+            return self._plainly(args, kwargs)
+        self._buckets.drop((signature.key, bucket.groups))
+        return self._warmed_up(call, mode, args, kwargs, bucket if outgrown else None)
+
+    def _eagerly(self, why: str, args: Any, kwargs: Any) -> Any:
+        self._eager[why] += 1
+        return self._plainly(args, kwargs)
+
+    def _bucket(self, signature: Signature) -> Bucket | None:
+        """The smallest that holds a call."""
+        sizes = self._sizes.get(signature.key, [])
+        for groups in sorted(sizes):
+            if holds(groups, signature.rows, 2 * self._options[0]):
+                bucket = self._buckets.get((signature.key, groups))
+                if bucket is not None:
+                    return bucket
+                sizes.remove(groups)  # it was dropped
+        return None
+
+    # -- warming up ------------------------------------------------------------------------------
+
+    def _warmed_up(
+        self,
+        call: Arguments,
+        mode: Hashable,
+        args: Any,
+        kwargs: Any,
+        small: Bucket | None = None,
+    ) -> Any:
+        """The result of an eager call, after which there is a graph for others like it."""
+        if self._warm_ups >= _MOST_WARM_UPS:
+            return self._eagerly(f"{_MOST_WARM_UPS} graphs were captured already", args, kwargs)
+        count = RowCount()
+        with count.in_effect():
+            eager = self._observed(call, args, kwargs)
+        key: Hashable = None
+        try:
+            if eager.spoilt:
+                raise RuntimeError(eager.spoilt)
+            returns = _returned(eager.result, call, args, kwargs)
+            if any(cells.repeats is not None for cells in (*call.cells, *count.given)):
+                raise RuntimeError("cells are repeated")
+            signature = self._signed(call, count, mode)
+            key = signature.key
+            self._warm_ups += 1
+            bucket = self._captured(call, signature, count, eager, small)
+            bucket.returns = returns
+            self._keep(key, bucket)
+        except Exception as error:  # what a network does that no graph can is anybody's
+            why = f"{type(error).__name__}: {error}".removeprefix("RuntimeError: ").split("\n")[0]
+            self._eager[why] += 1
+            if key is not None:
+                put_few(self._refused, key, why, _FORMS)
+        return eager.result
+
+    def _signed(self, call: Arguments, count: RowCount, mode: Hashable) -> Signature:
+        """Sign what an eager call was like: its groups are those of the cells that it looked at."""
+        rows = [len(cells) for cells in call.cells]
+        for cells in count.given:
+            if len(cells) not in rows:
+                rows.append(len(cells))
+        if not rows and not self._takes_dense:
+            raise RuntimeError("there is no cloud among its arguments")
+        places = call.places(rows)
+        if set(range(len(rows))) - set(places):
+            raise RuntimeError("it makes cells with rows that none of its arguments has")
+        signature = call.signature(places, mode)
+        assert signature is not None
+        put_few(self._places, call.form, places, _FORMS)
+        if 0 in signature.rows:
+            raise RuntimeError("a cloud has no rows")
+        return signature
+
+    def _captured(
+        self,
+        call: Arguments,
+        signature: Signature,
+        count: RowCount,
+        eager: Eager,
+        small: Bucket | None,
+    ) -> Bucket:
+        """The graph of calls such as one that was eager, in which ``small`` is too small."""
+        if any(level.padded for level in count.levels):
+            raise RuntimeError("a level has a capacity already")
+        rows = [*signature.rows, *map(len, count.levels)]
+        least = rows if small is None else [*small.groups, *small.levels]
+        capacities = capacities_for(rows, least, self._options[0])
+        bucket = self._new_bucket(call, capacities, count, len(signature.rows))
+        device = call.device
+        assert device is not None
+        recorder = self._recorder or recorder_of(device)
+        assert recorder is not None
+        bucket.record(recorder, call, rows, eager, device)
+        return bucket
+
+    def _keep(self, key: Hashable, bucket: Bucket) -> None:
+        name = key, bucket.groups
+        self._buckets.put(name, bucket, bucket.nbytes)
+        if self._buckets.get(name) is None:
+            raise RuntimeError(f"a graph of {bucket.nbytes / 1e6:.0f} MB is too large to keep")
+        sizes = self._sizes.setdefault(key, [])
+        if bucket.groups not in sizes:
+            sizes.append(bucket.groups)
+        while len(self._sizes) > _FORMS:
+            self._sizes.pop(next(iter(self._sizes)))
+
+    # -- what there is to see ----------------------------------------------------------------------
+
+    def report(self) -> GraphReport:
+        """Buckets with their capacities, memory and hits, warm-ups, and eager calls with why."""
+        buckets = tuple(
+            GraphBucket(b.groups, b.levels, b.nbytes, b.hits, b.difference)
+            for b in self._buckets.values()
+        )
+        return GraphReport(buckets, self._hits, self._warm_ups, dict(self._eager))
+
+
+def check_options(net: Any, factor: float, buckets: int, nbytes: int | None) -> None:
+    """Raise for options of graphs that are none."""
+    if not isinstance(net, torch.nn.Module):
+        raise ArgumentTypeError("net", "a torch.nn.Module", type(net).__name__)
+    if not factor >= 1:
+        raise ArgumentError("factor", "a number >= 1", factor)
+    if not isinstance(buckets, int) or buckets < 2:
+        raise ArgumentError("buckets", "an int >= 2", buckets)
+    if nbytes is not None and not nbytes > 0:
+        raise ArgumentError("nbytes", "bytes > 0, or None", nbytes)
+
+
+def capacities_for(rows: Sequence[int], least: Sequence[int], factor: float) -> list[int]:
+    """Capacities of groups and levels: above their rows, no two alike, so that each tells which.
+
+    >>> capacities_for([1000, 1000, 90], [0, 0, 300], 1.25)
+    [1280, 1408, 384]
+    """
+    found: list[int] = []
+    for count, other in zip(rows, least, strict=True):
+        wanted = max(int(count * factor), count + 1, other)
+        capacity = -(-wanted // ALIGNMENT) * ALIGNMENT
+        while capacity in found:
+            capacity += ALIGNMENT
+        found.append(capacity)
+    return found
+
+
+def _mode(call: Arguments) -> Hashable:
+    """Return what of torch's state a graph is captured in."""
+    device = call.device
+    kind = "cpu" if device is None else device.type
+    lowered = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    return lowered, multiplied_now(), torch.get_float32_matmul_precision()
+
+
+def _returned(result: Any, call: Arguments, args: Any, kwargs: Any) -> int | str | None:
+    """Which argument a network returns, as those do that add to a dict; None for none of them."""
+    after: list[Any] = []
+    structure = taken_apart((args, kwargs), after)
+    same = structure == call.structure and all(
+        one is other for one, other in zip(after, call.leaves, strict=True)
+    )
+    every: dict[int | str, Any] = {**dict(enumerate(args)), **kwargs}
+    if isinstance(result, dict):
+        for name, given in every.items():
+            if given is result:
+                return name
+    if not same:
+        raise RuntimeError("it writes to its arguments")
+    return None
+
+
+def _into(name: int | str | None, result: Any, args: Any, kwargs: Any) -> Any:
+    """The argument that a network returns, with what the result has."""
+    if name is None:
+        return result
+    given = args[name] if isinstance(name, int) else kwargs[name]
+    given.clear()
+    given.update(result)
+    return given
+
+
+@unloaded_by
+def _forget() -> None:
+    """Drop the graphs, which launch kernels that are about to be unloaded."""
+    for net in list(_CAPTURED):
+        net.reset()

@@ -1,0 +1,201 @@
+"""Training steps as CUDA graphs: forward, loss and backward, clouds of any size, one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentTypeError
+from ..sparse.coords.row_plan import RowCount
+from .counted_rows import WithoutDropout
+from .graph_arguments import Arguments, Memory, filler, versions
+from .graph_bucket import Bucket, Eager
+from .graph_calls import GraphedCalls, check_options
+from .nested import put_together, taken_apart
+from .step_bucket import HOOKED, Step, StepBucket, Trained, TrainingState
+from .training_state import Gradients, Moment
+
+
+class GraphedStep(GraphedCalls):
+    """A training step that runs as CUDA graphs: :func:`graphed_step` makes it.
+
+    Attributes:
+        module: the network.
+    """
+
+    _takes_dense = True
+
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        loss: Callable[..., Any],
+        scaler: Any = None,
+        factor: float = 1.25,
+        buckets: int = 16,
+        nbytes: int | None = None,
+    ) -> None:
+        self.module = net
+        self._step = Step(net, loss, scaler)
+        self._begin(factor, buckets, nbytes)
+
+    def __call__(self, input: Any, *targets: Any, **options: Any) -> Any:
+        return self._responded((input, *targets), options)
+
+    def reset(self) -> None:
+        """Forget all graphs, and what became of calls."""
+        super().reset()
+        self._gradients = Gradients()
+
+    # -- what calls do -----------------------------------------------------------------------------
+
+    def _plainly(self, args: Any, kwargs: Any) -> Any:
+        return self._step.backward(args, kwargs)
+
+    def _refuses(self, call: Arguments) -> str:
+        refused = super()._refuses(call)
+        if not refused and call.wants_gradient():
+            return "an argument wants a gradient"
+        if not refused and (torch.is_inference_mode_enabled() or torch.is_anomaly_enabled()):
+            return "it is in inference mode, or anomalies are looked for"
+        return refused
+
+    def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
+        state = TrainingState(self.module)
+        distributed = torch.nn.parallel.DistributedDataParallel
+        if any(isinstance(module, distributed) for module in self.module.modules()):
+            why = "it is a DistributedDataParallel: give its module, and reduce gradients after"
+            return Eager(self._plainly(args, kwargs), None, [], why)
+        if state.is_hooked():
+            return Eager(self._plainly(args, kwargs), None, [], HOOKED)
+        device = call.device
+        assert device is not None
+        before, written = Moment(self.module, device), self._versions(call)
+        found = self._step.run(*call.rebuilt())
+        parameters = self._step.parameters()
+        self._gradients.keep_only(parameters)
+        self._gradients.add([parameters[number] for number in found.used], found.gradients)
+        leaves: list[Any] = []
+        structure = taken_apart(found.result, leaves)
+        after, why = Moment(self.module, device), ""
+        if any(gradient.layout is not torch.strided for gradient in found.gradients):
+            why = "a gradient is sparse"
+        elif written != self._versions(call):
+            why = "it writes to its arguments or its parameters"
+        elif list(map(id, before.buffers)) != list(map(id, after.buffers)):
+            why = "it puts other buffers in the place of its own"
+        random, compared = before.is_random(), (leaves, found, after.values)
+        if random and not why:
+            before.restore()
+            compared = self._without_dropout(call, after)
+        return Eager(found.result, structure, leaves, why, Trained(before, random, compared))
+
+    def _without_dropout(self, call: Arguments, after: Moment) -> Any:
+        """What a run with fixed rows is compared with, as it would draw other random numbers."""
+        leaves: list[Any] = []
+        try:
+            with RowCount().in_effect(), WithoutDropout():
+                found = self._step.run(*call.rebuilt())
+            taken_apart(found.result, leaves)
+            return leaves, found, [buffer.clone() for buffer in after.buffers]
+        finally:
+            after.restore()
+
+    def _versions(self, call: Arguments) -> list[int]:
+        return versions(*call.tensors(), *self.module.parameters())
+
+    def _new_bucket(
+        self, call: Arguments, capacities: Sequence[int], count: RowCount, groups: int
+    ) -> Bucket:
+        memory = Memory(call, self._places[call.form], capacities[:groups], _filling(call))
+        return StepBucket(self._step, self._gradients, memory, count.keys, capacities[groups:])
+
+    def __repr__(self) -> str:
+        return f"GraphedStep({self.module!r}, {self._step.loss!r})"
+
+
+def graphed_step(
+    net: torch.nn.Module,
+    loss: Callable[..., Any],
+    *,
+    scaler: Any = None,
+    factor: float = 1.25,
+    buckets: int = 16,
+    nbytes: int | None = None,
+) -> GraphedStep:
+    """Forward, loss and backward of a training step as CUDA graphs: new clouds each call.
+
+    ``step = graphed_step(net, loss)``, and ``value = step(input, *targets)`` does what these do::
+
+        value = loss(net(input), *targets)
+        value.backward()
+
+    Gradients are added to the ``.grad`` of parameters, as ``backward`` does; after
+    ``optimizer.zero_grad()`` they are the step's own. So optimizers, clipping, accumulation over
+    several steps and reductions over GPUs go on outside, unchanged. Buffers, running statistics
+    say, are those of an eager step.
+
+    Args:
+        net: any module of sparse tensors, of :mod:`layoutconv.nn` or of spconv's names, or a dense
+            one. It is called with ``input``; with several arguments, if that is a tuple.
+        loss: a function of what ``net`` returns and of ``targets``. It returns a tensor of one
+            number, or a tuple that begins with it; the step returns the same, detached.
+        scaler: a ``torch.amp.GradScaler``, which scales the number before ``backward``; unscale,
+            step and update with it as ever.
+        factor, buckets, nbytes: as of :func:`graphed`.
+
+    Rows that have no cell get no gradient and give none. Batch norms and torch's losses over the
+    rows of a cloud, ``cross_entropy``, ``nll_loss``, ``mse_loss``, ``l1_loss``,
+    ``smooth_l1_loss``, ``huber_loss`` and ``binary_cross_entropy`` with and without logits, leave
+    them out; others reduce by :func:`reduce_cells`. The first step of a kind is eager, and is
+    compared with one of fixed rows that have large numbers where there is no cell: result,
+    gradients and buffers. What differs, reads values on the host or cannot be captured stays
+    eager, and ``step.report()`` says why. Rounding differs where other numbers of rows have other
+    tiles, and in batch norms, whose sums are not torch's.
+
+    Dropout draws new numbers at each replay, from the generator of the GPU. Call it within
+    ``torch.autocast`` for mixed precision. ``.grad`` is the same memory in every step: clone what
+    is to stay. On a CPU every call is eager.
+
+    Raises :class:`~layoutconv.errors.ArgumentError`.
+
+    >>> import layoutconv as lc
+    >>> net = lc.nn.Sequential(lc.nn.SubmConv2d(1, 8, 3), torch.nn.BatchNorm1d(8))
+    >>> step = graphed_step(net, lambda y, labels: torch.nn.functional.cross_entropy(
+    ...     y.features, labels))
+    >>> optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    >>> x = lc.SparseTensor.from_dense(torch.eye(4).view(1, 4, 4, 1))
+    >>> values = []
+    >>> for _ in range(3):
+    ...     optimizer.zero_grad()
+    ...     values.append(step(x, torch.tensor([0, 1, 2, 3])))
+    ...     optimizer.step()
+    >>> bool(values[2] < values[0]), values[0].requires_grad
+    (True, False)
+    >>> print(step.report())
+    0 calls replayed a graph, 0 warmed one up
+    3 calls were eager: there are no CUDA graphs on a cpu
+    """
+    check_options(net, factor, buckets, nbytes)
+    if not callable(loss):
+        raise ArgumentTypeError("loss", "a function", type(loss).__name__)
+    if scaler is not None and not callable(getattr(scaler, "scale", None)):
+        raise ArgumentTypeError("scaler", "a torch.amp.GradScaler", type(scaler).__name__)
+    return GraphedStep(net, loss, scaler, factor, buckets, nbytes)
+
+
+def _filling(call: Arguments) -> Callable[[int, Tensor], float]:
+    """What padding of arguments has: plain tensors of the network may be cells, which minus one
+    makes none; a target of zero is a class, whatever is looked up with it."""
+    counted: list[int] = []
+    structure: Any = call.structure
+    positional = structure[1][0]
+    put_together(positional[1][0], lambda: counted.append(0))
+    plain = [isinstance(leaf, Tensor) for leaf in call.leaves[: len(counted)]]
+
+    def fill(leaf: int, memory: Tensor) -> float:
+        return filler(memory) if leaf < len(plain) and plain[leaf] else 0
+
+    return fill

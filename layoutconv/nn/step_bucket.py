@@ -1,0 +1,257 @@
+"""A training step captured for clouds of up to so many rows at every level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import ArgumentError
+from ..sparse import SparseTensor
+from ..sparse.coords.no_tensor import NoTensor
+from ..sparse.coords.row_plan import FixedRows
+from .counted_rows import CountedRows, WithoutDropout, gradients_of_cells
+from .graph_arguments import Arguments, Memory, at_cells
+from .graph_bucket import Bucket, Eager, Outcome, State
+from .graph_recorder import Recorder
+from .graph_results import close, difference
+from .nested import put_together, taken_apart
+from .training_state import Gradients, Moment, copy_all
+
+FEW = "a level has fewer than two rows"
+HOOKED = "a part of it has hooks, which a replay would not call"
+
+
+class Pass(NamedTuple):
+    """A forward and a backward pass: the loss's result without its history, the parameters that
+    got gradients, by number, and these."""
+
+    result: Any
+    used: tuple[int, ...]
+    gradients: list[Tensor]
+
+
+class Trained(NamedTuple):
+    """The effects of an eager step: its gradients, buffers after it, and the state before it.
+
+    ``compared`` are results, gradients and buffers that a run with fixed rows is compared with:
+    those of the step itself, or without dropout, if random numbers were drawn.
+    """
+
+    before: Moment
+    random: bool
+    compared: tuple[list[Any], Pass, list[Tensor]]
+
+
+class Step:
+    """A network, its loss and, if there is one, what scales that: one pass at a time."""
+
+    def __init__(self, net: torch.nn.Module, loss: Callable[..., Any], scaler: Any) -> None:
+        self.net, self.loss, self.scaler = net, loss, scaler
+
+    def parameters(self) -> list[Tensor]:
+        """Those that want gradients."""
+        return [p for p in self.net.parameters() if p.requires_grad]
+
+    def forward(
+        self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None
+    ) -> tuple[Any, Tensor]:
+        """What the loss returns, and the number that ``backward`` starts from."""
+        inputs, *targets = args
+        with torch.enable_grad():
+            found = self.net(*inputs) if type(inputs) is tuple else self.net(inputs)
+            found = found if between is None else between(found)
+            result = self.loss(found, *targets, **kwargs)
+            first = result[0] if isinstance(result, tuple | list) and result else result
+            if not isinstance(first, Tensor) or first.numel() != 1:
+                expected = "a function that returns a tensor of one number, or a tuple that does"
+                raise ArgumentError("loss", f"{expected} at first", _described(first))
+            return result, first if self.scaler is None else self.scaler.scale(first)
+
+    def backward(self, args: Any, kwargs: Any) -> Any:
+        """The whole step, as without graphs: torch's own ``backward``."""
+        result, scaled = self.forward(args, kwargs)
+        with _lowers_nothing(scaled):
+            scaled.backward()  # type: ignore[no-untyped-call]
+        return detached(result)
+
+    def run(self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None) -> Pass:
+        """The step with its gradients beside ``.grad``."""
+        result, scaled = self.forward(args, kwargs, between)
+        with _lowers_nothing(scaled):
+            found = torch.autograd.grad(scaled, self.parameters(), allow_unused=True)
+        used = tuple(number for number, one in enumerate(found) if one is not None)
+        return Pass(detached(result), used, [one for one in found if one is not None])
+
+
+class TrainingState(State):
+    """Also hooks of gradients, and which parameters want some."""
+
+    def __init__(self, net: torch.nn.Module) -> None:
+        super().__init__(net)
+        for module in self._modules:
+            self._hooks += module._backward_hooks, module._backward_pre_hooks
+        self._parameters = [t for t in self._tensors if isinstance(t, torch.nn.Parameter)]
+        self._wanted = list(map(_wants, self._parameters))
+
+    def holds(self) -> bool:
+        """Return whether all of it is as it was."""
+        return super().holds() and list(map(_wants, self._parameters)) == self._wanted
+
+    def is_hooked(self) -> bool:
+        """Return whether somebody looks at what goes into a module, at gradients, or at both."""
+        return super().is_hooked() or any(map(any, map(_of_parameter, self._parameters)))
+
+
+_wants = attrgetter("requires_grad")
+_of_parameter = attrgetter("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class StepBucket(Bucket):
+    """A training step with fixed rows, recorded.
+
+    Its effects are the buffers as they were before, then the gradients.
+
+    Args:
+        step: what is recorded.
+        gradients: where gradients go after a replay that stands.
+        memory, keys, capacities: as of :class:`Bucket`.
+    """
+
+    _asks_first = True
+    _poison = 32.0  # a number: rows that get no gradient multiply it by zero
+
+    def __init__(
+        self,
+        step: Step,
+        gradients: Gradients,
+        memory: Memory,
+        keys: Sequence[Hashable],
+        capacities: Sequence[int],
+    ) -> None:
+        super().__init__(step.net, memory, keys, capacities)
+        self._state = TrainingState(step.net)
+        self._step, self._gradients = step, gradients
+        self._parameters, self._buffers = step.parameters(), list(step.net.buffers())
+
+    def record(
+        self,
+        recorder: Recorder,
+        call: Arguments,
+        rows: Sequence[int],
+        eager: Eager,
+        device: torch.device,
+    ) -> None:
+        """Also have buffers and random numbers be what the eager step left."""
+        after = Moment(self._step.net, device)
+        self._trained: Trained = eager.effects
+        self._rehearsing = True
+        try:
+            super().record(recorder, call, rows, eager, device)
+        finally:
+            after.restore()
+            del self._trained
+
+    def _refuse(self) -> None:
+        if self._state.is_hooked():
+            raise RuntimeError(HOOKED)
+
+    def _rehearse(self) -> None:
+        self._memory.pad(self._poison)
+        self._trained.before.restore()
+
+    def _begin(self, call: Arguments, rows: Sequence[int]) -> None:
+        self._rehearsing = False
+        self._memory.pad()
+        self._trained.before.restore()
+
+    def _call(self, args: Any, kwargs: Any, plan: FixedRows) -> tuple[Any, Any]:
+        saved = [buffer.clone() for buffer in self._buffers]
+        random = self._rehearsing and self._trained.random
+        dropout = WithoutDropout() if random else nullcontext()
+        with CountedRows(plan.there), dropout:
+            found = self._step.run(args, kwargs, lambda result: _guarded(result, plan))
+        self._used = found.used
+        return found.result, (*saved, *found.gradients)
+
+    def _checked(
+        self, outcome: Outcome, call: Arguments, rows: Sequence[int], eager: Eager
+    ) -> float:
+        leaves, expected, buffers = self._trained.compared
+        if not self._rehearsing and self._trained.random:
+            leaves = []  # of other random numbers: what can be compared was
+        found = self._results.copied(outcome.returned)
+        self._check_rows(outcome, rows)
+        if self._used != expected.used:
+            raise RuntimeError("other parameters get gradients with fixed rows")
+        if not leaves:
+            return 0.0
+        gaps = [difference(*pair) for pair in zip(leaves, found(rows, call), strict=True)]
+        gradients = outcome.effects[len(self._buffers) :]
+        gaps += (
+            close(expected.gradients, gradients, "a gradient"),
+            close(buffers, self._buffers, "a buffer"),
+        )
+        return max(gaps)
+
+    def _rows(self, verdict: Tensor, rows: Sequence[int]) -> list[int] | str:
+        found = super()._rows(verdict, rows)
+        return FEW if not isinstance(found, str) and min(found, default=2) < 2 else found
+
+    def _commit(self, outcome: Outcome) -> None:
+        used = [self._parameters[number] for number in self._used]
+        self._gradients.add(used, outcome.effects[len(self._buffers) :])
+
+    def _undo(self, outcome: Outcome) -> None:
+        with torch.no_grad():
+            copy_all(self._buffers, list(outcome.effects[: len(self._buffers)]))
+
+
+def detached(result: Any) -> Any:
+    """A result whose tensors have no history."""
+    leaves: list[Any] = []
+    structure = taken_apart(result, leaves)
+    return put_together(structure, iter([_on_features(leaf, _detach) for leaf in leaves]).__next__)
+
+
+def _guarded(result: Any, plan: FixedRows) -> Any:
+    """What a network returns, which takes no gradient of rows without a cell."""
+    leaves: list[Any] = []
+    structure = taken_apart(result, leaves)
+
+    def guard(features: Tensor) -> Tensor:
+        there = plan.there(features.shape[0]) if features.dim() else None
+        return gradients_of_cells(features, there)
+
+    return put_together(structure, iter([_on_features(leaf, guard) for leaf in leaves]).__next__)
+
+
+def _on_features(leaf: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """A tensor, or a sparse tensor, after a function of its features; else what it was."""
+    if isinstance(leaf, Tensor):
+        return function(leaf)
+    if isinstance(leaf, SparseTensor):
+        return leaf.replace(function(leaf.features))
+    if isinstance(leaf, NoTensor):
+        return at_cells(leaf, function(leaf.features), leaf.coordinates)
+    return leaf
+
+
+def _detach(features: Tensor) -> Tensor:
+    return features.detach()
+
+
+def _lowers_nothing(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Autocast ends with the loss, as torch asks."""
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
+def _described(value: Any) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

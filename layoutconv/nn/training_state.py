@@ -1,0 +1,106 @@
+"""The state that a training step changes: buffers, random numbers, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..base.torch_internals import add_to_each, copy_to_each
+
+
+class Moment:
+    """The buffers of a network and the generators of random numbers, as they are now.
+
+    >>> norm = torch.nn.BatchNorm1d(1)
+    >>> before = Moment(norm, torch.device("cpu"))
+    >>> y = norm(torch.ones(2, 1))
+    >>> int(norm.num_batches_tracked), before.restore(), int(norm.num_batches_tracked)
+    (1, None, 0)
+    """
+
+    def __init__(self, net: torch.nn.Module, device: torch.device) -> None:
+        self.buffers = list(net.buffers())
+        self.values = [buffer.clone() for buffer in self.buffers]
+        self._device = device if device.type == "cuda" else None
+        self._random = self._numbers()
+
+    def _numbers(self) -> list[Tensor]:
+        found = [torch.get_rng_state()]
+        if self._device is not None:
+            found.append(torch.cuda.get_rng_state(self._device))
+        return found
+
+    def restore(self) -> None:
+        """Have all of it again."""
+        with torch.no_grad():
+            copy_all(self.buffers, self.values)
+        torch.set_rng_state(self._random[0])
+        if self._device is not None:
+            torch.cuda.set_rng_state(self._random[1], self._device)
+
+    def is_random(self) -> bool:
+        """Return whether random numbers were drawn since."""
+        return not all(map(torch.equal, self._random, self._numbers()))
+
+
+class Gradients:
+    """Memory of the gradients of parameters, the same from step to step, whatever computed them.
+
+    >>> weight = torch.nn.Parameter(torch.ones(2))
+    >>> gradients = Gradients()
+    >>> for _ in range(2):
+    ...     gradients.add([weight], [torch.ones(2)])
+    >>> memory, weight.grad = weight.grad, None
+    >>> gradients.add([weight], [torch.ones(2)])
+    >>> weight.grad, weight.grad is memory
+    (tensor([1., 1.]), True)
+    """
+
+    def __init__(self) -> None:
+        self._memory: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def add(self, parameters: Sequence[Tensor], found: Sequence[Tensor]) -> None:
+        """Do what ``backward`` does: add to what is in ``.grad``, or be what is there."""
+        fresh: tuple[list[Tensor], list[Tensor]] = [], []
+        there: tuple[list[Tensor], list[Tensor]] = [], []
+        for parameter, gradient in zip(parameters, found, strict=True):
+            if parameter.grad is not None:
+                there[0].append(parameter.grad)
+                there[1].append(gradient)
+            else:
+                parameter.grad = self._memory_of(parameter)
+                fresh[0].append(parameter.grad)
+                fresh[1].append(gradient)
+        with torch.no_grad():
+            copy_all(*fresh)
+            if there[0]:
+                add_to_each(*there)
+
+    def _memory_of(self, parameter: Tensor) -> Tensor:
+        entry = self._memory.get(id(parameter))
+        if entry is None or entry[0] is not parameter or not _alike(entry[1], parameter):
+            with torch.inference_mode(False):
+                entry = parameter, torch.empty_like(parameter, requires_grad=False)
+            self._memory[id(parameter)] = entry
+        return entry[1]
+
+    def keep_only(self, parameters: Sequence[Tensor]) -> None:
+        """Drop the memory of parameters that a network has no more."""
+        own = set(map(id, parameters))
+        self._memory = {key: kept for key, kept in self._memory.items() if key in own}
+
+
+def copy_all(tensors: list[Tensor], values: list[Tensor]) -> None:
+    """Copy values into tensors, as few launches."""
+    if tensors:
+        copy_to_each(tensors, values)
+
+
+def _alike(memory: Any, parameter: Tensor) -> bool:
+    """Return whether a gradient may be there, after ``.to`` and ``.data =`` of a parameter."""
+    return (memory.shape, memory.dtype, memory.device) == (
+        parameter.shape, parameter.dtype, parameter.device,
+    )  # fmt: skip
