@@ -10,7 +10,8 @@ profiler, how many launches these are, and what the host takes until it has laun
 
 ``ours, apart`` is with norms, activations and sums as launches of their own
 (``lc.nn.unfused``), ``ours, graphed`` the network as a CUDA graph (``lc.nn.graphed``). With
-``--training`` a step under autocast is timed, too: forward and backward.
+``--training`` a step under autocast is timed, too: forward and backward, and both as a graph by
+``lc.nn.graphed_step``.
 
 The exit status is 1 if another side of ours does not agree with the one apart.
 """
@@ -110,10 +111,8 @@ def measure(
     for side, context in SIDES.items():
         net = make(ours, channels, width=width)
         if side == "ours, graphed":
-            if training:
-                continue
-            net = lc.nn.graphed(net)
-        call = caller(ours, net, cloud, state, training)
+            net = net if training else lc.nn.graphed(net)
+        call = caller(ours, net, cloud, state, training, side == "ours, graphed")
         with context():
             results[side] = call(inputs[0])
             yield side, figures(call, inputs)
@@ -156,9 +155,10 @@ def several(cloud: Cloud, channels: int, count: int) -> Iterator[Input]:
 
 
 def caller(
-    spconv: Any, net: nn.Module, cloud: Cloud, state: dict[str, Tensor], training: bool
-) -> Callable[[Input], Tensor]:
-    """A function of an input, by modules as they are."""
+    spconv: Any, net: nn.Module, cloud: Cloud, state: dict[str, Tensor], training: bool,
+    graphed: bool = False,
+) -> Callable[[Input], Tensor]:  # fmt: skip
+    """A function of an input, by modules as they are; ``graphed``: a training step as a graph."""
     device = cloud.cells.device
     net.load_state_dict(state)
     net.to(device).train(training)
@@ -178,9 +178,17 @@ def caller(
 
         return call
 
+    def loss(found: Any) -> Tensor:
+        return lc.nn.reduce_cells(found.features.float().square(), found)
+
+    in_graph = lc.nn.graphed_step(net, loss) if graphed else None
+
     def step(given: Input) -> Tensor:
         for parameter in net.parameters():
             parameter.grad = None
+        if in_graph is not None:
+            with torch.autocast(device.type, torch.float16):
+                return in_graph(tensor(given))
         with torch.autocast(device.type, torch.float16):
             found: Tensor = net(tensor(given)).features
         found.float().square().mean().backward()

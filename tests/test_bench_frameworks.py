@@ -45,12 +45,13 @@ def test_its_sides(bench, monkeypatch):
     assert not torch.equal(first.features[:9], second.features[:9])
 
 
-def test_a_step_trains(bench):
+@pytest.mark.parametrize("graphed", [False, True])
+def test_a_step_trains(bench, graphed):
     make, ours = bench.residual_backbone, bench.ours
     net = make(ours, 5, width=0.25)
     (given,) = bench.several(cloud(), 5, 1)
     state = bench.initial(make(ours, 5, width=0.25))
-    assert bench.caller(ours, net, cloud(), state, True)(given).isfinite().all()
+    assert bench.caller(ours, net, cloud(), state, True, graphed)(given).isfinite().all()
     assert all(parameter.grad.isfinite().all() for parameter in net.parameters())
 
 

@@ -13,7 +13,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ArgumentTypeError
+from ..sparse.coords.no_tensor import NoTensor
 from .padded_norm import follow, normalised_rows
 
 if TYPE_CHECKING:
@@ -28,13 +29,16 @@ def reduce_cells(values: Tensor, input: Any, reduction: str = "mean") -> Tensor:
     function of torch has reduces so, as in a graph ``input`` has more rows than cells. Of a tensor
     that is not padded it is ``values.mean()`` or ``values.sum()``.
 
-    Raises :class:`~layoutconv.errors.ArgumentError` for another number of rows.
+    Raises :class:`~layoutconv.errors.ArgumentError` for another number of rows, and for another
+    reduction.
 
     >>> from ..sparse import SparseTensor
     >>> x = SparseTensor.from_dense(torch.tensor([[[1.0], [3.0]]]))
     >>> reduce_cells(x.features, x), reduce_cells(x.padded(8).features + 1, x.padded(8), "sum")
     (tensor(2.), tensor(6.))
     """
+    if not isinstance(input, NoTensor):
+        raise ArgumentTypeError("input", "a sparse tensor", type(input).__name__)
     cells = input.coordinates
     if values.shape[:1] != cells.cells.shape[:1]:
         expected = f"({len(cells)}, ...), a row for each of input"

@@ -172,7 +172,7 @@ class Bucket:
         return [*rows, *levels]
 
     def _run(self, device: torch.device, poison: float | None = None) -> Outcome:
-        """What is captured, in this memory."""
+        """Run, in this memory, what is captured."""
         plan = FixedRows(self._keys, self.levels, self.groups, poison)
         lowered = _uncached_autocast(device.type)
         with torch.inference_mode(False), lowered, plan.in_effect():

@@ -189,8 +189,8 @@ def close(eager: Sequence[Tensor], found: Sequence[Tensor], what: str) -> float:
     """The same of gradients, or buffers, of which some may be nothing but rounding: the gradient of
     a bias before a batch norm. None is taken to be smaller than a tenth of the largest.
 
-    >>> close([torch.ones(2), torch.tensor([1e-6])], [torch.ones(2), torch.tensor([2e-6])], "it")
-    9.999999974752428e-06
+    >>> close([torch.ones(2), torch.tensor([0.0])], [torch.ones(2), torch.tensor([2.0**-20])], "it")
+    9.5367431640625e-06
     """
     largest = [_largest(tensor) for tensor in eager]
     least, relative = max(largest, default=0.0) / 10, 0.0

@@ -93,7 +93,7 @@ class GraphedStep(GraphedCalls):
         return Eager(found.result, structure, leaves, why, Trained(before, random, compared))
 
     def _without_dropout(self, call: Arguments, after: Moment) -> Any:
-        """What a run with fixed rows is compared with, as it would draw other random numbers."""
+        """The step once more: a run with fixed rows would draw other random numbers."""
         leaves: list[Any] = []
         try:
             with RowCount().in_effect(), WithoutDropout():
@@ -187,7 +187,7 @@ def graphed_step(
 
 
 def _filling(call: Arguments) -> Callable[[int, Tensor], float]:
-    """What padding of arguments has: plain tensors of the network may be cells, which minus one
+    """The padding of arguments: plain tensors of the network may be cells, which minus one
     makes none; a target of zero is a class, whatever is looked up with it."""
     counted: list[int] = []
     structure: Any = call.structure

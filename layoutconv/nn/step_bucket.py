@@ -54,13 +54,13 @@ class Step:
         self.net, self.loss, self.scaler = net, loss, scaler
 
     def parameters(self) -> list[Tensor]:
-        """Those that want gradients."""
+        """Return the parameters that want gradients."""
         return [p for p in self.net.parameters() if p.requires_grad]
 
     def forward(
         self, args: Any, kwargs: Any, between: Callable[[Any], Any] | None = None
     ) -> tuple[Any, Tensor]:
-        """What the loss returns, and the number that ``backward`` starts from."""
+        """The result of the loss, and the number that ``backward`` starts from."""
         inputs, *targets = args
         with torch.enable_grad():
             found = self.net(*inputs) if type(inputs) is tuple else self.net(inputs)
@@ -219,7 +219,7 @@ def detached(result: Any) -> Any:
 
 
 def _guarded(result: Any, plan: FixedRows) -> Any:
-    """What a network returns, which takes no gradient of rows without a cell."""
+    """The result of a network, which takes no gradient of rows without a cell."""
     leaves: list[Any] = []
     structure = taken_apart(result, leaves)
 

@@ -586,5 +586,7 @@ def test_bad_arguments_are_named() -> None:
         lc.nn.graphed_step(plain(), lambda y: y)(cloud(20, 0))
     with pytest.raises(lc.ArgumentError, match="values"):
         lc.nn.reduce_cells(torch.ones(3), cloud(20, 0))
+    with pytest.raises(lc.ArgumentTypeError, match="input"):
+        lc.nn.reduce_cells(torch.ones(3), torch.ones(3))
     with pytest.raises(lc.ArgumentError, match="reduction"):
         lc.nn.reduce_cells(torch.ones(20), cloud(20, 0), "max")
