@@ -174,7 +174,7 @@ def of_an_item(y: SparseTensor) -> Tensor:
     [
         of_an_item,
         lambda y: of_a_synchronisation(y).features.sum(),
-        lambda y: of_a_hidden_wait(y).features.sum(),
+        lambda y: lc.nn.reduce_cells(of_a_hidden_wait(y).features, y),
         lambda y: y.features.mean(),
     ],
 )

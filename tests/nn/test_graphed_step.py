@@ -278,6 +278,31 @@ def test_every_kind_of_layer() -> None:
     assert step.report().hits == 2
 
 
+def straight_through(y: SparseTensor) -> Tensor:
+    """A loss whose gradient, but not its value, is one of every row."""
+    x = y.features
+    return lc.nn.reduce_cells(x.square(), y, "sum") + ((x - x.detach()) / (x == x)).sum()
+
+
+def not_a_number(y: SparseTensor) -> Tensor:
+    """A loss whose gradient in padding is NaN, where features are the bias."""
+    there = y.coords[:, :1] >= 0
+    return (y.features / there).where(there, 0).sum()
+
+
+@pytest.mark.parametrize("loss", [straight_through, not_a_number])
+def test_padding_gives_no_gradient_whatever_a_loss_does(loss: Callable[..., Any]) -> None:
+    net = plain()
+    other = copy.deepcopy(net)
+    step = step_of(net, loss)
+    for number, rows in enumerate((200, 150, 190)):
+        x = cloud(rows, number)
+        step(x)
+        eagerly(other, loss, x)
+        check_same(net, other, exact=True)
+    assert step.report().hits == 2, step.report()
+
+
 def ignoring(y: SparseTensor, labels: Tensor) -> Tensor:
     return nn.CrossEntropyLoss(ignore_index=0)(y.features, labels)
 
