@@ -178,19 +178,23 @@ def caller(
 
         return call
 
-    def loss(found: Any) -> Tensor:
-        return lc.nn.reduce_cells(found.features.float().square(), found)
+    def loss(found: Any) -> Tensor:  # scaled, as fp16 has no gradients of means over a cloud
+        return 2.0**16 * lc.nn.reduce_cells(found.features.float().square(), found)
 
     in_graph = lc.nn.graphed_step(net, loss) if graphed else None
 
     def step(given: Input) -> Tensor:
+        found: Tensor
         for parameter in net.parameters():
             parameter.grad = None
         if in_graph is not None:
             with torch.autocast(device.type, torch.float16):
-                return in_graph(tensor(given))
+                found = in_graph(tensor(given))
+            if in_graph.report().eager and device.type == "cuda":
+                raise RuntimeError(f"no graph of the step: {in_graph.report()}")
+            return found
         with torch.autocast(device.type, torch.float16):
-            found: Tensor = net(tensor(given)).features
+            found = net(tensor(given)).features
         found.float().square().mean().backward()
         return found.detach()
 

@@ -11,7 +11,7 @@ from .counted_rows import reduce_cells
 from .fold import fold_batch_norms
 from .fused_norm import unfused
 from .graphed_network import Graphed, graphed
-from .graphed_step import GraphedStep, graphed_step
+from .graphed_training import GraphedStep, graphed_step
 from .modules import (
     Conv1d,
     Conv2d,

@@ -131,10 +131,10 @@ def graphed(
         buckets: the most that are kept. Those that were used last stay, half of them at least.
         nbytes: the most that all of them take; a quarter of the GPU's memory if it is not given.
 
-    What a graph cannot be captured of is eager, and ``graphed(net).report()`` says why: gradients,
-    training mode, Python that reads values of the GPU, a result that depends on padding. Before it
-    is captured, a network runs once with rows of NaN as padding, and its result is compared with
-    the eager one. On a CPU every call is eager.
+    What a graph cannot be captured of is eager, and ``graphed(net).report()`` says why: gradients
+    and training mode, which :func:`graphed_step` is for, Python that reads values of the GPU, a
+    result that depends on padding. Before it is captured, a network runs once with rows of NaN as
+    padding, and its result is compared with the eager one. On a CPU every call is eager.
 
     Results are copies. Those at cells of an argument share its coordinates; others come without
     kernel maps. Parameters may be changed in place; others in their place, or other modes, are

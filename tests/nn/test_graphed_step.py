@@ -19,7 +19,8 @@ from torch.nn import functional
 import layoutconv as lc
 from layoutconv.compat.spconv import pytorch as spconv
 from layoutconv.nn.graph_bucket import OVERFLOW
-from layoutconv.nn.graphed_step import GraphedStep
+from layoutconv.nn.graphed_training import GraphedStep
+from layoutconv.nn.step_bucket import Step
 from layoutconv.sparse import SparseTensor
 
 from .test_graphed import SHAPE, Replays, cloud, dense_block
@@ -431,6 +432,24 @@ def test_hooks_are_called_at_every_step() -> None:
         for _ in range(4):
             eagerly(other, squares, x)
         check_same(net, other, exact=True)
+
+
+@pytest.mark.parametrize("kind", [nn.SyncBatchNorm, lc.distributed.SyncBatchNorm])
+def test_ranks_that_wait_for_each_other_do_so_eagerly(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layers = lc.nn.SubmConv3d(3, 4, 3), nn.BatchNorm1d(4), kind(4).eval()
+    net = integers(lc.nn.Sequential(*layers))
+    step, x = step_of(net, squares), cloud(200, 0)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    step(x)
+    step(x)
+    assert step.report().hits == 1
+    monkeypatch.setattr(Step, "backward", lambda *of: torch.ones(()))  # there is no other rank
+    net.train()
+    assert [float(step(x)) for _ in range(2)] == [1, 1]
+    assert step.report().hits == 1
+    assert "SyncBatchNorm" in str(step.report())
 
 
 def test_what_changes_in_a_network_is_noticed() -> None:

@@ -63,13 +63,9 @@ class GraphedStep(GraphedCalls):
         return refused
 
     def _observed(self, call: Arguments, args: Any, kwargs: Any) -> Eager:
-        state = TrainingState(self.module)
-        distributed = torch.nn.parallel.DistributedDataParallel
-        if any(isinstance(module, distributed) for module in self.module.modules()):
-            why = "it is a DistributedDataParallel: give its module, and reduce gradients after"
-            return Eager(self._plainly(args, kwargs), None, [], why)
-        if state.is_hooked():
-            return Eager(self._plainly(args, kwargs), None, [], HOOKED)
+        unfit = _unfit(self.module)
+        if unfit:
+            return Eager(self._plainly(args, kwargs), None, [], unfit)
         device = call.device
         assert device is not None
         before, written = Moment(self.module, device), self._versions(call)
@@ -184,6 +180,18 @@ def graphed_step(
     if scaler is not None and not callable(getattr(scaler, "scale", None)):
         raise ArgumentTypeError("scaler", "a torch.amp.GradScaler", type(scaler).__name__)
     return GraphedStep(net, loss, scaler, factor, buckets, nbytes)
+
+
+def _unfit(net: torch.nn.Module) -> str:
+    """Return why a step of a network may not even be made twice; nothing if it may."""
+    grouped = torch.distributed.is_available() and torch.distributed.is_initialized()
+    for module in net.modules():
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            return "it is a DistributedDataParallel: give its module, and reduce gradients after"
+        of_ranks = isinstance(module, torch.nn.SyncBatchNorm) or hasattr(module, "of_rows")
+        if of_ranks and module.training and grouped:
+            return "ranks wait for each other in a SyncBatchNorm, and not all of them warm up"
+    return HOOKED if TrainingState(net).is_hooked() else ""
 
 
 def _filling(call: Arguments) -> Callable[[int, Tensor], float]:
