@@ -113,9 +113,14 @@ def measure(
         if side == "ours, graphed":
             net = net if training else lc.nn.graphed(net)
         call = caller(ours, net, cloud, state, training, side == "ours, graphed")
-        with context():
-            results[side] = call(inputs[0])
-            yield side, figures(call, inputs)
+        try:
+            with context():
+                results[side] = call(inputs[0])
+                yield side, figures(call, inputs)
+        except RuntimeError as error:
+            if not training or side != "ours, graphed":
+                raise
+            yield side, f"FAILED: {first_line(error)}"
     if not training:
         apart = results.pop("ours, apart")
         yield "error", max(relative_error(result, apart) for result in results.values())
@@ -191,7 +196,7 @@ def caller(
             with torch.autocast(device.type, torch.float16):
                 found = in_graph(tensor(given))
             if in_graph.report().eager and device.type == "cuda":
-                raise RuntimeError(f"no graph of the step: {in_graph.report()}")
+                raise RuntimeError(f"no graph of the step: {list(in_graph.report().eager)}")
             return found
         with torch.autocast(device.type, torch.float16):
             found = net(tensor(given)).features

@@ -179,50 +179,53 @@ def difference(eager: Any, found: Any) -> float:
         eager, found = eager.features, found.features
     if not isinstance(eager, Tensor):
         return 0.0
-    relative = _distance(eager, found, _largest(eager))
-    if relative > _limit(eager):
+    gap, largest = _apart(eager, found).abs().max(), _finite(eager).abs().max()
+    relative = float(gap) / max(float(largest), _TINY) if gap else 0.0
+    if not relative <= _limit(eager):
         raise RuntimeError(f"a result is another one with fixed rows: {_WHY}")
     return relative
 
 
 def close(eager: Sequence[Tensor], found: Sequence[Tensor], what: str) -> float:
-    """The same of gradients, or buffers, of which some may be nothing but rounding: the gradient of
-    a bias before a batch norm. None is taken to be smaller than a tenth of the largest.
+    """The same of gradients, or buffers, by their norms: single numbers in fp16 may be a tenth off.
 
-    >>> close([torch.ones(2), torch.tensor([0.0])], [torch.ones(2), torch.tensor([2.0**-20])], "it")
+    Some may be nothing but rounding, such as the gradient of a bias before a batch norm: none is
+    taken to be smaller than a tenth of the largest.
+
+    >>> close([torch.ones(1), torch.tensor([0.0])], [torch.ones(1), torch.tensor([2.0**-20])], "it")
     9.5367431640625e-06
     """
-    largest = [_largest(tensor) for tensor in eager]
-    least, relative = max(largest, default=0.0) / 10, 0.0
-    for one, other, own in zip(eager, found, largest, strict=True):
-        gap = _distance(one, other, max(own, least))
-        if gap > 10 * _limit(one):
+    norms = [float(_finite(tensor).norm()) for tensor in eager]
+    least, farthest = max([_TINY, *norms]) / 10, 0.0
+    for one, other, own in zip(eager, found, norms, strict=True):
+        relative = float(_apart(one, other).norm()) / max(own, least)
+        if not relative <= 10 * _limit(one):
             raise RuntimeError(f"{what} is another one with fixed rows: {_WHY}")
-        relative = max(relative, gap)
-    return relative
+        farthest = max(farthest, relative)
+    return farthest
 
 
 _WHY = "something reads rows without a cell, or counts them, or is random"
+_TINY = 1e-300
 
 
-def _largest(tensor: Tensor) -> float:
-    if tensor.dtype not in _CLOSE or not tensor.numel():
-        return 0.0
-    return float(tensor.double().nan_to_num(0, 0, 0).abs().max())
-
-
-def _distance(eager: Tensor, found: Tensor, scale: float) -> float:
-    """The largest difference, relative to a number; infinity of what cannot be close."""
+def _apart(eager: Tensor, found: Tensor) -> Tensor:
+    """The difference in float64; infinity, where none may be, and zero of the same bits."""
     if eager.shape != found.shape:
-        return torch.inf
+        return torch.tensor(torch.inf)
     if torch.equal(eager, found):
-        return 0.0
+        return torch.zeros(1)
     if eager.dtype not in _CLOSE:
-        return torch.inf
+        return torch.tensor(torch.inf)
     exact, other = eager.double(), found.double()
-    same = (exact == other) | (exact.isnan() & other.isnan())
-    gap = (exact - other).masked_fill(same, 0).abs().max().nan_to_num(torch.inf)
-    return float(gap) / max(scale, 1e-300)
+    return (exact - other).masked_fill((exact == other) | (exact.isnan() & other.isnan()), 0)
+
+
+def _finite(tensor: Tensor) -> Tensor:
+    """Numbers in float64, for their size: zeros where they are none."""
+    if tensor.dtype not in _CLOSE or not tensor.numel():
+        return torch.zeros(1, dtype=torch.float64)
+    return tensor.double().nan_to_num(0, 0, 0)
 
 
 def _limit(tensor: Tensor) -> float:

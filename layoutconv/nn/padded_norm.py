@@ -123,7 +123,7 @@ def follow(
     >>> running
     (tensor([2.]), tensor([1.5000]))
     """
-    share = momentum * (count > 1)
-    unbiased = variance * (count / (count - 1).clamp(min=1))
+    share = momentum * (count > 1).to(mean.dtype)
+    unbiased = variance * count / (count - 1).clamp(min=1)
     for memory, now in zip(running, (mean, unbiased), strict=True):
         memory.copy_(memory + share * (now - memory))

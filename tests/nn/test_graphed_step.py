@@ -177,6 +177,15 @@ def test_a_strided_network_with_batch_norms_at_every_level() -> None:
     assert step.report().hits >= 3
 
 
+def test_in_float64_norms_and_statistics_differ_by_rounding_alone() -> None:
+    step = step_of(normed().double(), squares)
+    for number in range(3):
+        step(cloud(400, number).to(torch.float64))
+    (bucket,) = step.report().buckets
+    assert bucket.hits == 2
+    assert bucket.difference < 1e-13
+
+
 def test_overflow_leaves_nothing_behind() -> None:
     """A replay that lacks rows adds no gradient and no statistics: the step is made again."""
     net = normed()
