@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import repeat
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,8 @@ class Launch:
         self._differs = int(any(source.dtype is not out_dtype for source in added))
         self._launchers: dict[Any, tuple[Launcher, ...]] = {}
         self._turns: dict[str, bool] = {}  # by how float32 is multiplied
-        self._bare: dict[str | None, Any] = {}  # launches of aligned memory alone, by the same
+        # By the same, launches of aligned memory alone: kernels, and what they get after operands.
+        self._bare: dict[str | None, list[Any]] = {}
 
     def result(
         self,
@@ -88,8 +90,8 @@ class Launch:
         if bare is not None:
             at_a, at_b = a.data_ptr(), b.data_ptr()
             if not (at_a | at_b) & 15:
-                kernel, rest = bare
-                kernel(at_a, at_b, out, *rest)
+                for kernel, rest in bare:
+                    kernel(at_a, at_b, out, *rest)
                 return out
         if not self._empty:
             self.run(a, b, out, bias, scale, residual, function)
@@ -114,8 +116,8 @@ class Launch:
         starts = at_a | at_b
         precision = multiplied_now() if self.dtype is torch.float32 else None
         if precision in self._bare and not starts & 15:
-            kernel, rest = self._bare[precision]
-            kernel(at_a, at_b, out, *rest)
+            for kernel, rest in self._bare[precision]:
+                kernel(at_a, at_b, out, *rest)
             return
         if self.filter and precision is not None and self._reads_turned(a, precision):
             b = turned_filter(b, self.filter)
@@ -147,12 +149,12 @@ class Launch:
             if len(self._launchers) >= _FEW:
                 self._launchers.clear()
             self._launchers[key] = launchers
-            alone = getattr(launchers[0], "bare", None) if len(launchers) == 1 else None
+            bare = [*map(getattr, launchers, repeat("bare"), repeat(None))]
             turns = self.filter and precision is not None
-            if alone is not None and aligned == ALIGNED and not turns:
-                self._bare[precision] = alone
+            if None not in bare and aligned == ALIGNED and not turns:
+                self._bare[precision] = bare
                 if precision is None:
-                    self._at_once = alone
+                    self._at_once = bare
         for launch in launchers:
             launch(a, b, out, at_a, at_b, reads)
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..base.caches import put_few
+from ..base.memory import maker
+from ..base.torch_internals import in_shape
 from ..kernels.compile.store import as_argument, load_kernel
 from ..planning.kernel_key import index_buffer, runtime_integers
 from ..planning.tile import TileConfig
@@ -16,6 +18,7 @@ from ..tensors.epilogue_in_torch import FP8
 from ..tensors.tensor_checks import expected
 from ..view.epilogue import Epilogue
 from ..view.gemm_view import GemmView
+from ..view.operands import row_major
 from . import machines, select
 from .depthwise_plan import DotPlan
 from .fp32_precision import multiplied_as
@@ -98,7 +101,7 @@ class Plan:
         self._kernel: Any = load_kernel(view, self.spec) if bind else None
         self._parts = 0 if not self.spec.split else 1 if atomic else self.splits
         self._in_bytes = dtype in FP8 or out_dtype in FP8
-        self._only_launches = not self._in_bytes and not self._parts and self._only_device
+        self._only_launches = not self._in_bytes and self._only_device
         layouts = view.a, view.b, view.d
         a, b, d = map(index_buffer, layouts)
         # A persistent kernel has as many CTAs as run at once.
@@ -111,7 +114,9 @@ class Plan:
 
     def _fit(self, shape: tuple[int, ...], m: int) -> None:
         self._size = prod(shape)
-        self._sums_shape = self._parts * shape[0], *shape[1:]  # of as many modes as D has
+        if self._parts:
+            sums = self._parts * shape[0], *shape[1:]  # of as many modes as D has
+            self._sums_kind = sums, row_major(sums).stride, self._sums
         self._rows_of_sums = self.spec.rows_of_sums(m, self._most)
         self._adders: dict[Any, Callable[[Tensor, Tensor], None]] = {}  # of parts, of this size
 
@@ -149,23 +154,32 @@ class Plan:
         self, over: Over, m: int, shape: tuple[int, ...], integers: tuple[int, ...]
     ) -> Launcher:
         """``over(...).launcher()``, past the plan in between."""
-        if not self._only_launches:
-            return self.over(over, m, shape, integers)._launch_anywhere
+        if self._parts or not self._only_launches:
+            return self.over(over, m, shape, integers).launcher()
         numbers = self.splits, prod(shape), *integers
         return self._launcher((*_addresses(over.buffers), numbers), over)
 
     def _launcher(self, given: tuple[Any, ...], owner: Any) -> Launcher:
         """One that keeps the owner of index buffers.
 
-        If nothing follows the sums, its ``bare`` is the kernel and what that gets after operands.
+        If nothing follows the sums, its ``bare`` is the kernel and what that gets after operands;
+        of sums in parts, which nothing follows, both launches are one such kernel.
         """
-        kernel = self._kernel
+        kernel, in_parts = self._kernel, self._run_in_parts
 
         def launch(
             a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads, _: Any = owner
         ) -> None:
             kernel(at_a, at_b, out, *given, *reads, None)
 
+        def launch_both(
+            a: Tensor, b: Tensor, out: Tensor, at_a: int, at_b: int, reads: Reads
+        ) -> None:
+            in_parts(at_a, at_b, out)
+
+        if self._parts:
+            launch_both.__dict__["bare"] = in_parts, ()
+            return launch_both
         if not self.spec.epilogue:
             launch.__dict__["bare"] = kernel, (*given, *NOTHING, None)
         return launch
@@ -212,10 +226,11 @@ class Plan:
 
     def _run_in_parts(self, at_a: int, at_b: int, out: Tensor) -> None:
         """Parts of sums go to memory of their own, and are added up in a fixed order."""
-        make = torch.empty if self._parts > 1 else torch.zeros
-        sums = make(self._sums_shape, dtype=self._sums, device=out.device)
+        sums = maker(out.device)(*self._sums_kind)
+        if self._parts == 1:
+            sums.zero_()
         self._kernel(at_a, at_b, sums, *self._alone)
-        flat = out.as_strided((self._size,), (1,))
+        flat = in_shape(out, (self._size,), (1,))
         if self._parts == 1:
             flat.copy_(sums.view(-1))
             return
@@ -223,7 +238,7 @@ class Plan:
         add = self._adders.get(like)
         if add is None:
             add = self._adders[like] = adder(sums, flat, self._parts)
-        add(sums.view(-1), flat)
+        add(in_shape(sums, (self._parts * self._size,), (1,)), flat)
 
 
 def _addresses(buffers: Buffers | None) -> tuple[int | None, ...]:

@@ -310,6 +310,7 @@ class _Plan:
         self, nest: Nest, what: _Operation, name: Any, types: tuple[torch.dtype, torch.dtype],
         device: int, aligned: tuple[int, int],
     ) -> None:  # fmt: skip
+        from ..kernels.compile.store import as_argument
         from ..kernels.pointwise.reduce import load_reduction
         from ..planning.reduction_schedule import schedule
 
@@ -325,7 +326,7 @@ class _Plan:
             operation: Any = what.function or ("sum" if not last and name == "mean" else name)
             key = operation if isinstance(operation, str) else name
             kernel = load_reduction(launch.shape, operation, key, what.neutral, machine.arch)
-            self.launches.append((kernel, launch.integers, launch.workspace))
+            self.launches.append((kernel, as_argument(launch.integers), launch.workspace))
 
     def __call__(self, source: Tensor, target: Tensor) -> None:
         if torch.cuda.current_device() != self.device:

@@ -358,7 +358,7 @@ def _convolution(
         endings = asked, ending
         return with_function(fuse.fprop, rank, given, operands, of_pass, endings, shape)
     y = _run(fuse.fprop, rank, input, weight, of_pass, ending)
-    return dense_calls.remember(given, operands, asked, y, of_pass, transposed=False)
+    return dense_calls.remember(given, operands, asked, y, of_pass, name="fprop")
 
 
 def _transposed(
@@ -411,7 +411,7 @@ def _transposed(
         endings = asked, ending
         return with_function(fuse.dgrad, rank, given, operands, of_pass, endings, shape)
     x = _run(fuse.dgrad, rank, input, weight, of_pass, ending)
-    return dense_calls.remember(given, operands, asked, x, of_pass, transposed=True)
+    return dense_calls.remember(given, operands, asked, x, of_pass, name="dgrad")
 
 
 def _checked(

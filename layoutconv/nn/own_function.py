@@ -63,7 +63,8 @@ def with_function(
     y = known(given, (x, weight), asked)
     if y is None:
         of = asked, (x.shape[0], *shape[1:]), numbers
-        call = dense_calls.bound(given, (x, weight), *of, transposed=convolve is fuse.dgrad)
+        name = "dgrad" if convolve is fuse.dgrad else "fprop"
+        call = dense_calls.bound(given, (x, weight), *of, name=name)
         if call is None:
             y = convolve(x, weight, numbers, ending)
         else:

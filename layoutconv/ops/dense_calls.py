@@ -9,6 +9,8 @@ which :func:`~layoutconv.ops.guard.is_plain` decides, nothing is kept.
 
 A kernel takes the memory of tensors as it is, where that is in the order of ``channels_last``;
 views of them in that order would cost a microsecond each.
+
+Gradients of a call are calls themselves: each of their passes is looked up in the same cache.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ import torch
 
 from ..base.memory import allocator
 from ..tensors.epilogue_in_torch import FP8
+from ..tensors.tensor_checks import expected
 from ..view.epilogue import Pointwise
 from ..view.gemm_view import GemmView
 from .call_cache import dense
-from .dense_operators import OPERATORS, of_dgrad, of_fprop
+from .dense_operators import OPERATORS, of_dgrad, of_fprop, of_wgrad
 from .dense_passes import (
     Pass,
     TorchPass,
@@ -37,7 +40,8 @@ from .dense_passes import (
     write_empty_sums,
 )
 from .epilogue_args import EpilogueArgs, epilogue_of, sources_changed
-from .formulas import Arguments, wide_sums
+from .formulas import Arguments, Described, Runner, wide_sums
+from .formulas import Pass as PassOf
 from .function_gradients import may_be_bound, tensors_of
 from .guard import wants_gradient
 from .recorded import BoundCall
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 
 find, forget = dense.find, dense.clear
 
+_DESCRIBED: dict[str, Described] = {"fprop": of_fprop, "dgrad": of_dgrad, "wgrad": of_wgrad}
+
 
 def remember(
     numbers: tuple[Any, ...],
@@ -55,19 +61,19 @@ def remember(
     result: Tensor,
     of_pass: tuple[Any, ...],
     *,
-    transposed: bool,
+    name: str,
 ) -> Tensor:
     """Keep what a call came to, which :func:`find` finds by ``numbers`` and the rest.
 
-    ``operands`` are its input and weight, ``of_pass`` the numbers of the operator. Returns the
-    ``result``; where later calls are recorded as torch's own, one of those, so that gradients of
-    all calls have the same bits.
+    ``operands`` are its input and weight, ``name`` that of its pass, as ``pass_maker`` has it, and
+    ``of_pass`` the numbers of the operator. Returns the ``result``; where later calls are recorded
+    as torch's own, one of those, so that gradients of all calls have the same bits.
     """
     input, weight = operands
     made: list[Call] = []
 
     def make() -> Call:
-        made.append(Call(result, operands, ending, of_pass, transposed))
+        made.append(Call(result, operands, ending, of_pass, name))
         return made[0]
 
     if input.dim() == weight.dim():  # no single image
@@ -84,7 +90,7 @@ def bound(
     shape: tuple[int, ...],
     of_pass: tuple[Any, ...],
     *,
-    transposed: bool,
+    name: str,
 ) -> Call | None:
     """Bind a convolution with a user's function behind it, kept for :func:`find`.
 
@@ -99,14 +105,14 @@ def bound(
     meta = torch.empty(0, dtype=input.dtype, device="meta")
     first, channels, *modes = shape
     result = new_result(meta, (first, *modes, channels), out_dtype)
-    call = Call(result, operands, ending, of_pass, transposed)
+    call = Call(result, operands, ending, of_pass, name)
     named = tensors_of(function)
     dense.keep(lambda: call, numbers, out_dtype, input, weight, bias, scale, residual, *named)
     return call
 
 
 class Call(BoundCall):
-    """Convolutions of one signature, from tensors in torch's order to a result in that order."""
+    """Passes of one signature, from tensors in torch's order to a result in that order."""
 
     def __init__(
         self,
@@ -114,21 +120,20 @@ class Call(BoundCall):
         operands: tuple[Tensor, Tensor],
         ending: EpilogueArgs,
         numbers: tuple[Any, ...],
-        transposed: bool,
+        name: str,
     ) -> None:
         (input, weight), (bias, scale, residual, activation, slope, _) = operands, ending
         function = activation if isinstance(activation, Pointwise) else None
         self.ending = (None if isinstance(activation, Pointwise) else activation, slope)
-        self.out_dtype, self.transposed = result.dtype, transposed
+        self.out_dtype, self.name = result.dtype, name
         epilogue = ending.epilogue()
         self.only_sums = epilogue is None and result.dtype is input.dtype
         columns = [t for t in (bias, scale) if isinstance(t, torch.Tensor)]
         named = () if function is None else tensors_of(function)
         self.wanted = wants_gradient(input, weight, *columns, residual, *named)
-        described = of_dgrad if transposed else of_fprop
-        self.formula, self.over = described(input, weight, *numbers)
-        name = "dgrad" if transposed else "fprop"
+        self.formula, self.over = _DESCRIBED[name](input, weight, *numbers)
         self.launch: Any = None
+        self.stride = result.stride()
         self.found: Pass | TorchPass | None = None  # where it is no launch
         if is_torchs_pass(input, weight, numbers):
             self.found = torch_pass(name, input, weight, numbers)
@@ -138,8 +143,9 @@ class Call(BoundCall):
         make = pass_maker(name, input, weight, numbers, ends=epilogue is not None)
         found = make()
         self.zeroed, self.packed = found.zeroed, found.packed
+        self.stored = expected(found.views[0]).d.shape if found.packed is not None else ()
         shape = tuple(result.shape)
-        self.allocate = allocator(shape, result.stride(), result.dtype, input.device)
+        self.allocate = allocator(shape, self.stride, result.dtype, input.device)
         if not _takes_memory(found, input, result, epilogue is not None):
             self.found = found
             return
@@ -159,14 +165,20 @@ class Call(BoundCall):
             if not self.wanted and function is None:
                 self.run = self.launch.result  # type: ignore[method-assign]
 
+    def in_order(self, grad: Tensor) -> Tensor:
+        """The gradient with the strides of the result, where kernels read it."""
+        if self.found is not None or grad.stride() == self.stride:
+            return grad
+        return in_memory_order(grad).contiguous().movedim(-1, 1)
+
     def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Arguments]:
-        """Return the operators, which go past the dispatcher where that may be."""
-        return OPERATORS, self.over
+        """Return passes that are calls, too, where that may be."""
+        return _CALLS, self.over
 
     def sums(self, found: Any, a: Tensor, b: Tensor) -> Tensor:
         """The sums alone, fp32 (fp64 of float64), which autograd records."""
         wide = wide_sums(a.dtype)
-        if self.transposed:
+        if self.name == "dgrad":
             return OPERATORS.dgrad(self.over._replace(dgrad=(*self.over.dgrad, *wide)), a, b)
         return OPERATORS.fprop(self.over._replace(fprop=(*self.over.fprop, *wide)), a, b)
 
@@ -194,11 +206,34 @@ class Call(BoundCall):
         if self.zeroed:
             epilogue = epilogue_of(bias, scale, residual, function or activation, slope)
             write_empty_sums(out, epilogue, a.dtype)
-        if self.packed is not None:
-            a, b = self.packed.operands(a, b)
-            out = self.packed.written(out)  # the result itself: of a gradient of the filter alone
-        self.launch.run(a, b, out, bias, scale, residual, function)
+        if self.packed is None:
+            self.launch.run(a, b, out, bias, scale, residual, function)
+            return result
+        out = out.view(self.stored)
+        written = self.packed.written(out)
+        self.launch.run(*self.packed.operands(a, b), written, bias, scale, residual, function)
+        self.packed.finish(written, out)
         return result
+
+
+def _by_calls(name: str) -> PassOf:
+    """A pass of a gradient: a call, which is found from its second time on."""
+    place, operator = Arguments._fields.index(name), getattr(OPERATORS, name)
+
+    def run(over: Arguments, a: Tensor, b: Tensor) -> Tensor:
+        numbers = over[place]
+        key = name, numbers
+        call = dense.find(key, None, a, b)
+        if call is not None:
+            found: Tensor = call.run(a, b)
+            return found
+        result = operator(over, a, b)
+        return remember(key, (a, b), EpilogueArgs(), result, numbers, name=name)
+
+    return run
+
+
+_CALLS = Runner(_by_calls("fprop"), _by_calls("dgrad"), _by_calls("wgrad"))
 
 
 def _is_torchs_alone(input: Tensor, ending: EpilogueArgs, result: Tensor) -> bool:

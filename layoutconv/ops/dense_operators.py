@@ -105,7 +105,7 @@ OPERATORS = Runner(
 
 def over(spatial: Ints, taps: Ints, numbers: tuple[Any, ...]) -> Arguments:
     """Passes over a problem: of so many cells of the activation, and so many taps."""
-    return Arguments(numbers, (spatial, *numbers), (taps, *numbers))
+    return Arguments(numbers, (tuple(spatial), *numbers), (tuple(taps), *numbers))
 
 
 def of_fprop(x: Tensor, w: Tensor, *numbers: Any) -> tuple[Formula, Arguments]:

@@ -149,9 +149,9 @@ def keep(ctx: Any, operands: tuple[Tensor, Tensor], ending: Any, result: Tensor,
         scale if needed[0] or needed[1] else None,
         result if activation is not None else None,
     )
-    ctx.dtype, ctx.ending_at = a.dtype, at
-    ctx.others = tuple(None if t is None else t.dtype for t in (bias, residual))
-    ctx.activation = activation, slope
+    ctx.dtype, ctx.ending_at, ctx.activation = a.dtype, at, (activation, slope)
+    of_bias = None if bias is None else bias.dtype
+    ctx.others = of_bias, None if residual is None else residual.dtype
 
 
 def through_epilogue(
@@ -174,13 +174,25 @@ def through_epilogue(
         grad = _BACKWARD[activation](grad, result, slope)
     bias = residual = None
     if needs_bias:
-        exact = torch.promote_types(grad.dtype, torch.float32)
-        others = [mode for mode in range(grad.dim()) if mode != 1]
-        bias = grad.sum(others, dtype=exact).to(bias_dtype)
+        bias = _summed(grad, bias_dtype)
     if needs_residual:
         residual = grad.to(residual_dtype)
     sums = grad if scale is None else grad * per_channel(scale, grad)
-    return convert(sums, ctx.dtype), (bias, None, residual)
+    if sums.dtype is not ctx.dtype:
+        sums = convert(sums, ctx.dtype)
+    return sums, (bias, None, residual)
+
+
+def _summed(grad: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum of every channel, rounded once.
+
+    >>> _summed(torch.full((2, 1, 3000), 1.0, dtype=torch.float16), torch.float16)
+    tensor([6000.], dtype=torch.float16)
+    """
+    others = 0, *range(2, grad.dim())
+    if grad.is_cuda and grad.dtype is dtype:  # there torch sums 16 bits in fp32
+        return grad.sum(others)
+    return grad.sum(others, dtype=torch.promote_types(grad.dtype, torch.float32)).to(dtype)
 
 
 def wide_sums(operand: torch.dtype) -> tuple[Any, ...]:

@@ -88,6 +88,12 @@ class BoundCall:
         """The sums alone, fp32 (fp64 of float64), which autograd records."""
         raise NotImplementedError
 
+    def in_order(self, grad: Tensor) -> Tensor:
+        """The gradient of the result as the passes of the formula read it, so that it is copied
+        once for both.
+        """
+        return grad
+
     def runner(self, found: Any, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
         """Return what runs the passes of the formula, and what they are over."""
         raise NotImplementedError
@@ -116,6 +122,7 @@ class Recorded(torch.autograd.Function):
         a, b, *ending = ctx.saved_tensors
         if not call.only_sums:
             grad, others = through_epilogue(ctx, grad, *ending)
+        grad = call.in_order(grad)
         run, over = call.runner(ctx.found, grad, a, b)
         found = call.formula(run, over, ctx.needs_input_grad, grad, a, b)
         return *as_inputs(found, ctx.dtype), None, None, *others
@@ -164,6 +171,7 @@ class RecordedFunction(torch.autograd.Function):
             value = linear(call.sums(ctx.found, a, b), bias, scale, residual)
         grad, named = through_function(function, grad, value, out, needed[8:])
         grad, others = through_epilogue(ctx, grad, scale, None)
+        grad = call.in_order(grad)
         run, over = call.runner(ctx.found, grad, a, b)
         found = call.formula(run, over, needed, grad, a, b)
         of_named = [

@@ -245,7 +245,7 @@ class Call(BoundCall):
             over = conv_over(index, order, self.out_rows, kind.filter, *of_map)
             found_pass = kind.dgrad(over, (rows, kind.C), (kind.C, 1), kind.device)
             bound = self._dgrad = found_pass.result
-        return bound(grad.contiguous(), weight.contiguous())
+        return bound(grad, weight.contiguous())
 
     def wgrad(self, found: KernelMap, grad: Tensor, x: Tensor) -> Tensor:
         """The gradient of the filter."""
@@ -257,8 +257,12 @@ class Call(BoundCall):
             of = (pairs.outputs.shape[0], K, C), (K * C, C, 1), kind.device
             self._wgrad = kind.wgrad(over, *of).result, pairs.lengths
         bound, lengths = self._wgrad
-        parts = bound(grad.contiguous(), x.contiguous())
+        parts = bound(grad, x.contiguous())
         return operators.sum_chunks(parts, lengths, kind.filter[1:-1], x.dtype)
+
+    def in_order(self, grad: Tensor) -> Tensor:
+        """The gradient, contiguous."""
+        return grad.contiguous()
 
     def runner(self, found: KernelMap, grad: Tensor, a: Any, b: Any) -> tuple[Any, Any]:
         """Return this call, over the map; where torch has to see gradients, the operators."""

@@ -160,6 +160,63 @@ def test_calls_launch_what_the_operators_compute(ending, transposed, wanted, ord
     assert aligned <= ({1} if order == "unaligned" else {8})
 
 
+GRADIENTS = {
+    "like the result": lambda shape: integers(*shape),
+    "channels first": lambda shape: integers(*shape).contiguous(),
+    "of a sum": lambda shape: torch.ones(()).half().expand(shape),
+    "unaligned": lambda shape: integers(*shape[:1], shape[1] + 1, *shape[2:])[:, 1:],
+}
+
+
+@pytest.mark.parametrize("order", GRADIENTS)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("ends", [False, True])
+def test_gradients_launch_what_the_operators_compute(order, transposed, ends):
+    """From the second time on they are calls, whatever the memory of the gradient is like."""
+    convolve = lc.conv_transpose2d if transposed else lc.conv2d
+    x, w, bias = (t.detach().clone().requires_grad_() for t in (X, W, integers(16)))
+    options = {"bias": bias, "activation": "relu"} if ends else {}
+    leaves = (x, w, bias) if ends else (x, w)
+
+    def step() -> tuple[Tensor, ...]:
+        y = convolve(x, w, stride=2, padding=1, **options)
+        return torch.autograd.grad(y, leaves, grad)
+
+    grad = GRADIENTS[order](convolve(x, w, stride=2, padding=1).shape)
+    dense_calls.forget()
+    launched.clear()
+    first = step()  # all by operators
+    assert launched == []
+    step()
+    launched.clear()
+    for _ in range(2):
+        for operator, call in zip(first, step(), strict=True):
+            assert torch.equal(operator, call)
+            assert operator.stride() == call.stride()
+    assert len(launched) == 2 * (2 + len(dense_passes.pass_of(*_dgrad_of(x, w)).views))
+
+
+def _dgrad_of(x: Tensor, w: Tensor) -> tuple[Any, ...]:
+    """The pass of several views: the result of a transposed convolution, or a gradient."""
+    y = torch.empty(2, 16, 5, 4).half()
+    return "dgrad", y, w, (x.shape[2:], (2, 2), (1, 1, 1, 1), (1, 1), 1, None)
+
+
+def test_gradients_of_gradients_are_recorded_calls():
+    x, w = (t.detach().double().requires_grad_() for t in (X, W))
+    found = []
+    for _ in range(3):
+        y = lc.conv2d(x, w, padding=1)
+        [dx] = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(dx.square().sum(), (x, w)))
+    launched.clear()
+    z = torch.nn.functional.conv2d(x, w, padding=1)
+    [dz] = torch.autograd.grad(z.square().sum(), x, create_graph=True)
+    want = torch.autograd.grad(dz.square().sum(), (x, w))
+    for each in found:
+        assert all(map(torch.equal, each, want))
+
+
 def test_a_result_that_no_tap_reaches_launches_nothing():
     """A transposed convolution whose one cell lies between those that its filter writes."""
     x, w = integers(2, 16, 1, 4), integers(16, 8, 1, 1)

@@ -131,6 +131,39 @@ def test_how_much_a_warm_call_does(call, most):
     assert [event.name for event in seen.function_events] == []  # not even for memory
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_how_much_a_warm_backward_pass_does(sparse):
+    """Gradients are found as calls are: two launches, and no operator of torch for a dense one."""
+    x, w = (t.clone().requires_grad_() for t in (CLOUD.features if sparse else X, FILTER))
+    if sparse:
+        cloud = lc.SparseTensor(x, CLOUD.coordinates)
+        call = lambda: subm_conv(cloud, w, kernel_map=MAP).features  # noqa: E731
+    else:
+        w = W.clone().requires_grad_()
+        call = lambda: lc.conv3d(x, w, padding=1)  # noqa: E731
+    y = call()
+    grad = torch.randn_like(y)
+    for _ in range(3):
+        torch.autograd.grad(call(), (x, w), grad)
+    y, before, seen = call(), len(launched), []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and "layoutconv" in frame.f_code.co_filename.split("/"):
+            seen.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        torch.autograd.grad(y, (x, w), grad)
+    finally:
+        sys.setprofile(None)
+    assert len(launched) == before + 2
+    assert len(seen) <= (22 if sparse else 14), seen
+    with torch.autograd.profiler.profile() as profile:
+        torch.autograd.grad(call(), (x, w), grad)
+    operators = [e.name for e in profile.function_events if e.name.startswith("aten::")]
+    assert sparse or operators == []
+
+
 def test_how_much_a_call_over_a_new_map_does():
     """A call over a new map does what a warm one does, makes a view, and fits a plan to it."""
     maps = []
@@ -456,6 +489,28 @@ def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch
     names = {"pack_lines", "_by_torch", "operands", "find", "run"}
     assert names <= {*python}
     assert not {"compute", "execute", "execute_gpu", "check_tensors"} & {*python}
+
+
+@pytest.mark.parametrize("channels", [(3, 16), (16, 3)], ids=["packed", "exchanged"])
+def test_a_packed_gradient_of_the_filter_is_found_and_finished(channels, monkeypatch):
+    """What its views write is brought to the result, in calls as in the operator."""
+    C, K = channels
+    of = multiplied_on(torch.float16, MACHINES["sm_90a"])
+    monkeypatch.setattr(dense_passes, "multiplied_for", lambda a: of)
+    monkeypatch.setattr(gpu_plan, "load_kernel", on_cpu)
+    monkeypatch.setattr("layoutconv.gpu.packing_choice.HOST", -1e9)  # any gain is worth it
+    x, w = memory_of(2, C, 9, 12), memory_of(K, C, 3, 3).requires_grad_()
+    y = lc.conv2d(x, w, padding=1)
+    grad = memory_of(*y.shape)
+    made = dense_passes.pass_of("wgrad", grad, x, ((3, 3), (1, 1), (1,) * 4, (1, 1), 1, None))
+    assert made.packed is not None
+    assert made.packed.exchanged is (K < C)
+    want = torch.nn.grad.conv2d_weight(x.double(), w.shape, grad.double(), padding=1)
+    for _ in range(3):
+        launched.clear()
+        [found] = torch.autograd.grad(lc.conv2d(x, w, padding=1), w, grad)
+        torch.testing.assert_close(found.double(), want, atol=5e-2, rtol=5e-3)
+    assert len(launched) == 2  # forward, and the gradient: no operator
 
 
 def on_cpu(view: Any, spec: Any) -> Callable[..., None]:
