@@ -3,9 +3,10 @@
     python benchmarks/bench_host.py [--json FILE]
 
 A row is what Python and the driver take for a call: the best mean of a few batches, the device not
-waited for. The convolutions are so small that the device keeps up; one has sums that are worth
-splitting, which is two launches. Then come a layer's share of the replay of a CUDA graph of a
-hundred layers, of a volume and of a point cloud, and eager calls of a point cloud.
+waited for. The convolutions are so small that the device keeps up. A step of training has all three
+gradients; where there are many voxels, that of the filter has sums that are worth splitting, which
+is two launches. Then come a layer's share of the replay of a CUDA graph of a hundred layers, of a
+volume and of a point cloud, and eager calls of a point cloud.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from timing import Call, host_microseconds
 
 import layoutconv as lc
 
-SHAPES = {"64 channels, split": (1, 64, 4, 8, 8), "64 channels": (1, 64, 16, 32, 32)}
+SHAPES = {"64 channels, few": (1, 64, 4, 8, 8), "64 channels": (1, 64, 16, 32, 32)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -135,6 +136,13 @@ def calls(
         return torch.autograd.grad(module(x).sum(), module.weight)[0]
 
     yield "module and backward", (partial(step, ours), partial(step, theirs))
+    learned, grad = x.detach().requires_grad_(), torch.ones_like(theirs(x))
+
+    def train(module: Any) -> Any:
+        wanted = learned, module.weight, module.bias
+        return torch.autograd.grad(module(learned), wanted, grad)
+
+    yield "step of training", (partial(train, ours), partial(train, theirs))
 
 
 if __name__ == "__main__":

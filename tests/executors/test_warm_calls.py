@@ -493,7 +493,7 @@ def test_a_warm_call_of_packed_channels_is_their_copies_and_a_launch(monkeypatch
 
 @pytest.mark.parametrize("channels", [(3, 16), (16, 3)], ids=["packed", "exchanged"])
 def test_a_packed_gradient_of_the_filter_is_found_and_finished(channels, monkeypatch):
-    """What its views write is brought to the result, in calls as in the operator."""
+    """Its views write other memory, which calls bring to the result as the operator does."""
     C, K = channels
     of = multiplied_on(torch.float16, MACHINES["sm_90a"])
     monkeypatch.setattr(dense_passes, "multiplied_for", lambda a: of)
