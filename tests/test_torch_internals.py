@@ -70,6 +70,9 @@ def test_stand_ins_answer_as_torch_does():
     assert torch_internals.supposed(torch.ones(1))
     assert not torch_internals.never(torch.ones(1))
     assert torch_internals.itself(3) == 3
+    part = torch.arange(9.0)[2:]  # from where it starts, not from where its memory does
+    for in_shape in (torch_internals.in_shape, torch.Tensor.as_strided):
+        assert in_shape(part, (3, 2), (1, 3)).tolist() == [[2, 5], [3, 6], [4, 7]]
 
 
 @pytest.mark.parametrize("name", ["is_tracing", "is_any_autocast_enabled", "functions_that_look"])
