@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -21,16 +22,22 @@ def machine_of(device: int) -> Machine:
     found: Any = torch.cuda.get_device_properties(device)
     arch = architecture((found.major, found.minor))
     like = MACHINES.get(arch, MACHINES["sm_80"])
-    peak = _peak_bandwidth(found)
     return Machine(
         arch,
         found.multi_processor_count,
         found.shared_memory_per_block_optin,
         found.shared_memory_per_multiprocessor,
         like.products,
-        REACHED * peak if peak else like.bandwidth,
+        _bandwidth(device, found.name) or like.bandwidth,
         found.name,
     )
+
+
+@cache
+def _bandwidth(device: int, name: str) -> float:
+    """The bandwidth that kernels reach on a GPU; asked once, since its clock takes half a
+    millisecond to be told."""
+    return REACHED * _peak_bandwidth(torch.cuda.get_device_properties(device))
 
 
 def _peak_bandwidth(properties: Any) -> float:
