@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..conv.problem import ConvProblem
-from ..tensors.channels_last import channels_last_stride, in_channels_last
+from ..tensors.channels_last import channels_last_stride, in_channels_last, with_packed_strides
 from ..tensors.epilogue_in_torch import Finish, accumulator_dtype
 from ..view.epilogue import Bias, Epilogue
 from .finished_rows import finish_rows
@@ -93,7 +93,7 @@ class TorchConvolution:
         >>> w.grad.flatten()
         tensor([4., 4., 4., 4., 4., 4., 4., 4., 4.])
         """
-        x, w = self._pad(x), _in_memory_order(w)
+        x, w = with_packed_strides(self._pad(x)), _in_memory_order(w)
         sums = torch.convolution(x, w, bias, *self.numbers, False, self.none, self.groups)
         shape, stride = self.y
         if sums.stride() == stride:
@@ -234,10 +234,10 @@ def _in_planes(tensor: Tensor) -> Tensor:
     The memory of a filter says in which order torch convolves: it copies an operand that has
     another, where that is an order of its own.
     """
-    return tensor.unsqueeze(2) if tensor.dim() == 3 else tensor
+    return with_packed_strides(tensor.unsqueeze(2) if tensor.dim() == 3 else tensor)
 
 
 def _in_memory_order(tensor: Tensor) -> Tensor:
     """The same in ``channels_last`` memory."""
-    tensor = _in_planes(tensor)
-    return tensor.contiguous(memory_format=_CONTIGUOUS[tensor.dim()])
+    tensor = tensor.unsqueeze(2) if tensor.dim() == 3 else tensor
+    return with_packed_strides(tensor.contiguous(memory_format=_CONTIGUOUS[tensor.dim()]))

@@ -23,6 +23,44 @@ def channels_last_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return (reach, 1, *reversed(strides))
 
 
+def with_packed_strides(tensor: Tensor) -> Tensor:
+    """A packed tensor (N, C, ...) with the strides of its order, of modes of extent 1, too.
+
+    Such modes may have any stride, as an image of a batch of one has after ``permute`` and
+    ``unsqueeze``. Torch calls it packed all the same, and its convolutions (2.13) then read those
+    strides: of groups, wrong sums and wrong gradients of the filter came out. Another tensor is
+    returned as it is.
+
+    >>> import torch
+    >>> image = torch.zeros(5, 7, 3).permute(2, 0, 1).unsqueeze(0)
+    >>> image.stride(), with_packed_strides(image).stride()
+    ((3, 1, 21, 3), (105, 1, 21, 3))
+    """
+    if 1 not in tensor.shape:
+        return tensor
+    stride = channels_last_stride(tensor.shape)
+    if tensor.stride() == stride:
+        return tensor
+    if not tensor.movedim(1, -1).is_contiguous():
+        if not tensor.is_contiguous():
+            return tensor
+        stride = contiguous_stride(tensor.shape)
+    return tensor.as_strided(tensor.shape, stride)
+
+
+def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a packed tensor whose last mode is fastest.
+
+    >>> contiguous_stride((2, 3, 5))
+    (15, 5, 1)
+    """
+    strides, reach = [], 1
+    for extent in reversed(shape):
+        strides.append(reach)
+        reach = reach * extent
+    return tuple(reversed(strides))
+
+
 def in_channels_last(tensor: Tensor, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """A tensor's elements as a new tensor of ``shape`` (N, C, ...), packed, that is no view.
 

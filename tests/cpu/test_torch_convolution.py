@@ -74,6 +74,44 @@ def test_passes_are_those_of_the_views(problem, packed):
         assert not found._is_view()
 
 
+def with_strides(tensor, stride):
+    """The same elements; modes of extent 1, whose strides say nothing, have another."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return tensor.as_strided(tensor.shape, [s if e > 1 else stride for e, s in pairs])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("taps", [(1, 1), (2, 1), (1, 2), (2, 2), (1, 1, 2)])
+def test_strides_of_modes_of_one_cell_say_nothing(taps, transposed, dtype):
+    """Torch's convolutions read them: of groups, other sums and other gradients came out."""
+    function = getattr(lc, f"conv{'_transpose' * transposed}{len(taps)}d")
+    for cells in (2, 3, 1):
+        x = stored(1, *map(max, taps, [cells, 3, 2]), 6).to(dtype).movedim(-1, 1)
+        w = stored(6, *taps, 3).to(dtype).movedim(-1, 1)
+        y = stored(1, *function(x, w, groups=2).shape[2:], 6).to(dtype).movedim(-1, 1)
+        made = []
+        for stride in (None, 0, 1, 7):
+            given = [t if stride is None else with_strides(t, stride) for t in (x, w, y)]
+            a, b = (t.detach().requires_grad_() for t in given[:2])
+            found = function(a, b, groups=2)
+            made.append((found, *torch.autograd.grad(found, (a, b), given[2])))
+        for found in made[1:]:
+            assert all(map(torch.equal, found, made[0]))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_one_image_in_channels_last_memory_has_a_batchs_gradients(groups):
+    for function in (lc.conv1d, lc.conv_transpose1d):
+        w = stored(6, 6 // groups, 1).requires_grad_()
+        x = stored(3, 6).mT.requires_grad_()
+        for image in (x, x.unsqueeze(0)):
+            (function(image, w, groups=groups) ** 2).sum().backward()
+        found, w.grad = w.grad / 2, None
+        (function(x.detach().contiguous()[None], w, groups=groups) ** 2).sum().backward()
+        assert torch.equal(found, w.grad)
+
+
 @pytest.mark.parametrize(
     ("depth", "taps", "stride", "padding"), [(7, 7, 2, 3), (6, 7, 3, 4), (4, 5, 2, 3), (9, 7, 4, 5)]
 )
