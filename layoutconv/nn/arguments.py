@@ -36,6 +36,8 @@ def near_and_far(
     >>> near_and_far("same", (1, 1), (1, 1), (3, 4))
     ((1, 1), (1, 2))
     """
+    if not isinstance(padding, str):  # an array, compared with a name, is many answers
+        return padding_pairs(padding, len(taps))
     if padding == "valid":
         return ((0, 0),) * len(taps)
     if padding == "same":
@@ -43,9 +45,7 @@ def near_and_far(
             raise ArgumentError("padding", "'same' with a stride of 1 alone", f"stride {stride}")
         total = [d * (t - 1) for d, t in zip(dilation, taps, strict=True)]
         return tuple((cells // 2, cells - cells // 2) for cells in total)
-    if isinstance(padding, str):
-        raise ArgumentError("padding", "'same', 'valid' or numbers", repr(padding))
-    return padding_pairs(padding, len(taps))
+    raise ArgumentError("padding", "'same', 'valid' or numbers", repr(padding))
 
 
 def check_tensors(

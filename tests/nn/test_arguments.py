@@ -204,6 +204,13 @@ def test_results_beyond_all_memory_are_refused(name, given):
             at_once(getattr(ours, name), *tensors, **given)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_that_is_an_array_is_refused_by_name(name):
+    for array in (np.array([1] * int(name[-2])), torch.tensor([1, 1, 1])):
+        with pytest.raises(ArgumentTypeError, match=r"argument `padding`: expected integers"):
+            at_once(getattr(ours, name), *small(name), padding=array)
+
+
 def test_results_beyond_all_addresses_are_torchs_error():
     x, w, bias = small("conv_transpose1d")
     for inputs in ([x, w], [x, w, bias]):
