@@ -101,7 +101,7 @@ def compile_command(
             click.echo()
         _show(described)
         if drawn is None:
-            click.echo("\nno timeline: a tile of several groups has no k-tiles")
+            click.echo("\nno timeline: a tile of several groups, or of nothing, has no k-tiles")
         else:
             _show_timeline(*drawn, rows=rows)
 

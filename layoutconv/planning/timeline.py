@@ -86,7 +86,8 @@ class Timeline:
 
 
 def timeline(problem: Problem, tile: TileConfig, splits: int, machine: Machine) -> Timeline | None:
-    """The estimated timeline of one CTA of a kernel; None where it has no k-tiles, for groups.
+    """The estimated timeline of one CTA of a kernel; None where it has no k-tiles: of groups, and
+    of an empty problem.
 
     >>> from .cost_model import choose
     >>> from .machine import MACHINES
@@ -107,6 +108,8 @@ def timeline(problem: Problem, tile: TileConfig, splits: int, machine: Machine) 
     at_once = min(ctas, machine.sm_count * resident)
     together = -(-at_once // machine.sm_count)
     whole = -(-problem.k // (splits * tile.cluster_k * tile.halo_taps * tile.k))
+    if not ctas * whole:
+        return None
 
     products = tile.m * tile.n * tile.k * tile.halo_taps * COST.get(problem.dtype, 1.0)
     multiply = together * products / (rate_of(problem, tile) * machine.products)

@@ -59,6 +59,18 @@ def test_a_timeline_says_that_it_is_an_estimate(capsys: pytest.CaptureFixture[st
     assert rows == want
 
 
+@pytest.mark.parametrize("direction", ["fprop", "wgrad"])
+def test_no_images_have_a_kernel_and_no_timeline(
+    direction: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No rows, and sums of nothing: the kernel is that of any number of images."""
+    empty = ["--conv", "0,9,9,16", *SMALL[2:], "--pass", direction]
+    assert main(["compile", *empty, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert 0 in found["gemm"].values()
+    assert found["timeline"] is None
+
+
 def test_every_view_of_a_pass_has_its_kernel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
