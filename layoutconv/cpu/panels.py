@@ -49,6 +49,7 @@ class Operand:
 
     def __init__(self, layout: OperandLayout, along: int, vector: int) -> None:
         chain = tuple(map(_prepared, recast(layout, along, vector)))
+        chain = (*map(_of_coordinates, chain[:-1]), chain[-1])
         if along == 0:
             chain = (_transposed(chain[0]), *chain[1:])
         cut = 0
@@ -208,7 +209,9 @@ class Panel:
         """
         valid: Any = True
         for mask in self.masks:
-            valid = both(_rows(mask, part), valid)
+            # One that rows do not move has no axis of them, and holds for all.
+            of_rows = isinstance(mask, torch.Tensor) and mask.dim() > len(self.columns.shape)
+            valid = both(mask[part] if of_rows else mask, valid)
         offset = _sum(_rows(self.rows.coords[-1], part), self.columns.coords[-1])
         if self.operand.rest:
             offset, valid = follow(self.operand.rest, offset, valid)
@@ -268,6 +271,20 @@ def _prepared(stage: Stage) -> Stage:
     if isinstance(offset, tuple):
         return Stage(made, ArithmeticTuple(map_leaves(_plain, offset)))
     return Stage(made, _plain(offset))
+
+
+def _of_coordinates(stage: Stage) -> Stage:
+    """The same map with strides of 0 as coordinates, if it gives such.
+
+    The image of a whole tensor is then one, too, of rows or columns that move nothing.
+    """
+    shape, stride = stage.layout.shape, stage.layout.stride
+    kinds = (*flatten(stride), stage.offset)
+    if not any(isinstance(kind, ScaledBasis | CustomStride | tuple) for kind in kinds):
+        return stage
+    zero = ScaledBasis(0, (0,))
+    made = map_leaves(lambda step: zero if isinstance(step, int) and not step else step, stride)
+    return Stage(Layout(shape, made), stage.offset)
 
 
 def _plain(leaf: Any) -> Any:

@@ -433,7 +433,7 @@ def _reached(
         return None
     # Extents that are multiplied by those below them: no entry is reached twice.
     steps.sort(reverse=True)
-    below = [step * extent for step, extent in steps[1:]] + [1]
+    below = [*(step * extent for step, extent in steps[1:]), 1][: len(steps)]
     lattice = all(step >= least for (step, _), least in zip(steps, below, strict=True))
     last = sum(step * (extent - 1) for step, extent in steps)
     if lattice and not int(offset) and last < len(buffer):

@@ -104,10 +104,17 @@ def follow(chain: tuple[Stage, ...], crd: Any, valid: Any) -> tuple[Any, Any]:
             crd = _masked(stage.layout(_masked(crd, valid)), valid)
         else:
             crd = stage.layout(crd)
-        crd = crd + stage.offset if stage.offset else crd
+        crd = _moved(crd, stage.offset) if stage.offset else crd
         if at + 1 < len(chain):
             valid = both(inside(crd, chain[at + 1].layout.shape), valid)
     return crd, valid
+
+
+def _moved(crd: Any, offset: Any) -> Any:
+    """A coordinate and an offset; a number that is none is 0, which a map of strides of 0 gives."""
+    if isinstance(offset, tuple) and not isinstance(crd, tuple):
+        return ArithmeticTuple(crd + o for o in offset)
+    return crd + offset
 
 
 def gathers(stage: Stage) -> bool:
