@@ -30,6 +30,7 @@ from layoutconv.base.cache_folder import cache_directory
 from layoutconv.cli import main
 from layoutconv.conv import ConvProblem, fprop_view
 from layoutconv.demo import choose_device
+from layoutconv.drawing.workers import Worker
 from layoutconv.errors import ArgumentError, DeviceError
 from layoutconv.gpu import measured_choices
 from layoutconv.gpu import plan as gpu_plan
@@ -273,6 +274,19 @@ def test_a_disk_that_fills_up_while_a_picture_is_written(
     with no_more_than(100):
         assert main(["draw", "(4,8):(8,1)", "-o", str(tmp_path / "a.svg")]) == 2
     assert "File too large" in one_sentence(capsys)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_worker_leaves_bytecode_where_its_parent_does(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it left half of a file behind while the disk above was full, which Python reads."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", not kept)
+    worker = Worker(1 << 30)
+    try:
+        assert ("-B" in worker._process.args) is not kept
+    finally:
+        worker.close()
 
 
 # -- Ctrl-C, and two at once ----------------------------------------------------------------------

@@ -43,9 +43,10 @@ class Worker:
         root = str(Path(__file__).resolve().parents[2])
         code = _CODE.format(root=root, package=__package__, memory=memory)
         # Isolated, without site packages, it starts in half the time. In a session of its own it
-        # hears no Ctrl-C, which is for who asks.
+        # hears no Ctrl-C, which is for who asks. It reads no environment: `-B` is told it.
+        bytecode = ["-B"] if sys.dont_write_bytecode else []
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", code],
+            [sys.executable, "-I", "-S", *bytecode, "-c", code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
