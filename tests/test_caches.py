@@ -270,6 +270,7 @@ def test_nothing_else_remembers_without_end() -> None:
             found |= {f"{where}.{name}" for name in endless(tree, of_algebra=of_algebra)}
     assert found - listed == set()
     assert found == {
+        "kernels.compile.packed._packs",
         "kernels.compile.store._loaded",
         "kernels.maps.device_tables._READ_BY_GRAPHS",
         "layoutconv.algebra.display._DRAW",

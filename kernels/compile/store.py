@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import tempfile
 import threading
 import warnings
@@ -38,10 +37,13 @@ from layoutconv.base.cache_folder import (
 from layoutconv.base.caches import unloaded_by
 from layoutconv.base.devices import ON_THE_CPU
 from layoutconv.base.interrupts import interrupted_afterwards
+from layoutconv.base.processor import processor
 from layoutconv.errors import DeviceError
 from layoutconv.planning.kernel_key import signature
 from layoutconv.planning.kernel_spec import KernelSpec
 from layoutconv.view.gemm_view import GemmView
+
+from .packed import find_packed
 
 __all__ = ["KernelKey", "architecture", "as_argument", "cache_directory", "load", "load_kernel"]
 
@@ -68,7 +70,7 @@ class KernelKey:
 
     @property
     def digest(self) -> str:
-        return _digest((self.view, self.spec))
+        return _digest(self)
 
     @property
     def note(self) -> dict[str, str]:
@@ -140,7 +142,7 @@ def load_kernel(view: GemmView, spec: KernelSpec) -> Callable[..., None]:
         with _lock:
             kernel = _loaded.get(key)
             if kernel is None:
-                kernel = _loaded[key] = _load(key, view)
+                kernel = _loaded[key] = _of_pack(key) or _load(key, view)
     return kernel
 
 
@@ -175,8 +177,35 @@ def load(key: Hashable, compile: Callable[[], Any]) -> Callable[..., None]:
         with _lock:
             kernel = _loaded.get(key)
             if kernel is None:
-                kernel = _loaded[key] = _kept(_digest(key), compile, _note_of(key))
+                kernel = _of_pack(key) or _kept(_digest(key), compile, _note_of(key))
+                _loaded[key] = kernel
     return kernel
+
+
+def _of_pack(key: Any) -> Callable[..., None] | None:
+    return find_packed(lambda toolchain, processor: _digest(key, toolchain, processor))
+
+
+def loaded_names() -> list[str]:
+    """The names, in the kernel folder, of what this process has loaded."""
+    return sorted(_digest(key) for key in _loaded)
+
+
+def kept_object(name: str) -> bytes | None:
+    """The object file of a kept kernel, without its note; None of what is damaged or not there."""
+    folder = usable_folder()
+    content = None if folder is None else _content(_path(folder, name))
+    return None if content is None else content[: _end_of_object(content)]
+
+
+def compiled_with() -> tuple[str, str]:
+    """Return what the names of kernels are from besides their keys: toolchain and processor."""
+    return _toolchain(), _processor()
+
+
+def sources_of(toolchain: str) -> str:
+    """The digest of our own sources, of what names kernels: its last word."""
+    return toolchain.rpartition(" ")[2]
 
 
 def _load(key: KernelKey, view: GemmView) -> Callable[..., None]:
@@ -292,13 +321,13 @@ def _end_of_object(content: bytes) -> int:
 def _from_object(content: bytes) -> Callable[..., None]:
     from cutlass.cute.runtime import load_module
 
-    with _as_file(content[: _end_of_object(content)]) as path:
+    with as_file(content[: _end_of_object(content)]) as path:
         module = load_module(path, enable_tvm_ffi=True)
     return getattr(module, ENTRY)  # type: ignore[no-any-return]
 
 
 @contextmanager
-def _as_file(content: bytes) -> Iterator[str]:
+def as_file(content: bytes) -> Iterator[str]:
     """The path of a file with a content, that nobody else writes to.
 
     Of a sealed file in memory, where there are such and ``/proc`` is mounted.
@@ -319,15 +348,22 @@ def _as_file(content: bytes) -> Iterator[str]:
         yield str(path)
 
 
-def _digest(key: Any) -> str:
+def _digest(key: Any, toolchain: str = "", processor: str = "") -> str:
     """The name of a kernel: of the version that it is from, and of all that determines it."""
-    whole = hashlib.sha256(repr((key, _toolchain(), _processor())).encode()).hexdigest()
-    return current_version() + whole[PREFIX:]
+    if isinstance(key, KernelKey):
+        key = key.view, key.spec
+    toolchain, processor = toolchain or _toolchain(), processor or _processor()
+    whole = hashlib.sha256(repr((key, toolchain, processor)).encode()).hexdigest()
+    return _version(toolchain) + whole[PREFIX:]
 
 
 def current_version() -> str:
     """Return what the names of kernels begin with that were compiled from these sources."""
-    return hashlib.sha256(_toolchain().encode()).hexdigest()[:PREFIX]
+    return _version(_toolchain())
+
+
+def _version(toolchain: str) -> str:
+    return hashlib.sha256(toolchain.encode()).hexdigest()[:PREFIX]
 
 
 @cache
@@ -365,9 +401,4 @@ def _processor() -> str:
 
     A folder of kept kernels may be shared with machines that lack some.
     """
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {hashlib.sha256(flags.encode()).hexdigest()[:16]}"
+    return processor()

@@ -10,7 +10,6 @@ are loops that lanes, warps and CTAs share as they do in ``reduce``, without ato
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -19,86 +18,19 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr, range_constexpr
 from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
-from layoutconv.planning.depthwise_schedule import CHANNELS, WARPS, DotShape, schedule_dot
+from layoutconv.planning.depthwise_schedule import CHANNELS, WARPS, DotShape
 from layoutconv.planning.filter_gradient_schedule import FilterGradientShape
 from layoutconv.planning.reduction_schedule import LANES
 from layoutconv.planning.window_schedule import WindowShape
-from layoutconv.view.gemm_view import GemmView
 
 from ..common.arguments import Arguments, Extent
 from ..common.walk import TYPES, Values, Walk, bind, read, select
-from ..compile.store import load
 from .depthwise_store import Reads, Store, epilogue_arguments
 from .depthwise_wgrad import FilterGradientKernel
 from .depthwise_window import Window
-from .reduce import load_reduction
 
 Shape = DotShape | WindowShape | FilterGradientShape
 THREADS = WARPS * LANES
-
-
-@dataclass(frozen=True)
-class DotKernels:
-    """The kernels of a view with their integers, called with flat tensors of the memories.
-
-    ``workspace`` elements of ``accumulator``, a name of a type, are wanted where it is not 0.
-    """
-
-    launches: tuple[tuple[Callable[..., None], tuple[int, ...]], ...]
-    workspace: int
-    accumulator: str
-
-    def __call__(
-        self, a: Any, b: Any, out: Any, workspace: Any = None, reads: Any = (None, None, None)
-    ) -> None:
-        """Launch on torch's current stream. ``workspace`` is 16-byte aligned.
-
-        ``reads`` are an epilogue's numbers, and addresses of its vectors and sources.
-        """
-        (products, integers), *finish = self.launches
-        products(a, b, workspace if finish else out, integers, *reads)
-        if finish:
-            ((reduction, integers),) = finish
-            reduction(workspace, out, integers)
-
-
-def load_dot(
-    view: GemmView,
-    dtype: str,
-    out_dtype: str,
-    arch: str,
-    aligned: tuple[int, int, int] = (16, 16, 16),
-    multiprocessors: int = 132,
-    epilogue: str = "",
-) -> DotKernels:
-    """The kernels of a view of one row and one column: from memory, from disk, or compiled now.
-
-    Args:
-        view: of modes (1, k, l), (1, k, l) and (1, 1, l), with at least one l; k may be 0.
-        dtype: of A and B, "float16", "bfloat16", "float32" or "float64"; sums are in float32, of
-            float64 in float64, and float32 is multiplied as it is.
-        out_dtype: of D, one of the same.
-        arch: such as "sm_90a".
-        aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
-        multiprocessors: of the GPU; decides how long sums are cut.
-        epilogue: the structure of one without statistics, for a view that ``fuses``.
-
-    The kernels take the memory that the tensors span as flat tensors: ``x.as_strided((span,),
-    (1,))``, at least one element each. Results are the same in every run. What is outside the
-    bounds of D is not written. No GPU is needed.
-
-    Raises ``UnsupportedViewError`` for another view, for one with an index buffer, and for 2^31
-    rows of vectors or more.
-    """
-    plan = schedule_dot(view, dtype, out_dtype, aligned, multiprocessors, epilogue)
-    shape = plan.products.shape
-    kernel = load(("dot", shape, arch), lambda: build(shape, arch))
-    finish = [
-        (load_reduction(launch.shape, "sum", "sum", 0, arch), launch.integers)
-        for launch in plan.finish
-    ]
-    launches = ((kernel, plan.products.integers), *finish)
-    return DotKernels(launches, plan.workspace, shape.accumulator)
 
 
 def build(

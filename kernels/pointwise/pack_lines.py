@@ -6,7 +6,6 @@ writes a vector; its elements are read one by one, side by side with those of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cutlass.cute as cute
@@ -15,29 +14,10 @@ from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES
-from ..compile.store import load
 
 THREADS = 256  # of a CTA
 BYTES = 16  # of a vector
 ELEMENTS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by their size: bits are copied
-
-
-def vector_of(width: int, itemsize: int) -> int:
-    """Elements that a thread writes at once: 16 bytes, or what divides a position.
-
-    >>> vector_of(4, 2), vector_of(24, 2), vector_of(3, 2)
-    (4, 8, 1)
-    """
-    return min(BYTES // itemsize, width & -width)
-
-
-def load_packing(itemsize: int, vector: int, arch: str) -> Callable[..., None]:
-    """The kernel for elements of a size: from memory, from disk, or compiled now, without a GPU.
-
-    It is called as ``build`` says, and launches on torch's current stream.
-    """
-    of = itemsize, vector, arch
-    return load(("pack lines", *of), lambda: build(*of))
 
 
 def build(itemsize: int, vector: int, arch: str, dump: str | None = None) -> Any:

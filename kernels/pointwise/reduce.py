@@ -10,7 +10,7 @@ is compiled for a number of loops, types, and a vector.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 import cutlass
@@ -23,7 +23,6 @@ from layoutconv.planning.reduction_schedule import LANES, WARPS, ReduceShape
 from ..common.arguments import Arguments
 from ..common.pdl import let_dependents_start, starts_early, wait_for_others
 from ..common.walk import TYPES, Walk, bind, read, select
-from ..compile.store import load
 
 
 class Reduction:
@@ -184,25 +183,6 @@ def minimum(a: Any, b: Any) -> Any:
 
 
 OPERATIONS = {"sum": operator.add, "mean": operator.add, "max": maximum, "min": minimum}
-
-
-def load_reduction(
-    shape: ReduceShape,
-    operation: str | Callable[[Any, Any], Any],
-    name: Hashable,
-    neutral: float,
-    arch: str,
-) -> Callable[..., None]:
-    """A kernel ``f(source, target, integers)``: from memory, from disk, or compiled now.
-
-    ``operation`` is a name in ``OPERATIONS`` or a function of two values; ``name`` tells functions
-    apart. No GPU is needed. The launch goes to torch's current stream.
-    """
-    combine = OPERATIONS[operation] if isinstance(operation, str) else operation
-    return load(
-        ("reduce", shape, name, neutral, arch),
-        lambda: build(shape, combine, neutral, operation == "mean", arch),
-    )
 
 
 def build(

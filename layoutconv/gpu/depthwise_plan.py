@@ -65,7 +65,7 @@ class DotPlan:
             aligned = (*aligned[:2], 16)
         kind, stored_kind = (str(of).removeprefix("torch.") for of in (dtype, stored))
         of_machine = machine.arch, aligned, machine.sm_count
-        from ..kernels.pointwise.depthwise import load_dot  # there is no CuTe DSL on macOS
+        from ..kernels.pointwise.loaders import load_dot
 
         self.kernels = load_dot(
             view, kind, stored_kind, *of_machine, epilogue=self.steps if fused else ""

@@ -29,7 +29,7 @@ def pack_lines(x: Tensor, packing: LinePacking, out: Tensor | None = None) -> Te
         return out
     if not x.is_cuda:
         return out.copy_(_by_torch(x, packing))
-    from ..kernels.pointwise.pack_lines import load_packing, vector_of
+    from ..kernels.pointwise.loaders import load_packing, packing_vector
 
     words, width = _WORDS[x.itemsize], packing.width
     if out.data_ptr() & 15:  # a result of the user's: whole vectors of it need not be aligned
@@ -37,7 +37,7 @@ def pack_lines(x: Tensor, packing: LinePacking, out: Tensor | None = None) -> Te
     device = x.get_device()
     with torch.cuda.device(device):
         arch = machines.machine_of(device).arch
-        kernel = load_packing(x.itemsize, vector_of(width, x.itemsize), arch)
+        kernel = load_packing(x.itemsize, packing_vector(width, x.itemsize), arch)
         kernel(x.view(-1).view(words), out.view(words), tuple(packing))
     return out
 

@@ -1,7 +1,11 @@
-"""GPUs that are present, as the cost model knows them."""
+"""GPUs that are present, as the cost model knows them; or the one that a pack was planned for."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -10,14 +14,52 @@ import torch
 from ..base.devices import check_driver
 from ..kernels.compile.store import architecture
 from ..planning.machine import MACHINES, Machine
+from ..planning.tile import TileConfig
 
 REACHED = 0.83  # of the peak bandwidth of memory, by kernels that do nothing else
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The GPU that kernels of a pack were chosen for, and the choices that were measured there.
+
+    ``choices`` are tiles and parts of sums by the key of a measured choice.
+    """
+
+    machine: Machine
+    choices: Mapping[str, tuple[TileConfig, int]]
+
+
+_planned: ContextVar[Planned | None] = ContextVar("planned", default=None)
+
+
+@contextmanager
+def planned_as(plan: Planned) -> Iterator[None]:
+    """Calls in this context, of this thread, choose the kernels that were chosen for a pack."""
+    before = _planned.set(plan)
+    try:
+        yield
+    finally:
+        _planned.reset(before)
+
+
+def planned() -> Planned | None:
+    """The plan of the pack that is running; None of calls that choose by themselves."""
+    return _planned.get()
 
 
 def machine_of(device: int) -> Machine:
     """Return what decides between tiles on a GPU that is present; ``DeviceError`` if none run on
     it.
+
+    Of a call of a pack, on a GPU of its architecture, it is what the pack was planned for.
     """
+    found, plan = present(device), _planned.get()
+    return plan.machine if plan and plan.machine.arch == found.arch else found
+
+
+def present(device: int) -> Machine:
+    """Describe a GPU that is present; ``DeviceError`` if kernels do not run on it."""
     check_driver()
     found: Any = torch.cuda.get_device_properties(device)
     arch = architecture((found.major, found.minor))

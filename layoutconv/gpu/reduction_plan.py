@@ -311,7 +311,7 @@ class _Plan:
         device: int, aligned: tuple[int, int],
     ) -> None:  # fmt: skip
         from ..kernels.compile.store import as_argument
-        from ..kernels.pointwise.reduce import load_reduction
+        from ..kernels.pointwise.loaders import load_reduction
         from ..planning.reduction_schedule import schedule
 
         machine = machines.machine_of(device)

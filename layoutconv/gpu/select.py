@@ -123,7 +123,8 @@ def choose_kernel(
     if tile is None or tile.warp_specialized:
         view, problem = _of_whole_taps(view, problem, of_any_tile, machine, aligned[2])
     key = key_of(view, problem, out_kind, vectors, along)
-    measured = find(key, problem, machine)
+    plan = machines.planned()
+    measured = plan.choices.get(key) if plan else find(key, problem, machine)
     chooses = tile is None and splits is None and not isinstance(device, Machine)
     if measured is None and measures and chooses and _tunes():
         measured = handed.tune_at_need(
@@ -268,8 +269,10 @@ def _kernel_of(
 
 
 def _tunes() -> bool:
-    """Return whether to measure now: not while a graph is captured, which takes no launches."""
-    return wanted() and not torch.cuda.is_current_stream_capturing()
+    """Return whether to measure now: not while a graph is captured, which takes no launches, and
+    not in a call of a pack, which has its kernels.
+    """
+    return machines.planned() is None and wanted() and not torch.cuda.is_current_stream_capturing()
 
 
 def _kernel_type(dtype: torch.dtype, precision: str) -> str:

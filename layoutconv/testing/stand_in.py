@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from layoutconv.base.processor import flags, missing_instructions
 
 if TYPE_CHECKING:
     from layoutconv.planning.machine import Machine
@@ -41,7 +42,7 @@ def pretend(like: Machine | None = None) -> None:
     cuda.current_device = lambda: -1
     stands_for = like or MACHINES["sm_90a"]
     machine: Any = lambda device: stands_for  # noqa: E731
-    machines.machine_of = machine
+    machines.present = machine
     # Rows in the order of their taps, as on a GPU, though their cells are on the CPU.
     rows: Any = lambda found, none: found.sorted  # noqa: E731
     executor._rows = rows
@@ -77,13 +78,6 @@ def nothing(*_: Any) -> None:
 
 # -- kernels from another machine ------------------------------------------------------------------
 
-# What says which instructions a processor has, of the flags that Linux lists.
-_INSTRUCTIONS = re.compile(
-    r"(p?clmul|v?aes|vpclmul|[sm]+x|sse|ssse|avx|amx|fma|f16c|bmi|adx|gfni|sha|movbe|movdir|popcnt|"
-    r"abm|lahf|cx16|fsgs|rdrand|rdseed|prfchw|3dnowp|clflush|clwb|xsave|rdpid|waitpkg|serialize|"
-    r"cldemote|ptwrite|enqcmd|pku|invpcid|rtm|hle|lzcnt|uintr|wbnoinvd|tbm|xop|lwp|sse4a)"
-)
-
 
 def note_processor(folder: Path) -> None:
     """Write down beside kernels what processor their host code is for."""
@@ -91,7 +85,7 @@ def note_processor(folder: Path) -> None:
 
     own: Any = store
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"processor": own._processor(), "flags": sorted(_flags())}
+    about = {"processor": own._processor(), "flags": flags()}
     temporary = folder / f"{PROCESSOR}.{os.getpid()}"
     temporary.write_text(json.dumps(about))
     temporary.replace(folder / PROCESSOR)
@@ -113,16 +107,9 @@ def adopt(folder: Path) -> str:
     about = json.loads(path.read_text())
     if about["processor"] == own._processor():
         return "kernels of this processor"
-    missing = sorted(f for f in about["flags"] if _INSTRUCTIONS.match(f) and f not in _flags())
+    missing = missing_instructions(about["flags"])
     if missing:
         return f"kernels of another processor are passed over: this one has no {', '.join(missing)}"
     own._processor = lambda: about["processor"]
     own._toolchain.cache_clear()
     return "kernels of a processor with fewer instructions"
-
-
-def _flags() -> set[str]:
-    """The flags of this machine's processor."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    line = next((line for line in lines if line.startswith(("flags", "Features"))), ":")
-    return set(line.split(":", 1)[1].split())

@@ -434,7 +434,7 @@ PLANE = memory_of(2, 16, 6, 5)
 def test_a_warm_depthwise_call_is_a_launch(transposed, ends, monkeypatch):
     monkeypatch.setattr(dense_calls, "_takes_memory", lambda *_: True)
     monkeypatch.setattr(
-        "layoutconv.kernels.pointwise.depthwise.load_dot", lambda view, *_, **__: OnCpu(view)
+        "layoutconv.kernels.pointwise.loaders.load_dot", lambda view, *_, **__: OnCpu(view)
     )
     function = lc.conv_transpose2d if transposed else lc.conv2d
     numbers = {"padding": 1, "groups": 16}

@@ -36,7 +36,7 @@ def views(p: ConvProblem, kind: str):
 )
 def test_passes(kind, dtype, C, more):
     from layoutconv.gpu.machines import machine_of
-    from layoutconv.kernels.pointwise.depthwise import load_dot
+    from layoutconv.kernels.pointwise.loaders import load_dot
 
     machine = machine_of(torch.cuda.current_device())
     problem = ConvProblem((3, 33, 38, C), (C, 3, 3), groups=C, **more)

@@ -270,7 +270,7 @@ def test_the_file_that_is_loaded_is_private(
         monkeypatch.delattr(os, "memfd_create", raising=False)
     elif not hasattr(os, "memfd_create"):
         pytest.skip("no files in memory")
-    with store._as_file(b"content" * 10_000) as path:
+    with store.as_file(b"content" * 10_000) as path:
         assert Path(path).read_bytes() == b"content" * 10_000
         if in_memory:
             with pytest.raises(OSError), open(path, "r+b") as file:

@@ -9,7 +9,8 @@ import torch
 
 from layoutconv.conv.packed_channels import LinePacking
 from layoutconv.gpu.line_packing import pack_lines
-from layoutconv.kernels.pointwise.pack_lines import THREADS, build, vector_of
+from layoutconv.kernels.pointwise.loaders import packing_vector
+from layoutconv.kernels.pointwise.pack_lines import THREADS, build
 from tools.ptx_sim import DeviceTensor, Memory, launch_of, parse, run
 
 # With how many lines: of several CTAs, positions before and behind a line, shorter lines, rows.
@@ -32,7 +33,7 @@ def test_lines_are_packed(name: str, dtype: torch.dtype) -> None:
     want = pack_lines(x, packing)
     assert want.view(lines, packing.positions, packing.width)[..., packing.used :].eq(0).all()
     with tempfile.TemporaryDirectory() as folder:
-        vector = vector_of(packing.width, x.itemsize)
+        vector = packing_vector(packing.width, x.itemsize)
         function = build(x.itemsize, vector, "sm_80", dump=folder)
         program = parse(function.__ptx__)
     memory, out, ready = Memory(), torch.full_like(want, 77), []

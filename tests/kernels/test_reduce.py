@@ -17,7 +17,8 @@ from layoutconv.gpu.reduction_plan import _alignment, _operation
 from layoutconv.gpu.user_functions import function_key
 from layoutconv.kernels.compile import store
 from layoutconv.kernels.pointwise import reduce as reduce_module
-from layoutconv.kernels.pointwise.reduce import OPERATIONS, build, load_reduction
+from layoutconv.kernels.pointwise.loaders import load_reduction
+from layoutconv.kernels.pointwise.reduce import OPERATIONS, build
 from layoutconv.planning import reduction_schedule as schedule_module
 from layoutconv.planning.loop_nest import make_nest
 from layoutconv.planning.reduction_schedule import Launch, schedule

@@ -219,7 +219,7 @@ for _ in range(2):
     store._loaded.clear()
     store.load("a kernel", Kernel)
     Kernel = None
-with store._as_file(b"content") as path:
+with store.as_file(b"content") as path:
     assert Path(path).read_bytes() == b"content"
 from layoutconv.cli import main
 sys.exit(main(["cache", "list"]))

@@ -1,0 +1,171 @@
+"""Kept kernels linked into one shared library, which loads without the CuTe DSL.
+
+An object file that the DSL exports wants the DSL's runtime, of which a static library comes with
+its wheels, the CUDA runtime, which torch has loaded, and TVM-FFI. Linked once, on the machine that
+makes a pack, they are opened by ``tvm_ffi`` in a millisecond, from Python, C++ or C: each kernel
+is a TVM-FFI function of the library, ``__tvm_ffi_<name>``, and its machine code goes to a GPU when
+it is first called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+from typing import Any
+
+from layoutconv.errors import DeviceError
+
+from .store import ENTRY, as_file
+
+COMPILERS = ("cc", "gcc", "clang")
+RUNTIME = "libcuda_dialect_runtime_static.a"
+# Of the DSL's wheels, those that have the runtime, the newest CUDA last.
+WHEELS = ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13")
+# Prefixes of symbols that are each kernel's own, and its length of a name, which is ENTRY's.
+PREFIXES = (b"__tvm_ffi_", b"__cute_internal_")
+EXPORTS = "{ global: __tvm_ffi_*; local: *; };"
+LAUNCH = "cudaLaunchKernelExC"
+NEWEST = ("cudaLibraryLoadData", "cudaGetDriverEntryPointByVersion")  # of CUDA 12.8 and 12.5
+
+# The static runtime lacks two functions of the shared one, that turn errors of CUDA into TVM-FFI's.
+ERRORS = """
+#include <stdint.h>
+typedef void (*set_error_t)(const char *, const char **, int32_t);
+extern const char *cudaGetErrorName(int32_t);
+extern const char *cudaGetErrorString(int32_t);
+void CuteDSLRT_TVMFFISetRaisedCudaError(set_error_t set_error, int32_t code) {
+  const char *parts[] = {cudaGetErrorName(code), ": ", cudaGetErrorString(code)};
+  set_error("CUDADialectError", parts, 3);
+}
+void CuteDSLRT_TVMFFISetRaisedCudaLaunchError(set_error_t set_error, ...) {
+  const char *parts[] = {"a launch asks for more threads, CTAs or shared memory than the GPU has"};
+  set_error("CUDADialectError", parts, 1);
+}
+"""
+
+
+def short_name(name: str) -> str:
+    """The name in a library of a kernel that is ``name`` in the folder: as long as ``ENTRY``.
+
+    >>> short_name("a9d55ee51c4d03842b82e689d1eb5c201bd64a694bce9559c65cc38755f47c41")
+    'k2b82e689d1eb'
+    """
+    return "k" + name[16 : 15 + len(ENTRY)]
+
+
+def link(objects: Mapping[str, bytes]) -> bytes:
+    """The shared library of object files, by their kernels' names in the folder.
+
+    Raises ``FileNotFoundError`` where there is no C compiler or no runtime of the DSL, and
+    ``RuntimeError`` with the compiler's words where it fails.
+    """
+    if len({short_name(name) for name in objects}) < len(objects):
+        raise RuntimeError("two kernels have one short name")
+    compiler, runtime = _compiler(), str(_runtime())
+    import tvm_ffi
+
+    with tempfile.TemporaryDirectory(prefix="layoutconv-") as folder:
+        place = Path(folder)
+        inputs = []
+        for name, content in objects.items():
+            short = short_name(name)
+            (place / f"{short}.o").write_bytes(renamed(content, short))
+            inputs.append(f"{short}.o")
+        (place / "errors.c").write_text(ERRORS)
+        (place / "exports").write_text(EXPORTS)
+        command = [
+            *compiler, "-shared", "-fPIC", "-O2", "-w", "-o", "kernels.so", *inputs, "errors.c",
+            runtime, tvm_ffi.libinfo.find_libtvm_ffi(),
+            "-Wl,--version-script=exports", "-Wl,-z,lazy", "-Wl,-Bsymbolic", "-Wl,-s",
+        ]  # fmt: skip
+        ran = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise RuntimeError(f"{command[0]} cannot link the kernels: {ran.stderr.strip()}")
+        return (place / "kernels.so").read_bytes()
+
+
+def renamed(content: bytes, short: str) -> bytes:
+    """An object file whose own symbols have a name in place of ``ENTRY``, of its length."""
+    (table,) = struct.unpack_from("<Q", content, 0x28)
+    size, count, _ = struct.unpack_from("<HHH", content, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQI", content, table + i * size) for i in range(count)]
+    of_symbols = next(header[6] for header in headers if header[1] == 2)  # SHT_SYMTAB's strings
+    start, length = headers[of_symbols][4:6]
+    strings = content[start : start + length]
+    for prefix in PREFIXES:
+        strings = strings.replace(prefix + ENTRY.encode(), prefix + short.encode())
+    return content[:start] + strings + content[start + length :]
+
+
+def opened(content: bytes) -> Callable[[str], Callable[..., None]]:
+    """Open a library; the function that is returned gives a kernel by its name in the folder."""
+    import tvm_ffi
+
+    with _library(content) as path:
+        module = tvm_ffi.load_module(path)
+    return lambda name: module.get_function(short_name(name))  # type: ignore[no-any-return]
+
+
+def share_cuda_runtime() -> None:
+    """Let libraries that are opened from now on find the CUDA runtime that torch has loaded.
+
+    Raises ``DeviceError`` where there is none, or an older one: a function that is missing would
+    end the process when it is called.
+    """
+    own: Any = ctypes.CDLL(None)
+    if not hasattr(own, LAUNCH):
+        import torch
+
+        major = (torch.version.cuda or "").partition(".")[0]
+        with suppress(OSError):  # torch has loaded it, for itself alone
+            ctypes.CDLL(f"libcudart.so.{major}", mode=ctypes.RTLD_GLOBAL)
+    if not all(hasattr(own, name) for name in (LAUNCH, *NEWEST)):
+        raise DeviceError(
+            "kernels of a pack want the CUDA runtime 12.8 or newer: install a torch that is built"
+            " for it; without a pack, kernels are compiled and loaded by the CuTe DSL"
+        )
+
+
+@contextmanager
+def _library(content: bytes) -> Iterator[str]:
+    """The path of a library with a content, that nobody else writes to, with its suffix."""
+    with tempfile.TemporaryDirectory(prefix="layoutconv-") as folder, as_file(content) as path:
+        link = Path(folder, "kernels.so")
+        link.symlink_to(path)
+        yield str(link)
+
+
+def _compiler() -> list[str]:
+    given = os.environ.get("CC", "").split()
+    if given:
+        return given
+    for name in COMPILERS:
+        found = shutil.which(name)
+        if found:
+            return [found]
+    raise FileNotFoundError(
+        f"a pack's kernels are linked by a C compiler, and none of {', '.join(COMPILERS)} is here:"
+        " install one, or name it in CC; whoever loads the pack needs none"
+    )
+
+
+def _runtime() -> Path:
+    """The static runtime of the DSL."""
+    for wheel in reversed(WHEELS):
+        try:
+            listed = files(wheel) or []
+        except PackageNotFoundError:
+            continue
+        for file in listed:
+            path = Path(str(file.locate()))
+            if file.name == RUNTIME and path.is_file():
+                return path
+    raise FileNotFoundError(f"the CuTe DSL has no {RUNTIME} for this platform, which packs need")

@@ -1,0 +1,132 @@
+"""Kernels of dense layers beside the template, by what they are for: from memory, from a pack, from
+disk, or compiled now. Only compiling them imports the CuTe DSL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from layoutconv.planning.depthwise_schedule import schedule_dot
+from layoutconv.planning.kernel_spec import VECTOR_BYTES
+from layoutconv.planning.reduction_schedule import ReduceShape
+from layoutconv.view.gemm_view import GemmView
+
+from ..compile.store import load
+
+
+@dataclass(frozen=True)
+class DotKernels:
+    """The kernels of a view with their integers, called with flat tensors of the memories.
+
+    ``workspace`` elements of ``accumulator``, a name of a type, are wanted where it is not 0.
+    """
+
+    launches: tuple[tuple[Callable[..., None], tuple[int, ...]], ...]
+    workspace: int
+    accumulator: str
+
+    def __call__(
+        self, a: Any, b: Any, out: Any, workspace: Any = None, reads: Any = (None, None, None)
+    ) -> None:
+        """Launch on torch's current stream. ``workspace`` is 16-byte aligned.
+
+        ``reads`` are an epilogue's numbers, and addresses of its vectors and sources.
+        """
+        (products, integers), *finish = self.launches
+        products(a, b, workspace if finish else out, integers, *reads)
+        if finish:
+            ((reduction, integers),) = finish
+            reduction(workspace, out, integers)
+
+
+def load_dot(
+    view: GemmView,
+    dtype: str,
+    out_dtype: str,
+    arch: str,
+    aligned: tuple[int, int, int] = (16, 16, 16),
+    multiprocessors: int = 132,
+    epilogue: str = "",
+) -> DotKernels:
+    """The kernels of a view of one row and one column: from memory, from disk, or compiled now.
+
+    Args:
+        view: of modes (1, k, l), (1, k, l) and (1, 1, l), with at least one l; k may be 0.
+        dtype: of A and B, "float16", "bfloat16", "float32" or "float64"; sums are in float32, of
+            float64 in float64, and float32 is multiplied as it is.
+        out_dtype: of D, one of the same.
+        arch: such as "sm_90a".
+        aligned: what the memories of A, B and D start at a multiple of, in bytes, at most 16.
+        multiprocessors: of the GPU; decides how long sums are cut.
+        epilogue: the structure of one without statistics, for a view that ``fuses``.
+
+    The kernels take the memory that the tensors span as flat tensors: ``x.as_strided((span,),
+    (1,))``, at least one element each. Results are the same in every run. What is outside the
+    bounds of D is not written. No GPU is needed.
+
+    Raises ``UnsupportedViewError`` for another view, for one with an index buffer, and for 2^31
+    rows of vectors or more.
+    """
+    plan = schedule_dot(view, dtype, out_dtype, aligned, multiprocessors, epilogue)
+    shape = plan.products.shape
+
+    def compile() -> Any:
+        from .depthwise import build
+
+        return build(shape, arch)
+
+    kernel = load(("dot", shape, arch), compile)
+    finish = [
+        (load_reduction(launch.shape, "sum", "sum", 0, arch), launch.integers)
+        for launch in plan.finish
+    ]
+    launches = ((kernel, plan.products.integers), *finish)
+    return DotKernels(launches, plan.workspace, shape.accumulator)
+
+
+def load_reduction(
+    shape: ReduceShape,
+    operation: str | Callable[[Any, Any], Any],
+    name: Hashable,
+    neutral: float,
+    arch: str,
+) -> Callable[..., None]:
+    """A kernel ``f(source, target, integers)``: from memory, from disk, or compiled now.
+
+    ``operation`` is a name in ``OPERATIONS`` or a function of two values; ``name`` tells functions
+    apart. No GPU is needed. The launch goes to torch's current stream.
+    """
+
+    def compile() -> Any:
+        from .reduce import OPERATIONS, build
+
+        combine = OPERATIONS[operation] if isinstance(operation, str) else operation
+        return build(shape, combine, neutral, operation == "mean", arch)
+
+    return load(("reduce", shape, name, neutral, arch), compile)
+
+
+def packing_vector(width: int, itemsize: int) -> int:
+    """Elements that a thread writes at once: 16 bytes, or what divides a position.
+
+    >>> packing_vector(4, 2), packing_vector(24, 2), packing_vector(3, 2)
+    (4, 8, 1)
+    """
+    return min(VECTOR_BYTES // itemsize, width & -width)
+
+
+def load_packing(itemsize: int, vector: int, arch: str) -> Callable[..., None]:
+    """The kernel for elements of a size: from memory, from disk, or compiled now, without a GPU.
+
+    It is called as ``build`` says, and launches on torch's current stream.
+    """
+    of = itemsize, vector, arch
+
+    def compile() -> Any:
+        from .pack_lines import build
+
+        return build(*of)
+
+    return load(("pack lines", *of), compile)
